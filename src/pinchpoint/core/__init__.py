@@ -1,0 +1,1 @@
+"""Errors, records, workloads, units: what every other layer stands on."""

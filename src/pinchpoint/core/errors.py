@@ -1,0 +1,64 @@
+"""Errors that say what went wrong and what to do next.
+
+Every error a user can cause is a `PinchpointError`: one line of what, one line of mend,
+and the exit code the command line returns for it. Anything else that escapes is our bug.
+"""
+
+from __future__ import annotations
+
+
+class PinchpointError(Exception):
+    """A fault with its mend. `exit_code` is what the command line returns."""
+
+    exit_code = 2
+
+    def __init__(self, what: str, *, mend: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.mend = mend
+
+    def __str__(self) -> str:
+        return f"{self.what}\n  mend: {self.mend}"
+
+
+class BadInput(PinchpointError):
+    """An argument, file or target that cannot be used."""
+
+
+class TargetFailed(PinchpointError):
+    """The user's own code raised, exited or never took a step."""
+
+
+class CannotFake(PinchpointError):
+    """A step cannot be run on fake tensors: names the operation and the line."""
+
+
+class TimedOut(PinchpointError):
+    """A run took longer than its time limit."""
+
+
+class Missing(PinchpointError):
+    """A framework, optional package or device that is not here."""
+
+    exit_code = 3
+
+
+class DoesNotFit(PinchpointError):
+    """Nothing fits into the bytes that were asked for."""
+
+    exit_code = 1
+
+
+_BY_NAME = {
+    cls.__name__: cls
+    for cls in (PinchpointError, BadInput, TargetFailed, CannotFake, TimedOut, Missing, DoesNotFit)
+}
+
+
+def to_dict(error: PinchpointError) -> dict[str, str]:
+    """What a worker process sends back; `from_dict` raises it again in the parent."""
+    return {"error": type(error).__name__, "what": error.what, "mend": error.mend}
+
+
+def from_dict(data: dict[str, str]) -> PinchpointError:
+    return _BY_NAME[data["error"]](data["what"], mend=data["mend"])

@@ -1,0 +1,37 @@
+"""What machine made a record: enough to read a number a year later.
+
+Looks only at frameworks that are already imported, so asking costs no import.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from importlib import metadata
+from typing import Any
+
+
+def describe() -> dict[str, Any]:
+    """Platform, Python and the installed versions of what pinchpoint measures with."""
+    return {
+        "platform": f"{platform.system()} {platform.machine()}",
+        "cpu_count": os.cpu_count(),
+        "python": platform.python_version(),
+        "versions": {name: version for name in ("pinchpoint", "torch", "jax", "numpy") if (version := _version(name))},
+        "gpu": _gpu_name(),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _gpu_name() -> str | None:
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return None
+    return torch.cuda.get_device_name()

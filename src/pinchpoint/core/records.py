@@ -1,0 +1,355 @@
+"""What each verb makes, as frozen dataclasses that survive JSON.
+
+The keys are a contract other tools read (docs/records.md). Bytes are ints, times are seconds,
+what cannot be known is None. `save` writes under a temporary name and renames, so a record is
+whole or absent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+import json
+import os
+import tempfile
+import types
+import typing
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+from pinchpoint.core import machine as _machine
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import show_bytes, show_seconds, show_size
+
+SCHEMA = 1
+BREAKDOWN = ("weights", "gradients", "optimizer", "activations", "temporaries", "inputs", "workspace")
+Status = Literal["ok", "oom", "failed", "timeout"]
+
+
+def now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+class Record:
+    """JSON in and out, and a table in a notebook. Mixed into every record below."""
+
+    kind: ClassVar[str]
+
+    def to_dict(self) -> dict[str, Any]:
+        data = dataclasses.asdict(self)  # pyright: ignore[reportArgumentType]
+        return {"kind": self.kind, "schema": SCHEMA, **data}
+
+    def to_json(self) -> str:
+        return json.dumps(self.to_dict(), indent=1, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Self:
+        return _decode(cls, data)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls.from_dict(json.loads(text))
+
+    def save(self, path: str | Path) -> Path:
+        return write_text(path, self.to_json() + "\n")
+
+    def summary(self) -> list[tuple[str, str]]:
+        """Label and value pairs a person reads first."""
+        raise NotImplementedError
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><th style='text-align:left'>{html.escape(k)}</th><td style='text-align:left'>{html.escape(v)}</td></tr>"
+            for k, v in self.summary()
+        )
+        return f"<table><caption>{html.escape(self.kind)}</caption>{rows}</table>"
+
+
+@dataclass(frozen=True)
+class Line:
+    """Bytes one source line holds at the peak."""
+
+    file: str
+    line: int
+    bytes: int
+    phase: str
+    code: str = ""
+
+
+@dataclass(frozen=True)
+class Lever:
+    """A change that would lower the peak, and by how much, by prediction."""
+
+    name: str
+    saves_bytes: int
+    how: str
+
+
+@dataclass(frozen=True)
+class Forecast(Record):
+    """The peak of a step, predicted. See docs/predict.md for what each number is comparable with."""
+
+    kind: ClassVar[str] = "forecast"
+    target: str
+    framework: str
+    method: str  # how the number was found: "fake tensors", "xla memory analysis", "jaxpr liveness"
+    mode: str
+    size: int | None  # None for a script
+    variant: str | None
+    peak_allocated_bytes: int
+    peak_reserved_bytes: int | None
+    workspace_bytes: int  # cuBLAS and its like; part of allocated and of reserved
+    context_bytes: int
+    total_bytes: int  # reserved + context: what the driver shows
+    breakdown: dict[str, int]  # keys of BREAKDOWN; sums to peak_allocated_bytes
+    lines: tuple[Line, ...]
+    modules: tuple[dict[str, Any], ...]  # {"name", "bytes"}: the module tree's share at the peak
+    timeline: tuple[tuple[int, int, str], ...]  # (event number, allocated bytes, phase), thinned
+    fits: dict[str, bool]
+    margin_bytes: int  # left free on a card before it counts as fitting
+    card: str  # the card whose workspace and context are modelled
+    steps: int
+    processed: int | None = None
+    low_bytes: int | None = None  # set when counts depend on the data
+    high_bytes: int | None = None
+    levers: tuple[Lever, ...] = ()
+    notes: tuple[str, ...] = ()
+    took_s: float = 0.0
+    measured: dict[str, int] | None = None  # with --measure: allocated_bytes, reserved_bytes, total_bytes
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        rows = [("target", self.target), ("mode", self.mode)]
+        if self.size is not None:
+            rows.append(("size", show_size(self.size)))
+        if self.variant:
+            rows.append(("variant", self.variant))
+        rows += [
+            ("peak allocated", show_bytes(self.peak_allocated_bytes)),
+            ("peak reserved", show_bytes(self.peak_reserved_bytes)),
+            ("workspace", show_bytes(self.workspace_bytes)),
+            ("context", show_bytes(self.context_bytes)),
+            ("total", show_bytes(self.total_bytes)),
+        ]
+        if self.low_bytes is not None:
+            rows.append(("depends on data", f"{show_bytes(self.low_bytes)} to {show_bytes(self.high_bytes)}"))
+        return rows
+
+
+@dataclass(frozen=True)
+class Plan(Record):
+    """The largest size, and the chunk and variant for it, that fit a budget."""
+
+    kind: ClassVar[str] = "plan"
+    target: str
+    mode: str
+    budget_bytes: int
+    size: int | None  # largest that fits, or the size asked for
+    chunk: int | None
+    variant: str | None
+    margin_bytes: int
+    peak_bytes: int  # predicted total at `size`
+    tried: tuple[dict[str, Any], ...]  # every fake run: {"size", "variant", "chunk", "total_bytes", "fits"}
+    choices: tuple[dict[str, Any], ...] = ()  # per variant: {"variant", "size", "chunk", "peak_bytes"}
+    cards: tuple[dict[str, Any], ...] = ()  # with --cards: {"card", "budget_bytes", "size", "variant", "chunk"}
+    notes: tuple[str, ...] = ()
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        return [
+            ("target", self.target),
+            ("mode", self.mode),
+            ("budget", show_bytes(self.budget_bytes)),
+            ("size", show_size(self.size) if self.size is not None else "-"),
+            ("chunk", show_size(self.chunk) if self.chunk is not None else "-"),
+            ("variant", self.variant or "-"),
+            ("predicted peak", show_bytes(self.peak_bytes)),
+            ("margin", show_bytes(self.margin_bytes)),
+        ]
+
+
+@dataclass(frozen=True)
+class Point:
+    """One size of a study, in one mode, for one variant."""
+
+    size: int
+    mode: str
+    variant: str
+    status: Status
+    processed: int | None = None
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    total_bytes: int | None = None  # as the driver shows it
+    time_s: float | None = None  # median
+    time_low_s: float | None = None
+    time_high_s: float | None = None
+    theory_bytes: int | None = None  # allocated, from the fake run
+    breakdown: dict[str, int] | None = None
+    modules: tuple[dict[str, Any], ...] = ()
+    reason: str = ""  # why it is not ok
+
+
+@dataclass(frozen=True)
+class Law:
+    """How the allocated peak grows: affine, or piecewise affine; slopes are of the last segment."""
+
+    mode: str
+    variant: str
+    slope_bytes_per_point: float
+    slope_low: float
+    slope_high: float
+    intercept_bytes: float
+    exponent: float | None
+    holdout_error: float | None  # relative, of the largest size predicted from the others
+    breaks: tuple[float, ...] = ()
+    segments: tuple[dict[str, float], ...] = ()  # {"from", "to", "slope", "intercept"}
+    intercept_low: float | None = None
+    intercept_high: float | None = None
+    points: int = 0
+    residual: float = 0.0  # largest relative residual of the fit
+
+
+@dataclass(frozen=True)
+class Study(Record):
+    """Peak and time against size."""
+
+    kind: ClassVar[str] = "study"
+    target: str
+    axis: str
+    on: str
+    points: tuple[Point, ...]
+    laws: tuple[Law, ...]
+    passed: bool  # the axis gate
+    gate: tuple[str, ...]  # why it failed, one line each; empty when it passed
+    cards: tuple[dict[str, Any], ...] = ()  # largest size per card: {"card", "mode", "variant", "size", "low", "high"}
+    boundary: tuple[dict[str, Any], ...] = ()  # OOM boundary: {"mode", "variant", "fits", "fails"}
+    notes: tuple[str, ...] = ()
+    complete: bool = True
+    took_s: float = 0.0
+    seed: int = 0
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        rows = [("target", self.target), ("axis", self.axis), ("on", self.on), ("points", str(len(self.points)))]
+        rows += [
+            (f"{law.variant} {law.mode}", f"{law.slope_bytes_per_point:,.1f} B/point + {show_bytes(law.intercept_bytes)}")
+            for law in self.laws
+        ]
+        rows.append(("axis gate", "passed" if self.passed else "; ".join(self.gate)))
+        return rows
+
+
+@dataclass(frozen=True)
+class Verdict(Record):
+    """Is the variant the same computation, and is it better?"""
+
+    kind: ClassVar[str] = "verdict"
+    target: str
+    mode: str
+    size: int
+    baseline: str
+    variant: str
+    status: Literal["pass", "fail", "inconclusive"]
+    reason: str
+    worst_error: float | None  # relative L2 error, or 1 - p for distributions
+    where: str  # the output or gradient, and the index in it, of the worst error
+    speedup: float | None = None  # baseline / variant
+    speedup_low: float | None = None
+    speedup_high: float | None = None
+    peak_before_bytes: int | None = None
+    peak_after_bytes: int | None = None
+    peaks_are: str = "predicted"  # or "measured"
+    baseline_s: float | None = None
+    variant_s: float | None = None
+    repeats: int = 0
+    comparisons: tuple[dict[str, Any], ...] = ()  # {"name", "what", "error", "tolerance", "ok", "where"}
+    device: str = "cpu"
+    seed: int = 0
+    notes: tuple[str, ...] = ()
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        rows = [
+            ("target", self.target),
+            ("variant", f"{self.variant} against {self.baseline}"),
+            ("status", f"{self.status}: {self.reason}"),
+            ("worst error", "-" if self.worst_error is None else f"{self.worst_error:.2e} in {self.where}"),
+        ]
+        if self.speedup is not None:
+            rows.append(("speed-up", f"{self.speedup:.2f} [{self.speedup_low:.2f}, {self.speedup_high:.2f}]"))
+            rows.append(("step", f"{show_seconds(self.baseline_s)} -> {show_seconds(self.variant_s)}"))
+        if self.peak_before_bytes is not None:
+            rows.append((f"peak ({self.peaks_are})", f"{show_bytes(self.peak_before_bytes)} -> {show_bytes(self.peak_after_bytes)}"))
+        return rows
+
+
+KINDS: dict[str, type[Record]] = {cls.kind: cls for cls in (Forecast, Plan, Study, Verdict)}
+
+
+def load(path: str | Path) -> Record:
+    """Read any record. Refuses what is not one, with the file's name."""
+    try:
+        data = json.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise BadInput(f"cannot read {path}: {error.strerror}", mend="give the path of a record written by pinchpoint") from error
+    except ValueError as error:
+        raise BadInput(f"{path} is not JSON: {error}", mend="give a record written by pinchpoint with -o") from error
+    kind = data.get("kind") if isinstance(data, dict) else None
+    if kind not in KINDS:
+        raise BadInput(f"{path} is not a pinchpoint record (kind {kind!r})", mend=f"kinds known here: {', '.join(KINDS)}")
+    try:
+        return KINDS[kind].from_dict(data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadInput(f"{path} is a damaged {kind} record: {error}", mend="make the record again") from error
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write whole or not at all: a temporary name beside the target, then rename."""
+    return write_bytes(path, text.encode("utf-8"))
+
+
+def write_bytes(path: str | Path, data: bytes) -> Path:
+    path = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}", mend="choose a folder that exists and can be written") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        # mkstemp makes files private; a result is for everyone the folder is for.
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except OSError as error:
+        os.unlink(name)
+        raise BadInput(f"cannot write {path}: {error.strerror}", mend="free some space, or choose another -o") from error
+    return path
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _decode(kind: Any, value: Any) -> Any:
+    """Rebuild a value of type `kind` from plain JSON: dataclasses, tuples, optionals."""
+    if value is None:
+        return None
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if dataclasses.is_dataclass(kind):
+        hints = typing.get_type_hints(kind)
+        names = {f.name for f in dataclasses.fields(kind) if f.name in value}
+        return kind(**{name: _decode(hints[name], value[name]) for name in names})  # pyright: ignore[reportCallIssue]
+    if origin is tuple:
+        item = args if Ellipsis not in args else [args[0]] * len(value)
+        return tuple(_decode(t, v) for t, v in zip(item, value, strict=True))
+    if origin in (types.UnionType, typing.Union):
+        return _decode(next(a for a in args if a is not type(None)), value)
+    return value

@@ -1,0 +1,90 @@
+"""Sizes, bytes and times: parsing what people type and printing what they read.
+
+Sizes are decimal (k = 1,000), bytes are ints everywhere; GiB exists only in print.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from pinchpoint.core.errors import BadInput
+
+_SIZE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
+_BYTE_UNITS = {
+    "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
+    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+}  # fmt: skip
+_NUMBER = re.compile(r"^\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([a-z]*)\s*$", re.IGNORECASE)
+
+MIB = 2**20
+GIB = 2**30
+
+
+def parse_size(text: str | int) -> int:
+    """`512k` -> 512000. Refuses zero, negatives and anything that is no whole number of points."""
+    match = _NUMBER.match(str(text))
+    unit = match.group(2).lower() if match else None
+    if match is None or unit not in _SIZE_UNITS:
+        raise BadInput(f"size {text!r} is not a number of points", mend="give a whole number above 0, such as 512k or 1M")
+    value = float(match.group(1).replace(",", "").replace("_", "")) * _SIZE_UNITS[unit]
+    if value < 1 or value != int(value):
+        raise BadInput(f"size {text!r} is not a whole number above 0", mend="give a size such as 1000, 512k or 1M")
+    return int(value)
+
+
+def parse_bytes(text: str | int) -> int:
+    """`24GiB` -> 25769803776. A bare number is refused: 24 of what?"""
+    if isinstance(text, int):
+        if text <= 0:
+            raise BadInput(f"{text} bytes is no budget", mend="give a positive number of bytes, such as 24GiB")
+        return text
+    match = _NUMBER.match(text)
+    unit = match.group(2).lower() if match else ""
+    if match is None or unit not in _BYTE_UNITS:
+        raise BadInput(f"{text!r} is not a number of bytes", mend="give a number with a unit: 24GiB, 8000MiB or 24GB")
+    value = int(float(match.group(1).replace(",", "").replace("_", "")) * _BYTE_UNITS[unit])
+    if value <= 0:
+        raise BadInput(f"{text!r} is no budget", mend="give a positive number of bytes, such as 24GiB")
+    return value
+
+
+def parse_ladder(text: str, *, default_count: int = 8) -> tuple[int, ...]:
+    """`5k:1M[:12]` -> a geometric ladder of sizes; `1k,2k,4k` -> just those. Ascending, no repeats."""
+    if ":" not in text:
+        return tuple(sorted({parse_size(part) for part in text.split(",")}))
+    parts = text.split(":")
+    if len(parts) > 3:
+        raise BadInput(f"sizes {text!r} has too many parts", mend="write FROM:TO or FROM:TO:COUNT, such as 5k:1M:12")
+    low, high = parse_size(parts[0]), parse_size(parts[1])
+    count = parse_size(parts[2]) if len(parts) == 3 else default_count
+    if low >= high:
+        raise BadInput(f"sizes {text!r} do not grow", mend="write the smaller size first, such as 5k:1M")
+    if count < 2:
+        raise BadInput(f"sizes {text!r} is one point", mend="ask for at least 2 sizes; 4 or more give a law")
+    step = math.log(high / low) / (count - 1)
+    return tuple(sorted({round(low * math.exp(step * i)) for i in range(count - 1)} | {high}))
+
+
+def show_bytes(value: float | None) -> str:
+    if value is None:
+        return "-"
+    for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
+        if abs(value) >= scale:
+            return f"{value / scale:,.2f} {unit}"
+    return f"{value:,.0f} B"
+
+
+def show_size(value: int) -> str:
+    for unit, scale in (("M", 10**6), ("k", 10**3)):
+        if value >= scale and value % (scale // 1000 or 1) == 0:
+            return f"{value / scale:g}{unit}"
+    return f"{value:,}"
+
+
+def show_seconds(value: float | None) -> str:
+    if value is None:
+        return "-"
+    if value >= 1:
+        return f"{value:,.2f} s"
+    return f"{value * 1e3:,.2f} ms" if value >= 1e-3 else f"{value * 1e6:,.1f} us"

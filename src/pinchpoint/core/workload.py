@@ -1,0 +1,124 @@
+"""A workload: a thing whose cost grows with its points, and the ways to compute it.
+
+The least a user must write is a plain factory, `step_of(size, device) -> step`. A `Workload`
+adds modes, variants, tolerances and the count of points really processed. Neither needs a
+framework to be imported until `build` is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import Any, Literal
+
+from pinchpoint.core.errors import BadInput
+
+Mode = Literal["train", "infer"]
+MODES: tuple[Mode, ...] = ("train", "infer")
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What `verify` compares: one evaluation with a fixed seed, as plain arrays.
+
+    outputs: name -> array; gradients: name of parameter or input -> array, or None when the
+    computation gives it none.
+    """
+
+    outputs: Mapping[str, Any]
+    gradients: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One built instance of a workload: model and data are ready, `step` does one step.
+
+    step: called with `args`; for JAX a jitted function whose `args` may be arrays or
+    `jax.ShapeDtypeStruct`s (then nothing real is made to predict it). For torch `args` is empty.
+    processed: the points one step really pushes through, counted by the workload, not copied
+    from the size that was asked for.
+    probe: evaluates once for `verify`.
+    """
+
+    step: Callable[..., Any]
+    processed: int
+    args: tuple[Any, ...] = ()
+    probe: Callable[[], Probe] | None = None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to compute a workload. `flat`: its peak is claimed not to grow with the size."""
+
+    name: str
+    note: str = ""
+    flat: bool = False
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """How far a variant may stray: relative error of outputs and of gradients, by L2 norm."""
+
+    outputs: float = 1e-5
+    gradients: float = 1e-4
+
+
+@dataclass(frozen=True)
+class Workload:
+    """A named computation that grows along one axis.
+
+    build: `build(size, device=..., mode=..., variant=..., seed=..., chunk=...) -> Case`, or
+    "package.module:name" so that listing workloads imports no framework. `chunk` is passed only
+    when `chunked` is true (None: the workload's own default).
+    random: outputs are draws; `verify` then compares distributions, not values.
+    """
+
+    name: str
+    axis: str
+    framework: Literal["torch", "jax"]
+    build: Callable[..., Case] | str
+    variants: tuple[Variant, ...]
+    about: str = ""
+    modes: tuple[Mode, ...] = MODES
+    tolerance: Tolerance = Tolerance()
+    random: bool = False
+    chunked: bool = False
+    default_size: int = 4096
+
+    def __post_init__(self) -> None:
+        if not self.variants:
+            raise BadInput(f"workload {self.name!r} has no variants", mend="give at least one; the first is the baseline")
+
+    @property
+    def baseline(self) -> Variant:
+        return self.variants[0]
+
+    def variant(self, name: str | None) -> Variant:
+        """The named variant, or the baseline for None."""
+        if name is None:
+            return self.baseline
+        for variant in self.variants:
+            if variant.name == name:
+                return variant
+        known = ", ".join(v.name for v in self.variants)
+        raise BadInput(f"{self.name} has no variant {name!r}", mend=f"use one of: {known}")
+
+    def check_mode(self, mode: str) -> None:
+        if mode not in self.modes:
+            raise BadInput(f"{self.name} has no mode {mode!r}", mend=f"use one of: {', '.join(self.modes)}")
+
+    def case(
+        self, size: int, *, device: str, mode: Mode = "train", variant: str | None = None, seed: int = 0,
+        chunk: int | None = None,
+    ) -> Case:  # fmt: skip
+        """Build one case. Raises whatever the workload's own code raises."""
+        self.check_mode(mode)
+        build = self.build if callable(self.build) else _load(self.build)
+        options: dict[str, Any] = {"chunk": chunk} if self.chunked else {}
+        return build(size, device=device, mode=mode, variant=self.variant(variant).name, seed=seed, **options)
+
+
+def _load(path: str) -> Callable[..., Case]:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
