@@ -1,0 +1,100 @@
+"""Printing shared by the verbs: tables on a terminal, plain aligned text when piped.
+
+Results go to stdout; progress and remarks go to stderr, so that `| head` and `> file` hold only
+results. Rich is imported when something is printed, not before.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pinchpoint.core.records import Record
+
+# A pipe has no width: rows must not be folded at 80 columns when another program reads them.
+PIPE_WIDTH = 240
+
+
+def stdout() -> Console:
+    return _console(stderr=False)
+
+
+def stderr() -> Console:
+    return _console(stderr=True)
+
+
+def say(text: str) -> None:
+    """A remark for the person at the terminal: stderr, no markup."""
+    stderr().print(text, markup=False, highlight=False)
+
+
+def show_summary(record: Record) -> None:
+    """The pairs a record is summed up by, one a line."""
+    show_pairs(record.summary())
+
+
+def show_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    width = max((len(label) for label, _ in pairs), default=0)
+    console = stdout()
+    for label, value in pairs:
+        console.print(f"{label:<{width}}  {value}", markup=False, highlight=False, soft_wrap=True)
+
+
+def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = (), title: str = "") -> None:
+    """A table without frames. `right`: the columns of numbers."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, show_edge=False, title=Text(title) if title else None, title_justify="left")
+    for name in columns:
+        table.add_column(Text(name, style="bold"), justify="right" if name in right else "left", no_wrap=name in right)
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    stdout().print(table)
+
+
+def show_json(text: str) -> None:
+    """JSON exactly as written: never wrapped, never coloured."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Callable[[str], None]]:
+    """Show that long work goes on; call what it yields with each stage's name.
+
+    On a terminal one line with a spinner, the stage and the seconds; when piped, a line a stage.
+    """
+    console, start = stderr(), time.perf_counter()
+    if not console.is_terminal:
+
+        def log(stage: str) -> None:
+            console.print(
+                f"[{time.perf_counter() - start:5.1f} s] {label}: {stage}", markup=False, highlight=False, soft_wrap=True
+            )
+
+        yield log
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+    ) as bar:
+        task = bar.add_task(label)
+        yield lambda stage: bar.update(task, description=f"{label}: {stage}")
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else PIPE_WIDTH)

@@ -1,0 +1,119 @@
+"""The command line: one module of this package per verb, errors as two lines, documented exit codes.
+
+A verb is a module with a `command` function, found by walking this package; a verb that is not
+built does not exist. Verb modules import what they need when called, so `--help` costs
+milliseconds. Exit codes: 0 fine; 1 a finding, a failed verdict or gate, does not fit; 2 bad usage
+or input; 3 framework or device missing; 70 a fault of pinchpoint itself; 130 Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import pkgutil
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib import import_module
+
+import typer
+
+import pinchpoint
+import pinchpoint.cli
+from pinchpoint.core.errors import PinchpointError
+
+OUR_FAULT = 70  # EX_SOFTWARE: never to be taken for "does not fit" or for bad input
+
+# Typer carries its own copy of click or uses the installed one, depending on its version; the
+# class all usage errors share is the one thing both agree on.
+_Usage: type[Exception] = typer.BadParameter.__mro__[2]
+
+
+def build() -> typer.Typer:
+    """The application with every verb that exists."""
+    app = typer.Typer(
+        name="pinchpoint",
+        help="Know the peak memory of a training step before you own the card; find, shrink and prove what many points cost.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,  # rich takes longer to import than all the rest of --help
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for info in pkgutil.iter_modules(pinchpoint.cli.__path__):
+        module = import_module(f"pinchpoint.cli.{info.name}")
+        command = getattr(module, "command", None)
+        if command is not None:
+            text = inspect.getdoc(command) or inspect.getdoc(module) or ""
+            app.command(info.name, help=text, short_help=text.partition("\n")[0])(command)
+    return app
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"pinchpoint {pinchpoint.__version__}")
+        raise typer.Exit()
+
+
+def _options(
+    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
+    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error; may stand anywhere before `--`."),
+) -> None:
+    # `run` has taken --debug out before the arguments get here; it is declared for --help.
+    del version, debug
+
+
+def run(args: Sequence[str]) -> int:
+    """Run one command line and return its exit code. Prints errors; raises nothing."""
+    args, debug = _take_debug(args)
+    if debug:
+        os.environ["PINCHPOINT_DEBUG"] = "1"  # worker processes show their tracebacks too
+    try:
+        result = build()(args=args, prog_name="pinchpoint", standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except PinchpointError as error:
+        return _fail(error, error.what, error.mend, error.exit_code, debug)
+    except _Usage as error:
+        what = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
+        if type(error).__name__ == "NoArgsIsHelpError":
+            typer.echo(what, err=True)
+            return 2
+        return _fail(error, what.replace("\n", " "), f"see {_path_of(error)} --help", 2, debug)
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("stopped", err=True)
+        return 130
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
+    except Exception as error:  # not hidden: said to be our fault, with its own exit code
+        what = " ".join(f"{type(error).__name__}: {error}".split())
+        return _fail(
+            error,
+            f"a fault of pinchpoint itself: {what}",
+            "run again with --debug and report what it prints" if not debug else "report the traceback above",
+            OUR_FAULT,
+            debug,
+        )
+
+
+def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
+    """Split off `--debug` wherever it stands, but not what follows `--`: that belongs to a script."""
+    end = list(args).index("--") if "--" in args else len(args)
+    ours = [arg for arg in args[:end] if arg != "--debug"]
+    return [*ours, *args[end:]], len(ours) < end
+
+
+def _path_of(error: Exception) -> str:
+    context = getattr(error, "ctx", None)
+    return context.command_path if context is not None else "pinchpoint"
+
+
+def _fail(error: Exception, what: str, mend: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exception(error)
+    typer.echo(f"error: {what}\n  mend: {mend}", err=True)
+    return code
+
+
+def main() -> None:
+    sys.exit(run(sys.argv[1:]))
