@@ -211,6 +211,9 @@ class Law:
     intercept_high: float | None = None
     points: int = 0
     residual: float = 0.0  # largest relative residual of the fit
+    exponent_low: float | None = None
+    exponent_high: float | None = None
+    band: tuple[tuple[float, float, float], ...] = ()  # 95 % interval of the fit: (size, low, high)
 
 
 @dataclass(frozen=True)
@@ -231,6 +234,7 @@ class Study(Record):
     complete: bool = True
     took_s: float = 0.0
     seed: int = 0
+    repeats: int = 0  # timed runs a point; 0 where nothing was timed
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 

@@ -1,1 +1,1 @@
-""""""
+"""Timing, measured points and studies: what a workload really takes."""
