@@ -31,7 +31,12 @@ def stderr() -> Console:
 
 def say(text: str) -> None:
     """A remark for the person at the terminal: stderr, no markup."""
-    stderr().print(text, markup=False, highlight=False)
+    stderr().print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def show(text: str, *, style: str = "") -> None:
+    """A line of a result: stdout, no markup, never folded."""
+    stdout().print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_summary(record: Record) -> None:
@@ -41,9 +46,8 @@ def show_summary(record: Record) -> None:
 
 def show_pairs(pairs: Sequence[tuple[str, str]]) -> None:
     width = max((len(label) for label, _ in pairs), default=0)
-    console = stdout()
     for label, value in pairs:
-        console.print(f"{label:<{width}}  {value}", markup=False, highlight=False, soft_wrap=True)
+        show(f"{label:<{width}}  {value}")
 
 
 def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = (), title: str = "") -> None:
@@ -88,6 +92,7 @@ def progress(label: str) -> Iterator[Callable[[str], None]]:
         TimeElapsedColumn(),
         console=console,
         transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # else a result meant for a file would land on the terminal
     ) as bar:
         task = bar.add_task(label)
         yield lambda stage: bar.update(task, description=f"{label}: {stage}")

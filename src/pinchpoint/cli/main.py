@@ -15,6 +15,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
+from types import ModuleType
 
 import typer
 
@@ -41,13 +42,16 @@ def build() -> typer.Typer:
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
-    for info in pkgutil.iter_modules(pinchpoint.cli.__path__):
-        module = import_module(f"pinchpoint.cli.{info.name}")
-        command = getattr(module, "command", None)
-        if command is not None:
-            text = inspect.getdoc(command) or inspect.getdoc(module) or ""
-            app.command(info.name, help=text, short_help=text.partition("\n")[0])(command)
+    for name, module in verbs().items():
+        text = inspect.getdoc(module.command) or inspect.getdoc(module) or ""
+        app.command(name, help=text, short_help=text.partition("\n")[0])(module.command)
     return app
+
+
+def verbs() -> dict[str, ModuleType]:
+    """Every module of this package with a `command`, by name."""
+    modules = {info.name: import_module(f"pinchpoint.cli.{info.name}") for info in pkgutil.iter_modules(pinchpoint.cli.__path__)}
+    return {name: module for name, module in modules.items() if hasattr(module, "command")}
 
 
 def _show_version(asked: bool) -> None:

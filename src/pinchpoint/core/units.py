@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 
 from pinchpoint.core.errors import BadInput
 
@@ -15,7 +16,7 @@ _BYTE_UNITS = {
     "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
     "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
 }  # fmt: skip
-_NUMBER = re.compile(r"^\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]+)?|\.[0-9]+)\s*([a-z]*)\s*$", re.IGNORECASE)
+_NUMBER = re.compile(r"^\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]{1,3})?|\.[0-9]+)\s*([a-z]*)\s*$", re.IGNORECASE)
 
 MIB = 2**20
 GIB = 2**30
@@ -27,8 +28,8 @@ def parse_size(text: str | int) -> int:
     unit = match.group(2).lower() if match else None
     if match is None or unit not in _SIZE_UNITS:
         raise BadInput(f"size {text!r} is not a number of points", mend="give a whole number above 0, such as 512k or 1M")
-    value = float(match.group(1).replace(",", "").replace("_", "")) * _SIZE_UNITS[unit]
-    if value < 1 or value != int(value):
+    value = _number(match) * _SIZE_UNITS[unit]
+    if not 1 <= value < 2**63 or value != int(value):
         raise BadInput(f"size {text!r} is not a whole number above 0", mend="give a size such as 1000, 512k or 1M")
     return int(value)
 
@@ -43,10 +44,15 @@ def parse_bytes(text: str | int) -> int:
     unit = match.group(2).lower() if match else ""
     if match is None or unit not in _BYTE_UNITS:
         raise BadInput(f"{text!r} is not a number of bytes", mend="give a number with a unit: 24GiB, 8000MiB or 24GB")
-    value = int(float(match.group(1).replace(",", "").replace("_", "")) * _BYTE_UNITS[unit])
-    if value <= 0:
+    value = int(min(_number(match) * _BYTE_UNITS[unit], 2**63))
+    if not 0 < value < 2**63:
         raise BadInput(f"{text!r} is no budget", mend="give a positive number of bytes, such as 24GiB")
     return value
+
+
+def _number(match: re.Match[str]) -> Decimal:
+    # Decimal, because 1.001M is 1,001,000 and not the 1,000,999.9999 that floats make of it.
+    return Decimal(match.group(1).replace(",", "").replace("_", ""))
 
 
 def parse_ladder(text: str, *, default_count: int = 8) -> tuple[int, ...]:
@@ -77,8 +83,9 @@ def show_bytes(value: float | None) -> str:
 
 def show_size(value: int) -> str:
     for unit, scale in (("M", 10**6), ("k", 10**3)):
-        if value >= scale and value % (scale // 1000 or 1) == 0:
-            return f"{value / scale:g}{unit}"
+        short = f"{value / scale:g}"
+        if value >= scale and Decimal(short) * scale == value:
+            return short + unit
     return f"{value:,}"
 
 

@@ -1,0 +1,44 @@
+"""Printing: results to stdout, remarks to stderr, nothing folded or marked up when piped."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinchpoint.cli import console
+from pinchpoint.core.records import Record
+
+
+def test_a_summary_is_one_line_a_pair_and_keeps_brackets(capsys: pytest.CaptureFixture[str], samples: dict[str, Record]) -> None:
+    console.show_summary(samples["verdict"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(samples["verdict"].summary())
+    assert any(line.startswith("speed-up") and line.endswith("1.50 [1.40, 1.60]") for line in lines)
+
+
+def test_a_piped_line_is_never_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show("x" * 1000)
+    assert capsys.readouterr().out == "x" * 1000 + "\n"
+
+
+def test_a_piped_table_has_a_row_a_line_and_no_escape_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show_table(("name", "bytes"), [("[bold]a[/bold]", 12), ("b", 3)], right=("bytes",))
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    header, first, second = out.splitlines()
+    assert first.startswith("[bold]a[/bold]")
+    assert len(first.rstrip()) == len(second.rstrip()) == len(header.rstrip())
+
+
+def test_piped_progress_is_a_line_a_stage_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    with console.progress("study") as tell:
+        tell("1k points")
+        tell("2k points")
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert [line.split("study: ")[1] for line in seen.err.splitlines()] == ["1k points", "2k points"]
+
+
+def test_json_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text = '{"a": "' + "y" * 500 + ' [red]"}'
+    console.show_json(text)
+    assert capsys.readouterr().out == text + "\n"

@@ -1,0 +1,47 @@
+"""`pinchpoint list`: for people and for programs."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from pinchpoint.cli.main import run
+from pinchpoint.core.discover import shipped
+from pinchpoint.memory.cards import cards
+
+
+def test_cards_are_listed_with_memory_workspace_and_context(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "cards"]) == 0
+    rows = capsys.readouterr().out.splitlines()
+    h200 = next(row for row in rows if row.startswith("h200 "))
+    for part in ("H200 141 GB", "139.72 GiB", "9.0", "32.00 MiB", "529.00 MiB *"):
+        assert part in h200
+    assert len(rows) == len(cards()) + 1
+
+
+def test_cards_as_json_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "cards", "--json"]) == 0
+    listed = {entry["name"]: entry for entry in json.loads(capsys.readouterr().out)}
+    assert set(listed) == set(cards())
+    assert listed["rtx4090"]["memory_bytes"] == cards()["rtx4090"].memory_bytes
+
+
+def test_workloads_are_listed_with_their_axis_and_variants(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "workloads"]) == 0
+    out = capsys.readouterr().out
+    for workload in shipped().values():
+        row = next(line for line in out.splitlines() if line.startswith(workload.name + " "))
+        assert workload.axis in row
+        assert all(variant.name in row for variant in workload.variants)
+
+
+def test_workloads_as_json_say_where_they_are_built(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "workloads", "--json"]) == 0
+    for entry in json.loads(capsys.readouterr().out):
+        assert entry["build"].startswith("pinchpoint.workloads.")
+
+
+def test_an_unknown_list_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "gpus"]) == 2
+    assert capsys.readouterr().err == "error: there is no list of 'gpus'\n  mend: use one of: workloads, cards\n"

@@ -1,0 +1,156 @@
+"""The frame of the command line: two-line errors, documented exit codes, only verbs that exist."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from types import ModuleType
+
+import pytest
+import typer
+
+import pinchpoint
+from pinchpoint.cli import main
+from pinchpoint.core.errors import BadInput, DoesNotFit, Missing, PinchpointError
+
+
+def verb_that(does) -> ModuleType:
+    """A verb module named `try` whose command does what it is told."""
+    module = ModuleType("try_it", "Try something.")
+    module.command = does  # type: ignore[attr-defined]
+    return module
+
+
+@pytest.fixture
+def try_verb(monkeypatch: pytest.MonkeyPatch):
+    def install(does) -> None:
+        monkeypatch.setattr(main, "verbs", lambda: {"try": verb_that(does), "other": verb_that(lambda: None)})
+
+    return install
+
+
+def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"pinchpoint {pinchpoint.__version__}\n"
+
+
+def test_the_installed_script_and_the_module_are_one_command_line() -> None:
+    done = subprocess.run([sys.executable, "-m", "pinchpoint", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout == f"pinchpoint {pinchpoint.__version__}\n"
+
+
+def test_help_lists_the_verbs_that_exist_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--help"]) == 0
+    listed = capsys.readouterr().out.partition("Commands:\n")[2]
+    names = {line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "}
+    assert names == set(main.verbs())
+    assert {"list", "demo"} <= names
+    assert not names & {"profile", "scan", "explain", "check", "density", "cloud", "vmc", "radiance", "operator"}
+
+
+def test_the_helpers_of_the_verbs_are_no_verbs() -> None:
+    assert not {"main", "console"} & set(main.verbs())
+
+
+@pytest.mark.parametrize("verb", main.verbs())
+def test_every_verb_has_help_that_starts_with_what_it_does(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([verb, "--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith(f"Usage: pinchpoint {verb}")
+    assert lines[2].strip()
+
+
+@pytest.mark.parametrize(("kind", "code"), [(BadInput, 2), (Missing, 3), (DoesNotFit, 1), (PinchpointError, 2)])
+def test_an_error_is_a_line_of_what_and_a_line_of_mend(kind, code, try_verb, capsys) -> None:
+    def fail() -> None:
+        raise kind("no such thing", mend="make one")
+
+    try_verb(fail)
+    assert main.run(["try"]) == code
+    seen = capsys.readouterr()
+    assert seen.err == "error: no such thing\n  mend: make one\n"
+    assert seen.out == ""
+
+
+@pytest.mark.parametrize("args", [["--debug", "try"], ["try", "--debug"], ["try", "7", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(args, try_verb, capsys) -> None:
+    def fail(number: int = typer.Argument(3)) -> None:
+        raise BadInput("no such thing", mend="make one")
+
+    try_verb(fail)
+    assert main.run(args) == 2
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert err.endswith("error: no such thing\n  mend: make one\n")
+
+
+def test_debug_after_two_dashes_belongs_to_the_script(try_verb, capsys) -> None:
+    seen: list[str] = []
+
+    def take(script: str, args: list[str] = typer.Argument(None)) -> None:
+        seen.extend(args)
+        raise BadInput("stop", mend="go")
+
+    try_verb(take)
+    assert main.run(["try", "train.py", "--", "--debug", "--lr", "3"]) == 2
+    assert seen == ["--debug", "--lr", "3"]
+    assert "Traceback" not in capsys.readouterr().err
+
+
+def test_a_fault_of_our_own_is_called_one(try_verb, capsys) -> None:
+    def fail() -> None:
+        raise KeyError("a\nb")
+
+    try_verb(fail)
+    assert main.run(["try"]) == 70
+    err = capsys.readouterr().err
+    assert err.startswith("error: a fault of pinchpoint itself: KeyError")
+    assert len(err.splitlines()) == 2
+    assert "Traceback" not in err
+    assert main.run(["try", "--debug"]) == 70
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_control_c_exits_130(try_verb) -> None:
+    def stop() -> None:
+        raise KeyboardInterrupt
+
+    try_verb(stop)
+    assert main.run(["try"]) == 130
+
+
+@pytest.mark.parametrize(("does", "code"), [(lambda: None, 0), (lambda: 1, 1), (lambda: 0, 0)])
+def test_what_a_verb_returns_is_the_exit_code(does, code, try_verb) -> None:
+    try_verb(does)
+    assert main.run(["try"]) == code
+
+
+def test_a_verb_may_also_raise_its_exit_code(try_verb) -> None:
+    def leave() -> None:
+        raise typer.Exit(1)
+
+    try_verb(leave)
+    assert main.run(["try"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["nope"], "nope"),
+        (["--nope"], "--nope"),
+        (["list"], "WHAT"),
+        (["list", "cards", "--nope"], "--nope"),
+        (["demo", "--seed", "x"], "--seed"),
+    ],
+)
+def test_bad_usage_exits_2_with_a_mend(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(args) == 2
+    what, mend = capsys.readouterr().err.splitlines()
+    assert what.startswith("error: ")
+    assert says in what
+    assert mend.startswith("  mend: see pinchpoint")
+
+
+def test_no_arguments_show_the_help_and_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([]) == 2
+    assert "Commands:" in capsys.readouterr().err

@@ -1,0 +1,108 @@
+"""What every test stands on: no user's settings, no GPU unless there is one, one sample of each record."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.core.records import Forecast, Law, Line, Plan, Point, Record, Study, Verdict
+
+os.environ.setdefault("MPLBACKEND", "Agg")
+os.environ.setdefault("JAX_PLATFORMS", "cpu" if not Path("/dev/nvidiactl").exists() else "")
+if "PYTEST_XDIST_WORKER" in os.environ:
+    # Each worker has a core of its own; frameworks that start a thread per core would fight over them.
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("gpu")]
+    if marked and not _has_cuda():
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason="no CUDA device is visible here"))
+
+
+def _has_cuda() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+@pytest.fixture(autouse=True)
+def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    monkeypatch.delenv("PINCHPOINT_CARDS", raising=False)
+    monkeypatch.delenv("PINCHPOINT_DEBUG", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-settings"))
+
+
+@pytest.fixture
+def samples() -> dict[str, Record]:
+    """One small record of each kind, by kind."""
+    breakdown = {
+        "weights": 100, "gradients": 100, "optimizer": 200, "activations": 500, "temporaries": 40, "inputs": 10, "workspace": 50,
+    }  # fmt: skip
+    forecast = Forecast(
+        target="mine.py:step_of",
+        framework="torch",
+        method="fake tensors",
+        mode="train",
+        size=1000,
+        variant=None,
+        peak_allocated_bytes=1000,
+        peak_reserved_bytes=2048,
+        workspace_bytes=50,
+        context_bytes=500,
+        total_bytes=2548,
+        breakdown=breakdown,
+        lines=(Line("mine.py", 12, 500, "forward", "y = f(x)"),),
+        modules=({"name": "net", "bytes": 700},),
+        timeline=((0, 100, "forward"), (1, 1000, "backward")),
+        fits={"h200": True},
+        margin_bytes=64,
+        card="h200",
+        steps=2,
+    )
+    plan = Plan(
+        target="field",
+        mode="train",
+        budget_bytes=24 * 2**30,
+        size=5000,
+        chunk=512,
+        variant="chunked",
+        margin_bytes=2**30,
+        peak_bytes=22 * 2**30,
+        tried=({"size": 5000, "variant": "chunked", "chunk": 512, "total_bytes": 22 * 2**30, "fits": True},),
+    )
+    sizes = (1000, 2000, 4000, 8000)
+    study = Study(
+        target="field",
+        axis="points",
+        on="fake",
+        points=tuple(
+            Point(n, "train", "eager", "ok", n, 5000 + 64 * n, 8192 + 64 * n, 9000 + 64 * n, theory_bytes=5000 + 64 * n)
+            for n in sizes
+        ),
+        laws=(Law("train", "eager", 64.0, 63.5, 64.5, 5000.0, 1.0, 0.0, points=4),),
+        passed=True,
+        gate=(),
+    )
+    verdict = Verdict(
+        target="field",
+        mode="train",
+        size=1000,
+        baseline="eager",
+        variant="chunked",
+        status="pass",
+        reason="equal results, smaller peak",
+        worst_error=1e-7,
+        where="gradient weight[3]",
+        speedup=1.5,
+        speedup_low=1.4,
+        speedup_high=1.6,
+        peak_before_bytes=1000,
+        peak_after_bytes=500,
+    )
+    return {record.kind: record for record in (forecast, plan, study, verdict)}

@@ -1,0 +1,107 @@
+"""Records survive JSON, are written whole or not at all, and refuse what is not theirs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.records import KINDS, Record, Verdict, load, write_bytes, write_text
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_comes_back_from_json_equal(kind: str, samples: dict[str, Record]) -> None:
+    record = samples[kind]
+    again = type(record).from_json(record.to_json())
+    assert again == record
+    assert type(again) is type(record)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saved_record_loads_as_its_own_kind(kind: str, samples: dict[str, Record], tmp_path: Path) -> None:
+    path = samples[kind].save(tmp_path / "record.json")
+    assert load(path) == samples[kind]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_cannot_be_changed(kind: str, samples: dict[str, Record]) -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        samples[kind].target = "other"  # type: ignore[attr-defined]
+
+
+def test_an_older_reader_skips_keys_it_does_not_know(samples: dict[str, Record]) -> None:
+    data = samples["verdict"].to_dict() | {"a_key_of_tomorrow": 1}
+    assert Verdict.from_dict(data) == samples["verdict"]
+
+
+def test_a_value_that_is_not_json_is_never_written(samples: dict[str, Record], tmp_path: Path) -> None:
+    broken = dataclasses.replace(samples["verdict"], worst_error=float("nan"))  # type: ignore[type-var]
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        broken.save(tmp_path / "verdict.json")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "is not JSON"),
+        ("[1, 2]", "is not a pinchpoint record"),
+        ('{"kind": "Forecast"}', "is not a pinchpoint record"),
+        ('{"kind": "verdict", "target": "x"}', "damaged verdict"),
+        ('{"kind": "study", "points": 3}', "damaged study"),
+    ],
+)
+def test_what_is_no_record_is_refused_by_name(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "thing.json"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(BadInput, match=says) as caught:
+        load(path)
+    assert "thing.json" in caught.value.what
+
+
+def test_a_record_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot read"):
+        load(tmp_path / "none.json")
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="cannot write"):
+        write_text(tmp_path / "missing" / "record.json", "x")
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(BadInput, match="cannot write"):
+        write_text(tmp_path / "taken", "x")
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+
+
+def test_writing_replaces_the_old_file_whole_and_keeps_it_readable_by_others(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    path.write_text("a much longer old text", encoding="utf-8")
+    write_bytes(path, b"new")
+    assert path.read_bytes() == b"new"
+    old = os.umask(0o022)
+    try:
+        write_bytes(path, b"newer")
+    finally:
+        os.umask(old)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o644
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_shows_as_an_escaped_table_in_a_notebook(kind: str, samples: dict[str, Record]) -> None:
+    record = dataclasses.replace(samples[kind], target="<script>x</script>")  # type: ignore[type-var]
+    page = record._repr_html_()
+    assert "&lt;script&gt;" in page
+    assert "<script>" not in page
+    for label, _ in record.summary():
+        assert label in page
+
+
+def test_json_keeps_bytes_whole(samples: dict[str, Record]) -> None:
+    big = dataclasses.replace(samples["plan"], budget_bytes=2**53 + 1)  # type: ignore[type-var]
+    assert json.loads(big.to_json())["budget_bytes"] == 2**53 + 1
