@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from op_cases import Case, cases
+from op_cases import cases
+from op_live import Case
 
 from pinchpoint.core import machine
 from pinchpoint.core.records import now, write_text
@@ -74,8 +75,8 @@ def clear_workspaces() -> None:
 
 
 def probe_on_cuda(case: Case) -> dict[str, Any]:
-    clear_workspaces()
     live = case.build("cuda")
+    clear_workspaces()  # building may have called the operation
     found: dict[str, Any] = {"notes": live.notes, "stages": {name: {} for name, _ in live.stages}}
     for label in ROUNDS:
         live.reset()
