@@ -75,7 +75,8 @@ def test_flat_beyond_the_chunk_is_a_flat_last_segment():
 def test_a_power_law_above_an_intercept_gives_its_exponent(power):
     found, low, high = laws.exponent(SIZES, 3e6 + 2e4 * SIZES**power)
     assert found == pytest.approx(power, abs=2e-3)
-    assert low is not None and high is not None
+    assert low is not None
+    assert high is not None
     assert low - 1e-9 <= power <= high + 1e-9
 
 

@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from pinchpoint.core.records import Law
 
 Floats = NDArray[np.float64]
+Numbers = Sequence[float] | Floats
 Breaks = tuple[float, ...]
 
 LEAST = 3  # sizes a law needs
@@ -85,7 +86,7 @@ class Fit:
         return self.curve.size_at(peak), sizes[skip], sizes[-1 - skip]
 
 
-def fit(sizes: Sequence[float], peaks: Sequence[float], *, seed: int = 0) -> Fit:
+def fit(sizes: Numbers, peaks: Numbers, *, seed: int = 0) -> Fit:
     """Fit peaks against ascending, distinct sizes (at least `LEAST`), breaks chosen by BIC."""
     x, y = _arrays(sizes, peaks)
     assert len(x) >= LEAST, f"{len(x)} sizes give no law"
@@ -96,7 +97,7 @@ def fit(sizes: Sequence[float], peaks: Sequence[float], *, seed: int = 0) -> Fit
 
 
 def law(
-    sizes: Sequence[float], peaks: Sequence[float], *, mode: str, variant: str, seed: int = 0, fitted: Fit | None = None
+    sizes: Numbers, peaks: Numbers, *, mode: str, variant: str, seed: int = 0, fitted: Fit | None = None
 ) -> Law:
     """The `Law` record of one mode and variant. `fitted`: the fit of the same data, if there is one."""
     x, y = _arrays(sizes, peaks)
@@ -132,7 +133,7 @@ def law(
     )
 
 
-def holdout(sizes: Sequence[float], peaks: Sequence[float]) -> float | None:
+def holdout(sizes: Numbers, peaks: Numbers) -> float | None:
     """Relative error at the largest size, predicted from all others; None when too few are left."""
     x, y = _arrays(sizes, peaks)
     if len(x) - 1 < LEAST:
@@ -141,7 +142,7 @@ def holdout(sizes: Sequence[float], peaks: Sequence[float]) -> float | None:
 
 
 def exponent(
-    sizes: Sequence[float], peaks: Sequence[float], *, seed: int = 0
+    sizes: Numbers, peaks: Numbers, *, seed: int = 0
 ) -> tuple[float | None, float | None, float | None]:  # fmt: skip
     """c of peak = a + b * size**c with a 95 % interval: the exponent of (peak - intercept).
 
@@ -155,7 +156,7 @@ def exponent(
     at = int(best[0])
     if at in (0, len(EXPONENTS) - 1):
         return None, None, None
-    near = EXPONENTS[at] + np.linspace(-STEP, STEP, 201)
+    near = EXPONENTS[at] + np.arange(-100, 101) * (STEP / 100)
     fine, lost = _profile(_powers(x, near), y, y[None])
     value = float(near[fine[0]])
     design = _powers(x, near[fine])[0]
@@ -280,7 +281,7 @@ def _parabola(at: int, losses: Floats) -> float:
     return float(EXPONENTS[at] + (STEP * 0.5 * (left - right) / bend if bend > 0 else 0.0))
 
 
-def _arrays(sizes: Sequence[float], peaks: Sequence[float]) -> tuple[Floats, Floats]:
+def _arrays(sizes: Numbers, peaks: Numbers) -> tuple[Floats, Floats]:
     x, y = np.asarray(sizes, dtype=float), np.asarray(peaks, dtype=float)
     assert len(x) == len(y), f"{len(x)} sizes, {len(y)} peaks"
     assert np.all(np.diff(x) > 0) and np.all(y > 0), "sizes ascend and peaks are positive"  # noqa: PT018

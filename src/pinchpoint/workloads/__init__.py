@@ -1,0 +1,1 @@
+"""Shipped workloads: one folder each, found by walking."""
