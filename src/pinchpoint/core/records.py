@@ -318,6 +318,20 @@ def write_text(path: str | Path, text: str) -> Path:
     return write_bytes(path, text.encode("utf-8"))
 
 
+def check_output(path: str | Path) -> Path:
+    """Refuse a path that cannot be written, before the work whose result it is to hold."""
+    path = Path(path)
+    if path.is_dir():
+        raise BadInput(f"cannot write {path}: it is a folder", mend="name a file, such as FILE.json")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}", mend="choose a folder that exists and can be written") from error
+    os.close(handle)
+    os.unlink(name)
+    return path
+
+
 def write_bytes(path: str | Path, data: bytes) -> Path:
     path = Path(path)
     try:

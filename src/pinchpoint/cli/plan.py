@@ -1,0 +1,73 @@
+"""Say what fits a budget: the largest size, the chunk for a size, and the variant that allows most."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pinchpoint.cli import console
+
+if TYPE_CHECKING:
+    from pinchpoint.core.records import Plan
+
+
+def command(
+    target: str = typer.Argument(..., metavar="TARGET", help="A workload's name, file.py:NAME, or a script.py with --vary."),
+    args: list[str] = typer.Argument(None, metavar="[-- ARGS]", help="The script's own arguments, after --."),
+    budget: str = typer.Option(None, "--budget", help="What must hold it: 24GiB, or a card's name."),
+    mode: str = typer.Option(None, "--mode", help="train or infer; train where the workload has it."),
+    size: str = typer.Option(None, "--size", help="Plan for this size: the chunk for it, and the variant."),
+    variant: str = typer.Option(None, "--variant", help="Only this variant; all of them without it."),
+    cards: str = typer.Option(None, "--cards", help="Every card: all, or names with commas between."),
+    vary: str = typer.Option(None, "--vary", help="The script's argument to vary, {} for the number: '--batch-size {}'."),
+    multiple: str = typer.Option("1", "--multiple", help="Only sizes that are multiples of this."),
+    up_to: str = typer.Option("1000M", "--up-to", help="Look at no size beyond this."),
+    seed: int = typer.Option(0, "--seed", help="Seed of weights and data."),
+    timeout: float = typer.Option(300.0, "--timeout", help="Seconds one fake run may take."),
+    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Write the record here."),
+    as_json: bool = typer.Option(False, "--json", help="Print the record instead of the summary."),
+) -> None:
+    """Find the largest size, the chunk and the variant that fit a budget, without a GPU.
+
+    `plan TARGET --budget 24GiB` tries sizes on fake tensors, at most 8 a variant, and names the
+    largest one predicted to fit, within 1 %. With --size it finds the largest chunk for that size.
+    For a script say which argument is its size: `plan train.py --budget 24GiB --vary '--batch-size {}'`.
+    """
+    from pinchpoint.core.records import check_output
+    from pinchpoint.flow.plan import plan
+
+    if output is not None:
+        check_output(output)
+    with console.progress("plan") as progress:
+        made = plan(
+            target, budget=budget, mode=mode, size=size, variant=variant, cards=cards, vary=vary, args=args or (),
+            multiple=multiple, up_to=up_to, seed=seed, timeout_s=timeout, progress=progress,
+        )  # fmt: skip
+    if output is not None:
+        made.save(output)
+    if as_json:
+        console.show_json(made.to_json())
+    else:
+        _show(made)
+
+
+def _show(made: Plan) -> None:
+    from pinchpoint.core.units import show_bytes, show_size
+
+    def size(value: int | None) -> str:
+        return "-" if value is None else show_size(value)
+
+    console.show_summary(made)
+    if len(made.choices) > 1:
+        console.show_pairs([("", "")])
+        rows = [(c["variant"], size(c["size"]), size(c["chunk"]), show_bytes(c["peak_bytes"]), c["why"]) for c in made.choices]
+        columns = ("variant", "size", "chunk", "predicted peak", "")
+        console.show_table(columns, rows, right=("size", "chunk", "predicted peak"))
+    if made.cards:
+        console.show_pairs([("", "")])
+        rows = [(c["card"], show_bytes(c["budget_bytes"]), size(c["size"]), size(c["chunk"])) for c in made.cards]
+        console.show_table(("card", "memory", "size", "chunk"), rows, right=("memory", "size", "chunk"))
+    for note in made.notes:
+        console.say(f"note: {note}")

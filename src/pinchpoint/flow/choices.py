@@ -1,0 +1,94 @@
+"""How far each variant of a plan goes: which is best, and what must be said of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pinchpoint.core.errors import DoesNotFit, PinchpointError
+from pinchpoint.core.units import show_bytes, show_size
+from pinchpoint.flow.search import Found
+from pinchpoint.flow.trials import Trial, show_trial
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How far one variant goes. `trial` is the fake run that fits; without one, `why` says why not."""
+
+    variant: str | None
+    trial: Trial | None
+    found: Found | None = None
+    why: str = ""
+    least: Trial | None = None  # the smallest run made, when nothing fits
+    error: PinchpointError | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """No size was found that does not fit."""
+        return self.found is not None and self.found.fails is None
+
+
+def best_of(choices: Sequence[Choice], size: int | None) -> Choice | None:
+    """The variant that allows the largest size; for a given size, the first in the workload's order that fits."""
+    fitting = [c for c in choices if c.trial is not None]
+    if size is not None or not fitting:
+        return fitting[0] if fitting else None
+    return max(fitting, key=lambda c: (c.trial.size, c.is_open, -c.trial.total_bytes) if c.trial else (0, False, 0))
+
+
+def nothing_fits(
+    text: str, choices: Sequence[Choice], budget_bytes: int, *, arguments: Callable[[int], list[str]] | None = None
+) -> PinchpointError:
+    """The error that says what the leanest run needs; `arguments`: a script's, for a size."""
+    tried = [c for c in choices if c.least is not None]
+    if not tried:
+        return next(c.error for c in choices if c.error is not None)
+    least = min((c.least for c in tried if c.least is not None), key=lambda trial: trial.need_bytes)
+    at = " ".join(arguments(least.size)) if arguments else show_trial(least)
+    by = f" with {least.variant}, its leanest variant" if len(tried) > 1 else ""
+    return DoesNotFit(
+        f"{text} needs {show_bytes(least.total_bytes)} at {at}{by}, and {show_bytes(least.margin_bytes)} of margin;"
+        f" the budget is {show_bytes(budget_bytes)}",
+        mend=f"raise --budget by at least {show_bytes(least.need_bytes - budget_bytes)}, or make the model smaller",
+    )
+
+
+def row_of(choice: Choice) -> dict[str, Any]:
+    """One row of `Plan.choices`."""
+    trial = choice.trial
+    return {
+        "variant": choice.variant,
+        "size": None if trial is None else trial.size,
+        "chunk": None if trial is None else trial.chunk,
+        "peak_bytes": None if trial is None else trial.total_bytes,
+        "why": choice.why,
+    }
+
+
+def notes_of(choices: Sequence[Choice], size: int | None, multiple: int, up_to: int) -> list[str]:
+    """What a reader must know of how each answer was found; nothing for one bracketed to 1 %."""
+    word = "size" if size is None else "chunk"
+    unit = multiple if size is None else 1
+    notes: list[str] = []
+    for choice in choices:
+        name = f"{choice.variant}: " if choice.variant else ""
+        found = choice.found
+        if choice.error is not None:
+            notes.append(f"{name}left out: {choice.error.what}")
+        elif choice.trial is None and choice.least is not None:
+            need = show_bytes(choice.least.need_bytes)
+            notes.append(f"{name}does not fit: {need} with the margin at {show_trial(choice.least)}")
+        elif found is not None and found.fits is not None:
+            at = show_size(found.fits.number * unit)
+            if found.ending == "flat":
+                notes.append(f"{name}the peak does not grow with the {word}; {at} is the largest tried, not a limit")
+            elif found.ending == "up_to" and size is None:
+                notes.append(f"{name}fits at {at}, the largest size looked at; raise up_to ({show_size(up_to)}) to look farther")
+            elif found.ending == "timed_out":
+                notes.append(f"{name}a larger {word} took too long to predict; {at} is the largest predicted to fit")
+            elif found.ending == "runs" and found.gap is not None:
+                notes.append(f"{name}{found.runs} runs were spent; the true limit is less than {found.gap:.1%} above {at}")
+            elif found.ending == "runs":
+                notes.append(f"{name}{found.runs} runs were spent and everything tried fits; {at} is the largest tried")
+    return notes

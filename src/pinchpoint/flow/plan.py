@@ -1,0 +1,226 @@
+"""The largest size, or the chunk for a given size, and the variant, that fit a budget, by prediction.
+
+Every size claimed was itself predicted to fit, at most 8 fake runs a variant. Nothing is run for
+real and no GPU is needed; what a card does beyond its forecast is the margin's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+from pinchpoint.core import discover
+from pinchpoint.core.errors import BadInput, CannotFake, TargetFailed, TimedOut
+from pinchpoint.core.records import Forecast, Plan
+from pinchpoint.core.units import parse_bytes, parse_size
+from pinchpoint.core.workload import Workload
+from pinchpoint.flow import table
+from pinchpoint.flow.choices import Choice, best_of, notes_of, nothing_fits, row_of
+from pinchpoint.flow.search import RUNS, UP_TO, Sample, largest_that_fits
+from pinchpoint.flow.trials import CHUNKS, Forecasts, Progress, Script, Trials, check_vary
+from pinchpoint.memory.cards import Card, card
+
+FACTORY_START = 4096
+SCRIPT_START = 8
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is planned for: a workload, a plain factory (both None) or a script."""
+
+    text: str
+    workload: Workload | None = None
+    script: Script | None = None
+
+    @property
+    def variants(self) -> tuple[str | None, ...]:
+        return (None,) if self.workload is None else tuple(v.name for v in self.workload.variants)
+
+    @property
+    def start(self) -> int:
+        if self.workload is not None:
+            return self.workload.default_size
+        return FACTORY_START if self.script is None else SCRIPT_START
+
+    def is_flat(self, variant: str | None) -> bool:
+        return self.workload is not None and self.workload.variant(variant).flat
+
+
+def plan(
+    target: str | Workload | Callable[..., Any],
+    *,
+    budget: str | int | None = None,
+    mode: str | None = None,
+    size: int | str | None = None,
+    variant: str | None = None,
+    cards: str | Sequence[str] | None = None,
+    vary: str | None = None,
+    args: Sequence[str] = (),
+    multiple: int | str = 1,
+    up_to: int | str = UP_TO,
+    seed: int = 0,
+    timeout_s: float = 300.0,
+    forecaster: Forecasts | None = None,
+    predict_script: Callable[..., Forecast] | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """What fits `budget` (bytes, "24GiB" or a card's name), or, with `cards`, every card ("all" or names).
+
+    size: plan for just this size: the chunk for it where the workload takes one. vary: the script's
+    argument that is its size, such as "--batch-size {}". multiple: only sizes that are multiples of
+    this. up_to: look no farther. Raises `DoesNotFit` when nothing fits.
+    """
+    table_cards = table.chosen(cards)
+    budget_bytes, model_card = _budget(budget, table_cards)
+    size = None if size is None else parse_size(size)
+    multiple, up_to = parse_size(multiple), parse_size(up_to)
+    options = {"card": model_card, "seed": seed, "timeout_s": timeout_s}
+    subject = _subject(target, vary, tuple(args), predict_script, options)
+    variants = _variants(subject, variant)
+    if subject.workload is not None:
+        mode = mode or ("train" if "train" in subject.workload.modes else subject.workload.modes[0])
+        subject.workload.check_mode(mode)
+    with _forecasts(target, subject, forecaster, options) as forecasts:
+        trials = Trials(forecasts, mode, budget_bytes, progress)
+        choices = _choices(subject, variants, trials, size=size, multiple=multiple, up_to=up_to)
+        best = best_of(choices, size)
+        trial = best.trial if best is not None else None
+        if best is None or trial is None:
+            raise nothing_fits(subject.text, choices, budget_bytes, arguments=subject.script and subject.script.arguments)
+        along = "size" if size is None else "chunk"
+        rows = table.rows(table_cards, trials, trial, best.found, multiple=multiple, up_to=up_to, along=along)
+    return Plan(
+        target=subject.text,
+        mode=trial.mode,
+        budget_bytes=budget_bytes,
+        size=trial.size,
+        chunk=trial.chunk,
+        variant=trial.variant,
+        margin_bytes=trial.margin_bytes,
+        peak_bytes=trial.total_bytes,
+        tried=trials.rows(),
+        choices=tuple(row_of(choice) for choice in choices),
+        cards=rows,
+        notes=tuple(notes_of(choices, size, multiple, up_to)) + (table.NOTES if table_cards else ()),
+    )
+
+
+def _budget(budget: str | int | None, cards: Sequence[Card]) -> tuple[int, str]:
+    """The bytes to stay within, and the card whose context and workspace are modelled."""
+    if budget is None:
+        if not cards:
+            raise BadInput("nothing says what must fit", mend="give --budget 24GiB (or a card's name), or --cards all")
+        largest = max(cards, key=lambda c: c.usable_bytes)
+        return largest.usable_bytes, largest.name
+    if isinstance(budget, int) or budget.strip()[:1].isdigit():
+        wanted = parse_bytes(budget)
+        return wanted, f"{wanted}B"
+    named = card(budget)
+    return named.usable_bytes, named.name
+
+
+def _subject(
+    target: str | Workload | Callable[..., Any],
+    vary: str | None,
+    args: tuple[str, ...],
+    predict_script: Callable[..., Forecast] | None,
+    options: dict[str, Any],
+) -> Subject:
+    if isinstance(target, str):
+        found = discover.find(target)
+        if found.kind == "script":
+            script = Script(predict_script or _predict_script(), target, check_vary(vary), args, options)
+            return Subject(found.text, script=script)
+        loaded = discover.load(found)
+        text = found.text
+    else:
+        loaded = target
+        text = target.name if isinstance(target, Workload) else getattr(target, "__name__", repr(target))
+    if vary is not None or args:
+        raise BadInput(f"{text} is not a script", mend="leave out --vary and the arguments after --; its size is varied as it is")
+    return Subject(text, loaded if isinstance(loaded, Workload) else None)
+
+
+def _predict_script() -> Callable[..., Forecast]:
+    from pinchpoint.memory.forecast import predict
+
+    return predict
+
+
+def _variants(subject: Subject, asked: str | None) -> tuple[str | None, ...]:
+    if asked is None:
+        return subject.variants
+    if subject.workload is None:
+        kind = "a script" if subject.script else "a plain factory"
+        raise BadInput(f"{subject.text} is {kind} and has no variants", mend="leave out --variant, or make a Workload of it")
+    return (subject.workload.variant(asked).name,)
+
+
+def _forecasts(
+    target: Any, subject: Subject, forecaster: Forecasts | None, options: dict[str, Any]
+) -> AbstractContextManager[Forecasts]:  # fmt: skip
+    if forecaster is not None:
+        return nullcontext(forecaster)
+    if subject.script is not None:
+        return nullcontext(subject.script)
+    from pinchpoint.memory.forecaster import Forecaster
+
+    return Forecaster(target, **options)
+
+
+def _choices(
+    subject: Subject, variants: Sequence[str | None], trials: Trials, *, size: int | None, multiple: int, up_to: int
+) -> list[Choice]:  # fmt: skip
+    """One choice a variant, in the workload's order. Flat ones are tried last, at the best size of the others."""
+    made: dict[str | None, Choice] = {}
+    for variant in sorted(variants, key=subject.is_flat):
+        try:
+            if size is not None:
+                made[variant] = _at_size(subject, variant, trials, size)
+            else:
+                best = max((c.trial.size for c in made.values() if c.trial is not None), default=None)
+                made[variant] = _largest(subject, variant, trials, best, multiple=multiple, up_to=up_to)
+        except (TargetFailed, CannotFake, TimedOut) as error:
+            # Another variant may do; this one is reported beside it. Alone, its error is the answer.
+            if len(variants) == 1:
+                raise
+            made[variant] = Choice(variant, None, why=error.what, error=error)
+    return [made[variant] for variant in variants]
+
+
+def _largest(
+    subject: Subject, variant: str | None, trials: Trials, best: int | None, *, multiple: int, up_to: int
+) -> Choice:  # fmt: skip
+    sample = trials.at_sizes(variant, multiple=multiple)
+    start, limit = max(1, subject.start // multiple), max(1, up_to // multiple)
+    known: list[Sample] = []
+    if subject.is_flat(variant) and best is not None and best // multiple >= 16:
+        # A flat variant is walked chunk by chunk: two sizes show that it is flat, larger ones only cost time.
+        known = [sample(best // multiple // 16)]
+        try:
+            known.append(sample(best // multiple))
+        except TimedOut:
+            limit = known[0].number
+    found = largest_that_fits(
+        sample, budget_bytes=trials.budget_bytes, start=start, up_to=limit, known=known, runs=RUNS - len(known)
+    )  # fmt: skip
+    if found.fits is None:
+        return Choice(variant, None, found, why="does not fit", least=trials.of(size=multiple, variant=variant))
+    return Choice(variant, trials.of(size=found.fits.number * multiple, variant=variant), found)
+
+
+def _at_size(subject: Subject, variant: str | None, trials: Trials, size: int) -> Choice:
+    if subject.workload is None or not subject.workload.chunked:
+        trial = trials.run(size=size, variant=variant)
+        fits = trial.need_bytes <= trials.budget_bytes
+        return Choice(variant, trial if fits else None, why="" if fits else "does not fit", least=trial)
+    found = largest_that_fits(
+        trials.at_chunks(variant, size), budget_bytes=trials.budget_bytes, start=size, floor=max(1, size // CHUNKS), up_to=size
+    )
+    number = found.fits.number if found.fits is not None else found.samples[0].number
+    trial = trials.of(size=size, variant=variant, chunk=number)
+    if found.fits is None:
+        return Choice(variant, None, found, why="does not fit", least=trial)
+    return Choice(variant, trial, found)

@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinchpoint.core.errors import BadInput, DoesNotFit, TargetFailed, TimedOut
+from pinchpoint.core.records import BREAKDOWN, Forecast, Plan
+from pinchpoint.core.units import GIB, MIB
+from pinchpoint.core.workload import Variant, Workload
+from pinchpoint.flow.plan import plan
+from pinchpoint.memory.cards import cards
+
+CONTEXT = 512 * MIB
+MARGIN = 100 * MIB
+
+
+def forecast(total_bytes: int, **changes: Any) -> Forecast:
+    """A forecast of that total: context and reserved add up to it, live bytes are the reserved ones."""
+    live = total_bytes - CONTEXT
+    values: dict[str, Any] = {
+        "target": "fake",
+        "framework": "torch",
+        "method": "fake tensors",
+        "mode": "train",
+        "size": None,
+        "variant": None,
+        "peak_allocated_bytes": live,
+        "peak_reserved_bytes": live,
+        "workspace_bytes": 0,
+        "context_bytes": CONTEXT,
+        "total_bytes": total_bytes,
+        "breakdown": {**dict.fromkeys(BREAKDOWN, 0), "activations": live},
+        "lines": (),
+        "modules": (),
+        "timeline": (),
+        "fits": {},
+        "margin_bytes": MARGIN,
+        "card": "h200",
+        "steps": 2,
+    }
+    return Forecast(**{**values, **changes})
+
+
+@dataclass
+class Law:
+    """A forecaster whose total is `total(size, variant, chunk)`; it keeps what it was asked."""
+
+    total: Callable[[int, str | None, int | None], int]
+    asked: list[tuple[int, str | None, int | None]] = field(default_factory=list)
+
+    def predict(
+        self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None
+    ) -> Forecast:
+        assert size is not None
+        self.asked.append((size, variant, chunk))
+        return forecast(self.total(size, variant, chunk), size=size, mode=mode or "train", variant=variant)
+
+
+def affine(fixed_bytes: float = GIB, bytes_per_point: float = 100_000) -> Law:
+    return Law(lambda size, variant, chunk: int(fixed_bytes + bytes_per_point * size))
+
+
+def workload(*variants: str | Variant, chunked: bool = False, **options: Any) -> Workload:
+    made = tuple(v if isinstance(v, Variant) else Variant(v) for v in variants or ("eager",))
+    return Workload(
+        name="fake", axis="points", framework="torch", build="nowhere:build", variants=made, chunked=chunked, **options
+    )
+
+
+def factory(size: int, device: str) -> None: ...
+
+
+def within_one_percent(answer: int, exact: float) -> bool:
+    return answer <= exact < answer * 1.01 + 1
+
+
+def test_the_largest_size_is_within_one_percent_of_the_exact_boundary_and_was_run() -> None:
+    law = affine(2 * GIB, 50_000)
+    made = plan(workload(), budget="24GiB", forecaster=law)
+    exact = (22 * GIB - MARGIN) / 50_000
+    assert made.size is not None
+    assert within_one_percent(made.size, exact)
+    assert made.peak_bytes == 2 * GIB + 50_000 * made.size
+    assert made.peak_bytes + made.margin_bytes <= made.budget_bytes == 24 * GIB
+    assert (made.size, "eager", None) in law.asked
+    assert len(law.asked) <= 8
+
+
+def test_a_budget_in_bytes_and_one_with_a_unit_agree() -> None:
+    assert plan(workload(), budget=8 * GIB, forecaster=affine()).size == plan(workload(), budget="8GiB", forecaster=affine()).size
+
+
+def test_a_cards_name_is_a_budget() -> None:
+    made = plan(workload(), budget="rtx4090", forecaster=affine())
+    assert made.budget_bytes == cards()["rtx4090"].usable_bytes
+
+
+def test_the_margin_is_kept_free() -> None:
+    without = plan(workload(), budget="8GiB", forecaster=affine(GIB, 1e6))
+    law = affine(GIB, 1e6)
+    tight = 2 * GIB
+
+    class Wide:
+        def predict(self, **options: Any) -> Forecast:
+            made = law.predict(**options)
+            return forecast(made.total_bytes, margin_bytes=tight)
+
+    with_margin = plan(workload(), budget="8GiB", forecaster=Wide())
+    assert without.size is not None
+    assert with_margin.size is not None
+    assert within_one_percent(without.size, (7 * GIB - MARGIN) / 1e6)
+    assert within_one_percent(with_margin.size, 5 * GIB / 1e6)
+    assert with_margin.margin_bytes == tight
+
+
+def test_the_high_end_counts_where_the_peak_depends_on_the_data() -> None:
+    class Masked:
+        def predict(self, *, size: int, **_: Any) -> Forecast:
+            made = forecast(GIB + 100_000 * size)
+            live = made.peak_allocated_bytes
+            return forecast(made.total_bytes, low_bytes=live - 50_000 * size, high_bytes=live + 100_000 * size)
+
+    made = plan(workload(), budget="8GiB", forecaster=Masked())
+    assert made.size is not None
+    assert within_one_percent(made.size, (7 * GIB - MARGIN) / 200_000)
+
+
+def test_the_variant_that_allows_most_is_chosen_and_each_takes_at_most_eight_runs() -> None:
+    slopes = {"eager": 400_000, "checkpoint": 90_000, "both": 150_000}
+    law = Law(lambda size, variant, chunk: GIB + slopes[str(variant)] * size)
+    made = plan(workload(*slopes), budget="24GiB", forecaster=law)
+    assert made.variant == "checkpoint"
+    sizes = {choice["variant"]: choice["size"] for choice in made.choices}
+    for name, slope in slopes.items():
+        assert within_one_percent(sizes[name], (23 * GIB - MARGIN) / slope)
+        assert sum(variant == name for _, variant, _ in law.asked) <= 8
+    assert made.size == sizes["checkpoint"]
+
+
+def test_a_flat_variant_wins_with_a_size_that_was_run_and_says_it_is_no_limit() -> None:
+    law = Law(lambda size, variant, chunk: 2 * GIB if variant == "stream" else GIB + 400_000 * size)
+    made = plan(workload("eager", Variant("stream", flat=True)), budget="24GiB", forecaster=law)
+    eager = next(choice["size"] for choice in made.choices if choice["variant"] == "eager")
+    assert made.variant == "stream"
+    assert made.size == eager
+    assert (made.size, "stream", None) in law.asked
+    assert any("stream" in note and "not a limit" in note for note in made.notes)
+
+
+def test_one_variant_can_be_asked_for() -> None:
+    law = affine()
+    made = plan(workload("eager", "checkpoint"), budget="8GiB", variant="checkpoint", forecaster=law)
+    assert made.variant == "checkpoint"
+    assert {variant for _, variant, _ in law.asked} == {"checkpoint"}
+
+
+def test_a_variant_that_cannot_be_run_is_left_out_and_named() -> None:
+    def total(size: int, variant: str | None, chunk: int | None) -> int:
+        if variant == "broken":
+            raise TargetFailed("it raised", mend="mend it")
+        return GIB + 100_000 * size
+
+    made = plan(workload("broken", "eager"), budget="8GiB", forecaster=Law(total))
+    assert made.variant == "eager"
+    assert any(note.startswith("broken: left out") and "it raised" in note for note in made.notes)
+    with pytest.raises(TargetFailed, match=r"predicting broken size 4\.096k: it raised"):
+        plan(workload("broken", "eager"), budget="8GiB", variant="broken", forecaster=Law(total))
+
+
+def test_the_chunk_for_a_size_is_the_largest_that_fits() -> None:
+    law = Law(lambda size, variant, chunk: GIB + 1000 * size + 2_000_000 * (chunk or size))
+    made = plan(workload(chunked=True), budget="24GiB", size="1M", forecaster=law)
+    exact = (23 * GIB - MARGIN - 1000 * 10**6) / 2_000_000
+    assert made.size == 10**6
+    assert made.chunk is not None
+    assert within_one_percent(made.chunk, exact)
+    assert (10**6, "eager", made.chunk) in law.asked
+    assert len(law.asked) <= 8
+
+
+def test_the_whole_size_is_one_chunk_when_it_fits() -> None:
+    law = Law(lambda size, variant, chunk: GIB + 1000 * (chunk or size))
+    made = plan(workload(chunked=True), budget="24GiB", size=5000, forecaster=law)
+    assert made.chunk == 5000
+    assert len(law.asked) == 1
+
+
+def test_no_chunk_helps_when_the_rest_is_too_large() -> None:
+    law = Law(lambda size, variant, chunk: 30 * GIB + 1000 * (chunk or size))
+    with pytest.raises(DoesNotFit, match=r"needs 30.* in chunks of"):
+        plan(workload(chunked=True), budget="24GiB", size=100_000, forecaster=law)
+
+
+def test_a_size_asked_for_takes_the_first_variant_that_fits() -> None:
+    slopes = {"eager": 400_000, "checkpoint": 90_000, "tight": 10_000}
+    law = Law(lambda size, variant, chunk: GIB + slopes[str(variant)] * size)
+    made = plan(workload(*slopes), budget="8GiB", size=50_000, forecaster=law)
+    assert (made.variant, made.size, made.chunk) == ("checkpoint", 50_000, None)
+    assert len(law.asked) == 3
+
+
+def test_a_budget_below_the_model_says_what_the_model_needs() -> None:
+    with pytest.raises(DoesNotFit) as raised:
+        plan(workload(), budget="4GiB", forecaster=affine(5 * GIB, 1000))
+    assert raised.value.exit_code == 1
+    assert "needs 5.00 GiB at size 1" in raised.value.what
+    assert "the budget is 4.00 GiB" in raised.value.what
+    assert "raise --budget by at least 1.10 GiB" in raised.value.mend
+
+
+def test_the_leanest_variant_is_named_when_none_fits() -> None:
+    law = Law(lambda size, variant, chunk: (9 if variant == "eager" else 6) * GIB + size)
+    with pytest.raises(DoesNotFit, match=r"needs 6\.00 GiB at size 1 with lean, its leanest variant"):
+        plan(workload("eager", "lean"), budget="4GiB", forecaster=law)
+
+
+def test_a_need_that_falls_with_the_size_is_refused() -> None:
+    law = Law(lambda size, variant, chunk: 20 * GIB if size < 5000 else 2 * GIB)
+    with pytest.raises(BadInput, match="falls from"):
+        plan(workload(), budget="30GiB", forecaster=law)
+
+
+def test_a_size_the_target_refuses_is_named_with_a_way_out() -> None:
+    def total(size: int, variant: str | None, chunk: int | None) -> int:
+        if size % 8:
+            raise TargetFailed(f"{size} is no multiple of 8", mend="mend the target")
+        return GIB + 100_000 * size
+
+    with pytest.raises(TargetFailed, match=r"predicting eager size .* no multiple of 8") as raised:
+        plan(workload(), budget="8GiB", forecaster=Law(total))
+    assert "--multiple" in raised.value.mend
+    made = plan(workload(), budget="8GiB", multiple=8, forecaster=Law(total))
+    assert made.size is not None
+    assert made.size % 8 == 0
+    assert within_one_percent(made.size, (7 * GIB - MARGIN) / 100_000)
+
+
+def test_a_size_too_slow_to_predict_ends_the_search_with_a_note() -> None:
+    def total(size: int, variant: str | None, chunk: int | None) -> int:
+        if size > 10**5:
+            raise TimedOut("longer than 300 s", mend="raise --timeout")
+        return GIB + 100 * size
+
+    made = plan(workload(), budget="24GiB", forecaster=Law(total))
+    assert made.size is not None
+    assert made.size <= 10**5
+    assert any("took too long" in note for note in made.notes)
+
+
+def test_nothing_beyond_up_to_is_tried() -> None:
+    law = affine(GIB, 100)
+    made = plan(workload(), budget="24GiB", up_to="20k", forecaster=law)
+    assert made.size == 20_000
+    assert max(size for size, _, _ in law.asked) == 20_000
+
+
+def test_every_card_gets_a_size_that_was_predicted_to_fit_it_and_is_nearly_exact() -> None:
+    law = affine(2 * GIB, 70_000)
+    made = plan(workload(), cards="all", forecaster=law)
+    known = cards()
+    assert {row["card"] for row in made.cards} == set(known)
+    for row in made.cards:
+        card = known[row["card"]]
+        exact = (card.usable_bytes - card.context_bytes + CONTEXT - 2 * GIB - MARGIN) / 70_000
+        assert row["size"] in {size for size, _, _ in law.asked}
+        assert 0.975 * exact <= row["size"] <= exact
+    # Two sides of each distinct budget would be 8 runs a card; alike cards share, known runs are used again.
+    assert len(law.asked) <= len(known)
+
+
+def test_named_cards_with_a_budget_keep_the_budget_as_the_headline() -> None:
+    made = plan(workload(), budget="24GiB", cards="t4,h200", forecaster=affine(20 * GIB, 1e6))
+    assert made.budget_bytes == 24 * GIB
+    sizes = {row["card"]: row["size"] for row in made.cards}
+    assert sizes["t4"] is None
+    assert made.size is not None
+    assert sizes["h200"] > made.size
+
+
+def test_a_plain_factory_is_planned_in_the_mode_its_step_has() -> None:
+    modes: list[str | None] = []
+
+    class Factory:
+        def predict(self, *, size: int, mode: str | None, **_: Any) -> Forecast:
+            modes.append(mode)
+            return forecast(GIB + 100_000 * size, mode="infer")
+
+    made = plan(factory, budget="8GiB", forecaster=Factory())
+    assert made.mode == "infer"
+    assert set(modes) == {None}
+    assert made.variant is None
+    assert made.target == "factory"
+
+
+def test_a_scripts_argument_is_varied_and_the_rest_kept(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    calls: list[list[str]] = []
+
+    def predict_script(target: str, *, args: list[str], **_: Any) -> Forecast:
+        assert target == str(script)
+        calls.append(args)
+        return forecast(GIB + 30 * MIB * int(args[-1].removeprefix("--batch=")))
+
+    made = plan(str(script), budget="24GiB", vary="--batch={}", args=["--lr", "1e-3"], predict_script=predict_script)
+    assert made.size is not None
+    assert within_one_percent(made.size, (23 * GIB - MARGIN) / (30 * MIB))
+    assert ["--lr", "1e-3", f"--batch={made.size}"] in calls
+    assert len(calls) <= 8
+
+
+def test_a_scripts_separate_argument_is_split_as_a_shell_would(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+
+    def predict_script(target: str, *, args: list[str], **_: Any) -> Forecast:
+        assert args[:3] == ["--name", "two words", "--batch-size"]
+        return forecast(GIB + GIB * int(args[3]))
+
+    made = plan(str(script), budget="6GiB", vary="--name 'two words' --batch-size {}", predict_script=predict_script)
+    assert made.size == 4
+
+
+def test_a_script_that_does_not_fit_names_its_arguments(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    with pytest.raises(DoesNotFit, match="at --batch-size 1,"):
+        plan(str(script), budget="1GiB", vary="--batch-size {}", predict_script=lambda *a, **k: forecast(2 * GIB))
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({}, "nothing says what must fit"),
+        ({"budget": "24"}, "not a number of bytes"),
+        ({"budget": "rtx9999"}, "unknown card"),
+        ({"budget": 0}, "no budget"),
+        ({"budget": "8GiB", "size": "0"}, "not a whole number above 0"),
+        ({"budget": "8GiB", "size": "many"}, "not a number of points"),
+        ({"budget": "8GiB", "variant": "nope"}, "has no variant 'nope'"),
+        ({"budget": "8GiB", "mode": "fly"}, "has no mode 'fly'"),
+        ({"budget": "8GiB", "vary": "--batch {}"}, "is not a script"),
+        ({"budget": "8GiB", "multiple": 0}, "not a whole number above 0"),
+        ({"cards": "rtx9999"}, "unknown card"),
+    ],
+)
+def test_bad_input_is_refused_before_any_run(options: dict[str, Any], what: str) -> None:
+    law = affine()
+    with pytest.raises(BadInput, match=what) as raised:
+        plan(workload(), forecaster=law, **options)
+    assert raised.value.mend
+    assert law.asked == []
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({}, "has no size of its own"),
+        ({"vary": "--batch-size"}, "no place for the number"),
+        ({"vary": "--name 'open {}"}, "cannot be split"),
+        ({"vary": "--batch-size {}", "variant": "eager"}, "has no variants"),
+    ],
+)
+def test_bad_input_for_a_script_is_refused(tmp_path: Path, options: dict[str, Any], what: str) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    with pytest.raises(BadInput, match=what):
+        plan(str(script), budget="8GiB", predict_script=lambda *a, **k: forecast(GIB), **options)
+
+
+def test_an_unknown_target_is_refused() -> None:
+    with pytest.raises(BadInput, match="no file"):
+        plan("absent.py:WORKLOAD", budget="8GiB")
+
+
+def test_the_record_survives_json_and_holds_the_contracts_keys() -> None:
+    made = plan(workload("eager", "lean"), budget="24GiB", cards="t4,h200", forecaster=affine())
+    assert Plan.from_json(made.to_json()) == made
+    assert {"kind", "schema", "target", "machine", "created", "budget_bytes", "size", "chunk", "variant", "margin_bytes"} <= set(
+        made.to_dict()
+    )
+    assert made.to_dict()["kind"] == "plan"
