@@ -35,7 +35,6 @@ def build() -> typer.Typer:
     app = typer.Typer(
         name="pinchpoint",
         help="Know the peak memory of a training step before you own the card; find, shrink and prove what many points cost.",
-        no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,  # rich takes longer to import than all the rest of --help
@@ -74,15 +73,12 @@ def run(args: Sequence[str]) -> int:
     if debug:
         os.environ["PINCHPOINT_DEBUG"] = "1"  # worker processes show their tracebacks too
     try:
-        result = build()(args=args, prog_name="pinchpoint", standalone_mode=False)
+        result = build()(args=args or ["--help"], prog_name="pinchpoint", standalone_mode=False)
         return result if isinstance(result, int) else 0
     except PinchpointError as error:
         return _fail(error, error.what, error.mend, error.exit_code, debug)
     except _Usage as error:
         what = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
-        if type(error).__name__ == "NoArgsIsHelpError":
-            typer.echo(what, err=True)
-            return 2
         return _fail(error, what.replace("\n", " "), f"see {_path_of(error)} --help", 2, debug)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("stopped", err=True)
