@@ -34,7 +34,6 @@ def _has_cuda() -> bool:
 @pytest.fixture(autouse=True)
 def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     monkeypatch.delenv("PINCHPOINT_CARDS", raising=False)
-    monkeypatch.delenv("PINCHPOINT_DEBUG", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-settings"))
 
 

@@ -9,7 +9,6 @@ or input; 3 framework or device missing; 70 a fault of pinchpoint itself; 130 Ct
 from __future__ import annotations
 
 import inspect
-import os
 import pkgutil
 import sys
 import traceback
@@ -70,8 +69,6 @@ def _options(
 def run(args: Sequence[str]) -> int:
     """Run one command line and return its exit code. Prints errors; raises nothing."""
     args, debug = _take_debug(args)
-    if debug:
-        os.environ["PINCHPOINT_DEBUG"] = "1"  # worker processes show their tracebacks too
     try:
         result = build()(args=args or ["--help"], prog_name="pinchpoint", standalone_mode=False)
         return result if isinstance(result, int) else 0

@@ -6,6 +6,8 @@ and the exit code the command line returns for it. Anything else that escapes is
 
 from __future__ import annotations
 
+import traceback
+
 
 class PinchpointError(Exception):
     """A fault with its mend. `exit_code` is what the command line returns."""
@@ -49,16 +51,18 @@ class DoesNotFit(PinchpointError):
     exit_code = 1
 
 
-_BY_NAME = {
-    cls.__name__: cls
-    for cls in (PinchpointError, BadInput, TargetFailed, CannotFake, TimedOut, Missing, DoesNotFit)
-}
+_BY_NAME = {cls.__name__: cls for cls in (PinchpointError, BadInput, TargetFailed, CannotFake, TimedOut, Missing, DoesNotFit)}
 
 
 def to_dict(error: PinchpointError) -> dict[str, str]:
     """What a worker process sends back; `from_dict` raises it again in the parent."""
-    return {"error": type(error).__name__, "what": error.what, "mend": error.mend}
+    trace = "".join(traceback.format_exception(error))
+    return {"error": type(error).__name__, "what": error.what, "mend": error.mend, "trace": trace}
 
 
 def from_dict(data: dict[str, str]) -> PinchpointError:
-    return _BY_NAME[data["error"]](data["what"], mend=data["mend"])
+    """The worker's error again; its traceback there is a note, which --debug shows."""
+    error = _BY_NAME[data["error"]](data["what"], mend=data["mend"])
+    if data.get("trace"):
+        error.add_note(f"in the worker process:\n{data['trace']}")
+    return error

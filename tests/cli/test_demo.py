@@ -1,0 +1,81 @@
+"""`pinchpoint demo`: every record it makes is saved, shown and in the report."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinchpoint.cli import demo
+from pinchpoint.cli.main import run
+from pinchpoint.core.discover import shipped
+from pinchpoint.core.records import Record, load
+
+
+@pytest.fixture
+def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[str, list[Any]]:
+    """The four verbs replaced by ones that answer at once; what they were asked is kept."""
+    asked: dict[str, list[Any]] = {"predict": [], "study": [], "verify": [], "report": []}
+
+    def predict(target: str, **options: Any) -> Record:
+        asked["predict"].append((target, options["size"]))
+        return samples["forecast"]
+
+    def study(target: str, *, output: Path, **options: Any) -> Record:
+        asked["study"].append((target, options["sizes"], options["on"]))
+        output.mkdir()
+        samples["study"].save(output / "study.json")
+        return samples["study"]
+
+    def verify(target: str, *, variant: str, **options: Any) -> Record:
+        asked["verify"].append((target, variant))
+        return samples["verdict"]
+
+    def report(records: list[Path], output: Path) -> Path:
+        asked["report"] = [load(path).to_dict()["kind"] for path in records]
+        return output
+
+    monkeypatch.setattr("pinchpoint.memory.forecast.predict", predict)
+    monkeypatch.setattr("pinchpoint.measure.study.study", study)
+    monkeypatch.setattr("pinchpoint.proof.verdict.verify", verify)
+    monkeypatch.setattr("pinchpoint.render.page.report", report)
+    return asked
+
+
+def test_the_demo_predicts_studies_and_verifies_both_workloads(verbs: dict[str, list[Any]], tmp_path: Path, capsys) -> None:
+    assert run(["demo", "-o", str(tmp_path / "out")]) == 0
+    assert [target for target, _ in verbs["predict"]] == ["field", "orbital"]
+    assert {on for _, _, on in verbs["study"]} == {"fake"}
+    tuned = [(name, v.name) for name in ("field", "orbital") for v in shipped()[name].variants[1:]]
+    assert verbs["verify"] == tuned
+    assert verbs["report"].count("verdict") == len(tuned)
+    assert verbs["report"].count("forecast") == verbs["report"].count("study") == 2
+    assert str(tmp_path / "out" / "report.html") in capsys.readouterr().out.splitlines()[-1]
+
+
+def test_a_failed_verdict_makes_the_demo_exit_1(
+    verbs: dict[str, list[Any]], tmp_path: Path, samples: dict[str, Record]
+) -> None:  # fmt: skip
+    samples["verdict"] = dataclasses.replace(samples["verdict"], status="fail")  # type: ignore[type-var]
+    assert run(["demo", "-o", str(tmp_path)]) == 1
+    assert verbs["report"], "the report is written all the same"
+
+
+def test_a_workload_whose_framework_is_missing_is_left_out_aloud(
+    verbs: dict[str, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:  # fmt: skip
+    monkeypatch.setattr(demo, "_installed", lambda framework: framework == "torch")
+    assert run(["demo", "-o", str(tmp_path)]) == 0
+    assert [target for target, _ in verbs["predict"]] == ["field"]
+    assert "orbital is left out: jax is not installed" in capsys.readouterr().err
+    monkeypatch.setattr(demo, "_installed", lambda framework: False)
+    assert run(["demo", "-o", str(tmp_path)]) == 3
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_any_work(verbs: dict[str, list[Any]], tmp_path: Path, capsys) -> None:
+    (tmp_path / "file").write_text("taken", encoding="utf-8")
+    assert run(["demo", "-o", str(tmp_path / "file" / "out")]) == 2
+    assert "cannot make the folder" in capsys.readouterr().err
+    assert verbs["predict"] == []

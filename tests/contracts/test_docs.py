@@ -1,0 +1,43 @@
+"""The pages point at things that exist: files, anchors, verbs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.cli.main import verbs
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")])
+
+
+def anchors(page: Path) -> set[str]:
+    heads = re.findall(r"^#+ (.+)$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_of_a_page_leads_somewhere(page: Path) -> None:
+    lost = []
+    for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text(encoding="utf-8")):
+        if "://" in link:
+            continue
+        path, _, anchor = link.partition("#")
+        goal = (page.parent / path) if path else page
+        if not goal.exists() or (anchor and anchor not in anchors(goal)):
+            lost.append(link)
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_names_only_verbs_that_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    named = set(re.findall(r"(?:^|`)(?:\.venv/bin/)?pinchpoint ([a-z]+)", text, re.MULTILINE))
+    assert named <= set(verbs())
+
+
+def test_the_readme_names_every_verb() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert [verb for verb in verbs() if f"`{verb}`" not in text] == []
