@@ -1,0 +1,183 @@
+"""Peak bytes of a program by the last use of each value.
+
+Pure arithmetic on a `Program`. Arguments live throughout unless donated; outputs live to the end;
+everything else from the operation that makes it to the last that reads it. Two walks:
+
+- plain: every value is materialised and nothing is written in place: an upper estimate.
+- fused: XLA fuses elementwise chains, so a value that only fusing operations read is never
+  materialised, and its own inputs live until those readers run instead. It vanishes into its k
+  readers when that moves no more bytes than writing it once and reading it k times; a costly one
+  (exp, tanh, division, gather) only into a single reader; at most 32 arrays meet in one fusion.
+  A fused operation may write over an input of equal bytes that nobody reads afterwards.
+
+Counts no scratch memory of libraries beyond `workspace_bytes` for matrix products, no padding and
+no copies that XLA adds for layouts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pinchpoint.backends.jax.kinds import FUSED, FUSING
+from pinchpoint.backends.jax.program import Op, Program
+
+FUSION_INPUTS = 32
+
+
+@dataclass(frozen=True)
+class Alive:
+    """Bytes at the peak. value: its number in the program, None inside a loop body."""
+
+    bytes: int
+    made_in: str  # phase of the operation that made it; "" for an input
+    read_in: str  # phase of the last one that reads it; "" for an output
+    file: str = ""
+    line: int = 0
+    value: int | None = None
+
+
+@dataclass(frozen=True)
+class Walk:
+    """peak_bytes = the bytes of `alive` + workspace_bytes."""
+
+    peak_bytes: int
+    workspace_bytes: int
+    alive: tuple[Alive, ...]
+    timeline: tuple[tuple[int, int, str], ...]  # (operation, bytes while it runs, phase)
+
+
+def walk(program: Program, *, fused: bool = True, workspace_bytes: int = 0) -> Walk:
+    """Find the peak. workspace_bytes: what a matrix product may ask for while it runs."""
+    reads, hidden = _fuse(program) if fused else ([op.ins for op in program.ops], frozenset())
+    end = len(program.ops)
+    last = dict.fromkeys(program.inputs, -1)
+    for index, values in enumerate(reads):
+        last.update(dict.fromkeys(values, index))
+    last.update(dict.fromkeys(program.outputs, end))
+    last.update({v: end for v in program.inputs if v not in program.donated})
+
+    inners = [_inner(op, fused=fused, workspace_bytes=workspace_bytes) for op in program.ops]
+    born: dict[int, int] = dict.fromkeys(program.inputs, -1)
+    now = sum(program.sizes[v] for v in born)
+    peak, at = now, -1
+    timeline: list[tuple[int, int, str]] = []
+    taken: set[int] = set()  # values whose storage an output took over: not freed
+    for index, op in enumerate(program.ops):
+        made = [v for v in op.outs if v not in hidden]
+        if not made and op.outs:
+            continue
+        dying = [v for v in dict.fromkeys(reads[index]) if last[v] == index and v in born and v not in taken]
+        for value in made:
+            born[value] = index
+            donor = _donor(op, value, dying, program.sizes) if fused else None
+            if donor is None:
+                now += program.sizes[value]
+            else:
+                dying.remove(donor)
+                taken.add(donor)
+        running = now + _transient(inners[index], op, workspace_bytes)
+        timeline.append((index, running, op.phase))
+        if running > peak:
+            peak, at = running, index
+        unread = [v for v in made if v not in last]
+        now -= sum(program.sizes[v] for v in (*dying, *unread))
+    return _at_peak(program, peak, at, born, last, taken, inners, workspace_bytes, timeline)
+
+
+def _fuse(program: Program) -> tuple[list[tuple[int, ...]], frozenset[int]]:
+    """Per operation the materialised values it reads, and the values that are never materialised."""
+    readers: dict[int, list[Op]] = {}
+    for op in program.ops:
+        for value in op.ins:
+            readers.setdefault(value, []).append(op)
+    kept = set(program.outputs)
+    hidden: set[int] = set()
+    leaves: dict[int, tuple[int, ...]] = {}
+    reads: list[tuple[int, ...]] = []
+    for op in program.ops:
+        read = tuple(dict.fromkeys(leaf for value in op.ins for leaf in leaves.get(value, (value,))))
+        reads.append(read)
+        for value in op.outs if op.kind in FUSED else ():
+            if value not in kept and _vanishes(op, value, read, readers.get(value, []), program.sizes):
+                hidden.add(value)
+                leaves[value] = read
+    return reads, frozenset(hidden)
+
+
+def _vanishes(op: Op, value: int, read: Sequence[int], readers: Sequence[Op], sizes: Sequence[int]) -> bool:
+    count = len(readers)
+    takes_in = all(r.kind in FUSING or (r.kind == "dot" and op.name == "transpose") for r in readers)
+    # An update reads its first operand in place: that one must exist.
+    overwritten = any(pair[0] == value for r in readers for pair in r.in_place)
+    if not count or not takes_in or overwritten or len(read) > FUSION_INPUTS:
+        return False
+    if op.kind == "costly":
+        return count == 1
+    inputs = sum(sizes[v] for v in read)
+    return inputs * count <= inputs + sizes[value] * (1 + count)
+
+
+def _donor(op: Op, value: int, dying: Sequence[int], sizes: Sequence[int]) -> int | None:
+    """The input whose storage this output takes over."""
+    if op.in_place:
+        return next((a for a, b in op.in_place if b == value and a in dying and sizes[a] == sizes[value]), None)
+    return next((v for v in dying if sizes[v] == sizes[value]), None) if op.kind in FUSED else None
+
+
+def _inner(op: Op, *, fused: bool, workspace_bytes: int) -> Walk | None:
+    """The body with the largest peak, shared bytes taken off."""
+    walks = [(walk(b.program, fused=fused, workspace_bytes=workspace_bytes), b.shared_bytes) for b in op.bodies]
+    return max(walks, key=lambda pair: pair[0].peak_bytes - pair[1])[0] if walks else None
+
+
+def _transient(inner: Walk | None, op: Op, workspace_bytes: int) -> int:
+    if inner is not None:
+        return max(0, inner.peak_bytes - op.bodies[0].shared_bytes)
+    return workspace_bytes if op.kind == "dot" else 0
+
+
+def _at_peak(
+    program: Program, peak: int, at: int, born: dict[int, int], last: dict[int, int], taken: set[int],
+    inners: Sequence[Walk | None], workspace_bytes: int, timeline: Sequence[tuple[int, int, str]],
+) -> Walk:  # fmt: skip
+    """Who is alive while operation `at` runs. A value taken over at `at` is its heir by then."""
+    makers = {value: op for op in program.ops for value in op.outs}
+    phases = [op.phase for op in program.ops]
+    alive: list[Alive] = []
+    for value, start in born.items():
+        stop = last.get(value, start)
+        gone = stop < at or (stop == at and value in taken)
+        if start > at or gone or not program.sizes[value]:
+            continue
+        maker = makers.get(value)
+        read_in = phases[stop] if 0 <= stop < len(phases) else ""
+        alive.append(
+            Alive(program.sizes[value], maker.phase, read_in, maker.file, maker.line, value)
+            if maker
+            else Alive(program.sizes[value], "", read_in, value=value)
+        )
+    op = program.ops[at] if at >= 0 else None
+    inner = inners[at] if at >= 0 else None
+    workspace = workspace_bytes if op is not None and op.kind == "dot" else 0
+    if op is not None and inner is not None:
+        extra, workspace = _inner_share(inner, op)
+        alive += extra
+    assert sum(a.bytes for a in alive) + workspace == peak
+    return Walk(peak, workspace, tuple(sorted(alive, key=lambda a: -a.bytes)), tuple(timeline))
+
+
+def _inner_share(inner: Walk, op: Op) -> tuple[list[Alive], int]:
+    """What a body adds at its own peak: the bytes shared with the operation are taken off its inputs first."""
+    room = max(0, inner.peak_bytes - op.bodies[0].shared_bytes)
+    workspace = min(inner.workspace_bytes, room)
+    room -= workspace
+    extra: list[Alive] = []
+    for item in sorted(inner.alive, key=lambda a: (not a.file, -a.bytes)):
+        size = min(item.bytes, room)
+        room -= size
+        if size:
+            extra.append(
+                Alive(size, item.made_in or op.phase, item.read_in or op.phase, item.file or op.file, item.line or op.line)
+            )
+    return extra, workspace

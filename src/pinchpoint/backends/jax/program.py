@@ -1,0 +1,276 @@
+"""A closed jaxpr as one flat list of operations on numbered values.
+
+Calls (jit, remat, custom derivatives) are inlined, as XLA inlines them; bitcasts share their
+input's value; what nothing reads is dropped. Loops and branches stay single operations that carry
+their bodies. Holds byte counts and source lines only, so that `liveness` needs no JAX.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pinchpoint.backends.jax import compat
+from pinchpoint.backends.jax.kinds import CALLS, LOOPS, SCRATCH, Kind, kind_of
+from pinchpoint.backends.jax.trace import Traced
+
+_TRANSFORM = re.compile(r"(transpose|jvp)\(")
+_JAXPR_KEYS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
+
+Ref = int | None  # a value's number; None is a scalar constant, which costs nothing
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation. phase: "forward" or "backward", "" when the name stack does not say."""
+
+    name: str
+    kind: Kind
+    ins: tuple[int, ...]
+    outs: tuple[int, ...]
+    file: str = ""
+    line: int = 0
+    phase: str = ""
+    bodies: tuple[Body, ...] = ()
+    in_place: tuple[tuple[int, int], ...] = ()  # (input, output): the output may take the input's storage
+
+
+@dataclass(frozen=True)
+class Program:
+    """sizes[v] is the bytes of value v; 0 for what whoever runs this program counts already."""
+
+    sizes: tuple[int, ...]
+    ops: tuple[Op, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    donated: frozenset[int] = frozenset()
+    unknown: tuple[str, ...] = ()  # primitives with bodies that were not looked into
+    scratch: tuple[str, ...] = ()  # primitives whose library asks for memory this program cannot show
+
+
+@dataclass(frozen=True)
+class Body:
+    """A loop's or branch's program. `shared_bytes` of its peak are counted by the operation that holds it."""
+
+    program: Program
+    shared_bytes: int
+
+
+def read(traced: Traced) -> Program:
+    """Flatten a traced step. The inputs are the step's: captured arrays, then arguments."""
+    closed = traced.closed
+    build = _Builder()
+    for array in traced.captured:
+        build.constant(array)
+    consts = [build.constant(value) for value in closed.consts]
+    args = [build.value(bytes_of(var.aval)) for var in closed.jaxpr.invars]
+    outs = build.inline(closed.jaxpr, consts, args, _Place())
+    inputs = (*build.constants[: len(traced.captured)], *args, *build.constants[len(traced.captured) :])
+    given = tuple(dict.fromkeys(v for v in outs if v is not None))
+    donated = frozenset(inputs[i] for i in traced.donated)
+    unknown, scratch = tuple(sorted(build.unknown)), tuple(sorted(build.scratch))
+    return Program(tuple(build.sizes), _alive(build.ops, given), inputs, given, donated, unknown, scratch)
+
+
+def settle(program: Program, *, trains: bool) -> Program:
+    """Give every operation a phase: what follows the last backward operation of a training step is its optimizer."""
+    backward = [i for i, op in enumerate(program.ops) if op.phase == "backward"]
+    after = backward[-1] if backward and trains else len(program.ops)
+    return _settle(program, lambda i: "optimizer" if i > after else "forward")
+
+
+def _settle(program: Program, phase: Callable[[int], str]) -> Program:
+    ops: list[Op] = []
+    for i, op in enumerate(program.ops):
+        said = op.phase or phase(i)
+        bodies = tuple(replace(b, program=_settle(b.program, lambda _, said=said: said)) for b in op.bodies)
+        ops.append(replace(op, phase=said, bodies=bodies))
+    return replace(program, ops=tuple(ops))
+
+
+def bytes_of(aval: Any) -> int:
+    """Bytes of an array of this type; tokens and other shapeless things take none."""
+    aval = getattr(aval, "inner_aval", aval)
+    if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
+        return 0
+    return math.prod(aval.shape) * aval.dtype.itemsize
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where an inlined equation stands, for equations that do not say it themselves."""
+
+    file: str = ""
+    line: int = 0
+    phase: str = ""
+
+    def of(self, eqn: Any) -> _Place:
+        file, line = compat.user_line(eqn.source_info)
+        found = _TRANSFORM.search(str(eqn.source_info.name_stack))
+        said = "" if found is None else "backward" if found.group(1) == "transpose" else "forward"
+        # The outermost transform decides: a gradient inside a differentiated forward pass is forward.
+        return _Place(file or self.file, line or self.line, self.phase or said)
+
+
+@dataclass
+class _Builder:
+    sizes: list[int] = field(default_factory=list)
+    ops: list[Op] = field(default_factory=list)
+    constants: list[int] = field(default_factory=list)
+    unknown: set[str] = field(default_factory=set)
+    scratch: set[str] = field(default_factory=set)
+    _known: dict[int, tuple[int, Any]] = field(default_factory=dict)  # id -> value; the array is held so its id stays its own
+
+    def value(self, size: int) -> int:
+        self.sizes.append(size)
+        return len(self.sizes) - 1
+
+    def constant(self, array: Any) -> Ref:
+        """A captured array: one value however often it is captured."""
+        if not getattr(array, "shape", ()):
+            return None
+        if id(array) not in self._known:
+            number = self.value(bytes_of(array))
+            self.constants.append(number)
+            self._known[id(array)] = (number, array)
+        return self._known[id(array)][0]
+
+    def inline(self, jaxpr: Any, consts: Sequence[Ref], args: Sequence[Ref], place: _Place) -> list[Ref]:
+        env: dict[Any, Ref] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+
+        def ref(atom: Any) -> Ref:
+            return self.constant(atom.val) if compat.is_literal(atom) else env[atom]
+
+        for eqn in jaxpr.eqns:
+            env.update(zip(eqn.outvars, self._equation(eqn, [ref(a) for a in eqn.invars], place.of(eqn)), strict=True))
+        return [ref(atom) for atom in jaxpr.outvars]
+
+    def _equation(self, eqn: Any, ins: list[Ref], place: _Place) -> list[Ref]:
+        name = eqn.primitive.name
+        if name in CALLS and (called := _called(eqn)) is not None:
+            jaxpr, consts = called
+            return self.inline(jaxpr, [self.constant(c) for c in consts], ins, place)
+        sizes = [bytes_of(var.aval) for var in eqn.outvars]
+        kind = kind_of(name)
+        if kind == "alias" or (kind == "cheap" and len(sizes) == 1 and _keeps_layout(eqn)):
+            same = all(ref is None or self.sizes[ref] == size for ref, size in zip(ins, sizes, strict=False))
+            if same and len(ins) >= len(sizes):
+                return ins[: len(sizes)]
+            kind = "cheap"  # changes the element size after all
+        if name in SCRATCH:
+            self.scratch.add(name)
+        outs = [self.value(size) for size in sizes]
+        known = tuple(dict.fromkeys(v for v in ins if v is not None))
+        op = Op(name, kind, known, tuple(outs), place.file, place.line, place.phase)
+        if name in LOOPS:
+            op = _LOOP[name](self, eqn, ins, outs, op, place)
+        elif kind == "update":
+            op = replace(op, in_place=_pairs(ins[:1], outs))
+        elif kind == "opaque" and any(_jaxprs(eqn)):
+            self.unknown.add(name)
+        self.ops.append(op)
+        return list(outs)
+
+    def body(
+        self, closed: Any, *, outer: Sequence[int], carry: Sequence[int], slices: Sequence[int], stacked: int, place: _Place
+    ) -> Program:
+        """A body's program. Its inputs by position: `outer` are the caller's own, `carry` may be overwritten,
+        `slices` are cut out of the caller's arrays each turn; its last `stacked` outputs are written into arrays."""
+        build = _Builder(unknown=self.unknown, scratch=self.scratch)
+        jaxpr = closed.jaxpr
+        args = [build.value(0 if i in outer else bytes_of(var.aval)) for i, var in enumerate(jaxpr.invars)]
+        consts = [build.constant(value) for value in closed.consts]
+        if slices:
+            whole = build.value(0)
+            build.ops.append(Op("slice", "costly", (whole,), tuple(args[i] for i in slices), place.file, place.line, place.phase))
+        outs = build.inline(jaxpr, consts, args, place)
+        kept = [v for v in outs[: len(outs) - stacked] if v is not None]
+        written = [v for v in outs[len(outs) - stacked :] if v is not None]
+        if written:
+            target = build.value(0)
+            build.ops.append(Op("stack", "update", tuple(dict.fromkeys(written)), (target,), place.file, place.line, place.phase))
+            kept.append(target)
+        for constant in build.constants:
+            build.sizes[constant] = 0
+        return Program(
+            tuple(build.sizes), _alive(build.ops, kept), tuple(args[i] for i in carry), tuple(dict.fromkeys(kept)),
+            donated=frozenset(args[i] for i in carry),
+        )  # fmt: skip
+
+
+def _scan(build: _Builder, eqn: Any, ins: list[Ref], outs: list[int], op: Op, place: _Place) -> Op:
+    consts, carried = compat.scan_counts(eqn.params, len(ins))
+    carry = range(consts, consts + carried)
+    program = build.body(
+        eqn.params["jaxpr"], outer=range(consts), carry=carry, slices=range(consts + carried, len(ins)),
+        stacked=len(outs) - carried, place=place,
+    )  # fmt: skip
+    shared = sum(build.sizes[v] for v in outs[:carried])
+    return replace(op, bodies=(Body(program, shared),), in_place=_pairs(ins[consts : consts + carried], outs))
+
+
+def _while(build: _Builder, eqn: Any, ins: list[Ref], outs: list[int], op: Op, place: _Place) -> Op:
+    params = eqn.params
+    carried, shared = len(outs), sum(build.sizes[v] for v in outs)
+    programs = []
+    for key in ("cond", "body"):
+        consts = params[f"{key}_nconsts"]
+        carry = range(consts, consts + carried)
+        programs.append(build.body(params[f"{key}_jaxpr"], outer=range(consts), carry=carry, slices=(), stacked=0, place=place))
+    first = params["cond_nconsts"] + params["body_nconsts"]
+    return replace(op, bodies=tuple(Body(p, shared) for p in programs), in_place=_pairs(ins[first:], outs))
+
+
+def _cond(build: _Builder, eqn: Any, ins: list[Ref], outs: list[int], op: Op, place: _Place) -> Op:
+    programs = [
+        build.body(branch, outer=range(len(ins) - 1), carry=(), slices=(), stacked=0, place=place)
+        for branch in eqn.params["branches"]
+    ]
+    shared = sum(build.sizes[v] for v in outs)
+    return replace(op, bodies=tuple(Body(p, shared) for p in programs))
+
+
+_LOOP = {"scan": _scan, "while": _while, "cond": _cond}
+
+
+def _pairs(ins: Sequence[Ref], outs: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    return tuple((a, b) for a, b in zip(ins, outs, strict=False) if a is not None)
+
+
+def _called(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+    for key in _JAXPR_KEYS:
+        found = eqn.params.get(key)
+        inner = getattr(found, "jaxpr", found)
+        if hasattr(inner, "eqns") and len(inner.invars) == len(eqn.invars):
+            return inner, getattr(found, "consts", ())
+    return None
+
+
+def _jaxprs(eqn: Any) -> Iterable[Any]:
+    for value in eqn.params.values():
+        for item in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(getattr(item, "jaxpr", item), "eqns"):
+                yield item
+
+
+def _keeps_layout(eqn: Any) -> bool:
+    """A broadcast that only adds axes of length one, or a conversion to the type it has, moves nothing."""
+    if eqn.primitive.name == "convert_element_type":
+        return eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
+    return eqn.primitive.name == "broadcast_in_dim" and math.prod(eqn.invars[0].aval.shape) == math.prod(
+        eqn.outvars[0].aval.shape
+    )
+
+
+def _alive(ops: Sequence[Op], outputs: Sequence[int]) -> tuple[Op, ...]:
+    """Drop what no output needs, as XLA does."""
+    needed = set(outputs)
+    kept: list[Op] = []
+    for op in reversed(ops):
+        if needed.intersection(op.outs) or not op.outs:
+            needed.update(op.ins)
+            kept.append(op)
+    return tuple(reversed(kept))

@@ -1,0 +1,94 @@
+"""The text XLA needs to compile for a CUDA card that is not here.
+
+XLA reads a GpuTargetConfigProto in protobuf text form (openxla.org, "XLA Tooling", deviceless
+compilation). The numbers are CUDA's device properties of one typical card per compute capability;
+the memory is the asked card's own. The rest of the numbers steer XLA's choice of kernels, not the
+size of arrays, so a card that is not listed is compiled for as its nearest older listed relative.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+Capability = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Chip:
+    """Device properties of a typical card of one compute capability."""
+
+    name: str
+    capability: Capability
+    cores: int  # multiprocessors
+    lanes: int  # 32-bit floating-point units per multiprocessor
+    threads: int  # per multiprocessor
+    shared: int  # bytes of shared memory per multiprocessor
+    shared_optin: int  # most one block can ask for
+    l2: int
+    bandwidth: int  # bytes a second
+    clock_ghz: float
+
+
+CHIPS: tuple[Chip, ...] = (
+    Chip("V100", (7, 0), 80, 64, 2048, 98304, 98304, 6 << 20, 898_000_000_000, 1.53),
+    Chip("T4", (7, 5), 40, 64, 1024, 65536, 65536, 4 << 20, 320_000_000_000, 1.59),
+    Chip("A100", (8, 0), 108, 64, 2048, 167936, 166912, 40 << 20, 2_039_000_000_000, 1.41),
+    Chip("RTX 3090", (8, 6), 82, 128, 1536, 102400, 101376, 6 << 20, 936_000_000_000, 1.695),
+    Chip("RTX 4090", (8, 9), 128, 128, 1536, 102400, 101376, 72 << 20, 1_008_000_000_000, 2.52),
+    Chip("H100", (9, 0), 132, 128, 2048, 233472, 232448, 50 << 20, 3_352_000_000_000, 1.98),
+    Chip("B200", (10, 0), 148, 128, 2048, 233472, 232448, 126 << 20, 8_000_000_000_000, 1.965),
+    Chip("RTX 5090", (12, 0), 170, 128, 1536, 102400, 101376, 96 << 20, 1_792_000_000_000, 2.407),
+)
+
+
+def chip_for(capability: Capability) -> Chip:
+    """The listed chip of this capability, else the nearest older one, else the oldest."""
+    older = [chip for chip in CHIPS if chip.capability <= capability]
+    return older[-1] if older else CHIPS[0]
+
+
+def target_config(capability: Capability, memory_bytes: int) -> str:
+    """The GpuTargetConfigProto text of a card with this capability and memory."""
+    chip = chip_for(capability)
+    major, minor = chip.capability
+    return f"""gpu_device_info {{
+  threads_per_block_limit: 1024
+  threads_per_warp: 32
+  shared_memory_per_block: 49152
+  shared_memory_per_core: {chip.shared}
+  threads_per_core_limit: {chip.threads}
+  core_count: {chip.cores}
+  fpus_per_core: {chip.lanes}
+  block_dim_limit_x: 2147483647
+  block_dim_limit_y: 65535
+  block_dim_limit_z: 65535
+  memory_bandwidth: {chip.bandwidth}
+  l2_cache_size: {chip.l2}
+  clock_rate_ghz: {chip.clock_ghz}
+  device_memory_size: {memory_bytes}
+  shared_memory_per_block_optin: {chip.shared_optin}
+  cuda_compute_capability {{
+    major: {major}
+    minor: {minor}
+  }}
+  registers_per_core_limit: 65536
+  registers_per_block_limit: 65536
+}}
+platform_name: "CUDA"
+dnn_version_info {{
+  major: 9
+  minor: 10
+  patch: 0
+}}
+runtime_version {{
+  major: {13 if major >= 8 else 12}
+  minor: {0 if major >= 8 else 8}
+  patch: 0
+}}
+device_description_str: "NVIDIA {chip.name}"
+"""
+
+
+def matmul_workspace(capability: Capability) -> int:
+    """Scratch XLA gives a cuBLAS product: 32 MiB from Hopper on, 4 MiB before."""
+    return (32 << 20) if capability >= (9, 0) else (4 << 20)

@@ -1,0 +1,92 @@
+"""XLA's own memory analysis of a step, compiled for a CUDA card that need not be here.
+
+Needs JAX's CUDA plugin (jax-cuda12-plugin or jax-cuda13-plugin) and no GPU. The peak is arguments
++ outputs + temporaries - aliases: XLA's GPU runtime takes its temporaries as one block, so that is
+what the allocator sees. `peak_memory_in_bytes`, where XLA offers it, is the live part of that
+block and can miss what loop bodies use; it is kept for the record only.
+
+Kernels are not autotuned, since that needs the card: the scratch of a tuned library call may differ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+
+from pinchpoint.backends.jax import compat
+from pinchpoint.backends.jax.hoist import Hoisted
+from pinchpoint.backends.jax.targets import Capability, chip_for, target_config
+
+# Tried in turn: a kernel generator that insists on tuning is switched off before giving up.
+OPTIONS: tuple[dict[str, bool | int], ...] = (
+    {"xla_gpu_autotune_level": 0},
+    {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False},
+)
+
+
+class NoAnalysis(Exception):
+    """XLA cannot analyse this step for a CUDA card here; the text says why."""
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """XLA's buffer assignment, in bytes."""
+
+    arguments: int
+    outputs: int
+    temporaries: int
+    aliases: int
+    live_peak: int | None  # peak_memory_in_bytes, where XLA offers it
+    target: str  # what it was compiled for
+    options: dict[str, bool | int]
+
+    @property
+    def peak_bytes(self) -> int:
+        return self.arguments + self.outputs + self.temporaries - self.aliases
+
+
+def analyse(
+    step: Hoisted, *, capability: Capability, memory_bytes: int, devices: Callable[[str], Sequence[Any]] | None = None,
+) -> Analysis:  # fmt: skip
+    """Compile for such a card and read XLA's count. devices: gives compile-only devices for a target config."""
+    plugin = compat.cuda_plugin()
+    if plugin is None:
+        raise NoAnalysis("JAX's CUDA plugin is not installed")
+    config = target_config(capability, memory_bytes)
+    try:
+        device = (devices or compat.topology_devices)(config)[0]
+    except (NotImplementedError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
+        raise NoAnalysis(f"{plugin} made no compile-only device: {_first_line(error)}") from error
+    lowered = step.lower(jax.sharding.SingleDeviceSharding(device))
+    refused = ""
+    for options in OPTIONS:
+        try:
+            compiled = lowered.compile(compiler_options=dict(options))
+        except (NotImplementedError, RuntimeError) as error:
+            refused = _first_line(error)
+            continue
+        return _read(compiled.memory_analysis(), target=f"{chip_for(capability).name} by {plugin}", options=options)
+    raise NoAnalysis(f"{plugin} did not compile the step: {refused}")
+
+
+def compiled_bytes(compiled: Any) -> int | None:
+    """Peak bytes XLA assigned to a program compiled for a device that is here; None where it does not say."""
+    stats = compiled.memory_analysis()
+    return None if stats is None else _read(stats, target="", options={}).peak_bytes
+
+
+def _read(stats: Any, *, target: str, options: dict[str, bool | int]) -> Analysis:
+    if stats is None:
+        raise NoAnalysis("XLA gave no memory analysis")
+    return Analysis(
+        arguments=stats.argument_size_in_bytes, outputs=stats.output_size_in_bytes, temporaries=stats.temp_size_in_bytes,
+        aliases=stats.alias_size_in_bytes, live_peak=getattr(stats, "peak_memory_in_bytes", None), target=target, options=options,
+    )  # fmt: skip
+
+
+def _first_line(error: BaseException) -> str:
+    text = str(error).strip().splitlines()
+    return (text[0] if text else type(error).__name__)[:300]

@@ -1,0 +1,21 @@
+"""orbital: the local energy of a small neural wave function over many walkers (JAX)."""
+
+from __future__ import annotations
+
+from pinchpoint.core.workload import Tolerance, Variant, Workload
+
+WORKLOAD = Workload(
+    name="orbital",
+    axis="walkers",
+    framework="jax",
+    build="pinchpoint.workloads.orbital.model:build",
+    variants=(
+        Variant("hessian", note="the trace of a full Hessian per walker"),
+        Variant("loop", note="one second derivative at a time, forward over reverse"),
+        Variant("chunked", note="the loop, a chunk of walkers at a time; gradients are summed over chunks"),
+    ),
+    about="local energy of trapped, repelling electrons: Laplacian of log|psi| of an MLP, one step of variational Monte Carlo",
+    tolerance=Tolerance(outputs=1e-4, gradients=1e-3),
+    chunked=True,
+    default_size=4096,
+)
