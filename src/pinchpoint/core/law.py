@@ -30,7 +30,7 @@ RESOLUTION = 5e-4  # a break that mends less than 0.05 % of the peak is not wort
 PER_GAP = 4  # places tried for a break in each gap between neighbouring sizes
 BAND = 17  # sizes at which the record holds the fit band
 STEP = 0.01
-EXPONENTS = np.arange(5, 401) * STEP
+EXPONENTS: Floats = np.arange(5, 401, dtype=np.float64) * STEP
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,171 @@
+"""What a study was asked for, checked before anything runs.
+
+All that can be known to be wrong is refused here: the target, sizes, modes, variants, the place to
+run, the cards, the folder. What is left to fail is the target's own code.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core import discover
+from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.units import parse_ladder, parse_size
+from pinchpoint.core.workload import MODES, Workload
+from pinchpoint.measure.worker import framework_of
+from pinchpoint.memory.cards import Card, card, cards
+
+PLAIN = "baseline"  # what the one variant of a plain factory is called
+USUAL = ("rtx4060", "rtx3060", "rtx4080", "rtx4090", "a100-40", "h100", "h200")  # 8, 12, 16, 24, 40, 80, 141 GB
+PLACES = "fake, cpu, cuda or card:24GiB"
+
+
+@dataclass(frozen=True)
+class Ask:
+    """A study's checked input. `modes` is (None,) for a plain factory: its step does what it does."""
+
+    target: discover.Target
+    axis: str
+    sizes: tuple[int, ...]
+    modes: tuple[str | None, ...]
+    variants: tuple[str, ...]
+    flat: frozenset[str]
+    plain: bool
+    on: str
+    device: str
+    card: Card  # modelled by the fake run
+    cap_bytes: int | None
+    cards: tuple[Card, ...]  # of the card table
+    repeats: int
+    warmup: int
+    seed: int
+    timeout_s: float
+    output: Path | None
+
+    def jobs(self) -> list[tuple[str, str | None, int]]:
+        """(variant, mode, size) of every point, in the order they are run."""
+        return [(variant, mode, size) for variant in self.variants for mode in self.modes for size in self.sizes]
+
+
+def check(
+    target: Any, *, sizes: str | Sequence[int | str], modes: str | Sequence[str] | None, variants: str | Sequence[str] | None,
+    on: str, output: str | Path | None, repeats: int, warmup: int, seed: int, timeout_s: float,
+    cards_wanted: str | Sequence[str] | None,
+) -> Ask:  # fmt: skip
+    """An `Ask`, or the error that says what to write instead."""
+    ladder = parse_ladder(sizes) if isinstance(sizes, str) else tuple(sorted({parse_size(size) for size in sizes}))
+    if not ladder:
+        raise BadInput("no sizes", mend="give a ladder such as 5k:1M, or a list such as 1k,2k,4k,8k")
+    for name, number, least in (("repeats", repeats, 1), ("warmup", warmup, 0), ("timeout", timeout_s, 1)):
+        if number < least:
+            raise BadInput(f"{name} {number:g} is below {least}", mend=f"give --{name} of at least {least}")
+    place, cap = _place(on)
+    chosen = _cards(cards_wanted)
+    folder = _folder(output)
+    found = discover.find(target)
+    if found.kind == "script":
+        raise BadInput(
+            f"{found.text} is a script, which has no size", mend="study file.py:NAME, where NAME(size, device) returns a step"
+        )
+    loaded = discover.load(found)
+    plain = not isinstance(loaded, Workload)
+    if place == "cuda":
+        resolve_device("cuda", backend(framework_of(loaded)))
+    return Ask(
+        target=found,
+        axis="size" if plain else loaded.axis,
+        sizes=ladder,
+        modes=_modes(None if plain else loaded, modes),
+        variants=_variants(found.text, None if plain else loaded, variants),
+        flat=frozenset() if plain else frozenset(v.name for v in loaded.variants if v.flat),
+        plain=plain,
+        on=on,
+        device=place,
+        card=cap or card("h200"),
+        cap_bytes=None if cap is None else cap.usable_bytes - cap.context_bytes,
+        cards=chosen,
+        repeats=repeats,
+        warmup=warmup,
+        seed=seed,
+        timeout_s=timeout_s,
+        output=folder,
+    )
+
+
+def _place(on: str) -> tuple[str, Card | None]:
+    if on in ("fake", "cpu", "cuda"):
+        return on, None
+    word, colon, text = on.partition(":")
+    if word != "card" or not colon or not text:
+        raise BadInput(f"cannot run on {on!r}", mend=f"use --on {PLACES}")
+    capped = card(text)
+    if capped.usable_bytes <= capped.context_bytes:
+        raise BadInput(f"{text} does not even hold CUDA's context", mend="name a larger card")
+    return "cuda", capped
+
+
+def _cards(wanted: str | Sequence[str] | None) -> tuple[Card, ...]:
+    """The cards asked for; `all`; or by default one of each size that people have."""
+    known = cards()
+    if wanted is None:
+        return tuple(known[name] for name in USUAL if name in known)
+    if wanted == "all":
+        return tuple(known.values())
+    names = wanted.split(",") if isinstance(wanted, str) else wanted
+    return tuple(sorted((card(name.strip()) for name in names), key=lambda c: c.usable_bytes))
+
+
+def _folder(output: str | Path | None) -> Path | None:
+    """The folder, which may not exist yet, but must be one that can be made and written to."""
+    if output is None:
+        return None
+    folder = Path(output)
+    if folder.exists() and not folder.is_dir():
+        raise BadInput(f"{folder} is a file", mend="give -o a folder; it is made if absent")
+    above = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise BadInput(f"{folder} cannot be written", mend="choose another folder for -o, or change its permissions")
+    if find_spec("matplotlib") is None:
+        raise Missing("figures need matplotlib", mend="pip install matplotlib, or leave -o out")
+    return folder
+
+
+def _modes(workload: Workload | None, modes: str | Sequence[str] | None) -> tuple[str | None, ...]:
+    names = _names(modes)
+    if workload is None:
+        if names is None:
+            return (None,)
+        for name in names:
+            if name not in MODES:
+                raise BadInput(f"no mode {name!r}", mend=f"use one of: {', '.join(MODES)}")
+        return names
+    for name in names or ():
+        workload.check_mode(name)
+    return names or workload.modes
+
+
+def _variants(text: str, workload: Workload | None, variants: str | Sequence[str] | None) -> tuple[str, ...]:
+    names = _names(variants)
+    if workload is None:
+        if names not in (None, ("all",)):
+            raise BadInput(f"{text} is a plain factory and has no variants", mend="leave --variants out, or define a Workload")
+        return (PLAIN,)
+    if names is None:
+        return (workload.baseline.name,)
+    if names == ("all",):
+        return tuple(v.name for v in workload.variants)
+    return tuple(workload.variant(name).name for name in names)
+
+
+def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    """A comma list or a sequence of names, without repeats; None and nothing are the same."""
+    if given is None:
+        return None
+    parts = given.split(",") if isinstance(given, str) else given
+    return tuple(dict.fromkeys(part.strip() for part in parts if part.strip())) or None

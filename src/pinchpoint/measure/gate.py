@@ -1,0 +1,76 @@
+"""The axis gate: was the axis applied, and does memory grow along it as claimed?
+
+A study of a workload that ignores its axis draws a fine line through nothing. So the points really
+processed must be those asked for, and the slope's interval must lie above zero. A variant that
+declares itself flat makes the opposite claim, and is held to that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from pinchpoint.core.law import LEAST, value
+from pinchpoint.core.records import Law, Point
+from pinchpoint.core.units import show_size
+
+MATERIAL = 0.01  # growth of a flat variant below 1 % of its peak is not held against it
+
+
+def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Collection[str]) -> tuple[str, ...]:
+    """Why the study fails, one line each; empty when it passes."""
+    reasons: list[str] = []
+    groups: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        groups.setdefault((point.variant, point.mode), []).append(point)
+    known = {(law.variant, law.mode): law for law in laws}
+    for (variant, mode), members in groups.items():
+        name = f"{variant} {mode}"
+        ran = [p for p in members if p.status == "ok"]
+        reasons += _axis(name, ran)
+        law = known.get((variant, mode))
+        if law is None:
+            reasons.append(f"{name}: {len(ran)} of {len(members)} sizes ran; growth needs at least {LEAST}")
+        elif variant in flat:
+            reasons += _flat(name, law)
+        elif law.slope_low <= 0:
+            reasons.append(
+                f"{name}: memory does not grow with the size: {_slope(law)}"
+                " contains zero or less; the axis may not reach the computation"
+            )
+    return tuple(reasons)
+
+
+def notes(points: Sequence[Point], laws: Sequence[Law], *, flat: Collection[str]) -> tuple[str, ...]:
+    """What the gate could not see, or found to be as a flat variant claims."""
+    said = [
+        f"{law.variant} {law.mode} is flat, as declared: {_slope(law)}"
+        for law in laws
+        if law.variant in flat and not _flat("", law)
+    ]
+    if any(p.status == "ok" and p.processed is None for p in points):
+        said.append("the points really processed were not observed; the axis is judged by the slope alone")
+    return tuple(said)
+
+
+def _axis(name: str, ran: Sequence[Point]) -> list[str]:
+    wrong = [p for p in ran if p.processed is not None and p.processed != p.size]
+    if not wrong:
+        return []
+    first = wrong[0]
+    return [
+        f"{name}: processed {first.processed:,} points where {first.size:,} were asked for"
+        f" (at {len(wrong)} of {len(ran)} sizes): the axis was not applied"
+    ]
+
+
+def _flat(name: str, law: Law) -> list[str]:
+    """A flat variant grows when zero is below the interval and the growth is worth speaking of."""
+    last = law.segments[-1]
+    growth = law.slope_bytes_per_point * (last["to"] - last["from"])
+    if law.slope_low <= 0 or growth <= MATERIAL * value(law, last["to"]):
+        return []
+    return [f"{name}: declared flat, but grows by {_slope(law)} beyond {show_size(round(last['from']))}"]
+
+
+def _slope(law: Law) -> str:
+    return f"{law.slope_bytes_per_point:,.4g} B/point, 95 % [{law.slope_low:,.4g}, {law.slope_high:,.4g}]"

@@ -1,0 +1,159 @@
+"""One measured point in a fresh interpreter: `python -m pinchpoint.measure.worker request.json result.json`.
+
+A request is for the time or for the peak, never both: what accounts for memory slows the clock.
+The result says ok, oom or failed with its reason; nothing is printed. Errors that make every
+point pointless (no such device, a cap beyond the card) come back as errors for the parent to raise.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+from pinchpoint.backends.base import Backend, backend, resolve_device
+from pinchpoint.core import discover
+from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed, to_dict
+from pinchpoint.core.machine import describe
+from pinchpoint.core.records import write_text
+from pinchpoint.core.workload import Workload
+from pinchpoint.measure.timing import measure
+
+STEPS = 3  # for a peak: the first makes the optimizer's state, the later ones meet it
+HOST_SHARE = 0.9  # of the memory left on the host: beyond it the kernel would end processes not ours
+
+
+@dataclass(frozen=True)
+class Request:
+    """What one worker is asked for. `cap_bytes`: what CUDA may reserve, or None for all there is."""
+
+    what: Literal["peak", "time"]
+    target: dict[str, str]  # discover.Target
+    size: int
+    mode: str | None  # None: a plain factory, whose step does what it does
+    variant: str | None
+    device: str
+    seed: int
+    warmup: int = 3
+    repeats: int = 10
+    cap_bytes: int | None = None
+
+
+def main(request_path: str, result_path: str) -> None:
+    request = Request(**json.loads(Path(request_path).read_text(encoding="utf-8")))
+    write_text(result_path, json.dumps(answer(request)))
+
+
+def answer(request: Request) -> dict[str, Any]:
+    """The result of one request, as plain values."""
+    target = discover.Target(**request.target)  # pyright: ignore[reportArgumentType]
+    try:
+        limit = _guard_host() if request.device == "cpu" else None
+        loaded = discover.load(target)
+        used = backend(framework_of(loaded))
+        device = resolve_device(request.device, used)
+        if request.cap_bytes is not None:
+            used.cap(request.cap_bytes)
+            limit = request.cap_bytes
+        used.seed(request.seed)
+    except PinchpointError as error:
+        return to_dict(error)
+    try:
+        found = _peak(request, loaded, used, device) if request.what == "peak" else _time(request, loaded, used, device)
+    except PinchpointError as error:
+        return to_dict(error)
+    except Exception as error:
+        # The target's own failure, of any kind, is this point's result.
+        if used.is_oom(error):
+            found = {"status": "oom", "reason": _first_line(error)}
+        else:
+            found = {"status": "failed", "reason": discover.failed(target.text, error, "running").what}
+    return {"status": "ok", "limit_bytes": limit, "machine": describe(), **found}
+
+
+def framework_of(loaded: Any) -> str:
+    """The framework of a workload, or the one a factory's own module has imported."""
+    if isinstance(loaded, Workload):
+        return loaded.framework
+    names = {
+        (value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))).partition(".")[0]
+        for value in getattr(loaded, "__globals__", {}).values()
+    }
+    if names & {"jax", "jaxlib", "flax", "equinox", "haiku"} and "torch" not in names:
+        return "jax"
+    return "torch"
+
+
+def _peak(request: Request, loaded: Any, used: Backend, device: str) -> dict[str, Any]:
+    """Peaks of building and a few steps: what a card must hold, from the first tensor on."""
+    processed: list[int | None] = []
+
+    def run() -> None:
+        step, count = build(loaded, request, device)
+        processed.append(count)
+        for _ in range(STEPS):
+            used.wait(device, step())
+
+    if device == "cpu":
+        return {"peak_allocated_bytes": used.account(run), "processed": processed[0]}
+    used.reset_peak(device)
+    run()
+    return {**{f"peak_{k}": v for k, v in dataclasses.asdict(used.peaks(device)).items()}, "processed": processed[0]}
+
+
+def _time(request: Request, loaded: Any, used: Backend, device: str) -> dict[str, Any]:
+    step, processed = build(loaded, request, device)
+    timing = measure(
+        step, wait=lambda result: used.wait(device, result), warmup=request.warmup, repeats=request.repeats
+    )  # fmt: skip
+    return {"processed": processed, **dataclasses.asdict(timing)}
+
+
+def build(loaded: Any, request: Request, device: str) -> tuple[Callable[[], Any], int | None]:
+    """The step to run, and the points it really processes where the target says so."""
+    if isinstance(loaded, Workload):
+        mode = request.mode or loaded.modes[0]
+        case = loaded.case(request.size, device=device, mode=mode, variant=request.variant, seed=request.seed)  # pyright: ignore[reportArgumentType]
+        return (lambda: case.step(*case.args)), case.processed
+    step = loaded(request.size, device)
+    if not callable(step):
+        raise TargetFailed(
+            f"{request.target['text']} returned {type(step).__name__}, which cannot be called",
+            mend="return a function that does one step",
+        )
+    return step, None
+
+
+def _guard_host() -> int | None:
+    """Make allocations fail before the host is full, so that running out is an error here and no one else's."""
+    if sys.platform != "linux":
+        return None
+    import resource
+
+    limit = int(host_bytes_left() * HOST_SHARE)
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    known = [value for value in (limit, soft, hard) if value != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(known), hard))
+    return min(known)
+
+
+def host_bytes_left() -> int:
+    """Memory of the host that can be had without swapping."""
+    fields = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
+    return int(fields["MemAvailable"].split()[0]) * 1024
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:300]
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 3:
+        raise SystemExit(str(BadInput("a worker takes two paths", mend="give request.json and result.json")))
+    main(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]))
