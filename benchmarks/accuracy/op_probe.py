@@ -1,6 +1,6 @@
 """What the CUDA allocator is asked for by single operations: every request, in order, with its size.
 
-    PYTHONPATH=src:benchmarks/accuracy python benchmarks/accuracy/op_probe.py -o ops.json
+    PYTHONPATH=src python benchmarks/accuracy/op_probe.py -o ops.json
 
 Each operation is run three times from fresh cuBLAS workspaces; the first (`cold`) and the third (`steady`)
 are recorded stage by stage (forward, backward, step). Sizes are the bytes requested, before rounding.

@@ -1,0 +1,122 @@
+"""Predicted against measured, and whether the bars are met.
+
+Bars: allocated within 1 % for 10 of 12 models and within 5 % for all; reserved within 10 % for all; and no case
+that ran out of memory with 2 % more than the reserved bytes predicted for it.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from entries import MODELS, key
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Row:
+    """One model at one size. Errors are (predicted - measured) / measured; None where one side is missing."""
+
+    model: str
+    size: int
+    predicted: dict[str, Any]
+    measured: dict[str, Any]
+
+    @property
+    def usable(self) -> bool:
+        return self.predicted.get("status") == "ok" and self.measured.get("status") == "ok"
+
+    def error(self, name: str) -> float | None:
+        if not self.usable or not self.predicted.get(name) or not self.measured.get(name):
+            return None
+        return self.predicted[name] / self.measured[name] - 1
+
+    @property
+    def ran_above(self) -> bool | None:
+        """Did it run with the predicted reserved bytes + 2 %? None: not tried."""
+        return self.measured.get("cap_1.02", {}).get("ran")
+
+    @property
+    def ran_below(self) -> bool | None:
+        return self.measured.get("cap_0.98", {}).get("ran")
+
+
+@dataclass(frozen=True)
+class Bar:
+    name: str
+    met: bool
+    detail: str
+
+
+def rows_of(predicted: dict[str, Any], measured: dict[str, Any]) -> list[Row]:
+    """Every model and size in the listed order; what was not run has an empty side."""
+    return [
+        Row(name, size, predicted["cases"].get(key(name, size), {}), measured["cases"].get(key(name, size), {}))
+        for name, entry in MODELS.items()
+        for size in entry.sizes
+    ]
+
+
+def worst_by_model(rows: list[Row], name: str) -> dict[str, float]:
+    """The larger error of a model's two sizes; a size without a figure counts as infinitely wrong."""
+    worst: dict[str, float] = {}
+    for row in rows:
+        error = row.error(name)
+        worst[row.model] = max(worst.get(row.model, 0.0), math.inf if error is None else abs(error))
+    return worst
+
+
+def judge(rows: list[Row]) -> list[Bar]:
+    allocated, reserved = worst_by_model(rows, "peak_allocated_bytes"), worst_by_model(rows, "peak_reserved_bytes")
+    close = [model for model, error in allocated.items() if error <= 0.01]
+    need = math.ceil(len(allocated) * 10 / 12)
+    far, loose = ([m for m, e in errors.items() if e > bar] for errors, bar in ((allocated, 0.05), (reserved, 0.10)))
+    burst = [f"{row.model} at {row.size:,}" for row in rows if row.ran_above is not True]
+    whole = [model for model, error in allocated.items() if error < math.inf]
+    return [
+        Bar("at least 12 models, two sizes each", len(whole) >= 12, f"{len(whole)} of {len(allocated)} predicted and measured"),
+        Bar("allocated within 1 % for 10 of 12", len(close) >= need, f"{len(close)} of {len(allocated)} models, {need} needed"),
+        Bar("allocated within 5 % for all", not far, ", ".join(far) or "all"),
+        Bar("reserved within 10 % for all", not loose, ", ".join(loose) or "all"),
+        Bar("runs with the predicted reserved + 2 %", not burst, ", ".join(burst) or "all"),
+    ]
+
+
+def gib(value: int | None) -> str:
+    return "-" if value is None else f"{value / GIB:.3f}"
+
+
+def percent(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:+.2f} %"
+
+
+def said(ran: bool | None) -> str:
+    return {True: "ran", False: "OOM", None: "-"}[ran]
+
+
+def markdown(rows: list[Row], bars: list[Bar], machine: dict[str, Any]) -> str:
+    """The table, worst allocated error first, and the bars below it."""
+    ordered = sorted(rows, key=lambda row: -abs(e) if (e := row.error("peak_allocated_bytes")) is not None else -math.inf)
+    versions = machine.get("versions", {})
+    lines = [
+        "# Predicted against measured",
+        "",
+        f"Measured on {machine.get('gpu') or 'no GPU'}, torch {versions.get('torch', '?')}; two training steps; GiB.",
+        "",
+        "| model | size | allocated: predicted | measured | error | reserved: predicted | measured | error | +2 % | -2 % |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|---|---|",
+    ]
+    for row in ordered:
+        cells = [row.model, f"{row.size:,}"]
+        for name in ("peak_allocated_bytes", "peak_reserved_bytes"):
+            cells += [gib(row.predicted.get(name)), gib(row.measured.get(name)), percent(row.error(name))]
+        lines.append("| " + " | ".join([*cells, said(row.ran_above), said(row.ran_below)]) + " |")
+    lines += ["", "| bar | met | |", "|---|---|---|"]
+    lines += [f"| {bar.name} | {'pass' if bar.met else 'FAIL'} | {bar.detail} |" for bar in bars]
+    for row in rows:
+        for side, case in (("predicted", row.predicted), ("measured", row.measured)):
+            if case.get("reason"):
+                lines += ["", f"{row.model} at {row.size:,}, {side}: {case['reason']}"]
+    return "\n".join(lines) + "\n"
