@@ -1,0 +1,82 @@
+"""Prove that a variant computes what its baseline does, and say whether it is better."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pinchpoint.cli import console
+
+if TYPE_CHECKING:
+    from pinchpoint.core.records import Verdict
+
+
+def command(
+    target: str = typer.Argument(..., metavar="TARGET", help="A workload's name or file.py:NAME."),
+    variant: str = typer.Option(None, "--variant", help="Only this variant; every one but the baseline without it."),
+    size: str = typer.Option(None, "--size", help="Points; the workload's own default without it."),
+    mode: str = typer.Option(None, "--mode", help="train or infer; train where the workload has it."),
+    device: str = typer.Option("auto", "--device", help="auto, cpu or cuda."),
+    seed: int = typer.Option(0, "--seed", help="First seed of weights, data and draws."),
+    repeats: int = typer.Option(30, "--repeats", help="Timed pairs of steps."),
+    draws: int = typer.Option(16, "--draws", help="Seeds of a random workload, 8 to 20."),
+    limit: float = typer.Option(60.0, "--limit", help="Seconds to time for; slow steps get fewer pairs, never under 8."),
+    strict: bool = typer.Option(False, "--strict", help="Exit 1 for an inconclusive verdict too."),
+    output: Path = typer.Option(
+        None, "-o", "--output", metavar="FILE.json", help="Write the record here; with several variants FILE-VARIANT.json each."
+    ),
+    as_json: bool = typer.Option(False, "--json", help="Print the records instead of the summaries."),
+) -> int:
+    """Compare a variant with its baseline: results, gradients or distributions, then speed and peak.
+
+    Exit code 0: every verdict is a pass or inconclusive. 1: one failed (with --strict: or is inconclusive).
+    """
+    from pinchpoint.core.records import check_output
+    from pinchpoint.proof.verdict import variants_of, verify
+
+    names = variants_of(target, variant)
+    paths = {name: _path(output, name, several=len(names) > 1) for name in names}
+    for path in paths.values():
+        if path is not None:
+            check_output(path)
+    made: list[Verdict] = []
+    for name in names:
+        with console.progress(f"verify {name}") as progress:
+            verdict = verify(
+                target, variant=name, size=size, mode=mode, device=device, seed=seed, repeats=repeats, draws=draws,
+                limit_s=limit, progress=progress,
+            )  # fmt: skip
+        path = paths[name]
+        if path is not None:
+            verdict.save(path)
+        if not as_json:
+            _show(verdict, first=not made)
+        made.append(verdict)
+    if as_json:
+        text = made[0].to_json() if len(made) == 1 else "[" + ",\n".join(verdict.to_json() for verdict in made) + "]"
+        console.show_json(text)
+    bad = ("fail", "inconclusive") if strict else ("fail",)
+    return int(any(verdict.status in bad for verdict in made))
+
+
+def _path(output: Path | None, variant: str, *, several: bool) -> Path | None:
+    if output is None or not several:
+        return output
+    return output.with_name(f"{output.stem}-{variant}{output.suffix}")
+
+
+def _show(verdict: Verdict, *, first: bool) -> None:
+    if not first:
+        console.show_pairs([("", "")])
+    console.show_summary(verdict)
+    refused = [c for c in verdict.comparisons if not c["ok"]]
+    if refused:
+        errors = ["-" if c["error"] is None else f"{c['error']:.2e}" for c in refused]
+        rows = [(c["what"], c["name"], e, c["where"], c["reason"]) for c, e in zip(refused, errors, strict=True)]
+        console.show_table(("refused", "name", "error", "worst at", "why"), rows[:10], right=("error",))
+        if len(rows) > 10:
+            console.say(f"and {len(rows) - 10} more; -o FILE.json keeps them all")
+    for note in verdict.notes:
+        console.say(f"note: {note}")

@@ -1,0 +1,113 @@
+"""What the results of a variant show beside its baseline's: comparisons of values, or of distributions.
+
+Raises where nothing can be compared at the setting asked for; at the others a baseline that fails
+is noted, and a variant that fails where its baseline runs is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from pinchpoint.core.errors import PinchpointError
+from pinchpoint.core.workload import Probe
+from pinchpoint.proof.compare import Comparison, compare, points
+from pinchpoint.proof.distribution import ALPHA, can_refuse, compare_draws
+from pinchpoint.proof.probes import Bench, Setting
+
+Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What the results showed: every comparison, and remarks."""
+
+    comparisons: tuple[Comparison, ...]
+    notes: tuple[str, ...] = ()
+    doubt: str = ""  # why the results can neither be refused nor trusted
+
+    @property
+    def worst(self) -> Comparison | None:
+        """The refused comparison farthest beyond its tolerance, else the one nearest to it; arrays before counts."""
+        return max(self.comparisons, key=lambda c: (not c.ok, c.strain, c.what != "points"), default=None)
+
+    @property
+    def refused(self) -> list[Comparison]:
+        return [c for c in self.comparisons if not c.ok]
+
+
+def of_values(bench: Bench, names: tuple[str, str], tried: Sequence[Setting], say: Progress) -> Evidence:
+    """Values and gradients at every setting the baseline takes."""
+    found: list[Comparison] = []
+    notes: list[str] = []
+    for setting in tried:
+        say(f"results at {setting}")
+        try:
+            case, before = bench.probed(names[0], setting)
+        except PinchpointError as error:
+            if setting is tried[0]:
+                raise
+            notes.append(f"not compared at {setting}, where the baseline itself fails: {error.what}")
+            continue
+        if bench.mode == "train" and not before.gradients and setting is tried[0]:
+            notes.append("the baseline's probe gives no gradients, so none were compared")
+        try:
+            other, after = bench.probed(names[1], setting)
+        except PinchpointError as error:
+            if setting is tried[0]:
+                raise
+            found.append(_cannot(setting, error))
+            continue
+        found.append(points(case.processed, other.processed, at=str(setting)))
+        fresh = compare(before, after, bench.workload.tolerance, at=str(setting))
+        if not all(c.ok for c in fresh) and all(c.ok for c in found):
+            notes += _unsteady(compare(before, bench.probed(names[0], setting)[1], bench.workload.tolerance))
+        found += fresh
+    return Evidence(tuple(found), tuple(notes))
+
+
+def _unsteady(again: Sequence[Comparison]) -> list[str]:
+    """A remark when the baseline differs from itself: the variant may not be to blame."""
+    worst = max((c for c in again if not c.ok and c.error is not None), key=lambda c: c.strain, default=None)
+    if worst is None:
+        return []
+    return [f"the baseline does not repeat itself: {worst.what} {worst.name}, {worst.reason}; seed it, or declare it random"]
+
+
+def of_draws(bench: Bench, names: tuple[str, str], tried: Sequence[Setting], say: Progress, draws: int) -> Evidence:
+    """Distributions over `draws` seeds, at the last (most ragged) setting the baseline takes."""
+    notes: list[str] = []
+    setting = tried[0]
+    for other in reversed(tried[1:]):
+        try:
+            bench.probed(names[0], other)
+        except PinchpointError as error:
+            notes.append(f"not drawn at {other}, where the baseline itself fails: {error.what}")
+        else:
+            setting = other
+            break
+    seeds = [replace(setting, seed=setting.seed + i) for i in range(draws)]
+    found: list[Comparison] = []
+    before: list[Probe] = []
+    after: list[Probe] = []
+    for one in seeds:
+        say(f"draws at {one}")
+        case, probe = bench.probed(names[0], one)
+        before.append(probe)
+        try:
+            other_case, probe = bench.probed(names[1], one)
+        except PinchpointError as error:
+            if setting is tried[0]:
+                raise
+            return Evidence((_cannot(one, error),), tuple(notes))
+        after.append(probe)
+        found.append(points(case.processed, other_case.processed, at=str(one)))
+    tested = compare_draws(before, after, at=[str(one) for one in seeds])
+    count = sum(c.what == "distribution" for c in tested)
+    notes.append(f"{count} two-sample tests over {draws} seeds; together they refuse a right variant {ALPHA:.0%} of the time")
+    doubt = "" if can_refuse(draws, count) else f"{draws} seeds are too few to refuse anything in {count} tests"
+    return Evidence((*found, *tested), tuple(notes), doubt)
+
+
+def _cannot(setting: Setting, error: PinchpointError) -> Comparison:
+    return Comparison("probe", "output", None, 0.0, False, str(setting), f"{error.what}; the baseline runs there")
