@@ -44,8 +44,7 @@ class CardLike(Protocol):
 class Observation:
     """breakdown has the keys of BREAKDOWN and sums to peak_bytes. mode: what the step does, train or infer.
 
-    high_bytes: the walk with nothing fused, above which only scratch memory of libraries can lie;
-    None where XLA itself was asked.
+    high_bytes: the walk with nothing fused, or the fused one where that is more; None where XLA was asked.
     """
 
     peak_bytes: int
@@ -70,7 +69,8 @@ def observe(step: Callable[..., Any], args: Sequence[Any] = (), *, card: CardLik
     try:
         analysis = xla.analyse(hoist(traced), capability=card.capability, memory_bytes=card.memory_bytes)
     except xla.NoAnalysis as reason:
-        high = walk(program, fused=False, workspace_bytes=workspace).peak_bytes
+        # Fusing can also cost: a value that is not made keeps its inputs alive for longer.
+        high = max(found.peak_bytes, walk(program, fused=False, workspace_bytes=workspace).peak_bytes)
         notes = _liveness_notes(program, str(reason), found.peak_bytes, high)
         return Observation(
             found.peak_bytes, _walk_breakdown(found, traced, program), lines, timeline, LIVENESS, notes, mode, high

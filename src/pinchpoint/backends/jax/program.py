@@ -189,10 +189,9 @@ class _Builder:
         outs = build.inline(jaxpr, consts, args, place)
         kept = [v for v in outs[: len(outs) - stacked] if v is not None]
         written = [v for v in outs[len(outs) - stacked :] if v is not None]
-        if written:
-            target = build.value(0)
-            build.ops.append(Op("stack", "update", tuple(dict.fromkeys(written)), (target,), place.file, place.line, place.phase))
-            kept.append(target)
+        stored = {value: build.value(0) for value in written}
+        build.ops = _store(build.ops, stored, place)
+        kept += stored.values()
         for constant in build.constants:
             build.sizes[constant] = 0
         return Program(
@@ -234,6 +233,18 @@ def _cond(build: _Builder, eqn: Any, ins: list[Ref], outs: list[int], op: Op, pl
 
 
 _LOOP = {"scan": _scan, "while": _while, "cond": _cond}
+
+
+def _store(ops: Sequence[Op], stored: dict[int, int], place: _Place) -> list[Op]:
+    """Write each of `stored` into its array as soon as it is made."""
+
+    def stores(values: Iterable[int]) -> list[Op]:
+        found = [value for value in values if value in stored]
+        return [Op("store", "update", (v,), (stored[v],), place.file, place.line, place.phase) for v in found]
+
+    made = {value for op in ops for value in op.outs}
+    first = stores(value for value in stored if value not in made)
+    return first + [step for op in ops for step in (op, *stores(op.outs))]
 
 
 def _pairs(ins: Sequence[Ref], outs: Sequence[int]) -> tuple[tuple[int, int], ...]:

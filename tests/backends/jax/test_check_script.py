@@ -1,0 +1,29 @@
+"""The GPU check runs where there is none, and says which columns it could not fill."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.backends.jax import compat, real
+
+SCRIPT = Path(__file__).parents[3] / "benchmarks" / "jax_topology_check.py"
+
+
+@pytest.mark.skipif(real.has_cuda() or compat.cuda_plugin() is not None, reason="this machine can fill every column")
+def test_without_gpu_and_plugin_the_walk_is_recorded_and_the_rest_has_its_reason(tmp_path):
+    record = tmp_path / "record.json"
+    command = [sys.executable, str(SCRIPT), str(record), "--only", "scan", "--jobs", "1"]
+    done = subprocess.run(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True, check=True)
+    (row,) = json.loads(record.read_text())["rows"]
+    assert row["case"] == "scan"
+    # At least the sequence, its hidden states and their residuals: three arrays of 64 x 8192 x 512 floats.
+    assert row["walk"] >= 3 * 64 * 8192 * 512 * 4
+    assert "plugin is not installed" in row["topology_reason"]
+    assert "plugin is not installed" in done.stdout
+    assert "measured_untuned" not in row
