@@ -1,0 +1,1 @@
+"""One module per kind of record; the page finds them by walking this folder."""
