@@ -20,7 +20,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import MIB, parse_bytes
 
 CARDS_VARIABLE = "PINCHPOINT_CARDS"
-_FIELDS = ("title", "memory", "capability", "context", "cublas_workspace", "cublaslt_workspace", "estimated")
+_FIELDS = ("title", "memory", "capability", "processors", "context", "cublas_workspace", "cublaslt_workspace", "estimated")
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]*")
 _BYTES = re.compile(r"[0-9][0-9.,_]*\s*([kmgt]i?)?b", re.IGNORECASE)
 
@@ -33,6 +33,7 @@ class Card:
     title: str
     memory_bytes: int  # total as CUDA reports it
     capability: tuple[int, int]
+    processors: int  # streaming multiprocessors: they set the staging buffers of reductions
     cublas_workspace_bytes: int
     cublaslt_workspace_bytes: int
     context_bytes: int
@@ -122,11 +123,18 @@ def _card(name: str, entry: Any, where: str) -> Card:
         title=str(entry.get("title", name)),
         memory_bytes=_bytes(entry["memory"], name, "memory", where),
         capability=pair,
+        processors=_processors(entry.get("processors", 108), name, where),
         cublas_workspace_bytes=_bytes(entry.get("cublas_workspace", cublas_workspace(pair)), name, "cublas_workspace", where),
         cublaslt_workspace_bytes=_bytes(entry.get("cublaslt_workspace", MIB), name, "cublaslt_workspace", where),
         context_bytes=_bytes(entry.get("context", 512 * MIB), name, "context", where),
         estimated=bool(entry.get("estimated", True)),
     )
+
+
+def _processors(value: Any, name: str, where: str) -> int:
+    if type(value) is not int or value < 1:
+        raise _damaged(where, f"{name}: processors {value!r} is not a whole number above 0")
+    return value
 
 
 def _bytes(value: Any, name: str, field: str, where: str) -> int:

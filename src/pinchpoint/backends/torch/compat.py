@@ -1,0 +1,54 @@
+"""Every private torch API that pinchpoint uses, in one place.
+
+Tested with the torch of CI (2.13) and of the GPU machine (2.11). When torch moves one of these,
+this is the only file to mend.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.optim.optimizer import _foreach_supported_types
+from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+
+__all__ = [
+    "DispatchMode", "FakeTensor", "FakeTensorMode", "accept_fake_in_foreach", "autograd_node", "fake_mode", "next_sequence",
+    "node_name", "node_sequence", "op_device", "storage_key",
+]  # fmt: skip
+
+op_device = torch.ops.prim.device.default
+
+
+def fake_mode() -> FakeTensorMode:
+    """Fake tensors that take real tensors as inputs and never guess at data."""
+    return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def storage_key(storage: torch.UntypedStorage) -> int:
+    """Identity of a storage, stable while it lives."""
+    return storage._cdata
+
+
+def autograd_node() -> Any | None:
+    """The node the backward pass is in, if any."""
+    return torch._C._current_autograd_node()
+
+
+def node_sequence(node: Any) -> int:
+    """The number that ties a backward node to the forward operation that made it."""
+    return node._sequence_nr()
+
+
+def node_name(node: Any) -> str:
+    return node.name()
+
+
+def next_sequence() -> int:
+    return torch._C._autograd._get_sequence_nr()
+
+
+def accept_fake_in_foreach() -> list[type]:
+    """The list optimizers consult before they choose their fused and foreach kernels."""
+    return _foreach_supported_types

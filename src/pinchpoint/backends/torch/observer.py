@@ -1,0 +1,247 @@
+"""Runs every operation: real on the host, fake on the pretended device, and books what it allocates.
+
+Sits below autograd. A tensor on the device is a `FakeTensor` whose storage is in the ledger; a
+host tensor is real, or fake when too large to be worth making. Shadows are real values carried
+along with small device tensors made from data, so that masks and counts stay exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_map_only
+
+from pinchpoint.backends.torch import compat, kernels
+from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.dynamic import Dynamic
+from pinchpoint.backends.torch.ledger import Ledger, Site
+from pinchpoint.backends.torch.shadows import Shadows
+from pinchpoint.core.errors import CannotFake, PinchpointError
+from pinchpoint.core.events import UNCERTAIN, Phase
+
+_HOST_LIMIT = 4_000_000  # elements: a larger host tensor is made fake
+_SHADOW_LIMIT = 1_000_000  # elements: a larger device tensor carries no real values
+_ALWAYS_REAL = {"aten::randperm"}  # samplers read it element by element
+
+# Autograd runs these in place unless a dispatch mode is watching; see `Ledger.may_fold`.
+_FOLDED = {
+    "aten::add.Tensor", "aten::index_put", "aten::scatter_add", "aten::index_add", "aten::scatter.src", "aten::scatter.value",
+    "aten::masked_scatter", "aten::slice_scatter", "aten::select_scatter", "aten::diagonal_scatter", "aten::masked_fill.Scalar",
+}  # fmt: skip
+_FOLDED_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": ("aten::sub.Tensor", "aten::mul.Tensor")}
+_aten = torch.ops.aten
+_CPU = torch.device("cpu")
+
+
+class Observer(compat.DispatchMode):
+    """One per fake run. `place` is where storages made without device inputs belong."""
+
+    def __init__(self, ledger: Ledger, kernel_model: kernels.KernelModel, dynamic: Dynamic) -> None:
+        super().__init__()
+        self.ledger = ledger
+        self.kernel_model = kernel_model
+        self.dynamic = dynamic
+        self.fake_mode = compat.fake_mode()
+        self.place: str | None = None
+        self.inside = 0  # > 0 while torch's own fake machinery runs: devices then read as they are
+        self.shadows = Shadows(self._within)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would wrap every dispatch in a guard against compilation; nothing is compiled here."""
+        return False
+
+    # -- devices ----------------------------------------------------------------------------
+
+    def on_device(self, value: object) -> bool:
+        return type(value) is FakeTensor and self.ledger.holds(value)
+
+    @contextmanager
+    def placing(self, place: str) -> Iterator[None]:
+        before, self.place = self.place, place
+        try:
+            yield
+        finally:
+            self.place = before
+
+    def shadow(self, tensor: torch.Tensor) -> torch.Tensor | None:
+        """The real values behind a fake tensor, if they are known."""
+        return self.shadows.real(tensor) if type(tensor) is FakeTensor else tensor
+
+    def copy_to(self, tensor: torch.Tensor, place: str, dtype: torch.dtype | None = None) -> torch.Tensor:
+        """A copy on the device or on the host, with autograd's record of it."""
+        source = tensor if type(tensor) is FakeTensor else self._as_fake(tensor)
+        with self.placing(place):
+            return _aten._to_copy.default(source, dtype=dtype or tensor.dtype)
+
+    @contextmanager
+    def _within(self) -> Iterator[None]:
+        """Operations inside run as torch would run them: no booking, true devices."""
+        self.inside += 1
+        try:
+            yield
+        finally:
+            self.inside -= 1
+
+    def _as_fake(self, tensor: torch.Tensor) -> FakeTensor:
+        with self._within():
+            fake = self.fake_mode.from_tensor(tensor)
+        if tensor.numel() <= self.dynamic.shadow_limit(_SHADOW_LIMIT):
+            self.shadows.give(fake, tensor.detach())
+        return fake
+
+    # -- operations -------------------------------------------------------------------------
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+        if func is compat.op_device or self.inside:
+            return func(*args, **(kwargs or {}))
+        kwargs = dict(kwargs or {})
+        place = self.place
+        device = kwargs.get("device")
+        if isinstance(device, torch.device) and device.type == "cuda":
+            kwargs["device"], place = _CPU, "device"
+        tensors = _tensors(args, kwargs)
+        fakes = [t for t in tensors if type(t) is FakeTensor]
+        if not fakes and (place != "device" or any(t.is_meta for t in tensors)):
+            return self._on_host(func, args, kwargs, bool(tensors))
+        on_device = any(self.ledger.holds(t) for t in fakes)
+        if place is None and on_device:
+            place = "device"
+        if len(fakes) < len(tensors):
+            return self._with_host_tensors(func, args, kwargs, place, fresh=not on_device)
+        return self._fake(func, args, kwargs, place, fresh=not on_device)
+
+    def _on_host(self, func: Any, args: Any, kwargs: Any, has_inputs: bool) -> Any:
+        """Real host work; a huge fresh tensor stays fake, since only its shape can matter."""
+        if not has_inputs and func.name().split(".")[0] not in _ALWAYS_REAL:
+            with self._within(), self.fake_mode:
+                made = func(*args, **kwargs)
+            if isinstance(made, torch.Tensor) and made.numel() > _HOST_LIMIT:
+                return made
+        return func(*args, **kwargs)
+
+    def _with_host_tensors(self, func: Any, args: Any, kwargs: Any, place: str | None, *, fresh: bool) -> Any:
+        """Host tensors among device ones: faked for the call; one that is written to is returned as it was."""
+        original: dict[int, torch.Tensor] = {}
+
+        def to_fake(tensor: torch.Tensor) -> torch.Tensor:
+            if type(tensor) is FakeTensor:
+                return tensor
+            fake = self._as_fake(tensor)
+            original[id(fake)] = tensor
+            return fake
+
+        args, kwargs = tree_map_only(torch.Tensor, to_fake, (args, kwargs))
+        out = self._fake(func, args, kwargs, place, fresh=fresh)
+        return tree_map_only(torch.Tensor, lambda t: original.get(id(t), t), out)
+
+    def _fake(self, func: Any, args: Any, kwargs: Any, place: str | None, *, fresh: bool) -> Any:
+        ledger = self.ledger
+        name = func.name()
+        site = ledger.site()
+        phase = self._phase(fresh)
+        if ledger.phase != "backward" and torch.is_grad_enabled():
+            ledger.remember_node(site)
+        kwargs.pop("generator", None)
+        inputs = {id(t) for t in _tensors(args, kwargs)}
+        limit = self.dynamic.shadow_limit(_SHADOW_LIMIT)
+
+        def book(result: Any, op: str, size_bytes: int | None = None) -> Any:
+            if place == "device":
+                for tensor in _tensors((result,), {}):
+                    if id(tensor) not in inputs:
+                        ledger.add(tensor, phase=phase, site=site, op=op, size_bytes=size_bytes)
+            return result
+
+        def plain(op: Any, *a: Any, **k: Any) -> Any:
+            """Run an operation of ours on fake tensors and book its output."""
+            return book(self._call(op, a, k, site), op.name())
+
+        if self.dynamic.handles(func):
+            real = self.shadows.result(func, args, kwargs, limit=limit)
+            out = self.dynamic.run(func, args, kwargs, shadow=real, plain=plain, site=site, shadow_of=self.shadow)
+            for fake, value in zip(_tensors((out,), {}), _tensors((real,), {}), strict=False):
+                if fake.shape == value.shape and id(fake) not in inputs:
+                    self.shadows.give(fake, value)  # type: ignore[arg-type]
+        else:
+            out = self._call(func, args, kwargs, site)
+            self._follow(func, args, kwargs, out, limit)
+        book(out, name, kernels.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None)
+        if ledger.phase == "backward" and type(out) is FakeTensor and not torch.is_grad_enabled() and _in_place_when_unseen(name):
+            ledger.may_fold(args[0], out)
+        if place == "device":
+            self._book_kernel(func, args, kwargs, out, phase, site)
+        return out
+
+    def _follow(self, func: Any, args: Any, kwargs: Any, out: Any, limit: int) -> None:
+        """Carry values along, unless the result is too large to be worth it."""
+        if type(out) is FakeTensor:
+            out._pinchpoint_op = func.name()  # type: ignore[attr-defined]
+            if out.numel() > limit and not func._schema.is_mutable:
+                return
+        self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
+
+    def _book_kernel(self, func: Any, args: Any, kwargs: Any, out: Any, phase: Phase, site: Site) -> None:
+        """What the GPU's kernel takes for itself, while it runs or for good."""
+        name = func.name()
+        self.kernel_model.workspace(name.split(".")[0], ledger=self.ledger, phase=phase, site=site)
+        sizes, uncertain = self.kernel_model.temporaries(func, args, kwargs, out)
+        op = UNCERTAIN if uncertain else name
+        held = [self.ledger.add_passing(size, phase=phase, site=site, op=op) for size in sizes]
+        for block in held:
+            self.ledger.end_passing(block)
+
+    def _call(self, func: Any, args: Any, kwargs: Any, site: Site) -> Any:
+        self.inside += 1
+        try:
+            with self.fake_mode:
+                return func(*args, **kwargs)
+        except PinchpointError:
+            raise
+        except (NotImplementedError, RuntimeError, TypeError, AssertionError) as error:
+            if _is_users_mistake(error):
+                raise
+            raise CannotFake(
+                f"{func.name()} at {site.file}:{site.line} cannot run on fake tensors: {_first_line(error)}",
+                mend="register a fake implementation (torch.library.register_fake), or predict the step without this operation",
+            ) from error
+        finally:
+            self.inside -= 1
+
+    def _phase(self, fresh: bool) -> Phase:
+        if self.ledger.phase is not None:
+            return self.ledger.phase
+        return "data" if fresh and not self.ledger.module_path else "forward"
+
+
+def _tensors(args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Every tensor among an operation's arguments; a flat walk, since schemas nest lists once."""
+    found: list[torch.Tensor] = []
+    for value in (*args, *kwargs.values()) if kwargs else args:
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [item for item in value if isinstance(item, torch.Tensor)]
+    return found
+
+
+def _in_place_when_unseen(name: str) -> bool:
+    """Would autograd have run this in place, had no dispatch mode been watching?"""
+    if name in _FOLDED:
+        return True
+    node = compat.autograd_node()
+    return node is not None and name in _FOLDED_IN_NODE.get(compat.node_name(node), ())
+
+
+def _is_users_mistake(error: BaseException) -> bool:
+    """Shape and type errors are the user's own and must surface as on a real device."""
+    text = str(error)
+    unsupported = ("fake", "Fake", "meta", "Meta", "NotImplemented", "Could not run", "data_ptr", "data dependent")
+    return isinstance(error, (RuntimeError, TypeError)) and not any(word in text for word in unsupported)
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0][:200]

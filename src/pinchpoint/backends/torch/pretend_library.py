@@ -1,0 +1,218 @@
+"""torch's own library around the tensors: modules, optimizers, loaders, compile, saving, autograd.
+
+These patches say where in a step we are (phase, module) and keep the run in this process and
+off the disk. What they change in the user's run is noted in the Observation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.ledger import Ledger
+from pinchpoint.backends.torch.patches import Patches
+
+_MOVED = "_pinchpoint_moved"
+
+
+class Progress:
+    """Counts optimizer steps and outermost module calls; `check` may raise to stop the script."""
+
+    def __init__(self, check: Callable[[Progress], None] | None = None) -> None:
+        self.steps: dict[int, int] = {}  # per optimizer
+        self.calls = 0  # outermost module calls
+        self.check = check or (lambda progress: None)
+
+
+@contextlib.contextmanager
+def installed(patches: Patches, ledger: Ledger, progress: Progress) -> Iterator[None]:
+    _autograd(patches, ledger)
+    _modules(patches, ledger, progress)
+    _loading(patches, ledger)
+    _compiling(patches, ledger)
+    _saving(patches, ledger)
+    with _optimizers(patches, ledger, progress):
+        yield
+
+
+def _note(ledger: Ledger, text: str) -> None:
+    if text not in ledger.seen.notes:
+        ledger.seen.notes.append(text)
+
+
+# -- autograd --------------------------------------------------------------------------------
+
+
+def _autograd(patches: Patches, ledger: Ledger) -> None:
+    original_backward, original_grad = torch.autograd.backward, torch.autograd.grad
+
+    def backward(*args: Any, **kwargs: Any) -> None:
+        ledger.seen.trained = True
+        with ledger.within("backward"):
+            original_backward(*args, **kwargs)
+
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("create_graph"):
+            # Part of the loss: its result is differentiated again.
+            return original_grad(*args, **kwargs)
+        ledger.seen.trained = True
+        with ledger.within("backward"):
+            return original_grad(*args, **kwargs)
+
+    ledger.backward_code |= {backward.__code__, grad.__code__}
+    patches.set(torch.autograd, "backward", backward)
+    patches.set(torch.autograd, "grad", grad)
+
+
+# -- modules ---------------------------------------------------------------------------------
+
+
+def _modules(patches: Patches, ledger: Ledger, progress: Progress) -> None:
+    names: dict[int, str] = {}
+    original_call: Callable[..., Any] = torch.nn.Module.__call__
+
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        root = not ledger.module_path
+        if root:
+            _name_tree(self, names, ledger)
+        ledger.module_path.append(names.get(id(self), type(self).__name__))
+        try:
+            return original_call(self, *args, **kwargs)
+        finally:
+            ledger.module_path.pop()
+            if root and ledger.phase is None:
+                progress.calls += 1
+                progress.check(progress)
+
+    patches.set(torch.nn.Module, "__call__", call)
+    patches.set(torch.nn.Module, "_apply", _apply)
+
+
+def _name_tree(root: torch.nn.Module, names: dict[int, str], ledger: Ledger) -> None:
+    title = type(root).__name__
+    for name, module in root.named_modules():
+        names[id(module)] = full = f"{title}.{name}" if name else title
+        for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
+            ledger.name_role(tensor, "weights", full)
+
+
+def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
+    """`Module.to` and its like. A moved parameter is a new object; ties and optimizers follow `_MOVED`."""
+    if recurse:
+        for module in self.children():
+            module._apply(fn)
+    for key, parameter in self._parameters.items():
+        if parameter is None:
+            continue
+        moved = getattr(parameter, _MOVED, None)
+        if moved is None:
+            with torch.no_grad():
+                made = fn(parameter)
+            if made is parameter:
+                continue
+            moved = torch.nn.Parameter(made.detach(), parameter.requires_grad)
+            for name, value in vars(parameter).items():
+                if not name.startswith(
+                    ("_pinchpoint", "_is_param", "fake_mode", "_fake", "constant", "real_tensor", "pytype", "dispatch_keys")
+                ):
+                    setattr(moved, name, value)
+            if parameter.grad is not None:
+                moved.grad = fn(parameter.grad)
+            setattr(parameter, _MOVED, moved)
+        self._parameters[key] = moved
+    for key, buffer in self._buffers.items():
+        if buffer is not None:
+            self._buffers[key] = fn(buffer)
+    return self
+
+
+# -- optimizers ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterator[None]:
+    original_init = torch.optim.Optimizer.__init__
+
+    def init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        original_init(self, *args, **kwargs)
+        progress.steps.setdefault(id(self), 0)
+
+    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        for group in optimizer.param_groups:
+            group["params"] = [_latest(p) for p in group["params"]]
+            for parameter in group["params"]:
+                ledger.name_role(parameter, "weights")
+                ledger.name_role(parameter.grad, "gradients")
+        ledger.seen.trained = True
+        ledger.phase = "optimizer"
+
+    def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        ledger.phase = None
+        for state in optimizer.state.values():
+            for value in state.values() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    ledger.name_role(value, "optimizer")
+        progress.steps[id(optimizer)] = progress.steps.get(id(optimizer), 0) + 1
+        progress.check(progress)
+
+    patches.set(torch.optim.Optimizer, "__init__", init)
+    supported = compat.accept_fake_in_foreach()
+    supported.append(FakeTensor)
+    handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+    try:
+        yield
+    finally:
+        supported.remove(FakeTensor)
+        for handle in handles:
+            handle.remove()
+
+
+def _latest(parameter: torch.Tensor) -> torch.Tensor:
+    while (moved := getattr(parameter, _MOVED, None)) is not None:
+        parameter = moved
+    return parameter
+
+
+# -- the rest of the library -----------------------------------------------------------------
+
+
+def _loading(patches: Patches, ledger: Ledger) -> None:
+    original_init = torch.utils.data.DataLoader.__init__
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("num_workers"):
+            _note(ledger, "DataLoader workers run in this process")
+        kwargs.update(num_workers=0)
+        for name in ("persistent_workers", "prefetch_factor", "multiprocessing_context", "worker_init_fn", "timeout"):
+            kwargs.pop(name, None)
+        original_init(self, *args[:5], **kwargs)  # the sixth positional argument would be num_workers
+
+    patches.set(torch.utils.data.DataLoader, "__init__", init)
+
+
+def _compiling(patches: Patches, ledger: Ledger) -> None:
+    def compile_(model: Any = None, **_: Any) -> Any:
+        _note(ledger, "torch.compile was left out: the eager peak is an upper estimate of the compiled one")
+        return (lambda function: function) if model is None else model
+
+    patches.set(torch, "compile", compile_)
+    patches.set(torch.nn.Module, "compile", lambda self, *_, **__: compile_(self) and None)
+
+
+def _saving(patches: Patches, ledger: Ledger) -> None:
+    def save(*args: Any, **kwargs: Any) -> None:
+        _note(ledger, "torch.save wrote nothing")
+
+    patches.set(torch, "save", save)
+    try:
+        import safetensors.torch as safetensors
+    except ModuleNotFoundError:
+        return
+    for name in ("save_file", "save_model"):
+        patches.set(safetensors, name, save)

@@ -1,0 +1,193 @@
+"""Tensors that say they are on `cuda`: devices, copies both ways, and reading values back.
+
+Replaces the tensor methods and constructors that decide where a tensor lives. The rest of
+torch's factories reach `Observer` with their device argument and need no patch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.patches import Patches
+
+CUDA = torch.device("cuda:0")
+_CPU = torch.device("cpu")
+_META = torch.device("meta")
+
+
+def place_of(device: Any) -> str | None:
+    """ "device", "host" or None for a device argument as users write it."""
+    if device is None or isinstance(device, bool):
+        return None
+    if isinstance(device, int):
+        return "device"
+    kind = device.type if isinstance(device, torch.device) else str(device).split(":")[0]
+    return {"cuda": "device", "cpu": "host"}.get(kind)
+
+
+def install(patches: Patches, observer: Observer) -> None:
+    _devices(patches, observer)
+    _copies(patches, observer)
+    _constructors(patches, observer)
+    _reading(patches, observer)
+
+
+def _devices(patches: Patches, observer: Observer) -> None:
+    def device(self: FakeTensor) -> torch.device:
+        if self.fake_mode.in_kernel_invocation:
+            return _META
+        if observer.inside:
+            return self.fake_device
+        return CUDA if observer.on_device(self) else _CPU
+
+    patches.set(FakeTensor, "device", property(device))
+    patches.set(FakeTensor, "is_cuda", property(lambda self: observer.on_device(self)))
+    patches.set(FakeTensor, "is_cpu", property(lambda self: not observer.on_device(self)))
+    patches.set(FakeTensor, "get_device", lambda self: 0 if observer.on_device(self) else -1)
+
+
+def _copies(patches: Patches, observer: Observer) -> None:
+    original_to: Callable[..., Any] = torch.Tensor.to
+
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        device, dtype, rest = _parse_to(args, kwargs)
+        place = place_of(device)
+        if type(self) is not FakeTensor and place != "device":
+            return original_to(self, *args, **kwargs)
+        now = "device" if observer.on_device(self) else "host"
+        if place is None or place == now:
+            return original_to(self, dtype=dtype or self.dtype, **rest)
+        moved = observer.copy_to(self, place, dtype)
+        if "memory_format" in rest:
+            moved = original_to(moved, memory_format=rest["memory_format"])
+        return moved
+
+    def cuda(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> torch.Tensor:
+        return to(self, CUDA, non_blocking=non_blocking)
+
+    def cpu(self: torch.Tensor, **_: Any) -> torch.Tensor:
+        return to(self, _CPU) if type(self) is FakeTensor else self
+
+    patches.set(torch.Tensor, "to", to)
+    patches.set(torch.Tensor, "cuda", cuda)
+    patches.set(torch.Tensor, "cpu", cpu)
+    # Pinned memory is host memory: it costs the device nothing.
+    patches.set(torch.Tensor, "pin_memory", lambda self, *_, **__: self)
+    patches.set(torch.Tensor, "is_pinned", lambda self, *_, **__: False)
+    patches.set(torch.Tensor, "record_stream", lambda self, stream: None)
+
+
+def _parse_to(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, torch.dtype | None, dict[str, Any]]:
+    """Device, dtype and the rest of any form of `Tensor.to`."""
+    device, dtype = kwargs.get("device"), kwargs.get("dtype")
+    rest = {key: kwargs[key] for key in ("copy", "memory_format") if key in kwargs}
+    positional = list(args)
+    if positional and (isinstance(positional[0], torch.Tensor) or isinstance(kwargs.get("other"), torch.Tensor)):
+        other = positional[0] if positional else kwargs["other"]
+        return other.device, other.dtype, rest
+    for value in positional:
+        if isinstance(value, torch.dtype):
+            dtype = value
+        elif isinstance(value, (str, torch.device)) or (isinstance(value, int) and not isinstance(value, bool)):
+            device = value
+    flags = [value for value in positional if isinstance(value, bool)]
+    if len(flags) > 1:
+        rest["copy"] = flags[1]
+    return device, dtype, rest
+
+
+def _constructors(patches: Patches, observer: Observer) -> None:
+    """torch.tensor and its like build on the host first, below any mode; then they copy."""
+
+    def wrap(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def construct(*args: Any, **kwargs: Any) -> torch.Tensor:
+            device = kwargs.pop("device", None)
+            if device is None and name != "new_tensor":
+                data = args[0] if args else kwargs.get("data")
+                device = data.device if isinstance(data, torch.Tensor) and name != "tensor" else torch.get_default_device()
+            elif device is None:
+                device = args[0].device
+            requires_grad = kwargs.pop("requires_grad", False)
+            if _has_fake(args):
+                made = torch.stack([torch.as_tensor(v) for v in args[0]]) if not isinstance(args[0], torch.Tensor) else args[0]
+                made = made.to(device, dtype=kwargs.get("dtype")) if name != "tensor" else made.detach().clone()
+            else:
+                made = (
+                    original(*args, **kwargs, device="cpu")
+                    if place_of(device) == "device"
+                    else original(*args, **kwargs, device=device)
+                )
+                if place_of(device) == "device":
+                    made = observer.copy_to(made, "device")
+            return made.requires_grad_() if requires_grad else made
+
+        patches.set(owner, name, construct)
+
+    for name in ("tensor", "as_tensor", "asarray"):
+        wrap(torch, name)
+    wrap(torch.Tensor, "new_tensor")
+    original_load = torch.load
+
+    def load(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
+        loaded = original_load(f, map_location="cpu", **kwargs)
+        to_device = place_of(map_location) == "device" if not callable(map_location) else False
+        return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to(CUDA), loaded) if to_device else loaded
+
+    patches.set(torch, "load", load)
+
+
+def _has_fake(args: tuple[Any, ...]) -> bool:
+    data = args[0] if args else None
+    return type(data) is FakeTensor or (isinstance(data, (list, tuple)) and any(type(v) is FakeTensor for v in data))
+
+
+def _reading(patches: Patches, observer: Observer) -> None:
+    """Values of fake tensors: the shadow where there is one, zeros elsewhere."""
+
+    def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> np.ndarray[Any, Any]:
+        if type(self) is not FakeTensor:
+            return original_numpy(self, *args, **kwargs)
+        real = observer.shadow(self)
+        if real is not None:
+            return original_numpy(real.detach())
+        # calloc'd: a large result costs no memory until someone writes to it.
+        return np.zeros(tuple(self.shape), dtype=original_numpy(torch.empty(0, dtype=self.dtype)).dtype)
+
+    original_numpy: Callable[..., Any] = torch.Tensor.numpy
+    patches.set(torch.Tensor, "numpy", numpy)
+    patches.set(FakeTensor, "__array__", lambda self, dtype=None, copy=None: numpy(self).astype(dtype) if dtype else numpy(self))
+    patches.set(FakeTensor, "tolist", lambda self: self.item() if self.dim() == 0 else numpy(self).tolist())
+    patches.set(FakeTensor, "__format__", _format)
+    patches.set(FakeTensor, "__deepcopy__", _deepcopy)
+    patches.set(
+        FakeTensor,
+        "__repr__",
+        lambda self, **_: f"tensor(..., device='{self.device}', size={tuple(self.shape)}, dtype={self.dtype})",
+    )
+    patches.set(FakeTensor, "data_ptr", lambda self: id(self.untyped_storage()))
+
+
+def _format(self: FakeTensor, spec: str) -> str:
+    return self.detach().item().__format__(spec) if self.dim() == 0 else str(self)
+
+
+def _deepcopy(self: FakeTensor, memo: dict[int, Any]) -> Any:
+    if id(self) in memo:
+        return memo[id(self)]
+    with torch.no_grad():
+        made = self.detach().clone()
+    is_parameter = getattr(self, "_is_param", False)
+    made = torch.nn.Parameter(made, self.requires_grad) if is_parameter else made.requires_grad_(self.requires_grad)
+    if self.grad is not None:
+        made.grad = copy.deepcopy(self.grad, memo)
+    memo[id(self)] = made
+    return made

@@ -1,0 +1,124 @@
+"""nn.LSTM, nn.GRU and nn.RNN as cuDNN runs them: one fused call with a reserve kept for backward.
+
+The host would run them gate by gate. Sizes of the reserve are exact; the workspace is chosen by
+cuDNN's own search and modelled by the nearest rule, so it counts as uncertain.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.modules.rnn as rnn_module
+
+from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.backends.torch.patches import Patches
+from pinchpoint.core.events import UNCERTAIN
+
+# Values kept for backward per layer and step, in units of the hidden width.
+_KEPT = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
+_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+
+
+def install(patches: Patches, observer: Observer) -> None:
+    original = rnn_module._VF
+    replaced = {kind: _wrap(kind, getattr(original, kind), observer) for kind in _KEPT}
+    proxy = types.SimpleNamespace(
+        **{name: getattr(original, name) for name in dir(torch._C._VariableFunctions) if not name.startswith("__")}
+    )
+    for kind, function in replaced.items():
+        setattr(proxy, kind, function)
+    patches.set(rnn_module, "_VF", proxy)
+    # On the device the weights of a module share one buffer: the same bytes, so nothing to pretend.
+    patches.set(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
+
+
+def _wrap(kind: str, original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        source = args[0]
+        if not observer.on_device(source) or isinstance(args[1], torch.Tensor) and args[1].dim() == 1:
+            return original(*args)
+        hidden, weights, _, layers, dropout, training, bidirectional, batch_first = args[1:9]
+        state = list(hidden) if isinstance(hidden, (tuple, list)) else [hidden]
+        call = _Call(kind, layers, bidirectional, batch_first, dropout if training else 0.0, len(state), observer)
+        out = _Fused.apply(call, source, *state, *weights)
+        return out[0], *out[1:]
+
+    return run
+
+
+class _Call:
+    """What the fused call needs to know beside its tensors."""
+
+    def __init__(
+        self, kind: str, layers: int, bidirectional: bool, batch_first: bool, dropout: float, states: int, observer: Observer
+    ):
+        self.kind, self.layers, self.batch_first, self.dropout = kind, layers, batch_first, dropout
+        self.directions = 2 if bidirectional else 1
+        self.states = states
+        self.observer = observer
+
+    def reserve_bytes(self, steps_times_batch: int, hidden: int, item: int) -> int:
+        unit = steps_times_batch * hidden * item * self.directions
+        kept = _KEPT[self.kind] * self.layers + (self.layers - 1)
+        mask = (self.layers - 1) * self.directions * steps_times_batch * hidden // 8 if self.dropout else 0
+        return unit * kept + mask + 256
+
+    def workspace_bytes(self, steps_times_batch: int, width: int, hidden: int, item: int, weight_bytes: int) -> int:
+        gates = _GATES[self.kind] * steps_times_batch * hidden * item * self.directions
+        return gates + steps_times_batch * (width + hidden) * item + weight_bytes + 2**20
+
+    def hold(self, size: int) -> None:
+        """A workspace: there while the call runs."""
+        ledger = self.observer.ledger
+        phase = ledger.phase or "forward"
+        ledger.end_passing(ledger.add_passing(size, phase=phase, site=ledger.site(), op=UNCERTAIN))
+
+
+class _Fused(torch.autograd.Function):
+    """Allocates what cuDNN's recurrent forward and backward allocate, in their order."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, source: torch.Tensor, *rest: torch.Tensor) -> Any:
+        states, weights = rest[: call.states], rest[call.states :]
+        moved = source.transpose(0, 1).contiguous() if call.batch_first else source.contiguous()
+        steps, batch = moved.shape[0], moved.shape[1]
+        hidden = states[0].shape[-1]
+        out = source.new_empty(steps, batch, hidden * call.directions)
+        finals = [torch.empty_like(s) for s in states]
+        item = source.element_size()
+        weight_bytes = sum(w.numel() * item for w in weights)
+        if source.dtype is not torch.float32:
+            # Half-precision weights are compacted into a buffer of their own at every call.
+            ctx.weight_buffer = source.new_empty(sum(w.numel() for w in weights))
+        call_size = call.workspace_bytes(steps * batch, moved.shape[2], hidden, item, weight_bytes)
+        reserve = source.new_empty(call.reserve_bytes(steps * batch, hidden, item), dtype=torch.uint8)
+        call.hold(call_size)
+        ctx.call, ctx.workspace = call, call_size
+        ctx.save_for_backward(source, out, reserve, *states, *weights)
+        shown = out.transpose(0, 1) if call.batch_first else out
+        return (shown, *finals)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        call: _Call = ctx.call
+        source, out, reserve, *rest = ctx.saved_tensors
+        states, weights = rest[: call.states], rest[call.states :]
+        moved = source.transpose(0, 1).contiguous() if call.batch_first else source
+        into_source = torch.empty_like(moved)
+        into_states = [torch.empty_like(s) for s in states]
+        call.hold(ctx.workspace)
+        del moved
+        again = source.transpose(0, 1).contiguous() if call.batch_first else source
+        buffer = source.new_empty(sum(w.numel() for w in weights))
+        call.hold(ctx.workspace)
+        del again
+        into_weights, at = [], 0
+        for weight in weights:
+            into_weights.append(buffer[at : at + weight.numel()].view(weight.shape))
+            at += weight.numel()
+        if call.batch_first:
+            into_source = into_source.transpose(0, 1)
+        return (None, into_source, *into_states, *into_weights)

@@ -1,0 +1,142 @@
+"""Real values behind fake tensors, worked out only when someone asks.
+
+A small device tensor made from data carries the recipe of how it was computed. Reading it (item,
+a mask, nonzero) runs the recipe on the host; most are never read and cost nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from pinchpoint.backends.torch.compat import FakeTensor
+
+_SHADOW = "_pinchpoint_shadow"
+# Writes its verdict into a scalar that stays zero in a healthy run.
+_KEEPS_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
+
+
+class Shadow:
+    """One value: known, or the `index`-th result of a recipe."""
+
+    __slots__ = ("index", "recipe", "value")
+
+    def __init__(self, value: torch.Tensor | None = None, recipe: Recipe | None = None, index: int = 0) -> None:
+        self.value, self.recipe, self.index = value, recipe, index
+
+
+class Recipe:
+    """A call to make later, with shadows in place of its tensors."""
+
+    __slots__ = ("args", "failed", "func", "kwargs", "results", "versions")
+
+    def __init__(self, func: Any, args: Any, kwargs: Any) -> None:
+        self.func, self.args, self.kwargs = func, args, kwargs
+        self.results: list[Any] | None = None
+        self.failed = False
+        # A known input that is written to before the recipe runs would give the wrong result.
+        self.versions = [(s.value, s.value._version) for s in self.inputs() if s.value is not None]
+
+    def inputs(self) -> list[Shadow]:
+        return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Shadow)]
+
+    def run(self, below: Callable[[], Any]) -> None:
+        if any(value._version != version for value, version in self.versions):
+            self.failed = True
+            return
+        args, kwargs = tree_map_only(Shadow, lambda s: s.value, (self.args, self.kwargs))
+        try:
+            with torch.no_grad(), below():
+                result = self.func(*args, **kwargs)
+        except (RuntimeError, NotImplementedError, IndexError):
+            # A GPU-only operation, or values only a real run could make valid: unknown, then.
+            self.failed = True
+            return
+        self.results = [t for t in tree_leaves(result) if isinstance(t, torch.Tensor)]
+
+
+class Shadows:
+    """Follows values along operations. below: a context in which operations run for real."""
+
+    def __init__(self, below: Callable[[], Any]) -> None:
+        self._below = below
+
+    def give(self, fake: FakeTensor, value: torch.Tensor) -> None:
+        fake.__dict__[_SHADOW] = Shadow(value)
+
+    def real(self, fake: FakeTensor) -> torch.Tensor | None:
+        """The values, if they can be known."""
+        shadow = fake.__dict__.get(_SHADOW)
+        return None if shadow is None else self._work_out(shadow)
+
+    def follow(self, func: Any, args: Any, kwargs: Any, out: Any, *, limit: int, now: bool) -> Any:
+        """Note how `out` came about. now: run it at once and return the real result."""
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        shadows = [t.__dict__.get(_SHADOW) for t in tensors]
+        known = all(s is not None for s in shadows) and all(t.numel() <= limit for t in tensors)
+        if not known:
+            self._forget_written(func, args)
+            return None
+        mutable = func._schema.is_mutable
+        recipe = Recipe(func, *tree_map_only(torch.Tensor, lambda t: t.__dict__[_SHADOW], (args, kwargs)))
+        fakes = [t for t in tree_leaves(out) if type(t) is FakeTensor]
+        given = {id(t) for t in tensors}
+        for index, fake in enumerate(fakes):
+            if id(fake) not in given and fake.numel() <= limit:
+                fake.__dict__[_SHADOW] = Shadow(recipe=recipe, index=index)
+        if mutable or now:
+            if any(self._work_out(s) is None for s in shadows):  # type: ignore[arg-type]
+                self._forget_written(func, args)
+                return None
+            recipe.run(self._below)
+            if recipe.failed:
+                self._forget_written(func, args)
+        return recipe.results
+
+    def result(self, func: Any, args: Any, kwargs: Any, *, limit: int) -> Any:
+        """Run `func` on the values behind its arguments at once, or None when some are unknown."""
+        tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+        for tensor in tensors:
+            if tensor.numel() > limit or self.real(tensor) is None:  # type: ignore[arg-type]
+                return None
+        real_args, real_kwargs = tree_map_only(torch.Tensor, self.real, (args, kwargs))
+        try:
+            with torch.no_grad(), self._below():
+                return func(*real_args, **real_kwargs)
+        except (RuntimeError, NotImplementedError, IndexError):
+            return None
+
+    def _forget_written(self, func: Any, args: Any) -> None:
+        """Written with values nobody knows: what was known before is no longer true."""
+        if not func._schema.is_mutable or func.name() in _KEEPS_VALUES:
+            return
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write:
+                for fake in tree_leaves(value):
+                    if type(fake) is FakeTensor:
+                        fake.__dict__.pop(_SHADOW, None)
+
+    def _work_out(self, shadow: Shadow) -> torch.Tensor | None:
+        """Run what the value needs, inputs first; a loop, since chains grow long."""
+        stack = [shadow]
+        while stack:
+            top = stack[-1]
+            recipe = top.recipe
+            if top.value is not None or recipe is None or recipe.failed:
+                stack.pop()
+            elif recipe.results is not None:
+                top.value = recipe.results[top.index] if top.index < len(recipe.results) else None
+                if top.value is None:
+                    recipe.failed = True
+                stack.pop()
+            elif missing := [s for s in recipe.inputs() if s.value is None]:
+                if any(s.recipe is None or s.recipe.failed for s in missing):
+                    recipe.failed = True
+                else:
+                    stack += missing
+            else:
+                recipe.run(self._below)
+        return shadow.value

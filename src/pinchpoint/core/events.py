@@ -1,0 +1,44 @@
+"""What a fake run observed: blocks with where they came from, and the order they came and went.
+
+Plain data, so that it crosses a process boundary and needs no framework to be replayed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+Phase = Literal["data", "forward", "backward", "optimizer"]
+PHASES: tuple[Phase, ...] = ("data", "forward", "backward", "optimizer")
+UNCERTAIN = "library workspace"  # op of a block whose size a library chooses at run time
+FREE_CACHE = -1  # an event with this block number is torch.cuda.empty_cache()
+
+
+@dataclass(slots=True)
+class BlockInfo:
+    """One allocation on the device. `role` is set for what outlives a step or is no tensor of the user's."""
+
+    bytes: int
+    phase: Phase
+    file: str
+    line: int
+    module: str = ""
+    op: str = ""
+    role: str = ""  # weights | gradients | optimizer | workspace | temporaries, or "" to be told from its life
+
+
+@dataclass
+class Observation:
+    """Events in order: block number k is allocated the first time `k` appears and freed the second.
+
+    marks: event index -> phase entered there, for the timeline.
+    """
+
+    blocks: list[BlockInfo] = field(default_factory=list)
+    events: list[int] = field(default_factory=list)
+    marks: list[tuple[int, Phase]] = field(default_factory=list)
+    steps: int = 0
+    trained: bool = False  # a backward pass or an optimizer step was seen
+    counts: set[int] = field(default_factory=set)  # dimensions seen in device tensors
+    notes: list[str] = field(default_factory=list)
+    dynamic: bool = False  # sizes or values depended on the data

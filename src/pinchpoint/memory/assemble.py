@@ -1,0 +1,72 @@
+"""A Forecast from what a run showed: peaks, parts, lines, and the cards it fits."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import Any
+
+from pinchpoint.core.events import UNCERTAIN, Observation
+from pinchpoint.core.records import Forecast
+from pinchpoint.memory import replay as replaying
+from pinchpoint.memory.cards import Card, cards
+
+MARGIN = 0.02  # of the total: what fits must fit with this much to spare
+_UNCERTAIN_HIGH = 1.25  # a library may take more than its usual workspace
+
+
+def margin_bytes(total_bytes: int) -> int:
+    return int(MARGIN * total_bytes)
+
+
+def of_observation(seen: Observation, *, card: Card, expandable: bool | None = None, **told: Any) -> Forecast:
+    """told: the Forecast's own fields that no replay can know (target, mode, size, variant, ...)."""
+    if expandable is None:
+        expandable = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+    found = replaying.replay(seen, expandable=expandable)
+    parts = replaying.breakdown(seen, found)
+    low = high = None
+    if any(block.op == UNCERTAIN for block in seen.blocks):
+        low = replaying.replay(seen, uncertain=0.0, expandable=expandable).peak_allocated_bytes
+        high = replaying.replay(seen, uncertain=_UNCERTAIN_HIGH, expandable=expandable).peak_allocated_bytes
+    forecast = Forecast(
+        framework="torch",
+        method="fake tensors",
+        peak_allocated_bytes=found.peak_allocated_bytes,
+        peak_reserved_bytes=found.peak_reserved_bytes,
+        workspace_bytes=parts["workspace"],
+        context_bytes=card.context_bytes,
+        total_bytes=found.peak_reserved_bytes + card.context_bytes,
+        breakdown=parts,
+        lines=replaying.top_lines(seen, found),
+        modules=replaying.module_shares(seen, found),
+        timeline=found.timeline,
+        fits={},
+        margin_bytes=margin_bytes(found.peak_reserved_bytes + card.context_bytes),
+        card=card.name,
+        steps=seen.steps,
+        notes=tuple(seen.notes),
+        low_bytes=low,
+        high_bytes=high,
+        **told,
+    )
+    if low is not None and high is not None and high - low < 0.001 * forecast.peak_allocated_bytes:
+        forecast = replace(forecast, low_bytes=None, high_bytes=None)
+    return replace(forecast, fits=_fits(seen, forecast, card, expandable))
+
+
+def _fits(seen: Observation, forecast: Forecast, card: Card, expandable: bool) -> dict[str, bool]:
+    """Every known card and the one asked for. The slower exact replay only where the quick answer is no."""
+    answers: dict[str, bool] = {}
+    reserved = forecast.peak_reserved_bytes or 0
+    uncertain = _UNCERTAIN_HIGH if forecast.high_bytes is not None else 1.0
+    spare = (forecast.high_bytes or forecast.peak_allocated_bytes) - forecast.peak_allocated_bytes
+    for other in {**cards(), card.name: card}.values():
+        # Two cuBLAS handles, forward and backward, whose workspace differs by generation.
+        other_reserved = reserved + spare - 2 * (card.cublas_workspace_bytes - other.cublas_workspace_bytes)
+        limit = other.memory_bytes - other.context_bytes
+        room = int(limit / (1 + MARGIN))
+        answers[other.name] = other_reserved <= room or (
+            forecast.peak_allocated_bytes <= room and replaying.fits(seen, room, uncertain=uncertain, expandable=expandable)
+        )
+    return answers

@@ -1,0 +1,109 @@
+"""Many predictions of one target, quickly: a worker process that imports its libraries once.
+
+The worker sees no GPU, whatever this machine has, and is killed when a prediction takes longer
+than its limit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict
+from typing import Any, Self
+
+from pinchpoint.core import errors
+from pinchpoint.core.discover import Factory, find
+from pinchpoint.core.errors import TargetFailed, TimedOut
+from pinchpoint.core.records import Forecast
+from pinchpoint.core.workload import Workload
+from pinchpoint.memory import cards
+
+_DEFAULT_CARD = "h200"
+
+
+class Forecaster:
+    """`with Forecaster("field") as f: f.predict(size=4096, mode="train")`."""
+
+    def __init__(
+        self, target: str | Workload | Factory, *, card: str = _DEFAULT_CARD, seed: int = 0, timeout_s: float = 300.0
+    ) -> None:
+        self.target = find(target)
+        self.card = cards.card(card)
+        self.seed = seed
+        self.timeout_s = timeout_s
+        self._process: subprocess.Popen[str] | None = None
+        self._log: Any = None
+
+    def __enter__(self) -> Self:
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  closed in __exit__
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "PYTHONDONTWRITEBYTECODE": "1"}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pinchpoint.memory.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
+            text=True, env=environment, start_new_session=True,
+        )  # fmt: skip
+        self._ask({"target": asdict(self.target), "card": self.card.name})
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        if self._log is not None:
+            self._log.close()
+
+    def predict(
+        self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None,
+        steps: int = 2, half: bool = False, args: tuple[str, ...] = (),
+    ) -> Forecast:  # fmt: skip
+        """One Forecast. size is None only for a script, which takes args instead."""
+        request = {
+            "size": size, "mode": mode, "variant": variant, "chunk": chunk, "steps": steps, "half": half, "args": list(args),
+            "seed": self.seed, "timeout_s": self.timeout_s,
+        }  # fmt: skip
+        return Forecast.from_dict(self._ask(request))
+
+    def output(self) -> str:
+        """What the target printed so far."""
+        self._log.seek(0)
+        return self._log.read()
+
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None, "use it as a context manager"
+        try:
+            process.stdin.write(json.dumps(message) + "\n")
+            process.stdin.flush()
+            ready, _, _ = select.select([process.stdout], [], [], self.timeout_s)
+            line = process.stdout.readline() if ready else None
+        except BrokenPipeError:
+            line = ""
+        if line is None:
+            self._kill()
+            raise TimedOut(
+                f"{self.target.text} took longer than {self.timeout_s:g} s to predict",
+                mend="give more with --timeout, or a smaller --size: fake runs cost time per operation, not per point",
+            )
+        if not line:
+            last = self.output().strip().splitlines()[-1:] or ["no output"]
+            raise TargetFailed(f"the process that imports {self.target.text} died: {last[0]}", mend="run with --debug")
+        answer = json.loads(line)
+        if "error" in answer:
+            raise errors.from_dict(answer)
+        return answer
+
+    def _kill(self) -> None:
+        """The worker and whatever it forked or started."""
+        if self._process is None:
+            return
+        try:
+            os.killpg(self._process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._process = None

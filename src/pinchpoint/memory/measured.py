@@ -1,0 +1,68 @@
+"""`predict --measure`: the same step on this machine's GPU, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from pinchpoint.core import discover, errors
+from pinchpoint.core.discover import Target
+from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
+from pinchpoint.core.records import Forecast
+from pinchpoint.core.workload import Workload
+
+
+def measure(
+    target: Target, forecast: Forecast, *, chunk: int | None, args: tuple[str, ...], steps: int, seed: int
+) -> dict[str, int]:
+    """allocated_bytes, reserved_bytes and total_bytes of `steps` real steps."""
+    if target.kind == "script":
+        raise BadInput("a script is not measured: it would train for real", mend="measure file.py:NAME of a step factory instead")
+    request = {
+        "target": asdict(target), "framework": forecast.framework, "size": forecast.size, "mode": forecast.mode,
+        "variant": forecast.variant, "chunk": chunk, "steps": steps, "seed": seed,
+    }  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-m", "pinchpoint.memory.measured"], input=json.dumps(request), capture_output=True, text=True,
+        env=os.environ, check=False,
+    )  # fmt: skip
+    if done.returncode != 0 or not done.stdout.strip():
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise TargetFailed(f"measuring {target.text} failed: {last}", mend="run the step by itself on this GPU")
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    if "error" in answer:
+        raise errors.from_dict(answer)
+    return answer
+
+
+def _measure(request: dict[str, Any]) -> dict[str, int | None]:
+    from pinchpoint.backends.base import backend, resolve_device
+
+    used = backend(request["framework"])
+    device = resolve_device("cuda", used)
+    thing = discover.load(Target(**request["target"]))
+    used.seed(request["seed"])
+    used.reset_peak(device)
+    if isinstance(thing, Workload):
+        case = thing.case(
+            request["size"], device=device, mode=request["mode"], variant=request["variant"], seed=request["seed"],
+            chunk=request["chunk"],
+        )  # fmt: skip
+        run = lambda: case.step(*case.args)  # noqa: E731
+    else:
+        run = thing(request["size"], device)
+    for _ in range(request["steps"]):
+        used.wait(device, run())
+    peaks = used.peaks(device)
+    return {"allocated_bytes": peaks.allocated_bytes, "reserved_bytes": peaks.reserved_bytes, "total_bytes": peaks.total_bytes}
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(_measure(json.loads(sys.stdin.read()))))
+    except PinchpointError as error:
+        print(json.dumps(errors.to_dict(error)))
