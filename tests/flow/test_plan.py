@@ -151,6 +151,40 @@ def test_a_flat_variant_wins_with_a_size_that_was_run_and_says_it_is_no_limit() 
     assert any("stream" in note and "not a limit" in note for note in made.notes)
 
 
+def test_a_flat_variant_that_takes_chunks_is_given_a_larger_size_and_its_largest_chunk() -> None:
+    def total(size: int, variant: str | None, chunk: int | None) -> int:
+        return GIB + 400_000 * (size if variant == "eager" else chunk or 1000)
+
+    law = Law(total)
+    made = plan(workload("eager", Variant("stream", flat=True), chunked=True), budget="24GiB", forecaster=law)
+    eager = next(choice["size"] for choice in made.choices if choice["variant"] == "eager")
+    assert (made.variant, made.size) == ("stream", 4 * eager)
+    assert made.chunk is not None
+    assert within_one_percent(made.chunk, (23 * GIB - MARGIN) / 400_000)
+    assert (made.size, "stream", made.chunk) in law.asked
+    assert sum(variant == "stream" for _, variant, _ in law.asked) <= 8
+    assert max(size / (chunk or size) for size, variant, chunk in law.asked) < 64, "no fake run walks through many chunks"
+    assert any(note.startswith("stream: the peak does not grow") for note in made.notes)
+
+
+def test_a_variant_that_only_claims_to_be_flat_is_told_from_one_that_is() -> None:
+    law = Law(lambda size, variant, chunk: GIB + 20_000 * size + 400_000 * (chunk or size))
+    made = plan(workload("eager", Variant("stream", flat=True), chunked=True), budget="24GiB", forecaster=law)
+    assert any(note.startswith("stream: declared flat, yet its peak grows") for note in made.notes) or made.variant == "eager"
+
+
+def test_the_chunk_is_found_for_every_card() -> None:
+    law = Law(lambda size, variant, chunk: GIB + 2_000_000 * (chunk or size))
+    made = plan(workload(chunked=True), cards="t4,rtx4090,h200", size="1M", forecaster=law)
+    known = cards()
+    for row in made.cards:
+        card = known[row["card"]]
+        exact = (card.usable_bytes - card.context_bytes + CONTEXT - GIB - MARGIN) / 2_000_000
+        assert row["size"] == 10**6
+        assert 0.975 * exact <= row["chunk"] <= exact
+        assert (10**6, "eager", row["chunk"]) in law.asked
+
+
 def test_one_variant_can_be_asked_for() -> None:
     law = affine()
     made = plan(workload("eager", "checkpoint"), budget="8GiB", variant="checkpoint", forecaster=law)
@@ -296,40 +330,51 @@ def test_a_plain_factory_is_planned_in_the_mode_its_step_has() -> None:
     assert made.target == "factory"
 
 
-def test_a_scripts_argument_is_varied_and_the_rest_kept(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("")
-    calls: list[list[str]] = []
+@dataclass
+class ScriptLaw:
+    """A forecaster of a script: the total is a function of its arguments."""
 
-    def predict_script(target: str, *, args: list[str], **_: Any) -> Forecast:
-        assert target == str(script)
-        calls.append(args)
-        return forecast(GIB + 30 * MIB * int(args[-1].removeprefix("--batch=")))
+    total: Callable[[tuple[str, ...]], int]
+    asked: list[tuple[str, ...]] = field(default_factory=list)
 
-    made = plan(str(script), budget="24GiB", vary="--batch={}", args=["--lr", "1e-3"], predict_script=predict_script)
+    def predict(self, *, args: tuple[str, ...], **others: Any) -> Forecast:
+        assert others.get("size") is None
+        self.asked.append(args)
+        return forecast(self.total(args))
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> str:
+    path = tmp_path / "train.py"
+    path.write_text("")
+    return str(path)
+
+
+def test_a_scripts_argument_is_varied_and_the_rest_kept(script: str) -> None:
+    law = ScriptLaw(lambda args: GIB + 30 * MIB * int(args[-1].removeprefix("--batch=")))
+    made = plan(script, budget="24GiB", vary="--batch={}", args=["--lr", "1e-3"], forecaster=law)
     assert made.size is not None
     assert within_one_percent(made.size, (23 * GIB - MARGIN) / (30 * MIB))
-    assert ["--lr", "1e-3", f"--batch={made.size}"] in calls
-    assert len(calls) <= 8
+    assert ("--lr", "1e-3", f"--batch={made.size}") in law.asked
+    assert len(law.asked) <= 8
 
 
-def test_a_scripts_separate_argument_is_split_as_a_shell_would(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("")
-
-    def predict_script(target: str, *, args: list[str], **_: Any) -> Forecast:
-        assert args[:3] == ["--name", "two words", "--batch-size"]
-        return forecast(GIB + GIB * int(args[3]))
-
-    made = plan(str(script), budget="6GiB", vary="--name 'two words' --batch-size {}", predict_script=predict_script)
+def test_a_scripts_separate_argument_is_split_as_a_shell_would(script: str) -> None:
+    law = ScriptLaw(lambda args: GIB + GIB * int(args[3]))
+    made = plan(script, budget="6GiB", vary="--name 'two words' --batch-size {}", forecaster=law)
     assert made.size == 4
+    assert {args[:3] for args in law.asked} == {("--name", "two words", "--batch-size")}
 
 
-def test_a_script_that_does_not_fit_names_its_arguments(tmp_path: Path) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("")
+def test_a_script_that_does_not_fit_names_its_arguments(script: str) -> None:
     with pytest.raises(DoesNotFit, match="at --batch-size 1,"):
-        plan(str(script), budget="1GiB", vary="--batch-size {}", predict_script=lambda *a, **k: forecast(2 * GIB))
+        plan(script, budget="1GiB", vary="--batch-size {}", forecaster=ScriptLaw(lambda args: 2 * GIB))
+
+
+def test_a_script_whose_data_run_out_is_told_as_one_that_does_not_grow(script: str) -> None:
+    law = ScriptLaw(lambda args: GIB + MIB * min(100, int(args[-1])))
+    made = plan(script, budget="24GiB", vary="--batch-size {}", forecaster=law)
+    assert any("does not grow" in note and "not a limit" in note for note in made.notes)
 
 
 @pytest.mark.parametrize(
@@ -365,11 +410,9 @@ def test_bad_input_is_refused_before_any_run(options: dict[str, Any], what: str)
         ({"vary": "--batch-size {}", "variant": "eager"}, "has no variants"),
     ],
 )
-def test_bad_input_for_a_script_is_refused(tmp_path: Path, options: dict[str, Any], what: str) -> None:
-    script = tmp_path / "train.py"
-    script.write_text("")
+def test_bad_input_for_a_script_is_refused(script: str, options: dict[str, Any], what: str) -> None:
     with pytest.raises(BadInput, match=what):
-        plan(str(script), budget="8GiB", predict_script=lambda *a, **k: forecast(GIB), **options)
+        plan(script, budget="8GiB", forecaster=ScriptLaw(lambda args: GIB), **options)
 
 
 def test_an_unknown_target_is_refused() -> None:

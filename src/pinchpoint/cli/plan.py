@@ -61,12 +61,12 @@ def _show(made: Plan) -> None:
 
     console.show_summary(made)
     if len(made.choices) > 1:
-        console.show_pairs([("", "")])
+        console.stdout().print()
         rows = [(c["variant"], size(c["size"]), size(c["chunk"]), show_bytes(c["peak_bytes"]), c["why"]) for c in made.choices]
         columns = ("variant", "size", "chunk", "predicted peak", "")
         console.show_table(columns, rows, right=("size", "chunk", "predicted peak"))
     if made.cards:
-        console.show_pairs([("", "")])
+        console.stdout().print()
         rows = [(c["card"], show_bytes(c["budget_bytes"]), size(c["size"]), size(c["chunk"])) for c in made.cards]
         console.show_table(("card", "memory", "size", "chunk"), rows, right=("memory", "size", "chunk"))
     for note in made.notes:

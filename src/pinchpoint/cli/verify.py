@@ -69,7 +69,7 @@ def _path(output: Path | None, variant: str, *, several: bool) -> Path | None:
 
 def _show(verdict: Verdict, *, first: bool) -> None:
     if not first:
-        console.show_pairs([("", "")])
+        console.stdout().print()
     console.show_summary(verdict)
     refused = [c for c in verdict.comparisons if not c["ok"]]
     if refused:

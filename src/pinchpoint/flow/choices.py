@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pinchpoint.core.errors import DoesNotFit, PinchpointError
 from pinchpoint.core.units import show_bytes, show_size
@@ -22,11 +22,12 @@ class Choice:
     why: str = ""
     least: Trial | None = None  # the smallest run made, when nothing fits
     error: PinchpointError | None = None
+    remark: Literal["", "flat", "not flat"] = ""  # of a variant that declares itself flat, planned in chunks
 
     @property
     def is_open(self) -> bool:
         """No size was found that does not fit."""
-        return self.found is not None and self.found.fails is None
+        return self.remark == "flat" or (self.found is not None and self.found.fails is None)
 
 
 def best_of(choices: Sequence[Choice], size: int | None) -> Choice | None:
@@ -38,7 +39,7 @@ def best_of(choices: Sequence[Choice], size: int | None) -> Choice | None:
 
 
 def nothing_fits(
-    text: str, choices: Sequence[Choice], budget_bytes: int, *, arguments: Callable[[int], list[str]] | None = None
+    text: str, choices: Sequence[Choice], budget_bytes: int, *, arguments: Callable[[int], tuple[str, ...]] | None = None
 ) -> PinchpointError:
     """The error that says what the leanest run needs; `arguments`: a script's, for a size."""
     tried = [c for c in choices if c.least is not None]
@@ -68,27 +69,38 @@ def row_of(choice: Choice) -> dict[str, Any]:
 
 def notes_of(choices: Sequence[Choice], size: int | None, multiple: int, up_to: int) -> list[str]:
     """What a reader must know of how each answer was found; nothing for one bracketed to 1 %."""
-    word = "size" if size is None else "chunk"
-    unit = multiple if size is None else 1
-    notes: list[str] = []
+    made = []
     for choice in choices:
-        name = f"{choice.variant}: " if choice.variant else ""
-        found = choice.found
-        if choice.error is not None:
-            notes.append(f"{name}left out: {choice.error.what}")
-        elif choice.trial is None and choice.least is not None:
-            need = show_bytes(choice.least.need_bytes)
-            notes.append(f"{name}does not fit: {need} with the margin at {show_trial(choice.least)}")
-        elif found is not None and found.fits is not None:
-            at = show_size(found.fits.number * unit)
-            if found.ending == "flat":
-                notes.append(f"{name}the peak does not grow with the {word}; {at} is the largest tried, not a limit")
-            elif found.ending == "up_to" and size is None:
-                notes.append(f"{name}fits at {at}, the largest size looked at; raise up_to ({show_size(up_to)}) to look farther")
-            elif found.ending == "timed_out":
-                notes.append(f"{name}a larger {word} took too long to predict; {at} is the largest predicted to fit")
-            elif found.ending == "runs" and found.gap is not None:
-                notes.append(f"{name}{found.runs} runs were spent; the true limit is less than {found.gap:.1%} above {at}")
-            elif found.ending == "runs":
-                notes.append(f"{name}{found.runs} runs were spent and everything tried fits; {at} is the largest tried")
-    return notes
+        said = _note(choice, size, multiple, up_to)
+        if said:
+            made.append(f"{choice.variant}: {said}" if choice.variant else said)
+    return made
+
+
+def _note(choice: Choice, size: int | None, multiple: int, up_to: int) -> str:
+    found, trial = choice.found, choice.trial
+    if choice.error is not None:
+        return f"left out: {choice.error.what}"
+    if trial is None:
+        assert choice.least is not None
+        return f"does not fit: {show_bytes(choice.least.need_bytes)} with the margin at {show_trial(choice.least)}"
+    if choice.remark == "flat":
+        return f"the peak does not grow with the size; {show_size(trial.size)} is the largest tried, not a limit"
+    if choice.remark == "not flat":
+        return f"declared flat, yet its peak grows with the size; {show_size(trial.size)} was tried and fits"
+    if found is None or found.fits is None:
+        return ""
+    # A flat variant is planned in chunks even where no size was asked for.
+    along = "size" if size is None and trial.chunk is None else "chunk"
+    at = show_size(found.fits.number * (multiple if along == "size" else 1))
+    if found.ending == "flat":
+        return f"the peak does not grow with the {along}; {at} is the largest tried, not a limit"
+    if found.ending == "up_to" and along == "size":
+        return f"fits at {at}, the largest size looked at; raise up_to ({show_size(up_to)}) to look farther"
+    if found.ending == "timed_out":
+        return f"a larger {along} took too long to predict; {at} is the largest predicted to fit"
+    if found.ending == "runs" and found.gap is not None:
+        return f"{found.runs} runs were spent; the true limit is less than {found.gap:.1%} above {at}"
+    if found.ending == "runs":
+        return f"{found.runs} runs were spent and everything tried fits; {at} is the largest tried"
+    return ""

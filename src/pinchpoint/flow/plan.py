@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pinchpoint.core import discover
 from pinchpoint.core.errors import BadInput, CannotFake, TargetFailed, TimedOut
-from pinchpoint.core.records import Forecast, Plan
+from pinchpoint.core.records import Plan
 from pinchpoint.core.units import parse_bytes, parse_size
 from pinchpoint.core.workload import Workload
 from pinchpoint.flow import table
@@ -24,6 +24,7 @@ from pinchpoint.memory.cards import Card, card
 
 FACTORY_START = 4096
 SCRIPT_START = 8
+FLAT = 0.01  # a peak that grows by less than this while the size doubles
 
 
 @dataclass(frozen=True)
@@ -63,7 +64,6 @@ def plan(
     seed: int = 0,
     timeout_s: float = 300.0,
     forecaster: Forecasts | None = None,
-    predict_script: Callable[..., Forecast] | None = None,
     progress: Progress | None = None,
 ) -> Plan:
     """What fits `budget` (bytes, "24GiB" or a card's name), or, with `cards`, every card ("all" or names).
@@ -76,20 +76,20 @@ def plan(
     budget_bytes, model_card = _budget(budget, table_cards)
     size = None if size is None else parse_size(size)
     multiple, up_to = parse_size(multiple), parse_size(up_to)
-    options = {"card": model_card, "seed": seed, "timeout_s": timeout_s}
-    subject = _subject(target, vary, tuple(args), predict_script, options)
+    subject = _subject(target, vary, tuple(args))
     variants = _variants(subject, variant)
     if subject.workload is not None:
         mode = mode or ("train" if "train" in subject.workload.modes else subject.workload.modes[0])
         subject.workload.check_mode(mode)
-    with _forecasts(target, subject, forecaster, options) as forecasts:
-        trials = Trials(forecasts, mode, budget_bytes, progress)
+    options = {"card": model_card, "seed": seed, "timeout_s": timeout_s}
+    with _forecasts(target, forecaster, options) as forecasts:
+        trials = Trials(forecasts, mode, budget_bytes, subject.script, progress)
         choices = _choices(subject, variants, trials, size=size, multiple=multiple, up_to=up_to)
         best = best_of(choices, size)
         trial = best.trial if best is not None else None
         if best is None or trial is None:
             raise nothing_fits(subject.text, choices, budget_bytes, arguments=subject.script and subject.script.arguments)
-        along = "size" if size is None else "chunk"
+        along = "size" if trial.chunk is None else "chunk"
         rows = table.rows(table_cards, trials, trial, best.found, multiple=multiple, up_to=up_to, along=along)
     return Plan(
         target=subject.text,
@@ -121,18 +121,11 @@ def _budget(budget: str | int | None, cards: Sequence[Card]) -> tuple[int, str]:
     return named.usable_bytes, named.name
 
 
-def _subject(
-    target: str | Workload | Callable[..., Any],
-    vary: str | None,
-    args: tuple[str, ...],
-    predict_script: Callable[..., Forecast] | None,
-    options: dict[str, Any],
-) -> Subject:
+def _subject(target: str | Workload | Callable[..., Any], vary: str | None, args: tuple[str, ...]) -> Subject:
     if isinstance(target, str):
         found = discover.find(target)
         if found.kind == "script":
-            script = Script(predict_script or _predict_script(), target, check_vary(vary), args, options)
-            return Subject(found.text, script=script)
+            return Subject(found.text, script=Script(check_vary(vary), args))
         loaded = discover.load(found)
         text = found.text
     else:
@@ -141,12 +134,6 @@ def _subject(
     if vary is not None or args:
         raise BadInput(f"{text} is not a script", mend="leave out --vary and the arguments after --; its size is varied as it is")
     return Subject(text, loaded if isinstance(loaded, Workload) else None)
-
-
-def _predict_script() -> Callable[..., Forecast]:
-    from pinchpoint.memory.forecast import predict
-
-    return predict
 
 
 def _variants(subject: Subject, asked: str | None) -> tuple[str | None, ...]:
@@ -158,13 +145,9 @@ def _variants(subject: Subject, asked: str | None) -> tuple[str | None, ...]:
     return (subject.workload.variant(asked).name,)
 
 
-def _forecasts(
-    target: Any, subject: Subject, forecaster: Forecasts | None, options: dict[str, Any]
-) -> AbstractContextManager[Forecasts]:  # fmt: skip
+def _forecasts(target: Any, forecaster: Forecasts | None, options: dict[str, Any]) -> AbstractContextManager[Forecasts]:
     if forecaster is not None:
         return nullcontext(forecaster)
-    if subject.script is not None:
-        return nullcontext(subject.script)
     from pinchpoint.memory.forecaster import Forecaster
 
     return Forecaster(target, **options)
@@ -193,11 +176,14 @@ def _choices(
 def _largest(
     subject: Subject, variant: str | None, trials: Trials, best: int | None, *, multiple: int, up_to: int
 ) -> Choice:  # fmt: skip
+    if subject.is_flat(variant) and subject.workload is not None and subject.workload.chunked:
+        wanted = 4 * best if best is not None else 64 * subject.start
+        return _flat_in_chunks(subject, variant, trials, max(multiple, min(wanted, up_to) // multiple * multiple))
     sample = trials.at_sizes(variant, multiple=multiple)
     start, limit = max(1, subject.start // multiple), max(1, up_to // multiple)
     known: list[Sample] = []
     if subject.is_flat(variant) and best is not None and best // multiple >= 16:
-        # A flat variant is walked chunk by chunk: two sizes show that it is flat, larger ones only cost time.
+        # A flat variant may walk through its points: two sizes show that it is flat, larger ones only cost time.
         known = [sample(best // multiple // 16)]
         try:
             known.append(sample(best // multiple))
@@ -211,13 +197,30 @@ def _largest(
     return Choice(variant, trials.of(size=found.fits.number * multiple, variant=variant), found)
 
 
+def _flat_in_chunks(subject: Subject, variant: str | None, trials: Trials, size: int) -> Choice:
+    """A flat variant takes any size: give it a large one with its largest chunk, and see that half of it needs no less."""
+    choice = _at_size(subject, variant, trials, size)
+    if choice.trial is None or choice.trial.chunk is None or choice.trial.chunk > size // 2:
+        return choice
+    half = trials.run(size=size // 2, variant=variant, chunk=choice.trial.chunk)
+    flat = abs(choice.trial.live_bytes - half.live_bytes) <= FLAT * half.live_bytes
+    return replace(choice, remark="flat" if flat else "not flat")
+
+
 def _at_size(subject: Subject, variant: str | None, trials: Trials, size: int) -> Choice:
     if subject.workload is None or not subject.workload.chunked:
         trial = trials.run(size=size, variant=variant)
         fits = trial.need_bytes <= trials.budget_bytes
         return Choice(variant, trial if fits else None, why="" if fits else "does not fit", least=trial)
+    # A chunk of the whole size is one walk, the smallest are thousands: the floor is not walked just to be sure.
     found = largest_that_fits(
-        trials.at_chunks(variant, size), budget_bytes=trials.budget_bytes, start=size, floor=max(1, size // CHUNKS), up_to=size
+        trials.at_chunks(variant, size),
+        budget_bytes=trials.budget_bytes,
+        start=size,
+        floor=max(1, size // CHUNKS),
+        up_to=size,
+        prove_floor=False,
+        runs=RUNS - 1,
     )
     number = found.fits.number if found.fits is not None else found.samples[0].number
     trial = trials.of(size=size, variant=variant, chunk=number)

@@ -25,7 +25,7 @@ _DROP = 0.02  # a fall of the need by more than this is no allocator step
 _LEAST_DROP = 64 * MIB
 _FLAT = 1e-3
 
-Ending = Literal["bracketed", "runs", "up_to", "flat", "timed_out"]
+Ending = Literal["bracketed", "runs", "up_to", "flat", "hopeless", "timed_out"]
 
 
 @dataclass(frozen=True)
@@ -65,16 +65,18 @@ def largest_that_fits(
     start: int,
     floor: int = 1,
     up_to: int = UP_TO,
+    prove_floor: bool = True,
     known: Iterable[Sample] = (),
     runs: int = RUNS,
     tolerance: float = TOLERANCE,
 ) -> Found:
     """Sample at most `runs` numbers in [floor, up_to], beginning at `start`.
 
-    `known` samples cost nothing. A `TimedOut` above a number that fits ends the search; without
+    `known` samples cost nothing. Without `prove_floor` the floor is not sampled when the line
+    through the samples says clearly that it does not fit either. A `TimedOut` above a number that fits ends the search; without
     one it is raised, as is every other error of `sample`.
     """
-    state = _Search({s.number: s for s in known}, budget_bytes, floor, up_to, tolerance)
+    state = _Search({s.number: s for s in known}, budget_bytes, floor, up_to, tolerance, prove_floor)
     done = 0
     while True:
         ending = state.ending()
@@ -93,12 +95,16 @@ def largest_that_fits(
 
 
 class _Search:
-    def __init__(self, samples: dict[int, Sample], budget_bytes: int, floor: int, up_to: int, tolerance: float) -> None:
+    def __init__(
+        self, samples: dict[int, Sample], budget_bytes: int, floor: int, up_to: int, tolerance: float, prove_floor: bool
+    ) -> None:
         self.samples = samples
         self.budget = budget_bytes
         self.floor, self.up_to = floor, up_to
         self.tolerance = tolerance
+        self.prove_floor = prove_floor
         self.timed_out = False
+        self.descents = 0  # guesses made while nothing fitted
         self.aimed = ""  # beside which side of the estimate the last guess lay
         self.misses = 0  # guesses in a row that came out on the other side
 
@@ -132,13 +138,21 @@ class _Search:
         if fails is not None and fails.number <= self.floor:
             return "bracketed"
         if fits is None:
-            return None
+            return "hopeless" if not self.prove_floor and self._is_hopeless() else None
         if fits.number >= self.up_to:
             return "up_to"
         if fails is None:
             return "flat" if self._is_flat() else None
         close = fails.number - fits.number <= max(1, self.tolerance * fits.number)
         return "bracketed" if close else None
+
+    def _is_hopeless(self) -> bool:
+        """The line through the two smallest samples is clearly above the budget at the floor."""
+        if len(self.samples) < 2:
+            return False
+        low, high = sorted(self.samples.values(), key=lambda s: s.number)[:2]
+        slope = max(0.0, (high.need_bytes - low.need_bytes) / (high.number - low.number))
+        return low.need_bytes - slope * (low.number - self.floor) > 1.02 * self.budget
 
     def _is_flat(self) -> bool:
         """The last two samples are the same for eight times the number or more, and no number would fill the budget."""
@@ -173,7 +187,8 @@ class _Search:
 
     def _below(self, fails: Sample, *, last: bool) -> int:
         """Nothing fits so far: go down, to the floor when the curve says so or chances run out."""
-        if last or len(self.samples) > 2:
+        self.descents += 1
+        if last or self.descents > 2:
             return self.floor
         aim = fails.number * min(max(0.5 * self.budget / fails.need_bytes, 1 / _JUMP), 0.5)
         if len(self.samples) > 1:

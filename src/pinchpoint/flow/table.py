@@ -82,6 +82,11 @@ def _confirm(
         except TimedOut:
             return
         known.update({s.number: s for s in found.samples})
-        new = [known[number] for number in set(known) - before]
-        if not new or any(s.need_bytes <= budget_bytes for s in new):
+        if set(known) == before or _is_near(known, budget_bytes):
             return
+
+
+def _is_near(known: dict[int, Sample], budget_bytes: int) -> bool:
+    """The largest need that fits leaves at most 2 % of what the smallest one leaves."""
+    needs = [s.need_bytes for s in known.values() if s.need_bytes <= budget_bytes]
+    return bool(needs) and budget_bytes - max(needs) <= 0.02 * (budget_bytes - min(s.need_bytes for s in known.values()))

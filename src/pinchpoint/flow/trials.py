@@ -25,7 +25,8 @@ class Forecasts(Protocol):
     """Predicts one target at many sizes. `memory.forecaster.Forecaster` is one."""
 
     def predict(
-        self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None
+        self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None,
+        args: tuple[str, ...] = (),
     ) -> Forecast: ...  # fmt: skip
 
 
@@ -33,20 +34,11 @@ class Forecasts(Protocol):
 class Script:
     """A script whose size is an argument: `vary` is that argument, with `{}` for the number."""
 
-    predict_script: Callable[..., Forecast]  # memory.forecast.predict
-    script: str
     vary: str
     args: tuple[str, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)
 
-    def predict(
-        self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None
-    ) -> Forecast:  # fmt: skip
-        del variant, chunk  # a script has none; `plan` refuses them
-        return self.predict_script(self.script, mode=mode, args=self.arguments(size), **self.options)
-
-    def arguments(self, size: int | None) -> list[str]:
-        return [*self.args, *(part.replace("{}", str(size)) for part in shlex.split(self.vary))]
+    def arguments(self, size: int) -> tuple[str, ...]:
+        return (*self.args, *(part.replace("{}", str(size)) for part in shlex.split(self.vary)))
 
 
 def check_vary(vary: str | None) -> str:
@@ -87,17 +79,19 @@ class Trials:
     forecasts: Forecasts
     mode: str | None
     budget_bytes: int
+    script: Script | None = None
     progress: Progress | None = None
     made: list[Trial] = field(default_factory=list)
 
     def run(self, *, size: int, variant: str | None, chunk: int | None = None) -> Trial:
-        at = " ".join(
-            part for part in (variant, f"size {show_size(size)}", None if chunk is None else f"chunk {show_size(chunk)}") if part
-        )
+        at = self._name(size, variant, chunk)
         if self.progress is not None:
             self.progress(f"fake run {len(self.made) + 1}: {at}")
         try:
-            forecast = self.forecasts.predict(size=size, mode=self.mode, variant=variant, chunk=chunk)
+            if self.script is None:
+                forecast = self.forecasts.predict(size=size, mode=self.mode, variant=variant, chunk=chunk)
+            else:
+                forecast = self.forecasts.predict(mode=self.mode, args=self.script.arguments(size))
         except PinchpointError as error:
             sizes = "; where it takes only some sizes, say which with --multiple and --up-to"
             mend = error.mend + (sizes if isinstance(error, TargetFailed) else "")
@@ -114,6 +108,12 @@ class Trials:
         )
         self.made.append(trial)
         return trial
+
+    def _name(self, size: int, variant: str | None, chunk: int | None) -> str:
+        if self.script is not None:
+            return " ".join(self.script.arguments(size))
+        cut = "" if chunk is None else f" chunk {show_size(chunk)}"
+        return f"{variant} size {show_size(size)}{cut}" if variant else f"size {show_size(size)}{cut}"
 
     def at_sizes(self, variant: str | None, *, multiple: int = 1) -> Callable[[int], Sample]:
         """A sampler of sizes, in units of `multiple`."""
