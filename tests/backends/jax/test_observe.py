@@ -12,11 +12,13 @@ import numpy as np
 import pytest
 
 from pinchpoint.backends.jax import compat
-from pinchpoint.backends.jax.observe import LIVENESS, XLA, observe
+from pinchpoint.backends.jax.observe import LIVENESS, XLA, observe, observe_made
+from pinchpoint.backends.jax.pretend import pretend_cuda
 from pinchpoint.backends.jax.roles import role_of
 from pinchpoint.backends.jax.trace import trace, unpack
 from pinchpoint.core.errors import BadInput, CannotFake
 from pinchpoint.core.records import BREAKDOWN
+from pinchpoint.core.workload import Case
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,19 @@ def test_with_the_plugin_the_number_is_xlas_own(monkeypatch):
     assert "without a GPU" in found.notes[0]
 
 
+def test_with_the_plugin_a_target_built_from_shapes_is_compiled_too(monkeypatch):
+    def factory():
+        x = jnp.ones((N, M))
+        return lambda: jax.jit(lambda x: jnp.tanh(x) @ x.T)(x)
+
+    monkeypatch.setattr(compat, "cuda_plugin", lambda: "jax-cuda13-plugin 0.0")
+    monkeypatch.setattr(compat, "topology_devices", lambda config: jax.devices("cpu"))
+    found, _ = observe_made(factory, card=CARD)
+    assert found.method == XLA
+    assert found.breakdown["inputs"] == N * M * 4
+    assert found.peak_bytes >= N * M * 4 + N * N * 4
+
+
 def test_a_plugin_that_fails_falls_back_and_says_so(monkeypatch):
     def refuse(config):
         raise RuntimeError("INVALID_ARGUMENT: no such platform")
@@ -228,6 +243,80 @@ def test_a_factory_may_return_a_step_or_a_jitted_function_with_its_arguments():
 def test_a_factory_that_returns_something_else_is_refused(made):
     with pytest.raises(BadInput, match="the factory returned"):
         unpack(made)
+
+
+def test_a_target_is_built_without_making_its_arrays():
+    def factory():
+        key = jax.random.key(0)
+        x = jax.device_put(jax.random.normal(key, (200_000_000, M)), jax.devices("cuda")[0])  # 95 GiB
+        params = {"w": jnp.ones((M, M))}
+        step = jax.jit(lambda params, x: jax.grad(lambda p: jnp.sum(jnp.tanh(x @ p["w"])))(params), donate_argnums=0)
+        return lambda: step(params, x)
+
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    found, processed = observe_made(factory, card=CARD)
+    after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert (after - before) * 1024 < 256 << 20
+    assert processed is None
+    assert found.mode == "train"
+    # x, and the product that tanh and its derivative are written over; the key is gone by then.
+    array = 200_000_000 * M * 4
+    assert 2 * array <= found.peak_bytes <= 3 * array + (64 << 20)
+    assert found.breakdown["inputs"] == array + M * M * 4
+
+
+def test_building_from_shapes_predicts_what_real_arrays_would_give():
+    def factory():
+        x = jnp.ones((N, M))
+        params = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), PARAMS)
+        return train, (params, params, x)
+
+    built, _ = observe_made(factory, card=CARD)
+    want = observe(train, (PARAMS, PARAMS, X), card=CARD)
+    assert built.peak_bytes == want.peak_bytes
+    assert built.breakdown == want.breakdown
+
+
+def test_a_case_gives_its_count_of_points():
+    def make():
+        x = jnp.ones((N, M))
+        return Case(step=jax.jit(jnp.sum), processed=x.shape[0], args=(x,))
+
+    found, processed = observe_made(make, card=CARD)
+    assert processed == N
+    assert found.peak_bytes == N * M * 4 + 4
+
+
+def test_a_target_that_reads_values_while_it_is_built_is_built_for_real():
+    def factory():
+        x = jnp.ones((N, M))
+        scale = 1 / float(x.sum())
+        return lambda: x * scale
+
+    found, _ = observe_made(factory, card=CARD)
+    assert found.peak_bytes == 2 * N * M * 4
+    assert "real arrays on the CPU" in found.notes[-1]
+
+
+def test_a_target_that_is_broken_raises_its_own_error():
+    with pytest.raises(KeyError, match="mine"):
+        observe_made(lambda: {}["mine"], card=CARD)
+    with pytest.raises(BadInput, match="the factory returned"):
+        observe_made(lambda: 3, card=CARD)
+    with pytest.raises(CannotFake):
+        observe_made(lambda: lambda: float(jnp.ones(3).sum()), card=CARD)
+
+
+@pytest.mark.skipif(any(d.platform == "gpu" for d in jax.devices()), reason="this machine has a GPU")
+def test_a_card_is_only_pretended_while_asked_for():
+    with pretend_cuda():
+        assert jax.devices("cuda") == jax.devices("gpu") == jax.devices("cpu")
+        assert jax.local_devices(backend="cuda")[0].platform == "cpu"
+        assert jax.device_count("cuda") == len(jax.devices("cpu"))
+        with pytest.raises(RuntimeError):
+            jax.devices("tpu")
+    with pytest.raises(RuntimeError):
+        jax.devices("cuda")
 
 
 def test_donation_inside_a_closure_is_seen():

@@ -76,12 +76,18 @@ def argument_names(jaxpr: Any) -> tuple[str, ...]:
     """The names JAX gives the flat inputs, such as `params['w']`; empty where it gives none."""
     count = len(jaxpr.invars)
     found = getattr(getattr(jaxpr, "debug_info", None), "arg_names", None) or ()
-    names = tuple(name or "" for name in found)[len(found) - count :]
-    return names if len(names) == count else ("",) * count
+    # What a step captures of an outer trace comes before its arguments and has no name.
+    return (("",) * count + tuple(name or "" for name in found))[-count:] if count else ()
 
 
 def is_literal(atom: Any) -> bool:
     return isinstance(atom, Literal)
+
+
+def is_tracer(value: Any) -> bool:
+    from jax._src.core import Tracer
+
+    return isinstance(value, Tracer)
 
 
 def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:

@@ -10,18 +10,20 @@ from __future__ import annotations
 import linecache
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from pinchpoint.backends.jax import xla
 from pinchpoint.backends.jax.hoist import hoist
 from pinchpoint.backends.jax.liveness import Alive, Walk, walk
+from pinchpoint.backends.jax.pretend import pretend_cuda
 from pinchpoint.backends.jax.program import Program, read, settle
 from pinchpoint.backends.jax.roles import Role, roles, trains
 from pinchpoint.backends.jax.targets import matmul_workspace
-from pinchpoint.backends.jax.trace import Traced, trace
+from pinchpoint.backends.jax.trace import Traced, trace, trace_made, unpack
 from pinchpoint.core.records import BREAKDOWN, Line
 from pinchpoint.core.units import show_bytes
+from pinchpoint.core.workload import Case
 
 XLA = "xla memory analysis"
 LIVENESS = "jaxpr liveness"
@@ -59,7 +61,29 @@ class Observation:
 
 def observe(step: Callable[..., Any], args: Sequence[Any] = (), *, card: CardLike) -> Observation:
     """Predict one call of `step(*args)`. Arguments may be arrays or `jax.ShapeDtypeStruct`s; nothing is run."""
-    traced = trace(step, args)
+    return _observe(trace(step, args), card)
+
+
+def observe_made(make: Callable[[], Any], *, card: CardLike) -> tuple[Observation, int | None]:
+    """Build a target and predict its step: `make` gives a `Case`, a step, or `(jitted, args)`. Also the points it counts.
+
+    The target is built inside a trace, so that its arrays are never made either, and may ask for
+    CUDA devices. One that cannot be built so is built for real on the CPU.
+    """
+    note: tuple[str, ...] = ()
+    with pretend_cuda():
+        try:
+            traced, made = trace_made(make)
+        except Exception as error:
+            # Whatever it was, the real thing decides: a fault of the target's own comes up again here.
+            made = make()
+            traced = trace(*unpack(made))
+            note = (f"the target was built with real arrays on the CPU: building it from shapes raised {type(error).__name__}",)
+        found = _observe(traced, card)
+    return replace(found, notes=found.notes + note), made.processed if isinstance(made, Case) else None
+
+
+def _observe(traced: Traced, card: CardLike) -> Observation:
     program = read(traced)
     training = trains(traced, program)
     program = settle(program, trains=training)

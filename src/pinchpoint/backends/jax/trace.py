@@ -15,6 +15,7 @@ import jax
 from pinchpoint.backends.jax import compat
 from pinchpoint.core.discover import user_line
 from pinchpoint.core.errors import BadInput, CannotFake
+from pinchpoint.core.workload import Case
 
 JITS = ("jit", "pjit")
 
@@ -30,7 +31,9 @@ class Traced:
 
 
 def unpack(made: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What a factory returned, as a step and its arguments: `step` or `(step, args)`."""
+    """What a factory returned, as a step and its arguments: a `Case`, `step` or `(step, args)`."""
+    if isinstance(made, Case):
+        return made.step, made.args
     if callable(made):
         return made, ()
     if isinstance(made, tuple) and len(made) == 2 and callable(made[0]) and isinstance(made[1], tuple | list):
@@ -56,8 +59,26 @@ def trace(step: Callable[..., Any], args: Sequence[Any] = ()) -> Traced:
     closed = compat.without_dead_code(traced.jaxpr)
     captured = tuple({id(array): array for array in _captured(closed) if getattr(array, "shape", ())}.values())
     flags = [info.donated for info in jax.tree_util.tree_leaves(traced.args_info)]
-    donated = {len(captured) + i for i, flag in enumerate(flags) if flag} | _donated_inside(closed, captured)
+    first = len(captured) + len(closed.in_avals) - len(flags)  # arrays of an outer trace come before the arguments
+    donated = {first + i for i, flag in enumerate(flags) if flag} | _donated_inside(closed, captured)
     return Traced(closed, captured, compat.argument_names(closed.jaxpr), tuple(sorted(donated)))
+
+
+def trace_made(make: Callable[[], Any]) -> tuple[Traced, Any]:
+    """Build and trace at once, inside a trace: arrays the factory makes are shapes too. Also gives what it returned."""
+    found: list[tuple[Traced, Any]] = []
+
+    def whole() -> None:
+        made = make()
+        step, args = unpack(made)
+        found.append((trace(step, jax.tree_util.tree_map(_shape, args)), made))
+
+    jax.eval_shape(whole)
+    return found[0]
+
+
+def _shape(leaf: Any) -> Any:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if compat.is_tracer(leaf) else leaf
 
 
 def _captured(closed: Any) -> Iterator[Any]:

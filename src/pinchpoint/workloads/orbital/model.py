@@ -199,9 +199,10 @@ def adam(params: Params, opt_state: dict[str, Any], gradient: Params) -> tuple[P
 def _device(device: str) -> Any:
     """The device asked for, or None where it is not here."""
     try:
-        return jax.local_devices(backend=device)[0]
+        found = jax.local_devices(backend=device)[0]
     except RuntimeError:
         return None
+    return found if (found.platform == "cpu") == (device == "cpu") else None  # a CPU may stand in for a card
 
 
 def _inputs(size: int, seed: int, place: Any) -> tuple[Params, Any]:
