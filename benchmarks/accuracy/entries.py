@@ -35,7 +35,7 @@ MODELS: dict[str, Entry] = {
     "transformer": Entry("transformer.py:transformer", (8, 40), "transformer encoder, SDPA without mask"),
     "transformer_masked": Entry("transformer.py:transformer_masked", (8, 40), "transformer encoder, SDPA with a padding mask"),
     "forces": Entry("forces.py:forces", (60_000, 500_000), "GNN with energies and forces: double backward"),
-    "equivariant": Entry("equivariant.py:equivariant", (20_000, 150_000), "e3nn tensor-product convolutions"),
+    "equivariant": Entry("equivariant.py:equivariant", (60_000, 500_000), "e3nn tensor-product convolutions"),
     "nerf_bf16": Entry("nerf.py:nerf_bf16", (2_048, 10_000), "radiance field, bf16 autocast"),
     "nerf_fp16": Entry("nerf.py:nerf_fp16", (2_048, 10_000), "radiance field, fp16 autocast, GradScaler, clipping"),
     "lstm": Entry("lstm.py:lstm", (128, 640), "two-layer LSTM language model"),
