@@ -363,7 +363,7 @@ def failed_verdict() -> Verdict:
     )
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def report_records() -> dict[str, Record]:
     """One of each kind, and the awkward ones: no reserved bytes, a failed gate, a failed verdict."""
     return {

@@ -50,8 +50,8 @@ def byte_unit(value: float) -> tuple[str, int]:
 
 
 def words(value: object) -> str:
-    """Text from a record. plotly.js reads a little HTML in labels, so what looks like it is escaped."""
-    return html.escape(str(value), quote=False)
+    """Text from a record. plotly.js reads a little HTML in labels and fills in %{...}: neither may come from a record."""
+    return html.escape(str(value), quote=False).replace("%{", "%&#123;")
 
 
 def plain() -> Axis:

@@ -31,8 +31,8 @@
 
   function draw(place, width) {
     const figure = paint(figures[Number(place.dataset.figure)], getComputedStyle(root), false);
-    if (width !== undefined) Object.assign(figure.layout, { width, autosize: false });
-    return Plotly.react(place, figure.data, figure.layout, config);
+    Object.assign(figure.layout, width === undefined ? { autosize: true } : { width, autosize: false });
+    Plotly.react(place, figure.data, figure.layout, config);
   }
 
   // A few plots at a time, so that a long page can be read while the rest is drawn.
@@ -80,7 +80,10 @@
   addEventListener("afterprint", () => {
     delete root.dataset.paper;
     for (const fold of opened.splice(0)) fold.open = false;
-    places.forEach((place) => draw(place));
+    for (const place of places) {
+      Plotly.purge(place); // a plot that once had a width would keep it
+      draw(place);
+    }
   });
 
   const links = new Map([...document.querySelectorAll(".contents a")].map((link) => [link.hash.slice(1), link]));
