@@ -117,8 +117,9 @@ def work(entry: Entry, size: int, reserved_bytes: int | None, threads: int, pipe
         torch.cuda.init()
         found = measure_case(factory, size)
         pipe.send({"status": "ok", **found})
-        for cap in CAPS if reserved_bytes is not None else ():
-            pipe.send({f"cap_{cap:.2f}": run_capped(factory, size, int(reserved_bytes * cap))})
+        if reserved_bytes is not None:
+            for cap in CAPS:
+                pipe.send({f"cap_{cap:.2f}": run_capped(factory, size, int(reserved_bytes * cap))})
     except torch.cuda.OutOfMemoryError as error:
         pipe.send({"status": "oom", "reason": " ".join(str(error).split())[:300]})
     except Exception as error:  # a case that fails is one line of the table, not the end of it

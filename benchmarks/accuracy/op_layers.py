@@ -147,7 +147,7 @@ def attention_cases() -> Iterator[Case]:
                 return F.scaled_dot_product_attention(q, k, v, attn_mask=bias, is_causal=causal, dropout_p=dropout)
 
             live = both_ways(lambda _: (forward, [q, k, v]))(device)
-            choice = torch._fused_sdp_choice(q, k, v, attn_mask=bias, is_causal=causal, dropout_p=dropout)
+            choice = torch.ops.aten._fused_sdp_choice(q, k, v, attn_mask=bias, is_causal=causal, dropout_p=dropout)
             live.notes["backend"] = torch.nn.attention.SDPBackend(choice).name
             return live
 

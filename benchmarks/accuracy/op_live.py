@@ -82,7 +82,7 @@ def module_case(
         net = module().to(device, dtype)
         x = torch.randn(*shape, device=device, dtype=dtype)
         if channels_last:
-            net = net.to(memory_format=torch.channels_last)
+            net = net.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
             x = x.to(memory_format=torch.channels_last)
         x.requires_grad_()
 

@@ -31,7 +31,7 @@ ROUNDS = ("cold", "warm", "steady")
 
 
 def allocator_events() -> list[tuple[str, int]]:
-    trace = torch.cuda.memory._snapshot()["device_traces"]
+    trace: Any = torch.cuda.memory._snapshot().get("device_traces", [])
     return [(ACTIONS[e["action"]], e["size"]) for device in trace for e in device if e["action"] in ACTIONS]
 
 

@@ -81,7 +81,7 @@ def optimizer_cases() -> Iterator[Case]:
             for k, p in zip(kept, params, strict=True):
                 k.mul_(0.99).add_(p, alpha=0.01)
 
-        return Live([("loop", loop), ("foreach", lambda: torch._foreach_lerp_(kept, params, 0.01))])
+        return Live([("loop", loop), ("foreach", lambda: torch.ops.aten._foreach_lerp_.Scalar(kept, params, 0.01))])
 
     yield Case("ema", average)
 
