@@ -7,6 +7,7 @@ run, the cards, the folder. What is left to fail is the target's own code.
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -128,9 +129,14 @@ def _folder(output: str | Path | None) -> Path | None:
     folder = Path(output)
     if folder.exists() and not folder.is_dir():
         raise BadInput(f"{folder} is a file", mend="give -o a folder; it is made if absent")
-    above = next(p for p in (folder, *folder.absolute().parents) if p.exists())
-    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
-        raise BadInput(f"{folder} cannot be written", mend="choose another folder for -o, or change its permissions")
+    above = next(p for p in (folder.absolute(), *folder.absolute().parents) if p.exists())
+    try:
+        # Permissions do not tell all (a read-only disk, /proc): try it, and leave nothing behind.
+        os.rmdir(tempfile.mkdtemp(dir=above, prefix=".pinchpoint-"))
+    except OSError as error:
+        raise BadInput(
+            f"{folder} cannot be written: {error.strerror}", mend="choose another folder for -o, or change its permissions"
+        ) from error
     if find_spec("matplotlib") is None:
         raise Missing("figures need matplotlib", mend="pip install matplotlib, or leave -o out")
     return folder

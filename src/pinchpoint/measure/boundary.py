@@ -31,7 +31,7 @@ def close_in(
     runs = 0
     guesses = [] if guess is None else [guess * (1 - tolerance / 3), guess * (1 + tolerance / 3)]
     while fails > fits * (1 + tolerance) and fails - fits > 1 and runs < most:
-        inside = [g for g in guesses if fits < int(g) < fails]
+        inside = [g for g in guesses if fits + 1 <= g < fails]
         size = int(inside[0]) if inside else round(math.sqrt(fits * fails))
         guesses = inside[1:]
         size = min(max(size, fits + 1), fails - 1)

@@ -69,7 +69,10 @@ def _flat(name: str, law: Law) -> list[str]:
     growth = law.slope_bytes_per_point * (last["to"] - last["from"])
     if law.slope_low <= 0 or growth <= MATERIAL * value(law, last["to"]):
         return []
-    return [f"{name}: declared flat, but grows by {_slope(law)} beyond {show_size(round(last['from']))}"]
+    return [
+        f"{name}: declared flat, but grows by {_slope(law)} beyond {show_size(round(last['from']))};"
+        " up to a chunk it may, so study larger sizes before blaming it"
+    ]
 
 
 def _slope(law: Law) -> str:

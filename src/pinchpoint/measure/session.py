@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 from pinchpoint.core.errors import BadInput, CannotFake, Missing, PinchpointError, TimedOut
 from pinchpoint.core.law import LEAST, fit
@@ -17,6 +17,7 @@ from pinchpoint.core.records import Forecast, Point, Status
 from pinchpoint.core.units import show_size
 from pinchpoint.measure.ask import Ask
 from pinchpoint.measure.boundary import close_in
+from pinchpoint.measure.forecasts import Forecasts
 from pinchpoint.measure.points import Runner, measure_point
 from pinchpoint.measure.worker import Request
 
@@ -24,14 +25,6 @@ MODULES = 40  # the largest modules kept with a point
 NOT_RUN = "not run: "
 
 Progress = Callable[[int, int, str], None]
-
-
-class Forecasts(Protocol):
-    """Predicts one target at many sizes. `memory.forecaster.Forecaster` is one."""
-
-    def predict(
-        self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None
-    ) -> Forecast: ...  # fmt: skip
 
 
 @dataclass
@@ -141,16 +134,22 @@ class Session:
         return self.forecasts.predict(size=size, mode=mode, variant=None if self.ask.plain else variant)
 
     def _close_in(self, variant: str, mode: str) -> None:
-        mine = [p for p in self.points if (p.variant, p.mode) == (variant, mode) and not p.reason.startswith(NOT_RUN)]
-        fits = [p for p in mine if p.status == "ok"]
-        fails = [p for p in mine if p.status == "oom"]
-        if not fits or not fails or self.ask.device == "fake":
+        """From the sizes of the ladder, and of an earlier study's search, to within 1 % of the boundary."""
+        if self.ask.device == "fake":
             return
+        earlier = [p for p in self.before if (p.variant, p.mode) == (variant, mode) and p not in self.points]
+        mine = [p for p in self.points if (p.variant, p.mode) == (variant, mode) and not p.reason.startswith(NOT_RUN)]
+        fails = sorted((p for p in [*mine, *earlier] if p.status == "oom"), key=lambda p: p.size)
+        fits = sorted((p for p in [*mine, *earlier] if p.status == "ok"), key=lambda p: p.size)
+        if not fits or not fails:
+            return
+        for point in earlier:
+            self._add(point)
 
         def run(size: int) -> bool | None:
             self.progress(len(self.ask.jobs()), len(self.ask.jobs()), f"boundary: {_name(variant, mode, size)}")
             asked = None if self.ask.plain else mode
-            point = self._earlier(variant, asked, size) or self._measure(variant, asked, size, timed=False)
+            point = self._measure(variant, asked, size, timed=False)
             self._add(point)
             return {"ok": True, "oom": False}.get(point.status)
 

@@ -18,8 +18,9 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Point, Study, load
 from pinchpoint.measure import assemble, outputs
 from pinchpoint.measure.ask import Ask, check
+from pinchpoint.measure.forecasts import Forecasts, Reopening
 from pinchpoint.measure.points import Runner, nothing_ran
-from pinchpoint.measure.session import Forecasts, Progress, Session, reusable
+from pinchpoint.measure.session import Progress, Session, reusable
 
 
 def study(
@@ -73,10 +74,10 @@ def study(
     return made
 
 
-def _forecaster(target: Any, ask: Ask) -> Any:
+def _forecaster(target: Any, ask: Ask) -> Reopening:
     from pinchpoint.memory.forecaster import Forecaster
 
-    return Forecaster(target, card=ask.card.name, seed=ask.seed, timeout_s=ask.timeout_s)
+    return Reopening(lambda: Forecaster(target, card=ask.card.name, seed=ask.seed, timeout_s=ask.timeout_s))
 
 
 def _keep(ask: Ask, session: Session, took_s: float) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.records import Forecast
 from pinchpoint.measure.worker import Request
@@ -26,7 +28,9 @@ def peak_of(variant: str, mode: str, size: int) -> int:
 class Forecasts:
     """Forecasts in closed form. `errors`: size -> what predicting it raises."""
 
-    def __init__(self, *, errors: dict[int, PinchpointError] | None = None, mode: str = "train", ignores_axis: bool = False) -> None:
+    def __init__(
+        self, *, errors: dict[int, PinchpointError] | None = None, mode: str = "train", ignores_axis: bool = False
+    ) -> None:
         self.errors, self.mode, self.ignores_axis = errors or {}, mode, ignores_axis
         self.asked: list[tuple[str | None, str | None, int]] = []
 
@@ -47,7 +51,7 @@ class Forecasts:
             target="t", framework="torch", method="fake tensors", mode=mode, size=size, variant=variant,
             peak_allocated_bytes=peak, peak_reserved_bytes=-(-peak // (2 * MIB)) * 2 * MIB, workspace_bytes=WORKSPACE,
             context_bytes=529 * MIB, total_bytes=peak + 529 * MIB, breakdown=parts, lines=(),
-            modules=tuple({"name": f"layers.{i}", "bytes": int(live * 0.17)} for i in range(5)) + ({"name": "head", "bytes": live // 20},),
+            modules=tuple({"name": f"layers.{i}", "bytes": int(live * 0.17)} for i in range(5)),
             timeline=(), fits={}, margin_bytes=0, card="h200", steps=2, processed=5_000 if self.ignores_axis else size,
             machine={}, created="2026-01-01T00:00:00+00:00",
         )  # fmt: skip
@@ -70,10 +74,30 @@ class Workers:
             peak -= WORKSPACE
         if peak > self.limit_bytes:
             return {"status": "oom", "reason": "CUDA out of memory", "limit_bytes": self.limit_bytes}
-        base = {"status": "ok", "limit_bytes": self.limit_bytes, "processed": request.size, "machine": {"gpu": "stand-in", "versions": {}}}
+        base = {
+            "status": "ok",
+            "limit_bytes": self.limit_bytes,
+            "processed": request.size,
+            "machine": {"gpu": "stand-in", "versions": {}},
+        }
         if request.what == "time":
             slow = {"eager": 1.0, "checkpoint": 1.31, "chunked": 1.12}.get(variant, 1.0)
             seconds = slow * (2e-3 + request.size * (6e-8 if mode == "train" else 2e-8))
             return {**base, "median_s": seconds, "low_s": 0.97 * seconds, "high_s": 1.04 * seconds, "runs": request.repeats}
         reserved = None if request.device == "cpu" else peak + 20 * MIB
-        return {**base, "peak_allocated_bytes": peak, "peak_reserved_bytes": reserved, "peak_total_bytes": reserved and reserved + 529 * MIB}
+        return {
+            **base,
+            "peak_allocated_bytes": peak,
+            "peak_reserved_bytes": reserved,
+            "peak_total_bytes": reserved and reserved + 529 * MIB,
+        }
+
+
+@pytest.fixture
+def forecasts() -> type[Forecasts]:
+    return Forecasts
+
+
+@pytest.fixture
+def workers() -> type[Workers]:
+    return Workers

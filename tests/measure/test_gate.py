@@ -1,0 +1,69 @@
+"""The axis gate refuses studies of a workload that ignores its axis."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from pinchpoint.core.law import law
+from pinchpoint.core.records import Point
+from pinchpoint.measure import gate
+
+SIZES = [1_000, 2_000, 4_000, 8_000, 16_000, 32_000, 64_000, 128_000]
+
+
+def points(peak, *, variant="eager", processed=lambda size: size):
+    return [
+        Point(size, "train", variant, "ok", processed=processed(size), peak_allocated_bytes=round(peak(size))) for size in SIZES
+    ]
+
+
+def judged(made, *, flat=()):
+    laws = [law([p.size for p in made], [p.peak_allocated_bytes for p in made], mode="train", variant=made[0].variant)]
+    return gate.judge(made, laws, flat=flat), gate.notes(made, laws, flat=flat)
+
+
+def test_memory_that_grows_with_the_axis_passes():
+    assert judged(points(lambda size: 5e6 + 1_000 * size))[0] == ()
+
+
+def test_constant_memory_fails_with_the_slope_and_its_interval():
+    (reason,), _ = judged(points(lambda size: 760e6))
+    assert "eager train: memory does not grow" in reason
+    assert "95 % [" in reason
+
+
+def test_a_count_that_is_not_the_one_asked_for_fails_even_if_memory_grows():
+    (reason,), _ = judged(points(lambda size: 5e6 + 1_000 * size, processed=lambda size: min(size, 5_000)))
+    assert "processed 5,000 points where 8,000 were asked for (at 5 of 8 sizes)" in reason
+
+
+def test_an_unobserved_count_is_said_and_judged_by_the_slope():
+    reasons, notes = judged(points(lambda size: 5e6 + 1_000 * size, processed=lambda size: None))
+    assert reasons == ()
+    assert any("not observed" in note for note in notes)
+
+
+def test_a_flat_variant_passes_flat_and_says_so():
+    reasons, notes = judged(points(lambda size: 5e6, variant="chunked"), flat={"chunked"})
+    assert reasons == ()
+    assert notes[0].startswith("chunked train is flat, as declared")
+
+
+def test_a_flat_variant_may_grow_up_to_its_chunk():
+    assert judged(points(lambda size: 5e6 + 1_000 * min(size, 8_000), variant="chunked"), flat={"chunked"})[0] == ()
+
+
+def test_a_variant_declared_flat_that_grows_fails():
+    (reason,), notes = judged(points(lambda size: 5e6 + 16 * size, variant="chunked"), flat={"chunked"})
+    assert "declared flat, but grows by 16 B/point" in reason
+    assert notes == ()
+
+
+@pytest.mark.parametrize("status", ["oom", "failed", "timeout"])
+def test_too_few_sizes_cannot_pass(status):
+    made = points(lambda size: 5e6 + 1_000 * size)
+    made = [p if p.size < 3_000 else replace(p, status=status) for p in made]
+    (reason,) = gate.judge(made, [], flat=())
+    assert reason == "eager train: 2 of 8 sizes ran; growth needs at least 3"
