@@ -506,7 +506,7 @@ def route_archives():
     with tarfile.open("t.tar.gz", "w:gz") as archive:
         archive.add("data")
     with tarfile.open("t.tar.gz") as archive:
-        archive.extractall("untarred", filter="data")
+        archive.extractall("untarred", **({"filter": "data"} if hasattr(tarfile, "data_filter") else {}))
     assert read("untarred/data/sub/c.txt") == "gamma"
     shutil.make_archive("made", "zip", "data")
     shutil.unpack_archive("made.zip", "made")
@@ -614,9 +614,10 @@ def route_real_folders_elsewhere():
     assert "usr" in os.listdir("/")
     os.makedirs("/usr/pinchpoint/route")
     assert os.path.isdir("/usr/pinchpoint/route")
-    home = os.path.expanduser("~/.pinchpoint_route")
-    Path(home).write_text("home")
-    assert Path(home).read_text() == "home"
+    if os.path.isdir(os.path.expanduser("~")):
+        home = Path("~/.pinchpoint_route").expanduser()
+        home.write_text("home")
+        assert home.read_text() == "home"
 
 
 def route_scratch_path_is_the_same_file():

@@ -1,0 +1,215 @@
+"""Experiment trackers and uploads switched off: nothing of them runs while a script is predicted.
+
+`import wandb` gives an inert stand-in, whether the real package is installed or not. A library that only
+probes (`importlib.util.find_spec("wandb")`) is told the truth, so its own fallbacks stay right. A file of the
+user's own with such a name, say `aim.py` beside the script, is imported as usual.
+"""
+
+from __future__ import annotations
+
+import importlib.abc
+import importlib.machinery
+import importlib.metadata
+import re
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import Any
+
+from pinchpoint.backends.sandbox.inert import Inert, InertModule, RunModule
+from pinchpoint.backends.sandbox.patches import Patches, swap_imported
+
+# Packages replaced as a whole, with the name they are published under.
+TRACKERS = {
+    "wandb": "wandb", "weave": "weave", "swanlab": "swanlab", "trackio": "trackio", "mlflow": "mlflow", "comet_ml": "comet-ml",
+    "neptune": "neptune", "clearml": "clearml", "aim": "aim", "dvclive": "dvclive", "codecarbon": "codecarbon",
+    "tensorboardX": "tensorboardX", "torch.utils.tensorboard": "tensorboard",
+}  # fmt: skip
+_RUN_STYLE = ("wandb", "swanlab", "trackio")
+_NEWEST = "9999.0"  # a version check in the script is meant for packages that are too old
+_LOGGERS = ("pytorch_lightning.loggers.", "lightning.pytorch.loggers.", "lightning_fabric.loggers.", "lightning.fabric.loggers.")
+_AVAILABLE = re.compile(r"_(WANDB|MLFLOW|COMET|NEPTUNE|TENSORBOARDX?)\w*_AVAILABLE")
+_UPLOADS = (
+    "accept_", "add_", "cancel_", "change_", "comment_", "create_", "delete_", "disable_", "duplicate_", "edit_", "enable_",
+    "grant_", "hide_", "like", "merge_", "move_", "pause_", "permanently_", "preupload_", "reject_", "rename_", "request_",
+    "restart_", "resume_", "run_job", "run_uv_job", "scale_", "set_", "super_", "suspend_", "unlike", "update_", "upload_",
+)  # fmt: skip
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """Variables that switch trackers, telemetry and uploads off, for copies of them that are not replaced."""
+    folder = str(scratch / "trackers")
+    return {
+        "WANDB_MODE": "disabled",
+        "WANDB_SILENT": "true",
+        "WANDB_DIR": folder,
+        "MLFLOW_TRACKING_URI": f"file:{folder}/mlflow",
+        "DISABLE_MLFLOW_INTEGRATION": "TRUE",
+        "COMET_START_MODE": "disabled",
+        "COMET_MODE": "DISABLED",
+        "COMET_OFFLINE_DIRECTORY": folder,
+        "NEPTUNE_MODE": "debug",
+        "CLEARML_OFFLINE_MODE": "1",
+        "SWANLAB_MODE": "disabled",
+        "TRACKIO_DIR": folder,
+        "DVC_NO_ANALYTICS": "1",
+        "HF_HUB_DISABLE_TELEMETRY": "1",
+        # The xet client writes its files in native code, by real paths; plain downloads go through the overlay.
+        "HF_HUB_DISABLE_XET": "1",
+        "DO_NOT_TRACK": "1",
+    }
+
+
+class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    """Context manager: an import hook that gives stand-ins, and the environment of `environment`."""
+
+    def __init__(self, scratch: Path) -> None:
+        self._environment = environment(scratch)
+        self._patches = Patches()
+        self._replaced: dict[str, ModuleType] = {}
+        self._swapped: list[tuple[Any, Any]] = []  # old and new function of a mended library
+
+    def __enter__(self) -> Trackers:
+        for name, value in self._environment.items():
+            self._patches.set_environment(name, value)
+        for name in [name for name in sys.modules if _tracker_of(name)]:
+            self._replaced[name] = sys.modules.pop(name)
+        for name, module in list(sys.modules.items()):
+            mend = _mend_of(name)
+            if mend is not None:
+                mend(module, self._swap)
+        if self._swapped:
+            swap_imported({id(old): new for old, new in self._swapped})
+        sys.meta_path.insert(0, self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        sys.meta_path.remove(self)
+        for name in [name for name, module in sys.modules.items() if isinstance(module, InertModule)]:
+            folder, _, last = name.rpartition(".")
+            del sys.modules[name]
+            if folder in sys.modules:  # a package of ours in one that stays: torch.utils.tensorboard
+                vars(sys.modules[folder]).pop(last, None)
+        for name, module in self._replaced.items():
+            folder, _, last = name.rpartition(".")
+            sys.modules[name] = module
+            if folder in sys.modules:
+                setattr(sys.modules[folder], last, module)
+        self._patches.undo()
+        swap_imported({id(new): old for old, new in self._swapped})
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        tracker, mend = _tracker_of(fullname), _mend_of(fullname)
+        if tracker and not _is_probe():
+            parent = sys.modules.get(fullname.rpartition(".")[0])
+            own = None if isinstance(parent, InertModule) else self._elsewhere(fullname, path)
+            if own is None or _is_installed(own):
+                return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
+        elif mend is not None:
+            found = self._elsewhere(fullname, path)
+            if found is not None and found.loader is not None:
+                _run_after(found.loader, lambda module: mend(module, self._swap))
+                return found
+        return None
+
+    def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
+        tracker = _tracker_of(spec.name)
+        make = RunModule if spec.name in _RUN_STYLE else InertModule
+        return make(spec.name, _version(TRACKERS[tracker]))
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Nothing to run."""
+
+    def _swap(self, owner: Any, name: str, new: Any) -> None:
+        self._swapped.append((vars(owner)[name], new))
+        self._patches.set(owner, name, new)
+
+    def _elsewhere(self, name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+        """What the other finders would have imported."""
+        for finder in sys.meta_path:
+            find = getattr(finder, "find_spec", None)
+            found = find(name, path) if finder is not self and find is not None else None
+            if found is not None:
+                return found
+        return None
+
+
+def _tracker_of(name: str) -> str:
+    """The tracker a module belongs to, "" if none."""
+    return next((tracker for tracker in TRACKERS if name == tracker or name.startswith(tracker + ".")), "")
+
+
+def _is_probe() -> bool:
+    """Whether somebody only asks if a package is there: `importlib.util.find_spec` calls, no import does."""
+    frame = sys._getframe(2)  # the import system's _find_spec
+    while frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap":
+        if frame.f_code.co_name == "_find_and_load":
+            return False
+        frame = frame.f_back
+    return True
+
+
+def _is_installed(spec: importlib.machinery.ModuleSpec) -> bool:
+    """Installed, rather than a module of the user's own beside the script."""
+    places = [spec.origin or "", *(spec.submodule_search_locations or [])]
+    return any(part in place for place in places for part in ("site-packages", "dist-packages"))
+
+
+def _version(distribution: str) -> str:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return _NEWEST
+
+
+def _run_after(loader: Any, mend: Callable[[ModuleType], None]) -> None:
+    """Let `mend` change a module right after it was loaded, before anyone takes names from it."""
+    run = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        run(module)
+        mend(module)
+
+    loader.exec_module = exec_module
+
+
+Swap = Callable[[Any, str, Any], None]
+
+
+def _mend_of(name: str) -> Callable[[ModuleType, Swap], None] | None:
+    """What must change in a library that talks to trackers or uploads by itself."""
+    if name == "transformers.integrations.integration_utils":
+        return _no_reports
+    if name == "huggingface_hub.hf_api":
+        return _no_uploads
+    return _loggers_available if name.startswith(_LOGGERS) else None
+
+
+def _no_reports(module: ModuleType, swap: Swap) -> None:
+    """`report_to="wandb"` adds no callback, and does not ask for the package."""
+    swap(module, "get_reporting_integration_callbacks", lambda report_to: [])
+
+
+def _loggers_available(module: ModuleType, swap: Swap) -> None:
+    """Lightning's loggers look for the installed package; the stand-in is there in any case."""
+    for name in filter(_AVAILABLE.fullmatch, list(vars(module))):
+        swap(module, name, _Available())
+
+
+def _no_uploads(module: Any, swap: Swap) -> None:
+    """Everything that changes something on the hub does nothing; reading and downloading stay."""
+    for owner in (module, module.HfApi):
+        for name, value in list(vars(owner).items()):
+            is_method = owner is module.HfApi or isinstance(getattr(value, "__self__", None), module.HfApi)
+            if name.startswith(_UPLOADS) and callable(value) and is_method:
+                swap(owner, name, lambda *args, **kwargs: Inert())
+
+
+class _Available:
+    """Says yes, as lightning's own answer does; one object for each name, so that it can be taken back."""
+
+    def __bool__(self) -> bool:
+        return True

@@ -1,0 +1,49 @@
+"""`predicted`: run a piece of script inside all guards, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+import pinchpoint
+
+SOURCES = Path(pinchpoint.__file__).parents[1]
+DRIVER = Path(__file__).with_name("driver.py")
+
+
+@pytest.fixture
+def predicted(tmp_path: Path) -> Callable[..., SimpleNamespace]:
+    """`predicted(source, *arguments, steps=2, locked=False, env={})` -> what the driver found, as attributes.
+
+    The script is work/train.py and runs in the folder work, which the test may fill before.
+    """
+
+    def run(
+        source: str, *arguments: str, steps: int = 2, locked: bool = False, env: dict[str, str] | None = None
+    ) -> SimpleNamespace:
+        work, scratch, result = tmp_path / "work", tmp_path / "scratch", tmp_path / "result.json"
+        work.mkdir(exist_ok=True)
+        script = work / "train.py"
+        text = textwrap.dedent(source)
+        if not script.exists() or script.read_text() != text:
+            script.write_text(text)
+        variables = {**os.environ, **(env or {})}
+        # The package itself must be found, also where it is not installed and where the test sets a path of its own.
+        variables["PYTHONPATH"] = os.pathsep.join([variables.get("PYTHONPATH", ""), str(SOURCES)]).strip(os.pathsep)
+        done = subprocess.run(
+            [sys.executable, DRIVER, result, scratch, str(steps), "locked" if locked else "open", script, *arguments],
+            cwd=work, capture_output=True, text=True, timeout=120, env=variables, input="typed by the user",
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        assert done.stdout == "driver's own output\n"
+        return SimpleNamespace(**json.loads(result.read_text()), work=work, scratch=scratch)
+
+    return run
