@@ -78,9 +78,7 @@ def progress(label: str) -> Iterator[Callable[[str], None]]:
     if not console.is_terminal:
 
         def log(stage: str) -> None:
-            console.print(
-                f"[{time.perf_counter() - start:5.1f} s] {label}: {stage}", markup=False, highlight=False, soft_wrap=True
-            )
+            say(f"[{time.perf_counter() - start:5.1f} s] {label}: {stage}")
 
         yield log
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Show:
-    """One workload of the demo: sizes small enough for two CPU cores."""
+    """One workload of the demo: what is run for real is small enough for two CPU cores."""
 
     workload: str
     framework: str
-    predict_size: int  # only predicted: may be far beyond this machine
-    sizes: tuple[int, ...]  # of the study
+    sizes: tuple[int, ...]  # of the study; the largest is also predicted: both may be far beyond this machine
+    modes: tuple[str, ...]
     verify_size: int
 
 
 SHOWS = (
-    Show("field", "torch", 1_000_000, (4_000, 16_000, 64_000, 256_000, 1_000_000), 8_192),
-    Show("orbital", "jax", 16_384, (256, 1_024, 4_096, 16_384), 512),
+    Show("field", "torch", (4_000, 16_000, 64_000, 256_000, 1_000_000), ("train", "infer"), 32_768),
+    Show("orbital", "jax", (1_024, 4_096, 16_384, 65_536), ("train",), 4_096),
 )
 
 
@@ -55,52 +55,47 @@ def command(
         output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot make the folder {output}: {error.strerror}", mend="choose another folder with -o") from error
-    start, made = time.perf_counter(), []
-    failed = False
+    start, paths, failed = time.perf_counter(), [], False
     with console.progress("demo") as tell:
         for show in shows:
-            for path, record in _records(show, output, seed=seed, device=device, tell=tell):
-                made.append(path)
+            for title, record, path in _records(show, output, seed=seed, device=device, tell=tell):
+                console.show(f"\n{title}", style="bold")
+                console.show_summary(record)
+                paths.append(path)
                 failed |= getattr(record, "status", "pass") == "fail" or getattr(record, "passed", True) is False
         tell("report")
-        page = report(made, output / "report.html")
-    console.show(f"\n{len(made)} records in {time.perf_counter() - start:.0f} s; open {page}")
+        page = report(paths, output / "report.html")
+    console.show(f"\n{len(paths)} records in {time.perf_counter() - start:.0f} s; open {page}")
     return 1 if failed else 0
 
 
 def _records(
     show: Show, output: Path, *, seed: int, device: str, tell: Callable[[str], None]
-) -> list[tuple[Path, Record]]:  # fmt: skip
-    """Predict, study and verify one workload; each record is saved and summed up as it comes."""
+) -> Iterator[tuple[str, Record, Path]]:  # fmt: skip
+    """Title, record and file: a forecast, a study of all variants, and a verdict of the leanest, the last."""
     from pinchpoint.core.discover import shipped
     from pinchpoint.measure.study import study
     from pinchpoint.memory.forecast import predict
     from pinchpoint.proof.verdict import verify
 
-    name = show.workload
-    workload = shipped()[name]
-    made: list[tuple[Path, Record]] = []
-
-    def keep(title: str, record: Record, path: Path) -> None:
-        made.append((path, record))
-        console.show(f"\n{title}", style="bold")
-        console.show_summary(record)
-
+    name, last = show.workload, shipped()[show.workload].variants[-1].name
     tell(f"{name}: predict")
-    forecast = predict(name, size=show.predict_size, mode="train", seed=seed)
-    keep(f"{name}: the peak of one training step, with no GPU", forecast, forecast.save(output / f"{name}-forecast.json"))
+    forecast = predict(name, size=show.sizes[-1], mode="train", seed=seed)
+    yield f"{name}: the peak of a training step, with no GPU", forecast, forecast.save(output / f"{name}-forecast.json")
 
-    tell(f"{name}: study")
     folder = output / f"{name}-study"
-    result = study(name, sizes=show.sizes, on="fake", output=folder, seed=seed)
-    keep(f"{name}: how the peak grows", result, folder / "study.json")
+    result = study(
+        name, sizes=show.sizes, modes=show.modes, variants="all", on="fake", output=folder, seed=seed,
+        progress=lambda done, total, text: tell(f"{name}: study {min(done + 1, total)}/{total} {text}"),
+    )  # fmt: skip
+    yield f"{name}: how the peak grows", result, folder / "study.json"
 
-    for variant in workload.variants[1:]:
-        tell(f"{name}: verify {variant.name}")
-        verdict = verify(name, variant=variant.name, size=show.verify_size, device=device, seed=seed, repeats=10)
-        path = verdict.save(output / f"{name}-{variant.name}-verdict.json")
-        keep(f"{name}: is {variant.name} the same, and what does it bring?", verdict, path)
-    return made
+    verdict = verify(
+        name, variant=last, size=show.verify_size, device=device, seed=seed, repeats=10, limit_s=8.0,
+        progress=lambda text: tell(f"{name}: verify {last}, {text}"),
+    )  # fmt: skip
+    path = verdict.save(output / f"{name}-verdict.json")
+    yield f"{name}: is {last} the same, and what does it bring?", verdict, path
 
 
 def _installed(framework: str) -> bool:
