@@ -38,6 +38,11 @@ def test_a_page_names_only_verbs_that_exist(page: Path) -> None:
     assert named <= set(verbs())
 
 
+def test_the_front_page_leads_to_every_other_page() -> None:
+    links = re.findall(r"\]\(([^)#\s]+)", (ROOT / "docs" / "index.md").read_text(encoding="utf-8"))
+    assert {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"} <= set(links)
+
+
 def test_the_readme_names_every_verb() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert [verb for verb in verbs() if f"`{verb}`" not in text] == []
