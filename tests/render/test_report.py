@@ -25,6 +25,7 @@ from pinchpoint.render import page as page_module
 from pinchpoint.render import palette
 from pinchpoint.render.axes import about, exact
 from pinchpoint.render.page import page, report
+from pinchpoint.render.read import shortlist
 from pinchpoint.render.sections.forecast import thin
 
 NASTY = """</script><script>hacked=1</script><img src=x onerror="hacked=1">'"&amp;%{x}<b>"""
@@ -218,6 +219,39 @@ def test_the_study_draws_its_points_its_law_its_crosses_and_its_cards(report_rec
         (p.size, p.theory_bytes) for p in study.points if p.status == "oom"
     ]
     assert [shape["y0"] for shape in figure["layout"]["shapes"]] == [4 * 2**30, 12 * 2**30]  # those near the data
+
+
+def test_a_flat_variant_does_not_stretch_the_bytes_of_a_point(report_records: Records) -> None:
+    study = study_of(report_records)
+    laws = tuple(replace(law, slope_bytes_per_point=1e-12) if law.variant == "chunked" else law for law in study.laws)
+    low, high = parsed(replace(study, laws=laws)).figure("Bytes a point")["layout"]["yaxis"]["range"]
+    least = min((p.peak_allocated_bytes or 0) / p.size for p in study.points if p.status == "ok")
+    assert 10**low == pytest.approx(least, rel=0.6)
+    assert 10**low < least < 10**high
+
+
+def test_a_plan_shows_sizes_and_chunks_apart_and_the_best_run_of_each_size(report_records: Records) -> None:
+    plan = report_records["plan"]
+    assert isinstance(plan, Plan)
+    chunks = [
+        {"size": 9_000, "variant": "chunked", "chunk": chunk, "total_bytes": chunk * 2**20, "fits": chunk <= 300}
+        for chunk in (100, 200, 300, 400)
+    ]
+    seen = parsed(replace(plan, tried=(*plan.tried, *chunks)))
+    by_chunk = seen.figure("Every chunk tried at size 9k")["data"]
+    assert [trace["x"] for trace in by_chunk] == [[100, 200, 300, 400]]
+    by_size = {trace["name"]: trace for trace in seen.figure("Every size tried")["data"]}
+    assert by_size["chunked"]["x"].count(9_000) == 1
+    assert by_size["chunked"]["y"][by_size["chunked"]["x"].index(9_000)] == 300 * 2**20
+    assert by_size["chunked"]["marker"]["symbol"][-1] == "circle-x-open"  # 900M does not fit
+
+
+def test_many_cards_are_shortened_and_the_rest_folded_away() -> None:
+    memory = {f"card{gib}": float(gib) for gib in range(6, 40)}
+    kept = shortlist(memory)
+    assert kept[0] == "card6"
+    assert all(memory[b] >= 1.3 * memory[a] for a, b in itertools.pairwise(kept))
+    assert shortlist(dict(itertools.islice(memory.items(), 12))) == list(memory)[:12]
 
 
 def test_ratios_and_residuals_are_those_of_the_points(report_records: Records) -> None:

@@ -162,13 +162,13 @@ def ranked(
 
 
 def level(value: float, label: str, *, role: str, dash: str = "dash") -> tuple[dict[str, Any], dict[str, Any]]:
-    """A horizontal line across a log plot and its label at the right end: a shape and an annotation."""
+    """A horizontal line across a log plot and its label at the left end, where what grows is low: a shape and an annotation."""
     ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value}
     line = {"type": "line", **ends, "layer": "below", "line": {"color": f"@{role}", "width": 1.2, "dash": dash}}
     note = {
         "xref": "paper",
-        "x": 1,
-        "xanchor": "right",
+        "x": 0,
+        "xanchor": "left",
         # On a log axis plotly.js wants a shape in data terms and an annotation in powers of ten.
         "y": math.log10(value),
         "yanchor": "bottom",

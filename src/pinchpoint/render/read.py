@@ -48,6 +48,17 @@ def share(part: float, whole: float) -> float:
     return part / whole if whole else 0.0
 
 
+def shortlist(memory: Mapping[str, float | None], *, step: float = 1.3, most: int = 12) -> list[str]:
+    """Cards to show first: all when few, else from the smallest on each that has `step` times the memory of the last."""
+    if len(memory) <= most:
+        return list(memory)
+    kept: list[str] = []
+    for name, held in sorted(memory.items(), key=lambda pair: pair[1] or 0.0):
+        if not kept or (held or 0.0) >= step * (memory[kept[-1]] or 0.0):
+            kept.append(name)
+    return kept
+
+
 def _fault(kind: Any, value: Any, where: str) -> str:
     """The first place where `value` is not a `kind`, in words; empty when all is well."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)

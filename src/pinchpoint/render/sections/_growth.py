@@ -32,7 +32,8 @@ def peaks(study: Study, series: list[Series]) -> Figure:
         shapes=[line for line, _ in drawn],
         annotations=[note for _, note in drawn],
     )
-    note = "Marks are runs, lines the law, bands its 95 % interval. Crosses stand where theory puts the peak."
+    note = "Marks are runs, lines the law, bands its 95 % interval."
+    note += " Crosses stand where theory or the law puts the peak." if stopped else ""
     return Figure(f"Peak against {study.axis}", tuple(data), axes, height=440, note=note)
 
 
@@ -87,15 +88,16 @@ def card_levels(study: Study, heights: list[float]) -> list[tuple[float, str]]:
 
 def bytes_a_point(study: Study, series: list[Series]) -> Figure:
     """Peak divided by size: it falls to the law's slope as the fixed part fades."""
-    data: list[Trace] = []
+    data = [line.marks(line.done, lambda p: share(peak_of(p), p.size), legendgroup=line.name) for line in series]
+    values = known([y for trace in data for y in trace["y"]])
     for line in series:
-        data.append(line.marks(line.done, lambda p: share(peak_of(p), p.size), legendgroup=line.name))
-        if line.law and line.law.slope_bytes_per_point > 0 and len(line.done) > 1:
+        # A flat variant heads for zero, which a log axis has no place for.
+        if line.law and len(line.done) > 1 and line.law.slope_bytes_per_point > min(values) / 5:
             slope, sizes = line.law.slope_bytes_per_point, [p.size for p in line.done]
             text = hover(line.name, ("slope", f"{slope:,.1f} B a point"))
             ends = {"hoverinfo": "text", "hovertext": [text, text], "legendgroup": line.name}
             data.append(path([min(sizes), max(sizes)], [slope, slope], role=f"{line.role}/0.6", width=1, dash="dot", **ends))
-    values = known([y for trace in data for y in trace["y"]])
+            values.append(slope)
     axes = layout(x=log_sizes([p.size for p in study.points], f"size ({study.axis})"), y=log_few_bytes(values, "peak / size"))
     return Figure("Bytes a point", tuple(data), axes, note="Dotted: the slope of the law, where each line is heading.", half=True)
 

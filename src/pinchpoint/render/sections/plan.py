@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from pinchpoint.core.records import Plan
@@ -11,7 +12,7 @@ from pinchpoint.render.axes import exact, log_bytes, log_sizes
 from pinchpoint.render.chart import SYMBOLS, Figure, Trace, hover, layout, level, marks
 from pinchpoint.render.entry import Entry, Headline
 from pinchpoint.render.parts import Column, Html, Tile, Tone, badge, join, keyed, listing, meter, more, numbers, panel, table, tag
-from pinchpoint.render.read import count, number, share, word
+from pinchpoint.render.read import count, number, share, shortlist, word
 
 KIND = "plan"
 TITLE = "Plans"
@@ -43,10 +44,12 @@ def entry(record: Plan) -> Entry:
 def _blocks(record: Plan) -> list[Html | Figure]:
     blocks: list[Html | Figure] = []
     names = _variants(record)
-    along = "size" if len({count(run, "size") for run in record.tried}) > 1 else "chunk"
-    runs = [run for run in record.tried if number(run, along) and number(run, "total_bytes")]
-    if runs:
-        blocks.append(_tried(record, runs, along, names))
+    runs = [run for run in record.tried if number(run, "total_bytes")]
+    at_sizes, at_chunks = _one_a_size(runs), _one_size(runs)
+    if len(at_sizes) > 1 or (at_sizes and not at_chunks):
+        blocks.append(_tried(record, at_sizes, "size", names))
+    if at_chunks:
+        blocks.append(_tried(record, at_chunks, "chunk", names))
     if record.choices:
         blocks.append(_choices(record, names))
     if record.cards:
@@ -56,6 +59,26 @@ def _blocks(record: Plan) -> list[Html | Figure]:
     if record.notes:
         blocks.append(panel("Notes", listing(record.notes)))
     return blocks
+
+
+def _one_a_size(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the runs of one variant at one size, which differ in their chunk, the largest that fits, else the smallest."""
+    best: dict[tuple[str, int], dict[str, Any]] = {}
+    for run in sorted(runs, key=lambda run: number(run, "total_bytes") or 0.0):
+        key = (word(run, "variant"), count(run, "size") or 0)
+        if key[1] and (key not in best or run.get("fits")):
+            best[key] = run
+    return list(best.values())
+
+
+def _one_size(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs at the variant and size where most chunks were tried; none when no size saw two chunks."""
+    tried: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+    for run in runs:
+        if count(run, "chunk"):
+            tried.setdefault((word(run, "variant"), count(run, "size")), []).append(run)
+    most = max(tried.values(), key=len, default=[])
+    return most if len(most) > 1 else []
 
 
 def _variants(record: Plan) -> list[str]:
@@ -82,7 +105,8 @@ def _tried(record: Plan, runs: list[dict[str, Any]], along: str, names: list[str
         annotations=[label],
     )
     note = "Crossed open marks do not fit. The dotted line is the budget less the margin."
-    return Figure(f"Every {along} tried", tuple(data), axes, note=note)
+    at = f" at size {exact(count(runs[0], 'size'))}" if along == "chunk" else ""
+    return Figure(f"Every {along} tried{at}", tuple(data), axes, note=note)
 
 
 def _runs_of(name: str, runs: list[dict[str, Any]], along: str, names: list[str]) -> Trace | None:
@@ -126,17 +150,29 @@ def _choices(record: Plan, names: list[str]) -> Html:
 
 
 def _cards(record: Plan, names: list[str]) -> Html:
-    cards = sorted(record.cards, key=lambda item: number(item, "budget_bytes") or 0)
-    top = max(count(item, "size") or 0 for item in cards)
-    rows = []
-    for item in cards:
-        size, name = count(item, "size") or 0, word(item, "variant")
-        memory = show_bytes(number(item, "budget_bytes"))
-        length = meter(share(size, top), palette.of_series(name, names))
-        fits = (exact(size), length, _named(name, names)) if size else (badge("nothing fits", "bad"), "", "-")
-        rows.append((tag("strong", word(item, "card")), memory, *fits, exact(count(item, "chunk"))))
-    columns = (Column("card"), *numbers("memory", "largest size"), Column(""), Column("variant"), *numbers("chunk"))
-    return panel("By card", table(columns, rows), note="The largest size each card takes.")
+    cards = {word(item, "card"): item for item in sorted(record.cards, key=lambda item: number(item, "budget_bytes") or 0)}
+    # With a size asked for, what differs from card to card is the chunk.
+    along = "size" if len({count(item, "size") for item in cards.values()} - {None}) != 1 else "chunk"
+    top = max(count(item, along) or 0 for item in cards.values())
+
+    def rows(shown: Iterable[str]) -> list[tuple[object, ...]]:
+        return [_card(name, cards[name], share(count(cards[name], along) or 0, top), names) for name in shown]
+
+    columns = (Column("card"), *numbers("memory", "size", "chunk"), Column(""), Column("variant"))
+    first = shortlist({name: number(item, "budget_bytes") for name, item in cards.items()})
+    body = [table(columns, rows(first))]
+    if len(first) < len(cards):
+        body.append(more(f"all {len(cards)} cards", table(columns, rows(cards))))
+    return panel("By card", *body, note=f"The largest {along} each card takes.")
+
+
+def _card(name: str, item: dict[str, Any], part: float, names: list[str]) -> tuple[object, ...]:
+    variant, size = word(item, "variant"), count(item, "size")
+    memory = show_bytes(number(item, "budget_bytes"))
+    if not size:
+        return tag("strong", name), memory, badge("nothing fits", "bad"), "-", "", "-"
+    bar = meter(part, palette.of_series(variant, names))
+    return tag("strong", name), memory, exact(size), exact(count(item, "chunk")), bar, _named(variant, names)
 
 
 def _runs(record: Plan, names: list[str]) -> Html:

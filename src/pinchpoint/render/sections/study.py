@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from pinchpoint.core.records import Law, Point, Study
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.render import palette
@@ -9,7 +11,7 @@ from pinchpoint.render.axes import about, exact
 from pinchpoint.render.chart import Figure
 from pinchpoint.render.entry import Entry, Headline
 from pinchpoint.render.parts import Column, Html, Tile, Tone, badge, banner, keyed, listing, more, numbers, panel, table, tag
-from pinchpoint.render.read import count, number, word
+from pinchpoint.render.read import count, number, shortlist, word
 from pinchpoint.render.sections import _costs, _growth
 from pinchpoint.render.sections._series import Series, series_of
 
@@ -58,7 +60,7 @@ def _blocks(record: Study, series: list[Series]) -> list[Html | Figure]:
 
 def _gate(record: Study) -> Html:
     if record.passed:
-        return banner("good", f"✓ The axis gate passed: every size was processed as asked, and the peak follows {record.axis}.")
+        return banner("good", f"✓ The axis gate passed: every size was processed as asked, and the peak grows as claimed.")
     return banner("bad", "✗ The axis gate failed: do not read a law out of this study.", record.gate)
 
 
@@ -85,10 +87,10 @@ def _tiles(record: Study) -> tuple[Tile, ...]:
     tiles += [
         Tile(
             f"{law.variant}, {law.mode}",
-            f"{law.slope_bytes_per_point:,.1f} B",
-            f"a point, beside {show_bytes(law.intercept_bytes)}",
+            f"{_slope(law.slope_bytes_per_point)} B",
+            f"a point + {show_bytes(law.intercept_bytes)}",
         )
-        for law in record.laws[:4]
+        for law in [law for law in record.laws if law.mode == record.laws[0].mode][:4]
     ]
     missed = [abs(law.holdout_error) for law in record.laws if law.holdout_error is not None]
     if missed:
@@ -116,8 +118,8 @@ def _named(variant: str, mode: str, series: list[Series]) -> Html:
 
 def _laws(record: Study, series: list[Series]) -> Html:
     def row(law: Law) -> tuple[object, ...]:
-        slope = _around(f"{law.slope_bytes_per_point:,.2f}", law.slope_low, law.slope_high, ",.2f")
-        exponent = "-" if law.exponent is None else _around(f"{law.exponent:.3f}", law.exponent_low, law.exponent_high, ".3f")
+        slope = _around(_slope, law.slope_bytes_per_point, law.slope_low, law.slope_high)
+        exponent = _around(lambda power: f"{power:.3f}", law.exponent, law.exponent_low, law.exponent_high)
         breaks = ", ".join(about(edge) for edge in law.breaks) or "none"
         missed = "-" if law.holdout_error is None else f"{law.holdout_error:+.2%}"
         fixed, name = show_bytes(law.intercept_bytes), _named(law.variant, law.mode, series)
@@ -131,10 +133,15 @@ def _laws(record: Study, series: list[Series]) -> Html:
     return panel("Laws", table((Column("law of"), *rest), rows), note=note)
 
 
-def _around(value: str, low: float | None, high: float | None, form: str) -> Html:
+def _slope(value: float) -> str:
+    """Bytes a point: two places, but never a rounded zero."""
+    return f"{value:,.2f}" if abs(value) >= 0.01 or value == 0 else f"{value:.1e}"
+
+
+def _around(text: Callable[[float], str], value: float | None, low: float | None, high: float | None) -> Html:
     """A number with its 95 % interval below it."""
-    interval = tag("small", f"{low:{form}} to {high:{form}}") if low is not None and high is not None else None
-    return tag("span", value, interval, class_="stack")
+    interval = tag("small", f"{text(low)} to {text(high)}") if low is not None and high is not None else None
+    return tag("span", "-" if value is None else text(value), interval, class_="stack")
 
 
 def _cards(record: Study) -> Html:
@@ -154,13 +161,17 @@ def _cards(record: Study) -> Html:
 
     memory = {word(item, "card"): number(item, "memory_bytes") for item in record.cards}
     columns = (Column("card"), *numbers("memory", *(f"{variant}, {mode}".strip(", ") for variant, mode in across)))
-    rows = [
-        (tag("strong", name), show_bytes(held), *(cell(name, variant, mode) for variant, mode in across))
-        for name, held in memory.items()
-    ]  # fmt: skip
+
+    def rows(names: Sequence[str]) -> list[tuple[object, ...]]:
+        return [(tag("strong", n), show_bytes(memory[n]), *(cell(n, variant, mode) for variant, mode in across)) for n in names]
+
+    shown = shortlist(memory)
+    body = [table(columns, rows(shown))]
+    if len(shown) < len(memory):
+        body.append(more(f"all {len(memory)} cards", table(columns, rows(list(memory)))))
     note = f"The largest size ({record.axis}) that fits, by the law, with its 95 % interval."
     note += " * beyond the sizes studied." if any(item.get("extrapolated") for item in record.cards) else ""
-    return panel("Largest size by card", table(columns, rows), note=note)
+    return panel("Largest size by card", *body, note=note)
 
 
 def _boundary(record: Study) -> Html:
