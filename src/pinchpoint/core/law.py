@@ -72,6 +72,7 @@ class Curve:
 class Fit:
     """The chosen curve, and the curves a bootstrap drew about it."""
 
+    sizes: tuple[float, ...]
     curve: Curve
     draws: tuple[Curve, ...]
 
@@ -93,7 +94,7 @@ def fit(sizes: Numbers, peaks: Numbers, *, seed: int = 0) -> Fit:
     curve = _choose(x, y)
     lost = float(np.sum(_residuals(x, y, curve) ** 2))
     rows = _redraw(_design(x, curve.breaks) @ curve.hinges, y, lost, 2 + 2 * len(curve.breaks), seed)
-    return Fit(curve, tuple(_refit(x, y, rows, len(curve.breaks), also=curve.breaks)))
+    return Fit(tuple(float(size) for size in x), curve, tuple(_refit(x, y, rows, len(curve.breaks), also=curve.breaks)))
 
 
 def law(

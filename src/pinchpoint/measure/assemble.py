@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from pinchpoint.core.law import LEAST, fit, law
+from pinchpoint.core.law import LEAST, Fit, fit, law
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import Law, Point, Study
 from pinchpoint.measure import gate
@@ -50,7 +50,8 @@ def whole(
         reserved = [p.peak_reserved_bytes for p in ran]
         known = [value for value in reserved if value is not None]
         within = fit(sizes, known, seed=ask.seed) if len(known) == len(sizes) else fitted
-        rows += [_row(one, mode, variant, within.largest(_room(one)), sizes[-1]) for one in ask.cards]
+        grows = laws[-1].slope_low > 0
+        rows += [_row(one, mode, variant, _largest(within, _room(one), grows), sizes[-1]) for one in ask.cards]
     if rows and ask.device == "cpu":
         said.append("card sizes are from CPU tensors: what a GPU's allocator caches and cuBLAS takes is not in them")
     reasons = gate.judge(ladder, laws, flat=ask.flat)
@@ -72,6 +73,14 @@ def _peaks(ran: Sequence[Point]) -> tuple[list[int], list[int], bool]:
 
 def _room(one: Card) -> float:
     return (1 - RESERVE) * one.usable_bytes - one.context_bytes
+
+
+def _largest(fitted: Fit, room: float, grows: bool) -> tuple[float, float, float]:
+    """Where no growth was shown, a slope that is noise must not be stretched to a limit: all fits, or nothing does."""
+    if grows:
+        return fitted.largest(room)
+    size = math.inf if fitted.curve.at(fitted.sizes[-1]) <= room else 0.0
+    return size, size, size
 
 
 def _row(one: Card, mode: str, variant: str, largest: tuple[float, float, float], studied: int) -> dict[str, Any]:

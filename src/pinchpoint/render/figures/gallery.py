@@ -44,6 +44,7 @@ def draw_all(study: Study) -> dict[str, bytes]:
                 buffer = io.BytesIO()
                 figure.savefig(buffer, format=kind, metadata=METADATA[kind])
                 made[f"{name}.{kind}"] = buffer.getvalue()
+                figure.set_layout_engine("none")  # laid out once: the second format has the same places
     return made
 
 
