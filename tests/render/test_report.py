@@ -24,6 +24,7 @@ from pinchpoint.core.records import Forecast, Line, Plan, Point, Record, Study, 
 from pinchpoint.render import page as page_module
 from pinchpoint.render import palette
 from pinchpoint.render.axes import about, exact
+from pinchpoint.render.chart import symbol_of
 from pinchpoint.render.page import page, report
 from pinchpoint.render.read import shortlist
 from pinchpoint.render.sections.forecast import thin
@@ -252,6 +253,11 @@ def test_many_cards_are_shortened_and_the_rest_folded_away() -> None:
     assert kept[0] == "card6"
     assert all(memory[b] >= 1.3 * memory[a] for a, b in itertools.pairwise(kept))
     assert shortlist(dict(itertools.islice(memory.items(), 12))) == list(memory)[:12]
+
+
+def test_no_two_of_sixty_four_variants_look_alike() -> None:
+    names = [f"v{i}" for i in range(64)]
+    assert len({(palette.of_series(name, names), symbol_of(name, names)) for name in names}) == 64
 
 
 def test_ratios_and_residuals_are_those_of_the_points(report_records: Records) -> None:

@@ -69,6 +69,12 @@ class Unit:
         return float(f"{value / self.scale:.6g}")
 
 
+def symbol_of(name: str, names: Sequence[str]) -> str:
+    """The mark of the series `name` among `names`; from the ninth on the pairing with the eight colours shifts."""
+    place = list(names).index(name)
+    return SYMBOLS[(place + place // len(SYMBOLS)) % len(SYMBOLS)]
+
+
 def hover(title: object, *lines: tuple[str, object]) -> str:
     """What a mark says when pointed at: a bold title and `label: value` lines."""
     return "<br>".join([f"<b>{words(title)}</b>", *(f"{words(k)}: {words(v)}" for k, v in lines)])

@@ -11,7 +11,7 @@ from pinchpoint.core.records import Law, Point, Study
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.render import palette
 from pinchpoint.render.axes import exact
-from pinchpoint.render.chart import SYMBOLS, Trace, hover, marks
+from pinchpoint.render.chart import Trace, hover, marks, symbol_of
 from pinchpoint.render.read import number, share
 
 
@@ -67,7 +67,7 @@ def series_of(study: Study) -> list[Series]:
     for variant in variants:
         for mode in modes:
             points = sorted((p for p in study.points if (p.variant, p.mode) == (variant, mode)), key=lambda p: p.size)
-            symbol = SYMBOLS[variants.index(variant) % len(SYMBOLS)]
+            symbol = symbol_of(variant, variants)
             look = (symbol, "solid") if mode == modes[0] else (f"{symbol}-open", "dash")
             if points:
                 role = palette.of_series(variant, variants)

@@ -9,7 +9,7 @@ from pinchpoint.core.records import Plan
 from pinchpoint.core.units import show_bytes
 from pinchpoint.render import palette
 from pinchpoint.render.axes import exact, log_bytes, log_sizes
-from pinchpoint.render.chart import SYMBOLS, Figure, Trace, hover, layout, level, marks
+from pinchpoint.render.chart import Figure, Trace, hover, layout, level, marks, symbol_of
 from pinchpoint.render.entry import Entry, Headline
 from pinchpoint.render.parts import Column, Html, Tile, Tone, badge, join, keyed, listing, meter, more, numbers, panel, table, tag
 from pinchpoint.render.read import count, number, share, shortlist, word
@@ -113,7 +113,7 @@ def _runs_of(name: str, runs: list[dict[str, Any]], along: str, names: list[str]
     mine = sorted((run for run in runs if word(run, "variant") == name), key=lambda run: number(run, along) or 0)
     if not mine:
         return None
-    symbol = SYMBOLS[names.index(name) % len(SYMBOLS)]
+    symbol = symbol_of(name, names)
     trace = marks(
         name or "runs",
         [number(run, along) for run in mine],

@@ -60,7 +60,7 @@ def _blocks(record: Study, series: list[Series]) -> list[Html | Figure]:
 
 def _gate(record: Study) -> Html:
     if record.passed:
-        return banner("good", f"✓ The axis gate passed: every size was processed as asked, and the peak grows as claimed.")
+        return banner("good", "✓ The axis gate passed: every size was processed as asked, and the peak grows as claimed.")
     return banner("bad", "✗ The axis gate failed: do not read a law out of this study.", record.gate)
 
 
