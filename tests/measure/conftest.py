@@ -65,6 +65,8 @@ class Workers:
         self.asked: list[Request] = []
 
     def __call__(self, request: Request, *, timeout_s: float) -> dict[str, Any]:
+        if request.what == "check":
+            return {"status": "ok", "machine": {"gpu": "stand-in", "versions": {}}}
         self.asked.append(request)
         if (request.what, request.size) in self.trouble:
             return self.trouble[request.what, request.size]

@@ -46,7 +46,9 @@ def request_of(tmp_path, monkeypatch):
 
     def make(size: int, what: str = "peak", **options) -> Request:
         target = asdict(discover.find(f"{path}:step_of"))
-        return Request(what=what, target=target, size=size, mode=None, variant=None, device="cpu", seed=0, **options)
+        return Request(
+            what=what, target=target, framework="torch", size=size, mode=None, variant=None, device="cpu", seed=0, **options
+        )
 
     yield make
     sys.modules.pop("grower", None)

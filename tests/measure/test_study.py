@@ -23,12 +23,6 @@ def line(made, variant, mode="train"):
 
 
 @pytest.fixture
-def has_cuda(monkeypatch):
-    """As on a machine with a GPU, for studies whose runs are stand-ins."""
-    monkeypatch.setattr("pinchpoint.measure.ask.resolve_device", lambda device, used: device)
-
-
-@pytest.fixture
 def no_figures(monkeypatch):
     """Figures take seconds and have tests of their own."""
     monkeypatch.setattr("pinchpoint.measure.outputs.gallery.draw_all", lambda study: {})
@@ -149,7 +143,6 @@ def test_a_plain_factory_has_the_mode_its_step_has(forecasts, tmp_path):
     assert made.passed
 
 
-@pytest.mark.usefixtures("has_cuda")
 def test_running_out_of_memory_is_recorded_and_its_boundary_found_within_one_percent(forecasts, workers):
     limit = 8 * GIB
     run = workers(limit_bytes=limit)
@@ -166,7 +159,6 @@ def test_running_out_of_memory_is_recorded_and_its_boundary_found_within_one_per
     assert [law.points for law in made.laws] == [6]  # the law is of the ladder, not of the search
 
 
-@pytest.mark.usefixtures("has_cuda")
 def test_measured_points_carry_theory_times_and_all_three_peaks(forecasts, workers):
     run = workers()
     made = study("field", sizes="5k:1M:4", on="cuda", forecaster=forecasts(), runner=run, repeats=7)
@@ -179,7 +171,6 @@ def test_measured_points_carry_theory_times_and_all_three_peaks(forecasts, worke
     assert {(r.what, r.repeats) for r in run.asked} == {("peak", 7), ("time", 7)}
 
 
-@pytest.mark.usefixtures("has_cuda")
 def test_a_card_caps_cuda_to_what_it_leaves_beside_the_context(forecasts, workers):
     run = workers()
     study("field", sizes="5k:1M:4", modes="train", on="card:24GiB", forecaster=forecasts(), runner=run)

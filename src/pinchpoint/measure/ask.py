@@ -1,7 +1,8 @@
 """What a study was asked for, checked before anything runs.
 
 All that can be known to be wrong is refused here: the target, sizes, modes, variants, the place to
-run, the cards, the folder. What is left to fail is the target's own code.
+run, the cards, the folder. Whether there is a GPU is asked of a fresh interpreter (`Session.check`):
+opening it here would take memory of the very card to be measured.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core import discover
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.units import parse_ladder, parse_size
@@ -32,6 +32,7 @@ class Ask:
     """A study's checked input. `modes` is (None,) for a plain factory: its step does what it does."""
 
     target: discover.Target
+    framework: str
     axis: str
     sizes: tuple[int, ...]
     modes: tuple[str | None, ...]
@@ -76,10 +77,9 @@ def check(
         )
     loaded = discover.load(found)
     plain = not isinstance(loaded, Workload)
-    if place == "cuda":
-        resolve_device("cuda", backend(framework_of(loaded)))
     return Ask(
         target=found,
+        framework=framework_of(loaded),
         axis="size" if plain else loaded.axis,
         sizes=ladder,
         modes=_modes(None if plain else loaded, modes),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from pinchpoint.core.errors import BadInput, CannotFake, Missing, PinchpointError, TimedOut
 from pinchpoint.core.law import LEAST, fit
@@ -18,7 +18,7 @@ from pinchpoint.core.units import show_size
 from pinchpoint.measure.ask import Ask
 from pinchpoint.measure.boundary import close_in
 from pinchpoint.measure.forecasts import Forecasts
-from pinchpoint.measure.points import Runner, measure_point
+from pinchpoint.measure.points import Runner, measure_point, run_worker
 from pinchpoint.measure.worker import Request
 
 MODULES = 40  # the largest modules kept with a point
@@ -44,6 +44,15 @@ class Session:
     first_error: PinchpointError | None = None
     _limits: dict[tuple[str, str], int] = field(default_factory=dict)
     _no_theory: set[tuple[str, str | None]] = field(default_factory=set)
+
+    def check(self) -> None:
+        """Raise if the device is not there, before anything runs on it."""
+        if self.ask.device == "cuda":
+            variant, mode, size = self.ask.jobs()[0]
+            found = (self.run or run_worker)(self._request("check", variant, mode, size), timeout_s=self.ask.timeout_s)
+            if found["status"] != "ok":
+                raise Missing(f"the GPU cannot be opened: {found['reason']}", mend="check nvidia-smi, or use --on fake")
+            self.machine = found.get("machine")
 
     def go(self) -> None:
         """Every point, then the boundary of every line that ran out of memory."""
@@ -93,11 +102,7 @@ class Session:
 
     def _measure(self, variant: str, mode: str | None, size: int, *, timed: bool = True) -> Point:
         theory = self._theory(variant, mode, size)
-        request = Request(
-            what="peak", target=dataclasses.asdict(self.ask.target), size=size, mode=mode,
-            variant=None if self.ask.plain else variant, device=self.ask.device, seed=self.ask.seed,
-            warmup=self.ask.warmup, repeats=self.ask.repeats, cap_bytes=self.ask.cap_bytes,
-        )  # fmt: skip
+        request = self._request("peak", variant, mode, size)
         label = theory.mode if theory else mode or self._mode_of(variant)
         found = measure_point(request, label=variant, mode=label, timeout_s=self.ask.timeout_s, timed=timed, run=self.run)
         self.machine = self.machine or found.machine
@@ -115,6 +120,13 @@ class Session:
             breakdown=parts,
             modules=_largest(theory),
         )
+
+    def _request(self, what: Literal["check", "peak", "time"], variant: str, mode: str | None, size: int) -> Request:
+        return Request(
+            what=what, target=dataclasses.asdict(self.ask.target), framework=self.ask.framework, size=size, mode=mode,
+            variant=None if self.ask.plain else variant, device=self.ask.device, seed=self.ask.seed,
+            warmup=self.ask.warmup, repeats=self.ask.repeats, cap_bytes=self.ask.cap_bytes,
+        )  # fmt: skip
 
     def _theory(self, variant: str, mode: str | None, size: int) -> Forecast | None:
         """The fake run beside a measured point; where one cannot be made, the study goes on without."""

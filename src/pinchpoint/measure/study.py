@@ -62,6 +62,7 @@ def study(
             session.progress = progress
         if ask.output is not None:
             session.keep = lambda: _keep(ask, session, spent + clock() - start)
+        session.check()
         session.go()
     if not any(p.status in ("ok", "oom") for p in session.points):
         raise session.first_error or nothing_ran(ask.target.text, session.points)

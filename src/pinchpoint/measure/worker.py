@@ -1,6 +1,7 @@
 """One measured point in a fresh interpreter: `python -m pinchpoint.measure.worker request.json result.json`.
 
 A request is for the time or for the peak, never both: what accounts for memory slows the clock.
+`check` only asks whether the device is there, so that the parent need not open it.
 The result says ok, oom or failed with its reason; nothing is printed. Errors that make every
 point pointless (no such device, a cap beyond the card) come back as errors for the parent to raise.
 """
@@ -33,8 +34,9 @@ HOST_SHARE = 0.9  # of the memory left on the host: beyond it the kernel would e
 class Request:
     """What one worker is asked for. `cap_bytes`: what CUDA may reserve, or None for all there is."""
 
-    what: Literal["peak", "time"]
+    what: Literal["check", "peak", "time"]
     target: dict[str, str]  # discover.Target
+    framework: str
     size: int
     mode: str | None  # None: a plain factory, whose step does what it does
     variant: str | None
@@ -55,12 +57,14 @@ def answer(request: Request) -> dict[str, Any]:
     target = discover.Target(**request.target)  # pyright: ignore[reportArgumentType]
     try:
         limit = _guard_host() if request.device == "cpu" else None
-        loaded = discover.load(target)
-        used = backend(framework_of(loaded))
-        device = resolve_device(request.device, used)
+        used = backend(request.framework)
         if request.cap_bytes is not None:
-            used.cap(request.cap_bytes)
+            used.cap(request.cap_bytes)  # before the device is opened: JAX takes its memory then
             limit = request.cap_bytes
+        device = resolve_device(request.device, used)
+        if request.what == "check":
+            return {"status": "ok", "machine": describe()}
+        loaded = discover.load(target)
         used.seed(request.seed)
     except PinchpointError as error:
         return to_dict(error)
@@ -100,6 +104,10 @@ def _peak(request: Request, loaded: Any, used: Backend, device: str) -> dict[str
         for _ in range(STEPS):
             used.wait(device, step())
 
+    if device == "cpu" and request.framework == "jax":
+        # JAX traces what it accounts for as one program: a single step, of a case already built.
+        step, count = build(loaded, request, device)
+        return {"peak_allocated_bytes": used.account(step), "processed": count}
     if device == "cpu":
         return {"peak_allocated_bytes": used.account(run), "processed": processed[0]}
     used.reset_peak(device)
