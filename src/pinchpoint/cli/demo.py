@@ -91,7 +91,7 @@ def _records(
     yield f"{name}: how the peak grows", result, folder / "study.json"
 
     verdict = verify(
-        name, variant=last, size=show.verify_size, device=device, seed=seed, repeats=10, limit_s=8.0,
+        name, variant=last, size=show.verify_size, device=device, seed=seed, repeats=10, limit_s=5.0,
         progress=lambda text: tell(f"{name}: verify {last}, {text}"),
     )  # fmt: skip
     path = verdict.save(output / f"{name}-verdict.json")
