@@ -55,6 +55,13 @@ def test_a_flat_variant_may_grow_up_to_its_chunk():
     assert judged(points(lambda size: 5e6 + 1_000 * min(size, 8_000), variant="chunked"), flat={"chunked"})[0] == ()
 
 
+def test_a_ladder_too_short_for_a_break_is_judged_by_its_last_two_sizes():
+    made = points(lambda size: 5e6 + 1_000 * min(size, 8_000), variant="chunked")[2:6]
+    assert judged(made, flat={"chunked"})[0] == ()
+    made = points(lambda size: 5e6 + 1_000 * min(size, 32_000), variant="chunked")[2:6]
+    assert "at 16k" in judged(made, flat={"chunked"})[0][0]
+
+
 def test_a_variant_declared_flat_that_grows_fails():
     (reason,), notes = judged(points(lambda size: 5e6 + 16 * size, variant="chunked"), flat={"chunked"})
     assert "declared flat, but grows by 16 B/point" in reason

@@ -97,9 +97,7 @@ def fit(sizes: Numbers, peaks: Numbers, *, seed: int = 0) -> Fit:
     return Fit(tuple(float(size) for size in x), curve, tuple(_refit(x, y, rows, len(curve.breaks), also=curve.breaks)))
 
 
-def law(
-    sizes: Numbers, peaks: Numbers, *, mode: str, variant: str, seed: int = 0, fitted: Fit | None = None
-) -> Law:
+def law(sizes: Numbers, peaks: Numbers, *, mode: str, variant: str, seed: int = 0, fitted: Fit | None = None) -> Law:
     """The `Law` record of one mode and variant. `fitted`: the fit of the same data, if there is one."""
     x, y = _arrays(sizes, peaks)
     fitted = fitted or fit(x, y, seed=seed)

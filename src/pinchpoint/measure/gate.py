@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from pinchpoint.core.law import LEAST, value
+from pinchpoint.core.law import LEAST
 from pinchpoint.core.records import Law, Point
-from pinchpoint.core.units import show_size
+from pinchpoint.core.units import show_bytes, show_size
 
 MATERIAL = 0.01  # growth of a flat variant below 1 % of its peak is not held against it
 
@@ -19,11 +19,8 @@ MATERIAL = 0.01  # growth of a flat variant below 1 % of its peak is not held ag
 def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Collection[str]) -> tuple[str, ...]:
     """Why the study fails, one line each; empty when it passes."""
     reasons: list[str] = []
-    groups: dict[tuple[str, str], list[Point]] = {}
-    for point in points:
-        groups.setdefault((point.variant, point.mode), []).append(point)
     known = {(law.variant, law.mode): law for law in laws}
-    for (variant, mode), members in groups.items():
+    for (variant, mode), members in _lines(points).items():
         name = f"{variant} {mode}"
         ran = [p for p in members if p.status == "ok"]
         reasons += _axis(name, ran)
@@ -31,7 +28,7 @@ def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Collection[str]
         if law is None:
             reasons.append(f"{name}: {len(ran)} of {len(members)} sizes ran; growth needs at least {LEAST}")
         elif variant in flat:
-            reasons += _flat(name, law)
+            reasons += _flat(name, law, ran)
         elif law.slope_low <= 0:
             reasons.append(
                 f"{name}: memory does not grow with the size: {_slope(law)}"
@@ -42,14 +39,22 @@ def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Collection[str]
 
 def notes(points: Sequence[Point], laws: Sequence[Law], *, flat: Collection[str]) -> tuple[str, ...]:
     """What the gate could not see, or found to be as a flat variant claims."""
+    lines = _lines(points)
     said = [
-        f"{law.variant} {law.mode} is flat, as declared: {_slope(law)}"
+        f"{law.variant} {law.mode} is flat, as declared: {_last_step(lines[law.variant, law.mode])}"
         for law in laws
-        if law.variant in flat and not _flat("", law)
+        if law.variant in flat and not _flat("", law, lines[law.variant, law.mode])
     ]
     if any(p.status == "ok" and p.processed is None for p in points):
         said.append("the points really processed were not observed; the axis is judged by the slope alone")
     return tuple(said)
+
+
+def _lines(points: Sequence[Point]) -> dict[tuple[str, str], list[Point]]:
+    found: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        found.setdefault((point.variant, point.mode), []).append(point)
+    return found
 
 
 def _axis(name: str, ran: Sequence[Point]) -> list[str]:
@@ -63,16 +68,28 @@ def _axis(name: str, ran: Sequence[Point]) -> list[str]:
     ]
 
 
-def _flat(name: str, law: Law) -> list[str]:
-    """A flat variant grows when zero is below the interval and the growth is worth speaking of."""
-    last = law.segments[-1]
-    growth = law.slope_bytes_per_point * (last["to"] - last["from"])
-    if law.slope_low <= 0 or growth <= MATERIAL * value(law, last["to"]):
+def _flat(name: str, law: Law, ran: Sequence[Point]) -> list[str]:
+    """A flat variant may grow up to its chunk; it must have stopped by the largest sizes.
+
+    The last two sizes are asked beside the law: a short ladder has no room for the break at the chunk.
+    """
+    (_, before), (_, last) = _last_two(ran)
+    if law.slope_low <= 0 or last - before <= MATERIAL * last:
         return []
     return [
-        f"{name}: declared flat, but grows by {_slope(law)} beyond {show_size(round(last['from']))};"
+        f"{name}: declared flat, but grows by {_slope(law)} ({_last_step(ran)});"
         " up to a chunk it may, so study larger sizes before blaming it"
     ]
+
+
+def _last_two(ran: Sequence[Point]) -> tuple[tuple[int, int], tuple[int, int]]:
+    known = [(p.size, p.peak_allocated_bytes or p.theory_bytes or 0) for p in ran if p.status == "ok"]
+    return known[-2], known[-1]
+
+
+def _last_step(ran: Sequence[Point]) -> str:
+    (small, before), (large, last) = _last_two(ran)
+    return f"{show_bytes(before)} at {show_size(small)}, {show_bytes(last)} at {show_size(large)}"
 
 
 def _slope(law: Law) -> str:

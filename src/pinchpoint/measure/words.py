@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 from pinchpoint.core.records import Law, Study
 from pinchpoint.core.units import show_bytes, show_seconds, show_size
@@ -117,7 +118,7 @@ def _cards(study: Study) -> str:
     return _section("Cards", f"{_table(header, rows)}\n\n{words}" if rows else "")
 
 
-def _size(row: dict | None) -> str:
+def _size(row: dict[str, Any] | None) -> str:
     if row is None or row["size"] is None:
         return "-"
     if row["size"] == 0:
