@@ -283,5 +283,5 @@ def _parabola(at: int, losses: Floats) -> float:
 def _arrays(sizes: Numbers, peaks: Numbers) -> tuple[Floats, Floats]:
     x, y = np.asarray(sizes, dtype=float), np.asarray(peaks, dtype=float)
     assert len(x) == len(y), f"{len(x)} sizes, {len(y)} peaks"
-    assert np.all(np.diff(x) > 0) and np.all(y > 0), "sizes ascend and peaks are positive"  # noqa: PT018
+    assert np.all(np.diff(x) > 0) and np.all(y > 0), "sizes ascend and peaks are positive"
     return x, y
