@@ -1,1 +1,1 @@
-""""""
+"""The seams to the frameworks, imported late."""

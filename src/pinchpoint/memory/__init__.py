@@ -1,1 +1,1 @@
-""""""
+"""Predicting peaks: fake runs replayed through a model of the allocator."""

@@ -40,14 +40,17 @@ class Forecaster:
         self._log: Any = None
 
     def __enter__(self) -> Self:
-        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115  closed in __exit__
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        self._start()
+        return self
+
+    def _start(self) -> None:
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "PYTHONDONTWRITEBYTECODE": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pinchpoint.memory.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
             text=True, env=environment, start_new_session=True,
         )  # fmt: skip
         self._ask({"target": asdict(self.target), "card": self.card.name})
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._kill()
@@ -63,6 +66,8 @@ class Forecaster:
             "size": size, "mode": mode, "variant": variant, "chunk": chunk, "steps": steps, "half": half, "args": list(args),
             "seed": self.seed, "timeout_s": self.timeout_s,
         }  # fmt: skip
+        if self._process is None:  # killed at its time limit by an earlier request
+            self._start()
         return Forecast.from_dict(self._ask(request))
 
     def output(self) -> str:

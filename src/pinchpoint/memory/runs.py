@@ -22,7 +22,7 @@ from pinchpoint.core.workload import Workload
 from pinchpoint.memory import assemble
 from pinchpoint.memory.cards import Card, card
 
-_CALIBRATE_AT = (256, 2048)  # points: small enough to run for real in a moment
+_CALIBRATE_AT = (2048, 16384)  # points: small enough to run for real in a moment
 Fork = Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]
 
 
@@ -59,7 +59,8 @@ def _pretend(asked: Card, stack: contextlib.ExitStack) -> Any:
         raise Missing("torch is not installed", mend="pip install 'pinchpoint[torch]' (the CPU build is enough)") from error
     device = runner.Device(
         title=asked.title, memory_bytes=asked.memory_bytes, capability=asked.capability,
-        cublas_workspace_bytes=asked.cublas_workspace_bytes, processors=asked.processors,
+        cublas_workspace_bytes=asked.cublas_workspace_bytes,
+        cublaslt_workspace_bytes=asked.cublaslt_workspace_bytes, processors=asked.processors,
     )  # fmt: skip
     return stack.enter_context(runner.pretending(device, dynamic=runner.Dynamic(), progress=runner.Progress()))
 

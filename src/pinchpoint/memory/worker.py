@@ -46,13 +46,14 @@ def _answer(stream: Any, message: dict[str, Any]) -> None:
 
 def in_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """Run `work` in a child and return its answer; a crash of the child becomes an error."""
+    # Opened before the child runs: a sandboxed script's process may open nothing for writing.
     handle, path = tempfile.mkstemp(prefix="pinchpoint-answer-")
-    os.close(handle)
     sys.stdout.flush()
     sys.stderr.flush()
     child = os.fork()
     if child == 0:
-        _child(work, path)
+        _child(work, handle)
+    os.close(handle)
     _, status = os.waitpid(child, 0)
     text = Path(path).read_text(encoding="utf-8")
     os.unlink(path)
@@ -68,7 +69,7 @@ def in_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     return errors.to_dict(TargetFailed(f"the target's process {how}", mend=mend))
 
 
-def _child(work: Callable[[], dict[str, Any]], path: str) -> None:
+def _child(work: Callable[[], dict[str, Any]], handle: int) -> None:
     answer: dict[str, Any]
     try:
         answer = work()
@@ -80,7 +81,7 @@ def _child(work: Callable[[], dict[str, Any]], path: str) -> None:
         traceback.print_exc()
         answer = errors.to_dict(discover.failed("the target", error, "predicting"))
     # No interpreter shutdown: a target's exit handlers and threads belong to a run that never was.
-    with open(path, "w", encoding="utf-8") as file:
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(json.dumps(answer))
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,1 +1,1 @@
-""""""
+"""torch without its device: fake runs, and real ones."""

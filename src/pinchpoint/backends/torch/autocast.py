@@ -6,6 +6,7 @@ is which operations CUDA raises to fp32; those are added here at the CPU's autoc
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -37,6 +38,10 @@ _FLOAT_RESULT = (
 )
 
 
+# CPU autocast widens these to the widest input; on CUDA their kernels take mixed types as they are.
+_LEFT_ALONE = ("cat", "stack", "index_copy")
+
+
 def install(patches: Patches) -> torch.library.Library:
     """Returns the library object, which must outlive the run."""
     _contexts(patches)
@@ -45,6 +50,10 @@ def install(patches: Patches) -> torch.library.Library:
         _register(library, name, _raise)
     for name in _FLOAT_RESULT:
         _register(library, name, _float_result)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that a kernel is replaced, which is the intent
+        for name in _LEFT_ALONE:
+            library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU")
     return library
 
 
@@ -65,9 +74,11 @@ def _raise(op: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _float_result(op: Any, args: Any, kwargs: Any) -> Any:
+    """A result type that was asked for is kept: cross_entropy asks for its input's own."""
     source = args[0]
-    if isinstance(source, torch.Tensor) and source.dtype in _HALF and kwargs.get("dtype") is None:
-        at = [argument.name for argument in op._schema.arguments].index("dtype")
+    at = [argument.name for argument in op._schema.arguments].index("dtype")
+    given = args[at] if at < len(args) else kwargs.get("dtype")
+    if isinstance(source, torch.Tensor) and source.dtype in _HALF and given is None:
         if at < len(args):
             args = (*args[:at], torch.float32, *args[at + 1 :])
         else:

@@ -12,10 +12,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim.optimizer import _foreach_supported_types
 from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+from torch.utils._python_dispatch import _disable_current_modes as without_modes
+from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 
 __all__ = [
-    "DispatchMode", "FakeTensor", "FakeTensorMode", "accept_fake_in_foreach", "autograd_node", "fake_mode", "next_sequence",
-    "node_name", "node_sequence", "op_device", "storage_key",
+    "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach", "autograd_node", "fake_mode", "next_sequence",
+    "node_name", "node_sequence", "op_device", "storage_key", "without_modes",
 ]  # fmt: skip
 
 op_device = torch.ops.prim.device.default

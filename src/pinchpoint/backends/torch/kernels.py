@@ -16,6 +16,7 @@ import torch
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.backends.torch.reduction import staging_bytes
 from pinchpoint.core.events import Phase
+from pinchpoint.core.units import MIB
 
 _aten = torch.ops.aten
 Sizes = list[int]
@@ -31,24 +32,34 @@ class KernelModel:
     """Card-dependent sizes, and which workspaces this run has already taken."""
 
     cublas_workspace_bytes: int
+    cublaslt_workspace_bytes: int
     processors: int
     capability: tuple[int, int]
-    _taken: set[str] = field(default_factory=set)
+    _taken: set[tuple[str, str]] = field(default_factory=set)
 
     def workspace(self, name: str, *, ledger: Ledger, phase: Phase, site: Site) -> None:
-        """cuBLAS keeps one workspace per handle; forward and backward threads have their own."""
-        thread = "backward" if phase == "backward" else "forward"
-        if name in MATRIX_OPS and thread not in self._taken:
-            self._taken.add(thread)
-            ledger.add_lasting(self.cublas_workspace_bytes, phase=phase, site=site, op="cublas", role="workspace")
+        """cuBLAS keeps one workspace per handle; forward and backward threads have their own.
 
-    def temporaries(self, func: Any, args: Any, kwargs: Any, out: Any) -> tuple[Sizes, bool]:
-        """(bytes held while the kernel runs, whether a library chose them at run time)."""
+        A product with a bias goes through cuBLASLt, which has another.
+        """
+        if name not in MATRIX_OPS:
+            return
+        thread = "backward" if phase == "backward" else "forward"
+        fused_bias = name in ("aten::addmm", "aten::_addmm_activation")
+        for library, size in (("cublas", self.cublas_workspace_bytes), ("cublaslt", self.cublaslt_workspace_bytes)):
+            if (library == "cublas" or fused_bias) and (library, thread) not in self._taken:
+                self._taken.add((library, thread))
+                ledger.add_lasting(size, phase=phase, site=site, op=library, role="workspace")
+
+    def temporaries(self, func: Any, args: Any, kwargs: Any, out: Any) -> tuple[list[Sizes], bool]:
+        """(rounds of bytes held together while the kernel runs, whether a library chose them at run time)."""
         name = func.name().split(".")[0]
+        if name in ("aten::convolution", "aten::convolution_backward"):
+            return _convolution(self, name, args, out), True
+        if name == "aten::_scaled_dot_product_efficient_attention_backward":
+            return _efficient_attention_backward(args), False
         family = _FAMILIES.get(name)
-        if family is None:
-            return [], False
-        return [size for size in family(self, func, args, kwargs, out) if size > 0], family is _convolution
+        return ([] if family is None else [family(self, func, args, kwargs, out)]), False
 
 
 def kept_bytes(name: str, args: Any, kwargs: Any) -> int | None:
@@ -154,6 +165,8 @@ def _index_put(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) 
 def _embedding_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     """Rows are summed in segments of ten after a sort; torch allocates for the most there can be."""
     count, width = args[1].numel(), args[0].shape[-1]
+    if count <= 3072:
+        return []
     segments = min(count, args[2])
     partial = segments + -(-count // 10)
     return [8 * count] * 3 + [8 * segments] * 2 + [8 * partial, 4 * width * partial]
@@ -185,36 +198,48 @@ def _cumulative(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any)
 # -- libraries -------------------------------------------------------------------------------
 
 
-def _convolution(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    """cuDNN's kernels want channels last; other layouts are copied in and out of a workspace."""
-    backward = func.name().startswith("aten::convolution_backward")
-    if backward:
-        gradient, source, weight = args[0], args[1], args[2]
-        groups = args[9]
-    else:
-        gradient, source, weight, groups = out, args[0], args[1], args[8]
-    if groups > 1 and groups == source.shape[1]:
-        return []  # depthwise: torch's own kernels
-    one_by_one = weight.numel() == weight.shape[0] * weight.shape[1]
-    if backward:
+def _convolution(model: KernelModel, name: str, args: Any, out: Any) -> list[Sizes]:
+    """cuDNN's kernels want channels last; other layouts are copied in and out of a workspace.
+
+    Which kernel runs, and so how much it takes, is the library's choice: these are the usual sizes.
+    """
+    if name == "aten::convolution":
+        source, weight, groups = args[0], args[1], args[8]
+        return [] if _is_direct(source, weight, groups) else [[*_copies(source), _transposed(source, out, weight)]]
+    gradient, source, weight, groups = args[0], args[1], args[2], args[9]
+    rounds: list[Sizes] = []
+    copies = [*_copies(gradient), *_copies(source)]
+    if not _is_direct(source, weight, groups):
+        rounds.append([*copies, _transposed(source, gradient, weight)])
+    if not (groups > 1 and groups == source.shape[1]):
         # The weight gradient is summed in several parts; how many is the library's choice.
         single = 4 * weight.numel()
-        extra = min(15 * single, max(4 * single, 9 * 2**19))
-    else:
-        extra = 16
-    if _is_channels_last(source):
-        sizes = [extra]
-    elif source.shape[1] < 4 and source.element_size() == 4 and max(weight.shape[2:]) <= 3:
-        sizes = []
-    elif one_by_one:
-        sizes = [extra] if backward else []
-    else:
-        sizes = [_bytes(source) + _bytes(gradient) + _bytes(weight) + extra]
-    if backward and args[3] is not None and _is_channels_last(source):
-        # The bias gradient is a plain reduction after the library's kernels, so the larger counts.
-        bias = reduce_sizes(model, gradient, gradient.shape[1], 4, tuple(d for d in range(gradient.dim()) if d != 1))
-        return max(sizes, bias, key=sum)
-    return sizes
+        parts = max(2 * MIB, min(15 * single, max(4 * single, 9 * MIB // 2)))
+        both = 0 if _is_channels_last(source) or _is_one_by_one(weight) else _bytes(source) + _bytes(gradient)
+        rounds.append([*copies, both + parts])
+    if args[3] is not None and _is_channels_last(source):
+        rounds.append(reduce_sizes(model, gradient, gradient.shape[1], 4, tuple(d for d in range(gradient.dim()) if d != 1)))
+    return rounds
+
+
+def _is_direct(source: torch.Tensor, weight: torch.Tensor, groups: int) -> bool:
+    """Kernels that read and write the tensors as they lie."""
+    if (groups > 1 and groups == source.shape[1]) or _is_one_by_one(weight):
+        return True
+    return source.shape[1] < 4 and source.element_size() == 4 and max(weight.shape[2:]) <= 3
+
+
+def _is_one_by_one(weight: torch.Tensor) -> bool:
+    return weight.numel() == weight.shape[0] * weight.shape[1]
+
+
+def _transposed(source: torch.Tensor, other: torch.Tensor, weight: torch.Tensor) -> int:
+    return 131 if _is_channels_last(source) else _bytes(source) + _bytes(other) + _bytes(weight) + 147
+
+
+def _copies(tensor: torch.Tensor) -> Sizes:
+    """cuDNN takes dense tensors only; a slice is copied first."""
+    return [] if tensor.is_contiguous() or _is_channels_last(tensor) else [_bytes(tensor)]
 
 
 def _is_channels_last(tensor: torch.Tensor) -> bool:
@@ -223,7 +248,7 @@ def _is_channels_last(tensor: torch.Tensor) -> bool:
     return tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d) and not tensor.is_contiguous()
 
 
-def _efficient_attention_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+def _efficient_attention_backward(args: Any) -> list[Sizes]:
     """Row sums of grad * out in fp32, then the query gradient accumulated in padded fp32 tiles."""
     query = args[1]
     batch_heads, rows, width = query.shape[0] * query.shape[1], query.shape[2], query.shape[3]
@@ -232,8 +257,7 @@ def _efficient_attention_backward(model: KernelModel, func: Any, args: Any, kwar
     tiles = batch_heads * (-(-rows // 64) * 64 * padded * 4 + -(-rows // 64) * 16)
     gradient = args[0]
     copied = 0 if gradient.transpose(1, 2).is_contiguous() else _bytes(gradient)
-    # The fp32 product and the tiles are not alive together.
-    return [copied, delta, max(4 * query.numel() + delta, tiles)]
+    return [[copied, 4 * query.numel(), delta, delta], [copied, delta, tiles]]
 
 
 def _cudnn_attention_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -297,9 +321,6 @@ _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
     "aten::masked_scatter_": _masked_scatter,
     "aten::masked_select": _masked_select,
     "aten::cumsum": _cumulative,
-    "aten::convolution": _convolution,
-    "aten::convolution_backward": _convolution,
-    "aten::_scaled_dot_product_efficient_attention_backward": _efficient_attention_backward,
     "aten::_scaled_dot_product_cudnn_attention_backward": _cudnn_attention_backward,
     "aten::_scaled_dot_product_flash_attention_backward": _flash_attention_backward,
     "aten::native_layer_norm_backward": _layer_norm_backward,

@@ -44,6 +44,7 @@ class Ledger:
         self._library: dict[str, bool] = {}
         self._fold: tuple[int, int, int] | None = None  # (new block, old block, event index)
         self._last_phase: Phase | None = None
+        self._closed = False
 
     # -- storages ---------------------------------------------------------------------------
 
@@ -74,7 +75,7 @@ class Ledger:
         return self._append(BlockInfo(size_bytes, phase, site.file, site.line, site.module, op, "temporaries"))
 
     def end_passing(self, block: int) -> None:
-        self.seen.events.append(block)
+        self._record(block)
 
     def name_role(self, tensor: torch.Tensor | None, role: str, module: str = "") -> None:
         """Say what a storage is for, once that is known (weights, gradients, optimizer), and whose."""
@@ -84,6 +85,10 @@ class Ledger:
         if block is not None and not self.seen.blocks[block].role:
             self.seen.blocks[block].role = role
             self.seen.blocks[block].module = module or self.seen.blocks[block].module
+
+    def close(self) -> None:
+        """The steps asked for are done: what a script does on its way out is not part of them."""
+        self._closed = True
 
     def live_bytes(self) -> int:
         return sum(self.seen.blocks[block].bytes for block in self._block_of.values())
@@ -110,8 +115,12 @@ class Ledger:
             self._last_phase = info.phase
         self.seen.blocks.append(info)
         block = len(self.seen.blocks) - 1
-        self.seen.events.append(block)
+        self._record(block)
         return block
+
+    def _record(self, block: int) -> None:
+        if not self._closed:
+            self.seen.events.append(block)
 
     def _freed(self, key: int) -> None:
         block = self._block_of.pop(key)
@@ -123,7 +132,7 @@ class Ledger:
                 del self.seen.events[at]
                 self._block_of[heir] = old_block
                 return
-        self.seen.events.append(block)
+        self._record(block)
 
     # -- where we are -----------------------------------------------------------------------
 

@@ -22,7 +22,8 @@ from pinchpoint.backends.torch.shadows import Shadows
 from pinchpoint.core.errors import CannotFake, PinchpointError
 from pinchpoint.core.events import UNCERTAIN, Phase
 
-_HOST_LIMIT = 4_000_000  # elements: a larger host tensor is made fake
+_HOST_LIMIT = 50_000_000  # elements: a larger host tensor is made fake ...
+_EMPTY_LIMIT = 1_000_000  # ... and so is a larger empty one: weights about to be drawn, whose values cannot matter
 _SHADOW_LIMIT = 1_000_000  # elements: a larger device tensor carries no real values
 _ALWAYS_REAL = {"aten::randperm"}  # samplers read it element by element
 
@@ -45,6 +46,7 @@ class Observer(compat.DispatchMode):
         self.kernel_model = kernel_model
         self.dynamic = dynamic
         self.fake_mode = compat.fake_mode()
+        self.progress: Any = None  # set by the session: what the loop has done so far
         self.place: str | None = None
         self.inside = 0  # > 0 while torch's own fake machinery runs: devices then read as they are
         self.shadows = Shadows(self._within)
@@ -119,7 +121,8 @@ class Observer(compat.DispatchMode):
         if not has_inputs and func.name().split(".")[0] not in _ALWAYS_REAL:
             with self._within(), self.fake_mode:
                 made = func(*args, **kwargs)
-            if isinstance(made, torch.Tensor) and made.numel() > _HOST_LIMIT:
+            limit = _EMPTY_LIMIT if func.name().startswith("aten::empty") else _HOST_LIMIT
+            if isinstance(made, torch.Tensor) and made.numel() > limit:
                 return made
         return func(*args, **kwargs)
 
@@ -169,7 +172,8 @@ class Observer(compat.DispatchMode):
         else:
             out = self._call(func, args, kwargs, site)
             self._follow(func, args, kwargs, out, limit)
-        book(out, name, kernels.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None)
+        made = out[::-1] if func is _aten.native_dropout.default else out  # the mask is allocated first
+        book(made, name, kernels.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None)
         if ledger.phase == "backward" and type(out) is FakeTensor and not torch.is_grad_enabled() and _in_place_when_unseen(name):
             ledger.may_fold(args[0], out)
         if place == "device":
@@ -188,11 +192,12 @@ class Observer(compat.DispatchMode):
         """What the GPU's kernel takes for itself, while it runs or for good."""
         name = func.name()
         self.kernel_model.workspace(name.split(".")[0], ledger=self.ledger, phase=phase, site=site)
-        sizes, uncertain = self.kernel_model.temporaries(func, args, kwargs, out)
+        rounds, uncertain = self.kernel_model.temporaries(func, args, kwargs, out)
         op = UNCERTAIN if uncertain else name
-        held = [self.ledger.add_passing(size, phase=phase, site=site, op=op) for size in sizes]
-        for block in held:
-            self.ledger.end_passing(block)
+        for sizes in rounds:
+            held = [self.ledger.add_passing(size, phase=phase, site=site, op=op) for size in sizes if size > 0]
+            for block in held:
+                self.ledger.end_passing(block)
 
     def _call(self, func: Any, args: Any, kwargs: Any, site: Site) -> Any:
         self.inside += 1

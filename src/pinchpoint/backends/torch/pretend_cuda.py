@@ -51,6 +51,14 @@ class _Stream:
     def __exit__(self, *_: object) -> None: ...
 
 
+class _Context:
+    """Choosing a device or a stream where there is one of each."""
+
+    def __init__(self, *_: Any) -> None: ...
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
 class _Event:
     """Stands for torch.cuda.Event; no time passes on a device that is not there."""
 
@@ -99,8 +107,10 @@ def install(patches: Patches, observer: Observer, *, memory_bytes: int, capabili
         "utilization": lambda device=None: 0,
         "current_stream": lambda device=None: _Stream(),
         "default_stream": lambda device=None: _Stream(),
-        "stream": lambda stream: contextlib.nullcontext(),
-        "device": lambda device: contextlib.nullcontext(),
+        "stream": _Context,
+        "StreamContext": _Context,
+        "device": _Context,
+        "device_of": _Context,
         "get_rng_state": lambda device="cuda": torch.get_rng_state(),
         "get_rng_state_all": lambda: [torch.get_rng_state()],
         "initial_seed": lambda: 0,
@@ -113,7 +123,7 @@ def install(patches: Patches, observer: Observer, *, memory_bytes: int, capabili
     for name, answer in answers.items():
         patches.set(cuda, name, answer)
     for name in ("CUDAGraph", "graph", "make_graphed_callables"):
-        patches.set(cuda, name, _refuse_graphs)
+        patches.set(cuda, name, _Graph)
     patches.set(torch, "Event", _Event)
     patches.set(torch, "Stream", _Stream)
     if cuda.nvtx is not None:
@@ -154,11 +164,14 @@ def _accelerator(patches: Patches, live: Any, memory_bytes: int) -> None:
             patches.set(module, name, answer)
 
 
-def _refuse_graphs(*_: Any, **__: Any) -> Any:
-    raise CannotFake(
-        "the step captures a CUDA graph, which needs a real device",
-        mend="predict the step without capture; replaying a graph keeps its pool, about the peak of one step",
-    )
+class _Graph:
+    """A class, since libraries name the original in their annotations."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise CannotFake(
+            "the step captures a CUDA graph, which needs a real device",
+            mend="predict the step without capture; replaying a graph keeps its pool, about the peak of one step",
+        )
 
 
 def _generator_type() -> type:

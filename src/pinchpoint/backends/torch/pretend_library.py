@@ -22,17 +22,31 @@ _MOVED = "_pinchpoint_moved"
 
 
 class Progress:
-    """Counts optimizer steps and outermost module calls; `check` may raise to stop the script."""
+    """Counts what a loop does; `check` is called after each and may raise to stop the script."""
 
-    def __init__(self, check: Callable[[Progress], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.steps: dict[int, int] = {}  # per optimizer
         self.calls = 0  # outermost module calls
-        self.check = check or (lambda progress: None)
+        self.quiet_calls = 0  # of those, without gradients
+        self.backwards = 0
+        self.check: Callable[[Progress], None] = lambda progress: None
+        self.half = False  # run every outermost call in bf16 autocast
+
+    def enough(self, wanted: int) -> bool:
+        """`wanted` steps of every optimizer; without one, as many backward passes or inference calls.
+
+        An optimizer that steps rarely is not waited for beyond eight times as many of another.
+        """
+        if self.steps:
+            return min(self.steps.values()) >= wanted or max(self.steps.values()) >= 8 * wanted
+        if self.backwards:
+            return self.backwards > wanted
+        return self.quiet_calls >= wanted or self.calls > wanted
 
 
 @contextlib.contextmanager
 def installed(patches: Patches, ledger: Ledger, progress: Progress) -> Iterator[None]:
-    _autograd(patches, ledger)
+    _autograd(patches, ledger, progress)
     _modules(patches, ledger, progress)
     _loading(patches, ledger)
     _compiling(patches, ledger)
@@ -49,13 +63,15 @@ def _note(ledger: Ledger, text: str) -> None:
 # -- autograd --------------------------------------------------------------------------------
 
 
-def _autograd(patches: Patches, ledger: Ledger) -> None:
+def _autograd(patches: Patches, ledger: Ledger, progress: Progress) -> None:
     original_backward, original_grad = torch.autograd.backward, torch.autograd.grad
 
     def backward(*args: Any, **kwargs: Any) -> None:
         ledger.seen.trained = True
         with ledger.within("backward"):
             original_backward(*args, **kwargs)
+        progress.backwards += 1
+        progress.check(progress)
 
     def grad(*args: Any, **kwargs: Any) -> Any:
         if kwargs.get("create_graph"):
@@ -83,12 +99,15 @@ def _modules(patches: Patches, ledger: Ledger, progress: Progress) -> None:
             _name_tree(self, names, ledger)
         ledger.module_path.append(names.get(id(self), type(self).__name__))
         try:
-            return original_call(self, *args, **kwargs)
+            with torch.autocast("cuda", torch.bfloat16) if root and progress.half else contextlib.nullcontext():
+                result = original_call(self, *args, **kwargs)
         finally:
             ledger.module_path.pop()
-            if root and ledger.phase is None:
-                progress.calls += 1
-                progress.check(progress)
+        if root and ledger.phase is None:
+            progress.calls += 1
+            progress.quiet_calls += not torch.is_grad_enabled()
+            progress.check(progress)
+        return result
 
     patches.set(torch.nn.Module, "__call__", call)
     patches.set(torch.nn.Module, "_apply", _apply)
@@ -143,7 +162,7 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
         original_init(self, *args, **kwargs)
         progress.steps.setdefault(id(self), 0)
 
-    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
         for group in optimizer.param_groups:
             group["params"] = [_latest(p) for p in group["params"]]
             for parameter in group["params"]:
@@ -151,6 +170,8 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
                 ledger.name_role(parameter.grad, "gradients")
         ledger.seen.trained = True
         ledger.phase = "optimizer"
+        args = (args[0], *(_outside_phase(ledger, a) if callable(a) else a for a in args[1:]))
+        return args, {k: _outside_phase(ledger, v) if k == "closure" and v else v for k, v in kwargs.items()}
 
     def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         ledger.phase = None
@@ -171,6 +192,19 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
         supported.remove(FakeTensor)
         for handle in handles:
             handle.remove()
+
+
+def _outside_phase(ledger: Ledger, closure: Callable[[], Any]) -> Callable[[], Any]:
+    """A closure is a whole forward and backward pass that happens to run inside the optimizer's step."""
+
+    def run() -> Any:
+        before, ledger.phase = ledger.phase, None
+        try:
+            return closure()
+        finally:
+            ledger.phase = before
+
+    return run
 
 
 def _latest(parameter: torch.Tensor) -> torch.Tensor:
@@ -194,6 +228,22 @@ def _loading(patches: Patches, ledger: Ledger) -> None:
         original_init(self, *args[:5], **kwargs)  # the sixth positional argument would be num_workers
 
     patches.set(torch.utils.data.DataLoader, "__init__", init)
+    original_next = compat.LoaderIterator.__next__
+
+    def load(self: Any) -> Any:
+        """Data is made on the host, for real: nothing to watch, unless the dataset itself uses the device."""
+        if getattr(self, "_pinchpoint_watched", False):
+            return original_next(self)
+        try:
+            with compat.without_modes():
+                return original_next(self)
+        except (AssertionError, RuntimeError, NotImplementedError) as error:
+            if "CUDA" not in str(error) and "fake" not in str(error).lower():
+                raise
+            self._pinchpoint_watched = True
+            return original_next(self)
+
+    patches.set(compat.LoaderIterator, "__next__", load)
 
 
 def _compiling(patches: Patches, ledger: Ledger) -> None:

@@ -10,7 +10,15 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from pinchpoint.backends.torch import attention, autocast, pretend_cuda, pretend_library, pretend_tensor, recurrent
+from pinchpoint.backends.torch import (
+    attention,
+    autocast,
+    distributed,
+    pretend_cuda,
+    pretend_library,
+    pretend_tensor,
+    recurrent,
+)
 from pinchpoint.backends.torch.dynamic import Dynamic
 from pinchpoint.backends.torch.kernels import KernelModel
 from pinchpoint.backends.torch.ledger import Ledger
@@ -26,6 +34,7 @@ class Device:
     memory_bytes: int
     capability: tuple[int, int]
     cublas_workspace_bytes: int
+    cublaslt_workspace_bytes: int
     processors: int
 
 
@@ -33,8 +42,10 @@ class Device:
 def pretending(device: Device, *, dynamic: Dynamic, progress: pretend_library.Progress | None = None) -> Iterator[Observer]:
     """Everything inside runs as if `device` were cuda:0. Only for a process of its own."""
     ledger = Ledger()
-    model = KernelModel(device.cublas_workspace_bytes, device.processors, device.capability)
+    model = KernelModel(device.cublas_workspace_bytes, device.cublaslt_workspace_bytes, device.processors, device.capability)
+    progress = progress or pretend_library.Progress()
     observer = Observer(ledger, model, dynamic)
+    observer.progress = progress
     with Patches() as patches:
         pretend_cuda.install(
             patches, observer, memory_bytes=device.memory_bytes, capability=device.capability, title=device.title
@@ -44,9 +55,10 @@ def pretending(device: Device, *, dynamic: Dynamic, progress: pretend_library.Pr
         recurrent.install(patches, observer)
         _dropout(patches, observer)
         _fused(patches, observer)
+        distributed.install(patches, ledger)
         library = autocast.install(patches)
         try:
-            with pretend_library.installed(patches, ledger, progress or pretend_library.Progress()), observer:
+            with pretend_library.installed(patches, ledger, progress), observer:
                 yield observer
         finally:
             library._destroy()

@@ -1,0 +1,120 @@
+"""The peak memory of a training step on any card, with no GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from pinchpoint.cli import console
+
+if TYPE_CHECKING:
+    from pinchpoint.core.records import Forecast
+
+
+def command(
+    target: str = typer.Argument(..., metavar="TARGET", help="A workload's name, file.py:NAME, or a script.py."),
+    args: list[str] = typer.Argument(None, metavar="[-- ARGS]", help="The script's own arguments, after --."),
+    size: str = typer.Option(None, "--size", help="Points, such as 512k; a script has its own arguments instead."),
+    mode: str = typer.Option(None, "--mode", help="train or infer; train where the workload has it."),
+    variant: str = typer.Option(None, "--variant", help="Which way to compute it; the baseline without it."),
+    chunk: str = typer.Option(None, "--chunk", help="Points sent through at one time, for a variant that has chunks."),
+    card: str = typer.Option(None, "--card", help="A card's name or its bytes, such as rtx4090 or 24GiB."),
+    steps: int = typer.Option(2, "--steps", help="Steps to take; 2 show the optimizer's state."),
+    measure: bool = typer.Option(False, "--measure", help="Also run it on this machine's GPU and compare."),
+    seed: int = typer.Option(0, "--seed", help="Seed of weights and data."),
+    timeout: float = typer.Option(300.0, "--timeout", help="Seconds the prediction may take."),
+    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Write the record here."),
+    as_json: bool = typer.Option(False, "--json", help="Print the record instead of the summary."),
+) -> None:
+    """Predict the peak memory of a step by source line, without a GPU.
+
+    `predict TARGET --size 512k` fakes a workload or a factory; `predict train.py -- --batch 64` runs an
+    unmodified script on fake tensors until it has stepped twice, harming nothing. With --card the exit
+    code is 1 when it does not fit.
+    """
+    from pinchpoint.core.records import check_output
+    from pinchpoint.core.units import parse_size
+    from pinchpoint.memory.forecast import predict
+
+    if output is not None:
+        check_output(output)
+    with console.progress("predict") as progress:
+        progress(target)
+        forecast = predict(
+            target, size=size, mode=mode, variant=variant, chunk=None if chunk is None else parse_size(chunk), card=card,
+            args=args or (), steps=steps, seed=seed, timeout_s=timeout, measure=measure,
+        )  # fmt: skip
+    if output is not None:
+        forecast.save(output)
+    if as_json:
+        console.show_json(forecast.to_json())
+    else:
+        _show(forecast, asked=card)
+    if card is not None and not forecast.fits[forecast.card]:
+        raise typer.Exit(1)
+
+
+def _show(forecast: Forecast, *, asked: str | None) -> None:
+    from pinchpoint.core.units import show_bytes
+
+    console.show_summary(forecast)
+    console.stdout().print()
+    total = forecast.peak_allocated_bytes
+    parts = [(name, show_bytes(size), f"{size / total:.0%}") for name, size in forecast.breakdown.items() if size]
+    console.show_table(("at the peak", "bytes", "share"), parts, right=("bytes", "share"))
+    if forecast.lines:
+        console.stdout().print()
+        lines = [
+            (f"{_short(line.file)}:{line.line}", show_bytes(line.bytes), line.phase, line.code[:44])
+            for line in forecast.lines[:8]
+        ]
+        console.show_table(("line", "bytes", "phase", ""), lines, right=("bytes",))
+    console.stdout().print()
+    _show_fit(forecast, asked)
+    if forecast.measured:
+        console.stdout().print()
+        _show_measured(forecast)
+    for note in forecast.notes:
+        console.say(f"note: {note}")
+
+
+def _show_fit(forecast: Forecast, asked: str | None) -> None:
+    from pinchpoint.core.units import show_bytes
+
+    margin = f"with {show_bytes(forecast.margin_bytes)} to spare"
+    if asked is not None:
+        fits = forecast.fits[forecast.card]
+        console.show(f"{'fits' if fits else 'does not fit'} {forecast.card} {margin}", style="green" if fits else "red")
+        if forecast.levers:
+            rows = [(lever.name, show_bytes(lever.saves_bytes), lever.how) for lever in forecast.levers]
+            console.show_table(("lever", "saves", "how"), rows, right=("saves",))
+        return
+    smallest = next((name for name, fits in forecast.fits.items() if fits), None)
+    too_small = [name for name, fits in forecast.fits.items() if not fits]
+    console.show(f"smallest card that fits, {margin}: {smallest or 'none known'}")
+    if too_small:
+        console.show(f"does not fit: {', '.join(too_small)}")
+
+
+def _show_measured(forecast: Forecast) -> None:
+    from pinchpoint.core.units import show_bytes
+
+    assert forecast.measured is not None
+    predicted = {
+        "allocated_bytes": forecast.peak_allocated_bytes,
+        "reserved_bytes": forecast.peak_reserved_bytes,
+        "total_bytes": forecast.total_bytes,
+    }
+    rows = []
+    for name, said in predicted.items():
+        measured = forecast.measured.get(name)
+        error = f"{said / measured - 1:+.2%}" if said and measured else "-"
+        rows.append((name.removesuffix("_bytes"), show_bytes(said), show_bytes(measured), error))
+    console.show_table(("peak", "predicted", "measured", "error"), rows, right=("predicted", "measured", "error"))
+
+
+def _short(file: str) -> str:
+    """The end of a long path: the file and its folder say where."""
+    return file if len(file) <= 36 else f".../{'/'.join(file.split('/')[-2:])}"
