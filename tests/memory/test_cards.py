@@ -39,10 +39,14 @@ def test_workspace_sizes_are_torchs_configuration_strings_added_up() -> None:
     assert cublas_workspace((9, 0)) == 4096 * 1024 * 8 == 33_554_432
 
 
-def test_the_h200_context_is_the_measured_one() -> None:
-    assert card("h200").context_bytes == 529 * MIB
-    assert not card("h200").estimated
-    assert card("rtx4090").estimated
+def test_only_the_h200_claims_a_measured_context() -> None:
+    assert [c.name for c in cards().values() if not c.estimated] == ["h200"]
+
+
+@pytest.mark.parametrize("found", cards().values(), ids=lambda c: c.name)
+def test_a_context_grows_with_the_processors_and_never_beyond_the_measured_one_without_them(found: Card) -> None:
+    measured = card("h200")
+    assert (found.context_bytes <= measured.context_bytes) == (found.processors <= measured.processors)
 
 
 @pytest.mark.parametrize("text", ["rtx4090", "RTX4090", "RTX 4090", "rtx_4090"])
@@ -107,6 +111,7 @@ def test_a_card_file_in_the_configuration_folder_is_read(tmp_path: Path, monkeyp
         ('{"x": {"memory": -5}}', "x: memory"),
         ('{"x": {"memory": "1GiB", "memroy": 3}}', "unknown fields: memroy"),
         ('{"x": {"memory": "1GiB", "capability": "8.9"}}', "capability"),
+        ('{"x": {"memory": "1GiB", "processors": 0}}', "processors"),
         ('{"My Card": {"memory": "1GiB"}}', "lower case"),
     ],
 )
