@@ -86,7 +86,8 @@ def load(target: Target) -> Workload | Factory:
     try:
         found = getattr(module, target.name)
     except AttributeError as error:
-        names = [n for n, v in vars(module).items() if callable(v) and not n.startswith("_") and getattr(v, "__module__", "") == module.__name__]
+        own = {name: value for name, value in vars(module).items() if getattr(value, "__module__", "") == module.__name__}
+        names = [name for name, value in own.items() if callable(value) and not name.startswith("_")]
         raise BadInput(
             f"{target.where} has no {target.name!r}", mend=f"it defines: {', '.join(names) or 'nothing callable'}"
         ) from error

@@ -135,7 +135,7 @@ class Forecast(Record):
             ("total", show_bytes(self.total_bytes)),
         ]
         if self.low_bytes is not None:
-            rows.append(("depends on data", f"{show_bytes(self.low_bytes)} to {show_bytes(self.high_bytes)}"))
+            rows.append(("between", f"{show_bytes(self.low_bytes)} to {show_bytes(self.high_bytes)}"))
         return rows
 
 
@@ -289,7 +289,8 @@ class Verdict(Record):
             rows.append(("speed-up", f"{self.speedup:.2f} [{self.speedup_low:.2f}, {self.speedup_high:.2f}]"))
             rows.append(("step", f"{show_seconds(self.baseline_s)} -> {show_seconds(self.variant_s)}"))
         if self.peak_before_bytes is not None:
-            rows.append((f"peak ({self.peaks_are})", f"{show_bytes(self.peak_before_bytes)} -> {show_bytes(self.peak_after_bytes)}"))
+            peaks = f"{show_bytes(self.peak_before_bytes)} -> {show_bytes(self.peak_after_bytes)}"
+            rows.append((f"peak ({self.peaks_are})", peaks))
         return rows
 
 

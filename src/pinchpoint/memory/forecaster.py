@@ -6,6 +6,7 @@ than its limit.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -103,10 +104,8 @@ class Forecaster:
         """The worker and whatever it forked or started."""
         if self._process is None:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self._process.wait()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:

@@ -16,15 +16,9 @@ if TYPE_CHECKING:
 
 
 def predict(prepared: Prepared, request: dict[str, Any]) -> Forecast:
+    observe_made = load_observer()
     try:
-        from pinchpoint.backends.jax.observe import observe
-    except ModuleNotFoundError as error:
-        if error.name != "jax":
-            raise
-        raise Missing("jax is not installed", mend="pip install 'pinchpoint[jax]'") from error
-    step, args, processed = _build(prepared, request)
-    try:
-        found = observe(step, args, card=prepared.card)
+        found, processed = observe_made(lambda: _make(prepared, request), card=prepared.card)
     except PinchpointError:
         raise
     except Exception as error:
@@ -68,23 +62,30 @@ def predict(prepared: Prepared, request: dict[str, Any]) -> Forecast:
     )
 
 
-def _build(prepared: Prepared, request: dict[str, Any]) -> tuple[Any, tuple[Any, ...], int | None]:
-    thing, size, text = prepared.thing, request["size"], prepared.target.text
+def load_observer() -> Any:
+    """JAX's side of the prediction, or an error that says how to install it."""
     try:
-        if isinstance(thing, Workload):
-            case = thing.case(
-                size, device="cuda", mode=request.get("mode") or thing.modes[0], variant=request.get("variant"),
-                seed=request.get("seed", 0), chunk=request.get("chunk"),
-            )  # fmt: skip
-            return case.step, case.args, case.processed
-        made = thing(size, "cuda")
-    except PinchpointError:
-        raise
-    except Exception as error:
-        raise failed(text, error, f"building {size:,} points of") from error
-    step, args = made if isinstance(made, tuple) and len(made) == 2 else (made, ())
+        from pinchpoint.backends.jax.observe import observe_made
+    except ModuleNotFoundError as error:
+        if error.name != "jax":
+            raise
+        raise Missing("jax is not installed", mend="pip install 'pinchpoint[jax]'") from error
+    return observe_made
+
+
+def _make(prepared: Prepared, request: dict[str, Any]) -> Any:
+    """The workload's case, or what the factory returns: a step, or (jitted function, arguments)."""
+    thing, size = prepared.thing, request["size"]
+    if isinstance(thing, Workload):
+        return thing.case(
+            size, device="cuda", mode=request.get("mode") or thing.modes[0], variant=request.get("variant"),
+            seed=request.get("seed", 0), chunk=request.get("chunk"),
+        )  # fmt: skip
+    made = thing(size, "cuda")
+    step = made[0] if isinstance(made, tuple) and len(made) == 2 else made
     if not callable(step):
+        text = prepared.target.text
         raise BadInput(
             f"{text} returned {type(step).__name__}, not a step", mend="return a step, or (jitted function, arguments)"
         )
-    return step, tuple(args), None
+    return made

@@ -98,7 +98,7 @@ def _thin(steps: list[tuple[int, int]], seen: Observation, peak_event: int) -> t
 def breakdown(seen: Observation, found: Replay) -> dict[str, int]:
     """Bytes at the peak by what they are for; sums to the allocated peak."""
     ends = _ends(seen)
-    parts = dict.fromkeys(BREAKDOWN, 0)
+    parts: dict[str, int] = dict.fromkeys(BREAKDOWN, 0)  # pyright: ignore[reportAssignmentType]
     for number, size in found.alive.items():
         parts[part_of(seen.blocks[number], ends.get(number))] += size
     return parts

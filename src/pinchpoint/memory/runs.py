@@ -16,10 +16,10 @@ from typing import Any
 
 from pinchpoint.core import discover
 from pinchpoint.core.discover import Target
-from pinchpoint.core.errors import Missing, PinchpointError
+from pinchpoint.core.errors import Missing
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.workload import Workload
-from pinchpoint.memory import assemble
+from pinchpoint.memory import assemble, jax_runs
 from pinchpoint.memory.cards import Card, card
 
 _CALIBRATE_AT = (2048, 16384)  # points: small enough to run for real in a moment
@@ -43,6 +43,7 @@ def prepare(hello: dict[str, Any], stack: contextlib.ExitStack) -> Prepared:
     asked = card(hello["card"])
     framework = framework_of(target)
     if framework == "jax":
+        jax_runs.load_observer()  # before any fork, so that every request finds it imported
         return Prepared(target, discover.load(target), "jax", asked)
     observer = _pretend(asked, stack)
     if target.kind == "script":
@@ -80,7 +81,7 @@ def serve(prepared: Prepared, request: dict[str, Any], fork: Fork) -> dict[str, 
     """Answer one request with a Forecast as a dict, or raise."""
     start = time.perf_counter()
     if prepared.framework == "jax":
-        forecast = _jax(prepared, request)
+        forecast = jax_runs.predict(prepared, request)
     elif prepared.target.kind == "script":
         from pinchpoint.memory import scripts
 
@@ -166,12 +167,3 @@ def _run(prepared: Prepared, request: dict[str, Any]) -> Any:
         variant=request.get("variant"), chunk=request.get("chunk"), steps=request.get("steps", 2), seed=request.get("seed", 0),
         half=request.get("half", False),
     )  # fmt: skip
-
-
-def _jax(prepared: Prepared, request: dict[str, Any]) -> Forecast:
-    from pinchpoint.memory import jax_runs
-
-    return jax_runs.predict(prepared, request)
-
-
-__all__ = ["Fork", "PinchpointError", "Prepared", "framework_of", "prepare", "read", "serve", "with_interval"]

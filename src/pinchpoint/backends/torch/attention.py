@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.patches import Patches
 
@@ -24,9 +25,15 @@ def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]
     original = F.scaled_dot_product_attention
 
     def attention(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, attn_mask: torch.Tensor | None = None, dropout_p: float = 0.0,
-        is_causal: bool = False, scale: float | None = None, enable_gqa: bool = False,
-    ) -> torch.Tensor:  # fmt: skip
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        scale: float | None = None,
+        enable_gqa: bool = False,
+    ) -> torch.Tensor:
         if not observer.on_device(query):
             return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         query, key, value = _autocast(query, key, value)
@@ -56,7 +63,7 @@ def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]
             query, key, value, bias, needs_gradient, dropout_p, is_causal, scale=scale
         )[0]
 
-    for owner, name in ((F, "scaled_dot_product_attention"), (torch._C._nn, "scaled_dot_product_attention")):
+    for owner, name in ((F, "scaled_dot_product_attention"), (compat.attention_owner(), "scaled_dot_product_attention")):
         patches.set(owner, name, attention)
 
 

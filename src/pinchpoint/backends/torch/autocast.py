@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.patches import Patches
 
 _aten = torch.ops.aten
@@ -62,10 +63,10 @@ def _register(library: torch.library.Library, name: str, policy: Callable[[Any, 
     op = getattr(getattr(_aten, packet), overload or "default")
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
-        with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
+        with compat.without_autocast():
             return policy(op, args, kwargs)
 
-    if not torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "AutocastCPU"):
+    if not compat.has_autocast_kernel(op):
         library.impl(op, kernel, "AutocastCPU")
 
 

@@ -6,6 +6,8 @@ this is the only file to mend.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -16,8 +18,9 @@ from torch.utils._python_dispatch import _disable_current_modes as without_modes
 from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 
 __all__ = [
-    "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach", "autograd_node", "fake_mode", "next_sequence",
-    "node_name", "node_sequence", "op_device", "storage_key", "without_modes",
+    "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach", "attention_owner",
+    "autograd_node", "fake_mode", "has_autocast_kernel", "next_sequence", "node_name", "node_sequence", "op_device", "storage_key",
+    "variable_functions", "without_autocast", "without_modes",
 ]  # fmt: skip
 
 op_device = torch.ops.prim.device.default
@@ -48,7 +51,29 @@ def node_name(node: Any) -> str:
 
 
 def next_sequence() -> int:
-    return torch._C._autograd._get_sequence_nr()
+    return torch._C._autograd._get_sequence_nr()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def attention_owner() -> Any:
+    """The C module whose attention `torch.nn.functional` re-exports."""
+    return torch._C._nn  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def variable_functions() -> dict[str, Any]:
+    """Every function of torch's C namespace, which the recurrent modules call their kernels from."""
+    namespace = torch._C._VariableFunctions  # pyright: ignore[reportAttributeAccessIssue]
+    return {name: getattr(namespace, name) for name in dir(namespace) if not name.startswith("__")}
+
+
+@contextmanager
+def without_autocast() -> Iterator[None]:
+    """Operations inside are dispatched as if no CPU autocast were on."""
+    with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
+        yield
+
+
+def has_autocast_kernel(op: Any) -> bool:
+    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "AutocastCPU")
 
 
 def accept_fake_in_foreach() -> list[type]:

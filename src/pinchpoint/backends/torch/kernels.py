@@ -299,8 +299,8 @@ def _like_first(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any)
 
 
 _REDUCTIONS = (
-    "sum", "mean", "amax", "amin", "max", "min", "linalg_vector_norm", "norm", "var", "std", "var_mean", "prod", "any", "all", "argmax",
-    "argmin",
+    "sum", "mean", "amax", "amin", "max", "min", "linalg_vector_norm", "norm", "var", "std", "var_mean", "prod", "any", "all",
+    "argmax", "argmin",
 )  # fmt: skip
 _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
     **{f"aten::{name}": _reduction for name in _REDUCTIONS},

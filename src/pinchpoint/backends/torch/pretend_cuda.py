@@ -180,6 +180,6 @@ def _generator_type() -> type:
 
     class Generator(original):
         def __new__(cls, device: Any = "cpu") -> Generator:
-            return original.__new__(cls, "cpu")
+            return original.__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
 
     return Generator

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils._pytree import tree_map_only
 
 from pinchpoint.backends.torch.compat import FakeTensor
 from pinchpoint.backends.torch.observer import Observer
@@ -140,7 +141,7 @@ def _constructors(patches: Patches, observer: Observer) -> None:
     def load(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
         loaded = original_load(f, map_location="cpu", **kwargs)
         to_device = place_of(map_location) == "device" if not callable(map_location) else False
-        return torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.to(CUDA), loaded) if to_device else loaded
+        return tree_map_only(torch.Tensor, lambda t: t.to(CUDA), loaded) if to_device else loaded
 
     patches.set(torch, "load", load)
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 import torch.nn.modules.rnn as rnn_module
 
+from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.patches import Patches
 from pinchpoint.core.events import UNCERTAIN
@@ -24,14 +25,9 @@ _GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 def install(patches: Patches, observer: Observer) -> None:
-    original = rnn_module._VF
-    replaced = {kind: _wrap(kind, getattr(original, kind), observer) for kind in _KEPT}
-    proxy = types.SimpleNamespace(
-        **{name: getattr(original, name) for name in dir(torch._C._VariableFunctions) if not name.startswith("__")}
-    )
-    for kind, function in replaced.items():
-        setattr(proxy, kind, function)
-    patches.set(rnn_module, "_VF", proxy)
+    functions = compat.variable_functions()
+    replaced = {kind: _wrap(kind, functions[kind], observer) for kind in _KEPT}
+    patches.set(rnn_module, "_VF", types.SimpleNamespace(**{**functions, **replaced}))
     # On the device the weights of a module share one buffer: the same bytes, so nothing to pretend.
     patches.set(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
 
@@ -107,7 +103,7 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         call: _Call = ctx.call
-        source, out, reserve, *rest = ctx.saved_tensors
+        source, _, _, *rest = ctx.saved_tensors
         states, weights = rest[: call.states], rest[call.states :]
         moved = source.transpose(0, 1).contiguous() if call.batch_first else source
         into_source = torch.empty_like(moved)

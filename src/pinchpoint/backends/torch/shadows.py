@@ -65,7 +65,7 @@ class Shadows:
         self._below = below
 
     def give(self, fake: FakeTensor, value: torch.Tensor) -> None:
-        fake.__dict__[_SHADOW] = Shadow(value)
+        setattr(fake, _SHADOW, Shadow(value))
 
     def real(self, fake: FakeTensor) -> torch.Tensor | None:
         """The values, if they can be known."""
@@ -86,7 +86,7 @@ class Shadows:
         given = {id(t) for t in tensors}
         for index, fake in enumerate(fakes):
             if id(fake) not in given and fake.numel() <= limit:
-                fake.__dict__[_SHADOW] = Shadow(recipe=recipe, index=index)
+                setattr(fake, _SHADOW, Shadow(recipe=recipe, index=index))
         if mutable or now:
             if any(self._work_out(s) is None for s in shadows):  # type: ignore[arg-type]
                 self._forget_written(func, args)
@@ -117,7 +117,7 @@ class Shadows:
             if argument.alias_info is not None and argument.alias_info.is_write:
                 for fake in tree_leaves(value):
                     if type(fake) is FakeTensor:
-                        fake.__dict__.pop(_SHADOW, None)
+                        setattr(fake, _SHADOW, None)
 
     def _work_out(self, shadow: Shadow) -> torch.Tensor | None:
         """Run what the value needs, inputs first; a loop, since chains grow long."""
