@@ -68,9 +68,9 @@ def line_of(script: str, code: str) -> int:
     return number
 
 
-def bytes_at(forecast: Forecast, script: str, code: str) -> int:
-    number = line_of(script, code)
-    return sum(line.bytes for line in forecast.lines if Path(line.file).name == script and line.line == number)
+def bytes_at(forecast: Forecast, script: str, code: str, phase: str) -> int:
+    place = (script, line_of(script, code), phase)
+    return sum(line.bytes for line in forecast.lines if (Path(line.file).name, line.line, line.phase) == place)
 
 
 def without_workspace(forecast: Forecast) -> int:
@@ -100,22 +100,28 @@ def check_classifier(forecast: Forecast, script: str) -> None:
     assert forecast.breakdown["optimizer"] == pytest.approx(2 * CLASSIFIER_W, rel=1e-3)
     assert forecast.breakdown["inputs"] == pytest.approx(CLASSIFIER_INPUTS, rel=1e-3)
     assert forecast.breakdown["gradients"] < 1.01 * CLASSIFIER_W
-    # h1 and h2 are the two lines of forward; what backward adds stands at the line of backward.
-    assert bytes_at(forecast, script, "self.first(x)") == pytest.approx(U, rel=0.01)
-    assert bytes_at(forecast, script, "self.second(x)") == pytest.approx(U, rel=0.01)
+    # h1 and h2 are made by the two lines of forward. In backward the line after h2 makes the gradient of h2, and
+    # the line of h2 passes it through its ReLU.
+    assert bytes_at(forecast, script, "self.first(x)", "forward") == pytest.approx(U, rel=0.01)
+    assert bytes_at(forecast, script, "self.second(x)", "forward") == pytest.approx(U, rel=0.01)
+    assert bytes_at(forecast, script, "self.last(x)", "backward") == pytest.approx(U, rel=0.01)
+    assert bytes_at(forecast, script, "self.second(x)", "backward") == pytest.approx(U, rel=0.01)
+    assert forecast.lines[0].bytes == max(line.bytes for line in forecast.lines)
 
 
 def test_a_plain_loop_peaks_in_the_second_backward_at_the_hand_count(run: Predict) -> None:
     forecast = run("plain_loop.py")
     check_classifier(forecast, "plain_loop.py")
-    top = forecast.lines[0]
-    assert (top.line, top.phase) == (line_of("plain_loop.py", "loss.backward()"), "backward")
-    assert top.bytes == pytest.approx(2 * U, rel=0.01)
-    assert "loss.backward()" in top.code
+    assert max(forecast.timeline, key=lambda event: event[1])[2] == "backward"
+    made = {line.line: line.code.strip() for line in forecast.lines}
+    assert made[line_of("plain_loop.py", "self.second(x)")] == "x = torch.relu(self.second(x))"
+    assert bytes_at(forecast, "plain_loop.py", "optimizer.step()", "optimizer") == pytest.approx(2 * CLASSIFIER_W, rel=1e-3)
+    assert bytes_at(forecast, "plain_loop.py", "Net().cuda()", "data") == pytest.approx(CLASSIFIER_W, rel=1e-3)
+    assert bytes_at(forecast, "plain_loop.py", "x = x.cuda", "data") == 65_536 * 64 * F32
 
 
 def test_a_script_gets_its_own_arguments(run: Predict) -> None:
-    forecast = run("plain_loop.py", "--batch-size", "32768", "--steps", "7")
+    forecast = run("plain_loop.py", "--batch-size", "128", "--steps", "7")
     assert without_workspace(forecast) == pytest.approx((CLASSIFIER_PEAK - 3 * CLASSIFIER_W) / 2 + 3 * CLASSIFIER_W, rel=0.01)
 
 
@@ -136,7 +142,7 @@ def test_fp16_with_a_scaler_keeps_half_size_activations_and_full_size_weights(ru
     assert without_workspace(forecast) == pytest.approx(expected, rel=0.01)
     assert forecast.breakdown["weights"] == pytest.approx(CLASSIFIER_W, rel=1e-3)
     assert forecast.breakdown["optimizer"] == pytest.approx(2 * CLASSIFIER_W, rel=1e-3)
-    assert bytes_at(forecast, "amp_scaler.py", "F.cross_entropy(model(x), y)") >= 3 * U / 2
+    assert bytes_at(forecast, "amp_scaler.py", "F.cross_entropy(model(x), y)", "forward") >= 3 * U / 2
 
 
 def test_accumulation_keeps_gradients_and_a_deep_copy_is_a_second_set_of_weights(run: Predict) -> None:
@@ -149,7 +155,8 @@ def test_accumulation_keeps_gradients_and_a_deep_copy_is_a_second_set_of_weights
     assert forecast.breakdown["gradients"] == pytest.approx(weights, rel=1e-3)
     assert forecast.breakdown["optimizer"] == pytest.approx(2 * weights, rel=1e-3)
     assert max(forecast.timeline, key=lambda event: event[1])[2] == "optimizer"
-    assert bytes_at(forecast, "accumulate_ema.py", "copy.deepcopy(model)") == pytest.approx(weights, rel=1e-3)
+    assert forecast.breakdown["weights"] == pytest.approx(2 * weights, rel=1e-3)
+    assert bytes_at(forecast, "accumulate_ema.py", "copy.deepcopy(model)", "data") == pytest.approx(weights, rel=1e-3)
 
 
 def test_a_lightning_script_needs_what_the_plain_loop_needs(run: Predict) -> None:
@@ -167,7 +174,9 @@ def test_a_hugging_face_trainer_script_is_bounded_by_its_logits(run: Predict) ->
     logits = tokens * vocabulary * F32
     block = 12 * width * width + 13 * width
     weights = (vocabulary * width + 128 * width + 2 * block + 2 * width) * F32  # the head is tied to the embedding
-    assert forecast.breakdown["weights"] == pytest.approx(weights, rel=1e-3)
+    # The embedding, 31.25 MiB, gets a block of 32: what is left of a block below 1 MiB is not split off.
+    unsplit = 2**25 - vocabulary * width * F32
+    assert forecast.breakdown["weights"] == pytest.approx(weights + unsplit, rel=1e-3)
     # Cross entropy keeps its log-softmax and makes two gradients as large on the way back; the rest is two narrow
     # layers, some forty (tokens, width) tensors each, at most.
     assert without_workspace(forecast) > 3 * logits + 3 * weights
@@ -204,7 +213,7 @@ def test_a_compiled_model_is_predicted_uncompiled_and_says_so(run: Predict) -> N
 def test_a_boolean_mask_gives_an_interval_that_holds_the_expected_count(run: Predict) -> None:
     forecast = run("masks.py")
     check_whole(forecast, "masks.py")
-    kept, points = 250_000, 1_000_000  # uniform points, the mask keeps a quarter
+    kept, points = 50_000, 200_000  # uniform points, the mask keeps a quarter
     unit = kept * 512 * F32
     weights = (3 * 512 + 512 + 512 * 512 + 512 + 512 + 1) * F32
     expected = 4 * unit + 3 * weights + points * 3 * F32 + kept * 3 * F32

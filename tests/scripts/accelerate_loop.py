@@ -22,14 +22,14 @@ class Net(nn.Module):
 
 def main():
     accelerator = Accelerator()
-    data = TensorDataset(torch.randn(4 * 65536, 64), torch.randint(10, (4 * 65536,)))
+    data = TensorDataset(torch.randn(4 * 256, 256, 64), torch.randint(10, (4 * 256, 256)))
     model = Net()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
-    loader = DataLoader(data, batch_size=65536)
+    loader = DataLoader(data, batch_size=256)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     for _ in range(5):
         for x, y in loader:
-            loss = F.cross_entropy(model(x), y)
+            loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
             optimizer.zero_grad()
             accelerator.backward(loss)
             accelerator.clip_grad_norm_(model.parameters(), 1.0)

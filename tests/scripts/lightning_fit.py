@@ -21,7 +21,7 @@ class Classifier(pl.LightningModule):
 
     def training_step(self, batch, _):
         x, y = batch
-        loss = F.cross_entropy(self(x), y)
+        loss = F.cross_entropy(self(x).flatten(0, 1), y.flatten())
         self.log("loss", loss)
         return loss
 
@@ -30,6 +30,6 @@ class Classifier(pl.LightningModule):
 
 
 if __name__ == "__main__":
-    data = TensorDataset(torch.randn(8 * 65536, 64), torch.randint(10, (8 * 65536,)))
+    data = TensorDataset(torch.randn(8 * 256, 256, 64), torch.randint(10, (8 * 256, 256)))
     trainer = pl.Trainer(accelerator="gpu", devices=1, max_epochs=3)
-    trainer.fit(Classifier(), DataLoader(data, batch_size=65536, num_workers=2))
+    trainer.fit(Classifier(), DataLoader(data, batch_size=256, num_workers=2))

@@ -1,4 +1,4 @@
-"""Train a classifier: DataLoader with workers, pinned and non-blocking copies, a checkpoint at the end of each epoch."""
+"""Label the 256 points of each cloud: DataLoader with workers, pinned copies, a checkpoint after each epoch."""
 
 import argparse
 
@@ -23,12 +23,13 @@ class Net(nn.Module):
 
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--batch-size", type=int, default=65536)
+    parser.add_argument("--batch-size", type=int, default=256)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--checkpoint", default="model.pt")
     args = parser.parse_args()
 
-    data = TensorDataset(torch.randn(4 * args.batch_size, 64), torch.randint(10, (4 * args.batch_size,)))
+    clouds = 4 * args.batch_size
+    data = TensorDataset(torch.randn(clouds, 256, 64), torch.randint(10, (clouds, 256)))
     loader = DataLoader(data, batch_size=args.batch_size, shuffle=True, num_workers=2, pin_memory=True)
     model = Net().cuda()
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
@@ -38,7 +39,7 @@ def main():
         for x, y in loader:
             x = x.cuda(non_blocking=True)
             y = y.cuda(non_blocking=True)
-            loss = F.cross_entropy(model(x), y)
+            loss = F.cross_entropy(model(x).flatten(0, 1), y.flatten())
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
