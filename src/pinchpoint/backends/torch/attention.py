@@ -34,7 +34,7 @@ def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]
         scale: float | None = None,
         enable_gqa: bool = False,
     ) -> torch.Tensor:
-        if not observer.on_device(query):
+        if not observer.on_device(query) or observer.dynamic.calibrating:
             return original(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)
         query, key, value = _autocast(query, key, value)
         if query.dim() == 3:

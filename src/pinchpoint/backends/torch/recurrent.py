@@ -35,7 +35,8 @@ def install(patches: Patches, observer: Observer) -> None:
 def _wrap(kind: str, original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         source = args[0]
-        if not observer.on_device(source) or (isinstance(args[1], torch.Tensor) and args[1].dim() == 1):
+        packed = isinstance(args[1], torch.Tensor) and args[1].dim() == 1
+        if not observer.on_device(source) or packed or observer.dynamic.calibrating:
             return original(*args)
         hidden, weights, _, layers, dropout, training, bidirectional, batch_first = args[1:9]
         state = list(hidden) if isinstance(hidden, (tuple, list)) else [hidden]
@@ -97,6 +98,7 @@ class _Fused(torch.autograd.Function):
         call.hold(call_size)
         ctx.call, ctx.workspace = call, call_size
         ctx.save_for_backward(source, out, reserve, *states, *weights)
+        call.observer.shadows.forget(out, *finals)
         shown = out.transpose(0, 1) if call.batch_first else out
         return (shown, *finals)
 
@@ -104,12 +106,13 @@ class _Fused(torch.autograd.Function):
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         call: _Call = ctx.call
         source, _, _, *rest = ctx.saved_tensors
+        into_out = gradients[0].transpose(0, 1).contiguous() if call.batch_first else gradients[0].contiguous()
         states, weights = rest[: call.states], rest[call.states :]
         moved = source.transpose(0, 1).contiguous() if call.batch_first else source
         into_source = torch.empty_like(moved)
         into_states = [torch.empty_like(s) for s in states]
         call.hold(ctx.workspace)
-        del moved
+        del moved, into_out
         again = source.transpose(0, 1).contiguous() if call.batch_first else source
         buffer = source.new_empty(sum(w.numel() for w in weights))
         call.hold(ctx.workspace)

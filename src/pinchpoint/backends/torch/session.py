@@ -71,13 +71,43 @@ def _fused(patches: Patches, observer: Observer) -> None:
     def rms_norm(
         input: torch.Tensor, normalized_shape: Any, weight: torch.Tensor | None = None, eps: float | None = None
     ) -> torch.Tensor:
-        if not observer.on_device(input) or not hasattr(torch.ops.aten, "_fused_rms_norm"):
+        if not observer.on_device(input) or observer.dynamic.calibrating:
             return original(input, normalized_shape, weight, eps)
         if torch.is_autocast_enabled("cpu"):
             input = input.float()
-        return torch.ops.aten._fused_rms_norm(input, list(normalized_shape), weight, eps)[0]
+        return _RmsNorm.apply(observer, input, weight, tuple(normalized_shape))  # type: ignore[return-value]
 
     patches.set(F, "rms_norm", rms_norm)
+
+
+class _RmsNorm(torch.autograd.Function):
+    """Allocates what the fused kernel does: the output, and one reciprocal root a row for backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, observer: Observer, source: torch.Tensor, weight: torch.Tensor | None, shape: tuple[int, ...]
+    ) -> torch.Tensor:
+        rows = source.shape[: source.dim() - len(shape)]
+        out = torch.empty_like(source)
+        roots = source.new_empty(*rows, *[1] * len(shape), dtype=torch.float32)
+        ctx.dims = tuple(range(-len(shape), 0))
+        ctx.save_for_backward(source, roots, *([] if weight is None else [weight]))
+        observer.shadows.forget(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (gradient,) = gradients
+        source, roots, *weights = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return None, torch.empty_like(source), *[torch.empty_like(w) for w in weights], *[None] * (2 - len(weights))
+        # To be differentiated again: written out, as torch does it then.
+        roots = source.float().square().mean(ctx.dims, keepdim=True).rsqrt()
+        scaled = gradient * weights[0] if weights else gradient
+        normal = source * roots
+        into = roots * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))
+        lead = tuple(range(source.dim() - len(ctx.dims)))
+        return None, into, *[(gradient * normal).sum(lead) for _ in weights], *[None] * (2 - len(weights))
 
 
 def _dropout(patches: Patches, observer: Observer) -> None:

@@ -67,6 +67,11 @@ class Shadows:
     def give(self, fake: FakeTensor, value: torch.Tensor) -> None:
         setattr(fake, _SHADOW, Shadow(value))
 
+    def forget(self, *fakes: Any) -> None:
+        """Outputs a stand-in has only allocated: what lies in them is no value."""
+        for fake in fakes:
+            fake.__dict__.pop(_SHADOW, None)
+
     def real(self, fake: FakeTensor) -> torch.Tensor | None:
         """The values, if they can be known."""
         shadow = fake.__dict__.get(_SHADOW)
