@@ -1,0 +1,123 @@
+"""Single operations on the pretended device against what an H200's allocator was really asked for.
+
+The record is benchmarks/results/op_probe_h200.json, made by benchmarks/accuracy/op_probe.py with torch 2.11: for a
+later call of each operation, the most it added to the allocated bytes and what it left allocated.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+ROOT = Path(__file__).parents[3]
+RECORD: dict[str, dict[str, Any]] = json.loads((ROOT / "benchmarks/results/op_probe_h200.json").read_text(encoding="utf-8"))[
+    "ops"
+]
+SLACK_BYTES = 11 * 2**20 // 10  # a block that is not split keeps up to 1 MiB
+
+# Left out for time alone: each takes a third of a second or more here, and a sister is in.
+SLOW = (
+    "unique-*", "adamw-*", "adam-single", "copy-*", "*-seq4096-*", "*-fp16", "multihead-noweights-bf16", "cumprod-*",
+)  # fmt: skip
+
+# What is not within 1 %: pattern, predicted / measured at least and at most, and why. The first that matches counts.
+EXCEPTIONS: list[tuple[str, float, float, str]] = [
+    ("conv2d-3x3-3to64-nchw-fp32", 0.9, 20.0, "cuDNN takes a kernel with almost no workspace for three channels"),
+    ("conv2d-groups4-bf16", 0.29, 1.1, "cuDNN's grouped kernel takes three times the usual copies"),
+    ("conv*", 0.7, 2.3, "the kernel, and so the workspace, is cuDNN's choice; a Forecast carries an interval"),
+    ("rnn-*", 0.36, 1.1, "cuDNN's search picks the workspace; plain RNNs are the worst fitted"),
+    ("*-b256-t64-h128-fp32", 0.37, 1.1, "cuDNN's search picks another kernel for wide batches"),
+    ("lstm-*", 0.8, 1.45, "cuDNN's search picks the workspace; a Forecast carries an interval"),
+    ("lstmcell-fp32", 0.59, 1.0, "the fused cell of CUDA keeps its gates; the host composes it"),
+    ("grucell-fp32", 0.48, 1.0, "the fused cell of CUDA keeps its gates; the host composes it"),
+    ("max-fp32", 1.0, 1.11, "ties are counted in a wider type here"),
+    ("scatter_reduce-mean", 0.27, 1.0, "CUDA counts the contributions in a tensor of its own"),
+    ("mask-select*", 1.0, 2.01, "rows of a mask are known to be distinct, so CUDA sorts once less"),
+    ("masked_scatter", 0.39, 1.0, "CUDA's backward selects through index tensors"),
+    ("topk-rows", 0.1, 1.0, "the radix select's own buffers, 6 MiB here, are not modelled"),
+    ("cumsum-flat", 0.97, 1.0, "a block that is not split keeps up to 1 MiB, three times here"),
+    ("multinomial", 0.47, 1.0, "CUDA draws through a tensor of exponentials; not modelled"),
+    ("randperm", 0.16, 1.0, "CUDA sorts random keys; not modelled"),
+    ("one_hot", 1.0, 1.13, "the host checks its classes, CUDA does not"),
+    ("unfold-fp32", 0.11, 1.0, "im2col goes through a copy a batch on CUDA; not modelled"),
+    ("*fft*", 0.59, 1.0, "cuFFT's workspace is not modelled"),
+    ("cdist-fp32", 0.96, 1.0, "matrix products of padded copies"),
+    ("cdist-exact-fp32", 0.28, 1.0, "CUDA's backward keeps a buffer of all pairs by coordinates; not modelled"),
+    ("slogdet-fp32", 0.66, 1.0, "cuSOLVER's workspace is not modelled"),
+    ("eigh-batched-fp32", 0.0, 1.0, "cuSOLVER's batched workspace, a gigabyte here, is not modelled"),
+    ("svd-fp32", 0.38, 1.0, "cuSOLVER's workspace is not modelled"),
+    ("qr-fp32", 0.42, 1.0, "cuSOLVER's workspace is not modelled"),
+]  # fmt: skip
+NOT_KEPT_ALIKE = ("lstmcell-fp32", "grucell-fp32", "unfold-fp32")
+
+NAMES = [name for name in RECORD if not any(fnmatch(name, pattern) for pattern in SLOW)]
+
+
+def exception(name: str) -> tuple[float, float] | None:
+    return next(((low, high) for pattern, low, high, _ in EXCEPTIONS if fnmatch(name, pattern)), None)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_operation_takes_what_it_takes_on_an_h200(ran: dict[str, dict[str, Any]], name: str) -> None:
+    allowed = exception(name)
+    for stage, got in ran[name].items():
+        peak, kept = RECORD[name][stage]
+        slack = max(0.01 * abs(peak), SLACK_BYTES)
+        if allowed is None:
+            assert abs(got.peak - peak) <= slack, f"{stage}: {got.peak:,} B, measured {peak:,} B"
+        else:
+            low, high = allowed
+            assert low * peak - slack <= got.peak <= high * peak + slack, f"{stage}: {got.peak:,} B, measured {peak:,} B"
+        if name not in NOT_KEPT_ALIKE:
+            assert abs(got.kept - kept) <= slack, f"{stage} keeps {got.kept:,} B, measured {kept:,} B"
+
+
+def test_every_exception_is_still_needed(ran: dict[str, dict[str, Any]]) -> None:
+    """An exception that no operation needs hides the next fault."""
+    needed = set()
+    for name, stages in ran.items():
+        for stage, got in stages.items():
+            peak, _ = RECORD[name][stage]
+            if abs(got.peak - peak) > max(0.01 * abs(peak), SLACK_BYTES):
+                needed.add(next((pattern for pattern, *_ in EXCEPTIONS if fnmatch(name, pattern)), name))
+    assert {pattern for pattern, *_ in EXCEPTIONS} - needed == set()
+
+
+def test_three_operations_in_four_need_no_exception() -> None:
+    plain = [name for name in NAMES if exception(name) is None]
+    assert len(plain) >= 0.6 * len(NAMES) and len(plain) >= 120
+
+
+@pytest.fixture(scope="module")
+def ran(pretend: Any, count: Any) -> Iterator[dict[str, dict[str, Any]]]:
+    """Every case in one session; the libraries' workspaces are taken by a first product, as in the record."""
+    folder = str(ROOT / "benchmarks" / "accuracy")
+    sys.path.insert(0, folder)
+    try:
+        with pretend(assume=True) as observer:
+            seen = observer.ledger.seen
+            nn.Linear(8, 8, device="cuda")(torch.ones(8, 8, device="cuda", requires_grad=True)).sum().backward()
+            found: dict[str, dict[str, Any]] = {}
+            for case in importlib.import_module("op_cases").cases():
+                if case.name not in RECORD or any(fnmatch(case.name, pattern) for pattern in SLOW):
+                    continue
+                live = case.build("cuda")
+                if "step" in dict(live.stages):  # the first step makes the optimizer's state
+                    live.reset()
+                    for _, run in live.stages:
+                        run()
+                live.reset()
+                found[case.name] = {name: count(seen, run) for name, run in live.stages}
+                del live
+            yield found
+    finally:
+        sys.path.remove(folder)
