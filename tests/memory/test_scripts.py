@@ -1,8 +1,9 @@
 """Unmodified training scripts that say cuda, predicted without a GPU and compared with counts done by hand.
 
 The hand counts leave out the 512-byte rounding and tensors below a megabyte, so they are compared within 1 %
-(weights and optimizer state within 0.1 %). U is one hidden activation of the classifier scripts, 65,536 x 2,048
-floats; W is all weights of a script.
+(weights and optimizer state within 0.1 %). They also leave out the buffers in which the GPU stages long sums, up
+to 132 MiB for a bias gradient: the peaks counted here are larger than those moments. U is one hidden activation of
+the classifier scripts, 65,536 x 2,048 floats; W is all weights of a script.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from pinchpoint.memory.forecast import predict
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 F32 = 4
-MB = 10**6
 
 U = 65_536 * 2_048 * F32
 CLASSIFIER_W = (64 * 2_048 + 2_048 + 2_048 * 2_048 + 2_048 + 2_048 * 10 + 10) * F32
@@ -213,7 +213,7 @@ def test_a_compiled_model_is_predicted_uncompiled_and_says_so(run: Predict) -> N
 def test_a_boolean_mask_gives_an_interval_that_holds_the_expected_count(run: Predict) -> None:
     forecast = run("masks.py")
     check_whole(forecast, "masks.py")
-    kept, points = 50_000, 200_000  # uniform points, the mask keeps a quarter
+    kept, points = 100_000, 400_000  # uniform points, the mask keeps a quarter
     unit = kept * 512 * F32
     weights = (3 * 512 + 512 + 512 * 512 + 512 + 512 + 1) * F32
     expected = 4 * unit + 3 * weights + points * 3 * F32 + kept * 3 * F32
@@ -267,6 +267,7 @@ def test_a_script_that_writes_everywhere_writes_nothing_real(run: Predict, tmp_p
     forecast = run("writes_everywhere.py", str(folder))
     check_whole(forecast, "writes_everywhere.py")
     assert snapshot(folder) == before
-    # 4,096 points through a square layer: output, its square or gradient, input; weights and their gradient.
-    points, weights = 4_096 * 1_024 * F32, (1_024 * 1_024 + 1_024) * F32
-    assert 3 * points + weights <= without_workspace(forecast) <= 5 * points + 2 * weights + MB
+    # Input and output of the layer are kept. The peak is the square's backward, gradient * (2 * y**1): the gradient,
+    # y**1, its double and the product are alive until the expression ends.
+    unit, weights = 4_096 * 1_024 * F32, (1_024 * 1_024 + 1_024) * F32
+    assert without_workspace(forecast) == pytest.approx(6 * unit + weights, rel=0.01)

@@ -22,7 +22,7 @@ def main():
     model = Net().to("cuda")
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     for _ in range(10):
-        points = torch.rand(200_000, 3, device="cuda")
+        points = torch.rand(400_000, 3, device="cuda")
         kept = points[points[:, 0] < 0.25]
         output = model(kept)
         near = torch.nonzero(kept[:, 1] < 0.5).squeeze(-1)
