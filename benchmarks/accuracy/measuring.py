@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from entries import MODELS_FOLDER, Entry
+from entries import FOLDERS, Entry
 
 from pinchpoint.core import machine
 
@@ -29,8 +29,8 @@ CAPS = (1.02, 0.98)
 
 
 def load_factory(entry: Entry) -> Callable[[int, str], Callable[[], Any]]:
-    file, _, name = entry.factory.partition(":")
-    path = MODELS_FOLDER / file
+    file, _, name = entry.target.rpartition(":")
+    path = Path(file)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
@@ -169,7 +169,7 @@ def fork(job: Callable[..., None], *args: Any, timeout_s: float) -> dict[str, An
 def preload() -> None:
     """Import what the models import, in the parent, without starting CUDA or a thread pool."""
     torch.set_num_threads(1)
-    for path in sorted(Path(MODELS_FOLDER).glob("*.py")):
+    for path in sorted(path for folder in FOLDERS.values() for path in folder.glob("*.py")):
         for line in path.read_text(encoding="utf-8").splitlines():
             if line.startswith(("import e3nn", "from e3nn")):
                 try:

@@ -4,6 +4,7 @@
     python benchmarks/accuracy/run.py measure -o measured.json --predicted predicted.json
     python benchmarks/accuracy/run.py table -o table.md --predicted predicted.json --measured measured.json
 
+`--set` chooses the held-out models (the default: the bars are judged on them), the development models, or all.
 Needs pinchpoint importable (installed, or PYTHONPATH=src).
 """
 
@@ -17,7 +18,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from entries import MODELS, chosen, key
+from entries import FOLDERS, MODELS, chosen, key
 
 from pinchpoint.core import machine
 from pinchpoint.core.records import now, write_text
@@ -33,9 +34,10 @@ def read(path: Path) -> dict[str, Any]:
         raise SystemExit(f"cannot read {path}: {error}\n  mend: make it with this program's predict or measure") from error
 
 
-def start_file(path: Path, what: str, about: dict[str, Any], *, keep: bool) -> dict[str, Any]:
-    """A new file's content; with `keep` (only some models asked for) the other models' cases stay."""
-    cases = read(path)["cases"] if keep and path.exists() else {}
+def start_file(path: Path, what: str, about: dict[str, Any], *, redone: set[str]) -> dict[str, Any]:
+    """A new file's content: the cases of models that are not redone stay as they are in an old one."""
+    old = read(path)["cases"] if path.exists() else {}
+    cases = {name: case for name, case in old.items() if case["model"] not in redone}
     command = shlex.join(["python", *sys.argv])
     return {"what": what, "command": command, "created": now(), "machine": about, "cases": cases}
 
@@ -47,20 +49,23 @@ def save(path: Path, data: dict[str, Any]) -> None:
 def predict(args: argparse.Namespace) -> int:
     import predicting
 
-    data = start_file(args.output, "predicted", machine.describe(), keep=args.only is not None)
-    for name, entry, size in chosen(args.only):
+    todo = list(chosen(args.set, args.only))
+    redone = {name for name, _, _ in todo}
+    data = start_file(args.output, "predicted", machine.describe(), redone=redone)
+    for name, entry, size in todo:
         case = predicting.predict_case(name, entry, size, card=args.card, timeout_s=args.timeout_s)
         data["cases"][key(name, size)] = case
         save(args.output, data)
         said = show_bytes(case.get("peak_allocated_bytes")) if case["status"] == "ok" else case["reason"]
         print(f"{name:20} {size:>10,}  {said}  ({show_seconds(case['wall_s'])})", flush=True)
-    return 0 if all(case["status"] == "ok" for case in data["cases"].values()) else 1
+    return 0 if all(case["status"] == "ok" for case in data["cases"].values() if case["model"] in redone) else 1
 
 
 def measure(args: argparse.Namespace) -> int:
     import measuring
     import torch  # pyright: ignore[reportMissingImports]
 
+    todo = list(chosen(args.set, args.only))
     threads = torch.get_num_threads()
     idle = measuring.idle_bytes()
     measuring.preload()
@@ -69,8 +74,8 @@ def measure(args: argparse.Namespace) -> int:
         print("no CUDA device is visible here\n  mend: run measure on a machine with a GPU", file=sys.stderr)
         return 3
     forecasts = read(args.predicted)["cases"] if args.predicted else {}
-    data = start_file(args.output, "measured", {**about, "idle_bytes": idle}, keep=args.only is not None)
-    for name, entry, size in chosen(args.only):
+    data = start_file(args.output, "measured", {**about, "idle_bytes": idle}, redone={name for name, _, _ in todo})
+    for name, entry, size in todo:
         start = time.perf_counter()
         reserved = forecasts.get(key(name, size), {}).get("peak_reserved_bytes")
         found = measuring.fork(measuring.work, entry, size, reserved, threads, timeout_s=args.timeout_s)
@@ -87,9 +92,10 @@ def table(args: argparse.Namespace) -> int:
     import table as tables
 
     predicted, measured = read(args.predicted), read(args.measured)
-    rows = tables.rows_of(predicted, measured)
-    bars = tables.judge(rows)
-    text = tables.markdown(rows, bars, measured["machine"])
+    rows = tables.rows_of(predicted, measured, args.set)
+    judged = tables.judged(rows)
+    bars = tables.judge(judged)
+    text = tables.markdown(rows, measured["machine"])
     record = {
         "kind": "accuracy",
         "schema": 1,
@@ -98,10 +104,12 @@ def table(args: argparse.Namespace) -> int:
         "created": measured["created"],
         "predicted_on": predicted["machine"],
         "commands": [predicted["command"], measured["command"]],
+        "judged_on": judged[0].set,
         "bars": [{"name": bar.name, "met": bar.met, "detail": bar.detail} for bar in bars],
         "cases": [
             {
                 "model": row.model,
+                "set": row.set,
                 "what": MODELS[row.model].what,
                 "size": row.size,
                 "allocated_error": row.error("peak_allocated_bytes"),
@@ -131,6 +139,7 @@ def main(argv: list[str] | None = None) -> int:
         verb = verbs.add_parser(name, help=about, description=about)
         verb.set_defaults(run=run)
         verb.add_argument("-o", "--output", type=Path, required=True)
+        verb.add_argument("--set", choices=(*FOLDERS, "all"), default="heldout", help="which models (default: heldout)")
         if name != "table":
             verb.add_argument("--only", help="comma-separated model names; others in the output file are kept")
             verb.add_argument("--timeout-s", type=float, default=120.0, help="per model and size")

@@ -94,10 +94,11 @@ class Allocator:
         return block
 
     def _new_segment(self, size: int, small: bool) -> Block:
-        block = Block(self._next_address, self._reserve(segment_size(size)), small)
-        # A gap keeps segments from merging; the driver places them wherever it likes.
-        self._next_address += block.size_bytes + LARGE_ROUND_BYTES
-        return block
+        size = self._reserve(segment_size(size))
+        # The driver hands out addresses downwards, so of equal blocks the newest segment's is taken
+        # first. The gap keeps segments from merging.
+        self._next_address -= size + LARGE_ROUND_BYTES
+        return Block(self._next_address, size, small)
 
     def _grow(self, size: int, small: bool) -> Block:
         """Expandable segments: map only the pages missing behind the segment's last block."""

@@ -18,7 +18,7 @@ from pinchpoint.backends.torch.patches import Patches
 _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)
 
-# Raised to fp32 by CUDA autocast but not by CPU autocast.
+# Raised to fp32 by CUDA autocast; CPU autocast leaves most of them alone.
 _RAISED = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan",
     "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm", "native_layer_norm", "group_norm",
@@ -39,20 +39,23 @@ _FLOAT_RESULT = (
 )
 
 
-# CPU autocast widens these to the widest input; on CUDA their kernels take mixed types as they are.
-_LEFT_ALONE = ("cat", "stack", "index_copy")
+# Widened by CPU autocast, but run as they come by CUDA's.
+_LEFT_ALONE = (
+    "cat", "stack", "index_copy", "cross_entropy_loss", "avg_pool3d", "max_pool3d", "adaptive_avg_pool3d", "adaptive_max_pool3d",
+    "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d", "replication_pad3d", "grid_sampler",
+)  # fmt: skip
 
 
 def install(patches: Patches) -> torch.library.Library:
     """Returns the library object, which must outlive the run."""
     _contexts(patches)
     library = torch.library.Library("aten", "IMPL")
-    for name in _RAISED:
-        _register(library, name, _raise)
-    for name in _FLOAT_RESULT:
-        _register(library, name, _float_result)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch says that a kernel is replaced, which is the intent
+        for name in _RAISED:
+            _register(library, name, _raise)
+        for name in _FLOAT_RESULT:
+            _register(library, name, _float_result)
         for name in _LEFT_ALONE:
             library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU")
     return library
@@ -66,8 +69,7 @@ def _register(library: torch.library.Library, name: str, policy: Callable[[Any, 
         with compat.without_autocast():
             return policy(op, args, kwargs)
 
-    if not compat.has_autocast_kernel(op):
-        library.impl(op, kernel, "AutocastCPU")
+    library.impl(op, kernel, "AutocastCPU")
 
 
 def _raise(op: Any, args: Any, kwargs: Any) -> Any:

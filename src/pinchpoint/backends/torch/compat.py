@@ -19,7 +19,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 
 __all__ = [
     "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach", "attention_owner",
-    "autograd_node", "fake_mode", "has_autocast_kernel", "next_sequence", "node_name", "node_sequence", "op_device", "storage_key",
+    "autograd_node", "fake_mode", "next_sequence", "node_name", "node_sequence", "op_device", "storage_key",
     "variable_functions", "without_autocast", "without_modes",
 ]  # fmt: skip
 
@@ -70,10 +70,6 @@ def without_autocast() -> Iterator[None]:
     """Operations inside are dispatched as if no CPU autocast were on."""
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         yield
-
-
-def has_autocast_kernel(op: Any) -> bool:
-    return torch._C._dispatch_has_kernel_for_dispatch_key(op.name(), "AutocastCPU")
 
 
 def accept_fake_in_foreach() -> list[type]:
