@@ -13,13 +13,15 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim.optimizer import _foreach_supported_types
+from torch.overrides import _get_current_function_mode_stack
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
 from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 
 __all__ = [
     "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach", "attention_owner",
-    "autograd_node", "fake_mode", "next_sequence", "node_name", "node_sequence", "op_device", "storage_key",
+    "autograd_node", "default_device", "fake_mode", "next_sequence", "node_name", "node_sequence", "op_device", "storage_key",
     "variable_functions", "without_autocast", "without_modes",
 ]  # fmt: skip
 
@@ -34,6 +36,12 @@ def fake_mode() -> FakeTensorMode:
 def storage_key(storage: torch.UntypedStorage) -> int:
     """Identity of a storage, stable while it lives."""
     return storage._cdata
+
+
+def default_device() -> torch.device:
+    """Where factories build by default; torch's own answer makes a tensor to find its index."""
+    chosen = [mode.device for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+    return chosen[-1] if chosen else torch.device("cpu")
 
 
 def autograd_node() -> Any | None:

@@ -243,6 +243,8 @@ def _in_place_when_unseen(name: str) -> bool:
 
 def _is_users_mistake(error: BaseException) -> bool:
     """Shape and type errors are the user's own and must surface as on a real device."""
+    if type(error).__module__.startswith("torch._subclasses"):
+        return False  # the fake machinery's own: an operation it does not know, or one that needs values
     text = str(error)
     unsupported = ("fake", "Fake", "meta", "Meta", "NotImplemented", "Could not run", "data_ptr", "data dependent")
     return isinstance(error, (RuntimeError, TypeError)) and not any(word in text for word in unsupported)

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map_only
 
-from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.compat import FakeTensor, default_device
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.patches import Patches
 
@@ -114,7 +114,7 @@ def _constructors(patches: Patches, observer: Observer) -> None:
             device = kwargs.pop("device", None)
             if device is None and name != "new_tensor":
                 data = args[0] if args else kwargs.get("data")
-                device = data.device if isinstance(data, torch.Tensor) and name != "tensor" else torch.get_default_device()
+                device = data.device if isinstance(data, torch.Tensor) and name != "tensor" else default_device()
             elif device is None:
                 device = args[0].device
             requires_grad = kwargs.pop("requires_grad", False)
@@ -133,6 +133,7 @@ def _constructors(patches: Patches, observer: Observer) -> None:
 
         patches.set(owner, name, construct)
 
+    patches.set(torch, "get_default_device", lambda: CUDA if default_device().type == "cuda" else default_device())
     for name in ("tensor", "as_tensor", "asarray"):
         wrap(torch, name)
     wrap(torch.Tensor, "new_tensor")
@@ -168,7 +169,7 @@ def _reading(patches: Patches, observer: Observer) -> None:
     patches.set(FakeTensor, "__array__", lambda self, dtype=None, copy=None: numpy(self).astype(dtype) if dtype else numpy(self))
     patches.set(FakeTensor, "tolist", lambda self: self.item() if self.dim() == 0 else numpy(self).tolist())
     patches.set(FakeTensor, "__format__", _format)
-    patches.set(FakeTensor, "__deepcopy__", _deepcopy)
+    patches.set(FakeTensor, "__deepcopy__", lambda self, memo: _deepcopy(self, memo, observer))
     patches.set(
         FakeTensor,
         "__repr__",
@@ -181,13 +182,16 @@ def _format(self: FakeTensor, spec: str) -> str:
     return self.detach().item().__format__(spec) if self.dim() == 0 else str(self)
 
 
-def _deepcopy(self: FakeTensor, memo: dict[int, Any]) -> Any:
+def _deepcopy(self: FakeTensor, memo: dict[int, Any], observer: Observer) -> Any:
     if id(self) in memo:
         return memo[id(self)]
-    with torch.no_grad():
-        made = self.detach().clone()
-    is_parameter = getattr(self, "_is_param", False)
-    made = torch.nn.Parameter(made, self.requires_grad) if is_parameter else made.requires_grad_(self.requires_grad)
+    with torch.no_grad(), observer.ledger.within("data"):
+        made: Any = self.detach().clone()
+    if getattr(self, "_is_param", False):
+        made = torch.nn.Parameter(made, self.requires_grad)
+        observer.ledger.name_role(made, "weights")  # a copied model, such as an average, need never be called
+    else:
+        made.requires_grad_(self.requires_grad)
     if self.grad is not None:
         made.grad = copy.deepcopy(self.grad, memo)
     memo[id(self)] = made

@@ -1,0 +1,204 @@
+"""The pretended device: it looks like one card inside, and nothing of it is left outside."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed.fsdp
+import torch.nn.functional as F
+from torch import nn
+from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
+
+from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.patches import Patches
+from pinchpoint.core.errors import CannotFake
+
+OWNERS: list[Any] = [
+    torch, torch.cuda, torch.Tensor, F, nn.Module, nn.RNNBase, nn.parallel, torch.autograd, torch.optim.Optimizer, torch._C._nn,
+    torch.utils.data.DataLoader, compat.FakeTensor, compat.LoaderIterator, torch.distributed, torch.distributed.fsdp,
+    torch.amp.autocast_mode.autocast, torch.cuda.amp.autocast, torch.backends.cudnn, torch.accelerator, torch.cuda.nvtx,
+    nn.modules.rnn,
+]  # fmt: skip
+
+
+def state() -> list[dict[str, Any]]:
+    return [dict(vars(owner)) for owner in OWNERS]
+
+
+def test_patches_put_back_what_was_there_in_reverse_order() -> None:
+    class Base:
+        kept = 1
+        inherited = 2
+
+    class Owner(Base):
+        kept = 3
+
+    with Patches() as patches:
+        assert patches.set(Owner, "kept", 4) == 3
+        patches.set(Owner, "kept", 5)
+        assert patches.set(Owner, "inherited", 6) == 2
+        assert patches.set(Owner, "absent", 7) is None
+        assert (Owner.kept, Owner.inherited, Owner.absent) == (5, 6, 7)  # type: ignore[attr-defined]
+    assert "inherited" not in vars(Owner) and "absent" not in vars(Owner)
+    assert (Owner.kept, Owner.inherited) == (3, 2)
+
+
+def test_nothing_is_left_behind(pretend: Any) -> None:
+    with pretend():
+        torch.ones(3, device="cuda")  # torch imports more of itself at the first use
+    before, types = state(), list(compat.accept_fake_in_foreach())
+    hooks = len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks)
+    available = torch.cuda.is_available()
+    with pretend():
+        assert torch.cuda.is_available() and torch.cuda.device_count() == 1
+        torch.ones(3, device="cuda")
+    with pytest.raises(ZeroDivisionError), pretend():
+        raise ZeroDivisionError
+    for owner, then, now in zip(OWNERS, before, state(), strict=True):
+        changed = {name for name in then.keys() | now.keys() if then.get(name) is not now.get(name)}
+        assert not {name for name in changed if not name.startswith("__")}, owner
+    assert torch.cuda.is_available() is available
+    assert compat.accept_fake_in_foreach() == types
+    assert hooks == (len(_global_optimizer_pre_hooks), len(_global_optimizer_post_hooks))
+    x = torch.randn(8, 4, requires_grad=True)
+    F.dropout(nn.Linear(4, 2)(x), 0.5).exp().sum().backward()
+    assert type(x.grad) is torch.Tensor
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.zeros(2, dtype=torch.bfloat16).exp().dtype is torch.bfloat16  # CUDA's lists are gone too
+
+
+def test_the_card_answers_what_scripts_ask(observer: Any) -> None:
+    assert torch.cuda.get_device_name() == "NVIDIA H200"
+    assert torch.cuda.get_device_capability() == (9, 0)
+    assert torch.cuda.get_device_properties(0).total_memory == 143155 * 2**20
+    assert torch.cuda.is_bf16_supported()
+    free, total = torch.cuda.mem_get_info()
+    x = torch.zeros(2**20, device="cuda")
+    assert torch.cuda.memory_allocated() == 4 * 2**20
+    assert torch.cuda.mem_get_info() == (free - 4 * 2**20, total)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(torch.cuda.Stream()), torch.cuda.device(0):
+        y = x + 1
+    del x, y
+    assert torch.cuda.memory_allocated() == 0
+    assert torch.Generator(device="cuda").manual_seed(3).initial_seed() == 3
+
+
+MAKERS: dict[str, Callable[[], torch.Tensor]] = {
+    "factory": lambda: torch.zeros(1000, 256, device="cuda"),
+    "device object": lambda: torch.randn(1000, 256, device=torch.device("cuda", 0)),
+    "index": lambda: torch.ones(1000, 256).to(0),
+    "cuda": lambda: torch.ones(1000, 256).cuda(),
+    "cuda non_blocking": lambda: torch.ones(1000, 256).pin_memory().cuda(non_blocking=True),
+    "to text": lambda: torch.ones(1000, 256).to("cuda:0", non_blocking=True),
+    "to other": lambda: torch.ones(1000, 256).to(torch.zeros((), device="cuda")),
+    "to dtype": lambda: torch.ones(1000, 512).to("cuda", torch.float16),
+    "to keyword": lambda: torch.ones(1000, 512).to(device="cuda", dtype=torch.bfloat16),
+    "tensor": lambda: torch.tensor([[1.0] * 256] * 1000, device="cuda"),
+    "as_tensor": lambda: torch.as_tensor([[1.0] * 256] * 1000, device="cuda"),
+    "like": lambda: torch.empty_like(torch.ones(1000, 256), device="cuda"),
+    "new": lambda: torch.zeros((), device="cuda").new_zeros(1000, 256),
+    "full": lambda: torch.full((1000, 256), 2.0, device="cuda"),
+    "arange": lambda: torch.arange(128_000, device="cuda"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_tensor_put_on_cuda_says_so_and_takes_its_bytes(name: str, take: Any) -> None:
+    made: list[torch.Tensor] = []
+    got = take(lambda: made.append(MAKERS[name]()))
+    assert made[0].is_cuda and made[0].device.type == "cuda" and made[0].get_device() == 0
+    assert got.kept == 1_024_000
+    del made[:]
+
+
+def test_set_default_device_makes_factories_build_there(take: Any) -> None:
+    torch.set_default_device("cuda")
+    try:
+        got = take(lambda: (torch.zeros(1024), torch.tensor([1.0, 2.0]), nn.Linear(64, 64)))
+        assert torch.ones(2).is_cuda and torch.get_default_device() == torch.device("cuda:0")
+    finally:
+        torch.set_default_device(None)  # type: ignore[arg-type]
+    assert got.kept == 4096 + 512 + 16384 + 512
+    with torch.device("cuda"):
+        assert torch.tensor([1.0]).is_cuda
+    assert torch.ones(2).device.type == "cpu" and torch.get_default_device() == torch.device("cpu")
+
+
+def test_the_host_costs_the_device_nothing(take: Any) -> None:
+    def host() -> Any:
+        x = torch.randn(512, 512)
+        y = torch.zeros(512, 512, device="cuda").cpu()
+        assert not x.is_cuda and y.device.type == "cpu"
+        return x @ x, y, x.pin_memory()
+
+    assert take(host).kept == 0
+
+
+def test_a_wrong_shape_is_the_users_mistake_not_ours(observer: Any) -> None:
+    x = torch.ones(3, device="cuda")
+    with pytest.raises(RuntimeError, match=r"same reduction dim|shape|size"):
+        x @ torch.ones(4, 4, device="cuda")
+
+
+def test_values_from_data_can_be_read_back(observer: Any) -> None:
+    x = torch.tensor([1.0, 2.0, 4.0]).cuda()
+    assert (x * 2).sum().item() == 14.0
+    assert x.cpu().numpy().tolist() == [1.0, 2.0, 4.0] and x.tolist() == [1.0, 2.0, 4.0]
+    assert f"{x.sum():.2f}" == "7.00"
+    assert "device='cuda:0'" in repr(x) and "cuda" in f"{x}"
+    assert bool((x > 0).all()) and not bool((x > 2).all())
+    x += 1
+    assert x[0].item() == 2.0
+    large = torch.zeros(3000, 3000, device="cuda").normal_()
+    assert isinstance(large.mean().item(), float) and f"{large.mean():.3f}" and str(large)
+    assert large.cpu().numpy().shape == (3000, 3000)
+
+
+def test_a_deep_copy_is_a_second_model(take: Any) -> None:
+    net = nn.Sequential(nn.Linear(256, 256), nn.Linear(256, 256)).cuda()
+    kept: list[nn.Module] = []
+    got = take(lambda: kept.append(copy.deepcopy(net)))
+    assert got.kept == 2 * (256 * 256 + 256) * 4
+    assert all(p.is_cuda and isinstance(p, nn.Parameter) and p.requires_grad for p in kept[0].parameters())
+    assert not {id(p) for p in net.parameters()} & {id(p) for p in kept[0].parameters()}
+
+
+def test_tied_weights_move_once(take: Any) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed = nn.Embedding(1000, 64)
+            self.head = nn.Linear(64, 1000, bias=False)
+            self.head.weight = self.embed.weight
+
+    net = Tied()
+    got = take(lambda: net.to("cuda"))
+    assert net.head.weight is net.embed.weight and net.head.weight.is_cuda
+    assert got.kept == 1000 * 64 * 4
+
+
+def test_graphs_and_sharding_are_refused_with_a_mend(observer: Any) -> None:
+    for make in (torch.cuda.CUDAGraph, lambda: torch.cuda.graph(None), lambda: torch.cuda.make_graphed_callables(None, ())):
+        with pytest.raises(CannotFake, match="CUDA graph") as caught:
+            make()
+        assert caught.value.mend
+    for name in ("FullyShardedDataParallel", "fully_shard"):
+        with pytest.raises(CannotFake, match="shards"):
+            getattr(torch.distributed.fsdp, name)(nn.Linear(2, 2))
+
+
+def test_an_operation_without_a_fake_is_named_with_its_line(observer: Any) -> None:
+    library = torch.library.Library("pinchpoint_test", "DEF")
+    library.define("secret(Tensor x) -> Tensor")
+    library.impl("secret", lambda x: x.clone(), "CPU")
+    try:
+        with pytest.raises(CannotFake, match=r"pinchpoint_test::secret at .*test_pretending\.py:\d+") as caught:
+            torch.ops.pinchpoint_test.secret(torch.ones(3, device="cuda"))
+        assert "register_fake" in caught.value.mend
+    finally:
+        library._destroy()
