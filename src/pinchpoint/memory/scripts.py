@@ -60,6 +60,7 @@ def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict
     stopper = Stopper(request["steps"])
     progress = observer.progress
     progress.half = request.get("half", False)
+    progress.files = True
 
     def check(now: runner.Progress) -> None:
         if stopper.done or now.enough(stopper.wanted):

@@ -211,15 +211,25 @@ def _convolution(model: KernelModel, name: str, args: Any, out: Any) -> list[Siz
     copies = [*_copies(gradient), *_copies(source)]
     if not _is_direct(source, weight, groups):
         rounds.append([*copies, _transposed(source, gradient, weight)])
-    if not (groups > 1 and groups == source.shape[1]):
-        # The weight gradient is summed in several parts; how many is the library's choice.
-        single = 4 * weight.numel()
-        parts = max(2 * MIB, min(15 * single, max(4 * single, 9 * MIB // 2)))
-        both = 0 if _is_channels_last(source) or _is_one_by_one(weight) else _bytes(source) + _bytes(gradient)
-        rounds.append([*copies, both + parts])
+    if not (_is_direct(source, weight, groups) and source.dim() == 4) or _is_one_by_one(weight):
+        dense = _is_channels_last(source) or _is_one_by_one(weight)
+        both = 0 if dense else _padded(source) + _padded(gradient)
+        rounds.append([*copies, both + _partial_sums(weight, both)])
     if args[3] is not None and _is_channels_last(source):
         rounds.append(reduce_sizes(model, gradient, gradient.shape[1], 4, tuple(d for d in range(gradient.dim()) if d != 1)))
     return rounds
+
+
+def _partial_sums(weight: torch.Tensor, both: int) -> int:
+    """The weight gradient is summed in several parts; how many is the library's choice, more for more work."""
+    single = 4 * weight.numel()
+    return max(2 * MIB, min(15 * single, max(4 * single, 9 * MIB // 2)), min(both // 12, 17 * MIB // 2))
+
+
+def _padded(tensor: torch.Tensor) -> int:
+    """Channels are padded to what the matrix units take: 4 of fp32, 8 of half precision."""
+    channels, step = tensor.shape[1], 16 // tensor.element_size()
+    return _bytes(tensor) // channels * (-(-channels // step) * step)
 
 
 def _is_direct(source: torch.Tensor, weight: torch.Tensor, groups: int) -> bool:
@@ -234,7 +244,7 @@ def _is_one_by_one(weight: torch.Tensor) -> bool:
 
 
 def _transposed(source: torch.Tensor, other: torch.Tensor, weight: torch.Tensor) -> int:
-    return 131 if _is_channels_last(source) else _bytes(source) + _bytes(other) + _bytes(weight) + 147
+    return 131 if _is_channels_last(source) else _padded(source) + _padded(other) + _bytes(weight) + 147
 
 
 def _copies(tensor: torch.Tensor) -> Sizes:
