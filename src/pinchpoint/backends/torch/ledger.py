@@ -38,6 +38,7 @@ class Ledger:
         self.seen = Observation()
         self.phase: Phase | None = None  # backward and optimizer are entered; data and forward are told per operation
         self.module_path: list[str] = []
+        self.begun = False  # a step, a module's forward or a backward pass has started: until then all is data
         self.backward_code: set[object] = set()  # code objects at which a stack walk leaves the backward pass
         self._block_of: dict[int, int] = {}
         self._site_of_node: dict[int, Site] = {}
@@ -167,6 +168,7 @@ class Ledger:
     @contextmanager
     def within(self, phase: Phase) -> Iterator[None]:
         before, self.phase = self.phase, phase
+        self.begun = self.begun or phase != "data"
         try:
             yield
         finally:

@@ -219,7 +219,9 @@ class Observer(compat.DispatchMode):
     def _phase(self, fresh: bool) -> Phase:
         if self.ledger.phase is not None:
             return self.ledger.phase
-        return "data" if fresh and not self.ledger.module_path else "forward"
+        if not self.ledger.begun or (fresh and not self.ledger.module_path):
+            return "data"
+        return "forward"
 
 
 def _tensors(args: Any, kwargs: Any) -> list[torch.Tensor]:

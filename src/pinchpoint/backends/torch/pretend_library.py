@@ -99,6 +99,7 @@ def _modules(patches: Patches, ledger: Ledger, progress: Progress) -> None:
     def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         root = not ledger.module_path
         if root:
+            ledger.begun = True
             _name_tree(self, names, ledger)
         ledger.module_path.append(names.get(id(self), type(self).__name__))
         try:

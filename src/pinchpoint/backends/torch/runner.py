@@ -39,6 +39,7 @@ def run_steps(
     observer.dynamic.size = size
     step, processed = _build(thing, text=text, size=size, mode=mode, variant=variant, chunk=chunk, seed=seed)
     seen = observer.ledger.seen
+    observer.ledger.begun = True
     try:
         with _half() if half else contextlib.nullcontext():
             for _ in range(steps):
