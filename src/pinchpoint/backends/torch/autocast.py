@@ -23,7 +23,13 @@ _RAISED = (
     "acos", "asin", "cosh", "erfinv", "exp", "expm1", "log", "log10", "log2", "log1p", "reciprocal", "rsqrt", "sinh", "tan",
     "pow.Tensor_Scalar", "pow.Tensor_Tensor", "pow.Scalar", "softplus", "layer_norm", "native_layer_norm", "group_norm",
     "cosine_similarity", "smooth_l1_loss", "huber_loss", "l1_loss", "soft_margin_loss", "binary_cross_entropy_with_logits",
-    "dist", "renorm", "logsumexp", "norm.Scalar", "norm.ScalarOpt_dim",
+    "dist", "renorm", "logsumexp", "norm.Scalar", "norm.ScalarOpt_dim", "pdist",
+)  # fmt: skip
+# Lowered by CUDA autocast alone; the other products are on CPU autocast's list too.
+_LOWERED = ("mv", "addmv", "addr")
+# Run in the widest type among their inputs.
+_WIDENED = (
+    "grid_sampler", "addcdiv", "addcmul", "atan2", "bilinear", "cross", "dot", "vdot", "index_put", "scatter_add", "tensordot",
 )  # fmt: skip
 # Given dtype=float32 when none is asked for.
 _FLOAT_RESULT = (
@@ -42,7 +48,7 @@ _FLOAT_RESULT = (
 # Widened by CPU autocast, but run as they come by CUDA's.
 _LEFT_ALONE = (
     "cat", "stack", "index_copy", "cross_entropy_loss", "avg_pool3d", "max_pool3d", "adaptive_avg_pool3d", "adaptive_max_pool3d",
-    "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d", "replication_pad3d", "grid_sampler",
+    "reflection_pad1d", "reflection_pad2d", "replication_pad1d", "replication_pad2d", "replication_pad3d",
 )  # fmt: skip
 
 
@@ -54,6 +60,10 @@ def install(patches: Patches) -> torch.library.Library:
         warnings.simplefilter("ignore")  # torch says that a kernel is replaced, which is the intent
         for name in _RAISED:
             _register(library, name, _raise)
+        for name in _LOWERED:
+            _register(library, name, _lower)
+        for name in _WIDENED:
+            _register(library, name, _widen)
         for name in _FLOAT_RESULT:
             _register(library, name, _float_result)
         for name in _LEFT_ALONE:
@@ -74,6 +84,16 @@ def _register(library: torch.library.Library, name: str, policy: Callable[[Any, 
 
 def _raise(op: Any, args: Any, kwargs: Any) -> Any:
     return op(*[_to_float(a) for a in args], **{k: _to_float(v) for k, v in kwargs.items()})
+
+
+def _lower(op: Any, args: Any, kwargs: Any) -> Any:
+    dtype = torch.get_autocast_dtype("cpu")
+    return op(*[a.to(dtype) if isinstance(a, torch.Tensor) and a.dtype is torch.float32 else a for a in args], **kwargs)
+
+
+def _widen(op: Any, args: Any, kwargs: Any) -> Any:
+    wide = any(isinstance(a, torch.Tensor) and a.dtype is torch.float32 for a in args)
+    return _raise(op, args, kwargs) if wide else op(*args, **kwargs)
 
 
 def _float_result(op: Any, args: Any, kwargs: Any) -> Any:

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.compat import FakeTensor, storage_key
 
+Version = tuple[int, int]
 _SHADOW = "_pinchpoint_shadow"
+_LOST = -1
 # Writes its verdict into a scalar that stays zero in a healthy run.
 _KEEPS_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 
@@ -22,31 +24,35 @@ _KEEPS_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
 class Shadow:
     """One value: known, or the `index`-th result of a recipe."""
 
-    __slots__ = ("index", "recipe", "value")
+    __slots__ = ("index", "recipe", "value", "version")
 
-    def __init__(self, value: torch.Tensor | None = None, recipe: Recipe | None = None, index: int = 0) -> None:
-        self.value, self.recipe, self.index = value, recipe, index
+    def __init__(self, recipe: Recipe | None = None, index: int = 0) -> None:
+        self.recipe, self.index = recipe, index
+        self.value: torch.Tensor | None = None
+        self.version: Version | None = None  # of the value when it was first known
 
 
 class Recipe:
-    """A call to make later, with shadows in place of its tensors."""
+    """A call to make later, with shadows in place of its tensors. version: how often a value was written to."""
 
-    __slots__ = ("args", "failed", "func", "kwargs", "results", "versions")
+    __slots__ = ("args", "failed", "func", "kwargs", "results", "version", "versions")
 
-    def __init__(self, func: Any, args: Any, kwargs: Any) -> None:
-        self.func, self.args, self.kwargs = func, args, kwargs
+    def __init__(self, func: Any, args: Any, kwargs: Any, version: Callable[[torch.Tensor], Version]) -> None:
+        self.func, self.args, self.kwargs, self.version = func, args, kwargs, version
         self.results: list[Any] | None = None
         self.failed = False
-        # A known input that is written to before the recipe runs would give the wrong result.
-        self.versions = [(s.value, s.value._version) for s in self.inputs() if s.value is not None]
+        # An input that is written to before the recipe runs would give the wrong result.
+        self.versions = [(s, None if s.value is None else version(s.value)) for s in self.inputs()]
 
     def inputs(self) -> list[Shadow]:
         return [leaf for leaf in tree_leaves((self.args, self.kwargs)) if isinstance(leaf, Shadow)]
 
     def run(self, below: Callable[[], Any]) -> None:
-        if any(value._version != version for value, version in self.versions):
-            self.failed = True
-            return
+        for shadow, seen in self.versions:
+            now = None if shadow.value is None else self.version(shadow.value)
+            if now is not None and (now != (seen or shadow.version) or now[1] == _LOST):
+                self.failed = True
+                return
         args, kwargs = tree_map_only(Shadow, lambda s: s.value, (self.args, self.kwargs))
         try:
             with torch.no_grad(), below():
@@ -63,14 +69,26 @@ class Shadows:
 
     def __init__(self, below: Callable[[], Any]) -> None:
         self._below = below
+        # Below autograd torch counts no writes, so they are counted here, by storage.
+        self._writes: dict[int, int] = {}
+        self._lost: dict[int, torch.UntypedStorage] = {}  # written with what nobody knows; held, so that keys stay theirs
+
+    def _version(self, value: torch.Tensor) -> Version:
+        key = storage_key(value.untyped_storage())
+        return value._version, _LOST if key in self._lost else self._writes.get(key, 0)
+
+    def _know(self, shadow: Shadow, value: torch.Tensor | None) -> Shadow:
+        shadow.value = value
+        shadow.version = None if value is None else self._version(value)
+        return shadow
 
     def give(self, fake: FakeTensor, value: torch.Tensor) -> None:
-        setattr(fake, _SHADOW, Shadow(value))
+        setattr(fake, _SHADOW, self._know(Shadow(), value))
 
     def forget(self, *fakes: Any) -> None:
         """Outputs a stand-in has only allocated: what lies in them is no value."""
         for fake in fakes:
-            fake.__dict__.pop(_SHADOW, None)
+            setattr(fake, _SHADOW, None)
 
     def real(self, fake: FakeTensor) -> torch.Tensor | None:
         """The values, if they can be known."""
@@ -86,7 +104,8 @@ class Shadows:
             self._forget_written(func, args)
             return None
         mutable = func._schema.is_mutable
-        recipe = Recipe(func, *tree_map_only(torch.Tensor, lambda t: t.__dict__[_SHADOW], (args, kwargs)))
+        made_of = tree_map_only(torch.Tensor, lambda t: t.__dict__[_SHADOW], (args, kwargs))
+        recipe = Recipe(func, made_of[0], made_of[1], self._version)
         fakes = [t for t in tree_leaves(out) if type(t) is FakeTensor]
         given = {id(t) for t in tensors}
         for index, fake in enumerate(fakes):
@@ -99,6 +118,8 @@ class Shadows:
             recipe.run(self._below)
             if recipe.failed:
                 self._forget_written(func, args)
+            elif mutable:
+                self._count_writes(func, args)
         return recipe.results
 
     def result(self, func: Any, args: Any, kwargs: Any, *, limit: int) -> Any:
@@ -114,15 +135,28 @@ class Shadows:
         except (RuntimeError, NotImplementedError, IndexError):
             return None
 
+    def _count_writes(self, func: Any, args: Any) -> None:
+        for fake in _written(func, args):
+            value = fake.__dict__[_SHADOW].value
+            key = storage_key(value.untyped_storage())
+            self._writes[key] = self._writes.get(key, 0) + 1
+
     def _forget_written(self, func: Any, args: Any) -> None:
         """Written with values nobody knows: what was known before is no longer true."""
         if not func._schema.is_mutable or func.name() in _KEEPS_VALUES:
             return
-        for argument, value in zip(func._schema.arguments, args, strict=False):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                for fake in tree_leaves(value):
-                    if type(fake) is FakeTensor:
-                        setattr(fake, _SHADOW, None)
+        for fake in _written(func, args):
+            shadow = fake.__dict__.get(_SHADOW)
+            if shadow is None:
+                continue
+            self.forget(fake)
+            # A view's values lie in its base's storage, which must be found to be given up.
+            value = self._work_out(shadow) if fake._is_view() else shadow.value
+            if value is None:
+                shadow.recipe = None
+            else:
+                storage = value.untyped_storage()
+                self._lost[storage_key(storage)] = storage
 
     def _work_out(self, shadow: Shadow) -> torch.Tensor | None:
         """Run what the value needs, inputs first; a loop, since chains grow long."""
@@ -133,7 +167,7 @@ class Shadows:
             if top.value is not None or recipe is None or recipe.failed:
                 stack.pop()
             elif recipe.results is not None:
-                top.value = recipe.results[top.index] if top.index < len(recipe.results) else None
+                self._know(top, recipe.results[top.index] if top.index < len(recipe.results) else None)
                 if top.value is None:
                     recipe.failed = True
                 stack.pop()
@@ -144,4 +178,16 @@ class Shadows:
                     stack += missing
             else:
                 recipe.run(self._below)
-        return shadow.value
+        known = shadow.value is not None and self._version(shadow.value)[1] != _LOST
+        return shadow.value if known else None
+
+
+def _written(func: Any, args: Any) -> list[FakeTensor]:
+    """The arguments an operation writes into."""
+    return [
+        fake
+        for argument, value in zip(func._schema.arguments, args, strict=False)
+        if argument.alias_info is not None and argument.alias_info.is_write
+        for fake in tree_leaves(value)
+        if type(fake) is FakeTensor
+    ]
