@@ -45,7 +45,7 @@ def run_steps(
             for _ in range(steps):
                 step()
                 seen.steps += 1
-    except (PinchpointError, NeedsCalibration):
+    except (PinchpointError, NeedsCalibration, ModuleNotFoundError):
         raise
     except Exception as error:
         raise failed(text, error, "a step of") from error
@@ -66,7 +66,7 @@ def _build(
             case = thing.case(size, device="cuda", mode=mode or thing.modes[0], variant=variant, seed=seed, chunk=chunk)  # type: ignore[arg-type]
             return (lambda: case.step(*case.args)), case.processed
         step = thing(size, "cuda")
-    except (PinchpointError, NeedsCalibration):
+    except (PinchpointError, NeedsCalibration, ModuleNotFoundError):
         raise
     except Exception as error:
         raise failed(text, error, f"building {size:,} points of") from error
