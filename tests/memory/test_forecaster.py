@@ -213,15 +213,6 @@ def test_a_number_is_an_integer_wherever_bytes_are_meant(trained: Forecaster) ->
     assert all(type(module["bytes"]) is int for module in record["modules"])
 
 
-def test_measuring_without_a_gpu_is_missing_a_gpu() -> None:
-    import torch
-
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    with pytest.raises(Missing, match="no CUDA device"):
-        predict(target("infer"), size=100, measure=True)
-
-
 def test_a_jax_workload_is_predicted_and_says_by_which_method() -> None:
     pytest.importorskip("jax", reason="jax is not installed")
     made = predict("orbital", size=256)

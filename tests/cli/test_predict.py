@@ -1,0 +1,130 @@
+"""pinchpoint predict on the command line: what it prints, what it writes, and its exit codes."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinchpoint.cli.main import run
+from pinchpoint.core.errors import TimedOut
+from pinchpoint.core.records import Forecast, Lever, load
+
+FACTORIES = str(Path(__file__).parents[1] / "memory" / "factories.py")
+KEYS = {
+    "kind", "schema", "target", "machine", "created", "mode", "size", "peak_allocated_bytes", "peak_reserved_bytes",
+    "workspace_bytes", "context_bytes", "total_bytes", "breakdown", "lines", "fits", "low_bytes", "high_bytes",
+}  # fmt: skip
+
+
+@pytest.fixture
+def makes(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let the verb make this Forecast, or raise; returns what it was asked for."""
+    asked: dict[str, object] = {}
+
+    def use(result: Forecast | BaseException) -> dict[str, object]:
+        def predict(target: str, **options: object) -> Forecast:
+            asked.update(options, target=target)
+            if isinstance(result, BaseException):
+                raise result
+            return result
+
+        monkeypatch.setattr("pinchpoint.memory.forecast.predict", predict)
+        return asked
+
+    return use
+
+
+@pytest.fixture
+def forecast(samples: dict[str, Any]) -> Forecast:
+    return replace(samples["forecast"], fits={"rtx4090": False, "h200": True})
+
+
+def test_without_a_card_the_smallest_that_fits_is_named(makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture) -> None:
+    asked = makes(forecast)
+    assert run(["predict", "mine.py:step_of", "--size", "1k"]) == 0
+    said = capsys.readouterr().out
+    assert asked["size"] == "1k" and asked["card"] is None and asked["steps"] == 2
+    assert "smallest card that fits" in said and "h200" in said and "does not fit: rtx4090" in said
+    assert "mine.py:12" in said and "y = f(x)" in said
+    for part in ("weights", "activations", "workspace"):
+        assert part in said
+
+
+def test_a_card_that_does_not_fit_is_exit_1_with_levers(makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture) -> None:
+    tight = replace(forecast, card="rtx4090", levers=(Lever("bf16", 300, "run in bf16; predicted"),))
+    makes(tight)
+    assert run(["predict", "mine.py:step_of", "--size", "1k", "--card", "rtx4090"]) == 1
+    said = capsys.readouterr().out
+    assert "does not fit rtx4090" in said and "bf16" in said and "300 B" in said
+    makes(replace(tight, fits={"rtx4090": True}, levers=()))
+    assert run(["predict", "mine.py:step_of", "--size", "1k", "--card", "rtx4090"]) == 0
+
+
+def test_measured_bytes_are_printed_beside_the_predicted(makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture) -> None:
+    makes(replace(forecast, measured={"allocated_bytes": 990, "reserved_bytes": 2048, "total_bytes": 2600}))
+    assert run(["predict", "mine.py:step_of", "--size", "1k", "--measure"]) == 0
+    said = capsys.readouterr().out
+    assert "+1.01%" in said and "+0.00%" in said and "-2.00%" in said
+
+
+def test_a_time_limit_is_exit_2_with_the_mend(makes: Any, capsys: pytest.CaptureFixture) -> None:
+    makes(TimedOut("it took longer than 1 s", mend="give more with --timeout"))
+    assert run(["predict", "field", "--size", "1k", "--timeout", "1"]) == 2
+    assert "give more with --timeout" in capsys.readouterr().err
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
+    makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture, tmp_path: Path
+) -> None:
+    asked = makes(forecast)
+    for output in (tmp_path / "nowhere" / "f.json", tmp_path, Path("/proc/f.json")):
+        assert run(["predict", "field", "--size", "1k", "-o", str(output)]) == 2
+        assert "cannot write" in capsys.readouterr().err
+    assert asked == {} and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("args", "what"),
+    [
+        (["no-such-workload", "--size", "1k"], "unknown target"),
+        (["field"], "no size"),
+        (["field", "--size", "0"], "size"),
+        (["field", "--size", "-4"], "size"),
+        (["field", "--size", "many"], "size"),
+        (["field", "--size", "1k", "--mode", "dream"], "unknown mode"),
+        (["field", "--size", "1k", "--card", "gpu9"], "unknown card"),
+        (["field", "--size", "1k", "--chunk", "few"], "size"),
+        (["no_such_script.py"], "no file"),
+    ],
+)
+def test_bad_input_is_exit_2_with_what_and_mend(args: list[str], what: str, capsys: pytest.CaptureFixture) -> None:
+    assert run(["predict", *args]) == 2
+    said = capsys.readouterr()
+    assert what in said.err and said.out == ""
+
+
+def test_a_real_prediction_writes_its_record_and_answers_for_the_card(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    pytest.importorskip("torch", reason="the fake run needs torch")
+    output = tmp_path / "f.json"
+    target = f"{FACTORIES}:WORKLOAD"
+    assert run(["predict", target, "--size", "1M", "--card", "6GiB", "-o", str(output), "--json"]) == 1
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == json.loads(output.read_text(encoding="utf-8"))
+    assert set(printed) >= KEYS and printed["kind"] == "forecast" and printed["fits"]["6GiB"] is False
+    assert {lever["name"] for lever in printed["levers"]} >= {"bf16", "chunk", "accumulation"}
+    assert sum(printed["breakdown"].values()) == printed["peak_allocated_bytes"]
+    made = load(output)
+    assert isinstance(made, Forecast) and made.size == 1_000_000
+    assert [path.name for path in tmp_path.iterdir()] == ["f.json"]
+
+
+def test_measuring_without_a_gpu_is_exit_3(capsys: pytest.CaptureFixture) -> None:
+    torch = pytest.importorskip("torch", reason="the fake run needs torch")
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU here")
+    assert run(["predict", f"{FACTORIES}:infer", "--size", "100", "--measure"]) == 3
+    assert "no CUDA device" in capsys.readouterr().err
