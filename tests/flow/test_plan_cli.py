@@ -26,7 +26,17 @@ MADE = Plan(
         {"variant": "eager", "size": None, "chunk": None, "peak_bytes": None, "why": "does not fit"},
         {"variant": "checkpoint", "size": 2_000_000, "chunk": None, "peak_bytes": 23 * GIB, "why": ""},
     ),
-    cards=({"card": "t4", "budget_bytes": 14 * GIB, "size": 1_000_000, "variant": "checkpoint", "chunk": None},),
+    cards=(
+        {
+            "card": "t4",
+            "budget_bytes": 14 * GIB,
+            "size": 1_000_000,
+            "variant": "checkpoint",
+            "chunk": None,
+            "how": "interpolated",
+        },
+        {"card": "l4", "budget_bytes": 22 * GIB, "size": None, "variant": "checkpoint", "chunk": None, "how": "unknown"},
+    ),
     notes=("said beside it",),
 )
 
@@ -48,7 +58,7 @@ def test_the_plan_is_printed_and_written(asked: list[dict[str, Any]], tmp_path: 
     assert run(["plan", "field", "--budget", "24GiB", "-o", str(path)]) == 0
     assert load(path) == MADE
     shown = capsys.readouterr()
-    for part in ("2M", "checkpoint", "23.00 GiB", "500.00 MiB", "does not fit", "t4", "1M"):
+    for part in ("2M", "checkpoint", "23.00 GiB", "500.00 MiB", "does not fit", "t4", "1M", "interpolated", "not found"):
         assert part in shown.out
     assert "said beside it" in shown.err
 

@@ -36,7 +36,7 @@ def test_affine_needs_are_bracketed_within_one_percent_in_eight_runs(slope: floa
     assert found.fails is not None
     assert found.fits.number <= exact < found.fails.number
     assert found.fails.number - found.fits.number <= max(1, 0.01 * found.fits.number)
-    assert len(asked) <= (6 if start >= 4096 else 8)
+    assert len(asked) <= (5 if start >= 4096 and slope < 1e8 else 8)
 
 
 @pytest.mark.parametrize("slope", [1024, 65_536, 4e6])
@@ -63,6 +63,49 @@ def test_curved_needs_end_in_a_size_that_fits_with_its_gap_told(power: float) ->
     assert found.fits.number <= exact + 1
     assert found.fits.number * (1 + found.gap) >= exact
     assert found.gap < 0.0101
+
+
+@pytest.mark.parametrize("budget", [6 * GIB, 24 * GIB, 140 * GIB])
+@pytest.mark.parametrize("kink", [10**4, 10**5, 4 * 10**5])
+def test_a_slope_that_doubles_is_bracketed_within_one_percent(kink: int, budget: int) -> None:
+    found, asked = search(lambda number: GIB + 40_000 * (number + max(0, number - kink)), budget)
+    assert found.gap is not None
+    assert found.gap < 0.0101
+    assert len(asked) <= 8
+
+
+def test_a_tiny_slope_over_a_large_fixed_need_takes_no_more_than_five_runs() -> None:
+    found, asked = search(lambda number: 23 * GIB + 100 * number, 24 * GIB)
+    assert found.gap is not None
+    assert found.gap < 0.0101
+    assert len(asked) <= 5
+
+
+@pytest.mark.parametrize("jump", [7_000_000, 7_400_000, 7_860_000, 7_950_000])
+def test_a_need_that_jumps_past_the_budget_is_closed_in_from_both_sides(jump: int) -> None:
+    # What a plain MLP's reserved bytes do: 3,102 B a point, and a third more once a block no longer fits a freed one.
+    def need(number: int) -> float:
+        return 1.02 * (877 * 10**6 + number * (3102 if number < jump else 4123))
+
+    found, _ = search(need, 24 * GIB)
+    exact = min(jump, math.floor((24 * GIB / 1.02 - 877 * 10**6) / 3102) + 1)
+    assert found.fits is not None
+    assert found.fails is not None
+    assert found.fits.number < exact <= found.fails.number
+    assert found.gap is not None
+    assert found.gap < 0.05
+
+
+def test_a_fixed_need_beyond_the_budget_is_settled_in_two_samples() -> None:
+    asked: list[int] = []
+
+    def sample(number: int) -> Sample:
+        asked.append(number)
+        return Sample(number, 5 * GIB + 1000 * number, GIB, fixed_bytes=5 * GIB)
+
+    found = largest_that_fits(sample, budget_bytes=4 * GIB, start=4096)
+    assert found.fits is None
+    assert asked == [4096, 1]
 
 
 def test_what_is_claimed_was_itself_sampled() -> None:

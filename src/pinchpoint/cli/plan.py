@@ -33,6 +33,7 @@ def command(
 
     `plan TARGET --budget 24GiB` tries sizes on fake tensors, at most 8 a variant, and names the
     largest one predicted to fit, within 1 %. With --size it finds the largest chunk for that size.
+    --cards adds at most 8 fake runs, and says which sizes lie between two of them.
     For a script say which argument is its size: `plan train.py --budget 24GiB --vary '--batch-size {}'`.
     """
     from pinchpoint.core.records import check_output
@@ -67,7 +68,17 @@ def _show(made: Plan) -> None:
         console.show_table(columns, rows, right=("size", "chunk", "predicted peak"))
     if made.cards:
         console.stdout().print()
-        rows = [(c["card"], show_bytes(c["budget_bytes"]), size(c["size"]), size(c["chunk"])) for c in made.cards]
-        console.show_table(("card", "memory", "size", "chunk"), rows, right=("memory", "size", "chunk"))
+        how = {"predicted": "does not fit", "unknown": "not found"}
+        rows = [
+            (
+                c["card"],
+                show_bytes(c["budget_bytes"]),
+                size(c["size"]),
+                size(c["chunk"]),
+                c["how"] if c["size"] is not None else how[c["how"]],
+            )
+            for c in made.cards
+        ]
+        console.show_table(("card", "memory", "size", "chunk", ""), rows, right=("memory", "size", "chunk"))
     for note in made.notes:
         console.say(f"note: {note}")

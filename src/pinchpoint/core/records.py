@@ -154,7 +154,7 @@ class Plan(Record):
     peak_bytes: int  # predicted total at `size`
     tried: tuple[dict[str, Any], ...]  # every fake run: {"size", "variant", "chunk", "total_bytes", "fits"}
     choices: tuple[dict[str, Any], ...] = ()  # per variant: {"variant", "size", "chunk", "peak_bytes"}
-    cards: tuple[dict[str, Any], ...] = ()  # with --cards: {"card", "budget_bytes", "size", "variant", "chunk"}
+    cards: tuple[dict[str, Any], ...] = ()  # with --cards: {"card", "budget_bytes", "size", "variant", "chunk", "how"}
     notes: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)

@@ -1,7 +1,8 @@
 """The largest size, or the chunk for a given size, and the variant, that fit a budget, by prediction.
 
-Every size claimed was itself predicted to fit, at most 8 fake runs a variant. Nothing is run for
-real and no GPU is needed; what a card does beyond its forecast is the margin's business.
+Every size claimed was itself predicted to fit, at most 8 fake runs a variant; a table of cards takes
+at most 8 more, and marks the sizes that lie between two runs. Nothing is run for real and no GPU is
+needed; what a card does beyond its forecast is the margin's business.
 """
 
 from __future__ import annotations
@@ -90,7 +91,7 @@ def plan(
         if best is None or trial is None:
             raise nothing_fits(subject.text, choices, budget_bytes, arguments=subject.script and subject.script.arguments)
         along = "size" if trial.chunk is None else "chunk"
-        rows = table.rows(table_cards, trials, trial, best.found, multiple=multiple, up_to=up_to, along=along)
+        rows, remarks = table.rows(table_cards, trials, trial, best.found, multiple=multiple, up_to=up_to, along=along)
     return Plan(
         target=subject.text,
         mode=trial.mode,
@@ -103,7 +104,7 @@ def plan(
         tried=trials.rows(),
         choices=tuple(row_of(choice) for choice in choices),
         cards=rows,
-        notes=tuple(notes_of(choices, size, multiple, up_to)) + (table.NOTES if table_cards else ()),
+        notes=tuple(notes_of(choices, size, multiple, up_to)) + remarks,
     )
 
 

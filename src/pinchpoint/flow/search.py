@@ -1,7 +1,8 @@
 """The largest whole number that fits a budget, found in few samples of its need.
 
-Needs grow with the number and are nearly affine in it, with the allocator's steps on top: every
-guess is read off a curve through the samples, halving takes over where the curve misleads. The
+Needs grow with the number and are nearly affine in it, with the allocator's steps on top: two
+samples far apart give a slope, the next are tried just below and just above where the line meets
+the budget. Halving takes over where the line misleads: at a kink, or where the need jumps. The
 answer is always a number that was itself sampled and fitted. No framework, no clock.
 """
 
@@ -20,7 +21,11 @@ RUNS = 8
 TOLERANCE = 0.01
 UP_TO = 10**9
 _JUMP = 64  # the farthest one guess goes beyond what was sampled
+_LEAP = 16  # how far the second sample goes at least
 _ASIDE = 0.4  # of the tolerance: how far beside the estimate both sides are tried
+APART = 0.03  # samples nearer to each other than this tell the allocator's steps, not the slope
+_BENT = 1.1, 3.9  # exponents drawn as a curve: below it is a line with noisy small sizes, above it a jump
+_PATIENCE = 3  # guesses in a row that left more than half of the bracket, before it is halved
 _DROP = 0.02  # a fall of the need by more than this is no allocator step
 _LEAST_DROP = 64 * MIB
 _FLAT = 1e-3
@@ -35,6 +40,7 @@ class Sample:
     number: int
     need_bytes: int
     live_bytes: int
+    fixed_bytes: int = 0  # what no smaller number would save, as far as is known: context, weights and their like
 
 
 @dataclass(frozen=True)
@@ -73,8 +79,8 @@ def largest_that_fits(
     """Sample at most `runs` numbers in [floor, up_to], beginning at `start`.
 
     `known` samples cost nothing. Without `prove_floor` the floor is not sampled when the line
-    through the samples says clearly that it does not fit either. A `TimedOut` above a number that fits ends the search; without
-    one it is raised, as is every other error of `sample`.
+    through the samples says clearly that it does not fit either. A `TimedOut` above a number that
+    fits ends the search; without one it is raised, as is every other error of `sample`.
     """
     state = _Search({s.number: s for s in known}, budget_bytes, floor, up_to, tolerance, prove_floor)
     done = 0
@@ -107,6 +113,8 @@ class _Search:
         self.descents = 0  # guesses made while nothing fitted
         self.aimed = ""  # beside which side of the estimate the last guess lay
         self.misses = 0  # guesses in a row that came out on the other side
+        self.width = math.inf  # of the bracket before the last guess, as a logarithm
+        self.stalls = 0  # guesses by the curve in a row that left more than half of the bracket
 
     @property
     def fits(self) -> Sample | None:
@@ -120,8 +128,10 @@ class _Search:
         fitted = new.need_bytes <= self.budget
         missed = fitted if self.aimed == "over" else not fitted
         self.misses = self.misses + 1 if self.aimed and missed else 0
-        self.aimed = ""
         self.samples[new.number] = new
+        if self.fits is not None and self.fails is not None and self.width < math.inf:
+            left = math.log(self.fails.number / self.fits.number)
+            self.stalls = self.stalls + 1 if self.aimed and left > 0.5 * self.width else 0
         ordered = sorted(self.samples.values(), key=lambda s: s.number)
         for low, high in pairwise(ordered):
             if low.need_bytes - high.need_bytes > max(_LEAST_DROP, _DROP * low.need_bytes):
@@ -167,6 +177,7 @@ class _Search:
 
     def guess(self, start: int, *, last: bool) -> int:
         fits, fails = self.fits, self.fails
+        self.aimed, self.width = "", math.inf
         if not self.samples:
             return min(max(start, self.floor), self.up_to)
         if fits is not None and fails is not None:
@@ -177,53 +188,68 @@ class _Search:
         return self._below(fails, last=last)
 
     def _above(self, fits: Sample) -> int:
-        """Everything fits so far: go up, along the curve through the samples."""
-        aim = fits.number * min(max(self.budget / fits.need_bytes, 2.0), _JUMP)
-        if len(self.samples) > 1:
-            at = _meets(self._spread(), self.budget)
-            # A little beyond the estimate: a failing number is still wanted above.
-            aim = fits.number * _JUMP if at is None else min(at * (1 + _ASIDE * self.tolerance), fits.number * _JUMP)
-        return min(max(math.ceil(aim), fits.number + 1), self.up_to)
+        """Everything fits so far: go up, to just below where the samples' curve meets the budget."""
+        at = self._meets()
+        aim = fits.number * _JUMP
+        if at is not None and len(self.samples) == 1:
+            # Wide enough apart to tell a slope, whatever the first sample lets hope for.
+            return min(math.floor(min(max(at, fits.number * _LEAP), aim)), self.up_to)
+        if at is not None:
+            # Near the estimate already: what is missing is a failure just above.
+            near = fits.number >= at * (1 - 1.5 * _ASIDE * self.tolerance)
+            aim = min(fits.number * (1 + self.tolerance * 3**self.misses) if near else at * (1 - _ASIDE * self.tolerance), aim)
+            self.aimed = "over" if near else "under"
+        return min(max(math.floor(aim), fits.number + 1), self.up_to)
 
     def _below(self, fails: Sample, *, last: bool) -> int:
         """Nothing fits so far: go down, to the floor when the curve says so or chances run out."""
         self.descents += 1
-        if last or self.descents > 2:
+        at = self._meets()
+        if last or self.descents > 2 or at is None or at < 2 * self.floor:
             return self.floor
-        aim = fails.number * min(max(0.5 * self.budget / fails.need_bytes, 1 / _JUMP), 0.5)
-        if len(self.samples) > 1:
-            at = _meets(self._spread(), self.budget)
-            if at is None or at < self.floor:
-                return self.floor
-            aim = at * (1 - _ASIDE * self.tolerance)
+        # Two samples side by side would tell no slope: the first step down is a wide one.
+        aim = at * (1 - _ASIDE * self.tolerance) if len(self.samples) > 1 else min(0.9 * at, 0.5 * fails.number)
         return min(max(math.floor(aim), self.floor), fails.number - 1)
 
     def _between(self, fits: Sample, fails: Sample) -> int:
-        """Close in from both sides of the curve's estimate, wider each time the same side gives way again."""
+        """Close in from both sides of the curve's estimate; halve where it brought too little."""
         low, high = fits.number, fails.number
-        at = _meets(self._spread(), self.budget)
-        if at is None or not low < at < high:
-            at = _meets((fits, fails), self.budget)
-        assert at is not None  # the bracket's needs lie on either side of the budget
+        self.width = math.log(high / low)
+        middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
+        at = self._meets()
+        if at is None or not low < at < high or self.stalls >= _PATIENCE:
+            return middle
         aside = _ASIDE * self.tolerance
-        under = math.floor(at * (1 - aside * 3**self.misses))
-        if low < min(under, at * (1 - 1.5 * aside)):
-            aim, self.aimed = under, "under"
+        if low < at * (1 - 1.5 * aside):
+            aim, self.aimed = max(math.floor(at * (1 - aside * 3**self.misses)), low + 1), "under"
         else:
             # Near enough below the estimate already: what is missing is a failure near above it.
             aim, self.aimed = max(math.floor(low * (1 + self.tolerance * 3**self.misses)), low + 1), "over"
-        if aim >= high:
-            aim, self.aimed = math.isqrt(low * high) if high > 4 * low else (low + high) // 2, ""
-        return max(aim, low + 1)
+        return aim if aim < high else middle
 
-    def _spread(self) -> tuple[Sample, ...]:
-        """Three samples to draw a curve through, or what there is: the bracket, then the nearest needs."""
-        bracket = (self.fits, self.fails)
-        near = sorted(self.samples.values(), key=lambda s: (s not in bracket, abs(s.need_bytes - self.budget)))[:3]
-        return tuple(sorted(near, key=lambda s: s.number))
+    def _meets(self) -> float | None:
+        """Where the curve through the samples nearest to the budget meets it; None when it does not rise."""
+        near = sorted(self.samples.values(), key=lambda s: abs(s.need_bytes - self.budget))
+        first = near[0]
+        if len(near) == 1:
+            # Weights and their like are known not to grow: a line from there.
+            return crossing((Sample(0, min(first.fixed_bytes, first.need_bytes - 1), 0), first), self.budget)
+        apart = [s for s in near[1:] if abs(math.log(s.number / first.number)) > APART] or near[1:]
+        third = next((s for s in apart[1:] if abs(math.log(s.number / apart[0].number)) > APART), None)
+        if third is not None:
+            three = _ordered((first, apart[0], third))
+            if _BENT[0] < _power(three) < _BENT[1]:
+                return crossing(three, self.budget)
+        # On one of the allocator's steps nothing rises: then the line through the farthest two.
+        every = _ordered(self.samples.values())
+        return crossing(_ordered((first, apart[0])), self.budget) or crossing((every[0], every[-1]), self.budget)
 
 
-def _meets(samples: tuple[Sample, ...], budget_bytes: int) -> float | None:
+def _ordered(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    return tuple(sorted(samples, key=lambda s: s.number))
+
+
+def crossing(samples: tuple[Sample, ...], budget_bytes: int) -> float | None:
     """Where `a + b * number ** p` through the samples (p = 1 for two) meets the budget; None when it does not rise."""
     low, high = samples[0], samples[-1]
     if high.need_bytes <= low.need_bytes:
@@ -237,6 +263,8 @@ def _meets(samples: tuple[Sample, ...], budget_bytes: int) -> float | None:
 def _power(samples: tuple[Sample, ...]) -> float:
     """The exponent for which the middle sample lies on the curve through the outer two, within 1/2 to 4."""
     low, middle, high = samples
+    if high.need_bytes <= low.need_bytes:
+        return 1.0
     share = (middle.need_bytes - low.need_bytes) / (high.need_bytes - low.need_bytes)
     if not 0 < share < 1:
         return 1.0

@@ -18,6 +18,7 @@ from pinchpoint.flow.search import Sample
 
 Progress = Callable[[str], None]
 
+_FIXED = ("weights", "gradients", "optimizer", "workspace")
 CHUNKS = 1024  # the most chunks one fake run is cut into: each is walked through
 
 
@@ -66,6 +67,7 @@ class Trial:
     margin_bytes: int
     live_bytes: int
     context_bytes: int
+    fixed_bytes: int = 0  # context, weights, gradients and optimizer: what no smaller size would save
 
     @property
     def need_bytes(self) -> int:
@@ -105,6 +107,7 @@ class Trials:
             margin_bytes=forecast.margin_bytes,
             live_bytes=forecast.peak_allocated_bytes,
             context_bytes=forecast.context_bytes,
+            fixed_bytes=forecast.context_bytes + sum(forecast.breakdown.get(part, 0) for part in _FIXED),
         )
         self.made.append(trial)
         return trial
@@ -146,7 +149,7 @@ def show_trial(trial: Trial) -> str:
 
 
 def _sample(number: int, trial: Trial) -> Sample:
-    return Sample(number, trial.need_bytes, trial.live_bytes)
+    return Sample(number, trial.need_bytes, trial.live_bytes, trial.fixed_bytes)
 
 
 def _high_total(forecast: Forecast) -> int:
