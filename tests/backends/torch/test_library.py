@@ -9,6 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, TensorDataset
 
 from pinchpoint.backends.torch import attention
@@ -43,7 +44,7 @@ def test_compile_is_left_out_and_said(observer: Any) -> None:
 def test_saving_writes_nothing_and_loading_reads_what_is_there(observer: Any, tmp_path: Path) -> None:
     torch.save(nn.Linear(4, 4).cuda().state_dict(), tmp_path / "model.pt")
     assert list(tmp_path.iterdir()) == []
-    assert any("torch.save" in note for note in observer.ledger.seen.notes)
+    assert any("not written" in note for note in observer.ledger.seen.notes)
 
 
 def test_a_checkpoint_made_for_real_loads_onto_the_device(pretend: Any, tmp_path: Path) -> None:
@@ -97,6 +98,15 @@ def test_attention_takes_the_kernel_cuda_takes(
     query = torch.empty(1, 2, 8, width, dtype=dtype)
     given = torch.zeros(8, 8) if mask else None
     assert attention.choose(query, query, query, given, capability=capability) == kernel
+
+
+def test_attention_takes_no_kernel_that_was_switched_off() -> None:
+    query = torch.empty(1, 2, 8, 64, dtype=torch.bfloat16)
+    left = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    for kernel in ("cudnn", "flash", "efficient", "plain"):
+        with sdpa_kernel(left):
+            assert attention.choose(query, query, query, None, capability=(9, 0)) == kernel
+        left.pop(0)
 
 
 def test_plain_attention_keeps_all_pairs_and_a_fused_kernel_does_not(take: Any) -> None:

@@ -31,7 +31,6 @@ SLOW = (
 
 # What is not within 1 %: pattern, predicted / measured at least and at most, and why. The first that matches counts.
 EXCEPTIONS: list[tuple[str, float, float, str]] = [
-    ("conv2d-3x3-3to64-nchw-fp32", 0.9, 20.0, "cuDNN takes a kernel with almost no workspace for three channels"),
     ("conv2d-groups4-bf16", 0.29, 1.1, "cuDNN's grouped kernel takes three times the usual copies"),
     ("conv*", 0.7, 2.3, "the kernel, and so the workspace, is cuDNN's choice; a Forecast carries an interval"),
     ("rnn-*", 0.36, 1.1, "cuDNN's search picks the workspace; plain RNNs are the worst fitted"),
@@ -92,9 +91,9 @@ def test_every_exception_is_still_needed(ran: dict[str, dict[str, Any]]) -> None
     assert {pattern for pattern, *_ in EXCEPTIONS} - needed == set()
 
 
-def test_three_operations_in_four_need_no_exception() -> None:
+def test_two_operations_in_three_need_no_exception() -> None:
     plain = [name for name in NAMES if exception(name) is None]
-    assert len(plain) >= 0.6 * len(NAMES) and len(plain) >= 120
+    assert len(plain) >= 2 * len(NAMES) / 3, f"{len(plain)} of {len(NAMES)}"
 
 
 @pytest.fixture(scope="module")

@@ -68,17 +68,20 @@ def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]
 
 
 def choose(query: Any, key: Any, value: Any, mask: Any, *, capability: tuple[int, int]) -> str:
-    """The kernel CUDA takes: "cudnn", "flash", "efficient" or "plain"."""
+    """The kernel CUDA takes: "cudnn", "flash", "efficient" or "plain"; none that `sdpa_kernel` has switched off."""
+    switches = torch.backends.cuda
     width = query.shape[-1]
     half = query.dtype in _HALF
     masked = mask is not None
     learned_mask = masked and mask.requires_grad
-    if half and capability >= (9, 0) and width % 8 == 0 and width <= 128 and not learned_mask and value.shape[-1] == width:
+    fits_cudnn = width % 8 == 0 and width <= 128 and not learned_mask and value.shape[-1] == width
+    if half and capability >= (9, 0) and fits_cudnn and switches.cudnn_sdp_enabled():
         return "cudnn"
     flash = half and capability >= (8, 0) and width <= 256 and not masked and value.shape[-1] == width
-    if half and flash:
+    if flash and switches.flash_sdp_enabled():
         return "flash"
-    if query.dtype in (*_HALF, torch.float32) and capability >= (5, 0) and width % (8 if half else 4) == 0:
+    efficient = query.dtype in (*_HALF, torch.float32) and capability >= (5, 0) and width % (8 if half else 4) == 0
+    if efficient and switches.mem_efficient_sdp_enabled():
         return "efficient"
     return "plain"
 
