@@ -124,6 +124,16 @@ def test_a_budget_below_the_floor_is_settled_at_the_floor() -> None:
     assert len(asked) <= 4
 
 
+def test_wide_steps_above_a_first_guess_too_high_do_not_send_the_search_to_the_floor() -> None:
+    # A small budget: the allocator's 20 MiB are a fifth of what grows, and the line's first estimate fails.
+    need = stepped(900 * MIB, 5500)
+    found, asked = search(lambda number: need(number) + 40 * MIB * (number > 5000), GIB, start=65_536)
+    assert found.fits is not None
+    assert found.gap is not None
+    assert found.gap < 0.1
+    assert min(asked) > 1000
+
+
 def test_one_unit_above_the_floor_is_found() -> None:
     found, _ = search(lambda number: GIB + number * GIB, 2.5 * GIB)
     assert found.fits == Sample(1, 2 * GIB, 2 * GIB)

@@ -205,10 +205,10 @@ class _Search:
         """Nothing fits so far: go down, to the floor when the curve says so or chances run out."""
         self.descents += 1
         at = self._meets()
-        if last or self.descents > 2 or at is None or at < 2 * self.floor:
+        if last or self.descents > 3 or at is None or at < 2 * self.floor:
             return self.floor
-        # Two samples side by side would tell no slope: the first step down is a wide one.
-        aim = at * (1 - _ASIDE * self.tolerance) if len(self.samples) > 1 else min(0.9 * at, 0.5 * fails.number)
+        # Samples side by side would tell steps, not a slope: each step down is a wide one.
+        aim = min(at * (1 - _ASIDE * self.tolerance if len(self.samples) > 1 else 0.9), 0.5 * fails.number)
         return min(max(math.floor(aim), self.floor), fails.number - 1)
 
     def _between(self, fits: Sample, fails: Sample) -> int:
