@@ -1,7 +1,8 @@
 """The models the accuracy table is made of, each at two sizes, in two sets.
 
 The forecast was developed with the development set in view. The held-out set was written apart from it and no
-forecast code was tuned on it: the bars are judged on that set alone. Every model is a plain factory
+forecast code was tuned on it: the bars are judged on that set alone. A set whose results were used to change the
+forecast is development from then on. Every model is a plain factory
 `NAME(size, device) -> step` in a file under its set's folder; listing them imports no framework.
 """
 
@@ -43,22 +44,35 @@ def dev(factory: str, sizes: tuple[int, int], what: str) -> Entry:
 
 
 MODELS: dict[str, Entry] = {
-    "siren": held("siren.py:siren", (100_000, 700_000), "sinusoidal MLP on random points, Adam"),
-    "gated_tower": held("gated_tower.py:gated_tower", (40_000, 200_000), "gated residual MLP, checkpointed in pairs, RMSprop"),
-    "plankton": held("plankton.py:plankton", (128, 700), "CNN + batch norm, Nesterov SGD, images from the host"),
-    "bottlenecks": held("bottlenecks.py:bottlenecks", (24, 160), "ResNet bottleneck blocks, momentum SGD, cosine schedule"),
-    "cells_unet": held("cells_unet.py:cells_unet", (16, 90), "U-Net, batch norm, nearest upsampling, Dice + BCE"),
-    "caption_decoder": held("caption_decoder.py:caption_decoder", (16, 90), "decoder with causal and padding masks, warm-up"),
-    "spectra_former": held("spectra_former.py:spectra_former", (16, 100), "transformer, no mask, RMS norm, bf16 autocast"),
-    "potential": held("potential.py:potential", (160, 1_000), "continuous-filter GNN with energies and forces: double backward"),
-    "dipoles": held("dipoles.py:dipoles", (300_000, 1_500_000), "e3nn full tensor products and gates"),
-    "ray_field": held("ray_field.py:ray_field", (3_000, 16_000), "radiance field along rays, fp16 autocast, GradScaler"),
-    "rainfall": held("rainfall.py:rainfall", (160, 900), "three-layer LSTM with dropout, quantile loss, clipping"),
-    "mean_teacher": held("mean_teacher.py:mean_teacher", (48, 300), "MLP-Mixer with EMA teacher, clipping and accumulation"),
-    "detector_hits": held("detector_hits.py:detector_hits", (300_000, 1_600_000), "boolean masks, nonzero and unique"),
-    "denoiser": held("denoiser.py:denoiser", (24, 140), "diffusion U-Net: group norm, attention, transposed convolutions"),
-    "heat_equation": held("heat_equation.py:heat_equation", (40_000, 240_000), "physics-informed network, second derivatives"),
-    "point_attention": held("point_attention.py:point_attention", (12, 72), "point transformer: cdist, topk, gather"),
+    "house_prices": held("house_prices.py:house_prices", (80_000, 500_000), "MLP, layer norm, dropout, Gaussian loss, Adagrad"),
+    "enzyme_classes": held("enzyme_classes.py:enzyme_classes", (40_000, 200_000), "MLP by checkpoint_sequential, AMSGrad"),
+    "galaxies": held("galaxies.py:galaxies", (192, 1_000), "CNN + batch norm, channels-last, AdamW, one-cycle schedule"),
+    "bird_calls": held("bird_calls.py:bird_calls", (16, 100), "pre-activation ResNet, squeeze and excitation, momentum SGD"),
+    "fault_lines": held("fault_lines.py:fault_lines", (20, 120), "U-Net, instance norm, bilinear upsampling, focal loss, NAdam"),
+    "melodies": held("melodies.py:melodies", (16, 90), "causal transformer with a float mask of distances, AdamW"),
+    "stations": held("stations.py:stations", (32, 200), "latent transformer, cross attention, no mask, RAdam"),
+    "alloys": held("alloys.py:alloys", (160, 900), "gated GNN with energies and forces: double backward"),
+    "shieldings": held("shieldings.py:shieldings", (4_000, 24_000), "e3nn uvu tensor products, norm activations, batch norm"),
+    "plane_field": held("plane_field.py:plane_field", (4_000, 24_000), "feature planes, two passes, fp16 autocast, GradScaler"),
+    "phonemes": held("phonemes.py:phonemes", (160, 900), "bidirectional LSTM over a convolution, Adamax"),
+    "heartbeats": held("heartbeats.py:heartbeats", (24, 150), "gated 1-D convolutions with EMA, clipping and accumulation"),
+    "street_scans": held("street_scans.py:street_scans", (400_000, 2_400_000), "boolean masks of the data and of the scores"),
+    "siren": dev("siren.py:siren", (100_000, 700_000), "sinusoidal MLP on random points, Adam"),
+    "gated_tower": dev("gated_tower.py:gated_tower", (40_000, 200_000), "gated residual MLP, checkpointed in pairs, RMSprop"),
+    "plankton": dev("plankton.py:plankton", (128, 700), "CNN + batch norm, Nesterov SGD, images from the host"),
+    "bottlenecks": dev("bottlenecks.py:bottlenecks", (24, 160), "ResNet bottleneck blocks, momentum SGD, cosine schedule"),
+    "cells_unet": dev("cells_unet.py:cells_unet", (16, 90), "U-Net, batch norm, nearest upsampling, Dice + BCE"),
+    "caption_decoder": dev("caption_decoder.py:caption_decoder", (16, 90), "decoder with causal and padding masks, warm-up"),
+    "spectra_former": dev("spectra_former.py:spectra_former", (16, 100), "transformer, no mask, RMS norm, bf16 autocast"),
+    "potential": dev("potential.py:potential", (160, 1_000), "continuous-filter GNN with energies and forces: double backward"),
+    "dipoles": dev("dipoles.py:dipoles", (300_000, 1_500_000), "e3nn full tensor products and gates"),
+    "ray_field": dev("ray_field.py:ray_field", (3_000, 16_000), "radiance field along rays, fp16 autocast, GradScaler"),
+    "rainfall": dev("rainfall.py:rainfall", (160, 900), "three-layer LSTM with dropout, quantile loss, clipping"),
+    "mean_teacher": dev("mean_teacher.py:mean_teacher", (48, 300), "MLP-Mixer with EMA teacher, clipping and accumulation"),
+    "detector_hits": dev("detector_hits.py:detector_hits", (300_000, 1_600_000), "boolean masks, nonzero and unique"),
+    "denoiser": dev("denoiser.py:denoiser", (24, 140), "diffusion U-Net: group norm, attention, transposed convolutions"),
+    "heat_equation": dev("heat_equation.py:heat_equation", (40_000, 240_000), "physics-informed network, second derivatives"),
+    "point_attention": dev("point_attention.py:point_attention", (12, 72), "point transformer: cdist, topk, gather"),
     "mlp": dev("mlp.py:mlp", (60_000, 700_000), "MLP over points, Adam"),
     "checkpointed": dev("checkpointed.py:checkpointed", (60_000, 400_000), "residual MLP, every block checkpointed, AdamW"),
     "cnn": dev("cnn.py:cnn", (192, 1_000), "CNN + batch norm, momentum SGD, batch copied from the host"),
