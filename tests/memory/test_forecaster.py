@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("torch", reason="the fake run needs torch")
 
 from pinchpoint.core.errors import BadInput, CannotFake, Missing, PinchpointError, TargetFailed, TimedOut
+from pinchpoint.core.machine import describe
 from pinchpoint.core.records import BREAKDOWN, Forecast
 from pinchpoint.memory import levers
 from pinchpoint.memory.forecast import predict
@@ -61,6 +62,7 @@ def test_a_forecast_is_whole(trained: Forecaster) -> None:
     assert Path(made.lines[0].file).name == "factories.py" and made.lines[0].code
     assert any(entry["name"].startswith("Sequential") for entry in made.modules)
     assert Forecast.from_json(made.to_json()) == made
+    assert made.machine == describe()  # this machine, not the card that was pretended
     fits = list(made.fits.values())
     assert fits == sorted(fits) and fits[-1]  # smallest card first
 

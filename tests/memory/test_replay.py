@@ -144,7 +144,7 @@ def of(seen: Observation, named: str = "h200") -> Forecast:
 def test_a_forecast_adds_the_context_and_states_its_margin(step: Run) -> None:
     made = of(step.seen)
     assert made.total_bytes == made.peak_reserved_bytes + made.context_bytes  # type: ignore[operator]
-    assert made.margin_bytes == made.total_bytes // 50
+    assert made.margin_bytes == int(assemble.MARGIN * made.total_bytes) and assemble.MARGIN >= 0.02
     assert made.fits["h200"] and made.low_bytes is None and made.high_bytes is None
 
 

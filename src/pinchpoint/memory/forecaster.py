@@ -14,10 +14,10 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, Self
 
-from pinchpoint.core import errors
+from pinchpoint.core import errors, machine
 from pinchpoint.core.discover import Factory, find
 from pinchpoint.core.errors import TargetFailed, TimedOut
 from pinchpoint.core.records import Forecast
@@ -69,7 +69,8 @@ class Forecaster:
         }  # fmt: skip
         if self._process is None:  # killed at its time limit by an earlier request
             self._start()
-        return Forecast.from_dict(self._ask(request))
+        # The worker would name the card it pretends to have.
+        return replace(Forecast.from_dict(self._ask(request)), machine=machine.describe())
 
     def output(self) -> str:
         """What the target printed so far."""
