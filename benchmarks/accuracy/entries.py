@@ -52,7 +52,7 @@ MODELS: dict[str, Entry] = {
     "melodies": held("melodies.py:melodies", (16, 90), "causal transformer with a float mask of distances, AdamW"),
     "stations": held("stations.py:stations", (32, 200), "latent transformer, cross attention, no mask, RAdam"),
     "alloys": held("alloys.py:alloys", (160, 900), "gated GNN with energies and forces: double backward"),
-    "shieldings": held("shieldings.py:shieldings", (4_000, 24_000), "e3nn uvu tensor products, norm activations, batch norm"),
+    "shieldings": held("shieldings.py:shieldings", (12_000, 72_000), "e3nn uvu tensor products, norm activations, batch norm"),
     "plane_field": held("plane_field.py:plane_field", (4_000, 24_000), "feature planes, two passes, fp16 autocast, GradScaler"),
     "phonemes": held("phonemes.py:phonemes", (160, 900), "bidirectional LSTM over a convolution, Adamax"),
     "heartbeats": held("heartbeats.py:heartbeats", (24, 150), "gated 1-D convolutions with EMA, clipping and accumulation"),
