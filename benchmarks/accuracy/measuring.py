@@ -2,7 +2,7 @@
 
 The libraries are imported once in a parent that never touches CUDA; every case is forked from it, so it has a
 fresh CUDA context and allocator but pays no import. In that process the model is built and stepped, its peaks
-are read, and then it is built and stepped again under a cap of the predicted reserved bytes + 2 % and - 2 %.
+are read, and then it is built and stepped again under caps at the boundary from which the forecast says that it fits, and 2 % to either side.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pinchpoint.core import machine
 
 STEPS = 2  # as many as the forecast assumes
 MORE_STEPS = 3
-CAPS = (1.02, 0.98)
+CAPS = (1.02, 1.00, 0.98)
 
 
 def load_factory(entry: Entry) -> Callable[[int, str], Callable[[], Any]]:
@@ -109,7 +109,7 @@ def run_capped(factory: Callable[[int, str], Callable[[], Any]], size: int, limi
     return found
 
 
-def work(entry: Entry, size: int, reserved_bytes: int | None, threads: int, pipe: Connection) -> None:
+def work(entry: Entry, size: int, boundary_bytes: int | None, threads: int, pipe: Connection) -> None:
     """The forked process: measures, then caps, and sends what it found after each, so a crash loses only the rest."""
     torch.set_num_threads(threads)
     try:
@@ -117,9 +117,9 @@ def work(entry: Entry, size: int, reserved_bytes: int | None, threads: int, pipe
         torch.cuda.init()
         found = measure_case(factory, size)
         pipe.send({"status": "ok", **found})
-        if reserved_bytes is not None:
+        if boundary_bytes is not None:
             for cap in CAPS:
-                pipe.send({f"cap_{cap:.2f}": run_capped(factory, size, int(reserved_bytes * cap))})
+                pipe.send({f"cap_{cap:.2f}": run_capped(factory, size, int(boundary_bytes * cap))})
     except torch.cuda.OutOfMemoryError as error:
         pipe.send({"status": "oom", "reason": " ".join(str(error).split())[:300]})
     except Exception as error:  # a case that fails is one line of the table, not the end of it

@@ -36,6 +36,7 @@ def predict_case(name: str, entry: Entry, size: int, *, card: str, timeout_s: fl
         "workspace_bytes": forecast.workspace_bytes,
         "context_bytes": forecast.context_bytes,
         "total_bytes": forecast.total_bytes,
+        "needs_bytes": forecast.needs_bytes,
         "low_bytes": forecast.low_bytes,
         "high_bytes": forecast.high_bytes,
         "breakdown": forecast.breakdown,

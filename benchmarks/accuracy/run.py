@@ -77,13 +77,13 @@ def measure(args: argparse.Namespace) -> int:
     data = start_file(args.output, "measured", {**about, "idle_bytes": idle}, redone={name for name, _, _ in todo})
     for name, entry, size in todo:
         start = time.perf_counter()
-        reserved = forecasts.get(key(name, size), {}).get("peak_reserved_bytes")
-        found = measuring.fork(measuring.work, entry, size, reserved, threads, timeout_s=args.timeout_s)
+        boundary = forecasts.get(key(name, size), {}).get("needs_bytes")
+        found = measuring.fork(measuring.work, entry, size, boundary, threads, timeout_s=args.timeout_s)
         found |= {"model": name, "size": size, "wall_s": time.perf_counter() - start}
         data["cases"][key(name, size)] = found
         save(args.output, data)
         said = show_bytes(found.get("peak_allocated_bytes")) if found["status"] == "ok" else found["reason"]
-        caps = " ".join(f"{cap}: {'ran' if found[cap]['ran'] else 'OOM'}" for cap in ("cap_1.02", "cap_0.98") if cap in found)
+        caps = " ".join(f"{cap}: {'ran' if found[cap]['ran'] else 'OOM'}" for cap in ("cap_1.02", "cap_1.00", "cap_0.98") if cap in found)
         print(f"{name:20} {size:>10,}  {said}  {caps}  ({show_seconds(found['wall_s'])})", flush=True)
     return 0
 

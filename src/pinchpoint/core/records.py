@@ -111,6 +111,7 @@ class Forecast(Record):
     margin_bytes: int  # left free on a card before it counts as fitting
     card: str  # the card whose workspace and context are modelled
     steps: int
+    needs_bytes: int | None = None  # room for the allocator from which it counts as fitting, margin included
     processed: int | None = None
     low_bytes: int | None = None  # set when counts depend on the data
     high_bytes: int | None = None

@@ -11,7 +11,7 @@ from pinchpoint.core.records import Forecast
 from pinchpoint.memory import replay as replaying
 from pinchpoint.memory.cards import Card, cards
 
-MARGIN = 0.02  # of the total: what fits must fit with this much to spare
+MARGIN = 0.04  # of the total: what fits must fit with this much to spare
 _UNCERTAIN_HIGH = 1.25  # a library may take more than its usual workspace
 
 
@@ -48,11 +48,14 @@ def of_observation(seen: Observation, *, card: Card, expandable: bool | None = N
         notes=tuple(seen.notes),
         low_bytes=low,
         high_bytes=high,
+        needs_bytes=0,
         **told,
     )
     if low is not None and high is not None and high - low < 0.001 * forecast.peak_allocated_bytes:
         forecast = replace(forecast, low_bytes=None, high_bytes=None)
-    return replace(forecast, fits=_fits(seen, forecast, card, expandable))
+    spare = (forecast.high_bytes or forecast.peak_allocated_bytes) - forecast.peak_allocated_bytes
+    needs = int((found.peak_reserved_bytes + spare) * (1 + MARGIN))
+    return replace(forecast, needs_bytes=needs, fits=_fits(seen, forecast, card, expandable))
 
 
 def _fits(seen: Observation, forecast: Forecast, card: Card, expandable: bool) -> dict[str, bool]:

@@ -55,6 +55,6 @@ def predict(
             forecast = replace(forecast, levers=found_levers)
     if measure:
         forecast = replace(
-            forecast, measured=measured.measure(found, forecast, chunk=chunk, args=tuple(args), steps=steps, seed=seed)
+            forecast, measured=measured.measure(found, forecast, chunk=chunk, steps=steps, seed=seed, timeout_s=timeout_s)
         )
     return forecast

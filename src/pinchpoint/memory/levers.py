@@ -71,7 +71,10 @@ def _accumulation(forecaster: Forecaster, forecast: Forecast, chunk: int | None)
         return Lever("accumulation", moving // 2, "half the batch, gradients accumulated over two; estimated")
     if forecast.size < 2:
         return None
-    other = forecaster.predict(size=forecast.size // 2, mode=forecast.mode, variant=forecast.variant, chunk=chunk)
+    try:
+        other = forecaster.predict(size=forecast.size // 2, mode=forecast.mode, variant=forecast.variant, chunk=chunk)
+    except PinchpointError:
+        return None  # half the points cannot be built, so it is no lever
     return Lever("accumulation", _saving(forecast, other), "half the points a step, gradients accumulated over two; predicted")
 
 
@@ -85,7 +88,10 @@ def _variants(forecaster: Forecaster, forecast: Forecast) -> list[Lever]:
     found = []
     for variant in thing.variants:
         if variant.name != forecast.variant:
-            other = forecaster.predict(size=forecast.size, mode=forecast.mode, variant=variant.name)
+            try:
+                other = forecaster.predict(size=forecast.size, mode=forecast.mode, variant=variant.name)
+            except PinchpointError:
+                continue  # a variant that cannot take this size is no lever
             name = "chunk" if "chunk" in variant.name else f"variant {variant.name}"
             found.append(Lever(name, _saving(forecast, other), f"--variant {variant.name}; predicted"))
     return found

@@ -11,14 +11,12 @@ from typing import Any
 
 from pinchpoint.core import discover, errors
 from pinchpoint.core.discover import Target
-from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
+from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed, TimedOut
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.workload import Workload
 
 
-def measure(
-    target: Target, forecast: Forecast, *, chunk: int | None, args: tuple[str, ...], steps: int, seed: int
-) -> dict[str, int]:
+def measure(target: Target, forecast: Forecast, *, chunk: int | None, steps: int, seed: int, timeout_s: float) -> dict[str, int]:
     """allocated_bytes, reserved_bytes and total_bytes of `steps` real steps."""
     if target.kind == "script":
         raise BadInput("a script is not measured: it would train for real", mend="measure file.py:NAME of a step factory instead")
@@ -26,10 +24,13 @@ def measure(
         "target": asdict(target), "framework": forecast.framework, "size": forecast.size, "mode": forecast.mode,
         "variant": forecast.variant, "chunk": chunk, "steps": steps, "seed": seed,
     }  # fmt: skip
-    done = subprocess.run(
-        [sys.executable, "-m", "pinchpoint.memory.measured"], input=json.dumps(request), capture_output=True, text=True,
-        env=os.environ, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "pinchpoint.memory.measured"]
+    try:
+        done = subprocess.run(
+            command, input=json.dumps(request), capture_output=True, text=True, env=os.environ, check=False, timeout=timeout_s
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimedOut(f"measuring {target.text} took longer than {timeout_s:g} s", mend="give more with --timeout") from error
     if done.returncode != 0 or not done.stdout.strip():
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise TargetFailed(f"measuring {target.text} failed: {last}", mend="run the step by itself on this GPU")

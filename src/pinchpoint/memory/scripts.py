@@ -50,7 +50,7 @@ def _in_scratch(prepared: Prepared, request: dict[str, Any], fork: Fork, known: 
 
 
 def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict[str, Any]) -> dict[str, Any]:
-    from pinchpoint.backends.torch import runner
+    from pinchpoint.backends.torch import dynamic, runner
 
     observer = prepared.observer
     for name, value in known.items():
@@ -74,7 +74,7 @@ def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict
     _as_rank_zero(path)
     with NoHarm(scratch, locked=True) as guards:
         end = run_script(path, request["args"], scratch=scratch, stopper=stopper)
-    needs = _calibration_wanted(end.error)
+    needs = dynamic.calibration_wanted(end.error, observer.dynamic.unknown)
     if needs is not None:
         return {"needs": needs}
     if not progress.enough(1) or end.kind == "raised":
@@ -95,17 +95,6 @@ def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict
     return assemble.of_observation(
         seen, card=prepared.card, target=prepared.target.text, mode=mode, size=None, variant=None
     ).to_dict()
-
-
-def _calibration_wanted(error: BaseException | None) -> str | None:
-    """The line whose count is unknown, if that is what ended the script; libraries wrap errors."""
-    from pinchpoint.backends.torch.runner import NeedsCalibration
-
-    while error is not None:
-        if isinstance(error, NeedsCalibration):
-            return error.site
-        error = error.__cause__ or error.__context__
-    return None
 
 
 def _limit_cpu(seconds: float) -> None:

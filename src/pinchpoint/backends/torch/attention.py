@@ -69,6 +69,8 @@ def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]
 
 def choose(query: Any, key: Any, value: Any, mask: Any, *, capability: tuple[int, int]) -> str:
     """The kernel CUDA takes: "cudnn", "flash", "efficient" or "plain"; none that `sdpa_kernel` has switched off."""
+    if any(t.stride(-1) != 1 for t in (query, key, value)):
+        return "plain"  # every fused kernel wants the width to lie dense
     switches = torch.backends.cuda
     width = query.shape[-1]
     half = query.dtype in _HALF

@@ -8,6 +8,7 @@ for a count raises `NeedsCalibration`.
 from __future__ import annotations
 
 import math
+import operator
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -43,32 +44,92 @@ class NeedsCalibration(Exception):
         self.site = site
 
 
-class DataInt(int):
-    """A number read from the device with unknown data: fine to print, not to size a tensor with."""
+class DataNumber:
+    """A count read from the device whose data is unknown: fine to log, not to size a tensor with.
 
-    site: str
+    No int: as one it would slip through torch's argument parser. Used as a size or an index it
+    raises `NeedsCalibration`; in arithmetic and in print it stands for one.
+    """
 
-    def _taint(self, value: Any) -> Any:
-        if type(value) is not int:
-            return value
-        tainted = DataInt(value)
-        tainted.site = self.site
-        return tainted
+    def __init__(self, site: str, value: int = 1) -> None:
+        self.site, self.value = site, value
+
+    def __index__(self) -> int:
+        raise NeedsCalibration(self.site)
+
+    __int__ = __index__
+
+    def _with(self, work: Callable[[Any, Any], Any], other: Any) -> Any:
+        made = work(self.value, other.value if isinstance(other, DataNumber) else other)
+        return DataNumber(self.site, made) if type(made) is int else made
 
     def __add__(self, other: Any) -> Any:
-        return self._taint(int(self) + other)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._taint(int(self) * other)
+        return self._with(operator.add, other)
 
     def __sub__(self, other: Any) -> Any:
-        return self._taint(int(self) - other)
+        return self._with(operator.sub, other)
+
+    def __rsub__(self, other: Any) -> Any:
+        return self._with(lambda a, b: b - a, other)
+
+    def __mul__(self, other: Any) -> Any:
+        return self._with(operator.mul, other)
 
     def __floordiv__(self, other: Any) -> Any:
-        return self._taint(int(self) // other)
+        return self._with(operator.floordiv, other)
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._with(operator.truediv, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return self._with(lambda a, b: b / a, other)
 
     __radd__ = __add__
     __rmul__ = __mul__
+
+    def __float__(self) -> float:
+        return float(self.value)
+
+    def __round__(self, digits: int | None = None) -> Any:
+        return self
+
+    def __eq__(self, other: object) -> bool:
+        return bool(self._with(operator.eq, other))
+
+    def __lt__(self, other: Any) -> bool:
+        return bool(self._with(operator.lt, other))
+
+    def __gt__(self, other: Any) -> bool:
+        return bool(self._with(operator.gt, other))
+
+    def __le__(self, other: Any) -> bool:
+        return not self > other
+
+    def __ge__(self, other: Any) -> bool:
+        return not self < other
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(self.value, spec)
+
+    def __repr__(self) -> str:
+        return str(self.value)
+
+
+def calibration_wanted(error: BaseException | None, unknown: str) -> str | None:
+    """The line whose count is unknown, if that is what an error came from; libraries wrap errors.
+
+    torch refuses an unknown count as a size by its type, with a TypeError of its own.
+    """
+    while error is not None:
+        if isinstance(error, NeedsCalibration):
+            return error.site
+        if isinstance(error, TypeError) and DataNumber.__name__ in str(error):
+            return unknown
+        error = error.__cause__ or error.__context__
+    return None
 
 
 @dataclass(frozen=True)
@@ -104,6 +165,7 @@ class Dynamic:
     calibrating: bool = False
     assume: bool = False
     size: int = 0  # points of the run, which values read with item() are fitted against
+    unknown: str = ""  # the line that last read a count nobody knows
     used: bool = False  # some answer was not exact
     seen: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     seen_values: dict[str, list[float]] = field(default_factory=dict)
@@ -139,7 +201,7 @@ class Dynamic:
                     self.seen.setdefault(key, []).append((self.size, shadow))
             return shadow
         self.used = self.used or tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-        if key in self.laws and not tensor.dtype.is_floating_point:
+        if self.size and key in self.laws and not tensor.dtype.is_floating_point:
             return self.laws[key].count(self.size, self.bound)
         if key in self.values:
             value = self.values[key]
@@ -149,9 +211,16 @@ class Dynamic:
         if tensor.dtype is torch.bool:
             made_by = getattr(tensor, "_pinchpoint_op", "")
             return any(word in made_by for word in _LIKELY_TRUE)
-        value = DataInt(1)
-        value.site = where
-        return value
+        return 1  # from C++, which takes plain numbers only; Python's item() asks `unknown_number` first
+
+    def unknown_number(self, tensor: torch.Tensor, real: torch.Tensor | None, where: str) -> DataNumber | None:
+        """What item() gives for a count that neither data nor a calibration can tell."""
+        whole = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and tensor.dtype is not torch.bool
+        key = f"{where}:item"
+        if not whole or real is not None or key in self.laws or key in self.values:
+            return None
+        self.unknown = key
+        return DataNumber(key)
 
     # -- counts -----------------------------------------------------------------------------
 

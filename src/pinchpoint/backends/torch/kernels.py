@@ -151,6 +151,18 @@ def _sort(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Si
     return [8 * count, (values.element_size() + 8) * count + 200_191]
 
 
+def _topk(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """Radix selection: counters of 256 buckets per row and block, kept in two widths, and per-row state."""
+    values, source = out[0], args[0]
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else -1)
+    length = source.shape[dim] if source.dim() else 1
+    rows = source.numel() // max(length, 1)
+    if length <= 1024 or values.numel() == 0:
+        return []
+    blocks = rows * -(-length // 8192 if length > 8192 else 1)
+    return [4 * rows, 8 * rows, 8 * rows, 512 * blocks, 1024 * blocks, 4 * rows, 4 * rows]
+
+
 def _index_put(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     """With accumulation the indices are linearised and sorted first."""
     accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
@@ -319,6 +331,7 @@ _FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
     "aten::mse_loss": _reduced_loss,
     "aten::smooth_l1_loss": _reduced_loss,
     "aten::binary_cross_entropy_with_logits": _logits_loss,
+    "aten::topk": _topk,
     "aten::sort": _sort,
     "aten::index_put": _index_put,
     "aten::index_put_": _index_put,

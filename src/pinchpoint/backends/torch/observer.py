@@ -24,7 +24,7 @@ from pinchpoint.core.events import UNCERTAIN, Phase
 
 _HOST_LIMIT = 50_000_000  # elements: a larger host tensor is made fake ...
 _EMPTY_LIMIT = 1_000_000  # ... and so is a larger empty one: weights about to be drawn, whose values cannot matter
-_SHADOW_LIMIT = 1_000_000  # elements: a larger device tensor carries no real values
+_WRITE_LIMIT = 1_000_000  # elements: values written in place to a larger device tensor are forgotten
 _ALWAYS_REAL = {"aten::randperm"}  # samplers read it element by element
 
 # Autograd runs these in place unless a dispatch mode is watching; see `Ledger.may_fold`.
@@ -73,6 +73,11 @@ class Observer(compat.DispatchMode):
         """The real values behind a fake tensor, if they are known."""
         return self.shadows.real(tensor) if type(tensor) is FakeTensor else tensor
 
+    def forget_values(self, weight: torch.Tensor) -> None:
+        """Weights carry no values, except while counts are calibrated on a real run."""
+        if type(weight) is FakeTensor and not self.dynamic.calibrating:
+            self.shadows.forget(weight)
+
     def copy_to(self, tensor: torch.Tensor, place: str, dtype: torch.dtype | None = None) -> torch.Tensor:
         """A copy on the device or on the host, with autograd's record of it."""
         source = tensor if type(tensor) is FakeTensor else self._as_fake(tensor)
@@ -91,7 +96,7 @@ class Observer(compat.DispatchMode):
     def _as_fake(self, tensor: torch.Tensor) -> FakeTensor:
         with self._within():
             fake = self.fake_mode.from_tensor(tensor)
-        if tensor.numel() <= self.dynamic.shadow_limit(_SHADOW_LIMIT):
+        if self.dynamic.calibrating or not isinstance(tensor, torch.nn.Parameter):
             self.shadows.give(fake, tensor.detach())
         return fake
 
@@ -150,7 +155,6 @@ class Observer(compat.DispatchMode):
             ledger.remember_node(site)
         kwargs.pop("generator", None)
         inputs = {id(t) for t in _tensors(args, kwargs)}
-        limit = self.dynamic.shadow_limit(_SHADOW_LIMIT)
 
         def book(result: Any, op: str, size_bytes: int | None = None) -> Any:
             if place == "device":
@@ -164,14 +168,17 @@ class Observer(compat.DispatchMode):
             return book(self._call(op, a, k, site), op.name())
 
         if self.dynamic.handles(func):
-            real = self.shadows.result(func, args, kwargs, limit=limit)
+            real = self.shadows.result(func, args, kwargs)
             out = self.dynamic.run(func, args, kwargs, shadow=real, plain=plain, site=site, shadow_of=self.shadow)
             for fake, value in zip(_tensors((out,), {}), _tensors((real,), {}), strict=False):
                 if fake.shape == value.shape and id(fake) not in inputs:
                     self.shadows.give(fake, value)  # type: ignore[arg-type]
         else:
             out = self._call(func, args, kwargs, site)
-            self._follow(func, args, kwargs, out, limit)
+            if type(out) is FakeTensor:
+                out._pinchpoint_op = name  # type: ignore[attr-defined]
+            limit = self.dynamic.shadow_limit(_WRITE_LIMIT)
+            self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
         made = out[::-1] if func is _aten.native_dropout.default else out  # the mask is allocated first
         book(made, name, kernels.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None)
         if ledger.phase == "backward" and type(out) is FakeTensor and not torch.is_grad_enabled() and _in_place_when_unseen(name):
@@ -179,14 +186,6 @@ class Observer(compat.DispatchMode):
         if place == "device":
             self._book_kernel(func, args, kwargs, out, phase, site)
         return out
-
-    def _follow(self, func: Any, args: Any, kwargs: Any, out: Any, limit: int) -> None:
-        """Carry values along, unless the result is too large to be worth it."""
-        if type(out) is FakeTensor:
-            out._pinchpoint_op = func.name()  # type: ignore[attr-defined]
-            if out.numel() > limit and not func._schema.is_mutable:
-                return
-        self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
 
     def _book_kernel(self, func: Any, args: Any, kwargs: Any, out: Any, phase: Phase, site: Site) -> None:
         """What the GPU's kernel takes for itself, while it runs or for good."""

@@ -73,10 +73,12 @@ class _Event:
         return 1.0
 
 
-def install(patches: Patches, observer: Observer, *, memory_bytes: int, capability: tuple[int, int], title: str) -> None:
+def install(
+    patches: Patches, observer: Observer, *, memory_bytes: int, capability: tuple[int, int], processors: int, title: str
+) -> None:
     cuda = torch.cuda
     properties = types.SimpleNamespace(
-        name=title, major=capability[0], minor=capability[1], total_memory=memory_bytes, multi_processor_count=132,
+        name=title, major=capability[0], minor=capability[1], total_memory=memory_bytes, multi_processor_count=processors,
         max_threads_per_multi_processor=2048, warp_size=32, is_integrated=0, is_multi_gpu_board=0, L2_cache_size=50 * 2**20,
         regs_per_multiprocessor=65536, shared_memory_per_block=49152, shared_memory_per_block_optin=232448,
         shared_memory_per_multiprocessor=233472, gcnArchName="", uuid="pinchpoint",

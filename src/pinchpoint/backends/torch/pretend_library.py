@@ -33,6 +33,7 @@ class Progress:
         self.backwards = 0
         self.check: Callable[[Progress], None] = lambda progress: None
         self.half = False  # run every outermost call in bf16 autocast
+        self.on_weight: Callable[[torch.Tensor], None] = lambda weight: None  # called with what an optimizer trains
         self.files = False  # files are redirected to a scratch folder, so that a script may find what it saved
 
     def enough(self, wanted: int) -> bool:
@@ -166,6 +167,9 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
     def init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
         original_init(self, *args, **kwargs)
         progress.steps.setdefault(id(self), 0)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                progress.on_weight(parameter)
 
     def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
         for group in optimizer.param_groups:

@@ -165,6 +165,14 @@ def _reading(patches: Patches, observer: Observer) -> None:
         return np.zeros(tuple(self.shape), dtype=original_numpy(torch.empty(0, dtype=self.dtype)).dtype)
 
     original_numpy: Callable[..., Any] = torch.Tensor.numpy
+    original_item: Callable[..., Any] = torch.Tensor.item
+
+    def item(self: FakeTensor) -> Any:
+        site = observer.ledger.site()
+        unknown = observer.dynamic.unknown_number(self, observer.shadow(self), f"{site.file}:{site.line}")
+        return original_item(self) if unknown is None else unknown
+
+    patches.set(FakeTensor, "item", item)
     patches.set(torch.Tensor, "numpy", numpy)
     patches.set(FakeTensor, "__array__", lambda self, dtype=None, copy=None: numpy(self).astype(dtype) if dtype else numpy(self))
     patches.set(FakeTensor, "tolist", lambda self: self.item() if self.dim() == 0 else numpy(self).tolist())

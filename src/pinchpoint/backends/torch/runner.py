@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch.dynamic import Dynamic, NeedsCalibration
+from pinchpoint.backends.torch.dynamic import Dynamic, NeedsCalibration, calibration_wanted
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.pretend_library import Progress
 from pinchpoint.backends.torch.session import Device, pretending
@@ -48,6 +48,9 @@ def run_steps(
     except (PinchpointError, NeedsCalibration, ModuleNotFoundError):
         raise
     except Exception as error:
+        site = calibration_wanted(error, observer.dynamic.unknown)
+        if site is not None:
+            raise NeedsCalibration(site) from error
         raise failed(text, error, "a step of") from error
     done = "train" if seen.trained else "infer"
     if not isinstance(thing, Workload):

@@ -46,9 +46,15 @@ def pretending(device: Device, *, dynamic: Dynamic, progress: pretend_library.Pr
     progress = progress or pretend_library.Progress()
     observer = Observer(ledger, model, dynamic)
     observer.progress = progress
+    progress.on_weight = observer.forget_values
     with Patches() as patches:
         pretend_cuda.install(
-            patches, observer, memory_bytes=device.memory_bytes, capability=device.capability, title=device.title
+            patches,
+            observer,
+            memory_bytes=device.memory_bytes,
+            capability=device.capability,
+            processors=device.processors,
+            title=device.title,
         )
         pretend_tensor.install(patches, observer)
         attention.install(patches, observer, capability=device.capability)

@@ -1,7 +1,8 @@
 """Real values behind fake tensors, worked out only when someone asks.
 
-A small device tensor made from data carries the recipe of how it was computed. Reading it (item,
-a mask, nonzero) runs the recipe on the host; most are never read and cost nothing.
+A device tensor made from data carries the recipe of how it was computed. Reading it (item, a mask,
+nonzero) runs the recipe on the host; most are never read and cost nothing. Weights carry none, so
+what depends on them is unknown and no training happens for real.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from pinchpoint.backends.torch.compat import FakeTensor, storage_key
 
 Version = tuple[int, int]
 _SHADOW = "_pinchpoint_shadow"
+_READ_LIMIT = 100_000_000  # elements worked out for one reading: a second of the host's time, half a GiB of it
 _LOST = -1
 # Writes its verdict into a scalar that stays zero in a healthy run.
 _KEEPS_VALUES = {"aten::_amp_foreach_non_finite_check_and_unscale_"}
@@ -35,12 +37,13 @@ class Shadow:
 class Recipe:
     """A call to make later, with shadows in place of its tensors. version: how often a value was written to."""
 
-    __slots__ = ("args", "failed", "func", "kwargs", "results", "version", "versions")
+    __slots__ = ("args", "failed", "func", "kwargs", "results", "size", "version", "versions")
 
     def __init__(self, func: Any, args: Any, kwargs: Any, version: Callable[[torch.Tensor], Version]) -> None:
         self.func, self.args, self.kwargs, self.version = func, args, kwargs, version
         self.results: list[Any] | None = None
         self.failed = False
+        self.size = 0  # elements it will make
         # An input that is written to before the recipe runs would give the wrong result.
         self.versions = [(s, None if s.value is None else version(s.value)) for s in self.inputs()]
 
@@ -86,7 +89,7 @@ class Shadows:
         setattr(fake, _SHADOW, self._know(Shadow(), value))
 
     def forget(self, *fakes: Any) -> None:
-        """Outputs a stand-in has only allocated: what lies in them is no value."""
+        """What lies in them is no value: a stand-in's outputs, and weights, whose training does not happen here."""
         for fake in fakes:
             setattr(fake, _SHADOW, None)
 
@@ -96,20 +99,23 @@ class Shadows:
         return None if shadow is None else self._work_out(shadow)
 
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any, *, limit: int, now: bool) -> Any:
-        """Note how `out` came about. now: run it at once and return the real result."""
+        """Note how `out` came about. now: run it at once and return the real result.
+
+        A write cannot wait: it is done at once up to `limit` elements, and beyond that forgotten.
+        """
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         shadows = [t.__dict__.get(_SHADOW) for t in tensors]
-        known = all(s is not None for s in shadows) and all(t.numel() <= limit for t in tensors)
-        if not known:
+        mutable = func._schema.is_mutable
+        if any(s is None for s in shadows) or (mutable and any(t.numel() > limit for t in tensors)):
             self._forget_written(func, args)
             return None
-        mutable = func._schema.is_mutable
         made_of = tree_map_only(torch.Tensor, lambda t: t.__dict__[_SHADOW], (args, kwargs))
         recipe = Recipe(func, made_of[0], made_of[1], self._version)
         fakes = [t for t in tree_leaves(out) if type(t) is FakeTensor]
         given = {id(t) for t in tensors}
         for index, fake in enumerate(fakes):
-            if id(fake) not in given and fake.numel() <= limit:
+            if id(fake) not in given:
+                recipe.size += fake.numel()
                 setattr(fake, _SHADOW, Shadow(recipe=recipe, index=index))
         if mutable or now:
             if any(self._work_out(s) is None for s in shadows):  # type: ignore[arg-type]
@@ -122,12 +128,11 @@ class Shadows:
                 self._count_writes(func, args)
         return recipe.results
 
-    def result(self, func: Any, args: Any, kwargs: Any, *, limit: int) -> Any:
+    def result(self, func: Any, args: Any, kwargs: Any) -> Any:
         """Run `func` on the values behind its arguments at once, or None when some are unknown."""
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
-        for tensor in tensors:
-            if tensor.numel() > limit or self.real(tensor) is None:  # type: ignore[arg-type]
-                return None
+        if any(self.real(tensor) is None for tensor in tensors):  # type: ignore[arg-type]
+            return None
         real_args, real_kwargs = tree_map_only(torch.Tensor, self.real, (args, kwargs))
         try:
             with torch.no_grad(), self._below():
@@ -161,6 +166,7 @@ class Shadows:
     def _work_out(self, shadow: Shadow) -> torch.Tensor | None:
         """Run what the value needs, inputs first; a loop, since chains grow long."""
         stack = [shadow]
+        left = _READ_LIMIT
         while stack:
             top = stack[-1]
             recipe = top.recipe
@@ -176,7 +182,10 @@ class Shadows:
                     recipe.failed = True
                 else:
                     stack += missing
+            elif recipe.size > left:
+                recipe.failed = True
             else:
+                left -= recipe.size
                 recipe.run(self._below)
         known = shadow.value is not None and self._version(shadow.value)[1] != _LOST
         return shadow.value if known else None
