@@ -121,6 +121,7 @@ def with_interval(middle: Forecast, low: Forecast, high: Forecast, note: str) ->
         low_bytes=min(low.low_bytes or low.peak_allocated_bytes, middle.peak_allocated_bytes),
         high_bytes=max(high.high_bytes or high.peak_allocated_bytes, middle.peak_allocated_bytes),
         fits=high.fits,
+        needs_bytes=high.needs_bytes,
         notes=(*middle.notes, note),
     )
 
@@ -155,7 +156,7 @@ def _one_torch_run(prepared: Prepared, request: dict[str, Any], **known: Any) ->
 
 def _calibrate(prepared: Prepared, request: dict[str, Any]) -> dict[str, Any]:
     prepared.observer.dynamic.calibrating = True
-    _run(prepared, {**request, "steps": 1})
+    _run(prepared, request)
     return {"seen": prepared.observer.dynamic.seen, "values": prepared.observer.dynamic.seen_values}
 
 

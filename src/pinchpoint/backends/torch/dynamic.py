@@ -121,12 +121,13 @@ class DataNumber:
 def calibration_wanted(error: BaseException | None, unknown: str) -> str | None:
     """The line whose count is unknown, if that is what an error came from; libraries wrap errors.
 
-    torch refuses an unknown count as a size by its type, with a TypeError of its own.
+    torch refuses an unknown count as a size with a TypeError of its own, in one of many wordings. A
+    TypeError of the user's own comes up again in the calibration and is reported from there.
     """
     while error is not None:
         if isinstance(error, NeedsCalibration):
             return error.site
-        if isinstance(error, TypeError) and DataNumber.__name__ in str(error):
+        if isinstance(error, TypeError) and unknown:
             return unknown
         error = error.__cause__ or error.__context__
     return None
@@ -169,6 +170,7 @@ class Dynamic:
     used: bool = False  # some answer was not exact
     seen: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     seen_values: dict[str, list[float]] = field(default_factory=dict)
+    _turns: dict[str, int] = field(default_factory=dict)
     _memo: dict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=dict)
 
     def shadow_limit(self, usual: int) -> int:
@@ -228,7 +230,8 @@ class Dynamic:
         """How many: known, remembered for the same mask, by law, or unknown."""
         if real is not None:
             if self.calibrating:
-                self.seen.setdefault(key, []).append((most, real))
+                for name in (key, self._turn(key)):
+                    self.seen.setdefault(name, []).append((most, real))
             return real
         storage = tensor.untyped_storage()
         memo = (compat.storage_key(storage), tensor.storage_offset(), tuple(tensor.shape), tensor._version)
@@ -236,14 +239,22 @@ class Dynamic:
         if known is not None and known[0]() is storage:
             return known[1]
         self.used = True
-        if key in self.laws:
-            count = min(self.laws[key].count(most, self.bound), most)
+        law = self.laws.get(self._turn(key)) or self.laws.get(key)
+        if law is not None:
+            # Never none where there may be some: an empty tensor is a case of its own for many losses.
+            least = min(1, law.count(most, "high"), most)
+            count = max(least, min(law.count(most, self.bound), most))
         elif self.assume:
-            count = {"low": 0, "mid": most // 2, "high": most}[self.bound]
+            count = {"low": min(1, most), "mid": -(-most // 2), "high": most}[self.bound]
         else:
             raise NeedsCalibration(key)
         self._memo[memo] = (weakref.ref(storage), count)
         return count
+
+    def _turn(self, key: str) -> str:
+        """The line's own number of this asking: a network's mask changes from step to step."""
+        self._turns[key] = self._turns.get(key, 0) + 1
+        return f"{key}#{self._turns[key]}"
 
     def _masked(self, func: Any, args: Any, kwargs: Any, plain: Any, where: str, shadow_of: Any) -> Any:
         """Boolean masks become index tensors, as the GPU's kernels make them."""
@@ -297,7 +308,11 @@ class Dynamic:
 
 
 def fit(runs: list[dict[str, list[tuple[int, int]]]]) -> dict[str, Law]:
-    """One power law per site from small real runs: {site: [(most possible, count), ...]} each."""
+    """One power law per site from small real runs: {site: [(most possible, count), ...]} each.
+
+    A site asked several times also has a law a turn, `site#1` and so on, whose range covers what
+    the other turns gave: where training moves a mask, the next step may give any of them.
+    """
     laws: dict[str, Law] = {}
     for site in {site for run in runs for site in run}:
         means = [_mean(run[site]) for run in runs if site in run]
@@ -305,9 +320,9 @@ def fit(runs: list[dict[str, list[tuple[int, int]]]]) -> dict[str, Law]:
         exponent = 1.0
         if len(means) > 1 and means[0][0] < n and means[0][1] > 0 and count > 0:
             exponent = _exponent(means[0], (n, count))
-        pairs = [pair for run in runs for pair in run.get(site, [])]
+        every_turn = [pair for run in runs for pair in run.get(site.split("#")[0], run.get(site, []))]
         # A count scatters at least like a Poisson count does; three standard deviations.
-        scatter = max((abs(c / max(_expected(n, count, exponent, m), 1e-9) - 1) for m, c in pairs), default=0.0)
+        scatter = max((abs(c / max(_expected(n, count, exponent, m), 1e-9) - 1) for m, c in every_turn), default=0.0)
         spread = max(scatter, 3 / math.sqrt(max(count, 1.0)))
         laws[site] = Law(count / max(n, 1) ** exponent, exponent, min(spread, 1.0), round(n))
     return laws
