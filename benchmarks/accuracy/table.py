@@ -1,9 +1,9 @@
 """Predicted against measured, and whether the bars are met.
 
 Bars: allocated within 1 % for 10 of 12 models (of n models: n * 10 / 12, rounded down) and within 5 % for all;
-reserved within 10 % for all; and no case that ran out of memory with 2 % more than the reserved bytes predicted for
-it. They are judged on the held-out models; development models, where asked for, have a table of their own that says
-what it is.
+reserved within 10 % for all; and no case that ran out of memory at the boundary from which its forecast says it fits
+(`needs_bytes`), or 2 % above. They are judged on the held-out models; development models, where asked for, have a table
+of their own that says what it is.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any
 from entries import MODELS, Set, key, names_in
 
 GIB = 2**30
+CAPS = {"1.00": "at the boundary", "1.02": "2 % above", "0.98": "2 % below"}
+FIT_CAPS = ("1.00", "1.02")  # below the boundary a case may run or not: the forecast says nothing about it
 
 TITLES: dict[Set, tuple[str, str]] = {
     "heldout": ("Held-out models", "No forecast code was tuned on these: the bars are judged on them."),
@@ -44,14 +46,9 @@ class Row:
             return None
         return self.predicted[name] / self.measured[name] - 1
 
-    @property
-    def ran_above(self) -> bool | None:
-        """Did it run with the predicted reserved bytes + 2 %? None: not tried."""
-        return self.measured.get("cap_1.02", {}).get("ran")
-
-    @property
-    def ran_below(self) -> bool | None:
-        return self.measured.get("cap_0.98", {}).get("ran")
+    def ran_at(self, cap: str) -> bool | None:
+        """Did it run with this share of the boundary from which the forecast says it fits? None: not tried."""
+        return self.measured.get(f"cap_{cap}", {}).get("ran")
 
 
 @dataclass(frozen=True)
@@ -95,14 +92,15 @@ def judge(rows: list[Row]) -> list[Bar]:
     close = [model for model, error in allocated.items() if error <= 0.01]
     need = len(allocated) * 10 // 12
     far, loose = ([m for m, e in errors.items() if e > bar] for errors, bar in ((allocated, 0.05), (reserved, 0.10)))
-    burst = [f"{row.model} at {row.size:,}" for row in rows if row.ran_above is not True]
+    # Both are asked for: a boundary that holds only with a margin, or only without one, is no boundary.
+    burst = [f"{row.model} at {row.size:,}" for row in rows if any(row.ran_at(cap) is not True for cap in FIT_CAPS)]
     whole = [model for model, error in allocated.items() if error < math.inf]
     return [
         Bar("at least 12 models, two sizes each", len(whole) >= 12, f"{len(whole)} of {len(allocated)} predicted and measured"),
         Bar("allocated within 1 % for 10 of 12", len(close) >= need, f"{len(close)} of {len(allocated)} models, {need} needed"),
         Bar("allocated within 5 % for all", not far, ", ".join(far) or "all"),
         Bar("reserved within 10 % for all", not loose, ", ".join(loose) or "all"),
-        Bar("runs with the predicted reserved + 2 %", not burst, ", ".join(burst) or "all"),
+        Bar("runs at the boundary where the forecast says it fits, and 2 % above", not burst, ", ".join(burst) or "all"),
     ]
 
 
@@ -126,14 +124,16 @@ def section(rows: list[Row]) -> list[str]:
         f"## {title}",
         about,
         "",
-        "| model | size | allocated: predicted | measured | error | reserved: predicted | measured | error | +2 % | -2 % |",
-        "|---|--:|--:|--:|--:|--:|--:|--:|---|---|",
+        "| model | size | allocated: predicted | measured | error | reserved: predicted | measured | error | "
+        + " | ".join(CAPS.values())
+        + " |",
+        "|---|--:|--:|--:|--:|--:|--:|--:|" + "---|" * len(CAPS),
     ]
     for row in ordered:
         cells = [row.model, f"{row.size:,}"]
         for name in ("peak_allocated_bytes", "peak_reserved_bytes"):
             cells += [gib(row.predicted.get(name)), gib(row.measured.get(name)), percent(row.error(name))]
-        lines.append("| " + " | ".join([*cells, said(row.ran_above), said(row.ran_below)]) + " |")
+        lines.append("| " + " | ".join([*cells, *(said(row.ran_at(cap)) for cap in CAPS)]) + " |")
     lines += ["", "| bar | met | |", "|---|---|---|"]
     lines += [f"| {bar.name} | {'pass' if bar.met else 'FAIL'} | {bar.detail} |" for bar in judge(rows)]
     lines += ["", *(f"- {name}: {MODELS[name].what}" for name in dict.fromkeys(row.model for row in rows))]
