@@ -2,7 +2,8 @@
 
 The libraries are imported once in a parent that never touches CUDA; every case is forked from it, so it has a
 fresh CUDA context and allocator but pays no import. In that process the model is built and stepped, its peaks
-are read, and then it is built and stepped again under caps at the boundary from which the forecast says that it fits, and 2 % to either side.
+are read, and then it is built and stepped again under caps at the
+boundary from which the forecast says that it fits, and 2 % to either side.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import replace
 from typing import Any
@@ -56,6 +57,23 @@ def of_observation(seen: Observation, *, card: Card, expandable: bool | None = N
     spare = (forecast.high_bytes or forecast.peak_allocated_bytes) - forecast.peak_allocated_bytes
     needs = int((found.peak_reserved_bytes + spare) * (1 + MARGIN))
     return replace(forecast, needs_bytes=needs, fits=_fits(seen, forecast, card, expandable))
+
+
+def with_scatter(forecast: Forecast, count: int, site: str) -> Forecast:
+    """Counts were exact for the data at hand; other data of the same kind scatters by three standard deviations.
+
+    What does not follow the counts (weights, their gradients and states, workspaces) stays as it is.
+    """
+    fixed = sum(forecast.breakdown[part] for part in ("weights", "gradients", "optimizer", "inputs", "workspace"))
+    reach = int(min(1.0, 3 / math.sqrt(count)) * (forecast.peak_allocated_bytes - fixed))
+    note = f"counts at {site} depend on the data: worked out from the data at hand, with three standard deviations to either side"
+    return replace(
+        forecast,
+        low_bytes=(forecast.low_bytes or forecast.peak_allocated_bytes) - reach,
+        high_bytes=(forecast.high_bytes or forecast.peak_allocated_bytes) + reach,
+        needs_bytes=(forecast.needs_bytes or 0) + reach,
+        notes=(*forecast.notes, note),
+    )
 
 
 def _fits(seen: Observation, forecast: Forecast, card: Card, expandable: bool) -> dict[str, bool]:

@@ -151,7 +151,15 @@ def _one_torch_run(prepared: Prepared, request: dict[str, Any], **known: Any) ->
         ran.seen, card=prepared.card, target=prepared.target.text, mode=ran.mode, size=request["size"], variant=variant,
         processed=ran.processed,
     )  # fmt: skip
-    return forecast.to_dict()
+    if known:
+        return forecast.to_dict()  # the law's own range says how far counts may go
+    return scattered(forecast, observer.dynamic).to_dict()
+
+
+def scattered(forecast: Forecast, dynamic: Any) -> Forecast:
+    """With an interval, if counts were worked out from the data at hand."""
+    count, site = dynamic.largest
+    return assemble.with_scatter(forecast, count, site) if count else forecast
 
 
 def _calibrate(prepared: Prepared, request: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from pinchpoint.backends.sandbox.script import Stopper, run_script
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Forecast
 from pinchpoint.memory import assemble
-from pinchpoint.memory.runs import Fork, Prepared, read, with_interval
+from pinchpoint.memory.runs import Fork, Prepared, read, scattered, with_interval
 
 _REAL_RUN_S = 60.0  # how long a script may run for real to count what depends on its data
 
@@ -92,9 +92,8 @@ def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict
         )
     if seen.steps < request["steps"]:
         seen.notes.append(f"the script ended after {seen.steps} of {request['steps']} steps")
-    return assemble.of_observation(
-        seen, card=prepared.card, target=prepared.target.text, mode=mode, size=None, variant=None
-    ).to_dict()
+    forecast = assemble.of_observation(seen, card=prepared.card, target=prepared.target.text, mode=mode, size=None, variant=None)
+    return (forecast if known else scattered(forecast, observer.dynamic)).to_dict()
 
 
 def _limit_cpu(seconds: float) -> None:

@@ -167,6 +167,7 @@ class Dynamic:
     assume: bool = False
     size: int = 0  # points of the run, which values read with item() are fitted against
     unknown: str = ""  # the line that last read a count nobody knows
+    largest: tuple[int, str] = (0, "")  # the largest count worked out from the data, and its line
     used: bool = False  # some answer was not exact
     seen: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     seen_values: dict[str, list[float]] = field(default_factory=dict)
@@ -232,6 +233,8 @@ class Dynamic:
             if self.calibrating:
                 for name in (key, self._turn(key)):
                     self.seen.setdefault(name, []).append((most, real))
+            elif real > self.largest[0]:
+                self.largest = (real, key)
             return real
         storage = tensor.untyped_storage()
         memo = (compat.storage_key(storage), tensor.storage_offset(), tuple(tensor.shape), tensor._version)
