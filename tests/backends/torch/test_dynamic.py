@@ -167,3 +167,12 @@ def test_one_hot_and_sort_of_known_data_work(observer: Any) -> None:
     labels = torch.tensor([0, 3, 1]).cuda()
     assert F.one_hot(labels).shape == (3, 4)
     assert labels.sort().values.tolist() == [0, 1, 3]
+
+
+def test_filling_where_a_mask_is_true_needs_no_count(observer: Any) -> None:
+    big = torch.zeros(3_000_000, 2, device="cuda").normal_()
+    before = len(observer.ledger.seen.blocks)
+    mask = big[:, 0] < 0
+    big[mask] = 1.0
+    made = [block.bytes for block in observer.ledger.seen.blocks[before:] if block.bytes > 1024]
+    assert made == [3_000_000]  # the mask alone: no index tensor was made

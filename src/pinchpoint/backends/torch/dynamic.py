@@ -28,6 +28,11 @@ _COUNTED = {
     _aten.nonzero.default, _aten.masked_select.default, _aten._unique2.default, _aten.unique_consecutive.default,
     _aten.unique_dim.default, _aten.repeat_interleave.Tensor, _aten.bincount.default,
 }  # fmt: skip
+_FILLS = {
+    _aten.index_put.default: _aten.masked_fill.Tensor,
+    _aten.index_put_.default: _aten.masked_fill_.Tensor,
+    _aten._index_put_impl_.default: _aten.masked_fill_.Tensor,
+}
 _ALIKE = {_aten.equal.default: True, _aten.allclose.default: True}
 
 # What a yes-no question most likely answers in a healthy run, by the operation that made it.
@@ -261,6 +266,13 @@ class Dynamic:
 
     def _masked(self, func: Any, args: Any, kwargs: Any, plain: Any, where: str, shadow_of: Any) -> Any:
         """Boolean masks become index tensors, as the GPU's kernels make them."""
+        if func in _FILLS and _is_fill(args, kwargs):
+            # Writing one number where a mask is true needs no count: CUDA fills in place.
+            mask = args[1][0]
+            for _ in range(args[0].dim() - mask.dim()):
+                mask = plain(_aten.unsqueeze.default, mask, -1)
+            value = args[2] if args[2].dim() == 0 else plain(_aten.view.default, args[2], [])
+            return plain(_FILLS[func], args[0], mask, value)
         indices: list[Any] = []
         for index in args[1]:
             if index is None or index.dtype not in (torch.bool, torch.uint8):
@@ -308,6 +320,13 @@ class Dynamic:
             plain(_aten.new_empty.default, tensor, inverse if given.get("return_inverse") else [0], dtype=torch.int64),
             plain(_aten.new_empty.default, tensor, [count] if given.get("return_counts") else [0], dtype=torch.int64),
         )
+
+
+def _is_fill(args: Any, kwargs: Any) -> bool:
+    """One mask over the leading dimensions, one value, no accumulation."""
+    accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
+    indices = args[1]
+    return not accumulate and len(indices) == 1 and indices[0].dtype is torch.bool and args[2].numel() == 1
 
 
 def fit(runs: list[dict[str, list[tuple[int, int]]]]) -> dict[str, Law]:
