@@ -85,8 +85,13 @@ def _show_fit(forecast: Forecast, asked: str | None) -> None:
 
     margin = f"with {show_bytes(forecast.margin_bytes)} to spare"
     if asked is not None:
-        fits = forecast.fits[forecast.card]
-        console.show(f"{'fits' if fits else 'does not fit'} {forecast.card} {margin}", style="green" if fits else "red")
+        if forecast.fits[forecast.card]:
+            console.show(f"fits {forecast.card} {margin}", style="green")
+        else:
+            from pinchpoint.memory.cards import card
+
+            has = show_bytes(card(asked).memory_bytes)
+            console.show(f"does not fit {forecast.card}, which has {has}: it wants {margin}", style="red")
         if forecast.levers:
             rows = [(lever.name, show_bytes(lever.saves_bytes), lever.how) for lever in forecast.levers]
             console.show_table(("lever", "saves", "how"), rows, right=("saves",))
