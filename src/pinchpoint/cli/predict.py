@@ -91,7 +91,7 @@ def _show_fit(forecast: Forecast, asked: str | None) -> None:
             from pinchpoint.memory.cards import card
 
             has = show_bytes(card(asked).memory_bytes)
-            console.show(f"does not fit {forecast.card}, which has {has}: it wants {margin}", style="red")
+            console.show(f"does not fit {forecast.card}, which has {has}", style="red")
         if forecast.levers:
             rows = [(lever.name, show_bytes(lever.saves_bytes), lever.how) for lever in forecast.levers]
             console.show_table(("lever", "saves", "how"), rows, right=("saves",))
