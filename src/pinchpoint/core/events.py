@@ -41,4 +41,3 @@ class Observation:
     trained: bool = False  # a backward pass or an optimizer step was seen
     counts: set[int] = field(default_factory=set)  # dimensions seen in device tensors
     notes: list[str] = field(default_factory=list)
-    dynamic: bool = False  # sizes or values depended on the data

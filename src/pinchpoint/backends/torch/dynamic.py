@@ -215,7 +215,7 @@ class Dynamic:
             value = self.values[key]
             return value if tensor.dtype.is_floating_point else (bool(value) if tensor.dtype is torch.bool else int(value))
         if tensor.dtype.is_floating_point:
-            return 0.0 if getattr(tensor, "_pinchpoint_zero", False) else 1.0
+            return 1.0
         if tensor.dtype is torch.bool:
             made_by = getattr(tensor, "_pinchpoint_op", "")
             return any(word in made_by for word in _LIKELY_TRUE)
