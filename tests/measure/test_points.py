@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
+import select
 import sys
 from dataclasses import asdict
+from pathlib import Path
 
 import pytest
 
@@ -14,8 +15,9 @@ pytest.importorskip("torch", reason="workers measure torch here")
 from pinchpoint.core import discover
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.measure import worker
-from pinchpoint.measure.points import measure_point, run_worker
+from pinchpoint.measure.points import measure_point
 from pinchpoint.measure.worker import Request
+from pinchpoint.measure.workers import Workers
 
 TARGET = """
 import os
@@ -114,18 +116,38 @@ def test_a_size_that_runs_out_of_memory_is_not_timed(request_of):
     assert (found.point.status, found.limit_bytes, asked) == ("oom", 5, ["peak"])
 
 
-def test_a_fresh_interpreter_answers_as_this_one_does(request_of):
-    found = run_worker(request_of(1_000), timeout_s=120)
+@pytest.fixture
+def workers():
+    with Workers("torch", ahead=0) as run:
+        yield run
+
+
+def test_a_fresh_interpreter_answers_as_this_one_does(request_of, workers):
+    found = workers(request_of(1_000), timeout_s=120)
     assert (found["status"], found["peak_allocated_bytes"]) == ("ok", 8_000)
     assert found["machine"]["versions"]["torch"]
 
 
-def test_a_process_that_dies_is_a_failed_point(request_of):
-    assert run_worker(request_of(16), timeout_s=120)["reason"].startswith("exited with code 3")
+def test_a_process_that_dies_is_a_failed_point(request_of, workers):
+    assert workers(request_of(16), timeout_s=120)["reason"].startswith("exited with code 3")
 
 
-def test_a_run_beyond_its_time_limit_is_ended_and_recorded(request_of):
-    assert run_worker(request_of(1_000), timeout_s=0.05) == {"status": "timeout", "reason": "took longer than 0.05 s"}
+def test_a_run_beyond_its_time_limit_is_ended_and_recorded(request_of, workers):
+    assert workers(request_of(1_000), timeout_s=0.05) == {"status": "timeout", "reason": "took longer than 0.05 s"}
+
+
+def test_interpreters_wait_ahead_sit_still_while_one_is_timed_and_are_ended_with_the_study(request_of):
+    """Each says when its imports are done; a timed run begins only after that."""
+    with Workers("torch") as run:
+        assert run(request_of(1_000), timeout_s=120)["status"] == "ok"
+        waiting = list(run._waiting)
+        assert len(waiting) == 2
+        assert run(request_of(1_000, "time", repeats=2, warmup=1), timeout_s=120)["status"] == "ok"
+        (left,) = run._waiting
+        assert left is waiting[1] and select.select([left._ready], [], [], 0)[0]  # it had said that it is ready
+        assert left._process.poll() is None
+    assert left._process.poll() is not None
+    assert not Path(left._folder.name).exists()
 
 
 def test_a_device_that_is_not_here_is_raised_not_recorded(request_of, monkeypatch):
@@ -135,20 +157,6 @@ def test_a_device_that_is_not_here_is_raised_not_recorded(request_of, monkeypatc
     made = request_of(1_000)
     found = worker.answer(Request(**{**asdict(made), "device": "cuda"}))
     assert found["error"] == Missing.__name__
-
-
-def test_a_worker_says_how_it_is_called(tmp_path):
-    import subprocess
-
-    done = subprocess.run(
-        [sys.executable, "-m", "pinchpoint.measure.worker", "one.json"],
-        capture_output=True,
-        text=True,
-        env=dict(os.environ),
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "a worker takes two paths" in done.stderr
 
 
 def test_requests_survive_json(request_of):

@@ -6,17 +6,27 @@ Plain data, so that it crosses a process boundary and needs no framework to be r
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
 Phase = Literal["data", "forward", "backward", "optimizer"]
 PHASES: tuple[Phase, ...] = ("data", "forward", "backward", "optimizer")
-UNCERTAIN = "library workspace"  # op of a block whose size a library chooses at run time
 FREE_CACHE = -1  # an event with this block number is torch.cuda.empty_cache()
+
+
+class Span(NamedTuple):
+    """Bytes a library chooses at run time: what it usually takes, and the least and the most it may."""
+
+    usual: int
+    least: int
+    most: int
 
 
 @dataclass(slots=True)
 class BlockInfo:
-    """One allocation on the device. `role` is set for what outlives a step or is no tensor of the user's."""
+    """One allocation on the device. `role` is set for what outlives a step or is no tensor of the user's.
+
+    span: for a library's workspace, whose size is not known for certain; `bytes` is then its usual one.
+    """
 
     bytes: int
     phase: Phase
@@ -25,6 +35,7 @@ class BlockInfo:
     module: str = ""
     op: str = ""
     role: str = ""  # weights | gradients | optimizer | workspace | temporaries, or "" to be told from its life
+    span: Span | None = None
 
 
 @dataclass

@@ -18,7 +18,7 @@ from pinchpoint.core.units import show_size
 from pinchpoint.measure.ask import Ask
 from pinchpoint.measure.boundary import close_in
 from pinchpoint.measure.forecasts import Forecasts
-from pinchpoint.measure.points import Runner, measure_point, run_worker
+from pinchpoint.measure.points import Runner, measure_point
 from pinchpoint.measure.worker import Request
 
 MODULES = 40  # the largest modules kept with a point
@@ -33,7 +33,7 @@ class Session:
 
     ask: Ask
     forecasts: Forecasts
-    run: Runner | None = None  # of measured points; None: fresh interpreters
+    run: Runner  # of measured points
     progress: Progress = lambda done, total, text: None
     keep: Callable[[], None] = lambda: None  # called after every point
     before: Sequence[Point] = ()  # from an earlier, unfinished study
@@ -49,7 +49,7 @@ class Session:
         """Raise if the device is not there, before anything runs on it."""
         if self.ask.device == "cuda":
             variant, mode, size = self.ask.jobs()[0]
-            found = (self.run or run_worker)(self._request("check", variant, mode, size), timeout_s=self.ask.timeout_s)
+            found = self.run(self._request("check", variant, mode, size), timeout_s=self.ask.timeout_s)
             if found["status"] != "ok":
                 raise Missing(f"the GPU cannot be opened: {found['reason']}", mend="check nvidia-smi, or use --on fake")
             self.machine = found.get("machine")

@@ -21,6 +21,7 @@ from pinchpoint.measure.ask import Ask, check
 from pinchpoint.measure.forecasts import Forecasts, Reopening
 from pinchpoint.measure.points import Runner, nothing_ran
 from pinchpoint.measure.session import Progress, Session, reusable
+from pinchpoint.measure.workers import Workers
 
 
 def study(
@@ -56,8 +57,11 @@ def study(
     )  # fmt: skip
     start = clock()
     earlier, spent = _earlier(ask) if resume else ((), 0.0)
-    with nullcontext(forecaster) if forecaster is not None else _forecaster(target, ask) as forecasts:
-        session = Session(ask, forecasts, run=runner, before=earlier)
+    with (
+        nullcontext(forecaster) if forecaster is not None else _forecaster(target, ask) as forecasts,
+        nullcontext(runner) if runner is not None else Workers(ask.framework) as run,
+    ):
+        session = Session(ask, forecasts, run, before=earlier)
         if progress is not None:
             session.progress = progress
         if ask.output is not None:

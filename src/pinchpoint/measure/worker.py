@@ -1,5 +1,7 @@
-"""One measured point in a fresh interpreter: `python -m pinchpoint.measure.worker request.json result.json`.
+"""One measured run in a fresh interpreter: `python -m pinchpoint.measure.worker torch FD`.
 
+Imports the framework, writes a byte to the file descriptor, and waits for two lines on its standard
+input: the path of the request and the path for the result.
 A request is for the time or for the peak, never both: what accounts for memory slows the clock.
 `check` only asks whether the device is there, so that the parent need not open it.
 The result says ok, oom or failed with its reason; nothing is printed. Errors that make every
@@ -8,6 +10,7 @@ point pointless (no such device, a cap beyond the card) come back as errors for 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -20,7 +23,7 @@ from typing import Any, Literal
 
 from pinchpoint.backends.base import Backend, backend, resolve_device
 from pinchpoint.core import discover
-from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed, to_dict
+from pinchpoint.core.errors import PinchpointError, TargetFailed, to_dict
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import write_text
 from pinchpoint.core.workload import Workload
@@ -47,7 +50,15 @@ class Request:
     cap_bytes: int | None = None
 
 
-def main(request_path: str, result_path: str) -> None:
+def main(framework: str, ready: int) -> None:
+    with contextlib.suppress(PinchpointError):
+        backend(framework)  # what is wrong with it is said in answer to the request
+    os.write(ready, b".")
+    os.close(ready)
+    request_path, result_path = (sys.stdin.readline().rstrip("\n") for _ in range(2))
+    if not result_path:
+        return  # ended before there was anything to do
+    sys.stdin = open(os.devnull)  # noqa: SIM115 - the target's, for as long as the process lives
     request = Request(**json.loads(Path(request_path).read_text(encoding="utf-8")))
     write_text(result_path, json.dumps(answer(request)))
 
@@ -162,6 +173,4 @@ def _first_line(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
-        raise SystemExit(str(BadInput("a worker takes two paths", mend="give request.json and result.json")))
-    main(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]))
+    main(sys.argv[1], int(sys.argv[2]))

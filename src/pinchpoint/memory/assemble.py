@@ -7,13 +7,13 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from pinchpoint.core.events import UNCERTAIN, Observation
+from pinchpoint.core.events import Observation
 from pinchpoint.core.records import Forecast
 from pinchpoint.memory import replay as replaying
 from pinchpoint.memory.cards import Card, cards
 
 MARGIN = 0.04  # of the total: what fits must fit with this much to spare
-_UNCERTAIN_HIGH = 1.25  # a library may take more than its usual workspace
+_BLUR = 0.002  # of the peak: blocks are cut from other blocks when sizes change, which moves it a little
 
 
 def margin_bytes(total_bytes: int) -> int:
@@ -27,9 +27,8 @@ def of_observation(seen: Observation, *, card: Card, expandable: bool | None = N
     found = replaying.replay(seen, expandable=expandable)
     parts = replaying.breakdown(seen, found)
     low = high = None
-    if any(block.op == UNCERTAIN for block in seen.blocks):
-        low = replaying.replay(seen, uncertain=0.0, expandable=expandable).peak_allocated_bytes
-        high = replaying.replay(seen, uncertain=_UNCERTAIN_HIGH, expandable=expandable).peak_allocated_bytes
+    if any(block.span for block in seen.blocks):
+        low, high = _interval(seen, found.peak_allocated_bytes, expandable)
     forecast = Forecast(
         framework="torch",
         method="fake tensors",
@@ -52,11 +51,17 @@ def of_observation(seen: Observation, *, card: Card, expandable: bool | None = N
         needs_bytes=0,
         **told,
     )
-    if low is not None and high is not None and high - low < 0.001 * forecast.peak_allocated_bytes:
-        forecast = replace(forecast, low_bytes=None, high_bytes=None)
     spare = (forecast.high_bytes or forecast.peak_allocated_bytes) - forecast.peak_allocated_bytes
     needs = int((found.peak_reserved_bytes + spare) * (1 + MARGIN))
     return replace(forecast, needs_bytes=needs, fits=_fits(seen, forecast, card, expandable))
+
+
+def _interval(seen: Observation, usual: int, expandable: bool) -> tuple[int, int] | tuple[None, None]:
+    """The peak with the least and the most that libraries may take; none where that hardly matters."""
+    low, high = (replaying.replay(seen, take=take, expandable=expandable).peak_allocated_bytes for take in ("least", "most"))
+    if high - low < _BLUR * usual / 2:
+        return None, None
+    return min(low, usual) - int(_BLUR * usual), max(high, usual) + int(_BLUR * usual)
 
 
 def with_scatter(forecast: Forecast, count: int, site: str) -> Forecast:
@@ -80,7 +85,7 @@ def _fits(seen: Observation, forecast: Forecast, card: Card, expandable: bool) -
     """Every known card and the one asked for. The slower exact replay only where the quick answer is no."""
     answers: dict[str, bool] = {}
     reserved = forecast.peak_reserved_bytes or 0
-    uncertain = _UNCERTAIN_HIGH if forecast.high_bytes is not None else 1.0
+    take = "most" if forecast.high_bytes is not None else "usual"
     spare = (forecast.high_bytes or forecast.peak_allocated_bytes) - forecast.peak_allocated_bytes
     for other in {**cards(), card.name: card}.values():
         # Two cuBLAS handles, forward and backward, whose workspace differs by generation.
@@ -88,6 +93,6 @@ def _fits(seen: Observation, forecast: Forecast, card: Card, expandable: bool) -
         limit = other.memory_bytes - other.context_bytes
         room = int(limit / (1 + MARGIN))
         answers[other.name] = other_reserved <= room or (
-            forecast.peak_allocated_bytes <= room and replaying.fits(seen, room, uncertain=uncertain, expandable=expandable)
+            forecast.peak_allocated_bytes <= room and replaying.fits(seen, room, take=take, expandable=expandable)
         )
     return answers

@@ -10,10 +10,13 @@ import os
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
+from typing import Literal
 
-from pinchpoint.core.events import FREE_CACHE, UNCERTAIN, BlockInfo, Observation
+from pinchpoint.core.events import FREE_CACHE, BlockInfo, Observation
 from pinchpoint.core.records import BREAKDOWN, Line
 from pinchpoint.memory.allocator import Allocator, Block, OutOfMemory
+
+Take = Literal["usual", "least", "most"]
 
 _TOP_LINES = 20
 _TOP_MODULES = 60
@@ -31,54 +34,53 @@ class Replay:
     timeline: tuple[tuple[int, int, str], ...]
 
 
-def replay(seen: Observation, *, uncertain: float = 1.0, expandable: bool = False) -> Replay:
+def replay(seen: Observation, *, take: Take = "usual", expandable: bool = False) -> Replay:
     """Run the events through an unlimited allocator.
 
-    uncertain: share of the workspaces a library chooses at run time that is counted (0 to 1).
+    take: of the workspaces whose size a library chooses at run time, the usual, the least or the most.
     """
     allocator = Allocator(expandable=expandable)
     held: dict[int, Block] = {}
     peak, peak_event = -1, 0
     steps: list[tuple[int, int]] = []
     for index, number in enumerate(seen.events):
-        _apply(allocator, held, seen, number, uncertain)
+        _apply(allocator, held, seen, number, take)
         steps.append((index, allocator.allocated_bytes))
         if allocator.allocated_bytes > peak:
             peak, peak_event = allocator.allocated_bytes, index
     return Replay(
-        allocator.peak_allocated_bytes, allocator.peak_reserved_bytes, _alive_at(seen, peak_event, uncertain, expandable),
+        allocator.peak_allocated_bytes, allocator.peak_reserved_bytes, _alive_at(seen, peak_event, take, expandable),
         peak_event, _thin(steps, seen, peak_event),
     )  # fmt: skip
 
 
-def fits(seen: Observation, limit_bytes: int, *, uncertain: float = 1.0, expandable: bool = False) -> bool:
+def fits(seen: Observation, limit_bytes: int, *, take: Take = "usual", expandable: bool = False) -> bool:
     """Would the run get through with this many bytes for its allocator?"""
     allocator = Allocator(limit_bytes=limit_bytes, expandable=expandable)
     held: dict[int, Block] = {}
     try:
         for number in seen.events:
-            _apply(allocator, held, seen, number, uncertain)
+            _apply(allocator, held, seen, number, take)
     except OutOfMemory:
         return False
     return True
 
 
-def _apply(allocator: Allocator, held: dict[int, Block], seen: Observation, number: int, uncertain: float) -> None:
+def _apply(allocator: Allocator, held: dict[int, Block], seen: Observation, number: int, take: Take) -> None:
     if number == FREE_CACHE:
         allocator.release_cached()
     elif number in held:
         allocator.free(held.pop(number))
     else:
         info = seen.blocks[number]
-        size = info.bytes if info.op != UNCERTAIN else int(info.bytes * uncertain)
-        held[number] = allocator.allocate(size)
+        held[number] = allocator.allocate(info.bytes if info.span is None else getattr(info.span, take))
 
 
-def _alive_at(seen: Observation, peak_event: int, uncertain: float, expandable: bool) -> dict[int, int]:
+def _alive_at(seen: Observation, peak_event: int, take: Take, expandable: bool) -> dict[int, int]:
     allocator = Allocator(expandable=expandable)
     held: dict[int, Block] = {}
     for number in seen.events[: peak_event + 1]:
-        _apply(allocator, held, seen, number, uncertain)
+        _apply(allocator, held, seen, number, take)
     return {number: block.size_bytes for number, block in held.items()}
 
 
@@ -106,7 +108,7 @@ def breakdown(seen: Observation, found: Replay) -> dict[str, int]:
 
 def part_of(info: BlockInfo, end_phase: str | None) -> str:
     """The role it was given, else what its life tells. end_phase: where it was freed, None if never."""
-    if info.op == UNCERTAIN:
+    if info.span is not None:
         return "workspace"
     if info.role:
         return info.role

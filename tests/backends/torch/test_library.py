@@ -13,8 +13,6 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, TensorDataset
 
 from pinchpoint.backends.torch import attention
-from pinchpoint.backends.torch.recurrent import _Call
-from pinchpoint.core.events import UNCERTAIN
 
 MIB = 2**20
 
@@ -119,27 +117,20 @@ def test_plain_attention_keeps_all_pairs_and_a_fused_kernel_does_not(take: Any) 
     assert take(lambda: forward(32)).kept < pairs // 4
 
 
-# Kept after forward by an H200 less the output and final states: lstm-*-fp32 of the op record.
-@pytest.mark.parametrize(
-    ("kind", "batch", "steps", "hidden", "layers", "kept"),
-    [("lstm", 64, 512, 512, 2, 805_831_168), ("gru", 256, 64, 128, 2, 117_703_168), ("rnn_tanh", 64, 512, 512, 2, 268_698_112)],
-)
-def test_the_reserve_of_a_recurrent_call_is_exact(
-    observer: Any, kind: str, batch: int, steps: int, hidden: int, layers: int, kept: int
-) -> None:
-    states = 2 if kind == "lstm" else 1
-    call = _Call(kind, layers, False, True, 0.0, states, observer)
-    out = steps * batch * hidden * 4
-    finals = states * layers * batch * hidden * 4
-    reserve = -(-call.reserve_bytes(steps * batch, hidden, 4) // 512) * 512
-    assert abs(kept - out - finals - reserve) <= 3 * finals  # the first states stay too
-
-
-def test_a_recurrent_workspace_is_uncertain_and_gone_after_the_call(take: Any) -> None:
+def test_a_recurrent_workspace_has_a_span_and_is_gone_after_the_call(take: Any) -> None:
     net = nn.LSTM(64, 128, 2, batch_first=True).cuda()
     got = take(lambda: net(torch.zeros(8, 32, 64, device="cuda")))
-    workspace = [block for block in got.blocks if block.op == UNCERTAIN]
-    assert workspace and got.peak > got.kept
+    (workspace,) = [block for block in got.blocks if block.span]
+    assert workspace.span.least < workspace.bytes < workspace.span.most and got.peak > got.kept
+
+
+def test_a_recurrent_call_keeps_nothing_for_a_backward_pass_that_cannot_come(take: Any) -> None:
+    net, x = nn.LSTM(64, 128, 2).cuda(), torch.zeros(512, 8, 64, device="cuda")
+    kept = take(lambda: net(x)).kept
+    net.eval()
+    assert take(lambda: net(x)).kept < kept / 4
+    with pytest.raises(RuntimeError, match="training mode"):
+        net(x)[0].sum().backward()
 
 
 def test_a_recurrent_modules_values_are_real_only_when_calibrating(pretend: Any) -> None:

@@ -7,16 +7,16 @@ need nothing beside what they return.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from pinchpoint.backends.torch import convolution
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.backends.torch.reduction import staging_bytes
-from pinchpoint.core.events import Phase
-from pinchpoint.core.units import MIB
+from pinchpoint.core.events import Phase, Span
 
 _aten = torch.ops.aten
 Sizes = list[int]
@@ -51,15 +51,24 @@ class KernelModel:
                 self._taken.add((library, thread))
                 ledger.add_lasting(size, phase=phase, site=site, op=library, role="workspace")
 
-    def temporaries(self, func: Any, args: Any, kwargs: Any, out: Any) -> tuple[list[Sizes], bool]:
-        """(rounds of bytes held together while the kernel runs, whether a library chose them at run time)."""
+    def temporaries(self, func: Any, args: Any, kwargs: Any, out: Any) -> Sequence[Sequence[int | Span]]:
+        """Rounds of bytes held together while the kernel runs; a Span where a library chooses at run time."""
         name = func.name().split(".")[0]
-        if name in ("aten::convolution", "aten::convolution_backward"):
-            return _convolution(self, name, args, out), True
+        if name == "aten::convolution":
+            return convolution.forward(args, out)
+        if name == "aten::convolution_backward":
+            return [*convolution.backward(args), self._bias_gradient(args)]
         if name == "aten::_scaled_dot_product_efficient_attention_backward":
-            return _efficient_attention_backward(args), False
+            return _efficient_attention_backward(args)
         family = _FAMILIES.get(name)
-        return ([] if family is None else [family(self, func, args, kwargs, out)]), False
+        return [] if family is None else [family(self, func, args, kwargs, out)]
+
+    def _bias_gradient(self, args: Any) -> Sizes:
+        """A sum over all but the channels, by torch itself where the tensors lie channels last."""
+        gradient, source, biased = args[0], args[1], args[3] is not None
+        if not biased or not convolution.is_channels_last(source):
+            return []
+        return reduce_sizes(self, gradient, gradient.shape[1], 4, tuple(d for d in range(gradient.dim()) if d != 1))
 
 
 def kept_bytes(name: str, args: Any, kwargs: Any) -> int | None:
@@ -208,66 +217,6 @@ def _cumulative(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any)
 
 
 # -- libraries -------------------------------------------------------------------------------
-
-
-def _convolution(model: KernelModel, name: str, args: Any, out: Any) -> list[Sizes]:
-    """cuDNN's kernels want channels last; other layouts are copied in and out of a workspace.
-
-    Which kernel runs, and so how much it takes, is the library's choice: these are the usual sizes.
-    """
-    if name == "aten::convolution":
-        source, weight, groups = args[0], args[1], args[8]
-        return [] if _is_direct(source, weight, groups) else [[*_copies(source), _transposed(source, out, weight)]]
-    gradient, source, weight, groups = args[0], args[1], args[2], args[9]
-    rounds: list[Sizes] = []
-    copies = [*_copies(gradient), *_copies(source)]
-    if not _is_direct(source, weight, groups):
-        rounds.append([*copies, _transposed(source, gradient, weight)])
-    if not (_is_direct(source, weight, groups) and source.dim() == 4) or _is_one_by_one(weight):
-        dense = _is_channels_last(source) or _is_one_by_one(weight)
-        both = 0 if dense else _padded(source) + _padded(gradient)
-        rounds.append([*copies, both + _partial_sums(weight, both)])
-    if args[3] is not None and _is_channels_last(source):
-        rounds.append(reduce_sizes(model, gradient, gradient.shape[1], 4, tuple(d for d in range(gradient.dim()) if d != 1)))
-    return rounds
-
-
-def _partial_sums(weight: torch.Tensor, both: int) -> int:
-    """The weight gradient is summed in several parts; how many is the library's choice, more for more work."""
-    single = 4 * weight.numel()
-    return max(2 * MIB, min(15 * single, max(4 * single, 9 * MIB // 2)), min(both // 12, 17 * MIB // 2))
-
-
-def _padded(tensor: torch.Tensor) -> int:
-    """Channels are padded to what the matrix units take: 4 of fp32, 8 of half precision."""
-    channels, step = tensor.shape[1], 16 // tensor.element_size()
-    return _bytes(tensor) // channels * (-(-channels // step) * step)
-
-
-def _is_direct(source: torch.Tensor, weight: torch.Tensor, groups: int) -> bool:
-    """Kernels that read and write the tensors as they lie."""
-    if (groups > 1 and groups == source.shape[1]) or _is_one_by_one(weight):
-        return True
-    return source.shape[1] < 4 and source.element_size() == 4 and max(weight.shape[2:]) <= 3
-
-
-def _is_one_by_one(weight: torch.Tensor) -> bool:
-    return weight.numel() == weight.shape[0] * weight.shape[1]
-
-
-def _transposed(source: torch.Tensor, other: torch.Tensor, weight: torch.Tensor) -> int:
-    return 131 if _is_channels_last(source) else _padded(source) + _padded(other) + _bytes(weight) + 147
-
-
-def _copies(tensor: torch.Tensor) -> Sizes:
-    """cuDNN takes dense tensors only; a slice is copied first."""
-    return [] if tensor.is_contiguous() or _is_channels_last(tensor) else [_bytes(tensor)]
-
-
-def _is_channels_last(tensor: torch.Tensor) -> bool:
-    if tensor.dim() == 4:
-        return tensor.is_contiguous(memory_format=torch.channels_last) and not tensor.is_contiguous()
-    return tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d) and not tensor.is_contiguous()
 
 
 def _efficient_attention_backward(args: Any) -> list[Sizes]:

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.core.events import BlockInfo, Observation, Phase
+from pinchpoint.core.events import BlockInfo, Observation, Phase, Span
 
 _TORCH_DIR = str(Path(torch.__file__).parent)
 _PINCHPOINT_DIR = str(Path(__file__).resolve().parents[2])
@@ -71,9 +71,10 @@ class Ledger:
         """Enter bytes that no tensor holds and nothing frees: a library's workspace."""
         self._append(BlockInfo(size_bytes, phase, site.file, site.line, "", op, role))
 
-    def add_passing(self, size_bytes: int, *, phase: Phase, site: Site, op: str) -> int:
-        """Enter a kernel's own temporary; the caller closes it with `end_passing`."""
-        return self._append(BlockInfo(size_bytes, phase, site.file, site.line, site.module, op, "temporaries"))
+    def add_passing(self, size: int | Span, *, phase: Phase, site: Site, op: str) -> int:
+        """Enter a kernel's own temporary, in bytes; the caller closes it with `end_passing`."""
+        usual, span = (size.usual, size) if isinstance(size, Span) else (size, None)
+        return self._append(BlockInfo(usual, phase, site.file, site.line, site.module, op, "temporaries", span))
 
     def end_passing(self, block: int) -> None:
         self._record(block)

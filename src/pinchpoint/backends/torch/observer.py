@@ -20,7 +20,7 @@ from pinchpoint.backends.torch.dynamic import Dynamic
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.backends.torch.shadows import Shadows
 from pinchpoint.core.errors import CannotFake, PinchpointError
-from pinchpoint.core.events import UNCERTAIN, Phase
+from pinchpoint.core.events import Phase
 
 _HOST_LIMIT = 50_000_000  # elements: a larger host tensor is made fake ...
 _EMPTY_LIMIT = 1_000_000  # ... and so is a larger empty one: weights about to be drawn, whose values cannot matter
@@ -191,10 +191,8 @@ class Observer(compat.DispatchMode):
         """What the GPU's kernel takes for itself, while it runs or for good."""
         name = func.name()
         self.kernel_model.workspace(name.split(".")[0], ledger=self.ledger, phase=phase, site=site)
-        rounds, uncertain = self.kernel_model.temporaries(func, args, kwargs, out)
-        op = UNCERTAIN if uncertain else name
-        for sizes in rounds:
-            held = [self.ledger.add_passing(size, phase=phase, site=site, op=op) for size in sizes if size > 0]
+        for sizes in self.kernel_model.temporaries(func, args, kwargs, out):
+            held = [self.ledger.add_passing(size, phase=phase, site=site, op=name) for size in sizes if size]
             for block in held:
                 self.ledger.end_passing(block)
 

@@ -1,32 +1,30 @@
 """nn.LSTM, nn.GRU and nn.RNN as cuDNN runs them: one fused call with a reserve kept for backward.
 
-The host would run them gate by gate. Sizes of the reserve are exact; the workspace is chosen by
-cuDNN's own search and modelled by the nearest rule, so it counts as uncertain.
+The host would run them gate by gate. What the library takes is worked out in `cudnn_rnn`.
 """
 
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.modules.rnn as rnn_module
 
-from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch import compat, cudnn_rnn
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.patches import Patches
-from pinchpoint.core.events import UNCERTAIN
+from pinchpoint.core.events import Span
 
-# Values kept for backward per layer and step, in units of the hidden width.
-_KEPT = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
-_FIXED_BYTES = 8 * 2**20
-_GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+_SPREAD = 10  # per cent by which another version of the library, or another card, may take more or less
 
 
 def install(patches: Patches, observer: Observer) -> None:
     functions = compat.variable_functions()
-    replaced = {kind: _wrap(kind, functions[kind], observer) for kind in _KEPT}
+    replaced = {kind: _wrap(kind, functions[kind], observer) for kind in cudnn_rnn.GATES}
     patches.set(rnn_module, "_VF", types.SimpleNamespace(**{**functions, **replaced}))
     # On the device the weights of a module share one buffer: the same bytes, so nothing to pretend.
     patches.set(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
@@ -40,91 +38,90 @@ def _wrap(kind: str, original: Callable[..., Any], observer: Observer) -> Callab
             return original(*args)
         hidden, weights, _, layers, dropout, training, bidirectional, batch_first = args[1:9]
         state = list(hidden) if isinstance(hidden, (tuple, list)) else [hidden]
-        call = _Call(kind, layers, bidirectional, batch_first, dropout if training else 0.0, len(state), observer)
-        out = _Fused.apply(call, source, *state, *weights)
+        job = _Job(
+            kind, layers, 2 if bidirectional else 1, batch_first, bool(dropout) and training, training, len(state), observer
+        )  # fmt: skip
+        out = _Fused.apply(job, source, *state, *weights)
         return out[0], *out[1:]
 
     return run
 
 
-class _Call:
+@dataclass(frozen=True)
+class _Job:
     """What the fused call needs to know beside its tensors."""
 
-    def __init__(
-        self, kind: str, layers: int, bidirectional: bool, batch_first: bool, dropout: float, states: int, observer: Observer
-    ):
-        self.kind, self.layers, self.batch_first, self.dropout = kind, layers, batch_first, dropout
-        self.directions = 2 if bidirectional else 1
-        self.states = states
-        self.observer = observer
+    kind: str
+    layers: int
+    directions: int
+    batch_first: bool
+    dropout: bool
+    training: bool
+    states: int
+    observer: Observer
 
-    def reserve_bytes(self, steps_times_batch: int, hidden: int, item: int) -> int:
-        unit = steps_times_batch * hidden * item * self.directions
-        kept = _KEPT[self.kind] * self.layers + (self.layers - 1)
-        mask = (self.layers - 1) * self.directions * steps_times_batch * hidden // 8 if self.dropout else 0
-        return unit * kept + mask + 256
+    def shapes(self, moved: torch.Tensor, hidden: int) -> cudnn_rnn.Call:
+        """moved: (steps, batch, width)."""
+        return cudnn_rnn.Call(
+            kind=self.kind, batch=moved.shape[1], steps=moved.shape[0], width=moved.shape[2], hidden=hidden, layers=self.layers,
+            directions=self.directions, dropout=self.dropout, item_bytes=moved.element_size(),
+            bfloat16=moved.dtype is torch.bfloat16, training=self.training,
+        )  # fmt: skip
 
-    def workspace_bytes(self, batch: int, steps: int, width: int, hidden: int, item: int, weight_bytes: int) -> int:
-        """Gates, inputs and outputs of all steps, and a fixed part a layer; fitted to cuDNN 9.19 on an H200."""
-        points = steps * batch * item
-        moving = points * self.directions * (_GATES[self.kind] * hidden + width + hidden)
-        if self.dropout:
-            moving += points * self.directions * hidden
-        if self.directions == 2:
-            moving += 16 * points * hidden // 5  # both directions' outputs are joined for the next layer
-        return moving + self.layers * (_FIXED_BYTES + 10 * batch * hidden * item) + 6 * weight_bytes // 5
-
-    def hold(self, size: int) -> None:
-        """A workspace: there while the call runs."""
-        ledger = self.observer.ledger
-        phase = ledger.phase or "forward"
-        ledger.end_passing(ledger.add_passing(size, phase=phase, site=ledger.site(), op=UNCERTAIN))
+    @contextmanager
+    def workspace(self, call: cudnn_rnn.Call) -> Iterator[None]:
+        """Held while the library runs."""
+        usual, ledger = cudnn_rnn.workspace_bytes(call), self.observer.ledger
+        span = Span(usual, least=usual * (100 - _SPREAD) // 100, most=usual * (100 + _SPREAD) // 100)
+        block = ledger.add_passing(span, phase=ledger.phase or "forward", site=ledger.site(), op=f"cudnn {self.kind}")
+        yield
+        ledger.end_passing(block)
 
 
 class _Fused(torch.autograd.Function):
     """Allocates what cuDNN's recurrent forward and backward allocate, in their order."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, source: torch.Tensor, *rest: torch.Tensor) -> Any:
-        states, weights = rest[: call.states], rest[call.states :]
-        moved = source.transpose(0, 1).contiguous() if call.batch_first else source.contiguous()
-        steps, batch = moved.shape[0], moved.shape[1]
-        hidden = states[0].shape[-1]
-        out = source.new_empty(steps, batch, hidden * call.directions)
+    def forward(ctx: Any, job: _Job, source: torch.Tensor, *rest: torch.Tensor) -> Any:
+        states, weights = rest[: job.states], rest[job.states :]
+        moved = source.transpose(0, 1).contiguous() if job.batch_first else source.contiguous()
+        call = job.shapes(moved, states[0].shape[-1])
+        out = source.new_empty(call.steps, call.batch, call.hidden * call.directions)
         finals = [torch.empty_like(s) for s in states]
-        item = source.element_size()
-        weight_bytes = sum(w.numel() * item for w in weights)
         if source.dtype is not torch.float32:
             # Half-precision weights are compacted into a buffer of their own at every call.
             ctx.weight_buffer = source.new_empty(sum(w.numel() for w in weights))
-        call_size = call.workspace_bytes(batch, steps, moved.shape[2], hidden, item, weight_bytes)
-        reserve = source.new_empty(call.reserve_bytes(steps * batch, hidden, item), dtype=torch.uint8)
-        call.hold(call_size)
-        ctx.call, ctx.workspace = call, call_size
+        with job.workspace(call):
+            reserve = source.new_empty(cudnn_rnn.reserve_bytes(call), dtype=torch.uint8)
+        ctx.job, ctx.call = job, call
         ctx.save_for_backward(source, out, reserve, *states, *weights)
-        call.observer.shadows.forget(out, *finals)
-        shown = out.transpose(0, 1) if call.batch_first else out
+        job.observer.shadows.forget(out, *finals)
+        shown = out.transpose(0, 1) if job.batch_first else out
         return (shown, *finals)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
-        call: _Call = ctx.call
+        job: _Job = ctx.job
+        if not job.training:
+            raise RuntimeError("cudnn RNN backward can only be called in training mode")
         source, _, _, *rest = ctx.saved_tensors
-        into_out = gradients[0].transpose(0, 1).contiguous() if call.batch_first else gradients[0].contiguous()
-        states, weights = rest[: call.states], rest[call.states :]
-        moved = source.transpose(0, 1).contiguous() if call.batch_first else source
+        into_out = gradients[0].transpose(0, 1).contiguous() if job.batch_first else gradients[0].contiguous()
+        states, weights = rest[: job.states], rest[job.states :]
+        moved = source.transpose(0, 1).contiguous() if job.batch_first else source
         into_source = torch.empty_like(moved)
         into_states = [torch.empty_like(s) for s in states]
-        call.hold(ctx.workspace)
+        with job.workspace(ctx.call):
+            pass
         del moved, into_out
-        again = source.transpose(0, 1).contiguous() if call.batch_first else source
+        again = source.transpose(0, 1).contiguous() if job.batch_first else source
         buffer = source.new_empty(sum(w.numel() for w in weights))
-        call.hold(ctx.workspace)
+        with job.workspace(ctx.call):
+            pass
         del again
         into_weights, at = [], 0
         for weight in weights:
             into_weights.append(buffer[at : at + weight.numel()].view(weight.shape))
             at += weight.numel()
-        if call.batch_first:
+        if job.batch_first:
             into_source = into_source.transpose(0, 1)
         return (None, into_source, *into_states, *into_weights)

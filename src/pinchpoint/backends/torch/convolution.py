@@ -1,0 +1,118 @@
+"""What cuDNN's convolutions take while they run: a choice of the library, so each is a Span.
+
+Its kernels want channels last; tensors that lie otherwise are copied in and out of a workspace.
+Which kernel runs is cuDNN's guess of the fastest. The usual sizes and the spans are those of
+benchmarks/results/conv_probe_h200.json, 3,000 convolutions of every kind on an H200.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from pinchpoint.core.events import Span
+from pinchpoint.core.units import MIB
+
+Round = list[int | Span]
+
+_SPLIT_BYTES = 12 * MIB  # the most that partial sums of a small product were seen to take
+
+
+class _Call(NamedTuple):
+    """One convolution: what comes in, what goes out (or its gradient), and the weight."""
+
+    source: torch.Tensor
+    result: torch.Tensor
+    weight: torch.Tensor
+    stride: int
+    groups: int
+
+
+def forward(args: Any, out: torch.Tensor) -> list[Round]:
+    """Rounds of bytes held together. args: those of aten::convolution."""
+    call = _Call(args[0], out, args[1], max(args[3]), args[8])
+    return [[*_copies(call.source), span]] if (span := _data_span(call)) else []
+
+
+def backward(args: Any) -> list[Round]:
+    """One round for the gradient of the input, one for that of the weight. args: those of aten::convolution_backward."""
+    gradient, source, weight, wanted = args[0], args[1], args[2], args[10]
+    call = _Call(source, gradient, weight, max(args[4]), args[9])
+    copies = [*_copies(gradient), *_copies(source)]
+    spans = [_data_span(call) if wanted[0] else None, _weight_span(call) if wanted[1] else None]
+    return [[*copies, span] for span in spans if span]
+
+
+def is_channels_last(tensor: torch.Tensor) -> bool:
+    if tensor.is_contiguous():
+        return False
+    if tensor.dim() == 4:
+        return tensor.is_contiguous(memory_format=torch.channels_last)
+    return tensor.dim() == 5 and tensor.is_contiguous(memory_format=torch.channels_last_3d)
+
+
+def _data_span(call: _Call) -> Span | None:
+    """For the output, or for the gradient of the input: both tensors and the weight in the other layout."""
+    both = _both(call)
+    most = both + max(4 * _float_bytes(call.weight), _SPLIT_BYTES)
+    if _is_depthwise(call) or _is_small(call) or (_is_one_by_one(call.weight) and call.stride == 1):
+        return None
+    if _is_one_by_one(call.weight):
+        return Span(0, 0, most)
+    usual = 131 if is_channels_last(call.source) else both + _bytes(call.weight) + 147
+    return Span(usual, 0, 2 * most if call.groups > 1 else most)
+
+
+def _weight_span(call: _Call) -> Span | None:
+    """For the gradient of the weight: both tensors in the other layout, and its parts before they are summed."""
+    both = _both(call)
+    most = both + max(16 * _float_bytes(call.weight), _SPLIT_BYTES)
+    if _is_depthwise(call):
+        return Span(0, 0, 2 * most) if is_channels_last(call.source) else None
+    if _is_small(call) and call.source.dim() < 5:
+        return Span(0, 0, most)
+    copied = 0 if is_channels_last(call.source) or _is_one_by_one(call.weight) else both
+    return Span(copied + _partial_sums(call.weight, copied), 0, 2 * most if call.groups > 1 else most)
+
+
+def _partial_sums(weight: torch.Tensor, copied: int) -> int:
+    """The weight gradient is summed in several parts; how many is the library's choice, more for more work."""
+    single = _float_bytes(weight)
+    return max(2 * MIB, min(15 * single, max(4 * single, 9 * MIB // 2)), min(copied // 12, 17 * MIB // 2))
+
+
+def _is_depthwise(call: _Call) -> bool:
+    return call.groups > 1 and call.groups == call.source.shape[1]
+
+
+def _is_small(call: _Call) -> bool:
+    """Few channels and a small window: kernels that read and write the tensors as they lie."""
+    return call.source.shape[1] < 4 and call.source.element_size() == 4 and max(call.weight.shape[2:]) <= 3
+
+
+def _is_one_by_one(weight: torch.Tensor) -> bool:
+    return weight.numel() == weight.shape[0] * weight.shape[1]
+
+
+def _both(call: _Call) -> int:
+    return _padded(call.source) + _padded(call.result)
+
+
+def _padded(tensor: torch.Tensor) -> int:
+    """Channels are padded to what the matrix units take: 4 of fp32, 8 of half precision."""
+    channels, step = tensor.shape[1], 16 // tensor.element_size()
+    return _bytes(tensor) // channels * (-(-channels // step) * step)
+
+
+def _copies(tensor: torch.Tensor) -> Round:
+    """cuDNN takes dense tensors only; a slice is copied first."""
+    return [] if tensor.is_contiguous() or is_channels_last(tensor) else [_bytes(tensor)]
+
+
+def _float_bytes(tensor: torch.Tensor) -> int:
+    return 4 * tensor.numel()
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()

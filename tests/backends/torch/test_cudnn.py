@@ -1,0 +1,94 @@
+"""cuDNN's workspaces against what an H200's allocator was asked for, over many shapes.
+
+The records are benchmarks/results/{rnn,conv}_probe_h200.json, made by benchmarks/accuracy/library_probe.py.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.torch import convolution, cudnn_rnn
+
+RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+def rows(name: str) -> Iterator[dict[str, Any]]:
+    record = json.loads((RESULTS / f"{name}_probe_h200.json").read_text(encoding="utf-8"))
+    yield from (dict(zip(record["columns"], row, strict=True)) for row in record["rows"])
+
+
+def test_recurrent_workspaces_and_reserves_are_those_of_an_h200() -> None:
+    errors = []
+    for row in rows("rnn"):
+        call = cudnn_rnn.Call(
+            kind=row["kind"], batch=row["batch"], steps=row["steps"], width=row["width"], hidden=row["hidden"],
+            layers=row["layers"], directions=2 if row["two_way"] else 1, dropout=row["dropout"] and row["training"],
+            item_bytes=4 if row["dtype"] == "float32" else 2, bfloat16=row["dtype"] == "bfloat16",
+            training=row["training"],
+        )  # fmt: skip
+        errors.append(abs(cudnn_rnn.workspace_bytes(call) / row["workspace_bytes"] - 1))
+        assert abs(cudnn_rnn.reserve_bytes(call) - row["reserve_bytes"]) <= 256, row
+    errors.sort()
+    assert len(errors) > 700
+    assert errors[int(0.98 * len(errors))] < 1e-4
+    assert errors[-1] < 0.05
+
+
+def test_convolutions_take_what_they_do_on_an_h200_or_what_the_span_allows() -> None:
+    """The library's choice: the usual size right for most, the span for nearly all."""
+    near = {"forward": 0, "backward": 0}
+    inside = {"forward": 0, "backward": 0}
+    count = 0
+    for row in rows("conv"):
+        count += 1
+        for way, found in _rounds(row).items():
+            measured = row[f"{way}_bytes"]
+            usual, least, most = (
+                max((sum(size if isinstance(size, int) else size[which] for size in sizes) for sizes in found), default=0)
+                for which in range(3)
+            )
+            moved = _bytes(row, "channels", "sides") + _bytes(row, "out_channels", "out_sides")
+            near[way] += abs(usual - measured) <= 0.1 * moved + 2**20
+            inside[way] += least - 2**20 <= measured <= most + 2**20
+    assert count == 1000
+    assert near["forward"] > 0.7 * count and near["backward"] > 0.5 * count, near
+    assert inside["forward"] > 0.97 * count and inside["backward"] > 0.93 * count, inside
+
+
+def test_the_gradient_of_an_input_that_wants_none_takes_nothing() -> None:
+    source, weight = torch.empty(8, 32, 64, 64, device="meta"), torch.empty(32, 32, 3, 3, device="meta")
+    both = convolution.backward(_backward_args(source, source, weight, [True, True]))
+    assert len(both) == 2 and len(convolution.backward(_backward_args(source, source, weight, [False, True]))) == 1
+
+
+def _rounds(row: dict[str, Any]) -> dict[str, list[Any]]:
+    dtype, dims, groups = getattr(torch, row["dtype"]), len(row["sides"]), row["groups"]
+    outside, inside = (row["channels"], row["out_channels"]) if row["transposed"] else (row["out_channels"], row["channels"])
+    source = torch.empty(row["batch"], row["channels"], *row["sides"], dtype=dtype, device="meta")
+    out = torch.empty(row["batch"], row["out_channels"], *row["out_sides"], dtype=dtype, device="meta")
+    weight = torch.empty(outside, inside // groups, *[row["window"]] * dims, dtype=dtype, device="meta")
+    if row["channels_last"]:
+        source, out, weight = (t.contiguous(memory_format=FORMATS[dims + 2]) for t in (source, out, weight))
+    stride = [row["stride"]] * dims
+    forward = (source, weight, None, stride, None, None, row["transposed"], None, groups)
+    backward = _backward_args(out, source, weight, [row["wants_input"], True], stride, groups)
+    return {"forward": convolution.forward(forward, out), "backward": convolution.backward(backward)}
+
+
+def _backward_args(
+    gradient: torch.Tensor, source: torch.Tensor, weight: torch.Tensor, wanted: list[bool], stride: Any = (1, 1), groups: int = 1
+) -> tuple[Any, ...]:
+    return (gradient, source, weight, None, stride, None, None, False, None, groups, [*wanted, False])
+
+
+def _bytes(row: dict[str, Any], channels: str, sides: str) -> int:
+    points = row["batch"] * row[channels] * (4 if row["dtype"] == "float32" else 2)
+    for side in row[sides]:
+        points *= side
+    return points
