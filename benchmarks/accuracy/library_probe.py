@@ -27,8 +27,8 @@ from pinchpoint.core import machine
 from pinchpoint.core.records import now, write_text
 
 RNN_COLUMNS = (
-    "kind", "batch", "steps", "width", "hidden", "layers", "two_way", "dropout", "dtype", "training", "workspace_bytes",
-    "reserve_bytes",
+    "kind", "batch", "steps", "width", "hidden", "layers", "two_way", "dropout", "dtype", "training", "forward_bytes",
+    "backward_bytes", "reserve_bytes",
 )  # fmt: skip
 CONV_COLUMNS = (
     "batch", "channels", "out_channels", "sides", "window", "stride", "padding", "dilation", "groups", "transposed",
@@ -96,11 +96,17 @@ def probe_rnn(
     layer = layer.cuda().to(getattr(torch, dtype)).train(training)
     layer.flatten_parameters()
     source = torch.randn(steps, batch, width, device="cuda", dtype=getattr(torch, dtype))
+    backward, reserve = 0, 0
     with torch.set_grad_enabled(training):
         layer(source)  # the first call also loads kernels
-        _, passing, kept = passing_and_kept(lambda: layer(source))
+        (out, _), passing, kept = passing_and_kept(lambda: layer(source))
+        forward = max(passing)
+        if training:
+            gradient, reserve = torch.ones_like(out), kept[-1]
+            _, passing, _ = passing_and_kept(lambda: torch.autograd.grad(out, list(layer.parameters()), gradient))
+            backward = max(passing)
     return [
-        kind, batch, steps, width, hidden, layers, two_way, dropout, dtype, training, max(passing), kept[-1] if training else 0,
+        kind, batch, steps, width, hidden, layers, two_way, dropout, dtype, training, forward, backward, reserve,
     ]  # fmt: skip
 
 
@@ -139,7 +145,7 @@ def conv_shapes() -> Iterator[dict[str, Any]]:
             shape |= {"transposed": True, "dilation": 1, "padding": 0, "stride": 2, "window": rng.choice([2, 2, 4, 3])}
         points = shape["batch"] * sides[0] ** dims
         work = points * channels * out_channels * shape["window"] ** dims / groups
-        if points * max(channels, out_channels) < 4e8 and points * max(channels, out_channels) > 2e5 and work < 2e13:
+        if points * max(channels, out_channels) < 4e8 and points * max(channels, out_channels) > 2e5 and work < 2e12:
             yield shape
 
 

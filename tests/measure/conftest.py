@@ -60,7 +60,7 @@ class Forecasts:
 class Workers:
     """Answers requests as fresh interpreters would. `limit_bytes`: beyond it a size runs out of memory."""
 
-    def __init__(self, *, limit_bytes: int = 10**18, trouble: dict[tuple[str, int], dict[str, Any]] | None = None) -> None:
+    def __init__(self, *, limit_bytes: int = 10**18, trouble: dict[int, dict[str, Any]] | None = None) -> None:
         self.limit_bytes, self.trouble = limit_bytes, trouble or {}
         self.asked: list[Request] = []
 
@@ -68,31 +68,29 @@ class Workers:
         if request.what == "check":
             return {"status": "ok", "machine": {"gpu": "stand-in", "versions": {}}}
         self.asked.append(request)
-        if (request.what, request.size) in self.trouble:
-            return self.trouble[request.what, request.size]
+        if request.size in self.trouble:
+            return self.trouble[request.size]
         mode, variant = request.mode or "train", request.variant or "plain"
         peak = peak_of(variant, mode, request.size)
         if request.device == "cpu":
             peak -= WORKSPACE
         if peak > self.limit_bytes:
             return {"status": "oom", "reason": "CUDA out of memory", "limit_bytes": self.limit_bytes}
-        base = {
+        reserved = None if request.device == "cpu" else peak + 20 * MIB
+        found = {
             "status": "ok",
             "limit_bytes": self.limit_bytes,
             "processed": request.size,
             "machine": {"gpu": "stand-in", "versions": {}},
-        }
-        if request.what == "time":
-            slow = {"eager": 1.0, "checkpoint": 1.31, "chunked": 1.12}.get(variant, 1.0)
-            seconds = slow * (2e-3 + request.size * (6e-8 if mode == "train" else 2e-8))
-            return {**base, "median_s": seconds, "low_s": 0.97 * seconds, "high_s": 1.04 * seconds, "runs": request.repeats}
-        reserved = None if request.device == "cpu" else peak + 20 * MIB
-        return {
-            **base,
             "peak_allocated_bytes": peak,
             "peak_reserved_bytes": reserved,
             "peak_total_bytes": reserved and reserved + 529 * MIB,
         }
+        if not request.timed:
+            return found
+        slow = {"eager": 1.0, "checkpoint": 1.31, "chunked": 1.12}.get(variant, 1.0)
+        seconds = slow * (2e-3 + request.size * (6e-8 if mode == "train" else 2e-8))
+        return {**found, "median_s": seconds, "low_s": 0.97 * seconds, "high_s": 1.04 * seconds, "runs": request.repeats}
 
 
 @pytest.fixture

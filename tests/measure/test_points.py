@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
-import select
 import sys
 from dataclasses import asdict
-from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -17,10 +17,11 @@ from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.measure import worker
 from pinchpoint.measure.points import measure_point
 from pinchpoint.measure.worker import Request
-from pinchpoint.measure.workers import Workers
+from pinchpoint.measure.workers import Workers, _environment
 
 TARGET = """
 import os
+import time
 import torch
 
 def step_of(size, device):
@@ -35,7 +36,17 @@ def step_of(size, device):
         os._exit(3)
     if size == 17:
         os.kill(os.getpid(), 11)
-    return lambda: kept + 1
+    calls = []
+
+    def step():
+        calls.append(1)
+        if len(calls) > 3 and size == 18:
+            time.sleep(60)
+        if len(calls) > 3 and size == 19:
+            os._exit(3)
+        return kept + 1
+
+    return step
 """
 
 
@@ -46,10 +57,10 @@ def request_of(tmp_path, monkeypatch):
     # In this process the guard would limit the whole test run.
     monkeypatch.setattr(worker, "_guard_host", lambda: None)
 
-    def make(size: int, what: str = "peak", **options) -> Request:
+    def make(size: int, **options) -> Request:
         target = asdict(discover.find(f"{path}:step_of"))
         return Request(
-            what=what, target=target, framework="torch", size=size, mode=None, variant=None, device="cpu", seed=0, **options
+            what="point", target=target, framework="torch", size=size, mode=None, variant=None, device="cpu", seed=0, **options
         )
 
     yield make
@@ -58,24 +69,21 @@ def request_of(tmp_path, monkeypatch):
 
 def test_the_peak_of_a_point_is_what_it_holds_at_once(request_of):
     # `kept`, the result of one step, and the result before it while the next is made.
-    found = worker.answer(request_of(1_000))
+    found = worker.answer(request_of(1_000, timed=False))
     assert (found["status"], found["peak_allocated_bytes"], found["processed"]) == ("ok", 8_000, None)
+    assert "median_s" not in found
 
 
-def test_time_and_peak_are_never_of_one_run(request_of):
-    asked = []
-
-    def run(request, *, timeout_s):
-        asked.append(request.what)
-        return worker.answer(request)
-
-    point = measure_point(request_of(1_000, repeats=6, warmup=1), label="plain", mode="train", timeout_s=60, run=run).point
-    assert asked == ["peak", "time"]
-    assert point.peak_allocated_bytes == 8_000
-    assert point.time_s is not None
-    assert point.time_low_s is not None
-    assert 0 < point.time_low_s <= point.time_s
-    assert point.peak_reserved_bytes is None
+def test_time_and_peak_are_never_of_one_run(request_of, monkeypatch):
+    runs = []
+    built = worker.build
+    monkeypatch.setattr(worker, "build", lambda *args: runs.append("build") or built(*args))
+    monkeypatch.setattr(worker, "_time", lambda *args, real=worker._time: runs.append("time") or real(*args))
+    kept = []
+    found = worker.answer(request_of(1_000, repeats=6, warmup=1), kept.append)
+    assert runs == ["build", "time", "build"]
+    assert found["peak_allocated_bytes"] == kept[0]["peak_allocated_bytes"] == 8_000
+    assert 0 < found["low_s"] <= found["median_s"] <= found["high_s"]
 
 
 def test_an_error_of_the_target_is_recorded_with_its_line(request_of):
@@ -83,7 +91,7 @@ def test_an_error_of_the_target_is_recorded_with_its_line(request_of):
     assert found["status"] == "failed"
     assert "ValueError" in found["reason"]
     assert "thirteen" in found["reason"]
-    assert "grower.py:8" in found["reason"]
+    assert "grower.py:9" in found["reason"]
 
 
 def test_running_out_of_memory_is_recorded_as_such(request_of):
@@ -96,35 +104,24 @@ def test_a_factory_that_returns_no_callable_is_said_to(request_of):
     assert "returned int" in found["what"]
 
 
-def test_a_point_that_is_not_timed_keeps_its_peak(request_of):
+def test_a_point_is_what_its_worker_found(request_of):
     def run(request, *, timeout_s):
-        return worker.answer(request) if request.what == "peak" else {"status": "timeout", "reason": "took longer than 60 s"}
-
-    point = measure_point(request_of(1_000), label="plain", mode="train", timeout_s=60, run=run).point
-    assert (point.status, point.peak_allocated_bytes) == ("timeout", 8_000)
-    assert point.reason == "while timing: took longer than 60 s"
-
-
-def test_a_size_that_runs_out_of_memory_is_not_timed(request_of):
-    asked = []
-
-    def run(request, *, timeout_s):
-        asked.append(request.what)
         return {"status": "oom", "reason": "CUDA out of memory", "limit_bytes": 5}
 
     found = measure_point(request_of(1_000), label="plain", mode="train", timeout_s=60, run=run)
-    assert (found.point.status, found.limit_bytes, asked) == ("oom", 5, ["peak"])
+    assert (found.point.status, found.point.variant, found.limit_bytes) == ("oom", "plain", 5)
 
 
 @pytest.fixture
 def workers():
-    with Workers("torch", ahead=0) as run:
+    with Workers("torch") as run:
         yield run
 
 
 def test_a_fresh_interpreter_answers_as_this_one_does(request_of, workers):
     found = workers(request_of(1_000), timeout_s=120)
     assert (found["status"], found["peak_allocated_bytes"]) == ("ok", 8_000)
+    assert found["median_s"] > 0
     assert found["machine"]["versions"]["torch"]
 
 
@@ -136,18 +133,25 @@ def test_a_run_beyond_its_time_limit_is_ended_and_recorded(request_of, workers):
     assert workers(request_of(1_000), timeout_s=0.05) == {"status": "timeout", "reason": "took longer than 0.05 s"}
 
 
-def test_interpreters_wait_ahead_sit_still_while_one_is_timed_and_are_ended_with_the_study(request_of):
-    """Each says when its imports are done; a timed run begins only after that."""
-    with Workers("torch") as run:
-        assert run(request_of(1_000), timeout_s=120)["status"] == "ok"
-        waiting = list(run._waiting)
-        assert len(waiting) == 2
-        assert run(request_of(1_000, "time", repeats=2, warmup=1), timeout_s=120)["status"] == "ok"
-        (left,) = run._waiting
-        assert left is waiting[1] and select.select([left._ready], [], [], 0)[0]  # it had said that it is ready
-        assert left._process.poll() is None
-    assert left._process.poll() is not None
-    assert not Path(left._folder.name).exists()
+@pytest.mark.parametrize(
+    ("size", "status", "reason"),
+    [(18, "timeout", "while timing: took longer"), (19, "failed", "while timing: exited with code 3")],
+)
+def test_a_peak_is_kept_when_its_timing_does_not_end_well(request_of, workers, size, status, reason):
+    found = workers(request_of(size), timeout_s=12 if status == "timeout" else 120)
+    assert (found["status"], found["peak_allocated_bytes"]) == (status, 8 * size)
+    assert found["reason"].startswith(reason)
+
+
+def test_a_framework_without_bytecode_is_compiled_once_a_study(tmp_path, monkeypatch):
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").touch()
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: SimpleNamespace(origin=str(package / "__init__.py")))
+    monkeypatch.delenv("PYTHONPYCACHEPREFIX", raising=False)
+    assert _environment("torch", "/shared")["PYTHONPYCACHEPREFIX"] == "/shared"
+    (package / "__pycache__").mkdir()
+    assert "PYTHONPYCACHEPREFIX" not in _environment("torch", "/shared")
 
 
 def test_a_device_that_is_not_here_is_raised_not_recorded(request_of, monkeypatch):

@@ -168,7 +168,7 @@ def test_measured_points_carry_theory_times_and_all_three_peaks(forecasts, worke
     assert point.time_low_s < point.time_s < point.time_high_s
     assert made.repeats == 7
     assert made.machine["gpu"] == "stand-in"
-    assert {(r.what, r.repeats) for r in run.asked} == {("peak", 7), ("time", 7)}
+    assert {(r.timed, r.repeats) for r in run.asked} == {(True, 7)}
 
 
 def test_a_card_caps_cuda_to_what_it_leaves_beside_the_context(forecasts, workers):
@@ -185,8 +185,8 @@ def test_on_the_cpu_theory_has_no_cublas_and_nothing_is_reserved(forecasts, work
 
 def test_a_crash_of_one_measured_point_is_recorded_and_a_slow_one_ends_its_line(forecasts, workers):
     trouble = {
-        ("peak", 2_000): {"status": "failed", "reason": "was ended by SIGSEGV"},
-        ("time", 32_000): {"status": "timeout", "reason": "took longer than 300 s"},
+        2_000: {"status": "failed", "reason": "was ended by SIGSEGV"},
+        32_000: {"status": "timeout", "reason": "took longer than 300 s"},
     }
     run = workers(trouble=trouble)
     made = study("field", sizes="1k,2k,4k,8k,16k,32k,64k", modes="train", on="cpu", forecaster=forecasts(), runner=run)
@@ -223,7 +223,7 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on_from_it(forecasts, workers
     options = {"sizes": "1k:32k:6", "modes": "train", "on": "cpu"}
     whole = study("field", **options, forecaster=forecasts(), runner=workers())
     with pytest.raises(KeyboardInterrupt):
-        study("field", **options, forecaster=forecasts(), runner=Stops(workers(), 7), output=tmp_path)
+        study("field", **options, forecaster=forecasts(), runner=Stops(workers(), 3), output=tmp_path)
     kept = load(tmp_path / "study.json")
     assert isinstance(kept, Study)
     assert [p.size for p in kept.points] == [1_000, 2_000, 4_000]
@@ -240,11 +240,11 @@ def test_ctrl_c_keeps_what_is_done_and_resume_goes_on_from_it(forecasts, workers
 
 @pytest.mark.usefixtures("no_figures")
 def test_a_resumed_study_that_is_stopped_again_loses_nothing(forecasts, workers, tmp_path):
-    trouble = {("peak", 1_000): {"status": "failed", "reason": "was ended by SIGSEGV"}}
+    trouble = {1_000: {"status": "failed", "reason": "was ended by SIGSEGV"}}
     options = {"sizes": "1k:32k:6", "modes": "train", "on": "cpu", "output": tmp_path}
     study("field", **options, forecaster=forecasts(), runner=workers(trouble=trouble))
     with pytest.raises(KeyboardInterrupt):  # the failed first point is tried again, then stopped at the next
-        study("field", **{**options, "sizes": "1k:64k:7"}, forecaster=forecasts(), runner=Stops(workers(), 2), resume=True)
+        study("field", **{**options, "sizes": "1k:64k:7"}, forecaster=forecasts(), runner=Stops(workers(), 1), resume=True)
     kept = load(tmp_path / "study.json")
     assert isinstance(kept, Study)
     assert sorted(p.size for p in kept.points) == [1_000, 2_000, 4_000, 8_000, 16_000, 32_000]

@@ -102,9 +102,9 @@ class Session:
 
     def _measure(self, variant: str, mode: str | None, size: int, *, timed: bool = True) -> Point:
         theory = self._theory(variant, mode, size)
-        request = self._request("peak", variant, mode, size)
+        request = dataclasses.replace(self._request("point", variant, mode, size), timed=timed)
         label = theory.mode if theory else mode or self._mode_of(variant)
-        found = measure_point(request, label=variant, mode=label, timeout_s=self.ask.timeout_s, timed=timed, run=self.run)
+        found = measure_point(request, label=variant, mode=label, timeout_s=self.ask.timeout_s, run=self.run)
         self.machine = self.machine or found.machine
         if found.limit_bytes is not None:
             self._limits[variant, label] = found.limit_bytes
@@ -121,7 +121,7 @@ class Session:
             modules=_largest(theory),
         )
 
-    def _request(self, what: Literal["check", "peak", "time"], variant: str, mode: str | None, size: int) -> Request:
+    def _request(self, what: Literal["check", "point"], variant: str, mode: str | None, size: int) -> Request:
         return Request(
             what=what, target=dataclasses.asdict(self.ask.target), framework=self.ask.framework, size=size, mode=mode,
             variant=None if self.ask.plain else variant, device=self.ask.device, seed=self.ask.seed,

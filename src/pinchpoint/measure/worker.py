@@ -1,17 +1,16 @@
-"""One measured run in a fresh interpreter: `python -m pinchpoint.measure.worker torch FD`.
+"""One measured point in a fresh interpreter: `python -m pinchpoint.measure.worker request.json result.json`.
 
-Imports the framework, writes a byte to the file descriptor, and waits for two lines on its standard
-input: the path of the request and the path for the result.
-A request is for the time or for the peak, never both: what accounts for memory slows the clock.
-`check` only asks whether the device is there, so that the parent need not open it.
+A point is two runs: one for the peak, in the fresh process, then one for the time, built anew, since
+what accounts for memory slows the clock. `check` only asks whether the device is there, so that the
+parent need not open it.
 The result says ok, oom or failed with its reason; nothing is printed. Errors that make every
 point pointless (no such device, a cap beyond the card) come back as errors for the parent to raise.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import gc
 import json
 import os
 import sys
@@ -23,13 +22,14 @@ from typing import Any, Literal
 
 from pinchpoint.backends.base import Backend, backend, resolve_device
 from pinchpoint.core import discover
-from pinchpoint.core.errors import PinchpointError, TargetFailed, to_dict
+from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed, to_dict
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import write_text
 from pinchpoint.core.workload import Workload
 from pinchpoint.measure.timing import measure
 
 STEPS = 3  # for a peak: the first makes the optimizer's state, the later ones meet it
+WHILE_TIMING = "while timing: "  # begins the reason of a point whose peak is known
 HOST_SHARE = 0.9  # of the memory left on the host: beyond it the kernel would end processes not ours
 
 
@@ -37,7 +37,7 @@ HOST_SHARE = 0.9  # of the memory left on the host: beyond it the kernel would e
 class Request:
     """What one worker is asked for. `cap_bytes`: what CUDA may reserve, or None for all there is."""
 
-    what: Literal["check", "peak", "time"]
+    what: Literal["check", "point"]
     target: dict[str, str]  # discover.Target
     framework: str
     size: int
@@ -47,24 +47,19 @@ class Request:
     seed: int
     warmup: int = 3
     repeats: int = 10
+    timed: bool = True
     cap_bytes: int | None = None
 
 
-def main(framework: str, ready: int) -> None:
-    with contextlib.suppress(PinchpointError):
-        backend(framework)  # what is wrong with it is said in answer to the request
-    os.write(ready, b".")
-    os.close(ready)
-    request_path, result_path = (sys.stdin.readline().rstrip("\n") for _ in range(2))
-    if not result_path:
-        return  # ended before there was anything to do
-    sys.stdin = open(os.devnull)  # noqa: SIM115 - the target's, for as long as the process lives
-    request = Request(**json.loads(Path(request_path).read_text(encoding="utf-8")))
-    write_text(result_path, json.dumps(answer(request)))
+def main(request_path: str, result_path: str) -> None:
+    def keep(found: dict[str, Any]) -> None:
+        write_text(result_path, json.dumps(found))
+
+    keep(answer(Request(**json.loads(Path(request_path).read_text(encoding="utf-8"))), keep))
 
 
-def answer(request: Request) -> dict[str, Any]:
-    """The result of one request, as plain values."""
+def answer(request: Request, keep: Callable[[dict[str, Any]], None] = lambda found: None) -> dict[str, Any]:
+    """The result of one request, as plain values. keep: is given the peak before the time is taken, lest it be lost."""
     target = discover.Target(**request.target)  # pyright: ignore[reportArgumentType]
     try:
         limit = _guard_host() if request.device == "cpu" else None
@@ -79,17 +74,23 @@ def answer(request: Request) -> dict[str, Any]:
         used.seed(request.seed)
     except PinchpointError as error:
         return to_dict(error)
+    found: dict[str, Any] = {"status": "ok", "limit_bytes": limit, "machine": describe()}
     try:
-        found = _peak(request, loaded, used, device) if request.what == "peak" else _time(request, loaded, used, device)
+        found |= _peak(request, loaded, used, device)
+        if request.timed:
+            keep(found)
+            gc.collect()  # what the peak's run left in cycles would share the memory
+            used.seed(request.seed)
+            found |= _time(request, loaded, used, device)
     except PinchpointError as error:
         return to_dict(error)
     except Exception as error:
-        # The target's own failure, of any kind, is this point's result.
-        if used.is_oom(error):
-            found = {"status": "oom", "reason": _first_line(error)}
-        else:
-            found = {"status": "failed", "reason": discover.failed(target.text, error, "running").what}
-    return {"status": "ok", "limit_bytes": limit, "machine": describe(), **found}
+        # The target's own failure, of any kind, is this point's result; a peak found before it stays.
+        oom = used.is_oom(error)
+        reason = _first_line(error) if oom else discover.failed(target.text, error, "running").what
+        when = WHILE_TIMING if "peak_allocated_bytes" in found else ""
+        found |= {"status": "oom" if oom else "failed", "reason": when + reason}
+    return found
 
 
 def framework_of(loaded: Any) -> str:
@@ -173,4 +174,6 @@ def _first_line(error: BaseException) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    if len(sys.argv) != 3:
+        raise SystemExit(str(BadInput("a worker takes two paths", mend="give request.json and result.json")))
+    main(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]))

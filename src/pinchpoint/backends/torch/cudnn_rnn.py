@@ -1,8 +1,8 @@
 """Bytes cuDNN takes for a recurrent call: the reserve kept for backward, and the workspace while it runs.
 
-The library says neither in its documentation. The workspace is the larger of two plans, each linear
-in steps, input width and hidden width; the figures below reproduce 918 of 923 calls recorded on an
-H200 with cuDNN 9.19 to 0.01 %, the rest within 4 % (benchmarks/results/rnn_probe_h200.json).
+The library says neither in its documentation. A workspace is the largest of the plans of its passes,
+each linear in steps, input width and hidden width. The figures below are those of an H200 with
+cuDNN 9.19, over 900 calls of every kind: benchmarks/results/rnn_probe_h200.json and the test on it.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 _KEPT = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
 _STREAM_BYTES = 8 * MIB  # of each layer and direction
 _LONG = 256  # steps after which the gates of a call are no longer all held
+_NARROW_FORWARD, _NARROW_BACKWARD = 192, 128  # hidden widths up to which each pass has kernels of its own
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,9 @@ class Call:
     bfloat16: bool = False
     training: bool = True
 
-    @property
-    def narrow(self) -> bool:
-        """Are the recurrent weights small enough for the kernels that keep them on the chip?"""
-        return not self.bfloat16 and self.hidden <= (384 if GATES[self.kind] == 1 else 192)
+    def narrow(self, limit: int) -> bool:
+        """Are the recurrent weights small enough for the kernels that keep them on the chip? Twice the limit for one gate."""
+        return not self.bfloat16 and self.hidden <= (2 * limit if GATES[self.kind] == 1 else limit)
 
     @property
     def weights(self) -> int:
@@ -59,53 +59,61 @@ def reserve_bytes(call: Call) -> int:
     return unit * kept + mask + 256
 
 
-def workspace_bytes(call: Call) -> int:
-    """While forward, or either half of backward, runs: the same for all three."""
-    plans = _two_ways(call) if call.directions == 2 else _one_way(call)
-    values = max(plan.values(call) for plan in plans)
-    moving = call.batch * call.item_bytes * values
+def workspace_bytes(call: Call, *, backward: bool = False) -> int:
+    """While forward, or either half of backward, runs. Forward in training already asks for what backward will."""
+    narrow = call.narrow(_NARROW_BACKWARD if backward else _NARROW_FORWARD)
+    plans = [_forward(call, narrow), *(_backward(call, narrow) if call.training else ())]
+    moving = call.batch * call.item_bytes * max(plan.values(call) for plan in plans)
     fixed = call.layers * call.directions * _STREAM_BYTES
     return moving + fixed + call.weights * call.item_bytes + 8 * call.batch + 256
 
 
 class _Plan(NamedTuple):
-    """Values per batch entry: hidden and input widths held for every step, and hidden widths held once a layer."""
+    """Values per batch entry: widths held for every step, and hidden widths held once a layer."""
 
     hidden: int
     width: int
-    wider: int  # of the larger of the two widths
     once: int
-    steps_hidden: int = 0  # hidden widths held for some steps only
+    wider: int = 0  # of the larger of the two widths
+    for_steps: int = 0  # hidden widths held for some steps only, times their number
 
     def values(self, call: Call) -> int:
         a_step = self.hidden * call.hidden + self.width * call.width + self.wider * max(call.hidden, call.width)
-        return call.steps * a_step + (self.once * call.layers + self.steps_hidden) * call.hidden
+        return call.steps * a_step + (self.once * call.layers + self.for_steps) * call.hidden
 
 
-def _one_way(call: Call) -> tuple[_Plan, _Plan]:
-    lstm, deep = call.kind == "lstm", int(call.layers > 1)
-    if call.narrow:
-        hidden = {"lstm": 15, "gru": 17}.get(call.kind, 12)
-        joined = _Plan(hidden + deep, 2, 1, 12 if lstm else 6)
-        return (_Plan(21 + call.dropout, 1, 0, 8) if lstm else joined), joined
+def _forward(call: Call, narrow: bool) -> _Plan:
+    if call.directions == 2 and narrow:
+        return {"lstm": _Plan(30, 1, 18), "gru": _Plan(24, 1, 10)}.get(call.kind, _Plan(12, 1, 10))
+    if call.directions == 2:
+        return {"lstm": _Plan(14, 1, 24), "gru": _Plan(12, 1, 14)}.get(call.kind, _Plan(8, 1, 10))
+    dropped = int(call.dropout)
+    if narrow:
+        return {"lstm": _Plan(21 + dropped, 1, 8), "gru": _Plan(16, 1, 4)}.get(call.kind, _Plan(6, 1, 4))
     gates = GATES[call.kind] * min(call.steps, _LONG)
-    ahead = call.steps if not deep else min(call.steps, (16 if call.batch <= 8 else 8) * (call.layers + 1))
-    return (
-        _Plan(1 + call.dropout, 1, 0, 10 if lstm else 5, steps_hidden=gates),
-        _Plan(2, 2, 1, 11 if lstm else 5, steps_hidden=ahead),
-    )
+    return _Plan(1 + dropped, 1, {"lstm": 10, "gru": 5}.get(call.kind, 3), for_steps=gates)
 
 
-def _two_ways(call: Call) -> tuple[_Plan, _Plan]:
-    """Both directions at once, their outputs joined between layers."""
+def _backward(call: Call, narrow: bool) -> list[_Plan]:
     kind, deep = call.kind, int(call.layers > 1)
+    if call.directions == 1:
+        once = 11 if kind == "lstm" else 5
+        if narrow:
+            return [_Plan({"lstm": 15, "gru": 17}.get(kind, 12) + deep, 2, once + 1, wider=1)]
+        return [_Plan(2, 2, once, wider=1, for_steps=_steps_ahead(call))]
+    # Both directions at once; their gradients are joined between layers.
+    once = 26 if kind == "lstm" else 14
+    joined = _Plan((({"lstm": 18, "gru": 20}.get(kind, 15)) if narrow else 6) + 2 * deep, 4, once, wider=2)
     if kind == "lstm":
-        split = _Plan(30, 1, 0, 18) if call.narrow else _Plan(14, 1, 0, 24)
-        return split, _Plan((18 if call.narrow else 6) + 2 * deep, 4, 2, 26)
-    if kind == "gru":
-        split = _Plan(24 + 2 * deep, 2, 0, 14) if call.narrow else _Plan(12, 1 + deep, 0, 14)
-        return split, _Plan((20 if call.narrow else 6) + 2 * deep, 4, 2, 14)
-    return (
-        _Plan((19 if call.narrow else 10) + 2 * deep, 2, 0, 14),
-        _Plan((15 if call.narrow else 6) + 2 * deep, 4, 2, 14),
-    )
+        return [joined]
+    split = {("gru", True): 24, ("gru", False): 10}.get((kind, narrow), 19 if narrow else 10)
+    return [joined, _Plan(split + 2 * deep, 2, once)]
+
+
+def _steps_ahead(call: Call) -> int:
+    """Steps of gradients in flight between layers, which run behind one another."""
+    if call.layers == 1:
+        return call.steps
+    if call.batch > 8 and call.steps < _LONG // 2:
+        return min(call.steps, 16)
+    return min(call.steps, (16 if call.batch <= 8 else 8) * (call.layers + 1))

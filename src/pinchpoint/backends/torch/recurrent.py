@@ -69,9 +69,9 @@ class _Job:
         )  # fmt: skip
 
     @contextmanager
-    def workspace(self, call: cudnn_rnn.Call) -> Iterator[None]:
+    def workspace(self, call: cudnn_rnn.Call, *, backward: bool = False) -> Iterator[None]:
         """Held while the library runs."""
-        usual, ledger = cudnn_rnn.workspace_bytes(call), self.observer.ledger
+        usual, ledger = cudnn_rnn.workspace_bytes(call, backward=backward), self.observer.ledger
         span = Span(usual, least=usual * (100 - _SPREAD) // 100, most=usual * (100 + _SPREAD) // 100)
         block = ledger.add_passing(span, phase=ledger.phase or "forward", site=ledger.site(), op=f"cudnn {self.kind}")
         yield
@@ -110,12 +110,12 @@ class _Fused(torch.autograd.Function):
         moved = source.transpose(0, 1).contiguous() if job.batch_first else source
         into_source = torch.empty_like(moved)
         into_states = [torch.empty_like(s) for s in states]
-        with job.workspace(ctx.call):
+        with job.workspace(ctx.call, backward=True):
             pass
         del moved, into_out
         again = source.transpose(0, 1).contiguous() if job.batch_first else source
         buffer = source.new_empty(sum(w.numel() for w in weights))
-        with job.workspace(ctx.call):
+        with job.workspace(ctx.call, backward=True):
             pass
         del again
         into_weights, at = [], 0
