@@ -24,7 +24,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from pinchpoint.core import machine
-from pinchpoint.core.records import now, write_text
+from pinchpoint.core.files import write_text
+from pinchpoint.core.records import now
 
 RNN_COLUMNS = (
     "kind", "batch", "steps", "width", "hidden", "layers", "two_way", "dropout", "dtype", "training", "forward_bytes",
@@ -145,7 +146,7 @@ def conv_shapes() -> Iterator[dict[str, Any]]:
             shape |= {"transposed": True, "dilation": 1, "padding": 0, "stride": 2, "window": rng.choice([2, 2, 4, 3])}
         points = shape["batch"] * sides[0] ** dims
         work = points * channels * out_channels * shape["window"] ** dims / groups
-        if points * max(channels, out_channels) < 4e8 and points * max(channels, out_channels) > 2e5 and work < 2e12:
+        if points * max(channels, out_channels) < 4e8 and points * max(channels, out_channels) > 2e5 and work < 2e13:
             yield shape
 
 

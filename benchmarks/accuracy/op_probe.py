@@ -24,7 +24,8 @@ from op_cases import cases
 from op_live import Case
 
 from pinchpoint.core import machine
-from pinchpoint.core.records import now, write_text
+from pinchpoint.core.files import write_text
+from pinchpoint.core.records import now
 
 ACTIONS = {"alloc": "alloc", "free_completed": "free", "segment_alloc": "segment_alloc", "segment_free": "segment_free"}
 ROUNDS = ("cold", "warm", "steady")

@@ -21,7 +21,8 @@ from typing import Any
 from entries import FOLDERS, MODELS, chosen, key
 
 from pinchpoint.core import machine
-from pinchpoint.core.records import now, write_text
+from pinchpoint.core.files import write_text
+from pinchpoint.core.records import now
 from pinchpoint.core.units import show_bytes, show_seconds
 
 RESULTS = Path(__file__).parents[1] / "results" / "accuracy_h200.json"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.records import KINDS, Record, Verdict, load, write_bytes, write_text
+from pinchpoint.core.files import write_bytes, write_text
+from pinchpoint.core.records import KINDS, Record, Verdict, load
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -160,11 +160,15 @@ def test_accumulation_keeps_gradients_and_a_deep_copy_is_a_second_set_of_weights
 
 
 def test_a_lightning_script_needs_what_the_plain_loop_needs(run: Predict) -> None:
-    check_classifier(run("lightning_fit.py"), "lightning_fit.py")
+    forecast = run("lightning_fit.py")
+    check_classifier(forecast, "lightning_fit.py")
+    assert without_workspace(forecast) == pytest.approx(CLASSIFIER_PEAK, rel=0.01)
 
 
 def test_an_accelerate_script_needs_what_the_plain_loop_needs(run: Predict) -> None:
-    check_classifier(run("accelerate_loop.py"), "accelerate_loop.py")
+    forecast = run("accelerate_loop.py")
+    check_classifier(forecast, "accelerate_loop.py")
+    assert without_workspace(forecast) == pytest.approx(CLASSIFIER_PEAK, rel=0.01)
 
 
 def test_a_hugging_face_trainer_script_is_bounded_by_its_logits(run: Predict) -> None:
@@ -201,7 +205,9 @@ def test_an_inference_script_holds_one_layer_in_and_out(run: Predict) -> None:
 
 
 def test_the_default_device_counts_as_the_gpu(run: Predict) -> None:
-    check_classifier(run("default_device.py"), "default_device.py")
+    forecast = run("default_device.py")
+    check_classifier(forecast, "default_device.py")
+    assert without_workspace(forecast) == pytest.approx(CLASSIFIER_PEAK, rel=0.01)
 
 
 def test_a_compiled_model_is_predicted_uncompiled_and_says_so(run: Predict) -> None:

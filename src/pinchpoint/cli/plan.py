@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pinchpoint.cli import console
+from pinchpoint.cli import console, options
 
 if TYPE_CHECKING:
     from pinchpoint.core.records import Plan
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
 
 def command(
     target: str = typer.Argument(..., metavar="TARGET", help="A workload's name, file.py:NAME, or a script.py with --vary."),
-    args: list[str] = typer.Argument(None, metavar="[-- ARGS]", help="The script's own arguments, after --."),
+    args: list[str] = options.SCRIPT_ARGS,
     budget: str = typer.Option(None, "--budget", help="What must hold it: 24GiB, or a card's name."),
-    mode: str = typer.Option(None, "--mode", help="train or infer; train where the workload has it."),
+    mode: str = options.MODE,
     size: str = typer.Option(None, "--size", help="Plan for this size: the chunk for it, and the variant."),
     variant: str = typer.Option(None, "--variant", help="Only this variant; all of them without it."),
     cards: str = typer.Option(None, "--cards", help="Every card: all, or names with commas between."),
     vary: str = typer.Option(None, "--vary", help="The script's argument to vary, {} for the number: '--batch-size {}'."),
     multiple: str = typer.Option("1", "--multiple", help="Only sizes that are multiples of this."),
     up_to: str = typer.Option("1000M", "--up-to", help="Look at no size beyond this."),
-    seed: int = typer.Option(0, "--seed", help="Seed of weights and data."),
+    seed: int = options.SEED,
     timeout: float = typer.Option(300.0, "--timeout", help="Seconds one fake run may take."),
-    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Write the record here."),
-    as_json: bool = typer.Option(False, "--json", help="Print the record instead of the summary."),
+    output: Path = options.RECORD,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Find the largest size, the chunk and the variant that fit a budget, without a GPU.
 
@@ -36,7 +36,7 @@ def command(
     --cards adds at most 8 fake runs, and says which sizes lie between two of them.
     For a script say which argument is its size: `plan train.py --budget 24GiB --vary '--batch-size {}'`.
     """
-    from pinchpoint.core.records import check_output
+    from pinchpoint.core.files import check_output
     from pinchpoint.flow.plan import plan
 
     if output is not None:

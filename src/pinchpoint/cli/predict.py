@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pinchpoint.cli import console
+from pinchpoint.cli import console, options
 
 if TYPE_CHECKING:
     from pinchpoint.core.records import Forecast
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
 
 def command(
     target: str = typer.Argument(..., metavar="TARGET", help="A workload's name, file.py:NAME, or a script.py."),
-    args: list[str] = typer.Argument(None, metavar="[-- ARGS]", help="The script's own arguments, after --."),
+    args: list[str] = options.SCRIPT_ARGS,
     size: str = typer.Option(None, "--size", help="Points, such as 512k; a script has its own arguments instead."),
-    mode: str = typer.Option(None, "--mode", help="train or infer; train where the workload has it."),
+    mode: str = options.MODE,
     variant: str = typer.Option(None, "--variant", help="Which way to compute it; the baseline without it."),
     chunk: str = typer.Option(None, "--chunk", help="Points sent through at one time, for a variant that has chunks."),
     card: str = typer.Option(None, "--card", help="A card's name or its bytes, such as rtx4090 or 24GiB."),
     steps: int = typer.Option(2, "--steps", help="Steps to take; 2 show the optimizer's state."),
     measure: bool = typer.Option(False, "--measure", help="Also run it on this machine's GPU and compare."),
-    seed: int = typer.Option(0, "--seed", help="Seed of weights and data."),
+    seed: int = options.SEED,
     timeout: float = typer.Option(300.0, "--timeout", help="Seconds the prediction may take."),
-    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Write the record here."),
-    as_json: bool = typer.Option(False, "--json", help="Print the record instead of the summary."),
+    output: Path = options.RECORD,
+    as_json: bool = options.AS_JSON,
 ) -> None:
     """Predict the peak memory of a step by source line, without a GPU.
 
@@ -34,7 +34,7 @@ def command(
     unmodified script on fake tensors until it has stepped twice, harming nothing. With --card the exit
     code is 1 when it does not fit.
     """
-    from pinchpoint.core.records import check_output
+    from pinchpoint.core.files import check_output
     from pinchpoint.core.units import parse_size
     from pinchpoint.memory.forecast import predict
 

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pinchpoint.cli import console
+from pinchpoint.cli import console, options
 
 if TYPE_CHECKING:
     from pinchpoint.core.records import Law, Study
 
 
 def command(
-    target: str = typer.Argument(..., metavar="TARGET", help="A workload's name, or file.py:NAME of your own."),
+    target: str = options.TARGET,
     sizes: str = typer.Option(..., "--sizes", help="A ladder FROM:TO[:COUNT], such as 5k:1M:12, or a list 1k,2k,4k."),
     modes: str = typer.Option(None, "--modes", help="train, infer or both with a comma; all the workload has without it."),
     variants: str = typer.Option(None, "--variants", help="Names with commas between, or all; the baseline without it."),
@@ -23,10 +23,10 @@ def command(
     repeats: int = typer.Option(10, "--repeats", help="Timed runs a measured point."),
     warmup: int = typer.Option(3, "--warmup", help="Runs before the timed ones."),
     resume: bool = typer.Option(False, "--resume", help="Go on from the points already in DIR."),
-    seed: int = typer.Option(0, "--seed", help="Seed of weights and data."),
+    seed: int = options.SEED,
     timeout: float = typer.Option(300.0, "--timeout", help="Seconds one run of one point may take."),
     cards: str = typer.Option(None, "--cards", "--card", help="Cards of the card table: names with commas, or all."),
-    as_json: bool = typer.Option(False, "--json", help="Print the record instead of the summary."),
+    as_json: bool = options.AS_JSON,
 ) -> int:
     """Find how the peak (and, where measured, the time) of a step grows with its size.
 

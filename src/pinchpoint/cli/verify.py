@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pinchpoint.cli import console
+from pinchpoint.cli import console, options
 
 if TYPE_CHECKING:
     from pinchpoint.core.records import Verdict
 
 
 def command(
-    target: str = typer.Argument(..., metavar="TARGET", help="A workload's name or file.py:NAME."),
+    target: str = options.TARGET,
     variant: str = typer.Option(None, "--variant", help="Only this variant; every one but the baseline without it."),
     size: str = typer.Option(None, "--size", help="Points; the workload's own default without it."),
-    mode: str = typer.Option(None, "--mode", help="train or infer; train where the workload has it."),
+    mode: str = options.MODE,
     device: str = typer.Option("auto", "--device", help="auto, cpu or cuda."),
     seed: int = typer.Option(0, "--seed", help="First seed of weights, data and draws."),
     repeats: int = typer.Option(30, "--repeats", help="Timed pairs of steps."),
@@ -33,7 +33,7 @@ def command(
 
     Exit code 0: every verdict is a pass or inconclusive. 1: one failed (with --strict: or is inconclusive).
     """
-    from pinchpoint.core.records import check_output
+    from pinchpoint.core.files import check_output
     from pinchpoint.proof.verdict import variants_of, verify
 
     names = variants_of(target, variant)

@@ -10,8 +10,6 @@ from __future__ import annotations
 import dataclasses
 import html
 import json
-import os
-import tempfile
 import types
 import typing
 from dataclasses import dataclass, field
@@ -21,6 +19,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import write_text
 from pinchpoint.core.units import show_bytes, show_seconds, show_size
 
 SCHEMA = 1
@@ -313,49 +312,6 @@ def load(path: str | Path) -> Record:
         return KINDS[kind].from_dict(data)
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path} is a damaged {kind} record: {error}", mend="make the record again") from error
-
-
-def write_text(path: str | Path, text: str) -> Path:
-    """Write whole or not at all: a temporary name beside the target, then rename."""
-    return write_bytes(path, text.encode("utf-8"))
-
-
-def check_output(path: str | Path) -> Path:
-    """Refuse a path that cannot be written, before the work whose result it is to hold."""
-    path = Path(path)
-    if path.is_dir():
-        raise BadInput(f"cannot write {path}: it is a folder", mend="name a file, such as FILE.json")
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}", mend="choose a folder that exists and can be written") from error
-    os.close(handle)
-    os.unlink(name)
-    return path
-
-
-def write_bytes(path: str | Path, data: bytes) -> Path:
-    path = Path(path)
-    try:
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}", mend="choose a folder that exists and can be written") from error
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        # mkstemp makes files private; a result is for everyone the folder is for.
-        os.chmod(name, 0o666 & ~_umask())
-        os.replace(name, path)
-    except OSError as error:
-        os.unlink(name)
-        raise BadInput(f"cannot write {path}: {error.strerror}", mend="free some space, or choose another -o") from error
-    return path
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def _decode(kind: Any, value: Any) -> Any:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pinchpoint.core.records import Study, write_bytes, write_text
+from pinchpoint.core.files import write_bytes, write_text
+from pinchpoint.core.records import Study
 from pinchpoint.measure.tables import cards_csv, points_csv
 from pinchpoint.measure.words import verdict
 from pinchpoint.render.figures import gallery

@@ -23,8 +23,8 @@ from typing import Any, Literal
 from pinchpoint.backends.base import Backend, backend, resolve_device
 from pinchpoint.core import discover
 from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed, to_dict
+from pinchpoint.core.files import write_text
 from pinchpoint.core.machine import describe
-from pinchpoint.core.records import write_text
 from pinchpoint.core.workload import Workload
 from pinchpoint.measure.timing import measure
 

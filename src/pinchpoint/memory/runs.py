@@ -92,7 +92,7 @@ def serve(prepared: Prepared, request: dict[str, Any], fork: Fork) -> dict[str, 
 
 
 def _torch(prepared: Prepared, request: dict[str, Any], fork: Fork) -> Forecast:
-    from pinchpoint.backends.torch import dynamic
+    from pinchpoint.backends.torch.laws import fit
 
     answer = fork(lambda: _one_torch_run(prepared, request))
     if "needs" not in answer:
@@ -102,7 +102,7 @@ def _torch(prepared: Prepared, request: dict[str, Any], fork: Fork) -> Forecast:
     for run in runs:
         if "error" in run:
             read(run)
-    laws = dynamic.fit([{site: [tuple(pair) for pair in pairs] for site, pairs in run["seen"].items()} for run in runs])  # type: ignore[misc]
+    laws = fit([{site: [tuple(pair) for pair in pairs] for site, pairs in run["seen"].items()} for run in runs])  # type: ignore[misc]
     values = {site: found[-1] for run in runs for site, found in run["values"].items()}
     note = (
         f"counts at {answer['needs']} depend on the data: fitted from real runs of {' and '.join(f'{s:,}' for s in sizes)} points"

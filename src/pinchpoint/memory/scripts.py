@@ -29,10 +29,10 @@ def predict(prepared: Prepared, request: dict[str, Any], fork: Fork) -> Forecast
         note = f"counts at {answer['needs']} depend on data that could not be made here: anything from none to all is assumed"
         known: dict[str, Any] = {"assume": True}
     else:
-        from pinchpoint.backends.torch import dynamic
+        from pinchpoint.backends.torch import laws
 
         pairs = {site: [tuple(pair) for pair in found] for site, found in counted["seen"].items()}
-        known = {"laws": dynamic.fit([pairs]), "values": {site: found[-1] for site, found in counted["values"].items()}}  # type: ignore[list-item]
+        known = {"laws": laws.fit([pairs]), "values": {site: found[-1] for site, found in counted["values"].items()}}  # type: ignore[list-item]
         note = f"counts at {answer['needs']} depend on the data: taken from the script's own first steps, run for real on the CPU"
     middle, low, high = (
         read(_in_scratch(prepared, request, fork, {**known, "bound": bound})) for bound in ("mid", "low", "high")
@@ -50,7 +50,7 @@ def _in_scratch(prepared: Prepared, request: dict[str, Any], fork: Fork, known: 
 
 
 def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict[str, Any]) -> dict[str, Any]:
-    from pinchpoint.backends.torch import dynamic, runner
+    from pinchpoint.backends.torch import runner, unknown
 
     observer = prepared.observer
     for name, value in known.items():
@@ -74,7 +74,7 @@ def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict
     _as_rank_zero(path)
     with NoHarm(scratch, locked=True) as guards:
         end = run_script(path, request["args"], scratch=scratch, stopper=stopper)
-    needs = dynamic.calibration_wanted(end.error, observer.dynamic.unknown)
+    needs = unknown.calibration_wanted(end.error, observer.dynamic.unknown)
     if needs is not None:
         return {"needs": needs}
     if not progress.enough(1) or end.kind == "raised":

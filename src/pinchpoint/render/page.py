@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.records import Record, check_output, load, now, write_text
+from pinchpoint.core.files import check_output, write_text
+from pinchpoint.core.records import Record, load, now
 from pinchpoint.render import palette
 from pinchpoint.render.chart import Figure, Key
 from pinchpoint.render.entry import Entry, Section

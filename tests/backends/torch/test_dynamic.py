@@ -9,7 +9,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from pinchpoint.backends.torch.dynamic import DataNumber, Law, NeedsCalibration, calibration_wanted, fit
+from pinchpoint.backends.torch.laws import Law, fit
+from pinchpoint.backends.torch.unknown import DataNumber, NeedsCalibration, calibration_wanted
 
 ROWS = 3000
 

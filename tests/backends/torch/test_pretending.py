@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
+from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.patches import Patches
 from pinchpoint.core.errors import CannotFake
 
 OWNERS: list[Any] = [

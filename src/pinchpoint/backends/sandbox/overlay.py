@@ -20,10 +20,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.sandbox.calls import Calls
 from pinchpoint.backends.sandbox.databases import connector, dbm_opener
+from pinchpoint.backends.sandbox.imported import swap_imported
 from pinchpoint.backends.sandbox.net import Net
-from pinchpoint.backends.sandbox.patches import Patches, swap_imported
 from pinchpoint.backends.sandbox.view import GIB, View
 
 _FUNCTIONS = (

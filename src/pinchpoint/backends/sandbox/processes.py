@@ -22,8 +22,8 @@ from multiprocessing.process import BaseProcess
 from types import TracebackType
 from typing import Any
 
+from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.sandbox.net import Net
-from pinchpoint.backends.sandbox.patches import Patches
 from pinchpoint.backends.sandbox.programs import is_harmless, is_harmless_in_shell
 
 _SHELLS = {"sh", "bash", "dash", "zsh"}

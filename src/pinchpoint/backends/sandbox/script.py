@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pinchpoint.backends.sandbox.patches import Patches
+from pinchpoint.backends.patches import Patches
 
 LINES_KEPT = 20
 

@@ -17,8 +17,9 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.sandbox.imported import swap_imported
 from pinchpoint.backends.sandbox.inert import Inert, InertModule, RunModule
-from pinchpoint.backends.sandbox.patches import Patches, swap_imported
 
 # Packages replaced as a whole, with the name they are published under.
 TRACKERS = {

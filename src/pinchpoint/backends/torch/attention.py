@@ -13,9 +13,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.observer import Observer
-from pinchpoint.backends.torch.patches import Patches
 
 _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)

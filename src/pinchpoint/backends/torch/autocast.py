@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.patches import Patches
 
 _aten = torch.ops.aten
 _HALF = (torch.float16, torch.bfloat16)

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.ledger import Ledger
-from pinchpoint.backends.torch.patches import Patches
 from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.units import MIB
 

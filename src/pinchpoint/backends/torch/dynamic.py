@@ -7,17 +7,17 @@ for a count raises `NeedsCalibration`.
 
 from __future__ import annotations
 
-import math
-import operator
 import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 
 from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.laws import Bound, Law
 from pinchpoint.backends.torch.ledger import Site
+from pinchpoint.backends.torch.unknown import DataNumber, NeedsCalibration
 
 _aten = torch.ops.aten
 _MASKED = {
@@ -37,124 +37,6 @@ _ALIKE = {_aten.equal.default: True, _aten.allclose.default: True}
 
 # What a yes-no question most likely answers in a healthy run, by the operation that made it.
 _LIKELY_TRUE = ("isfinite", "all", "logical_not")
-
-Bound = Literal["low", "mid", "high"]
-
-
-class NeedsCalibration(Exception):
-    """A count depends on data that only a real run can show."""
-
-    def __init__(self, site: str) -> None:
-        super().__init__(site)
-        self.site = site
-
-
-class DataNumber:
-    """A count read from the device whose data is unknown: fine to log, not to size a tensor with.
-
-    No int: as one it would slip through torch's argument parser. Used as a size or an index it
-    raises `NeedsCalibration`; in arithmetic and in print it stands for one.
-    """
-
-    def __init__(self, site: str, value: int = 1) -> None:
-        self.site, self.value = site, value
-
-    def __index__(self) -> int:
-        raise NeedsCalibration(self.site)
-
-    __int__ = __index__
-
-    def _with(self, work: Callable[[Any, Any], Any], other: Any) -> Any:
-        made = work(self.value, other.value if isinstance(other, DataNumber) else other)
-        return DataNumber(self.site, made) if type(made) is int else made
-
-    def __add__(self, other: Any) -> Any:
-        return self._with(operator.add, other)
-
-    def __sub__(self, other: Any) -> Any:
-        return self._with(operator.sub, other)
-
-    def __rsub__(self, other: Any) -> Any:
-        return self._with(lambda a, b: b - a, other)
-
-    def __mul__(self, other: Any) -> Any:
-        return self._with(operator.mul, other)
-
-    def __floordiv__(self, other: Any) -> Any:
-        return self._with(operator.floordiv, other)
-
-    def __truediv__(self, other: Any) -> Any:
-        return self._with(operator.truediv, other)
-
-    def __rtruediv__(self, other: Any) -> Any:
-        return self._with(lambda a, b: b / a, other)
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-    def __float__(self) -> float:
-        return float(self.value)
-
-    def __round__(self, digits: int | None = None) -> Any:
-        return self
-
-    def __eq__(self, other: object) -> bool:
-        return bool(self._with(operator.eq, other))
-
-    def __lt__(self, other: Any) -> bool:
-        return bool(self._with(operator.lt, other))
-
-    def __gt__(self, other: Any) -> bool:
-        return bool(self._with(operator.gt, other))
-
-    def __le__(self, other: Any) -> bool:
-        return not self > other
-
-    def __ge__(self, other: Any) -> bool:
-        return not self < other
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-    def __format__(self, spec: str) -> str:
-        return format(self.value, spec)
-
-    def __repr__(self) -> str:
-        return str(self.value)
-
-
-def calibration_wanted(error: BaseException | None, unknown: str) -> str | None:
-    """The line whose count is unknown, if that is what an error came from; libraries wrap errors.
-
-    torch refuses an unknown count as a size with a TypeError of its own, in one of many wordings. A
-    TypeError of the user's own comes up again in the calibration and is reported from there.
-    """
-    while error is not None:
-        if isinstance(error, NeedsCalibration):
-            return error.site
-        if isinstance(error, TypeError) and unknown:
-            return unknown
-        error = error.__cause__ or error.__context__
-    return None
-
-
-@dataclass(frozen=True)
-class Law:
-    """count = scale * n ** exponent, with the range that small runs allow."""
-
-    scale: float
-    exponent: float
-    spread: float  # relative half width at the sizes seen
-    largest_seen: int
-
-    def count(self, n: int, bound: Bound) -> int:
-        middle = self.scale * n**self.exponent
-        if bound == "mid":
-            return max(0, round(middle))
-        # Far from what was seen the exponent's own uncertainty counts too.
-        reach = self.spread * (1 + math.log(max(n / max(self.largest_seen, 1), 1)))
-        factor = (1 + reach) if bound == "high" else max(0.0, 1 - reach)
-        return max(0, round(middle * factor))
 
 
 @dataclass
@@ -327,43 +209,3 @@ def _is_fill(args: Any, kwargs: Any) -> bool:
     accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
     indices = args[1]
     return not accumulate and len(indices) == 1 and indices[0].dtype is torch.bool and args[2].numel() == 1
-
-
-def fit(runs: list[dict[str, list[tuple[int, int]]]]) -> dict[str, Law]:
-    """One power law per site from small real runs: {site: [(most possible, count), ...]} each.
-
-    A site asked several times also has a law a turn, `site#1` and so on, whose range covers what
-    the other turns gave: where training moves a mask, the next step may give any of them.
-    """
-    laws: dict[str, Law] = {}
-    for site in {site for run in runs for site in run}:
-        means = [_mean(run[site]) for run in runs if site in run]
-        n, count = means[-1]
-        exponent = 1.0
-        if len(means) > 1 and means[0][0] < n and means[0][1] > 0 and count > 0:
-            exponent = _exponent(means[0], (n, count))
-        every_turn = [pair for run in runs for pair in run.get(site.split("#")[0], run.get(site, []))]
-        # A count scatters at least like a Poisson count does; three standard deviations.
-        scatter = max((abs(c / max(_expected(n, count, exponent, m), 1e-9) - 1) for m, c in every_turn), default=0.0)
-        spread = max(scatter, 3 / math.sqrt(max(count, 1.0)))
-        laws[site] = Law(count / max(n, 1) ** exponent, exponent, min(spread, 1.0), round(n))
-    return laws
-
-
-def _exponent(small: tuple[float, float], large: tuple[float, float]) -> float:
-    """Growth between two runs; 1 (a fixed share) or 0 (a fixed count) where the scatter allows it.
-
-    Over a thousandfold extrapolation an exponent off by 0.03 is a count off by a quarter.
-    """
-    reach = math.log(large[0] / small[0])
-    exponent = math.log(large[1] / small[1]) / reach
-    scatter = 3 * math.sqrt(1 / small[1] + 1 / large[1]) / reach
-    return next((whole for whole in (1.0, 0.0) if abs(exponent - whole) <= scatter), exponent)
-
-
-def _mean(pairs: list[tuple[int, int]]) -> tuple[float, float]:
-    return sum(p[0] for p in pairs) / len(pairs), sum(p[1] for p in pairs) / len(pairs)
-
-
-def _expected(n: float, count: float, exponent: float, at: float) -> float:
-    return count * (at / n) ** exponent if n else 0.0

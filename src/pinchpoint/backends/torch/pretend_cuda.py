@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
+from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.observer import Observer
-from pinchpoint.backends.torch.patches import Patches
 from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.events import FREE_CACHE
 

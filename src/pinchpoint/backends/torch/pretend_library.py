@@ -14,10 +14,10 @@ from typing import Any
 import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor
 from pinchpoint.backends.torch.ledger import Ledger
-from pinchpoint.backends.torch.patches import Patches
 
 _MOVED = "_pinchpoint_moved"
 _TOKEN = b"pinchpoint checkpoint "

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch.utils._pytree import tree_map_only
 
+from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.compat import FakeTensor, default_device
 from pinchpoint.backends.torch.observer import Observer
-from pinchpoint.backends.torch.patches import Patches
 
 CUDA = torch.device("cuda:0")
 _CPU = torch.device("cpu")

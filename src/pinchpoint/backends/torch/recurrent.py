@@ -14,9 +14,9 @@ from typing import Any
 import torch
 import torch.nn.modules.rnn as rnn_module
 
+from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat, cudnn_rnn
 from pinchpoint.backends.torch.observer import Observer
-from pinchpoint.backends.torch.patches import Patches
 from pinchpoint.core.events import Span
 
 _SPREAD = 10  # per cent by which another version of the library, or another card, may take more or less

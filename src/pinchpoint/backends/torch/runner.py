@@ -9,10 +9,11 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch.dynamic import Dynamic, NeedsCalibration, calibration_wanted
+from pinchpoint.backends.torch.dynamic import Dynamic
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.backends.torch.pretend_library import Progress
 from pinchpoint.backends.torch.session import Device, pretending
+from pinchpoint.backends.torch.unknown import NeedsCalibration, calibration_wanted
 from pinchpoint.core.discover import failed
 from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.events import Observation

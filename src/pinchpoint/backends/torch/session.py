@@ -10,6 +10,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
+from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import (
     attention,
     autocast,
@@ -23,7 +24,6 @@ from pinchpoint.backends.torch.dynamic import Dynamic
 from pinchpoint.backends.torch.kernels import KernelModel
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
-from pinchpoint.backends.torch.patches import Patches
 
 
 @dataclass(frozen=True)

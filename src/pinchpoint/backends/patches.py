@@ -1,0 +1,56 @@
+"""Attributes, defaults and environment variables replaced for a while, and put back in reverse order."""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Self
+
+_ABSENT = object()
+
+
+class Patches:
+    """`with Patches() as patches: patches.set(torch.cuda, "is_available", ...)`, or `undo()` by hand."""
+
+    def __init__(self) -> None:
+        self._attributes: list[tuple[Any, str, Any]] = []
+        self._environment: list[tuple[str, str | None]] = []
+
+    def set(self, owner: Any, name: str, value: Any) -> Any:
+        """Replace `owner.name`; returns what was there (looked up as usual), or None.
+
+        An attribute that was inherited or absent is deleted again.
+        """
+        before = getattr(owner, name, None)
+        own = vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else before
+        self._attributes.append((owner, name, own))
+        setattr(owner, name, value)
+        return before
+
+    def set_defaults(self, function: Any, values: tuple[Any, ...]) -> None:
+        """Set the values of a function's own arguments that a caller leaves out."""
+        self._attributes.append((function, "__defaults__", function.__defaults__))
+        function.__defaults__ = values
+
+    def set_environment(self, name: str, value: str) -> None:
+        self._environment.append((name, os.environ.get(name)))
+        os.environ[name] = value
+
+    def undo(self) -> None:
+        while self._attributes:
+            owner, name, before = self._attributes.pop()
+            if before is _ABSENT:
+                delattr(owner, name)
+            else:
+                setattr(owner, name, before)
+        while self._environment:
+            name, text = self._environment.pop()
+            if text is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = text
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.undo()

@@ -1,0 +1,52 @@
+"""Results on disk: whole or absent, and refused before the work when they could not be written."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from pinchpoint.core.errors import BadInput
+
+
+def write_text(path: str | Path, text: str) -> Path:
+    """Write whole or not at all: a temporary name beside the target, then rename."""
+    return write_bytes(path, text.encode("utf-8"))
+
+
+def check_output(path: str | Path) -> Path:
+    """Refuse a path that cannot be written, before the work whose result it is to hold."""
+    path = Path(path)
+    if path.is_dir():
+        raise BadInput(f"cannot write {path}: it is a folder", mend="name a file, such as FILE.json")
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}", mend="choose a folder that exists and can be written") from error
+    os.close(handle)
+    os.unlink(name)
+    return path
+
+
+def write_bytes(path: str | Path, data: bytes) -> Path:
+    path = Path(path)
+    try:
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as error:
+        raise BadInput(f"cannot write {path}: {error.strerror}", mend="choose a folder that exists and can be written") from error
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        # mkstemp makes files private; a result is for everyone the folder is for.
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, path)
+    except OSError as error:
+        os.unlink(name)
+        raise BadInput(f"cannot write {path}: {error.strerror}", mend="free some space, or choose another -o") from error
+    return path
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
