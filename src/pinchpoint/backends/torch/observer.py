@@ -159,6 +159,8 @@ class Observer(compat.DispatchMode):
         def book(result: Any, op: str, size_bytes: int | None = None) -> Any:
             if place == "device":
                 for tensor in _tensors((result,), {}):
+                    if tensor.layout is not torch.strided:
+                        raise _sparse(op, site)
                     if id(tensor) not in inputs:
                         ledger.add(tensor, phase=phase, site=site, op=op, size_bytes=size_bytes)
             return result
@@ -219,6 +221,13 @@ class Observer(compat.DispatchMode):
         if not self.ledger.begun or (fresh and not self.ledger.module_path):
             return "data"
         return "forward"
+
+
+def _sparse(op: str, site: Site) -> CannotFake:
+    return CannotFake(
+        f"{op} at {site.file}:{site.line} makes a sparse tensor, whose memory is not followed",
+        mend="predict it dense (an Embedding with sparse=False): what fits dense also fits sparse where gradients are few rows",
+    )
 
 
 def _tensors(args: Any, kwargs: Any) -> list[torch.Tensor]:
