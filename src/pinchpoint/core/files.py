@@ -9,6 +9,12 @@ from pathlib import Path
 from pinchpoint.core.errors import BadInput
 
 
+def shown_path(file: str) -> str:
+    """Relative to here when it is below here: shorter, and the same on another machine. May end in a line number."""
+    relative = os.path.relpath(file) if file else ""
+    return relative if not relative.startswith("..") else file
+
+
 def write_text(path: str | Path, text: str) -> Path:
     """Write whole or not at all: a temporary name beside the target, then rename."""
     return write_bytes(path, text.encode("utf-8"))

@@ -6,13 +6,13 @@ Pure arithmetic over an `Observation`; no framework.
 from __future__ import annotations
 
 import linecache
-import os
 from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass
 from typing import Literal
 
 from pinchpoint.core.events import FREE_CACHE, BlockInfo, Observation
+from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import BREAKDOWN, Line
 from pinchpoint.memory.allocator import Allocator, Block, OutOfMemory
 
@@ -144,7 +144,7 @@ def top_lines(seen: Observation, found: Replay) -> tuple[Line, ...]:
             bytes_of[info.file, info.line, info.phase] += size
     ranked = sorted(bytes_of.items(), key=lambda item: -item[1])[:_TOP_LINES]
     return tuple(
-        Line(_shown(file), line, size, phase, linecache.getline(file, line).strip()) for (file, line, phase), size in ranked
+        Line(shown_path(file), line, size, phase, linecache.getline(file, line).strip()) for (file, line, phase), size in ranked
     )
 
 
@@ -155,9 +155,3 @@ def module_shares(seen: Observation, found: Replay) -> tuple[dict[str, object], 
         bytes_of[seen.blocks[number].module] += size
     ranked = sorted(((name, size) for name, size in bytes_of.items() if name), key=lambda item: -item[1])
     return tuple({"name": name, "bytes": size} for name, size in ranked[:_TOP_MODULES])
-
-
-def _shown(file: str) -> str:
-    """Relative to here when it is below here: shorter, and the same on another machine."""
-    relative = os.path.relpath(file) if file else ""
-    return relative if not relative.startswith("..") else file

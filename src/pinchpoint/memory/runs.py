@@ -17,6 +17,7 @@ from typing import Any
 from pinchpoint.core import discover
 from pinchpoint.core.discover import Target
 from pinchpoint.core.errors import Missing
+from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.workload import Workload
 from pinchpoint.memory import assemble, jax_runs
@@ -104,9 +105,8 @@ def _torch(prepared: Prepared, request: dict[str, Any], fork: Fork) -> Forecast:
             read(run)
     laws = fit([{site: [tuple(pair) for pair in pairs] for site, pairs in run["seen"].items()} for run in runs])  # type: ignore[misc]
     values = {site: found[-1] for run in runs for site, found in run["values"].items()}
-    note = (
-        f"counts at {answer['needs']} depend on the data: fitted from real runs of {' and '.join(f'{s:,}' for s in sizes)} points"
-    )
+    small = " and ".join(f"{size:,}" for size in sizes)
+    note = f"counts at {shown_path(answer['needs'])} depend on the data: fitted from real runs of {small} points"
     middle, low, high = (
         read(fork(lambda bound=bound: _one_torch_run(prepared, request, laws=laws, values=values, bound=bound)))
         for bound in ("mid", "low", "high")
@@ -159,7 +159,7 @@ def _one_torch_run(prepared: Prepared, request: dict[str, Any], **known: Any) ->
 def scattered(forecast: Forecast, dynamic: Any) -> Forecast:
     """With an interval, if counts were worked out from the data at hand."""
     count, site = dynamic.largest
-    return assemble.with_scatter(forecast, count, site) if count else forecast
+    return assemble.with_scatter(forecast, count, shown_path(site)) if count else forecast
 
 
 def _calibrate(prepared: Prepared, request: dict[str, Any]) -> dict[str, Any]:

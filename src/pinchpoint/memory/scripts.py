@@ -12,6 +12,7 @@ from pinchpoint.backends.sandbox.faults import fault
 from pinchpoint.backends.sandbox.noharm import NoHarm
 from pinchpoint.backends.sandbox.script import Stopper, run_script
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
 from pinchpoint.memory import assemble
 from pinchpoint.memory.runs import Fork, Prepared, read, scattered, with_interval
@@ -24,16 +25,17 @@ def predict(prepared: Prepared, request: dict[str, Any], fork: Fork) -> Forecast
     answer = _in_scratch(prepared, request, fork, {})
     if "needs" not in answer:
         return read(answer)
+    where = shown_path(answer["needs"])
     counted = _in_scratch(prepared, request, fork, {"calibrating": True})
     if "error" in counted:
-        note = f"counts at {answer['needs']} depend on data that could not be made here: anything from none to all is assumed"
+        note = f"counts at {where} depend on data that could not be made here: anything from none to all is assumed"
         known: dict[str, Any] = {"assume": True}
     else:
         from pinchpoint.backends.torch import laws
 
         pairs = {site: [tuple(pair) for pair in found] for site, found in counted["seen"].items()}
         known = {"laws": laws.fit([pairs]), "values": {site: found[-1] for site, found in counted["values"].items()}}  # type: ignore[list-item]
-        note = f"counts at {answer['needs']} depend on the data: taken from the script's own first steps, run for real on the CPU"
+        note = f"counts at {where} depend on the data: taken from the script's own first steps, run for real on the CPU"
     middle, low, high = (
         read(_in_scratch(prepared, request, fork, {**known, "bound": bound})) for bound in ("mid", "low", "high")
     )

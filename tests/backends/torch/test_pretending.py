@@ -207,6 +207,6 @@ def test_an_operation_without_a_fake_is_named_with_its_line(observer: Any) -> No
 def test_a_sparse_tensor_is_refused_with_a_way_out(pretend: Any) -> None:
     with pretend():
         table = nn.Embedding(100, 8, sparse=True).cuda()
-        with pytest.raises(CannotFake, match=r"sparse tensor .*") as caught:
+        with pytest.raises(CannotFake, match="sparse tensor") as caught:
             table(torch.zeros(5, dtype=torch.int64, device="cuda")).sum().backward()
         assert "sparse=False" in caught.value.mend
