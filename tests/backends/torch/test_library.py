@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -26,6 +25,19 @@ def test_loader_workers_run_in_this_process(observer: Any) -> None:
     assert any("DataLoader" in note for note in observer.ledger.seen.notes)
 
 
+def test_a_loaders_positional_arguments_are_its_keyword_ones(observer: Any) -> None:
+    def join(rows: list[tuple[torch.Tensor]]) -> torch.Tensor:
+        return torch.stack([row for (row,) in rows]) + 1
+
+    data = TensorDataset(torch.arange(40.0).view(10, 4))
+    loader = DataLoader(data, 4, False, None, None, 2, join, False, True)
+    assert (loader.num_workers, loader.collate_fn, loader.drop_last) == (0, join, True)
+    assert [batch.sum().item() for batch in loader] == [sum(range(16)) + 16, sum(range(16, 32)) + 16]
+    assert any("DataLoader" in note for note in observer.ledger.seen.notes)
+    with pytest.raises(TypeError, match="bogus"):
+        DataLoader(data, bogus=1)  # type: ignore[call-arg]
+
+
 def test_compile_is_left_out_and_said(observer: Any) -> None:
     net = nn.Linear(4, 4).cuda()
     assert torch.compile(net) is net
@@ -37,20 +49,6 @@ def test_compile_is_left_out_and_said(observer: Any) -> None:
     net.compile()
     assert twice(net(torch.ones(2, 4, device="cuda"))).shape == (2, 4)
     assert [note for note in observer.ledger.seen.notes if "torch.compile" in note]
-
-
-def test_saving_writes_nothing_and_loading_reads_what_is_there(observer: Any, tmp_path: Path) -> None:
-    torch.save(nn.Linear(4, 4).cuda().state_dict(), tmp_path / "model.pt")
-    assert list(tmp_path.iterdir()) == []
-    assert any("not written" in note for note in observer.ledger.seen.notes)
-
-
-def test_a_checkpoint_made_for_real_loads_onto_the_device(pretend: Any, tmp_path: Path) -> None:
-    torch.save({"weight": torch.ones(256, 256)}, tmp_path / "model.pt")
-    with pretend() as observer:
-        loaded = torch.load(tmp_path / "model.pt", map_location="cuda")
-        assert loaded["weight"].is_cuda and observer.ledger.live_bytes() == 256 * 256 * 4
-        assert not torch.load(tmp_path / "model.pt", map_location="cpu")["weight"].is_cuda
 
 
 def test_gradient_buckets_are_as_large_as_the_parameters(take: Any) -> None:

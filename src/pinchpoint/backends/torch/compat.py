@@ -6,7 +6,7 @@ this is the only file to mend.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -17,12 +17,13 @@ from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
+from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 
 __all__ = [
-    "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach", "attention_owner",
-    "autograd_node", "default_device", "fake_mode", "next_sequence", "node_name", "node_sequence", "op_device", "storage_key",
-    "variable_functions", "without_autocast", "without_modes",
+    "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach", "apply_to_module",
+    "attention_owner", "autograd_node", "default_device", "fake_mode", "next_sequence", "node_name", "node_sequence", "op_device",
+    "storage_key", "tree_leaves", "tree_map_only", "variable_functions", "without_autocast", "without_modes",
 ]  # fmt: skip
 
 op_device = torch.ops.prim.device.default
@@ -36,6 +37,11 @@ def fake_mode() -> FakeTensorMode:
 def storage_key(storage: torch.UntypedStorage) -> int:
     """Identity of a storage, stable while it lives."""
     return storage._cdata
+
+
+def apply_to_module(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Module:
+    """Replace each parameter and buffer by what `fn` makes of it, as `Module.to` does."""
+    return module._apply(fn)
 
 
 def default_device() -> torch.device:

@@ -7,7 +7,7 @@ off the disk. What they change in the user's run is noted in the Observation.
 from __future__ import annotations
 
 import contextlib
-import os
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,12 +15,12 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from pinchpoint.backends.patches import Patches
-from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch import checkpoints, compat
 from pinchpoint.backends.torch.compat import FakeTensor
 from pinchpoint.backends.torch.ledger import Ledger
+from pinchpoint.backends.torch.observer import Observer
 
 _MOVED = "_pinchpoint_moved"
-_TOKEN = b"pinchpoint checkpoint "
 
 
 class Progress:
@@ -49,12 +49,13 @@ class Progress:
 
 
 @contextlib.contextmanager
-def installed(patches: Patches, ledger: Ledger, progress: Progress) -> Iterator[None]:
+def installed(patches: Patches, observer: Observer, progress: Progress) -> Iterator[None]:
+    ledger = observer.ledger
     _autograd(patches, ledger, progress)
     _modules(patches, ledger, progress)
     _loading(patches, ledger)
     _compiling(patches, ledger)
-    _saving(patches, ledger, progress)
+    checkpoints.install(patches, observer, lambda text: _note(ledger, text), files=lambda: progress.files)
     with _optimizers(patches, ledger, progress):
         yield
 
@@ -228,13 +229,15 @@ def _latest(parameter: torch.Tensor) -> torch.Tensor:
 def _loading(patches: Patches, ledger: Ledger) -> None:
     original_init = torch.utils.data.DataLoader.__init__
 
+    signature = inspect.signature(original_init)
+
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        if kwargs.get("num_workers"):
+        given = signature.bind(self, *args, **kwargs)
+        if given.arguments.pop("num_workers", 0):
             _note(ledger, "DataLoader workers run in this process")
-        kwargs.update(num_workers=0)
         for name in ("persistent_workers", "prefetch_factor", "multiprocessing_context", "worker_init_fn", "timeout"):
-            kwargs.pop(name, None)
-        original_init(self, *args[:5], **kwargs)  # the sixth positional argument would be num_workers
+            given.arguments.pop(name, None)
+        original_init(**given.arguments)
 
     patches.set(torch.utils.data.DataLoader, "__init__", init)
     original_next = compat.LoaderIterator.__next__
@@ -262,33 +265,3 @@ def _compiling(patches: Patches, ledger: Ledger) -> None:
 
     patches.set(torch, "compile", compile_)
     patches.set(torch.nn.Module, "compile", lambda self, *_, **__: compile_(self) and None)
-
-
-def _saving(patches: Patches, ledger: Ledger, progress: Progress) -> None:
-    """Nothing is serialised. A sandboxed script finds a token at the path, and loading it gives the object back."""
-    saved: list[Any] = []
-    original_load = torch.load
-
-    def save(obj: Any, f: Any = None, *args: Any, **kwargs: Any) -> None:
-        _note(ledger, "checkpoints were not written")
-        if progress.files and isinstance(f, (str, os.PathLike)):
-            saved.append(obj)
-            with open(f, "wb") as file:
-                file.write(_TOKEN + str(len(saved) - 1).encode())
-
-    def load(f: Any, *args: Any, **kwargs: Any) -> Any:
-        if progress.files and isinstance(f, (str, os.PathLike)):
-            with open(f, "rb") as file:
-                start = file.read(len(_TOKEN) + 20)
-            if start.startswith(_TOKEN):
-                return saved[int(start.removeprefix(_TOKEN))]
-        return original_load(f, *args, **kwargs)
-
-    patches.set(torch, "save", save)
-    patches.set(torch, "load", load)
-    try:
-        import safetensors.torch as safetensors
-    except ModuleNotFoundError:
-        return
-    for name in ("save_file", "save_model"):
-        patches.set(safetensors, name, save)

@@ -12,25 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils._pytree import tree_map_only
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.compat import FakeTensor, default_device
+from pinchpoint.backends.torch.devices import CUDA, place_of
 from pinchpoint.backends.torch.observer import Observer
 
-CUDA = torch.device("cuda:0")
 _CPU = torch.device("cpu")
 _META = torch.device("meta")
-
-
-def place_of(device: Any) -> str | None:
-    """ "device", "host" or None for a device argument as users write it."""
-    if device is None or isinstance(device, bool):
-        return None
-    if isinstance(device, int):
-        return "device"
-    kind = device.type if isinstance(device, torch.device) else str(device).split(":")[0]
-    return {"cuda": "device", "cpu": "host"}.get(kind)
 
 
 def install(patches: Patches, observer: Observer) -> None:
@@ -71,7 +60,7 @@ def _copies(patches: Patches, observer: Observer) -> None:
         return moved
 
     def cuda(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> torch.Tensor:
-        return to(self, CUDA, non_blocking=non_blocking)
+        return to(self, CUDA if device is None else device, non_blocking=non_blocking)
 
     def cpu(self: torch.Tensor, **_: Any) -> torch.Tensor:
         return to(self, _CPU) if type(self) is FakeTensor else self
@@ -137,14 +126,6 @@ def _constructors(patches: Patches, observer: Observer) -> None:
     for name in ("tensor", "as_tensor", "asarray"):
         wrap(torch, name)
     wrap(torch.Tensor, "new_tensor")
-    original_load = torch.load
-
-    def load(f: Any, map_location: Any = None, **kwargs: Any) -> Any:
-        loaded = original_load(f, map_location="cpu", **kwargs)
-        to_device = place_of(map_location) == "device" if not callable(map_location) else False
-        return tree_map_only(torch.Tensor, lambda t: t.to(CUDA), loaded) if to_device else loaded
-
-    patches.set(torch, "load", load)
 
 
 def _has_fake(args: tuple[Any, ...]) -> bool:

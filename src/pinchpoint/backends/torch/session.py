@@ -64,7 +64,7 @@ def pretending(device: Device, *, dynamic: Dynamic, progress: pretend_library.Pr
         distributed.install(patches, ledger)
         library = autocast.install(patches)
         try:
-            with pretend_library.installed(patches, ledger, progress), observer:
+            with pretend_library.installed(patches, observer, progress), observer:
                 yield observer
         finally:
             library._destroy()
