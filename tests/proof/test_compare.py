@@ -120,18 +120,72 @@ def test_a_gradient_where_the_baseline_has_none_is_a_failure() -> None:
     assert gradient("w", None, None, 1e-4).ok
 
 
-def test_rounding_of_the_largest_gradient_is_no_error_in_the_smallest_but_a_wrong_one_is() -> None:
+def both(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> dict[str, Comparison]:
+    return {c.name: c for c in compare(Probe({}, before), Probe({}, after), Tolerance())}
+
+
+def test_a_parameters_gradient_of_rounding_only_is_held_against_rounding_and_keeps_its_error() -> None:
     # A bias before a normalisation has a gradient of rounding noise only: no two ways of computing it agree.
     noise, other = (RNG.normal(size=20).astype(np.float32) * np.float32(1e-8) for _ in range(2))
     weight = RNG.normal(size=1000).astype(np.float32)
-    found = {c.name: c for c in compare(Probe({}, {"w": weight, "b": noise}), Probe({}, {"w": weight, "b": other}), Tolerance())}
-    assert found["b"].ok
+    found = both({"w": weight, "b": noise}, {"w": weight, "b": other})["b"]
+    assert found.ok
+    assert found.noise
+    assert found.error == pytest.approx(np.linalg.norm(other - noise) / np.linalg.norm(noise), rel=1e-6)
+    assert found.error > Tolerance().gradients
+    assert found.tolerance > found.error
+    assert "rounding" in found.reason
+
+
+def test_a_small_gradient_that_is_wrong_is_refused_though_the_difference_is_small() -> None:
+    weight = RNG.normal(size=1000).astype(np.float32)
     small = np.float32(1e-4) * weight[:20]
-    found = {
-        c.name: c for c in compare(Probe({}, {"w": weight, "b": small}), Probe({}, {"w": weight, "b": 1.1 * small}), Tolerance())
-    }
-    assert not found["b"].ok
-    assert found["b"].error == pytest.approx(0.1, rel=1e-3)
+    found = both({"w": weight, "b": small}, {"w": weight, "b": np.float32(1.1) * small})["b"]
+    assert not found.ok
+    assert found.error == pytest.approx(0.1, rel=1e-3)
+    # Off by less than the rounding of the weight's, but the baseline's own has digits to be wrong in.
+    small = np.float32(2e-6) * weight[:20]
+    found = both({"w": weight, "b": small}, {"w": weight, "b": np.float32(1.1) * small})["b"]
+    assert not found.ok
+    assert not found.noise
+
+
+def test_noise_that_grows_beyond_rounding_is_refused_with_its_error() -> None:
+    weight = RNG.normal(size=1000).astype(np.float32)
+    noise = np.float32(1e-8) * weight[:20]
+    found = both({"w": weight, "b": noise}, {"w": weight, "b": np.float32(1000) * noise})["b"]
+    assert not found.ok
+    assert found.error == pytest.approx(999, rel=1e-3)
+
+
+@pytest.mark.parametrize(("points_", "kind"), [(1_000_000, np.float32), (10_000_000, np.float32), (2048, np.float16)])
+def test_the_gradient_of_inputs_by_a_mean_of_many_points_is_not_taken_for_rounding(points_: int, kind: type) -> None:
+    each = RNG.normal(size=points_) + 0.5
+    inputs, bias = (each / points_).astype(kind), np.array([each.mean()], kind)
+    halved = inputs.copy()
+    halved[points_ // 2 :] = 0
+    for wrong in (-inputs, inputs * kind(1.2), halved):
+        found = both({"x": inputs, "b": bias}, {"x": wrong, "b": bias})["x"]
+        assert not found.ok
+        assert found.error == pytest.approx(
+            np.linalg.norm(wrong.astype(float) - inputs) / np.linalg.norm(inputs.astype(float)), rel=1e-6
+        )
+
+
+def test_a_gradient_where_the_baselines_is_exactly_zero_is_refused_unless_it_is_rounding() -> None:
+    assert not gradient("w", np.zeros(10), np.full(10, 5e-5), 1e-4).ok
+    assert not gradient("w", np.zeros(10), np.full(10, 1e-30), 1e9).ok
+    assert gradient("w", np.zeros(10), np.zeros(10), 0.0).ok
+    weight = np.ones(100, np.float32)
+    zero = np.zeros(10, np.float32)
+    rounded = both({"w": weight, "b": zero}, {"w": weight, "b": zero + np.float32(1e-8)})["b"]
+    assert rounded.ok
+    assert rounded.noise
+    assert rounded.error == pytest.approx(1e-8)
+    found = both({"w": weight, "b": zero}, {"w": weight, "b": zero + np.float32(5e-5)})["b"]
+    assert not found.ok
+    assert found.reason == "a gradient where the baseline's is zero"
+    assert found.error == pytest.approx(5e-5)
 
 
 def test_outputs_only_one_side_has_are_refused() -> None:

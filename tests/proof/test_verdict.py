@@ -13,6 +13,7 @@ import pytest
 from pinchpoint.core.errors import BadInput, CannotFake, Missing, TargetFailed
 from pinchpoint.core.records import Verdict
 from pinchpoint.core.workload import Case, Probe, Variant, Workload
+from pinchpoint.proof.evidence import inputs_among
 from pinchpoint.proof.verdict import verify, verify_all
 
 torch = pytest.importorskip("torch", reason="the workload under test is torch's")
@@ -142,6 +143,44 @@ def test_a_last_chunk_left_at_zero_is_refused_with_its_rows() -> None:
     found = judged("leaves the last chunk at zero")
     assert found.status == "fail"
     assert any("all before agree" in c["reason"] for c in found.comparisons)
+
+
+def with_faint_gradients(*, follows_size: bool) -> Workload:
+    """A gradient `faint` no larger than the rounding of `weight`, whose sign the variant turns; of every point, or of eight."""
+
+    def build(size: int, *, device: str, mode: str, variant: str, seed: int) -> Case:
+        rng = np.random.default_rng(seed)
+        weight = rng.normal(size=(64, 64)).astype(np.float32)
+        faint = (1e-7 * rng.normal(size=size if follows_size else 8)).astype(np.float32)
+        gradients = {"weight": weight, "faint": -faint if variant == "turned" else faint}
+        return Case(lambda: None, processed=size, probe=lambda: Probe({"y": np.ones(3)}, gradients))
+
+    return Workload("faint", "points", "torch", build=build, variants=(Variant("whole"), Variant("turned")), default_size=SIZE)
+
+
+def test_the_gradient_of_an_input_is_held_against_its_tolerance_however_small() -> None:
+    found = verify(with_faint_gradients(follows_size=True), device="cpu", clock=ticking(), forecaster=Peaks())
+    assert found.status == "fail"
+    assert found.worst_error == pytest.approx(2.0)
+    assert [c["name"] for c in found.comparisons if not c["ok"]] == ["faint", "faint"], "at both sizes"
+    assert not any("rounding" in note for note in found.notes)
+
+
+def test_the_gradient_of_a_parameter_that_is_rounding_only_is_not_refused_and_the_record_says_so() -> None:
+    found = verify(with_faint_gradients(follows_size=False), device="cpu", clock=ticking(), forecaster=Peaks())
+    assert found.status != "fail"
+    rows = [c for c in found.comparisons if c["name"] == "faint"]
+    assert [(c["ok"], c["noise"]) for c in rows] == [(True, True)] * 2
+    assert all(c["error"] == pytest.approx(2.0) and "rounding" in c["reason"] for c in rows)
+    assert found.worst_error == 0, "noise is not the worst error"
+    assert any("faint" in note and "rounding" in note for note in found.notes)
+
+
+def test_an_input_is_known_by_a_shape_that_follows_the_points() -> None:
+    two = [(8, {"x": (8, 3), "edges": (21,), "bias": (8,)}), (11, {"x": (11, 3), "edges": (30,), "bias": (8,)})]
+    assert inputs_among(two) == {"x", "edges"}
+    assert inputs_among(two[:1]) == {"x", "bias"}, "with one size an axis as long as the points is all there is to go by"
+    assert inputs_among([]) == set()
 
 
 def test_a_detached_gradient_is_refused() -> None:

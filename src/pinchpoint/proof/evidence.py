@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.workload import Probe
-from pinchpoint.proof.compare import Comparison, compare, points
+from pinchpoint.proof.compare import Comparison, compare, gradient, points
 from pinchpoint.proof.distribution import ALPHA, can_refuse, compare_draws
 from pinchpoint.proof.probes import Bench, Setting
 
@@ -28,8 +31,8 @@ class Evidence:
 
     @property
     def worst(self) -> Comparison | None:
-        """The refused comparison farthest beyond its tolerance, else the one nearest to it; arrays before counts."""
-        return max(self.comparisons, key=lambda c: (not c.ok, c.strain, c.what != "points"), default=None)
+        """The refused comparison farthest beyond its tolerance, else the one nearest to it; rounding noise and counts last."""
+        return max(self.comparisons, key=lambda c: (not c.ok, not c.noise, c.strain, c.what != "points"), default=None)
 
     @property
     def refused(self) -> list[Comparison]:
@@ -40,6 +43,8 @@ def of_values(bench: Bench, names: tuple[str, str], tried: Sequence[Setting], sa
     """Values and gradients at every setting the baseline takes."""
     found: list[Comparison] = []
     notes: list[str] = []
+    noisy: list[tuple[Comparison, Any, Any]] = []
+    seen: list[tuple[int, dict[str, tuple[int, ...]]]] = []
     for setting in tried:
         say(f"results at {setting}")
         try:
@@ -49,6 +54,7 @@ def of_values(bench: Bench, names: tuple[str, str], tried: Sequence[Setting], sa
                 raise
             notes.append(f"not compared at {setting}, where the baseline itself fails: {error.what}")
             continue
+        seen.append((case.processed, {n: np.shape(g) for n, g in before.gradients.items() if g is not None}))
         if bench.mode == "train" and not before.gradients and setting is tried[0]:
             notes.append("the baseline's probe gives no gradients, so none were compared")
         try:
@@ -63,7 +69,33 @@ def of_values(bench: Bench, names: tuple[str, str], tried: Sequence[Setting], sa
         if not all(c.ok for c in fresh) and all(c.ok for c in found):
             notes += _unsteady(compare(before, bench.probed(names[0], setting)[1], bench.workload.tolerance))
         found += fresh
+        noisy += [(c, before.gradients[c.name], after.gradients[c.name]) for c in fresh if c.noise]
+    inputs = inputs_among(seen)
+    again = {
+        c: replace(gradient(c.name, old, new, bench.workload.tolerance.gradients), where=c.where)
+        for c, old, new in noisy
+        if c.name in inputs
+    }
+    found = [again.get(c, c) for c in found]
+    names_of_noise = sorted({c.name for c in found if c.noise})
+    if names_of_noise:
+        notes.append(f"the baseline's gradient is rounding and no more, and was held against that: {', '.join(names_of_noise)}")
     return Evidence(tuple(found), tuple(notes))
+
+
+def inputs_among(seen: Sequence[tuple[int, dict[str, tuple[int, ...]]]]) -> set[str]:
+    """Gradients of inputs, by the points processed and their shapes: a shape that follows the points is no parameter's.
+
+    Where all ran with the same points, an axis as long as they are many tells.
+    """
+    shapes: dict[str, set[tuple[int, ...]]] = {}
+    for _, named in seen:
+        for name, shape in named.items():
+            shapes.setdefault(name, set()).add(shape)
+    counts = {count for count, _ in seen}
+    if len(counts) > 1:
+        return {name for name, found in shapes.items() if len(found) > 1}
+    return {name for name, found in shapes.items() if any(counts & set(shape) for shape in found)}
 
 
 def _unsteady(again: Sequence[Comparison]) -> list[str]:
