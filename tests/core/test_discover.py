@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from pinchpoint.core.discover import find, load, shipped
+from pinchpoint.core.discover import find, framework_of, likely_framework, load, shipped
 from pinchpoint.core.errors import BadInput, Missing, TargetFailed
 from pinchpoint.core.workload import Case, Variant, Workload
 
@@ -163,3 +163,22 @@ def test_a_target_is_found_alike_in_a_fresh_process(folder: Path) -> None:
     code = "from pinchpoint.core.discover import find, load; print(load(find('mine.py:step_of'))(9, 'cpu')())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "9"
+
+
+@pytest.mark.parametrize(
+    ("first", "framework"), [("import jax", "jax"), ("import torch", "torch"), ("import jax, torch", "jax"), ("", "torch")]
+)
+def test_the_likely_framework_is_read_from_the_source_of_a_file_or_a_module(folder: Path, first: str, framework: str) -> None:
+    """Before anything is imported: torch must be pretended before a target's first line runs."""
+    (folder / "package").mkdir()
+    write(folder, "package/__init__.py", "raise RuntimeError('imported')")
+    write(folder, "package/mine.py", f"{first}\ndef step_of(size, device): ...")
+    sys.path.insert(0, str(folder))
+    assert likely_framework(find("package/mine.py:step_of")) == framework
+    assert likely_framework(find("package.mine:step_of")) == framework
+
+
+def test_the_framework_of_what_was_loaded_is_its_own_word_or_what_its_module_imports(folder: Path) -> None:
+    write(folder, "uses_jax.py", "import types\njax = types.ModuleType('jax')\ndef step_of(size, device): ...")
+    assert framework_of(load(find("uses_jax.py:step_of"))) == "jax"
+    assert {framework_of(workload) for workload in shipped().values()} == {"torch", "jax"}

@@ -74,3 +74,22 @@ def test_too_few_sizes_cannot_pass(status):
     made = [p if p.size < 3_000 else replace(p, status=status) for p in made]
     (reason,) = gate.judge(made, [], flat=())
     assert reason == "eager train: 2 of 8 sizes ran; growth needs at least 3"
+
+
+@pytest.mark.parametrize("grows", ["inputs", "activations"])
+def test_data_that_nobody_reads_is_not_growth_of_the_step(grows):
+    made = [
+        replace(p, breakdown={"weights": 100, "activations": 4_000, "temporaries": 4_000, "inputs": 9} | {grows: 12 * p.size})
+        for p in points(lambda size: 5e6 + 12 * size, processed=lambda size: None)
+    ]
+    reasons, _ = judged(made)
+    if grows == "activations":
+        assert reasons == ()
+    else:
+        assert "only its inputs grow with the size" in reasons[0] and "step.processed" in reasons[0]
+    assert judged([replace(p, processed=p.size) for p in made])[0] == ()
+
+
+def test_peaks_that_are_not_known_are_said_to_be_so():
+    made = [replace(p, peak_allocated_bytes=None) for p in points(lambda size: 5e6)]
+    assert gate.judge(made, [], flat=()) == ("eager train: the peaks are not known, so growth cannot be judged",)

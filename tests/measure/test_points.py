@@ -13,7 +13,7 @@ import pytest
 pytest.importorskip("torch", reason="workers measure torch here")
 
 from pinchpoint.core import discover
-from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.errors import Missing
 from pinchpoint.measure import worker
 from pinchpoint.measure.points import measure_point
 from pinchpoint.measure.worker import Request
@@ -32,6 +32,10 @@ def step_of(size, device):
         return torch.empty(2**60, dtype=torch.uint8)
     if size == 15:
         return 7
+    if size == 20:
+        add = lambda tensor: tensor + 1
+        add.processed = size
+        return add, (kept,)
     if size == 16:
         os._exit(3)
     if size == 17:
@@ -76,8 +80,8 @@ def test_the_peak_of_a_point_is_what_it_holds_at_once(request_of):
 
 def test_time_and_peak_are_never_of_one_run(request_of, monkeypatch):
     runs = []
-    built = worker.build
-    monkeypatch.setattr(worker, "build", lambda *args: runs.append("build") or built(*args))
+    built = worker._build
+    monkeypatch.setattr(worker, "_build", lambda *args: runs.append("build") or built(*args))
     monkeypatch.setattr(worker, "_time", lambda *args, real=worker._time: runs.append("time") or real(*args))
     kept = []
     found = worker.answer(request_of(1_000, repeats=6, warmup=1), kept.append)
@@ -100,8 +104,13 @@ def test_running_out_of_memory_is_recorded_as_such(request_of):
 
 def test_a_factory_that_returns_no_callable_is_said_to(request_of):
     found = worker.answer(request_of(15))
-    assert found["error"] == "TargetFailed"
-    assert "returned int" in found["what"]
+    assert found["error"] == "BadInput"
+    assert "step_of returned int, not a step" in found["what"]
+
+
+def test_a_factory_may_return_a_function_with_its_arguments(request_of):
+    found = worker.answer(request_of(20, timed=False))
+    assert (found["status"], found["peak_allocated_bytes"], found["processed"]) == ("ok", 160, 20)
 
 
 def test_a_point_is_what_its_worker_found(request_of):
@@ -171,11 +180,3 @@ def test_requests_survive_json(request_of):
 @pytest.mark.skipif(sys.platform != "linux", reason="the guard uses Linux limits")
 def test_the_host_has_memory_left_and_the_guard_reads_it():
     assert 2**20 < worker.host_bytes_left() < 2**50
-
-
-def test_the_framework_of_a_factory_is_what_its_module_imports(tmp_path):
-    (tmp_path / "uses_jax.py").write_text("import types, sys\njax = types.ModuleType('jax')\ndef step_of(size, device): ...\n")
-    loaded = discover.load(discover.find(f"{tmp_path / 'uses_jax.py'}:step_of"))
-    assert worker.framework_of(loaded) == "jax"
-    with pytest.raises(BadInput):
-        discover.find("no_such_workload")

@@ -127,3 +127,28 @@ def _build(size: int, *, device: str, mode: str, variant: str, seed: int, chunk:
 WORKLOAD = Workload(
     name="parts", axis="points", framework="torch", build=_build, variants=(Variant("whole"), Variant("chunked")), chunked=True
 )
+
+
+def on_the_host(size: int, device: str) -> Callable[[], None]:
+    net, x = nn.Linear(3, 8), torch.ones(100, 3)
+    return lambda: net(x).sum().backward()
+
+
+def a_slice(size: int, device: str) -> Callable[[], None]:
+    """Makes its points and goes through a thousand of them only."""
+    net, x = nn.Linear(3, 8).to(device), torch.ones(size, 3, device=device)
+    return lambda: net(x[:1000]).sum().backward()
+
+
+def kept_pairs(size: int, device: str) -> Callable[[], None]:
+    """A gibibyte for every positive value: how many there are is the data's, so there is an interval."""
+    x = torch.randn(size, device=device)
+    return lambda: x[x > 0].repeat(2**28, 1).sum().item()
+
+
+def _forces(size: int, *, device: str, mode: str, variant: str, seed: int) -> Case:
+    net, x = nn.Linear(3, 8).to(device), torch.ones(size, 3, device=device, requires_grad=True)
+    return Case(step=lambda: torch.autograd.grad(net(x).square().sum(), x), processed=size)
+
+
+FORCES = Workload(name="forces", axis="atoms", framework="torch", build=_forces, variants=(Variant("plain"),))

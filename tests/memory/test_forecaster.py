@@ -221,3 +221,62 @@ def test_a_jax_workload_is_predicted_and_says_by_which_method() -> None:
     assert made.framework == "jax" and made.method in ("xla memory analysis", "jaxpr liveness")
     assert made.peak_reserved_bytes is None and made.peak_allocated_bytes > 0
     assert sum(made.breakdown.values()) == made.peak_allocated_bytes
+
+
+def test_a_jax_module_or_workload_is_told_from_torch_wherever_it_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("jax", reason="a JAX target")
+    (tmp_path / "grower.py").write_text(
+        "import jax.numpy as jnp\n"
+        "def step_of(size, device):\n    x = jnp.ones((size, 256))\n    return lambda: (x * 2).sum(0)\n"
+        "def build(size, **_):\n    from pinchpoint import Case\n    return Case(step=step_of(size, 'cuda'), processed=size)\n"
+    )
+    (tmp_path / "holds.py").write_text(
+        "from pinchpoint import Variant, Workload\n"
+        "W = Workload(name='w', axis='a', framework='jax', build='grower:build', variants=(Variant('v'),), modes=('infer',))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = [predict(text, size=100_000) for text in ("grower.py:step_of", "grower:step_of", "holds.py:W")]
+    assert [made.framework for made in found] == ["jax"] * 3
+    assert len({made.peak_allocated_bytes for made in found}) == 1 and found[0].peak_allocated_bytes >= 100_000 * 256 * 4
+
+
+def test_jax_fits_what_its_share_of_a_card_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("jax", reason="a JAX target")
+    path = tmp_path / "wide.py"
+    path.write_text(
+        "import jax.numpy as jnp\ndef step_of(size, device):\n    x = jnp.ones((size, 256))\n    return lambda: x.sum(0)\n"
+    )
+    rows = 20 * 2**30 // 1024  # 20 GiB: more than three quarters of 24
+    plain = predict(f"{path}:step_of", size=rows, card="24GiB")
+    assert not plain.fits["24GiB"] and any("75%" in note and "XLA_CLIENT_MEM_FRACTION" in note for note in plain.notes)
+    monkeypatch.setenv("XLA_CLIENT_MEM_FRACTION", "0.95")
+    assert predict(f"{path}:step_of", size=rows, card="24GiB").fits["24GiB"]
+
+
+def test_a_step_that_stays_on_the_host_is_refused() -> None:
+    with pytest.raises(BadInput, match="put nothing on the device") as caught:
+        predict(target("on_the_host"), size=1000)
+    assert "device that is given" in caught.value.mend
+
+
+def test_points_that_are_made_but_not_gone_through_are_not_processed() -> None:
+    assert predict(target("a_slice"), size=50_000).processed is None
+
+
+def test_what_fits_counts_the_interval_of_the_data() -> None:
+    made = predict(target("kept_pairs"), size=32, card="24GiB")
+    assert made.high_bytes is not None and made.needs_bytes is not None
+    room = 24 * 2**30 - made.context_bytes
+    assert made.peak_allocated_bytes < room < made.needs_bytes
+    assert not made.fits["24GiB"] and made.fits["h200"]
+
+
+def test_inference_that_differentiates_stays_inference() -> None:
+    """Forces are gradients: a workload's mode is its own word."""
+    with Forecaster(target("FORCES")) as forecaster:
+        assert forecaster.predict(size=1000, mode="infer").mode == "infer"
+        assert forecaster.predict(size=1000, mode="train").mode == "train"

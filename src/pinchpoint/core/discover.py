@@ -10,11 +10,14 @@ import importlib
 import importlib.util
 import inspect
 import pkgutil
+import re
 import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.machinery import PathFinder
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal
 
 from pinchpoint.core.errors import BadInput, Missing, TargetFailed
@@ -97,6 +100,43 @@ def load(target: Target) -> Workload | Factory:
             mend="name a Workload, or a function step_of(size, device) that returns a step",
         )
     return found
+
+
+def framework_of(loaded: Any) -> str:
+    """The framework of a workload, or the one a factory's own module has imported."""
+    if isinstance(loaded, Workload):
+        return loaded.framework
+    return _framework({
+        (value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))).partition(".")[0]
+        for value in getattr(loaded, "__globals__", {}).values()
+    })  # fmt: skip
+
+
+def likely_framework(target: Target) -> str:
+    """The same before anything is imported: a shipped workload's word, else what the target's source imports."""
+    if target.kind == "workload":
+        return shipped()[target.where].framework
+    source = target.where if target.where.endswith(".py") else _source_of_module(target.where)
+    if source is None:
+        return "torch"
+    text = Path(source).read_text(encoding="utf-8", errors="replace")
+    return _framework(set(re.findall(r"^\s*(?:import|from)\s+(\w+)", text, re.MULTILINE)))
+
+
+def _framework(names: set[str]) -> str:
+    return "jax" if names & {"jax", "jaxlib", "flax", "equinox", "haiku"} and "torch" not in names else "torch"
+
+
+def _source_of_module(name: str) -> str | None:
+    """Where a module's source lies, without importing its packages as `find_spec` of importlib.util would."""
+    path: Any = None
+    spec = None
+    for at in range(1, name.count(".") + 2):
+        spec = PathFinder.find_spec(".".join(name.split(".")[:at]), path)
+        if spec is None:
+            return None
+        path = spec.submodule_search_locations
+    return spec.origin if spec is not None and spec.origin and spec.origin.endswith(".py") else None
 
 
 def failed(text: str, error: BaseException, doing: str) -> TargetFailed:

@@ -50,5 +50,5 @@ class Observation:
     marks: list[tuple[int, Phase]] = field(default_factory=list)
     steps: int = 0
     trained: bool = False  # a backward pass or an optimizer step was seen
-    counts: set[int] = field(default_factory=set)  # dimensions seen in device tensors
+    counts: set[int] = field(default_factory=set)  # dimensions of the device tensors that steps made, data left out
     notes: list[str] = field(default_factory=list)

@@ -119,6 +119,45 @@ class Workload:
         return build(size, device=device, mode=mode, variant=self.variant(variant).name, seed=seed, **options)
 
 
+@dataclass(frozen=True)
+class Built:
+    """A target built for one size: what one step is, and the points it really processes where the target says so."""
+
+    step: Callable[..., Any]
+    args: tuple[Any, ...] = ()
+    processed: int | None = None
+
+    def run(self) -> Any:
+        return self.step(*self.args)
+
+
+def build(
+    thing: Workload | Callable[..., Any], size: int, *, text: str, device: str, mode: str | None = None,
+    variant: str | None = None, seed: int = 0, chunk: int | None = None,
+) -> Built:  # fmt: skip
+    """Build a workload's case, or call a factory. Raises whatever the target's own code raises."""
+    if not isinstance(thing, Workload):
+        return unpack(thing(size, device), text)
+    chosen: Any = mode or thing.modes[0]
+    return unpack(thing.case(size, device=device, mode=chosen, variant=variant, seed=seed, chunk=chunk), text)
+
+
+def unpack(made: Any, text: str = "the factory") -> Built:
+    """What a target made: a `Case`, a step, or (step, arguments). A step may say `step.processed`."""
+    if isinstance(made, Built):
+        return made
+    if isinstance(made, Case):
+        return Built(made.step, made.args, made.processed)
+    if callable(made):
+        return Built(made, processed=getattr(made, "processed", None))
+    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]) and isinstance(made[1], tuple | list):
+        return Built(made[0], tuple(made[1]), getattr(made[0], "processed", None))
+    raise BadInput(
+        f"{text} returned {type(made).__name__}, not a step",
+        mend="return a function that does one step when called, or (function, arguments)",
+    )
+
+
 def _load(path: str) -> Callable[..., Case]:
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)

@@ -19,7 +19,6 @@ from pinchpoint.core import discover
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.units import parse_ladder, parse_size
 from pinchpoint.core.workload import MODES, Workload
-from pinchpoint.measure.worker import framework_of
 from pinchpoint.memory.cards import Card, card, cards
 
 PLAIN = "baseline"  # what the one variant of a plain factory is called
@@ -79,7 +78,7 @@ def check(
     plain = not isinstance(loaded, Workload)
     return Ask(
         target=found,
-        framework=framework_of(loaded),
+        framework=discover.framework_of(loaded),
         axis="size" if plain else loaded.axis,
         sizes=ladder,
         modes=_modes(None if plain else loaded, modes),

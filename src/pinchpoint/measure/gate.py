@@ -13,6 +13,7 @@ from pinchpoint.core.law import LEAST
 from pinchpoint.core.records import Law, Point
 from pinchpoint.core.units import show_bytes, show_size
 
+STEP_PARTS = ("activations", "temporaries")
 MATERIAL = 0.01  # growth of a flat variant below 1 % of its peak is not held against it
 
 
@@ -25,7 +26,10 @@ def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Collection[str]
         ran = [p for p in members if p.status == "ok"]
         reasons += _axis(name, ran)
         law = known.get((variant, mode))
-        if law is None:
+        reasons += _step(name, ran)
+        if law is None and len(ran) >= LEAST:
+            reasons.append(f"{name}: the peaks are not known, so growth cannot be judged")
+        elif law is None:
             reasons.append(f"{name}: {len(ran)} of {len(members)} sizes ran; growth needs at least {LEAST}")
         elif variant in flat:
             reasons += _flat(name, law, ran)
@@ -65,6 +69,19 @@ def _axis(name: str, ran: Sequence[Point]) -> list[str]:
     return [
         f"{name}: processed {first.processed:,} points where {first.size:,} were asked for"
         f" (at {len(wrong)} of {len(ran)} sizes): the axis was not applied"
+    ]
+
+
+def _step(name: str, ran: Sequence[Point]) -> list[str]:
+    """Where nobody counted the points, what the step itself holds must grow: data alone may lie there unread."""
+    if any(p.processed is not None or p.breakdown is None for p in ran) or len(ran) < LEAST:
+        return []
+    held = [sum(size for part, size in (p.breakdown or {}).items() if part in STEP_PARTS) for p in ran]
+    if held[-1] > (1 + MATERIAL) * held[0]:
+        return []
+    return [
+        f"{name}: only its inputs grow with the size, what a step makes of them does not: the axis may not reach"
+        " the computation; a step that goes through its points in chunks says how many with step.processed"
     ]
 
 

@@ -17,15 +17,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
 from pinchpoint.backends.base import Backend, backend, resolve_device
 from pinchpoint.core import discover
-from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed, to_dict
+from pinchpoint.core.errors import BadInput, PinchpointError, to_dict
 from pinchpoint.core.files import write_text
 from pinchpoint.core.machine import describe
-from pinchpoint.core.workload import Workload
+from pinchpoint.core.workload import Built, build
 from pinchpoint.measure.timing import measure
 
 STEPS = 3  # for a peak: the first makes the optimizer's state, the later ones meet it
@@ -93,33 +92,20 @@ def answer(request: Request, keep: Callable[[dict[str, Any]], None] = lambda fou
     return found
 
 
-def framework_of(loaded: Any) -> str:
-    """The framework of a workload, or the one a factory's own module has imported."""
-    if isinstance(loaded, Workload):
-        return loaded.framework
-    names = {
-        (value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))).partition(".")[0]
-        for value in getattr(loaded, "__globals__", {}).values()
-    }
-    if names & {"jax", "jaxlib", "flax", "equinox", "haiku"} and "torch" not in names:
-        return "jax"
-    return "torch"
-
-
 def _peak(request: Request, loaded: Any, used: Backend, device: str) -> dict[str, Any]:
     """Peaks of building and a few steps: what a card must hold, from the first tensor on."""
     processed: list[int | None] = []
 
     def run() -> None:
-        step, count = build(loaded, request, device)
-        processed.append(count)
+        built = _build(loaded, request, device)
+        processed.append(built.processed)
         for _ in range(STEPS):
-            used.wait(device, step())
+            used.wait(device, built.run())
 
     if device == "cpu" and request.framework == "jax":
         # JAX traces what it accounts for as one program: a single step, of a case already built.
-        step, count = build(loaded, request, device)
-        return {"peak_allocated_bytes": used.account(step), "processed": count}
+        built = _build(loaded, request, device)
+        return {"peak_allocated_bytes": used.account(built.run), "processed": built.processed}
     if device == "cpu":
         return {"peak_allocated_bytes": used.account(run), "processed": processed[0]}
     used.reset_peak(device)
@@ -128,26 +114,18 @@ def _peak(request: Request, loaded: Any, used: Backend, device: str) -> dict[str
 
 
 def _time(request: Request, loaded: Any, used: Backend, device: str) -> dict[str, Any]:
-    step, processed = build(loaded, request, device)
+    built = _build(loaded, request, device)
     timing = measure(
-        step, wait=lambda result: used.wait(device, result), warmup=request.warmup, repeats=request.repeats
+        built.run, wait=lambda result: used.wait(device, result), warmup=request.warmup, repeats=request.repeats
     )  # fmt: skip
-    return {"processed": processed, **dataclasses.asdict(timing)}
+    return {"processed": built.processed, **dataclasses.asdict(timing)}
 
 
-def build(loaded: Any, request: Request, device: str) -> tuple[Callable[[], Any], int | None]:
-    """The step to run, and the points it really processes where the target says so."""
-    if isinstance(loaded, Workload):
-        mode = request.mode or loaded.modes[0]
-        case = loaded.case(request.size, device=device, mode=mode, variant=request.variant, seed=request.seed)  # pyright: ignore[reportArgumentType]
-        return (lambda: case.step(*case.args)), case.processed
-    step = loaded(request.size, device)
-    if not callable(step):
-        raise TargetFailed(
-            f"{request.target['text']} returned {type(step).__name__}, which cannot be called",
-            mend="return a function that does one step",
-        )
-    return step, None
+def _build(loaded: Any, request: Request, device: str) -> Built:
+    return build(
+        loaded, request.size, text=request.target["text"], device=device, mode=request.mode, variant=request.variant,
+        seed=request.seed,
+    )  # fmt: skip
 
 
 def _guard_host() -> int | None:

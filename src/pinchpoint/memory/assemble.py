@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-import os
 from dataclasses import replace
 from typing import Any
 
 from pinchpoint.core.events import Observation
 from pinchpoint.core.records import Forecast
 from pinchpoint.memory import replay as replaying
+from pinchpoint.memory import settings
 from pinchpoint.memory.cards import Card, cards
 
 MARGIN = 0.04  # of the total: what fits must fit with this much to spare
@@ -23,7 +23,7 @@ def margin_bytes(total_bytes: int) -> int:
 def of_observation(seen: Observation, *, card: Card, expandable: bool | None = None, **told: Any) -> Forecast:
     """told: the Forecast's own fields that no replay can know (target, mode, size, variant, ...)."""
     if expandable is None:
-        expandable = "expandable_segments:True" in os.environ.get("PYTORCH_CUDA_ALLOC_CONF", "")
+        expandable = settings.expandable_segments()
     found = replaying.replay(seen, expandable=expandable)
     parts = replaying.breakdown(seen, found)
     low = high = None
@@ -45,7 +45,7 @@ def of_observation(seen: Observation, *, card: Card, expandable: bool | None = N
         margin_bytes=margin_bytes(found.peak_reserved_bytes + card.context_bytes),
         card=card.name,
         steps=seen.steps,
-        notes=tuple(seen.notes),
+        notes=(*seen.notes, *settings.notes()),
         low_bytes=low,
         high_bytes=high,
         needs_bytes=0,
@@ -64,7 +64,7 @@ def _interval(seen: Observation, usual: int, expandable: bool) -> tuple[int, int
     return min(low, usual) - int(_BLUR * usual), max(high, usual) + int(_BLUR * usual)
 
 
-def with_scatter(forecast: Forecast, count: int, site: str) -> Forecast:
+def with_scatter(forecast: Forecast, count: int, site: str, card: Card) -> Forecast:
     """Counts were exact for the data at hand; other data of the same kind scatters by three standard deviations.
 
     What does not follow the counts (weights, their gradients and states, workspaces) stays as it is.
@@ -72,11 +72,16 @@ def with_scatter(forecast: Forecast, count: int, site: str) -> Forecast:
     fixed = sum(forecast.breakdown[part] for part in ("weights", "gradients", "optimizer", "inputs", "workspace"))
     reach = int(min(1.0, 3 / math.sqrt(count)) * (forecast.peak_allocated_bytes - fixed))
     note = f"counts at {site} depend on the data: worked out from the data at hand, with three standard deviations to either side"
+    needs = (forecast.needs_bytes or 0) + reach
+    known = {**cards(), card.name: card}
     return replace(
         forecast,
+        fits={
+            name: fits and needs <= known[name].memory_bytes - known[name].context_bytes for name, fits in forecast.fits.items()
+        },
         low_bytes=(forecast.low_bytes or forecast.peak_allocated_bytes) - reach,
         high_bytes=(forecast.high_bytes or forecast.peak_allocated_bytes) + reach,
-        needs_bytes=(forecast.needs_bytes or 0) + reach,
+        needs_bytes=needs,
         notes=(*forecast.notes, note),
     )
 
@@ -89,7 +94,8 @@ def _fits(seen: Observation, forecast: Forecast, card: Card, expandable: bool) -
     spare = (forecast.high_bytes or forecast.peak_allocated_bytes) - forecast.peak_allocated_bytes
     for other in {**cards(), card.name: card}.values():
         # Two cuBLAS handles, forward and backward, whose workspace differs by generation.
-        other_reserved = reserved + spare - 2 * (card.cublas_workspace_bytes - other.cublas_workspace_bytes)
+        mine, theirs = (settings.cublas_workspace_bytes(c.cublas_workspace_bytes) for c in (card, other))
+        other_reserved = reserved + spare - 2 * (mine - theirs)
         limit = other.memory_bytes - other.context_bytes
         room = int(limit / (1 + MARGIN))
         answers[other.name] = other_reserved <= room or (

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 from typing import TYPE_CHECKING, Any
 
 from pinchpoint.core.discover import failed
 from pinchpoint.core.errors import BadInput, Missing, PinchpointError
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.workload import Workload
+from pinchpoint.core.workload import Built, Workload, build
 from pinchpoint.memory.assemble import margin_bytes
 from pinchpoint.memory.cards import cards
 
 if TYPE_CHECKING:
     from pinchpoint.memory.runs import Prepared
+
+_SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
 
 def predict(prepared: Prepared, request: dict[str, Any]) -> Forecast:
@@ -30,7 +34,7 @@ def predict(prepared: Prepared, request: dict[str, Any]) -> Forecast:
         )
     # JAX takes most of the card at start whatever it needs; reserved bytes are no property of the step.
     total = found.peak_bytes + prepared.card.context_bytes
-    margin = margin_bytes(total)
+    margin, share = margin_bytes(total), _share()
     highest = (found.high_bytes or found.peak_bytes) + margin
     return Forecast(
         target=prepared.target.text,
@@ -49,7 +53,7 @@ def predict(prepared: Prepared, request: dict[str, Any]) -> Forecast:
         modules=(),
         timeline=found.timeline,
         fits={
-            card.name: highest + card.context_bytes <= card.memory_bytes
+            card.name: highest <= min(card.memory_bytes - card.context_bytes, int(share * card.memory_bytes))
             for card in {**cards(), prepared.card.name: prepared.card}.values()
         },
         margin_bytes=margin,
@@ -58,8 +62,16 @@ def predict(prepared: Prepared, request: dict[str, Any]) -> Forecast:
         processed=processed,
         low_bytes=found.peak_bytes if found.high_bytes else None,
         high_bytes=found.high_bytes,
-        notes=found.notes,
+        notes=(*found.notes, f"fits is judged against the {share:.0%} of a card that JAX takes; more with {_SHARES[0]}=0.95"),
     )
+
+
+def _share() -> float:
+    """Of a card's memory: what JAX's allocator takes."""
+    for name in _SHARES:
+        with contextlib.suppress(ValueError):
+            return min(float(os.environ.get(name, "")), 1.0)
+    return 0.75
 
 
 def load_observer() -> Any:
@@ -73,19 +85,8 @@ def load_observer() -> Any:
     return observe_made
 
 
-def _make(prepared: Prepared, request: dict[str, Any]) -> Any:
-    """The workload's case, or what the factory returns: a step, or (jitted function, arguments)."""
-    thing, size = prepared.thing, request["size"]
-    if isinstance(thing, Workload):
-        return thing.case(
-            size, device="cuda", mode=request.get("mode") or thing.modes[0], variant=request.get("variant"),
-            seed=request.get("seed", 0), chunk=request.get("chunk"),
-        )  # fmt: skip
-    made = thing(size, "cuda")
-    step = made[0] if isinstance(made, tuple) and len(made) == 2 else made
-    if not callable(step):
-        text = prepared.target.text
-        raise BadInput(
-            f"{text} returned {type(step).__name__}, not a step", mend="return a step, or (jitted function, arguments)"
-        )
-    return made
+def _make(prepared: Prepared, request: dict[str, Any]) -> Built:
+    return build(
+        prepared.thing, request["size"], text=prepared.target.text, device="cuda", mode=request.get("mode"),
+        variant=request.get("variant"), seed=request.get("seed", 0), chunk=request.get("chunk"),
+    )  # fmt: skip

@@ -13,7 +13,7 @@ from pinchpoint.core import discover, errors
 from pinchpoint.core.discover import Target
 from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed, TimedOut
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.workload import Workload
+from pinchpoint.core.workload import build
 
 
 def measure(target: Target, forecast: Forecast, *, chunk: int | None, steps: int, seed: int, timeout_s: float) -> dict[str, int]:
@@ -48,16 +48,12 @@ def _measure(request: dict[str, Any]) -> dict[str, int | None]:
     thing = discover.load(Target(**request["target"]))
     used.seed(request["seed"])
     used.reset_peak(device)
-    if isinstance(thing, Workload):
-        case = thing.case(
-            request["size"], device=device, mode=request["mode"], variant=request["variant"], seed=request["seed"],
-            chunk=request["chunk"],
-        )  # fmt: skip
-        run = lambda: case.step(*case.args)  # noqa: E731
-    else:
-        run = thing(request["size"], device)
+    built = build(
+        thing, request["size"], text=request["target"]["text"], device=device, mode=request["mode"],
+        variant=request["variant"], seed=request["seed"], chunk=request["chunk"],
+    )  # fmt: skip
     for _ in range(request["steps"]):
-        used.wait(device, run())
+        used.wait(device, built.run())
     peaks = used.peaks(device)
     return {"allocated_bytes": peaks.allocated_bytes, "reserved_bytes": peaks.reserved_bytes, "total_bytes": peaks.total_bytes}
 

@@ -7,20 +7,18 @@ real, then the asked size with the law's middle, low and high.
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from pinchpoint.core import discover
 from pinchpoint.core.discover import Target
-from pinchpoint.core.errors import Missing
+from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.workload import Workload
-from pinchpoint.memory import assemble, jax_runs
+from pinchpoint.memory import assemble, calibrate, jax_runs, settings
 from pinchpoint.memory.cards import Card, card
 
 _CALIBRATE_AT = (2048, 16384)  # points: small enough to run for real in a moment
@@ -42,14 +40,16 @@ def prepare(hello: dict[str, Any], stack: contextlib.ExitStack) -> Prepared:
     """Import the target. For torch the device is pretended from before the first import on."""
     target = Target(**hello["target"])
     asked = card(hello["card"])
-    framework = framework_of(target)
-    if framework == "jax":
-        jax_runs.load_observer()  # before any fork, so that every request finds it imported
-        return Prepared(target, discover.load(target), "jax", asked)
-    observer = _pretend(asked, stack)
-    if target.kind == "script":
-        return Prepared(target, None, "torch", asked, observer)
-    return Prepared(target, discover.load(target), "torch", asked, observer)
+    if discover.likely_framework(target) == "torch":
+        observer = _pretend(asked, stack)
+        if target.kind == "script":
+            return Prepared(target, None, "torch", asked, observer)
+        thing = discover.load(target)
+        if discover.framework_of(thing) == "torch":
+            return Prepared(target, thing, "torch", asked, observer)
+        stack.close()  # a JAX target whose file did not show it: no torch is pretended around it
+    jax_runs.load_observer()  # before any fork, so that every request finds it imported
+    return Prepared(target, discover.load(target), "jax", asked)
 
 
 def _pretend(asked: Card, stack: contextlib.ExitStack) -> Any:
@@ -61,21 +61,10 @@ def _pretend(asked: Card, stack: contextlib.ExitStack) -> Any:
         raise Missing("torch is not installed", mend="pip install 'pinchpoint[torch]' (the CPU build is enough)") from error
     device = runner.Device(
         title=asked.title, memory_bytes=asked.memory_bytes, capability=asked.capability,
-        cublas_workspace_bytes=asked.cublas_workspace_bytes,
+        cublas_workspace_bytes=settings.cublas_workspace_bytes(asked.cublas_workspace_bytes),
         cublaslt_workspace_bytes=asked.cublaslt_workspace_bytes, processors=asked.processors,
     )  # fmt: skip
     return stack.enter_context(runner.pretending(device, dynamic=runner.Dynamic(), progress=runner.Progress()))
-
-
-def framework_of(target: Target) -> str:
-    """The workload's own word, else what the target's file imports; torch when both or neither."""
-    if target.kind == "workload":
-        return discover.shipped()[target.where].framework
-    path = Path(target.where)
-    if not target.where.endswith(".py"):
-        return "torch"
-    named = set(re.findall(r"^\s*(?:import|from)\s+(\w+)", path.read_text(encoding="utf-8", errors="replace"), re.MULTILINE))
-    return "jax" if "jax" in named and "torch" not in named else "torch"
 
 
 def serve(prepared: Prepared, request: dict[str, Any], fork: Fork) -> dict[str, Any]:
@@ -93,46 +82,25 @@ def serve(prepared: Prepared, request: dict[str, Any], fork: Fork) -> dict[str, 
 
 
 def _torch(prepared: Prepared, request: dict[str, Any], fork: Fork) -> Forecast:
-    from pinchpoint.backends.torch.laws import fit
+    from pinchpoint.backends.torch import laws
 
-    answer = fork(lambda: _one_torch_run(prepared, request))
+    def run(known: dict[str, Any]) -> dict[str, Any]:
+        return fork(lambda: _one_torch_run(prepared, request, **known))
+
+    answer = run({})
     if "needs" not in answer:
-        return read(answer)
+        return calibrate.read(answer)
+    found = calibrate.matters(answer["needs"], run)
+    if isinstance(found, Forecast):
+        return found
     sizes = sorted({min(request["size"], size) for size in _CALIBRATE_AT})
     runs = [fork(lambda size=size: _calibrate(prepared, {**request, "size": size})) for size in sizes]
-    for run in runs:
-        if "error" in run:
-            read(run)
-    laws = fit([{site: [tuple(pair) for pair in pairs] for site, pairs in run["seen"].items()} for run in runs])  # type: ignore[misc]
-    values = {site: found[-1] for run in runs for site, found in run["values"].items()}
+    for counted in runs:
+        if "error" in counted:
+            calibrate.read(counted)
     small = " and ".join(f"{size:,}" for size in sizes)
-    note = f"counts at {shown_path(answer['needs'])} depend on the data: fitted from real runs of {small} points"
-    middle, low, high = (
-        read(fork(lambda bound=bound: _one_torch_run(prepared, request, laws=laws, values=values, bound=bound)))
-        for bound in ("mid", "low", "high")
-    )
-    return with_interval(middle, low, high, note)
-
-
-def with_interval(middle: Forecast, low: Forecast, high: Forecast, note: str) -> Forecast:
-    """One Forecast of three runs: fits only what the high one fits."""
-    return replace(
-        middle,
-        low_bytes=min(low.low_bytes or low.peak_allocated_bytes, middle.peak_allocated_bytes),
-        high_bytes=max(high.high_bytes or high.peak_allocated_bytes, middle.peak_allocated_bytes),
-        fits=high.fits,
-        needs_bytes=high.needs_bytes,
-        notes=(*middle.notes, note),
-    )
-
-
-def read(answer: dict[str, Any]) -> Forecast:
-    """A child's answer: its Forecast, or its error raised again."""
-    from pinchpoint.core import errors
-
-    if "error" in answer:
-        raise errors.from_dict(answer)
-    return Forecast.from_dict(answer)
+    note = f"counts at {shown_path(found)} depend on the data: fitted from real runs of {small} points"
+    return calibrate.in_range(run, laws.known(runs), note)
 
 
 def _one_torch_run(prepared: Prepared, request: dict[str, Any], **known: Any) -> dict[str, Any]:
@@ -145,27 +113,31 @@ def _one_torch_run(prepared: Prepared, request: dict[str, Any], **known: Any) ->
         ran = _run(prepared, request)
     except runner.NeedsCalibration as needs:
         return {"needs": needs.site}
+    if not ran.seen.blocks:
+        raise BadInput(
+            f"a step of {prepared.target.text} put nothing on the device", mend="send model and data to the device that is given"
+        )
     thing = prepared.thing
     variant = thing.variant(request.get("variant")).name if isinstance(thing, Workload) else None
     forecast = assemble.of_observation(
         ran.seen, card=prepared.card, target=prepared.target.text, mode=ran.mode, size=request["size"], variant=variant,
         processed=ran.processed,
     )  # fmt: skip
-    if known:
-        return forecast.to_dict()  # the law's own range says how far counts may go
-    return scattered(forecast, observer.dynamic).to_dict()
+    if "bound" not in known:  # the law's own range says how far counts may go
+        forecast = scattered(forecast, observer.dynamic, prepared.card)
+    return calibrate.with_blocks(forecast.to_dict(), ran.seen)
 
 
-def scattered(forecast: Forecast, dynamic: Any) -> Forecast:
+def scattered(forecast: Forecast, dynamic: Any, card: Card) -> Forecast:
     """With an interval, if counts were worked out from the data at hand."""
     count, site = dynamic.largest
-    return assemble.with_scatter(forecast, count, shown_path(site)) if count else forecast
+    return assemble.with_scatter(forecast, count, shown_path(site), card) if count else forecast
 
 
 def _calibrate(prepared: Prepared, request: dict[str, Any]) -> dict[str, Any]:
     prepared.observer.dynamic.calibrating = True
     _run(prepared, request)
-    return {"seen": prepared.observer.dynamic.seen, "values": prepared.observer.dynamic.seen_values}
+    return prepared.observer.dynamic.learned()
 
 
 def _run(prepared: Prepared, request: dict[str, Any]) -> Any:

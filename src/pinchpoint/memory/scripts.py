@@ -14,32 +14,35 @@ from pinchpoint.backends.sandbox.script import Stopper, run_script
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
-from pinchpoint.memory import assemble
-from pinchpoint.memory.runs import Fork, Prepared, read, scattered, with_interval
+from pinchpoint.memory import assemble, calibrate
+from pinchpoint.memory.runs import Fork, Prepared, scattered
 
 _REAL_RUN_S = 60.0  # how long a script may run for real to count what depends on its data
 
 
 def predict(prepared: Prepared, request: dict[str, Any], fork: Fork) -> Forecast:
     """Fake the script; where counts depend on its data, run it once with real values first."""
-    answer = _in_scratch(prepared, request, fork, {})
+
+    def run(known: dict[str, Any]) -> dict[str, Any]:
+        return _in_scratch(prepared, request, fork, known)
+
+    answer = run({})
     if "needs" not in answer:
-        return read(answer)
-    where = shown_path(answer["needs"])
-    counted = _in_scratch(prepared, request, fork, {"calibrating": True})
+        return calibrate.read(answer)
+    found = calibrate.matters(answer["needs"], run)
+    if isinstance(found, Forecast):
+        return found
+    where = shown_path(found)
+    counted = run({"calibrating": True})
     if "error" in counted:
         note = f"counts at {where} depend on data that could not be made here: anything from none to all is assumed"
         known: dict[str, Any] = {"assume": True}
     else:
         from pinchpoint.backends.torch import laws
 
-        pairs = {site: [tuple(pair) for pair in found] for site, found in counted["seen"].items()}
-        known = {"laws": laws.fit([pairs]), "values": {site: found[-1] for site, found in counted["values"].items()}}  # type: ignore[list-item]
+        known = laws.known([counted])
         note = f"counts at {where} depend on the data: taken from the script's own first steps, run for real on the CPU"
-    middle, low, high = (
-        read(_in_scratch(prepared, request, fork, {**known, "bound": bound})) for bound in ("mid", "low", "high")
-    )
-    return with_interval(middle, low, high, note)
+    return calibrate.in_range(run, known, note)
 
 
 def _in_scratch(prepared: Prepared, request: dict[str, Any], fork: Fork, known: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +87,7 @@ def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict
         if error is not None:
             raise error
     if known.get("calibrating"):
-        return {"seen": observer.dynamic.seen, "values": observer.dynamic.seen_values}
+        return observer.dynamic.learned()
     seen = observer.ledger.seen
     seen.steps = max(progress.steps.values(), default=progress.calls)
     mode = "train" if seen.trained else "infer"
@@ -95,7 +98,9 @@ def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict
     if seen.steps < request["steps"]:
         seen.notes.append(f"the script ended after {seen.steps} of {request['steps']} steps")
     forecast = assemble.of_observation(seen, card=prepared.card, target=prepared.target.text, mode=mode, size=None, variant=None)
-    return (forecast if known else scattered(forecast, observer.dynamic)).to_dict()
+    if "bound" not in known:
+        forecast = scattered(forecast, observer.dynamic, prepared.card)
+    return calibrate.with_blocks(forecast.to_dict(), seen)
 
 
 def _limit_cpu(seconds: float) -> None:

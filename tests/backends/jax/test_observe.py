@@ -15,10 +15,10 @@ from pinchpoint.backends.jax import compat
 from pinchpoint.backends.jax.observe import LIVENESS, XLA, observe, observe_made
 from pinchpoint.backends.jax.pretend import pretend_cuda
 from pinchpoint.backends.jax.roles import role_of
-from pinchpoint.backends.jax.trace import trace, unpack
+from pinchpoint.backends.jax.trace import trace
 from pinchpoint.core.errors import BadInput, CannotFake
 from pinchpoint.core.records import BREAKDOWN
-from pinchpoint.core.workload import Case
+from pinchpoint.core.workload import Built, Case, unpack
 
 
 @dataclass(frozen=True)
@@ -234,9 +234,8 @@ def test_a_factory_may_return_a_step_or_a_jitted_function_with_its_arguments():
     def step():
         return None
 
-    assert unpack(step) == (step, ())
-    assert unpack((train, (1, 2))) == (train, (1, 2))
-    assert unpack((train, [1, 2])) == (train, (1, 2))
+    assert unpack(step) == Built(step)
+    assert unpack((train, (1, 2))) == unpack((train, [1, 2])) == Built(train, (1, 2))
 
 
 @pytest.mark.parametrize("made", [None, 3, (train,), (1, 2), (train, 5), (train, (1,), 2)])

@@ -20,10 +20,10 @@ from pinchpoint.backends.jax.pretend import pretend_cuda
 from pinchpoint.backends.jax.program import Program, read, settle
 from pinchpoint.backends.jax.roles import Role, roles, trains
 from pinchpoint.backends.jax.targets import matmul_workspace
-from pinchpoint.backends.jax.trace import Traced, trace, trace_made, unpack
+from pinchpoint.backends.jax.trace import Traced, trace, trace_made
 from pinchpoint.core.records import BREAKDOWN, Line
 from pinchpoint.core.units import show_bytes
-from pinchpoint.core.workload import Case
+from pinchpoint.core.workload import unpack
 
 XLA = "xla memory analysis"
 LIVENESS = "jaxpr liveness"
@@ -73,14 +73,14 @@ def observe_made(make: Callable[[], Any], *, card: CardLike) -> tuple[Observatio
     note: tuple[str, ...] = ()
     with pretend_cuda():
         try:
-            traced, made = trace_made(make)
+            traced, processed = trace_made(make)
         except Exception as error:
             # Whatever it was, the real thing decides: a fault of the target's own comes up again here.
-            made = make()
-            traced = trace(*unpack(made))
+            built = unpack(make())
+            traced, processed = trace(built.step, built.args), built.processed
             note = (f"the target was built with real arrays on the CPU: building it from shapes raised {type(error).__name__}",)
         found = _observe(traced, card)
-    return replace(found, notes=found.notes + note), made.processed if isinstance(made, Case) else None
+    return replace(found, notes=found.notes + note), processed
 
 
 def _observe(traced: Traced, card: CardLike) -> Observation:

@@ -14,8 +14,8 @@ import jax
 
 from pinchpoint.backends.jax import compat
 from pinchpoint.core.discover import user_line
-from pinchpoint.core.errors import BadInput, CannotFake
-from pinchpoint.core.workload import Case
+from pinchpoint.core.errors import CannotFake
+from pinchpoint.core.workload import unpack
 
 JITS = ("jit", "pjit")
 
@@ -28,20 +28,6 @@ class Traced:
     captured: tuple[Any, ...]
     names: tuple[str, ...]  # of the arguments, such as "params['w']"; "" where JAX gives none
     donated: tuple[int, ...]  # positions among the inputs
-
-
-def unpack(made: Any) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What a factory returned, as a step and its arguments: a `Case`, `step` or `(step, args)`."""
-    if isinstance(made, Case):
-        return made.step, made.args
-    if callable(made):
-        return made, ()
-    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]) and isinstance(made[1], tuple | list):
-        return made[0], tuple(made[1])
-    raise BadInput(
-        f"the factory returned a {type(made).__name__}",
-        mend="return a step, or (jitted, args) with args a tuple of arrays or jax.ShapeDtypeStructs",
-    )
 
 
 def trace(step: Callable[..., Any], args: Sequence[Any] = ()) -> Traced:
@@ -64,14 +50,13 @@ def trace(step: Callable[..., Any], args: Sequence[Any] = ()) -> Traced:
     return Traced(closed, captured, compat.argument_names(closed.jaxpr), tuple(sorted(donated)))
 
 
-def trace_made(make: Callable[[], Any]) -> tuple[Traced, Any]:
-    """Build and trace at once, inside a trace: arrays the factory makes are shapes too. Also gives what it returned."""
-    found: list[tuple[Traced, Any]] = []
+def trace_made(make: Callable[[], Any]) -> tuple[Traced, int | None]:
+    """Build and trace at once, inside a trace: arrays the factory makes are shapes too. Also the points it counts."""
+    found: list[tuple[Traced, int | None]] = []
 
     def whole() -> None:
-        made = make()
-        step, args = unpack(made)
-        found.append((trace(step, jax.tree_util.tree_map(_shape, args)), made))
+        built = unpack(make())
+        found.append((trace(built.step, jax.tree_util.tree_map(_shape, built.args)), built.processed))
 
     jax.eval_shape(whole)
     return found[0]

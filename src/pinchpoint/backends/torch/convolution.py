@@ -2,7 +2,7 @@
 
 Its kernels want channels last; tensors that lie otherwise are copied in and out of a workspace.
 Which kernel runs is cuDNN's guess of the fastest. The usual sizes and the spans are those of
-benchmarks/results/conv_probe_h200.json, 3,000 convolutions of every kind on an H200.
+benchmarks/results/conv_probe_h200.json, 1,000 convolutions of every kind on an H200.
 """
 
 from __future__ import annotations

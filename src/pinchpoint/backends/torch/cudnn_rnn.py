@@ -2,7 +2,7 @@
 
 The library says neither in its documentation. A workspace is the largest of the plans of its passes,
 each linear in steps, input width and hidden width. The figures below are those of an H200 with
-cuDNN 9.19, over 900 calls of every kind: benchmarks/results/rnn_probe_h200.json and the test on it.
+cuDNN 9.19, over 851 calls of every kind: benchmarks/results/rnn_probe_h200.json and the test on it.
 """
 
 from __future__ import annotations
@@ -10,11 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from pinchpoint.core.events import Span
 from pinchpoint.core.units import MIB
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 # Values kept for backward per layer and step, in units of the hidden width.
 _KEPT = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
+_SPREAD = 10  # per cent by which another version of the library, or another card, may take more or less
 _STREAM_BYTES = 8 * MIB  # of each layer and direction
 _LONG = 256  # steps after which the gates of a call are no longer all held
 _NARROW_FORWARD, _NARROW_BACKWARD = 192, 128  # hidden widths up to which each pass has kernels of its own
@@ -22,7 +24,10 @@ _NARROW_FORWARD, _NARROW_BACKWARD = 192, 128  # hidden widths up to which each p
 
 @dataclass(frozen=True)
 class Call:
-    """One call's shapes. item_bytes: of an element; bfloat16 has no kernels of its own for narrow layers."""
+    """One call's shapes. item_bytes: of an element; bfloat16 has no kernels of its own for narrow layers.
+
+    total: rows of a packed call, whose sequences end early. projection: the width outputs are brought to, or 0.
+    """
 
     kind: str
     batch: int
@@ -35,6 +40,23 @@ class Call:
     item_bytes: int
     bfloat16: bool = False
     training: bool = True
+    total: int | None = None
+    projection: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Of all steps together."""
+        return self.steps * self.batch if self.total is None else self.total
+
+    @property
+    def measured(self) -> bool:
+        """Were calls of this kind measured? Of a packed call only the reserve was, of projections nothing."""
+        return self.total is None and not self.projection
+
+    @property
+    def projected_bytes(self) -> int:
+        """Outputs of every layer at the projected width."""
+        return self.rows * self.projection * self.directions * self.layers * self.item_bytes
 
     def narrow(self, limit: int) -> bool:
         """Are the recurrent weights small enough for the kernels that keep them on the chip? Twice the limit for one gate."""
@@ -44,28 +66,44 @@ class Call:
     def weights(self) -> int:
         """Elements of all weight matrices, biases left out."""
         inputs = self.width + (self.layers - 1) * self.hidden * self.directions
-        return self.directions * GATES[self.kind] * self.hidden * (inputs + self.layers * self.hidden)
+        recurrent = GATES[self.kind] * (inputs + self.layers * self.hidden)
+        return self.directions * self.hidden * (recurrent + self.layers * self.projection)
 
 
 def reserve_bytes(call: Call) -> int:
     """What forward leaves for backward."""
     if not call.training:
         return 0
-    unit = call.steps * call.batch * call.hidden * call.item_bytes * call.directions
+    unit = call.rows * call.hidden * call.item_bytes * call.directions
     kept = _KEPT[call.kind] * call.layers + (call.layers - 1)
     # A bit for every value dropped between layers, in both halves of a two-way layer's doubled width.
-    dropped = (call.layers - 1) * call.directions**2 * call.steps * call.batch * call.hidden
+    dropped = (call.layers - 1) * call.directions**2 * call.rows * call.hidden
     mask = dropped // 8 if call.dropout else 0
-    return unit * kept + mask + 256
+    return unit * kept + mask + 256 + call.projected_bytes
+
+
+def workspace(call: Call, *, backward: bool = False) -> Span:
+    """What may be taken while a pass runs: wide where no such call was measured.
+
+    A packed call is given its share of the padded one's.
+    """
+    padded = workspace_bytes(call, backward=backward)
+    if call.measured:
+        return Span(padded, least=padded * (100 - _SPREAD) // 100, most=padded * (100 + _SPREAD) // 100)
+    return Span(padded * call.rows // (call.steps * call.batch), least=0, most=2 * padded)
 
 
 def workspace_bytes(call: Call, *, backward: bool = False) -> int:
-    """While forward, or either half of backward, runs. Forward in training already asks for what backward will."""
+    """While forward, or either half of backward, runs, with every sequence padded to the longest.
+
+    Forward in training already asks for what backward will.
+    """
     narrow = call.narrow(_NARROW_BACKWARD if backward else _NARROW_FORWARD)
     plans = [_forward(call, narrow), *(_backward(call, narrow) if call.training else ())]
     moving = call.batch * call.item_bytes * max(plan.values(call) for plan in plans)
     fixed = call.layers * call.directions * _STREAM_BYTES
-    return moving + fixed + call.weights * call.item_bytes + 8 * call.batch + 256
+    projected = call.steps * call.batch * call.projection * call.directions * call.layers * call.item_bytes
+    return moving + fixed + call.weights * call.item_bytes + 8 * call.batch + 256 + projected
 
 
 class _Plan(NamedTuple):

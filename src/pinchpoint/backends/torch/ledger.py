@@ -65,7 +65,8 @@ class Ledger:
         size = storage.nbytes() if size_bytes is None else size_bytes
         self._block_of[key] = self._append(BlockInfo(size, phase, site.file, site.line, site.module, op))
         weakref.finalize(storage, self._freed, key)
-        self.seen.counts.update(tensor.shape)
+        if phase != "data":
+            self.seen.counts.update(tensor.shape)
 
     def add_lasting(self, size_bytes: int, *, phase: Phase, site: Site, op: str, role: str) -> None:
         """Enter bytes that no tensor holds and nothing frees: a library's workspace."""

@@ -17,7 +17,7 @@ from pinchpoint.backends.torch.unknown import NeedsCalibration, calibration_want
 from pinchpoint.core.discover import failed
 from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.events import Observation
-from pinchpoint.core.workload import Workload
+from pinchpoint.core.workload import Built, Workload, build
 
 __all__ = ["Device", "Dynamic", "NeedsCalibration", "Observer", "Progress", "Ran", "pretending", "run_steps"]
 
@@ -38,13 +38,13 @@ def run_steps(
     """Build the target for `size` points and take `steps` steps. half: inside bf16 autocast."""
     torch.manual_seed(seed)
     observer.dynamic.size = size
-    step, processed = _build(thing, text=text, size=size, mode=mode, variant=variant, chunk=chunk, seed=seed)
+    built = _build(thing, text=text, size=size, mode=mode, variant=variant, chunk=chunk, seed=seed)
     seen = observer.ledger.seen
     observer.ledger.begun = True
     try:
         with _half() if half else contextlib.nullcontext():
             for _ in range(steps):
-                step()
+                built.run()
                 seen.steps += 1
     except (PinchpointError, NeedsCalibration, ModuleNotFoundError):
         raise
@@ -53,32 +53,24 @@ def run_steps(
         if site is not None:
             raise NeedsCalibration(site) from error
         raise failed(text, error, "a step of") from error
+    if isinstance(thing, Workload):
+        # What a workload calls inference may differentiate too: forces are gradients.
+        return Ran(seen, mode or thing.modes[0], built.processed)
     done = "train" if seen.trained else "infer"
-    if not isinstance(thing, Workload):
-        processed = size if size in seen.counts else None
-        if mode is not None and mode != done:
-            what = "runs a backward pass" if seen.trained else "runs no backward pass"
-            raise BadInput(f"the step of {text} {what}: its mode is {done}", mend=f"leave --mode out, or ask for --mode {done}")
+    if mode is not None and mode != done:
+        what = "runs a backward pass" if seen.trained else "runs no backward pass"
+        raise BadInput(f"the step of {text} {what}: its mode is {done}", mend=f"leave --mode out, or ask for --mode {done}")
+    processed = built.processed if built.processed is not None else (size if size in seen.counts else None)
     return Ran(seen, done, processed)
 
 
-def _build(
-    thing: Any, *, text: str, size: int, mode: str | None, variant: str | None, chunk: int | None, seed: int
-) -> tuple[Callable[[], Any], int | None]:
+def _build(thing: Any, *, text: str, size: int, **how: Any) -> Built:
     try:
-        if isinstance(thing, Workload):
-            case = thing.case(size, device="cuda", mode=mode or thing.modes[0], variant=variant, seed=seed, chunk=chunk)  # type: ignore[arg-type]
-            return (lambda: case.step(*case.args)), case.processed
-        step = thing(size, "cuda")
+        return build(thing, size, text=text, device="cuda", **how)
     except (PinchpointError, NeedsCalibration, ModuleNotFoundError):
         raise
     except Exception as error:
         raise failed(text, error, f"building {size:,} points of") from error
-    if not callable(step):
-        raise BadInput(
-            f"{text} returned {type(step).__name__}, not a step", mend="return a function that does one step when called"
-        )
-    return step, None
 
 
 @contextlib.contextmanager
