@@ -21,7 +21,7 @@ OWNERS: list[Any] = [
     torch, torch.cuda, torch.Tensor, F, nn.Module, nn.RNNBase, nn.parallel, torch.autograd, torch.optim.Optimizer, torch._C._nn,
     torch.utils.data.DataLoader, compat.FakeTensor, compat.LoaderIterator, torch.distributed, torch.distributed.fsdp,
     torch.amp.autocast_mode.autocast, torch.cuda.amp.autocast, torch.backends.cudnn, torch.accelerator, torch.cuda.nvtx,
-    nn.modules.rnn,
+    nn.modules.rnn, nn.utils.rnn,
 ]  # fmt: skip
 
 

@@ -23,7 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 __all__ = [
     "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach", "apply_to_module",
     "attention_owner", "autograd_node", "default_device", "fake_mode", "next_sequence", "node_name", "node_sequence", "op_device",
-    "storage_key", "tree_leaves", "tree_map_only", "variable_functions", "without_autocast", "without_modes",
+    "set_variable_functions", "storage_key", "tree_leaves", "tree_map_only", "variable_functions", "without_autocast", "without_modes",
 ]  # fmt: skip
 
 op_device = torch.ops.prim.device.default
@@ -77,6 +77,11 @@ def variable_functions() -> dict[str, Any]:
     """Every function of torch's C namespace, which the recurrent modules call their kernels from."""
     namespace = torch._C._VariableFunctions  # pyright: ignore[reportAttributeAccessIssue]
     return {name: getattr(namespace, name) for name in dir(namespace) if not name.startswith("__")}
+
+
+def set_variable_functions(patch: Callable[[Any, str, Any], Any], module: Any, functions: Any) -> None:
+    """Give a module of torch's other kernels to call, through `patch(owner, name, value)`."""
+    patch(module, "_VF", functions)
 
 
 @contextmanager

@@ -17,15 +17,12 @@ import torch.nn.modules.rnn as rnn_module
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat, cudnn_rnn
 from pinchpoint.backends.torch.observer import Observer
-from pinchpoint.core.events import Span
-
-_SPREAD = 10  # per cent by which another version of the library, or another card, may take more or less
 
 
 def install(patches: Patches, observer: Observer) -> None:
     functions = compat.variable_functions()
     replaced = {kind: _wrap(kind, functions[kind], observer) for kind in cudnn_rnn.GATES}
-    patches.set(rnn_module, "_VF", types.SimpleNamespace(**{**functions, **replaced}))
+    compat.set_variable_functions(patches.set, rnn_module, types.SimpleNamespace(**{**functions, **replaced}))
     # On the device the weights of a module share one buffer: the same bytes, so nothing to pretend.
     patches.set(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
 
@@ -33,13 +30,15 @@ def install(patches: Patches, observer: Observer) -> None:
 def _wrap(kind: str, original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
     def run(*args: Any) -> Any:
         source = args[0]
-        packed = isinstance(args[1], torch.Tensor) and args[1].dim() == 1
-        if not observer.on_device(source) or packed or observer.dynamic.calibrating:
+        if not observer.on_device(source) or observer.dynamic.calibrating:
             return original(*args)
-        hidden, weights, _, layers, dropout, training, bidirectional, batch_first = args[1:9]
+        packed = isinstance(args[1], torch.Tensor) and args[1].dim() == 1
+        steps = args[1].shape[0] if packed else None
+        hidden, weights, _, layers, dropout, training, bidirectional, *rest = args[1 + packed :]
         state = list(hidden) if isinstance(hidden, (tuple, list)) else [hidden]
         job = _Job(
-            kind, layers, 2 if bidirectional else 1, batch_first, bool(dropout) and training, training, len(state), observer
+            kind, layers, 2 if bidirectional else 1, bool(rest and rest[0]), bool(dropout) and training, training, len(state),
+            steps, observer,
         )  # fmt: skip
         out = _Fused.apply(job, source, *state, *weights)
         return out[0], *out[1:]
@@ -49,7 +48,7 @@ def _wrap(kind: str, original: Callable[..., Any], observer: Observer) -> Callab
 
 @dataclass(frozen=True)
 class _Job:
-    """What the fused call needs to know beside its tensors."""
+    """What the fused call needs to know beside its tensors. packed_steps: of the longest sequence of a packed call."""
 
     kind: str
     layers: int
@@ -58,21 +57,36 @@ class _Job:
     dropout: bool
     training: bool
     states: int
+    packed_steps: int | None
     observer: Observer
 
-    def shapes(self, moved: torch.Tensor, hidden: int) -> cudnn_rnn.Call:
-        """moved: (steps, batch, width)."""
-        return cudnn_rnn.Call(
-            kind=self.kind, batch=moved.shape[1], steps=moved.shape[0], width=moved.shape[2], hidden=hidden, layers=self.layers,
-            directions=self.directions, dropout=self.dropout, item_bytes=moved.element_size(),
-            bfloat16=moved.dtype is torch.bfloat16, training=self.training,
+    def shapes(self, moved: torch.Tensor, state: torch.Tensor, weight: torch.Tensor) -> cudnn_rnn.Call:
+        """moved: (steps, batch, width), or (total, width) packed; state: (layers x directions, batch, width of outputs).
+
+        weight: (gates x hidden, width). The state of a layer with projections is narrower than its hidden width.
+        """
+        hidden, outputs = weight.shape[0] // cudnn_rnn.GATES[self.kind], state.shape[-1]
+        packed = self.packed_steps
+        call = cudnn_rnn.Call(
+            kind=self.kind, batch=state.shape[1], steps=moved.shape[0] if packed is None else packed, width=moved.shape[-1],
+            hidden=hidden, layers=self.layers, directions=self.directions, dropout=self.dropout, item_bytes=moved.element_size(),
+            bfloat16=moved.dtype is torch.bfloat16, training=self.training, total=None if packed is None else moved.shape[0],
+            projection=outputs if outputs != hidden else 0,
         )  # fmt: skip
+        if not call.measured:
+            what = "layers with projections" if call.projection else "calls on packed sequences"
+            self._note(f"what cuDNN takes for recurrent {what} was not measured and is estimated")
+        return call
+
+    def _note(self, text: str) -> None:
+        notes = self.observer.ledger.seen.notes
+        if text not in notes:
+            notes.append(text)
 
     @contextmanager
     def workspace(self, call: cudnn_rnn.Call, *, backward: bool = False) -> Iterator[None]:
         """Held while the library runs."""
-        usual, ledger = cudnn_rnn.workspace_bytes(call, backward=backward), self.observer.ledger
-        span = Span(usual, least=usual * (100 - _SPREAD) // 100, most=usual * (100 + _SPREAD) // 100)
+        span, ledger = cudnn_rnn.workspace(call, backward=backward), self.observer.ledger
         block = ledger.add_passing(span, phase=ledger.phase or "forward", site=ledger.site(), op=f"cudnn {self.kind}")
         yield
         ledger.end_passing(block)
@@ -85,8 +99,8 @@ class _Fused(torch.autograd.Function):
     def forward(ctx: Any, job: _Job, source: torch.Tensor, *rest: torch.Tensor) -> Any:
         states, weights = rest[: job.states], rest[job.states :]
         moved = source.transpose(0, 1).contiguous() if job.batch_first else source.contiguous()
-        call = job.shapes(moved, states[0].shape[-1])
-        out = source.new_empty(call.steps, call.batch, call.hidden * call.directions)
+        call = job.shapes(moved, states[0], weights[0])
+        out = source.new_empty(*moved.shape[:-1], states[0].shape[-1] * call.directions)
         finals = [torch.empty_like(s) for s in states]
         if source.dtype is not torch.float32:
             # Half-precision weights are compacted into a buffer of their own at every call.

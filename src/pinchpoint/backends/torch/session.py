@@ -15,6 +15,7 @@ from pinchpoint.backends.torch import (
     attention,
     autocast,
     distributed,
+    packed,
     pretend_cuda,
     pretend_library,
     pretend_tensor,
@@ -59,6 +60,7 @@ def pretending(device: Device, *, dynamic: Dynamic, progress: pretend_library.Pr
         pretend_tensor.install(patches, observer)
         attention.install(patches, observer, capability=device.capability)
         recurrent.install(patches, observer)
+        packed.install(patches, observer)
         _dropout(patches, observer)
         _fused(patches, observer)
         distributed.install(patches, ledger)
