@@ -1,4 +1,4 @@
-"""Operations whose output size or value depends on the data: masks, nonzero, unique, item().
+"""Operations whose output size or value depends on the data: masks, nonzero, unique, item(), numpy().
 
 Exact where real values are at hand (shadows). Elsewhere the count comes from a calibration: the
 same code run small with every value real, one power law per source line. Without one, asking
@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.laws import Bound, Law
 from pinchpoint.backends.torch.ledger import Site
-from pinchpoint.backends.torch.unknown import DataNumber, NeedsCalibration
+from pinchpoint.backends.torch.unknown import DataFloat, DataNumber, NeedsCalibration
 
 _aten = torch.ops.aten
 _MASKED = {
@@ -38,6 +39,10 @@ _ALIKE = {_aten.equal.default: True, _aten.allclose.default: True}
 # What a yes-no question most likely answers in a healthy run, by the operation that made it.
 _LIKELY_TRUE = ("isfinite", "all", "logical_not")
 
+_SAMPLED = 512  # values kept of an array that was read, of each of a line's first _TURNS readings
+_TURNS = 64
+_NAMED_COUNT = 100  # a smaller number read by a script is more likely a class or an index: it has no range
+
 
 @dataclass
 class Dynamic:
@@ -45,19 +50,23 @@ class Dynamic:
 
     calibrating: carry real values for everything and note what each line gives.
     assume: without a law, take half of what is possible (mid), nothing (low) or all (high).
+    guess: take every unknown number that is read to be this one, to see whether it matters.
     """
 
     laws: Mapping[str, Law] = field(default_factory=dict)
     values: Mapping[str, float] = field(default_factory=dict)
+    samples: Mapping[str, list[float]] = field(default_factory=dict)
     bound: Bound = "mid"
     calibrating: bool = False
     assume: bool = False
+    guess: int | None = None
     size: int = 0  # points of the run, which values read with item() are fitted against
+    most: Callable[[], int] = lambda: 1  # without a size: the largest dimension seen so far
     unknown: str = ""  # the line that last read a count nobody knows
     largest: tuple[int, str] = (0, "")  # the largest count worked out from the data, and its line
-    used: bool = False  # some answer was not exact
     seen: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
     seen_values: dict[str, list[float]] = field(default_factory=dict)
+    seen_samples: dict[str, list[float]] = field(default_factory=dict)
     _turns: dict[str, int] = field(default_factory=dict)
     _memo: dict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=dict)
 
@@ -87,30 +96,99 @@ class Dynamic:
         if shadow is not None:
             if self.calibrating:
                 self.seen_values.setdefault(key, []).append(float(shadow))
-                if isinstance(shadow, int) and not isinstance(shadow, bool):
-                    self.seen.setdefault(key, []).append((self.size, shadow))
+                if isinstance(shadow, int) and not isinstance(shadow, bool) and shadow >= 0:
+                    self.seen.setdefault(key, []).append((self._points(), shadow))
             return shadow
-        self.used = self.used or tensor.dtype not in (torch.float32, torch.float16, torch.bfloat16, torch.float64)
-        if self.size and key in self.laws and not tensor.dtype.is_floating_point:
-            return self.laws[key].count(self.size, self.bound)
-        if key in self.values:
-            value = self.values[key]
-            return value if tensor.dtype.is_floating_point else (bool(value) if tensor.dtype is torch.bool else int(value))
-        if tensor.dtype.is_floating_point:
-            return 1.0
-        if tensor.dtype is torch.bool:
+        if not _is_whole(tensor):
+            if key in self.values:
+                return bool(self.values[key]) if tensor.dtype is torch.bool else self.values[key]
             made_by = getattr(tensor, "_pinchpoint_op", "")
-            return any(word in made_by for word in _LIKELY_TRUE)
-        return 1  # from C++, which takes plain numbers only; Python's item() asks `unknown_number` first
+            return any(word in made_by for word in _LIKELY_TRUE) if tensor.dtype is torch.bool else 1.0
+        return self._number(key, key)
 
-    def unknown_number(self, tensor: torch.Tensor, real: torch.Tensor | None, where: str) -> DataNumber | None:
-        """What item() gives for a count that neither data nor a calibration can tell."""
-        whole = not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and tensor.dtype is not torch.bool
-        key = f"{where}:item"
-        if not whole or real is not None or key in self.laws or key in self.values:
-            return None
-        self.unknown = key
-        return DataNumber(key)
+    def _number(self, key: str, turn: str) -> int:
+        """A whole number that neither data nor arithmetic can tell: by law, as it was, guessed, or unknown."""
+        law = self.laws.get(turn) or self.laws.get(key)
+        value = self.values.get(turn, self.values.get(key))
+        if law is not None and (self.size or (self.bound != "mid" and (value or 0) >= _NAMED_COUNT)):
+            return law.count(self._points(), self.bound)
+        if value is not None:
+            return int(value)
+        if self.guess is not None:
+            return self.guess
+        if self.calibrating:
+            return 1  # of a host tensor too large to be made
+        if self.assume:
+            most = self.size or self.most()
+            return {"low": 1, "mid": -(-most // 2), "high": most}[self.bound]
+        raise NeedsCalibration(key)
+
+    def _points(self) -> int:
+        """What numbers are fitted against. A script has no size: its own run is the only one."""
+        return max(self.size, 1)
+
+    def number(self, tensor: torch.Tensor, real: torch.Tensor | None, plain: Callable[[], Any], line: Callable[[], str]) -> Any:
+        """What item() gives Python. plain: torch's own answer; line: the line that is running when it is called.
+
+        A whole number that nobody knows is one to log, not to use; a float may be logged, and counted by int().
+        """
+        known = real is not None and not self.calibrating
+        if _is_whole(tensor) and tensor.numel() == 1 and real is None and not self.calibrating:
+            key = f"{line()}:item"
+            if key not in self.laws and key not in self.values and self.guess is None and not self.assume:
+                self.unknown = key
+                return DataNumber(key)
+        value = plain()
+        return value if known or type(value) is not float else DataFloat(value, lambda count: self._whole(count, line()))
+
+    def _whole(self, count: int, where: str) -> int:
+        """A float became a count at this line, `count` if its value is right."""
+        key = f"{where}:int"
+        turn = self._turn(key)
+        if not self.calibrating:
+            return self._number(key, turn)
+        for name in (key, turn):
+            self.seen_values.setdefault(name, []).append(count)
+            if count >= 0:
+                self.seen.setdefault(name, []).append((self._points(), count))
+        return count
+
+    def array(
+        self, tensor: torch.Tensor, real: np.ndarray[Any, Any] | None, dtype: Any, where: str
+    ) -> np.ndarray[Any, Any] | None:  # fmt: skip
+        """What numpy() and tolist() give: the data, or what they were in a calibration; None for floats nobody knows."""
+        key = f"{where}:array"
+        turn = self._turn(key)
+        counted = tensor.dtype is torch.bool or _is_whole(tensor)
+        if real is not None:
+            if self.calibrating:
+                self._sample(real, counted, key, turn)
+            return real
+        shape, size = tuple(tensor.shape), tensor.numel()
+        sample = self.samples.get(turn) or self.samples.get(key)
+        if sample:
+            law = self.laws.get(turn) or self.laws.get(key)
+            return _resampled(sample, law, dtype, size, self._points(), self.bound).reshape(shape)
+        if counted and not (self.calibrating or self.assume):
+            if self.guess is None:
+                raise NeedsCalibration(key)
+            return (np.arange(size) % self.guess).astype(dtype).reshape(shape)
+        return None
+
+    def _sample(self, real: np.ndarray[Any, Any], counted: bool, key: str, turn: str) -> None:
+        if np.iscomplexobj(real):
+            return
+        flat = real.reshape(-1)
+        some = flat[:: -(-len(flat) // _SAMPLED) or 1].astype(np.float64).tolist()
+        for name in (key, turn) if self._turns[key] <= _TURNS else (key,):
+            self.seen_samples[name] = some
+            if counted:
+                total = int(np.abs(flat.astype(np.int64)).sum())
+                self.seen.setdefault(name, []).append((len(flat) if flat.dtype == np.bool_ else self._points(), total))
+
+    def learned(self) -> dict[str, Any]:
+        """What a calibration found, for `laws.known`."""
+        return {"seen": self.seen, "values": self.seen_values, "samples": self.seen_samples}
 
     # -- counts -----------------------------------------------------------------------------
 
@@ -128,7 +206,6 @@ class Dynamic:
         known = self._memo.get(memo)
         if known is not None and known[0]() is storage:
             return known[1]
-        self.used = True
         law = self.laws.get(self._turn(key)) or self.laws.get(key)
         if law is not None:
             # Never none where there may be some: an empty tensor is a case of its own for many losses.
@@ -202,6 +279,26 @@ class Dynamic:
             plain(_aten.new_empty.default, tensor, inverse if given.get("return_inverse") else [0], dtype=torch.int64),
             plain(_aten.new_empty.default, tensor, [count] if given.get("return_counts") else [0], dtype=torch.int64),
         )
+
+
+def _is_whole(tensor: torch.Tensor) -> bool:
+    return not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and tensor.dtype is not torch.bool
+
+
+def _resampled(
+    sample: list[float], law: Law | None, dtype: Any, size: int, points: int, bound: Bound
+) -> np.ndarray[Any, Any]:  # fmt: skip
+    """An array like one that was read in a calibration, with as much in it as the law says."""
+    if law is not None and np.dtype(dtype) == np.bool_:
+        share = min(law.count(size, bound), size)
+        return np.diff(np.arange(size + 1) * share // max(size, 1)).astype(dtype)
+    values, mean = np.resize(np.asarray(sample), size), np.abs(sample).mean()
+    if law is None or mean == 0:
+        return values.astype(dtype)
+    growth = law.count(points, "mid") / max(size, 1) / mean
+    if 0.9 < growth < 1.1:
+        return values.astype(dtype)  # labels and indices stay as they are, whatever the size
+    return np.round(values * (law.count(points, bound) / max(size, 1) / mean)).astype(dtype)
 
 
 def _is_fill(args: Any, kwargs: Any) -> bool:

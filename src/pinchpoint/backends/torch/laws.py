@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Bound = Literal["low", "mid", "high"]
 
@@ -28,6 +28,17 @@ class Law:
         return max(0, round(middle * factor))
 
 
+def known(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """What small real runs, as they answered, tell a `Dynamic`; of a line none of them saw, anything is assumed."""
+    pairs = [{site: [(int(n), int(count)) for n, count in found] for site, found in run["seen"].items()} for run in runs]
+    return {
+        "laws": fit(pairs),
+        "values": {site: found[-1] for run in runs for site, found in run["values"].items()},
+        "samples": {site: found for run in runs for site, found in run["samples"].items()},
+        "assume": True,
+    }
+
+
 def fit(runs: list[dict[str, list[tuple[int, int]]]]) -> dict[str, Law]:
     """One power law per site from small real runs: {site: [(most possible, count), ...]} each.
 
@@ -45,6 +56,8 @@ def fit(runs: list[dict[str, list[tuple[int, int]]]]) -> dict[str, Law]:
         # A count scatters at least like a Poisson count does; three standard deviations.
         scatter = max((abs(c / max(_expected(n, count, exponent, m), 1e-9) - 1) for m, c in every_turn), default=0.0)
         spread = max(scatter, 3 / math.sqrt(max(count, 1.0)))
+        if len({n for n, _ in every_turn}) > 1 and len({c for _, c in every_turn}) == 1:
+            exponent, spread = 0.0, 0.0  # the same whatever the size: a number of classes, not a count of points
         laws[site] = Law(count / max(n, 1) ** exponent, exponent, min(spread, 1.0), round(n))
     return laws
 

@@ -68,6 +68,15 @@ class Ledger:
         if phase != "data":
             self.seen.counts.update(tensor.shape)
 
+    def regrow(self, tensor: torch.Tensor, *, phase: Phase, site: Site, op: str) -> None:
+        """A storage in the book was resized by an operation: its larger block comes before the old one goes."""
+        storage = tensor.untyped_storage()
+        key = compat.storage_key(storage)
+        block = self._block_of.get(key)
+        if block is not None and storage.nbytes() > self.seen.blocks[block].bytes:
+            self._block_of[key] = self._append(BlockInfo(storage.nbytes(), phase, site.file, site.line, site.module, op))
+            self._record(block)
+
     def add_lasting(self, size_bytes: int, *, phase: Phase, site: Site, op: str, role: str) -> None:
         """Enter bytes that no tensor holds and nothing frees: a library's workspace."""
         self._append(BlockInfo(size_bytes, phase, site.file, site.line, "", op, role))

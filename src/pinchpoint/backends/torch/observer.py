@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_map_only
 
 from pinchpoint.backends.torch import compat, kernels
 from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.devices import place_of
 from pinchpoint.backends.torch.dynamic import Dynamic
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.backends.torch.shadows import Shadows
@@ -33,6 +34,7 @@ _FOLDED = {
     "aten::masked_scatter", "aten::slice_scatter", "aten::select_scatter", "aten::diagonal_scatter", "aten::masked_fill.Scalar",
 }  # fmt: skip
 _FOLDED_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": ("aten::sub.Tensor", "aten::mul.Tensor")}
+_RESIZES = {"aten::resize_", "aten::resize_as_"}  # others make room only in what they are given as `out`
 _aten = torch.ops.aten
 _CPU = torch.device("cpu")
 
@@ -50,6 +52,7 @@ class Observer(compat.DispatchMode):
         self.place: str | None = None
         self.inside = 0  # > 0 while torch's own fake machinery runs: devices then read as they are
         self.shadows = Shadows(self._within)
+        dynamic.most = lambda: max(ledger.seen.counts, default=1)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -68,6 +71,11 @@ class Observer(compat.DispatchMode):
             yield
         finally:
             self.place = before
+
+    def note(self, text: str) -> None:
+        """Say it once with the result."""
+        if text not in self.ledger.seen.notes:
+            self.ledger.seen.notes.append(text)
 
     def shadow(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The real values behind a fake tensor, if they are known."""
@@ -108,7 +116,7 @@ class Observer(compat.DispatchMode):
         kwargs = dict(kwargs or {})
         place = self.place
         device = kwargs.get("device")
-        if isinstance(device, torch.device) and device.type == "cuda":
+        if isinstance(device, torch.device) and place_of(device) == "device":
             kwargs["device"], place = _CPU, "device"
         tensors = _tensors(args, kwargs)
         fakes = [t for t in tensors if type(t) is FakeTensor]
@@ -183,6 +191,9 @@ class Observer(compat.DispatchMode):
             self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
         made = out[::-1] if func is _aten.native_dropout.default else out  # the mask is allocated first
         book(made, name, kernels.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None)
+        if place == "device" and func._schema.is_mutable:
+            for tensor in _tensors(args[:1] if name in _RESIZES else (), kwargs):
+                ledger.regrow(tensor, phase=phase, site=site, op=name)
         if ledger.phase == "backward" and type(out) is FakeTensor and not torch.is_grad_enabled() and _in_place_when_unseen(name):
             ledger.may_fold(args[0], out)
         if place == "device":

@@ -17,6 +17,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch.compat import FakeTensor, default_device
 from pinchpoint.backends.torch.devices import CUDA, place_of
 from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.core.files import shown_path
 
 _CPU = torch.device("cpu")
 _META = torch.device("meta")
@@ -134,29 +135,44 @@ def _has_fake(args: tuple[Any, ...]) -> bool:
 
 
 def _reading(patches: Patches, observer: Observer) -> None:
-    """Values of fake tensors: the shadow where there is one, zeros elsewhere."""
+    """Values of fake tensors: the shadow where there is one, elsewhere what `Dynamic` takes for them."""
+    dynamic = observer.dynamic
+
+    def line() -> str:
+        site = observer.ledger.site()
+        return f"{site.file}:{site.line}"
 
     def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> np.ndarray[Any, Any]:
         if type(self) is not FakeTensor:
             return original_numpy(self, *args, **kwargs)
         real = observer.shadow(self)
-        if real is not None:
-            return original_numpy(real.detach())
+        where, dtype = line(), original_numpy(torch.empty(0, dtype=self.dtype)).dtype
+        made = dynamic.array(self, None if real is None else original_numpy(real.detach()), dtype, where)
+        if made is not None:
+            return made
+        observer.note(f"values read at {shown_path(where)} depend on weights: taken as zeros")
         # calloc'd: a large result costs no memory until someone writes to it.
-        return np.zeros(tuple(self.shape), dtype=original_numpy(torch.empty(0, dtype=self.dtype)).dtype)
+        return np.zeros(tuple(self.shape), dtype=dtype)
 
     original_numpy: Callable[..., Any] = torch.Tensor.numpy
     original_item: Callable[..., Any] = torch.Tensor.item
 
     def item(self: FakeTensor) -> Any:
-        site = observer.ledger.site()
-        unknown = observer.dynamic.unknown_number(self, observer.shadow(self), f"{site.file}:{site.line}")
-        return original_item(self) if unknown is None else unknown
+        if observer.inside:
+            return original_item(self)
+        return dynamic.number(self, observer.shadow(self), lambda: original_item(self), line)
+
+    def tolist(self: FakeTensor) -> Any:
+        return self.item() if self.dim() == 0 else numpy(self).tolist()
 
     patches.set(FakeTensor, "item", item)
+    # Through item(): logged as a float or asked whether it is zero, a count need not be known.
+    patches.set(FakeTensor, "__int__", lambda self: int(item(self)))
+    patches.set(FakeTensor, "__float__", lambda self: float(item(self)))
+    patches.set(FakeTensor, "__bool__", lambda self: bool(item(self)))
     patches.set(torch.Tensor, "numpy", numpy)
     patches.set(FakeTensor, "__array__", lambda self, dtype=None, copy=None: numpy(self).astype(dtype) if dtype else numpy(self))
-    patches.set(FakeTensor, "tolist", lambda self: self.item() if self.dim() == 0 else numpy(self).tolist())
+    patches.set(FakeTensor, "tolist", tolist)
     patches.set(FakeTensor, "__format__", _format)
     patches.set(FakeTensor, "__deepcopy__", lambda self, memo: _deepcopy(self, memo, observer))
     patches.set(

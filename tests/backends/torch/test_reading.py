@@ -1,0 +1,143 @@
+"""Numbers that Python reads from the device: logged they cost nothing, as counts they are never made up."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+import pickle
+import statistics
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from pinchpoint.backends.torch import laws
+from pinchpoint.backends.torch.unknown import DataFloat, NeedsCalibration
+
+POINTS = 3_000_000
+
+
+@pytest.fixture
+def scores(observer: Any) -> torch.Tensor:
+    return torch.zeros(POINTS, device="cuda").normal_()
+
+
+def test_an_unknown_loss_can_be_logged_in_every_usual_way(scores: torch.Tensor) -> None:
+    loss = scores.mean().item()
+    average = 0.9 * loss + 0.1 * loss
+    assert json.loads(json.dumps({"loss": loss})) == {"loss": 1.0} and f"{loss:.2f} {loss}" == "1.00 1.0"
+    assert average == pytest.approx(1.0) and round(loss, 3) == 1.0 and loss < 2 and loss == 1.0
+    assert not math.isnan(loss) and math.isfinite(loss) and math.exp(loss) == math.e and float(loss) == 1.0
+    assert np.mean([loss, loss]) == statistics.mean([loss, loss]) == sum([loss, loss]) / 2 == 1.0
+    assert np.array([loss]).dtype == np.float64 and torch.tensor([loss]).dtype is torch.float32
+    assert copy.deepcopy({"loss": loss}) == {"loss": 1.0} and type(pickle.loads(pickle.dumps(loss))) is float
+    assert float(scores.mean()) == 1.0 and bool(scores.mean()) and (scores[:2] * loss).shape == (2,)
+
+
+@pytest.mark.parametrize(
+    "count", [int, round, math.floor, math.ceil, math.trunc, lambda v: int(v * 0.5 + 1), lambda v: int(sum([v, v]) // 2)]
+)
+def test_a_float_made_a_count_asks_for_a_calibration_with_its_line(scores: torch.Tensor, count: Any) -> None:
+    value = (scores > 0).float().sum().item()
+    with pytest.raises(NeedsCalibration, match=r"test_reading\.py:\d+:int"):
+        count(value)
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        int, range, lambda n: torch.zeros(n, 4, device="cuda"), lambda n: torch.arange(n, device="cuda"),
+        lambda n: torch.ones(9, device="cuda")[:n], lambda n: int(n.float()), lambda n: int(n.item() * 0.5), lambda n: n.numpy(),
+        lambda n: [1, 2][n],
+    ],
+)  # fmt: skip
+def test_a_count_that_stays_a_tensor_is_no_better_known(scores: torch.Tensor, use: Any) -> None:
+    with pytest.raises(NeedsCalibration, match=r"test_reading\.py:\d+"):
+        use((scores > 0).sum())
+
+
+def test_masks_and_counts_read_whole_ask_and_floats_are_noted_once_a_line(observer: Any, scores: torch.Tensor) -> None:
+    for read in ("numpy", "tolist", "__array__"):
+        with pytest.raises(NeedsCalibration, match=r":array$"):
+            getattr((scores > 0).cpu(), read)()
+        with pytest.raises(NeedsCalibration, match=r":array$"):
+            getattr((scores > 0).view(3, -1).sum(1), read)()
+    for _ in range(2):
+        assert scores[:3].cpu().numpy().tolist() == [0.0, 0.0, 0.0]
+    (note,) = observer.ledger.seen.notes
+    assert "test_reading.py" in note and "zeros" in note
+
+
+def test_known_data_are_read_as_they_are(observer: Any) -> None:
+    x = torch.tensor([3.0, 0.0, 2.0]).cuda()
+    assert type(x.sum().item()) is float and int(x.sum().item()) == int(x.sum()) == 5
+    assert (x > 0).cpu().numpy().nonzero()[0].tolist() == [0, 2] and x.long().tolist() == [3, 0, 2]
+    assert torch.zeros(int(x.max().item()), device="cuda").shape == (3,)
+    assert observer.ledger.seen.notes == []
+
+
+def calibrated(pretend: Any, sizes: tuple[int, ...], read: Any) -> dict[str, Any]:
+    runs = []
+    for size in sizes:
+        with pretend(calibrating=True) as observer:
+            observer.dynamic.size = size
+            read(torch.rand(size, generator=torch.Generator().manual_seed(size)).cuda())
+            runs.append(json.loads(json.dumps(observer.dynamic.learned())))
+    return laws.known(runs)
+
+
+def test_counts_read_in_three_ways_grow_as_in_the_small_runs(pretend: Any) -> None:
+    """A third of the points is kept; the range holds that third, and the low and high end differ."""
+    made: list[tuple[int, int, int, int]] = []
+
+    def read(x: torch.Tensor) -> None:
+        keep = x < 1 / 3
+        half = int(keep.float().sum().item() * 0.5)
+        rows = keep.numpy().nonzero()[0]
+        parts = keep.view(4, -1).sum(1).tolist()
+        labels = (x * 10).long().tolist()
+        made.append((half, len(rows), sum(parts), max(labels)))
+
+    known = calibrated(pretend, (2048, 16384), read)
+    made.clear()
+    size = 4_000_000
+    for bound in ("low", "mid", "high"):
+        with pretend(**known, bound=bound) as observer:
+            observer.dynamic.size = size
+            read(torch.zeros(size, device="cuda").normal_())
+    low, mid, high = made
+    for part, expected in enumerate((size / 6, size / 3, size / 3)):
+        assert mid[part] == pytest.approx(expected, rel=0.05)
+        assert low[part] < expected < high[part] < 1.5 * expected
+    assert low[3] == mid[3] == high[3] == 9  # labels are no counts
+
+
+def test_a_number_that_no_size_changes_has_no_range() -> None:
+    law = laws.fit([{"s": [(2048, 10), (2048, 10)]}, {"s": [(16384, 10)]}])["s"]
+    assert {law.count(10**6, bound) for bound in ("low", "mid", "high")} == {10}
+
+
+def test_a_guess_stands_for_every_number_read(pretend: Any) -> None:
+    with pretend(guess=2):
+        scores = torch.zeros(POINTS, device="cuda").normal_()
+        assert (scores > 0).sum().item() == int((scores > 0).sum()) == int(scores.mean().item()) == 2
+        assert (scores[:4] > 0).tolist() == [False, True, False, True]
+        with pytest.raises(NeedsCalibration):  # a mask's count is no number that was read
+            scores[scores > 0]
+
+
+def test_a_float_rebuilt_by_its_type_is_plain() -> None:
+    assert type(DataFloat(2.5)) is float
+
+
+def test_room_made_for_a_result_is_counted(take: Any) -> None:
+    a, out = torch.zeros(1000, 1000, device="cuda"), torch.empty(0, device="cuda")
+    assert take(lambda: torch.mul(a, 2.0, out=out)).kept == 4_000_256 - 512  # a million floats for an empty block's 512 bytes
+    assert take(lambda: torch.mul(a, 3.0, out=out)).blocks == []
+    values, indices = torch.empty(0, device="cuda"), torch.empty(0, dtype=torch.int64, device="cuda")
+    assert take(lambda: torch.sort(a, 1, out=(values, indices))).kept == 4_000_256 + 8_000_000 - 1024
+    small = torch.zeros(1024, device="cuda")
+    grown = take(lambda: small.resize_(4096))
+    assert (grown.peak, grown.kept) == (16_384, 12_288)  # the copy's source is still there at the peak
