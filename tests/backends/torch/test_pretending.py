@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,12 +17,13 @@ from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimize
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.core.errors import CannotFake
+from pinchpoint.core.events import FREE_CACHE
 
 OWNERS: list[Any] = [
     torch, torch.cuda, torch.Tensor, F, nn.Module, nn.RNNBase, nn.parallel, torch.autograd, torch.optim.Optimizer, torch._C._nn,
     torch.utils.data.DataLoader, compat.FakeTensor, compat.LoaderIterator, torch.distributed, torch.distributed.fsdp,
     torch.amp.autocast_mode.autocast, torch.cuda.amp.autocast, torch.backends.cudnn, torch.accelerator, torch.cuda.nvtx,
-    nn.modules.rnn, nn.utils.rnn,
+    nn.modules.rnn, nn.utils.rnn, nn.DataParallel, sys.modules[nn.DataParallel.__module__],
 ]  # fmt: skip
 
 
@@ -190,6 +192,64 @@ def test_graphs_and_sharding_are_refused_with_a_mend(observer: Any) -> None:
     for name in ("FullyShardedDataParallel", "fully_shard"):
         with pytest.raises(CannotFake, match="shards"):
             getattr(torch.distributed.fsdp, name)(nn.Linear(2, 2))
+
+
+SECOND: dict[str, Callable[[], Any]] = {
+    "to": lambda: torch.ones(3).to("cuda:1"),
+    "to keyword": lambda: torch.ones(3).to(device=torch.device("cuda", 1)),
+    "to of a device tensor": lambda: torch.ones(3, device="cuda").to(1),
+    "cuda": lambda: torch.ones(3).cuda(1),
+    "module": lambda: nn.Linear(2, 2).to("cuda:1"),
+    "module cuda": lambda: nn.Linear(2, 2).cuda(1),
+    "factory": lambda: torch.zeros(3, device="cuda:1"),
+    "like": lambda: torch.zeros_like(torch.ones(3), device="cuda:2"),
+    "new": lambda: torch.ones(3, device="cuda").new_zeros(3, device="cuda:1"),
+    "tensor": lambda: torch.tensor([1.0], device="cuda:1"),
+    "layer": lambda: nn.Linear(2, 2, device="cuda:1"),
+    "set_device": lambda: torch.cuda.set_device(1),
+    "set_device keyword": lambda: torch.cuda.set_device(device="cuda:1"),
+    "device": lambda: torch.cuda.device(1),
+    "accelerator": lambda: torch.accelerator.set_device_index(1),
+    "properties": lambda: torch.cuda.get_device_properties(1),
+    "generator": lambda: torch.Generator("cuda:1"),
+    "data parallel": lambda: nn.DataParallel(nn.Linear(2, 2), device_ids=[0, 1]),
+    "data parallel function": lambda: nn.parallel.data_parallel(nn.Linear(2, 2).cuda(), torch.ones(4, 2).cuda(), [0, 1]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECOND)
+def test_a_second_device_is_refused_with_a_mend(observer: Any, name: str) -> None:
+    with pytest.raises(CannotFake, match=r"cuda:[12] is asked for") as caught:
+        SECOND[name]()
+    assert "DistributedDataParallel" in caught.value.mend
+    with torch.device("cuda:1"), pytest.raises(CannotFake, match="cuda:1"):
+        torch.ones(3)
+    with torch.device("cuda:1"), pytest.raises(CannotFake, match="cuda:1"):
+        torch.tensor(3.0)
+
+
+def test_the_first_device_may_be_named(observer: Any) -> None:
+    torch.cuda.set_device(0)
+    torch.cuda.set_device("cuda:0")
+    with torch.cuda.device(torch.device("cuda", 0)), torch.cuda.device(-1), torch.cuda.device(None), torch.device("cuda:0"):
+        assert torch.ones(3).is_cuda
+    assert torch.ones(3).to(0).is_cuda and torch.ones(3).cuda(device=0).is_cuda
+    assert torch.cuda.get_device_name("cuda:0") == torch.cuda.get_device_name(0) == "NVIDIA H200"
+
+
+@pytest.mark.parametrize("ids", [None, [0], [torch.device("cuda:0")]])
+def test_data_parallel_over_one_device_runs_the_module(observer: Any, ids: Any) -> None:
+    net = nn.DataParallel(nn.Linear(4, 2), device_ids=ids)
+    out = net(torch.ones(3, 4))  # brought to the device, as scattering does
+    out.sum().backward()
+    assert out.is_cuda and out.shape == (3, 2) and net.module.weight.grad is not None and net.module.weight.is_cuda
+    assert nn.parallel.data_parallel(net.module, torch.ones(3, 4, device="cuda"), [0]).is_cuda
+
+
+def test_emptying_the_cache_is_seen_by_either_name(observer: Any) -> None:
+    torch.cuda.empty_cache()
+    torch.accelerator.empty_cache()
+    assert observer.ledger.seen.events == [FREE_CACHE] * 2
 
 
 def test_an_operation_without_a_fake_is_named_with_its_line(observer: Any) -> None:

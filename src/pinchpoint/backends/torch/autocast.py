@@ -99,7 +99,7 @@ def _widen(op: Any, args: Any, kwargs: Any) -> Any:
 def _float_result(op: Any, args: Any, kwargs: Any) -> Any:
     """A result type that was asked for is kept: cross_entropy asks for its input's own."""
     source = args[0]
-    at = [argument.name for argument in op._schema.arguments].index("dtype")
+    at = compat.argument_names(op).index("dtype")
     given = args[at] if at < len(args) else kwargs.get("dtype")
     if isinstance(source, torch.Tensor) and source.dtype in _HALF and given is None:
         if at < len(args):

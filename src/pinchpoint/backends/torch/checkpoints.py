@@ -30,9 +30,9 @@ _TAGS = {"device": "cuda:0", "host": "cpu"}
 Place = Callable[[str], str]
 
 
-def install(patches: Patches, observer: Observer, note: Callable[[str], None], *, files: Callable[[], bool]) -> None:
+def install(patches: Patches, observer: Observer, *, files: Callable[[], bool]) -> None:
     """files: are files redirected to a scratch folder, so that a token may be written at a path?"""
-    store = _Store(observer, note, files)
+    store = _Store(observer, files)
     original = torch.load
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
@@ -66,13 +66,13 @@ def install(patches: Patches, observer: Observer, note: Callable[[str], None], *
 class _Store:
     """What was saved in this run."""
 
-    def __init__(self, observer: Observer, note: Callable[[str], None], files: Callable[[], bool]) -> None:
-        self._observer, self._note, self._files = observer, note, files
+    def __init__(self, observer: Observer, files: Callable[[], bool]) -> None:
+        self._observer, self._files = observer, files
         self._kept: list[_Kept] = []
         self._by_path: dict[str, int] = {}
 
     def save(self, obj: Any, f: Any, *_: Any, **__: Any) -> None:
-        self._note("checkpoints were not written")
+        self._observer.note("checkpoints were not written")
         self._kept.append(_Kept(obj, self._observer))
         number = len(self._kept) - 1
         token = _TOKEN + str(number).zfill(_DIGITS).encode()

@@ -15,23 +15,85 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.optim.optimizer import _foreach_supported_types
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
-from torch.utils._python_dispatch import TorchDispatchMode as DispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._python_dispatch import _disable_current_modes as without_modes
 from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 
 __all__ = [
-    "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach", "apply_to_module",
-    "attention_owner", "autograd_node", "default_device", "fake_mode", "next_sequence", "node_name", "node_sequence", "op_device",
-    "set_variable_functions", "storage_key", "tree_leaves", "tree_map_only", "variable_functions", "without_autocast", "without_modes",
+    "CUDA_HOOKS", "FAKE_ATTRIBUTES", "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach",
+    "apply_to_module", "argument_names", "arguments_of", "attention_owner", "autograd_node", "close_library", "default_device",
+    "fake_device", "fake_mode", "in_kernel", "is_mutable", "is_of_fakes", "is_view", "next_sequence", "node_name",
+    "node_sequence", "op_device", "own_buffers", "own_parameters", "set_apply", "set_variable_functions", "sparse_parts",
+    "storage_key", "tree_leaves", "tree_map_only", "variable_functions", "version", "without_autocast", "without_modes",
 ]  # fmt: skip
 
+# What a fake tensor carries of its own in its __dict__, beside what a user set on it.
+FAKE_ATTRIBUTES = ("_is_param", "fake_mode", "_fake", "constant", "real_tensor", "pytype", "dispatch_keys")
 op_device = torch.ops.prim.device.default
+CUDA_HOOKS = ("_lazy_init", "_sleep")  # functions of torch.cuda that libraries call though they are not public
+
+
+class DispatchMode(TorchDispatchMode):
+    """Sees every operation below autograd."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """torch would wrap every dispatch in a guard against compilation; nothing is compiled here."""
+        return False
 
 
 def fake_mode() -> FakeTensorMode:
     """Fake tensors that take real tensors as inputs and never guess at data."""
     return FakeTensorMode(allow_non_fake_inputs=True)
+
+
+def in_kernel(fake: FakeTensor) -> bool:
+    """Is a kernel for shapes running on it? It must then say that it is on the meta device."""
+    return fake.fake_mode.in_kernel_invocation
+
+
+def fake_device(fake: FakeTensor) -> torch.device:
+    """The device that torch's own machinery goes by."""
+    return fake.fake_device
+
+
+def is_of_fakes(error: BaseException) -> bool:
+    """Is it the fake machinery's own: an operation it does not know, or one that needs values?"""
+    return type(error).__module__.startswith("torch._subclasses")
+
+
+def arguments_of(operator: Any) -> list[Any]:
+    """Each with its name, and whether it is written to."""
+    return operator._schema.arguments
+
+
+def argument_names(operator: Any) -> list[str]:
+    return [argument.name for argument in operator._schema.arguments]
+
+
+def is_mutable(operator: Any) -> bool:
+    """Does it write to any of its arguments?"""
+    return operator._schema.is_mutable
+
+
+def close_library(library: torch.library.Library) -> None:
+    """Take back the kernels it has registered."""
+    library._destroy()
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    return tensor._is_view()
+
+
+def version(tensor: torch.Tensor) -> int:
+    """How often autograd has seen it written to."""
+    return tensor._version
+
+
+def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Indices and values, without a copy."""
+    return tensor._indices(), tensor._values()
 
 
 def storage_key(storage: torch.UntypedStorage) -> int:
@@ -42,6 +104,20 @@ def storage_key(storage: torch.UntypedStorage) -> int:
 def apply_to_module(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Module:
     """Replace each parameter and buffer by what `fn` makes of it, as `Module.to` does."""
     return module._apply(fn)
+
+
+def set_apply(patch: Callable[[Any, str, Any], Any], function: Callable[..., torch.nn.Module]) -> None:
+    """Replace what `Module.to` and its like go through, by `patch(owner, name, value)`."""
+    patch(torch.nn.Module, "_apply", function)
+
+
+def own_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter | None]:
+    """The module's own, to be replaced in place."""
+    return module._parameters
+
+
+def own_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
+    return module._buffers
 
 
 def default_device() -> torch.device:

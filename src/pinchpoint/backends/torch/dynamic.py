@@ -202,7 +202,7 @@ class Dynamic:
                 self.largest = (real, key)
             return real
         storage = tensor.untyped_storage()
-        memo = (compat.storage_key(storage), tensor.storage_offset(), tuple(tensor.shape), tensor._version)
+        memo = (compat.storage_key(storage), tensor.storage_offset(), tuple(tensor.shape), compat.version(tensor))
         known = self._memo.get(memo)
         if known is not None and known[0]() is storage:
             return known[1]
@@ -266,7 +266,7 @@ class Dynamic:
 
     def _unique(self, func: Any, args: Any, kwargs: Any, shadow: Any, plain: Any, key: str) -> Any:
         tensor = args[0]
-        names = [argument.name for argument in func._schema.arguments]
+        names = compat.argument_names(func)
         given = dict(zip(names, args, strict=False)) | kwargs
         dim = given.get("dim")
         most = tensor.numel() if dim is None else tensor.shape[dim]

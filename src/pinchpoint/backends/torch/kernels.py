@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch import convolution
+from pinchpoint.backends.torch import compat, convolution
 from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.backends.torch.reduction import staging_bytes
 from pinchpoint.core.events import Phase, Span
@@ -135,7 +135,7 @@ _ACCUMULATE_BYTES = {
 
 
 def _reduced_dims(func: Any, args: Any, kwargs: Any, source: torch.Tensor) -> tuple[int, ...]:
-    names = [argument.name for argument in func._schema.arguments]
+    names = compat.argument_names(func)
     given = dict(zip(names, args, strict=False)) | kwargs
     dim = given.get("dim")
     if dim is None or dim == []:
@@ -151,7 +151,7 @@ _SORT_BYTES = 62_975  # radix sort's own state beside its double buffers
 
 def _sort(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     values, count = out[0], out[0].numel()
-    names = [argument.name for argument in func._schema.arguments]
+    names = compat.argument_names(func)
     given = dict(zip(names, args, strict=False)) | kwargs
     dim = given.get("dim", -1)
     length = values.shape[dim] if values.dim() else 1

@@ -12,10 +12,9 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map_only
 
 from pinchpoint.backends.torch import compat, kernels
-from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.compat import FakeTensor, tree_map_only
 from pinchpoint.backends.torch.devices import place_of
 from pinchpoint.backends.torch.dynamic import Dynamic
 from pinchpoint.backends.torch.ledger import Ledger, Site
@@ -53,11 +52,6 @@ class Observer(compat.DispatchMode):
         self.inside = 0  # > 0 while torch's own fake machinery runs: devices then read as they are
         self.shadows = Shadows(self._within)
         dynamic.most = lambda: max(ledger.seen.counts, default=1)
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """torch would wrap every dispatch in a guard against compilation; nothing is compiled here."""
-        return False
 
     # -- devices ----------------------------------------------------------------------------
 
@@ -191,7 +185,7 @@ class Observer(compat.DispatchMode):
             self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
         made = out[::-1] if func is _aten.native_dropout.default else out  # the mask is allocated first
         book(made, name, kernels.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None)
-        if place == "device" and func._schema.is_mutable:
+        if place == "device" and compat.is_mutable(func):
             for tensor in _tensors(args[:1] if name in _RESIZES else (), kwargs):
                 ledger.regrow(tensor, phase=phase, site=site, op=name)
         if ledger.phase == "backward" and type(out) is FakeTensor and not torch.is_grad_enabled() and _in_place_when_unseen(name):
@@ -262,8 +256,8 @@ def _in_place_when_unseen(name: str) -> bool:
 
 def _is_users_mistake(error: BaseException) -> bool:
     """Shape and type errors are the user's own and must surface as on a real device."""
-    if type(error).__module__.startswith("torch._subclasses"):
-        return False  # the fake machinery's own: an operation it does not know, or one that needs values
+    if compat.is_of_fakes(error):
+        return False
     text = str(error)
     unsupported = ("fake", "Fake", "meta", "Meta", "NotImplemented", "Could not run", "data_ptr", "data dependent")
     return isinstance(error, (RuntimeError, TypeError)) and not any(word in text for word in unsupported)

@@ -65,8 +65,8 @@ class _Pack(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, observer: Observer, original: Callable[..., Any], source: torch.Tensor, lengths: torch.Tensor, batch_first: bool,
-        batch_sizes: torch.Tensor,
+        ctx: Any, observer: Observer, original: Callable[..., Any], source: torch.Tensor, lengths: torch.Tensor,
+        batch_first: bool, batch_sizes: torch.Tensor,
     ) -> torch.Tensor:  # fmt: skip
         ctx.observer, ctx.shape, ctx.batch_first, ctx.batch_sizes = observer, tuple(source.shape), batch_first, batch_sizes
         out = source.new_empty(int(batch_sizes.sum()), *source.shape[2:])

@@ -8,19 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import types
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.devices import place_of
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.events import FREE_CACHE
 
 _NOTHING = (
-    "_lazy_init", "init", "synchronize", "set_device", "manual_seed", "manual_seed_all", "seed", "seed_all", "ipc_collect",
-    "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_accumulated_memory_stats", "set_sync_debug_mode",
-    "set_per_process_memory_fraction", "set_stream", "set_rng_state", "set_rng_state_all", "_sleep",
+    *compat.CUDA_HOOKS, "init", "manual_seed", "manual_seed_all", "seed", "seed_all", "ipc_collect", "set_sync_debug_mode",
+    "set_per_process_memory_fraction", "set_stream", "set_rng_state", "set_rng_state_all",
+)  # fmt: skip
+_NOTHING_OF_DEVICE = (
+    "set_device", "synchronize", "reset_peak_memory_stats", "reset_max_memory_allocated", "reset_max_memory_cached",
+    "reset_accumulated_memory_stats",
 )  # fmt: skip
 
 
@@ -54,7 +60,9 @@ class _Stream:
 class _Context:
     """Choosing a device or a stream where there is one of each."""
 
-    def __init__(self, *_: Any) -> None: ...
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _only(*args, **kwargs)
+
     def __enter__(self) -> None: ...
     def __exit__(self, *_: object) -> None: ...
 
@@ -73,6 +81,23 @@ class _Event:
         return 1.0
 
 
+def _only(*args: Any, **kwargs: Any) -> None:
+    """Refuses a second device; a stream, a tensor or nothing is fine."""
+    for chosen in (*args, *kwargs.values()):
+        if isinstance(chosen, (int, str, torch.device)):
+            place_of(chosen)
+
+
+def _of_device(answer: Callable[[], Any]) -> Callable[..., Any]:
+    """A question about a device, answered for the one there is."""
+
+    def ask(device: Any = None, *_: Any, **__: Any) -> Any:
+        _only(device)
+        return answer()
+
+    return ask
+
+
 def install(
     patches: Patches, observer: Observer, *, memory_bytes: int, capability: tuple[int, int], processors: int, title: str
 ) -> None:
@@ -85,7 +110,13 @@ def install(
     )  # fmt: skip
     for name in _NOTHING:
         patches.set(cuda, name, lambda *_, **__: None)
+    for name in _NOTHING_OF_DEVICE:
+        patches.set(cuda, name, _only)
     live = observer.ledger.live_bytes
+
+    def empty_cache() -> None:
+        observer.ledger.seen.events.append(FREE_CACHE)
+
     answers: dict[str, Any] = {
         "is_available": lambda: True,
         "is_initialized": lambda: True,
@@ -93,22 +124,22 @@ def install(
         "is_tf32_supported": lambda: capability >= (8, 0),
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "get_device_name": lambda device=None: title,
-        "get_device_capability": lambda device=None: capability,
-        "get_device_properties": lambda device=None: properties,
+        "get_device_name": _of_device(lambda: title),
+        "get_device_capability": _of_device(lambda: capability),
+        "get_device_properties": _of_device(lambda: properties),
         "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
-        "memory_allocated": lambda device=None: live(),
-        "max_memory_allocated": lambda device=None: live(),
-        "memory_reserved": lambda device=None: live(),
-        "max_memory_reserved": lambda device=None: live(),
-        "memory_cached": lambda device=None: live(),
-        "mem_get_info": lambda device=None: (memory_bytes - live(), memory_bytes),
-        "memory_stats": lambda device=None: {"allocated_bytes.all.current": live(), "allocated_bytes.all.peak": live()},
-        "memory_summary": lambda device=None, abbreviated=False: "",
-        "empty_cache": lambda: observer.ledger.seen.events.append(FREE_CACHE),
-        "utilization": lambda device=None: 0,
-        "current_stream": lambda device=None: _Stream(),
-        "default_stream": lambda device=None: _Stream(),
+        "memory_allocated": _of_device(live),
+        "max_memory_allocated": _of_device(live),
+        "memory_reserved": _of_device(live),
+        "max_memory_reserved": _of_device(live),
+        "memory_cached": _of_device(live),
+        "mem_get_info": _of_device(lambda: (memory_bytes - live(), memory_bytes)),
+        "memory_stats": _of_device(lambda: {"allocated_bytes.all.current": live(), "allocated_bytes.all.peak": live()}),
+        "memory_summary": _of_device(lambda: ""),
+        "empty_cache": empty_cache,
+        "utilization": _of_device(lambda: 0),
+        "current_stream": _of_device(_Stream),
+        "default_stream": _of_device(_Stream),
         "stream": _Context,
         "StreamContext": _Context,
         "device": _Context,
@@ -132,13 +163,13 @@ def install(
         for name in ("range_push", "range_pop", "mark"):
             patches.set(cuda.nvtx, name, lambda *_, **__: None)
         patches.set(cuda.nvtx, "range", lambda *_, **__: contextlib.nullcontext())
-    _accelerator(patches, live, memory_bytes)
+    _accelerator(patches, live, empty_cache, memory_bytes)
     patches.set(torch.backends.cudnn, "is_available", lambda: True)
     patches.set(torch.backends.cudnn, "version", lambda: 91000)
     patches.set(torch, "Generator", _generator_type())
 
 
-def _accelerator(patches: Patches, live: Any, memory_bytes: int) -> None:
+def _accelerator(patches: Patches, live: Callable[[], int], empty_cache: Callable[[], None], memory_bytes: int) -> None:
     """The device-neutral module of newer torch."""
     module = getattr(torch, "accelerator", None)
     if module is None:
@@ -150,16 +181,18 @@ def _accelerator(patches: Patches, live: Any, memory_bytes: int) -> None:
         "current_accelerator": lambda check_available=False: cuda_device,
         "current_device_index": lambda: 0,
         "current_device_idx": lambda: 0,
-        "set_device_index": lambda device: None,
-        "set_device_idx": lambda device: None,
-        "synchronize": lambda device=None: None,
-        "current_stream": lambda device=None: _Stream(),
-        "memory_allocated": lambda device=None: live(),
-        "max_memory_allocated": lambda device=None: live(),
-        "memory_reserved": lambda device=None: live(),
-        "empty_cache": lambda: None,
-        "reset_peak_memory_stats": lambda device=None: None,
-        "get_memory_info": lambda device=None: (memory_bytes - live(), memory_bytes),
+        "set_device_index": _only,
+        "set_device_idx": _only,
+        "device_index": _Context,
+        "synchronize": _only,
+        "current_stream": _of_device(_Stream),
+        "memory_allocated": _of_device(live),
+        "max_memory_allocated": _of_device(live),
+        "memory_reserved": _of_device(live),
+        "max_memory_reserved": _of_device(live),
+        "empty_cache": empty_cache,
+        "reset_peak_memory_stats": _only,
+        "get_memory_info": _of_device(lambda: (memory_bytes - live(), memory_bytes)),
     }
     for name, answer in answers.items():
         if hasattr(module, name):
@@ -182,6 +215,7 @@ def _generator_type() -> type:
 
     class Generator(original):
         def __new__(cls, device: Any = "cpu") -> Generator:
+            _only(device)
             return original.__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
 
     return Generator

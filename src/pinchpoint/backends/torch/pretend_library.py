@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import inspect
+import sys
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import checkpoints, compat
 from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.devices import CUDA, place_of
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
 
@@ -53,16 +55,12 @@ def installed(patches: Patches, observer: Observer, progress: Progress) -> Itera
     ledger = observer.ledger
     _autograd(patches, ledger, progress)
     _modules(patches, ledger, progress)
-    _loading(patches, ledger)
-    _compiling(patches, ledger)
-    checkpoints.install(patches, observer, lambda text: _note(ledger, text), files=lambda: progress.files)
+    _loading(patches, observer)
+    _compiling(patches, observer)
+    _parallel(patches)
+    checkpoints.install(patches, observer, files=lambda: progress.files)
     with _optimizers(patches, ledger, progress):
         yield
-
-
-def _note(ledger: Ledger, text: str) -> None:
-    if text not in ledger.seen.notes:
-        ledger.seen.notes.append(text)
 
 
 # -- autograd --------------------------------------------------------------------------------
@@ -116,7 +114,7 @@ def _modules(patches: Patches, ledger: Ledger, progress: Progress) -> None:
         return result
 
     patches.set(torch.nn.Module, "__call__", call)
-    patches.set(torch.nn.Module, "_apply", lambda self, fn, recurse=True: _apply(self, fn, recurse, ledger))
+    compat.set_apply(patches.set, lambda self, fn, recurse=True: _apply(self, fn, recurse, ledger))
 
 
 def _name_tree(root: torch.nn.Module, names: dict[int, str], ledger: Ledger) -> None:
@@ -131,8 +129,9 @@ def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], re
     """`Module.to` and its like. A moved parameter is a new object; ties and optimizers follow `_MOVED`."""
     if recurse:
         for module in self.children():
-            module._apply(fn)
-    for key, parameter in self._parameters.items():
+            compat.apply_to_module(module, fn)
+    parameters, buffers = compat.own_parameters(self), compat.own_buffers(self)
+    for key, parameter in parameters.items():
         if parameter is None:
             continue
         moved = getattr(parameter, _MOVED, None)
@@ -143,18 +142,16 @@ def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], re
                 continue
             moved = torch.nn.Parameter(made.detach(), parameter.requires_grad)
             for name, value in vars(parameter).items():
-                if not name.startswith(
-                    ("_pinchpoint", "_is_param", "fake_mode", "_fake", "constant", "real_tensor", "pytype", "dispatch_keys")
-                ):
+                if not name.startswith(("_pinchpoint", *compat.FAKE_ATTRIBUTES)):
                     setattr(moved, name, value)
             if parameter.grad is not None:
                 moved.grad = fn(parameter.grad)
             setattr(parameter, _MOVED, moved)
             ledger.name_role(moved, "weights")
-        self._parameters[key] = moved
-    for key, buffer in self._buffers.items():
+        parameters[key] = moved
+    for key, buffer in buffers.items():
         if buffer is not None:
-            self._buffers[key] = fn(buffer)
+            buffers[key] = fn(buffer)
     return self
 
 
@@ -226,7 +223,7 @@ def _latest(parameter: torch.Tensor) -> torch.Tensor:
 # -- the rest of the library -----------------------------------------------------------------
 
 
-def _loading(patches: Patches, ledger: Ledger) -> None:
+def _loading(patches: Patches, observer: Observer) -> None:
     original_init = torch.utils.data.DataLoader.__init__
 
     signature = inspect.signature(original_init)
@@ -234,7 +231,7 @@ def _loading(patches: Patches, ledger: Ledger) -> None:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         given = signature.bind(self, *args, **kwargs)
         if given.arguments.pop("num_workers", 0):
-            _note(ledger, "DataLoader workers run in this process")
+            observer.note("DataLoader workers run in this process")
         for name in ("persistent_workers", "prefetch_factor", "multiprocessing_context", "worker_init_fn", "timeout"):
             given.arguments.pop(name, None)
         original_init(**given.arguments)
@@ -258,10 +255,30 @@ def _loading(patches: Patches, ledger: Ledger) -> None:
     patches.set(compat.LoaderIterator, "__next__", load)
 
 
-def _compiling(patches: Patches, ledger: Ledger) -> None:
+def _compiling(patches: Patches, observer: Observer) -> None:
     def compile_(model: Any = None, **_: Any) -> Any:
-        _note(ledger, "torch.compile was left out: the eager peak is an upper estimate of the compiled one")
+        observer.note("torch.compile was left out: the eager peak is an upper estimate of the compiled one")
         return (lambda function: function) if model is None else model
 
     patches.set(torch, "compile", compile_)
     patches.set(torch.nn.Module, "compile", lambda self, *_, **__: compile_(self) and None)
+
+
+def _parallel(patches: Patches) -> None:
+    """nn.DataParallel over the one device calls its module; more devices are refused."""
+    module = sys.modules[torch.nn.DataParallel.__module__]  # the package has a function of the same name
+    original_init = torch.nn.DataParallel.__init__
+
+    def init(self: Any, module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
+        for device in device_ids or ():
+            place_of(device)
+        original_init(self, module, device_ids, *args, **kwargs)
+
+    def scatter(inputs: Any, kwargs: Any, target_gpus: Any, dim: int = 0) -> Any:
+        for device in target_gpus:
+            place_of(device)
+        moved, named = compat.tree_map_only(torch.Tensor, lambda tensor: tensor.to(CUDA), (inputs, kwargs or {}))
+        return (moved,), (named,)
+
+    patches.set(torch.nn.DataParallel, "__init__", init)
+    patches.set(module, "scatter_kwargs", scatter)

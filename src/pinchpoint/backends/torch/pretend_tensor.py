@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from pinchpoint.backends.patches import Patches
-from pinchpoint.backends.torch.compat import FakeTensor, default_device
+from pinchpoint.backends.torch.compat import FakeTensor, default_device, fake_device, in_kernel
 from pinchpoint.backends.torch.devices import CUDA, place_of
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.files import shown_path
@@ -32,10 +32,10 @@ def install(patches: Patches, observer: Observer) -> None:
 
 def _devices(patches: Patches, observer: Observer) -> None:
     def device(self: FakeTensor) -> torch.device:
-        if self.fake_mode.in_kernel_invocation:
+        if in_kernel(self):
             return _META
         if observer.inside:
-            return self.fake_device
+            return fake_device(self)
         return CUDA if observer.on_device(self) else _CPU
 
     patches.set(FakeTensor, "device", property(device))
@@ -192,7 +192,7 @@ def _deepcopy(self: FakeTensor, memo: dict[int, Any], observer: Observer) -> Any
         return memo[id(self)]
     with torch.no_grad(), observer.ledger.within("data"):
         made: Any = self.detach().clone()
-    if getattr(self, "_is_param", False):
+    if isinstance(self, torch.nn.Parameter):
         made = torch.nn.Parameter(made, self.requires_grad)
         observer.ledger.name_role(made, "weights")  # a copied model, such as an average, need never be called
     else:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.base import Peaks
-from pinchpoint.backends.torch.compat import DispatchMode
+from pinchpoint.backends.torch.compat import DispatchMode, sparse_parts
 from pinchpoint.core.errors import BadInput, Missing
 
 _OOM_TEXTS = (
@@ -132,7 +132,7 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
         if value.layout in (torch.sparse_csr, torch.sparse_bsr):
             yield from (value.crow_indices(), value.col_indices(), value.values())
         elif value.layout == torch.sparse_coo:
-            yield from (value._indices(), value._values())
+            yield from sparse_parts(value)
         elif value.layout == torch.strided:
             yield value
     elif isinstance(value, (list, tuple)):

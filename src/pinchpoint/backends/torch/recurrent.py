@@ -75,13 +75,8 @@ class _Job:
         )  # fmt: skip
         if not call.measured:
             what = "layers with projections" if call.projection else "calls on packed sequences"
-            self._note(f"what cuDNN takes for recurrent {what} was not measured and is estimated")
+            self.observer.note(f"what cuDNN takes for recurrent {what} was not measured and is estimated")
         return call
-
-    def _note(self, text: str) -> None:
-        notes = self.observer.ledger.seen.notes
-        if text not in notes:
-            notes.append(text)
 
     @contextmanager
     def workspace(self, call: cudnn_rnn.Call, *, backward: bool = False) -> Iterator[None]:

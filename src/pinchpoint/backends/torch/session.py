@@ -14,6 +14,7 @@ from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import (
     attention,
     autocast,
+    compat,
     distributed,
     packed,
     pretend_cuda,
@@ -69,7 +70,7 @@ def pretending(device: Device, *, dynamic: Dynamic, progress: pretend_library.Pr
             with pretend_library.installed(patches, observer, progress), observer:
                 yield observer
         finally:
-            library._destroy()
+            compat.close_library(library)
 
 
 def _fused(patches: Patches, observer: Observer) -> None:

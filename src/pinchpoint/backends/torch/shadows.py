@@ -11,9 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map_only
 
-from pinchpoint.backends.torch.compat import FakeTensor, storage_key
+from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.compat import FakeTensor, storage_key, tree_leaves, tree_map_only
 
 Version = tuple[int, int]
 _SHADOW = "_pinchpoint_shadow"
@@ -78,7 +78,7 @@ class Shadows:
 
     def _version(self, value: torch.Tensor) -> Version:
         key = storage_key(value.untyped_storage())
-        return value._version, _LOST if key in self._lost else self._writes.get(key, 0)
+        return compat.version(value), _LOST if key in self._lost else self._writes.get(key, 0)
 
     def _know(self, shadow: Shadow, value: torch.Tensor | None) -> Shadow:
         shadow.value = value
@@ -105,7 +105,7 @@ class Shadows:
         """
         tensors = [t for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
         shadows = [t.__dict__.get(_SHADOW) for t in tensors]
-        mutable = func._schema.is_mutable
+        mutable = compat.is_mutable(func)
         if any(s is None for s in shadows) or (mutable and any(t.numel() > limit for t in tensors)):
             self._forget_written(func, args)
             return None
@@ -148,7 +148,7 @@ class Shadows:
 
     def _forget_written(self, func: Any, args: Any) -> None:
         """Written with values nobody knows: what was known before is no longer true."""
-        if not func._schema.is_mutable or func.name() in _KEEPS_VALUES:
+        if not compat.is_mutable(func) or func.name() in _KEEPS_VALUES:
             return
         for fake in _written(func, args):
             shadow = fake.__dict__.get(_SHADOW)
@@ -156,7 +156,7 @@ class Shadows:
                 continue
             self.forget(fake)
             # A view's values lie in its base's storage, which must be found to be given up.
-            value = self._work_out(shadow) if fake._is_view() else shadow.value
+            value = self._work_out(shadow) if compat.is_view(fake) else shadow.value
             if value is None:
                 shadow.recipe = None
             else:
@@ -195,7 +195,7 @@ def _written(func: Any, args: Any) -> list[FakeTensor]:
     """The arguments an operation writes into."""
     return [
         fake
-        for argument, value in zip(func._schema.arguments, args, strict=False)
+        for argument, value in zip(compat.arguments_of(func), args, strict=False)
         if argument.alias_info is not None and argument.alias_info.is_write
         for fake in tree_leaves(value)
         if type(fake) is FakeTensor
