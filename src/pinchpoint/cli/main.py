@@ -3,18 +3,19 @@
 A verb is a module with a `command` function, found by walking this package; a verb that is not
 built does not exist. Verb modules import what they need when called, so `--help` costs
 milliseconds. Exit codes: 0 fine; 1 a finding, a failed verdict or gate, does not fit; 2 bad usage
-or input; 3 framework or device missing; 70 a fault of pinchpoint itself; 130 Ctrl-C.
+or input; 3 framework or device missing; 70 a fault of pinchpoint itself; 130 Ctrl-C; 143 SIGTERM.
 """
 
 from __future__ import annotations
 
 import inspect
 import pkgutil
+import signal
 import sys
 import traceback
 from collections.abc import Sequence
 from importlib import import_module
-from types import ModuleType
+from types import FrameType, ModuleType
 
 import typer
 
@@ -112,5 +113,12 @@ def _fail(error: Exception, what: str, mend: str, code: int, debug: bool) -> int
     return code
 
 
+def _stop(number: int, frame: FrameType | None) -> None:
+    """Unwind as Ctrl-C does, so that workers are ended and their folders removed. A second signal ends this at once."""
+    signal.signal(number, signal.SIG_DFL)
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
+    signal.signal(signal.SIGTERM, _stop)
     sys.exit(run(sys.argv[1:]))

@@ -1,11 +1,10 @@
 """Fresh interpreters for measured points. Each answers one request and ends.
 
-A worker is ended by its own process group: on the time limit and on Ctrl-C.
+A worker is ended with all it started: on the time limit, on Ctrl-C, and when this process dies.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
 import json
@@ -19,6 +18,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from pinchpoint.core.errors import BadInput, Missing, from_dict
+from pinchpoint.core.warden import Warden
 from pinchpoint.measure.worker import WHILE_TIMING, Request
 
 SOURCE = Path(__file__).resolve().parents[2]
@@ -28,18 +28,18 @@ class Workers:
     """Answers requests for points of one framework, one interpreter each."""
 
     def __init__(self, framework: str) -> None:
-        self._bytecode = tempfile.TemporaryDirectory(prefix="pinchpoint-")
-        self._environment = _environment(framework, self._bytecode.name)
+        self._scratch = tempfile.TemporaryDirectory(prefix="pinchpoint-")
+        self._environment = _environment(framework, os.path.join(self._scratch.name, "bytecode"))
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._bytecode.cleanup()
+        self._scratch.cleanup()
 
     def __call__(self, request: Request, *, timeout_s: float) -> dict[str, Any]:
         """One fresh interpreter. Raises only what would make every other point fail as well."""
-        with tempfile.TemporaryDirectory(prefix="pinchpoint-") as folder:
+        with tempfile.TemporaryDirectory(prefix="point-", dir=self._scratch.name) as folder:
             result = self._answer(request, Path(folder), timeout_s)
         if "error" not in result:
             return result
@@ -57,13 +57,14 @@ class Workers:
                 stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=self._environment,
                 start_new_session=True,
             )  # fmt: skip
+            warden = Warden(worker, self._scratch.name)
             late = False
             try:
                 worker.wait(timeout=timeout_s)
             except subprocess.TimeoutExpired:
                 late = True
             finally:
-                _end(worker)
+                warden.end()
         found = json.loads(answered.read_text(encoding="utf-8")) if answered.exists() else {}
         when = WHILE_TIMING if found else ""
         if late:
@@ -87,13 +88,6 @@ def _environment(framework: str, bytecode: str) -> dict[str, str]:
         made.setdefault("PYTHONPYCACHEPREFIX", bytecode)
         made.pop("PYTHONDONTWRITEBYTECODE", None)
     return made
-
-
-def _end(worker: subprocess.Popen[bytes]) -> None:
-    """Also what the target itself has started: loaders and compilers share the worker's group."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(worker.pid, signal.SIGKILL)
-    worker.wait()
 
 
 def _death(code: int, output: str) -> str:

@@ -1,16 +1,14 @@
 """Many predictions of one target, quickly: a worker process that imports its libraries once.
 
 The worker sees no GPU, whatever this machine has, and is killed when a prediction takes longer
-than its limit.
+than its limit, or when this process ends. Its temporary files are in a folder that is removed here.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
@@ -21,6 +19,7 @@ from pinchpoint.core import errors, machine
 from pinchpoint.core.discover import Factory, find
 from pinchpoint.core.errors import TargetFailed, TimedOut
 from pinchpoint.core.records import Forecast
+from pinchpoint.core.warden import Warden
 from pinchpoint.core.workload import Workload
 from pinchpoint.memory import cards
 
@@ -38,23 +37,35 @@ class Forecaster:
         self.seed = seed
         self.timeout_s = timeout_s
         self._process: subprocess.Popen[str] | None = None
+        self._warden: Warden | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
         self._log: Any = None
 
     def __enter__(self) -> Self:
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
-        self._start()
+        # A worker killed at its limit cleans up nothing, so what it leaves lies where this process can.
+        self._scratch = tempfile.TemporaryDirectory(prefix="pinchpoint-", ignore_cleanup_errors=True)
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def _start(self) -> None:
+        assert self._scratch is not None, "use it as a context manager"
         environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "JAX_PLATFORMS": "cpu", "PYTHONDONTWRITEBYTECODE": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "pinchpoint.memory.worker"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
             text=True, env=environment, start_new_session=True,
         )  # fmt: skip
-        self._ask({"target": asdict(self.target), "card": self.card.name})
+        self._warden = Warden(self._process, self._scratch.name)
+        self._ask({"target": asdict(self.target), "card": self.card.name, "scratch": self._scratch.name})
 
     def __exit__(self, *_: object) -> None:
         self._kill()
+        if self._scratch is not None:
+            self._scratch.cleanup()
         if self._log is not None:
             self._log.close()
 
@@ -105,10 +116,9 @@ class Forecaster:
         """The worker and whatever it forked or started."""
         if self._process is None:
             return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        self._process.wait()
+        if self._warden is not None:
+            self._warden.end()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
-        self._process = None
+        self._process = self._warden = None

@@ -27,6 +27,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     hello = json.loads(sys.stdin.readline())
+    tempfile.tempdir = hello["scratch"]  # removed by the parent: this process may be killed at any time
     with contextlib.ExitStack() as stack:
         try:
             prepared = runs.prepare(hello, stack)

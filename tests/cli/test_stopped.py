@@ -1,0 +1,138 @@
+"""A command that is stopped, kindly or not, leaves no process running and no file behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.core.errors import TargetFailed, TimedOut
+from pinchpoint.memory.forecaster import Forecaster
+
+pytest.importorskip("torch", reason="the targets are torch's")
+needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by /proc")
+
+SCRIPT = """
+import time
+import torch
+model = torch.nn.Linear(4, 4).cuda()
+open("made.txt", "w").write("x")
+while True:
+    time.sleep(0.1)
+"""
+FACTORY = """
+import os, time
+import torch
+def step_of(size, device):
+    if device == "cpu":  # the measured point; the forecast before it must not hang
+        os.fork()
+        time.sleep(600)
+    return lambda: torch.ones(size, 4, device=device).sum()
+"""
+COMMANDS = {"predict": ("predict", "{path}"), "study": ("study", "{path}:step_of", "--sizes", "8,16,32", "--on", "cpu")}
+MODULES = {"predict": "pinchpoint.memory.worker", "study": "pinchpoint.measure.worker"}
+WORKERS = {"predict": 3, "study": 2}  # predict: the worker, the fork of the request, and in it that of the script
+
+
+class Started:
+    """A command line running in a temporary folder of its own; its processes are known by a mark in their environment."""
+
+    def __init__(self, verb: str, folder: Path) -> None:
+        target = folder / "hang.py"
+        target.write_text(SCRIPT if verb == "predict" else FACTORY, encoding="utf-8")
+        self.temp = folder / "temp"
+        self.temp.mkdir()
+        self.mark = uuid.uuid4().hex
+        self.module = MODULES[verb]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pinchpoint", *(part.format(path=target) for part in COMMANDS[verb])],
+            env={**os.environ, "TMPDIR": str(self.temp), "STARTED_BY": self.mark}, cwd=folder,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+
+    def alive(self) -> dict[int, str]:
+        """Command lines by process. A process that has ended but is not yet awaited has no environment any more."""
+        found = {}
+        for path in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark.encode() in (path / "environ").read_bytes():
+                    found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            except OSError:
+                continue  # ended meanwhile, or another user's
+        return found
+
+    def workers(self) -> list[int]:
+        return [pid for pid, line in self.alive().items() if self.module in line]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], Started]]:
+    made: list[Started] = []
+
+    def starting(verb: str) -> Started:
+        made.append(Started(verb, tmp_path))
+        return made[-1]
+
+    yield starting
+    for one in made:
+        for pid in one.alive():
+            os.kill(pid, signal.SIGKILL)
+        one.process.wait()
+
+
+def until(true: Callable[[], bool], *, seconds: float) -> bool:
+    end = time.monotonic() + seconds
+    while not (found := true()) and time.monotonic() < end:
+        time.sleep(0.05)  # another process's doing: there is nothing to wait on
+    return found
+
+
+@needs_proc
+@pytest.mark.parametrize("verb", ["predict", "study"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
+def test_a_command_that_is_stopped_leaves_neither_workers_nor_files(
+    start: Callable[[str], Started], verb: str, number: int, code: int
+) -> None:
+    started = start(verb)
+    assert until(lambda: len(started.workers()) >= WORKERS[verb], seconds=60), started.alive()
+    assert any(started.temp.iterdir())
+    started.process.send_signal(number)
+    assert started.process.wait(timeout=10) == code
+    assert until(lambda: not started.alive(), seconds=10), started.alive()
+    assert until(lambda: not any(started.temp.iterdir()), seconds=10), list(started.temp.rglob("*"))
+
+
+@pytest.fixture
+def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where this process, and those it starts, put their temporary files."""
+    folder = tmp_path / "temp"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr("tempfile.tempdir", None)
+    return folder
+
+
+def test_a_script_that_never_steps_leaves_nothing_in_the_temporary_folder(tmp_path: Path, temp: Path) -> None:
+    script = tmp_path / "hang.py"
+    script.write_text(SCRIPT, encoding="utf-8")
+    with Forecaster(str(script)) as made:
+        made.timeout_s = 2.0  # from here on: importing torch may take longer
+        with pytest.raises(TimedOut):
+            made.predict()
+        assert any(temp.rglob("pinchpoint-script-*")), "the limit ends the worker before it can clean up"
+    assert list(temp.iterdir()) == []
+    assert not (tmp_path / "made.txt").exists()
+
+
+def test_a_target_that_cannot_be_imported_leaves_nothing_either(tmp_path: Path, temp: Path) -> None:
+    (tmp_path / "broken.py").write_text("import torch\nraise SystemExit(3)\n", encoding="utf-8")
+    with pytest.raises(TargetFailed), Forecaster(f"{tmp_path / 'broken.py'}:step_of"):
+        pass
+    assert list(temp.iterdir()) == []
