@@ -141,3 +141,14 @@ def test_room_made_for_a_result_is_counted(take: Any) -> None:
     small = torch.zeros(1024, device="cuda")
     grown = take(lambda: small.resize_(4096))
     assert (grown.peak, grown.kept) == (16_384, 12_288)  # the copy's source is still there at the peak
+
+
+def test_without_a_calibration_a_script_reads_anything_from_one_to_its_largest_dimension(pretend: Any) -> None:
+    made = []
+    for bound in ("low", "mid", "high"):
+        with pretend(assume=True, bound=bound) as observer:
+            observer.ledger.begun = True
+            with observer.ledger.within("forward"):
+                scores = torch.zeros(POINTS, device="cuda").normal_()
+            made.append(int((scores > 0).float().sum().item()))
+    assert made == [1, POINTS // 2, POINTS]

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.laws import Bound, Law
+from pinchpoint.backends.torch.laws import Bound, Law, resampled
 from pinchpoint.backends.torch.ledger import Site
 from pinchpoint.backends.torch.unknown import DataFloat, DataNumber, NeedsCalibration
 
@@ -168,7 +168,7 @@ class Dynamic:
         sample = self.samples.get(turn) or self.samples.get(key)
         if sample:
             law = self.laws.get(turn) or self.laws.get(key)
-            return _resampled(sample, law, dtype, size, self._points(), self.bound).reshape(shape)
+            return resampled(sample, law, dtype, size, self._points(), self.bound).reshape(shape)
         if counted and not (self.calibrating or self.assume):
             if self.guess is None:
                 raise NeedsCalibration(key)
@@ -283,22 +283,6 @@ class Dynamic:
 
 def _is_whole(tensor: torch.Tensor) -> bool:
     return not tensor.dtype.is_floating_point and not tensor.dtype.is_complex and tensor.dtype is not torch.bool
-
-
-def _resampled(
-    sample: list[float], law: Law | None, dtype: Any, size: int, points: int, bound: Bound
-) -> np.ndarray[Any, Any]:  # fmt: skip
-    """An array like one that was read in a calibration, with as much in it as the law says."""
-    if law is not None and np.dtype(dtype) == np.bool_:
-        share = min(law.count(size, bound), size)
-        return np.diff(np.arange(size + 1) * share // max(size, 1)).astype(dtype)
-    values, mean = np.resize(np.asarray(sample), size), np.abs(sample).mean()
-    if law is None or mean == 0:
-        return values.astype(dtype)
-    growth = law.count(points, "mid") / max(size, 1) / mean
-    if 0.9 < growth < 1.1:
-        return values.astype(dtype)  # labels and indices stay as they are, whatever the size
-    return np.round(values * (law.count(points, bound) / max(size, 1) / mean)).astype(dtype)
 
 
 def _is_fill(args: Any, kwargs: Any) -> bool:

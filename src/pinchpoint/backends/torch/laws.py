@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import numpy as np
+
 Bound = Literal["low", "mid", "high"]
 
 
@@ -60,6 +62,22 @@ def fit(runs: list[dict[str, list[tuple[int, int]]]]) -> dict[str, Law]:
             exponent, spread = 0.0, 0.0  # the same whatever the size: a number of classes, not a count of points
         laws[site] = Law(count / max(n, 1) ** exponent, exponent, min(spread, 1.0), round(n))
     return laws
+
+
+def resampled(
+    sample: list[float], law: Law | None, dtype: Any, size: int, points: int, bound: Bound
+) -> np.ndarray[Any, Any]:  # fmt: skip
+    """An array like one that was read in a calibration, with as much in it as the law says."""
+    if law is not None and np.dtype(dtype) == np.bool_:
+        share = min(law.count(size, bound), size)
+        return np.diff(np.arange(size + 1) * share // max(size, 1)).astype(dtype)
+    values, mean = np.resize(np.asarray(sample), size), np.abs(sample).mean()
+    if law is None or mean == 0:
+        return values.astype(dtype)
+    growth = law.count(points, "mid") / max(size, 1) / mean
+    if 0.9 < growth < 1.1:
+        return values.astype(dtype)  # labels and indices stay as they are, whatever the size
+    return np.round(values * (law.count(points, bound) / max(size, 1) / mean)).astype(dtype)
 
 
 def _exponent(small: tuple[float, float], large: tuple[float, float]) -> float:

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch import compat, kernels
+from pinchpoint.backends.torch import compat, kernels, unmodelled
 from pinchpoint.backends.torch.compat import FakeTensor, tree_map_only
 from pinchpoint.backends.torch.devices import place_of
 from pinchpoint.backends.torch.dynamic import Dynamic
@@ -51,6 +51,7 @@ class Observer(compat.DispatchMode):
         self.place: str | None = None
         self.inside = 0  # > 0 while torch's own fake machinery runs: devices then read as they are
         self.shadows = Shadows(self._within)
+        self.notes = unmodelled.Notes(ledger)
         dynamic.most = lambda: max(ledger.seen.counts, default=1)
 
     # -- devices ----------------------------------------------------------------------------
@@ -197,6 +198,9 @@ class Observer(compat.DispatchMode):
     def _book_kernel(self, func: Any, args: Any, kwargs: Any, out: Any, phase: Phase, site: Site) -> None:
         """What the GPU's kernel takes for itself, while it runs or for good."""
         name = func.name()
+        what = unmodelled.missing(func, args, kwargs)
+        if what is not None:
+            self.notes.say(name.split(".")[0], what, site)
         self.kernel_model.workspace(name.split(".")[0], ledger=self.ledger, phase=phase, site=site)
         for sizes in self.kernel_model.temporaries(func, args, kwargs, out):
             held = [self.ledger.add_passing(size, phase=phase, site=site, op=name) for size in sizes if size]

@@ -21,6 +21,7 @@ from pinchpoint.backends.torch import (
     pretend_library,
     pretend_tensor,
     recurrent,
+    unmodelled,
 )
 from pinchpoint.backends.torch.dynamic import Dynamic
 from pinchpoint.backends.torch.kernels import KernelModel
@@ -61,6 +62,7 @@ def pretending(device: Device, *, dynamic: Dynamic, progress: pretend_library.Pr
         pretend_tensor.install(patches, observer)
         attention.install(patches, observer, capability=device.capability)
         recurrent.install(patches, observer)
+        unmodelled.install(patches, observer.notes, observer.on_device)
         packed.install(patches, observer)
         _dropout(patches, observer)
         _fused(patches, observer)
