@@ -1,0 +1,87 @@
+"""Edges of a bipartite graph, ordered by destination: offsets of rows and the source of every edge.
+
+Destinations are not stored: the row an edge lies in tells its own. Sources take 4 bytes, offsets 8,
+since the number of edges may pass what 32 bits hold while the number of points does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+
+INT32_MOST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Edges:
+    """offsets: (Q + 1,) int64; sources: (E,) int32. Row q holds the edges offsets[q] to offsets[q + 1].
+
+    source_count: S, the number of sources there are, with or without edges.
+    """
+
+    offsets: Tensor
+    sources: Tensor
+    source_count: int
+
+    def __post_init__(self) -> None:
+        if self.offsets.dtype is not torch.int64 or self.sources.dtype is not torch.int32:
+            raise BadInput(
+                f"edges of {self.offsets.dtype} offsets and {self.sources.dtype} sources",
+                mend="offsets are int64 and sources int32; Edges.of_index makes them from any index",
+            )
+
+    @property
+    def queries(self) -> int:
+        return self.offsets.shape[0] - 1
+
+    @property
+    def count(self) -> int:
+        return self.sources.shape[0]
+
+    def degrees(self) -> Tensor:
+        """(Q,) int64."""
+        return self.offsets.diff()
+
+    def destinations(self) -> Tensor:
+        """(E,) int32: the row of every edge, made anew."""
+        rows = torch.arange(self.queries, dtype=torch.int32, device=self.offsets.device)
+        return rows.repeat_interleave(self.degrees(), output_size=self.count)
+
+    def to(self, device: str | torch.device) -> Edges:
+        return Edges(self.offsets.to(device), self.sources.to(device), self.source_count)
+
+    def turned(self) -> Edges:
+        """The same edges the other way: rows are sources, in the order of their destinations."""
+        order = torch.sort(self.sources, stable=True).indices
+        counts = torch.bincount(self.sources, minlength=self.source_count)
+        return Edges(offsets_of(counts), self.destinations()[order], self.queries)
+
+    @staticmethod
+    def of_index(index: Tensor, *, queries: int, sources: int) -> Edges:
+        """From a (2, E) index of (source, destination) in any order; edges of a row keep theirs."""
+        if index.dim() != 2 or index.shape[0] != 2:
+            raise BadInput(
+                f"an index of shape {tuple(index.shape)}", mend="give (2, E): a row of sources and one of destinations"
+            )
+        if max(queries, sources) > INT32_MOST:
+            raise BadInput(f"{max(queries, sources):,} points", mend=f"points are numbered in 32 bits: at most {INT32_MOST:,}")
+        source, destination = index[0], index[1]
+        if index.numel() and (int(index.min()) < 0 or int(source.max()) >= sources or int(destination.max()) >= queries):
+            raise BadInput(
+                f"an index beyond {sources:,} sources and {queries:,} destinations",
+                mend="row 0 numbers the sources (of y and f), row 1 the destinations (of x)",
+            )
+        order = torch.sort(destination, stable=True).indices
+        counts = torch.bincount(destination, minlength=queries)
+        return Edges(offsets_of(counts), source[order].to(torch.int32), sources)
+
+
+def offsets_of(counts: Tensor) -> Tensor:
+    """Row counts (Q,) to offsets (Q + 1,): summed in int64, exact for any number of edges."""
+    offsets = torch.zeros(counts.shape[0] + 1, dtype=torch.int64, device=counts.device)
+    torch.cumsum(counts, 0, out=offsets[1:])
+    return offsets
