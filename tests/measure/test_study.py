@@ -274,15 +274,6 @@ def test_resume_refuses_the_folder_of_another_study(forecasts, tmp_path):
         study("field", sizes="1k:8k:4", forecaster=forecasts(), resume=True)
 
 
-@pytest.mark.usefixtures("no_figures")
-def test_figures_of_an_earlier_study_do_not_linger(forecasts, tmp_path):
-    (tmp_path / "theory.png").write_bytes(b"of a measured study")
-    (tmp_path / "mine.png").write_bytes(b"of the user")
-    study("field", sizes="1k:8k:4", on="fake", forecaster=forecasts(), output=tmp_path)
-    assert not (tmp_path / "theory.png").exists()
-    assert (tmp_path / "mine.png").exists()
-
-
 def test_progress_is_told_of_every_point(forecasts):
     told = []
     study("field", sizes="1k:8k:4", modes="train", forecaster=forecasts(), progress=lambda *news: told.append(news))

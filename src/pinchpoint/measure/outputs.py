@@ -1,7 +1,12 @@
-"""The folder of a Study: record, tables, figures and verdict, each written whole or not at all."""
+"""The folder of a Study: record, tables, figures and verdict, each written whole or not at all.
+
+What a study made is listed beside it, so that the next one in the folder removes what it does not
+make again, and nothing else: a figure of the same name may be the user's own.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 from pinchpoint.core.files import write_bytes, write_text
@@ -11,6 +16,7 @@ from pinchpoint.measure.words import verdict
 from pinchpoint.render.figures import gallery
 
 RECORD = "study.json"
+MADE = "files.sha256"  # as `sha256sum -c` reads it
 
 
 def write(study: Study, folder: Path) -> list[Path]:
@@ -20,12 +26,6 @@ def write(study: Study, folder: Path) -> list[Path]:
     paths = [study.save(folder / RECORD), write_text(folder / "study.csv", points_csv(study))]
     if study.cards:
         paths.append(write_text(folder / "cards.csv", cards_csv(study)))
-    else:
-        (folder / "cards.csv").unlink(missing_ok=True)
-    for name in gallery.file_names():
-        # A figure of an earlier study in this folder would be taken for one of this.
-        if name not in drawn:
-            (folder / name).unlink(missing_ok=True)
     paths += [write_bytes(folder / name, data) for name, data in drawn.items()]
     pictures = [name for name in drawn if name.endswith(".png")]
     order = {
@@ -33,4 +33,25 @@ def write(study: Study, folder: Path) -> list[Path]:
     }
     pictures.sort(key=lambda name: order.get(name.removesuffix(".png"), len(order)))
     paths.append(write_text(folder / "verdict.md", verdict(study, figures=pictures)))
+    # A table or figure of an earlier study in this folder would be taken for one of this.
+    _remove_made(folder, but={path.name for path in paths})
+    paths.append(write_text(folder / MADE, "".join(f"{_digest(path)}  {path.name}\n" for path in paths)))
     return paths
+
+
+def _remove_made(folder: Path, *, but: set[str]) -> None:
+    """Files an earlier study lists, as long as they are what it made: one changed since is the user's."""
+    try:
+        listed = (folder / MADE).read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return
+    for line in listed:
+        digest, _, name = line.partition("  ")
+        path = folder / name
+        # A name only: a list that was tampered with reaches no other folder.
+        if name == Path(name).name and name not in but and path.is_file() and _digest(path) == digest:
+            path.unlink()
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
