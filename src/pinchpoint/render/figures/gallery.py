@@ -46,8 +46,3 @@ def draw_all(study: Study) -> dict[str, bytes]:
                 made[f"{name}.{kind}"] = buffer.getvalue()
                 figure.set_layout_engine("none")  # laid out once: the second format has the same places
     return made
-
-
-def file_names() -> list[str]:
-    """Every file `draw_all` may make."""
-    return [f"{name}.{kind}" for name in drawers() for kind in FORMATS]
