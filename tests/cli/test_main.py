@@ -138,7 +138,7 @@ def test_a_verb_may_also_raise_its_exit_code(try_verb) -> None:
     [
         (["nope"], "nope"),
         (["--nope"], "--nope"),
-        (["list"], "WHAT"),
+        (["list"], "workloads|cards"),
         (["list", "cards", "--nope"], "--nope"),
         (["demo", "--seed", "x"], "--seed"),
     ],

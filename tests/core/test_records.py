@@ -53,8 +53,9 @@ def test_a_value_that_is_not_json_is_never_written(samples: dict[str, Record], t
         ("{", "is not JSON"),
         ("[1, 2]", "is not a pinchpoint record"),
         ('{"kind": "Forecast"}', "is not a pinchpoint record"),
-        ('{"kind": "verdict", "target": "x"}', "damaged verdict"),
-        ('{"kind": "study", "points": 3}', "damaged study"),
+        ('{"kind": "verdict", "schema": 1, "target": "x"}', "damaged verdict record: mode is missing"),
+        ('{"kind": "study", "schema": 1, "points": 3}', "damaged study record: target is missing"),
+        ('{"kind": "study", "schema": 99}', "has schema 99, and 1 is known"),
     ],
 )
 def test_what_is_no_record_is_refused_by_name(text: str, says: str, tmp_path: Path) -> None:

@@ -274,14 +274,20 @@ def test_a_need_that_falls_with_the_size_is_refused() -> None:
         plan(workload(), budget="30GiB", forecaster=law)
 
 
+def _refuse(size: int) -> int:
+    raise TargetFailed(f"{size} is no multiple of 7", mend="mend the target")
+
+
 def test_a_size_the_target_refuses_is_named_with_a_way_out() -> None:
     def total(size: int, variant: str | None, chunk: int | None) -> int:
         if size % 8:
             raise TargetFailed(f"{size} is no multiple of 8", mend="mend the target")
         return GIB + 100_000 * size
 
-    with pytest.raises(TargetFailed, match=r"predicting eager size .* no multiple of 8") as raised:
-        plan(workload(), budget="8GiB", forecaster=Law(total))
+    stopped = plan(workload(), budget="8GiB", variant="eager", forecaster=Law(total))
+    assert stopped.size is not None and any("no multiple of 8" in note and "--multiple" in note for note in stopped.notes)
+    with pytest.raises(TargetFailed, match=r"predicting eager size .* no multiple of 7") as raised:
+        plan(workload(), budget="8GiB", variant="eager", forecaster=Law(lambda size, *_: _refuse(size)))
     assert "--multiple" in raised.value.mend
     made = plan(workload(), budget="8GiB", multiple=8, forecaster=Law(total))
     assert made.size is not None

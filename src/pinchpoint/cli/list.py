@@ -14,7 +14,7 @@ from pinchpoint.core.errors import BadInput
 
 
 def command(
-    what: str = typer.Argument(..., metavar="WHAT", help="workloads or cards"),
+    what: str = typer.Argument(..., metavar="workloads|cards", help="What to list."),
     as_json: bool = typer.Option(False, "--json", help="Print JSON: everything known of each, for other programs."),
 ) -> None:
     """List the workloads that ship, or the cards with their memory, workspace and context."""
@@ -65,9 +65,10 @@ def _show_cards(found: dict[str, Any]) -> None:
         )
         for c in found.values()
     ]
-    numbers = ("memory", "capability", "cuBLAS workspace", "context")
+    numbers = ("memory", "sm", "cuBLAS", "context")
     console.show_table(("name", "card", *numbers), rows, right=numbers)
-    console.say("\nmemory: what CUDA offers a process; context: * measured, others worked out from it. Yours: docs/cards.md")
+    console.say("\nmemory: what CUDA offers a process; cuBLAS: the workspace of a handle;")
+    console.say("context: * measured, others worked out from it. Yours: docs/cards.md")
 
 
 def _plain(item: Any) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def run(args: Sequence[str]) -> int:
         return _fail(error, error.what, error.mend, error.exit_code, debug)
     except _Usage as error:
         what = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
-        return _fail(error, what.replace("\n", " "), f"see {_path_of(error)} --help", 2, debug)
+        return _fail(error, what.replace("\n", " "), _usage_mend(error, args), 2, debug)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("stopped", err=True)
         return 130
@@ -99,6 +99,14 @@ def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
     end = list(args).index("--") if "--" in args else len(args)
     ours = [arg for arg in args[:end] if arg != "--debug"]
     return [*ours, *args[end:]], len(ours) < end
+
+
+def _usage_mend(error: Exception, args: Sequence[str]) -> str:
+    script = next((arg for arg in args if arg.endswith(".py")), None)
+    option = getattr(error, "option_name", None)
+    if script is not None and option is not None and "--" not in args:
+        return f"a script's own arguments come after --: {_path_of(error)} {script} -- {option} ..."
+    return f"see {_path_of(error)} --help"
 
 
 def _path_of(error: Exception) -> str:

@@ -67,7 +67,7 @@ def _show(forecast: Forecast, *, asked: str | None) -> None:
     if forecast.lines:
         console.stdout().print()
         lines = [
-            (f"{_short(line.file)}:{line.line}", show_bytes(line.bytes), line.phase, line.code[:44])
+            (f"{_short(line.file)}:{line.line}", show_bytes(line.bytes), line.phase, _cut(line.code, 32))
             for line in forecast.lines[:8]
         ]
         console.show_table(("line", "bytes", "phase", ""), lines, right=("bytes",))
@@ -83,22 +83,30 @@ def _show(forecast: Forecast, *, asked: str | None) -> None:
 def _show_fit(forecast: Forecast, asked: str | None) -> None:
     from pinchpoint.core.units import show_bytes
 
-    margin = f"with {show_bytes(forecast.margin_bytes)} to spare"
+    margin = show_bytes(forecast.margin_bytes)
     if asked is not None:
-        if forecast.fits[forecast.card]:
-            console.show(f"fits {forecast.card} {margin}", style="green")
-        else:
-            from pinchpoint.memory.cards import card
+        from pinchpoint.memory.cards import card
 
-            has = show_bytes(card(asked).memory_bytes)
-            console.show(f"does not fit {forecast.card}, which has {has}", style="red")
+        has = card(asked).memory_bytes
+        if forecast.fits[forecast.card]:
+            left = show_bytes(max(has - forecast.total_bytes, 0))
+            console.show(f"fits {forecast.card}: {left} of {show_bytes(has)} left, a margin of {margin} among it", style="green")
+        else:
+            console.show(f"does not fit {forecast.card}, which has {show_bytes(has)}; a margin of {margin} is kept", style="red")
         if forecast.levers:
-            rows = [(lever.name, show_bytes(lever.saves_bytes), lever.how) for lever in forecast.levers]
-            console.show_table(("lever", "saves", "how"), rows, right=("saves",))
+            over = (forecast.needs_bytes or 0) + forecast.context_bytes - has
+            rows = [
+                (lever.name, show_bytes(lever.saves_bytes), "yes" if lever.saves_bytes >= over else "no", lever.how)
+                for lever in forecast.levers
+            ]
+            console.show_table(("lever", "saves", "enough", "how"), rows, right=("saves",))
         return
-    smallest = next((name for name, fits in forecast.fits.items() if fits), None)
+    fitting = [name for name, fits in forecast.fits.items() if fits]
+    if not fitting:
+        console.show(f"fits none of the {len(forecast.fits)} cards known, with a margin of {margin}", style="red")
+        return
+    console.show(f"smallest card that fits, with a margin of {margin}: {fitting[0]}")
     too_small = [name for name, fits in forecast.fits.items() if not fits]
-    console.show(f"smallest card that fits, {margin}: {smallest or 'none known'}")
     if too_small:
         console.show(f"does not fit: {', '.join(too_small)}")
 
@@ -123,3 +131,7 @@ def _show_measured(forecast: Forecast) -> None:
 def _short(file: str) -> str:
     """The end of a long path: the file and its folder say where."""
     return file if len(file) <= 36 else f".../{'/'.join(file.split('/')[-2:])}"
+
+
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[: length - 3] + "..."

@@ -135,7 +135,7 @@ class Forecast(Record):
             ("total", show_bytes(self.total_bytes)),
         ]
         if self.low_bytes is not None:
-            rows.append(("between", f"{show_bytes(self.low_bytes)} to {show_bytes(self.high_bytes)}"))
+            rows.insert(-4, ("allocated between", f"{show_bytes(self.low_bytes)} and {show_bytes(self.high_bytes)}"))
         return rows
 
 
@@ -308,10 +308,22 @@ def load(path: str | Path) -> Record:
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in KINDS:
         raise BadInput(f"{path} is not a pinchpoint record (kind {kind!r})", mend=f"kinds known here: {', '.join(KINDS)}")
+    if data.get("schema") != SCHEMA:
+        raise BadInput(
+            f"{path} has schema {data.get('schema')!r}, and {SCHEMA} is known here",
+            mend="read it with the pinchpoint that wrote it",
+        )
+    missing = [f.name for f in dataclasses.fields(KINDS[kind]) if f.name not in data and _is_required(f)]  # pyright: ignore[reportArgumentType]
+    if missing:
+        raise BadInput(f"{path} is a damaged {kind} record: {missing[0]} is missing", mend="make the record again")
     try:
         return KINDS[kind].from_dict(data)
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{path} is a damaged {kind} record: {error}", mend="make the record again") from error
+
+
+def _is_required(member: dataclasses.Field[Any]) -> bool:
+    return member.default is dataclasses.MISSING and member.default_factory is dataclasses.MISSING
 
 
 def _decode(kind: Any, value: Any) -> Any:

@@ -22,6 +22,12 @@ MIB = 2**20
 GIB = 2**30
 
 
+def check_seconds(name: str, seconds: float) -> None:
+    """Refuse a time limit that leaves no time."""
+    if not seconds > 0:
+        raise BadInput(f"a {name} of {seconds:g} s", mend=f"give --{name} more than 0 seconds")
+
+
 def parse_size(text: str | int) -> int:
     """`512k` -> 512000. Refuses zero, negatives and anything that is no whole number of points."""
     match = _NUMBER.match(str(text))

@@ -96,9 +96,14 @@ def _note(choice: Choice, size: int | None, multiple: int, up_to: int) -> str:
     if found.ending == "flat":
         return f"the peak does not grow with the {along}; {at} is the largest tried, not a limit"
     if found.ending == "up_to" and along == "size":
-        return f"fits at {at}, the largest size looked at; raise up_to ({show_size(up_to)}) to look farther"
+        return f"fits at {at}, the largest size looked at; raise --up-to ({show_size(up_to)}) to look farther"
     if found.ending == "timed_out":
         return f"a larger {along} took too long to predict; {at} is the largest predicted to fit"
+    if found.ending == "failed":
+        return (
+            f"{at} is the largest predicted to fit, and a larger {along} could not be tried: {found.reason};"
+            " where the target takes only some sizes, say which with --multiple and --up-to"
+        )
     if found.ending == "runs" and found.gap is not None:
         return f"{found.runs} runs were spent; the true limit is less than {found.gap:.1%} above {at}"
     if found.ending == "runs":

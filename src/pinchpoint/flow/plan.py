@@ -13,9 +13,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pinchpoint.core import discover
-from pinchpoint.core.errors import BadInput, CannotFake, TargetFailed, TimedOut
+from pinchpoint.core.errors import BadInput, CannotFake, DoesNotFit, TargetFailed, TimedOut
 from pinchpoint.core.records import Plan
-from pinchpoint.core.units import parse_bytes, parse_size
+from pinchpoint.core.units import check_seconds, parse_bytes, parse_size, show_bytes
 from pinchpoint.core.workload import Workload
 from pinchpoint.flow import table
 from pinchpoint.flow.choices import Choice, best_of, notes_of, nothing_fits, row_of
@@ -77,11 +77,19 @@ def plan(
     budget_bytes, model_card = _budget(budget, table_cards)
     size = None if size is None else parse_size(size)
     multiple, up_to = parse_size(multiple), parse_size(up_to)
+    check_seconds("timeout", timeout_s)
+    if multiple > up_to:
+        raise BadInput(f"no multiple of {multiple:,} is up to {up_to:,}", mend="raise --up-to, or lower --multiple")
     subject = _subject(target, vary, tuple(args))
     variants = _variants(subject, variant)
     if subject.workload is not None:
         mode = mode or ("train" if "train" in subject.workload.modes else subject.workload.modes[0])
         subject.workload.check_mode(mode)
+    if budget_bytes <= (context := card(model_card).context_bytes):
+        raise DoesNotFit(
+            f"a budget of {show_bytes(budget_bytes)} does not hold CUDA's context, {show_bytes(context)}",
+            mend="give the whole card's memory as --budget",
+        )
     options = {"card": model_card, "seed": seed, "timeout_s": timeout_s}
     with _forecasts(target, forecaster, options) as forecasts:
         trials = Trials(forecasts, mode, budget_bytes, subject.script, progress)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from pinchpoint.core.errors import BadInput, TimedOut
+from pinchpoint.core.errors import BadInput, TargetFailed, TimedOut
 from pinchpoint.core.units import MIB, show_bytes
 
 RUNS = 8
@@ -30,7 +30,7 @@ _DROP = 0.02  # a fall of the need by more than this is no allocator step
 _LEAST_DROP = 64 * MIB
 _FLAT = 1e-3
 
-Ending = Literal["bracketed", "runs", "up_to", "flat", "hopeless", "timed_out"]
+Ending = Literal["bracketed", "runs", "up_to", "flat", "hopeless", "timed_out", "failed"]
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class Found:
     ending: Ending
     runs: int
     samples: tuple[Sample, ...]
+    reason: str = ""  # why a larger number could not be sampled
 
     @property
     def gap(self) -> float | None:
@@ -79,8 +80,8 @@ def largest_that_fits(
     """Sample at most `runs` numbers in [floor, up_to], beginning at `start`.
 
     `known` samples cost nothing. Without `prove_floor` the floor is not sampled when the line
-    through the samples says clearly that it does not fit either. A `TimedOut` above a number that
-    fits ends the search; without one it is raised, as is every other error of `sample`.
+    through the samples says clearly that it does not fit either. A `TimedOut` or `TargetFailed` above a
+    number that fits ends the search; without one it is raised, as is every other error of `sample`.
     """
     state = _Search({s.number: s for s in known}, budget_bytes, floor, up_to, tolerance, prove_floor)
     done = 0
@@ -89,14 +90,15 @@ def largest_that_fits(
         if ending is None and done == runs:
             ending = "runs"
         if ending is not None:
-            return Found(state.fits, state.fails, ending, done, tuple(sorted(state.samples.values(), key=lambda s: s.number)))
+            samples = tuple(sorted(state.samples.values(), key=lambda s: s.number))
+            return Found(state.fits, state.fails, ending, done, samples, state.reason)
         number = state.guess(start, last=done == runs - 1)
         try:
             state.add(sample(number))
-        except TimedOut:
-            if state.fits is None:
+        except (TimedOut, TargetFailed) as error:
+            if state.fits is None or number < state.fits.number:
                 raise
-            state.timed_out = True
+            state.stopped, state.reason = ("timed_out" if isinstance(error, TimedOut) else "failed"), error.what
         done += 1
 
 
@@ -109,7 +111,8 @@ class _Search:
         self.floor, self.up_to = floor, up_to
         self.tolerance = tolerance
         self.prove_floor = prove_floor
-        self.timed_out = False
+        self.stopped: Ending | None = None
+        self.reason = ""
         self.descents = 0  # guesses made while nothing fitted
         self.aimed = ""  # beside which side of the estimate the last guess lay
         self.misses = 0  # guesses in a row that came out on the other side
@@ -143,8 +146,8 @@ class _Search:
 
     def ending(self) -> Ending | None:
         fits, fails = self.fits, self.fails
-        if self.timed_out:
-            return "timed_out"
+        if self.stopped is not None:
+            return self.stopped
         if fails is not None and fails.number <= self.floor:
             return "bracketed"
         if fits is None:

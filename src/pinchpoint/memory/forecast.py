@@ -8,7 +8,7 @@ from dataclasses import replace
 from pinchpoint.core.discover import Factory, find
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.units import parse_size
+from pinchpoint.core.units import check_seconds, parse_size
 from pinchpoint.core.workload import MODES, Workload
 from pinchpoint.memory import cards, levers, measured
 from pinchpoint.memory.forecaster import Forecaster
@@ -46,6 +46,7 @@ def predict(
         raise BadInput(f"unknown mode {mode!r}", mend=f"use one of: {', '.join(MODES)}")
     if steps < 2:
         raise BadInput(f"{steps} steps do not show the peak", mend="take at least 2: optimizer state appears after the first")
+    check_seconds("timeout", timeout_s)
     points = None if size is None else parse_size(size)
     asked = cards.card(card) if card is not None else None
     with Forecaster(target, card=card or "h200", seed=seed, timeout_s=timeout_s) as forecaster:

@@ -95,6 +95,10 @@ def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict
         raise BadInput(
             f"{prepared.target.text} does {mode}, not {request['mode']}", mend=f"leave --mode out, or ask for --mode {mode}"
         )
+    if not seen.blocks:
+        raise BadInput(
+            f"{prepared.target.text} put nothing on the GPU", mend="pass what makes it use CUDA, such as -- --device cuda"
+        )
     if seen.steps < request["steps"]:
         seen.notes.append(f"the script ended after {seen.steps} of {request['steps']} steps")
     forecast = assemble.of_observation(seen, card=prepared.card, target=prepared.target.text, mode=mode, size=None, variant=None)

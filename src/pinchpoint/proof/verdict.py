@@ -13,7 +13,7 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core import discover
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Verdict
-from pinchpoint.core.units import parse_size, show_bytes
+from pinchpoint.core.units import check_seconds, parse_size, show_bytes
 from pinchpoint.core.workload import Mode, Workload
 from pinchpoint.measure.timing import Clock
 from pinchpoint.proof.compare import Comparison
@@ -53,6 +53,7 @@ def verify(
     wanted = mode or ("train" if "train" in workload.modes else workload.modes[0])
     workload.check_mode(wanted)
     _check_counts(repeats, draws)
+    check_seconds("limit", limit_s)
     used = backend(workload.framework)
     where = resolve_device(device, used)
     say = progress or (lambda stage: None)

@@ -83,18 +83,23 @@ def _tiles(record: Forecast) -> tuple[Tile, ...]:
         tiles.append(Tile("peak reserved", show_bytes(record.peak_reserved_bytes), "held by the caching allocator"))
     if record.low_bytes is not None and record.high_bytes is not None:
         between = _between(record.low_bytes, record.high_bytes)
-        tiles.append(Tile("depends on the data", between, "counts in this step vary with the data", "warn"))
+        why = "as libraries choose and data counts" if record.framework == "torch" else "with all fused, with nothing fused"
+        tiles.append(Tile("allocated, between", between, why, "warn"))
     if record.fits:
         fitting = sum(record.fits.values())
-        note = f"with {show_bytes(record.margin_bytes)} left free"
+        note = f"with a margin of {show_bytes(record.margin_bytes)}"
         tiles.append(Tile("fits", f"{fitting} of {len(record.fits)} cards", note, "plain" if fitting else "bad"))
     if record.measured and (real := record.measured.get("allocated_bytes")):
         error = record.peak_allocated_bytes / real - 1
         tone: Tone = "good" if abs(error) <= 0.05 else "bad"
         tiles.append(Tile("error of allocated", f"{error:+.2%}", f"measured {show_bytes(real)}", tone))
     if record.took_s:
-        tiles.append(Tile("predicted in", show_seconds(record.took_s), f"{record.steps} steps"))
+        tiles.append(Tile("predicted in", show_seconds(record.took_s), _steps(record)))
     return tuple(tiles)
+
+
+def _steps(record: Forecast) -> str:
+    return "1 step" if record.steps == 1 else f"{record.steps} steps"
 
 
 def _between(low: int, high: int) -> str:
@@ -212,7 +217,7 @@ def _timeline(record: Forecast) -> Figure:
         annotations=[{"x": at, "y": unit(top), **arrow, **label}],
         hovermode="x",
     )
-    note = f"Allocated bytes over {record.steps} steps, coloured by phase."
+    note = f"Allocated bytes over {_steps(record)}, coloured by phase."
     return Figure("Memory through the steps", tuple(data), axes, note=note)
 
 
