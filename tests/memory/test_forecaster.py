@@ -280,3 +280,8 @@ def test_inference_that_differentiates_stays_inference() -> None:
     with Forecaster(target("FORCES")) as forecaster:
         assert forecaster.predict(size=1000, mode="infer").mode == "infer"
         assert forecaster.predict(size=1000, mode="train").mode == "train"
+
+
+def test_a_chunk_for_what_has_none_is_refused(trained: Forecaster) -> None:
+    with pytest.raises(BadInput, match="in no chunks"):
+        trained.predict(size=1000, chunk=10)

@@ -136,6 +136,8 @@ def build(
     variant: str | None = None, seed: int = 0, chunk: int | None = None,
 ) -> Built:  # fmt: skip
     """Build a workload's case, or call a factory. Raises whatever the target's own code raises."""
+    if chunk is not None and not (isinstance(thing, Workload) and thing.chunked):
+        raise BadInput(f"{text} goes through its points in no chunks", mend="leave the chunk out")
     if not isinstance(thing, Workload):
         return unpack(thing(size, device), text)
     chosen: Any = mode or thing.modes[0]
