@@ -97,7 +97,7 @@ def test_a_budget_in_bytes_and_one_with_a_unit_agree() -> None:
 
 def test_a_cards_name_is_a_budget() -> None:
     made = plan(workload(), budget="rtx4090", forecaster=affine())
-    assert made.budget_bytes == cards()["rtx4090"].usable_bytes
+    assert made.budget_bytes == cards()["rtx4090"].memory_bytes
 
 
 def test_the_margin_is_kept_free() -> None:
@@ -180,7 +180,7 @@ def test_the_chunk_is_found_for_every_card() -> None:
     known = cards()
     for row in made.cards:
         card = known[row["card"]]
-        exact = (card.usable_bytes - card.context_bytes + CONTEXT - GIB - MARGIN) / 2_000_000
+        exact = (card.memory_bytes - card.context_bytes + CONTEXT - GIB - MARGIN) / 2_000_000
         assert row["size"] == 10**6
         assert 0.975 * exact <= row["chunk"] <= exact
         assert ((10**6, "eager", row["chunk"]) in law.asked) == (row["how"] == "predicted")
@@ -335,7 +335,7 @@ def test_every_cards_size_fits_it_and_is_nearly_exact_with_at_most_eight_runs_mo
     assert len(law.asked) - alone <= 8
     for row in made.cards:
         card = known[row["card"]]
-        room = card.usable_bytes - card.context_bytes + CONTEXT - MARGIN
+        room = card.memory_bytes - card.context_bytes + CONTEXT - MARGIN
         exact = bisect_right(range(10**8), room, key=lambda size: int(LAWS[name](size))) - 1
         assert row["size"] <= exact, "an interpolated size must fit as well"
         assert row["size"] >= (0.97 if name in ("affine", "allocator steps") else 0.9) * exact

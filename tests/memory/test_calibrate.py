@@ -84,3 +84,15 @@ def test_guesses_that_differ_or_fail_or_meet_another_count_ask_for_the_calibrati
     assert calibrate.matters("a.py:3:item", lambda known: {"blocks": str(known["guess"])}) == "a.py:3:item"
     assert calibrate.matters("a.py:3:int", lambda known: {"error": "TargetFailed"}) == "a.py:3:int"
     assert calibrate.matters("a.py:3:array", lambda known: {"needs": "a.py:9:mask"}) == "a.py:9:mask"
+
+
+def test_a_high_end_that_cannot_be_run_makes_nothing_fit_that_might_not(targets: Path) -> None:
+    with Forecaster(f"{targets}:plain", card="2500MiB") as forecaster:
+        large, small = (forecaster.predict(size=size) for size in (POINTS, POINTS // 2))
+    assert large.fits["2500MiB"]
+    answers = {"mid": large.to_dict(), "low": small.to_dict(), "high": {"error": "BadInput", "what": "no such count", "mend": ""}}
+    made = calibrate.in_range(lambda known: answers[known["bound"]], {}, "counts depend on the data")
+    down = large.peak_allocated_bytes - small.peak_allocated_bytes
+    assert (made.low_bytes, made.high_bytes) == (small.peak_allocated_bytes, large.peak_allocated_bytes + down)
+    assert not made.fits["2500MiB"] and made.fits["h200"]
+    assert any("the high end of the counts cannot be run: no such count" in note for note in made.notes)

@@ -12,6 +12,7 @@ import html
 import json
 import types
 import typing
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,7 +32,7 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-class Record:
+class Record(ABC):
     """JSON in and out, and a table in a notebook. Mixed into every record below."""
 
     kind: ClassVar[str]
@@ -54,9 +55,9 @@ class Record:
     def save(self, path: str | Path) -> Path:
         return write_text(path, self.to_json() + "\n")
 
+    @abstractmethod
     def summary(self) -> list[tuple[str, str]]:
         """Label and value pairs a person reads first."""
-        raise NotImplementedError
 
     def _repr_html_(self) -> str:
         rows = "".join(

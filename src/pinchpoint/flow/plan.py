@@ -121,13 +121,13 @@ def _budget(budget: str | int | None, cards: Sequence[Card]) -> tuple[int, str]:
     if budget is None:
         if not cards:
             raise BadInput("nothing says what must fit", mend="give --budget 24GiB (or a card's name), or --cards all")
-        largest = max(cards, key=lambda c: c.usable_bytes)
-        return largest.usable_bytes, largest.name
+        largest = max(cards, key=lambda c: c.memory_bytes)
+        return largest.memory_bytes, largest.name
     if isinstance(budget, int) or budget.strip()[:1].isdigit():
         wanted = parse_bytes(budget)
         return wanted, f"{wanted}B"
     named = card(budget)
-    return named.usable_bytes, named.name
+    return named.memory_bytes, named.name
 
 
 def _subject(target: str | Workload | Callable[..., Any], vary: str | None, args: tuple[str, ...]) -> Subject:

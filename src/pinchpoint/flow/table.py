@@ -29,7 +29,7 @@ def chosen(names: str | Sequence[str] | None) -> list[Card]:
     if names == "all":
         return list(cards().values())
     listed = names.split(",") if isinstance(names, str) else names
-    return sorted((card(name.strip()) for name in listed), key=lambda c: c.usable_bytes)
+    return sorted((card(name.strip()) for name in listed), key=lambda c: c.memory_bytes)
 
 
 def rows(
@@ -40,7 +40,7 @@ def rows(
     if not wanted:
         return (), ()
     # The budget each card would have with the modelled card's context.
-    budgets = {c.name: c.usable_bytes - c.context_bytes + trial.context_bytes for c in wanted}
+    budgets = {c.name: c.memory_bytes - c.context_bytes + trial.context_bytes for c in wanted}
     answers: dict[str, _Answer] = {}
     if found is None:
         for name, budget in budgets.items():
@@ -70,6 +70,6 @@ def _rows(
     made = []
     for one in wanted:
         size, chunk, how = answers[one.name]
-        row = {"card": one.name, "budget_bytes": one.usable_bytes, "variant": trial.variant, "size": size, "chunk": chunk}
+        row = {"card": one.name, "budget_bytes": one.memory_bytes, "variant": trial.variant, "size": size, "chunk": chunk}
         made.append({**row, "how": how})
     return tuple(made)

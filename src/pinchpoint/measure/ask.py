@@ -88,7 +88,7 @@ def check(
         on=on,
         device=place,
         card=cap or card("h200"),
-        cap_bytes=None if cap is None else cap.usable_bytes - cap.context_bytes,
+        cap_bytes=None if cap is None else cap.memory_bytes - cap.context_bytes,
         cards=chosen,
         repeats=repeats,
         warmup=warmup,
@@ -105,7 +105,7 @@ def _place(on: str) -> tuple[str, Card | None]:
     if word != "card" or not colon or not text:
         raise BadInput(f"cannot run on {on!r}", mend=f"use --on {PLACES}")
     capped = card(text)
-    if capped.usable_bytes <= capped.context_bytes:
+    if capped.memory_bytes <= capped.context_bytes:
         raise BadInput(f"{text} does not even hold CUDA's context", mend="name a larger card")
     return "cuda", capped
 
@@ -118,7 +118,7 @@ def _cards(wanted: str | Sequence[str] | None) -> tuple[Card, ...]:
     if wanted == "all":
         return tuple(known.values())
     names = wanted.split(",") if isinstance(wanted, str) else wanted
-    return tuple(sorted((card(name.strip()) for name in names), key=lambda c: c.usable_bytes))
+    return tuple(sorted((card(name.strip()) for name in names), key=lambda c: c.memory_bytes))
 
 
 def _folder(output: str | Path | None) -> Path | None:

@@ -72,7 +72,7 @@ def _peaks(ran: Sequence[Point]) -> tuple[list[int], list[int], bool]:
 
 
 def _room(one: Card) -> float:
-    return (1 - RESERVE) * one.usable_bytes - one.context_bytes
+    return (1 - RESERVE) * one.memory_bytes - one.context_bytes
 
 
 def _largest(fitted: Fit, room: float, grows: bool) -> tuple[float, float, float]:
@@ -87,7 +87,7 @@ def _row(one: Card, mode: str, variant: str, largest: tuple[float, float, float]
     """size: None where no size is too large; 0 where none fits."""
     size, low, high = (None if math.isinf(value) or value > 1e15 else max(0, int(value)) for value in largest)
     return {
-        "card": one.name, "memory_bytes": one.usable_bytes, "mode": mode, "variant": variant, "size": size, "low": low,
+        "card": one.name, "memory_bytes": one.memory_bytes, "mode": mode, "variant": variant, "size": size, "low": low,
         "high": high, "extrapolated": size is None or size > studied,
     }  # fmt: skip
 

@@ -72,17 +72,19 @@ def with_scatter(forecast: Forecast, count: int, site: str, card: Card) -> Forec
     fixed = sum(forecast.breakdown[part] for part in ("weights", "gradients", "optimizer", "inputs", "workspace"))
     reach = int(min(1.0, 3 / math.sqrt(count)) * (forecast.peak_allocated_bytes - fixed))
     note = f"counts at {site} depend on the data: worked out from the data at hand, with three standard deviations to either side"
+    low = (forecast.low_bytes or forecast.peak_allocated_bytes) - reach
+    return replace(raised(forecast, reach, card), low_bytes=low, notes=(*forecast.notes, note))
+
+
+def raised(forecast: Forecast, reach: int, card: Card) -> Forecast:
+    """The same with a high end `reach` bytes farther up, which must fit too."""
     needs = (forecast.needs_bytes or 0) + reach
     known = {**cards(), card.name: card}
     return replace(
         forecast,
-        fits={
-            name: fits and needs <= known[name].memory_bytes - known[name].context_bytes for name, fits in forecast.fits.items()
-        },
-        low_bytes=(forecast.low_bytes or forecast.peak_allocated_bytes) - reach,
+        fits={name: yes and needs <= known[name].memory_bytes - known[name].context_bytes for name, yes in forecast.fits.items()},
         high_bytes=(forecast.high_bytes or forecast.peak_allocated_bytes) + reach,
         needs_bytes=needs,
-        notes=(*forecast.notes, note),
     )
 
 

@@ -10,6 +10,8 @@ from typing import Any
 from pinchpoint.core import errors
 from pinchpoint.core.events import Observation
 from pinchpoint.core.records import Forecast
+from pinchpoint.memory import assemble
+from pinchpoint.memory.cards import card
 
 Run = Callable[[dict[str, Any]], dict[str, Any]]  # what is known of the data -> the answer of a fake run with it
 _READ = ("item", "int", "array")  # how a site ends whose numbers were read by Python
@@ -40,14 +42,17 @@ def with_blocks(answer: dict[str, Any], seen: Observation) -> dict[str, Any]:
 def in_range(run: Run, known: dict[str, Any], note: str) -> Forecast:
     """One Forecast of three runs, with the counts' middle, low and high: fits only what the high one fits."""
     middle = read(run({**known, "bound": "mid"}))
-    ends, notes = [], [note]
+    ends: list[Forecast | None] = []
+    notes = [note]
     for bound in ("low", "high"):
         answer = run({**known, "bound": bound})
         if "error" in answer:
             # Counts that must agree with each other need not do so at both ends of their ranges.
             notes.append(f"the {bound} end of the counts cannot be run: {answer['what']}")
-        ends.append(middle if "error" in answer else read(answer))
-    low, high = ends
+        ends.append(None if "error" in answer else read(answer))
+    low = ends[0] or middle
+    # As far up as it is down: a high end that cannot be run must not make more fit.
+    high = ends[1] or assemble.raised(middle, max(middle.peak_allocated_bytes - low.peak_allocated_bytes, 0), card(middle.card))
     return replace(
         middle,
         low_bytes=min(low.low_bytes or low.peak_allocated_bytes, middle.peak_allocated_bytes),

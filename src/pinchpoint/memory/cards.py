@@ -39,11 +39,6 @@ class Card:
     context_bytes: int
     estimated: bool = True  # False: the context was measured on such a card, not worked out from another's
 
-    @property
-    def usable_bytes(self) -> int:
-        """What allocations and the context share. The context is not subtracted: a Forecast counts it."""
-        return self.memory_bytes
-
 
 def cards() -> dict[str, Card]:
     """The shipped cards and the user's, by name, smallest first."""
