@@ -392,6 +392,9 @@ class Weather(Record):
     machine: dict[str, Any] = field(default_factory=dict)
     created: str = ""
 
+    def summary(self) -> list[tuple[str, str]]:
+        return []
+
 
 SECTION = """
 from pinchpoint.render.entry import Entry, Headline
