@@ -7,7 +7,10 @@ since the number of edges may pass what 32 bits hold while the number of points 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,11 +24,13 @@ class Edges:
     """offsets: (Q + 1,) int64; sources: (E,) int32. Row q holds the edges offsets[q] to offsets[q + 1].
 
     source_count: S, the number of sources there are, with or without edges.
+    known_starts: the offsets on the host, where they are known: cutting into chunks then waits for no device.
     """
 
     offsets: Tensor
     sources: Tensor
     source_count: int
+    known_starts: np.ndarray[Any, Any] | None = None
 
     def __post_init__(self) -> None:
         if self.offsets.dtype is not torch.int64 or self.sources.dtype is not torch.int32:
@@ -42,6 +47,11 @@ class Edges:
     def count(self) -> int:
         return self.sources.shape[0]
 
+    @cached_property
+    def starts(self) -> np.ndarray[Any, Any]:
+        """(Q + 1,) int64 on the host: the offsets, copied at most once."""
+        return self.offsets.cpu().numpy() if self.known_starts is None else self.known_starts
+
     def degrees(self) -> Tensor:
         """(Q,) int64."""
         return self.offsets.diff()
@@ -52,7 +62,7 @@ class Edges:
         return rows.repeat_interleave(self.degrees(), output_size=self.count)
 
     def to(self, device: str | torch.device) -> Edges:
-        return Edges(self.offsets.to(device), self.sources.to(device), self.source_count)
+        return Edges(self.offsets.to(device), self.sources.to(device), self.source_count, self.starts)
 
     def turned(self) -> Edges:
         """The same edges the other way: rows are sources, in the order of their destinations."""

@@ -1,85 +1,213 @@
-"""The edge transform with memory that does not grow with the edges: chunks of rows, computed again in backward."""
+"""The edge transform with memory that does not grow with the edges: chunks of rows, computed again in backward.
+
+Only inputs are kept. With weights w, kernel k and gradient g of a row, the way back along an edge is
+
+    dk = w g f      df = w g k      dw = sum over channels of g k f
+
+and a softmax's scores get w (dw - sum over channels of g out), where w = exp(score - lse) and lse
+is the row's logarithm of summed exponentials: one number a row, so that a row may be cut in pieces.
+"""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-if TYPE_CHECKING:
-    from pinchpoint.kit.rows import Rows
-    from pinchpoint.kit.transform import EdgeKernel
+from pinchpoint.kit import along
+from pinchpoint.kit.network import Gradients, Network, network_of
+from pinchpoint.kit.rows import Rows
 
 
-def flat_rows(
-    kernel: EdgeKernel,
-    modules: nn.ModuleDict,
-    x: Tensor,
-    y: Tensor,
-    f: Tensor | None,
-    quadrature: Tensor | None,
-    parts: list[Rows],
-) -> Tensor:
-    """(Q, C): what `kernel.rows` gives for all parts, one after the other."""
-    return _Flat.apply(kernel, modules, parts, x, y, f, quadrature, *modules.parameters())  # type: ignore[no-any-return]
+@dataclass(frozen=True)
+class Job:
+    """One transform: what is asked and the chunks it is done in.
+
+    reads_f: the network reads f too. times_f: the kernel is multiplied with f.
+    weights: mean, sum, quadrature or attention.
+    """
+
+    mlp: nn.Module
+    attention: nn.Module | None
+    reads_f: bool
+    times_f: bool
+    weights: str
+    parts: list[Rows]
+
+    @property
+    def longest(self) -> int:
+        """Edges of the largest chunk."""
+        return max(part.count for part in self.parts)
+
+    @property
+    def rows(self) -> Rows:
+        return Rows.all_of(self.parts[0].edges)
+
+
+def flat_rows(job: Job, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None) -> Tensor:
+    """(Q, C) of all parts. x: (Q, d), y: (S, d), f: (S, C), quadrature: (S,)."""
+    attended = [] if job.attention is None else list(job.attention.parameters())
+    return _Flat.apply(job, x, y, f, quadrature, *job.mlp.parameters(), *attended)  # type: ignore[no-any-return]
 
 
 class _Flat(torch.autograd.Function):
-    """Keeps its inputs alone. Gradients are taken with respect to the values gathered at edges, then added up by point."""
-
     @staticmethod
     def forward(
-        ctx: Any, kernel: EdgeKernel, modules: nn.ModuleDict, parts: list[Rows], x: Tensor, y: Tensor, f: Tensor | None,
-        quadrature: Tensor | None, *parameters: Tensor,
-    ) -> Tensor:  # fmt: skip
-        ctx.kernel, ctx.modules, ctx.parts = kernel, modules, parts
-        ctx.save_for_backward(x, y, f, quadrature, *parameters)
-        ctx.autocast = torch.is_autocast_enabled(x.device.type), torch.get_autocast_dtype(x.device.type)
+        ctx: Any, job: Job, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None, *parameters: Tensor
+    ) -> Tensor:
+        network = network_of(job.mlp, edges=job.longest, inputs=x)
+        scores = None if job.attention is None else network_of(job.attention, edges=job.longest, inputs=x)
+        lse = None if scores is None else _lse(job, scores, x, y)
         out: Tensor | None = None
-        for part in parts:
-            made = kernel.rows(modules, x, y, f, quadrature, part)
+        for part in job.parts:
+            if not part.count:
+                continue
+            inputs, at = along.gather(x, y, f if job.reads_f else None, part)
+            kernel = network.forward(inputs)
+            score = None if scores is None else scores.forward(_relative(inputs, x.shape[1]))
+            weights = _weights(score, lse, quadrature, at, part)
+            factor = f if job.times_f else None
             if out is None:
-                out = made.new_empty(x.shape[0], made.shape[1])
-            out[part.first : part.last] = made
+                dtype = kernel.dtype if factor is None else torch.promote_types(kernel.dtype, factor.dtype)
+                out = torch.zeros(x.shape[0], kernel.shape[1], dtype=dtype, device=x.device)
+            along.reduce_into(out, kernel, factor, weights, part)
         assert out is not None
+        if job.weights == "mean":
+            out /= job.rows.degrees().clamp_min_(1)[:, None]
+        ctx.job = job
+        ctx.save_for_backward(x, y, f, quadrature, lse, out if lse is not None else None, *parameters)
+        device = x.device.type
+        ctx.autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        (gradient,) = gradients
-        x, y, f, quadrature, *parameters = ctx.saved_tensors
-        wanted = ctx.needs_input_grad[3:]
-        values = (x, y, f, quadrature, *parameters)
-        into: list[Tensor | None] = [None] * len(values)
+        job: Job = ctx.job
+        x, y, f, quadrature, lse, out, *parameters = ctx.saved_tensors
         enabled, dtype = ctx.autocast
-        for part in ctx.parts:
-            if part.begin == part.end:
-                continue
-            leaves = [
-                None if value is None else value.requires_grad_(want)
-                for value, want in zip(ctx.kernel.gathered(x, y, f, quadrature, part), wanted[:4], strict=True)
-            ]
-            with torch.enable_grad(), torch.autocast(x.device.type, dtype, enabled=enabled):
-                made = ctx.kernel.reduce(ctx.modules, *leaves, part)
-            asked = [at for at, leaf in enumerate((*leaves, *parameters)) if leaf is not None and wanted[at]]
-            inputs: Any = [(*leaves, *parameters)[at] for at in asked]
-            found = torch.autograd.grad(made, inputs, gradient[part.first : part.last], allow_unused=True)
-            for at, value in zip(asked, found, strict=True):
-                if value is not None:
-                    into[at] = _added(torch.zeros_like(values[at]) if into[at] is None else into[at], at, value, part)
-        return None, None, None, *into
+        with torch.autocast(x.device.type, dtype, enabled=enabled):
+            back = _Back(job, x, y, f, quadrature, lse, ctx.needs_input_grad[1:])
+            back.run(_entering(job, gradients[0]), out)
+        return None, *back.found(parameters)
 
 
-def _added(whole: Any, at: int, value: Tensor, part: Rows) -> Tensor:
-    """A chunk's gradient added to the whole: x by row, y, f and weights by source, parameters as they are."""
-    if at == 0:
-        whole[part.first : part.last] += part.sum(value)
-    elif at < 4:
-        # Sorted accumulation: the same bits every time, on a GPU too, where atomics are not.
-        whole.index_put_((part.sources().long(),), value, accumulate=True)
-    else:
-        whole += value
-    return whole
+def _entering(job: Job, gradient: Tensor) -> Tensor:
+    """The gradient of each row's plain sum."""
+    if job.weights == "mean":
+        return gradient / job.rows.degrees().clamp_min_(1)[:, None]
+    return gradient.contiguous()
+
+
+class _Back:
+    """The backward pass over all chunks, and what it adds up."""
+
+    def __init__(
+        self, job: Job, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None, lse: Tensor | None,
+        wanted: tuple[bool, ...],
+    ) -> None:  # fmt: skip
+        self.job, self.x, self.y, self.f, self.quadrature, self.lse = job, x, y, f, quadrature, lse
+        points = [x, y, f, quadrature]
+        self.of_points = [_sum_like(value) if want else None for value, want in zip(points, wanted[:4], strict=True)]
+        self.network: Network = network_of(job.mlp, edges=job.longest, inputs=x)
+        own = list(job.mlp.parameters())
+        split = 4 + len(own)
+        self.of_mlp = _sums(own, wanted[4:split])
+        self.scores = None if job.attention is None else network_of(job.attention, edges=job.longest, inputs=x)
+        self.of_attention = {} if job.attention is None else _sums(list(job.attention.parameters()), wanted[split:])
+
+    def run(self, gradient: Tensor, out: Tensor | None) -> None:
+        """gradient: (Q, C) of the plain sums; out: (Q, C), what the softmax gave."""
+        held = None if out is None else (gradient * out).sum(1)
+        for part in self.job.parts:
+            if part.count:
+                self._chunk(gradient, held, part)
+
+    def _chunk(self, gradient: Tensor, held: Tensor | None, part: Rows) -> None:
+        job, dims = self.job, self.x.shape[1]
+        of_x, of_y, of_f, of_quadrature = self.of_points
+        factor = self.f if job.times_f else None
+        inputs, at = along.gather(self.x, self.y, self.f if job.reads_f else None, part)
+        moves = of_x is not None or of_y is not None
+        kernel = self.network.again(inputs, want_inputs=moves or (job.reads_f and of_f is not None))
+        score = None if self.scores is None else self.scores.again(_relative(inputs, dims), want_inputs=moves)
+        weights = _weights(score, self.lse, self.quadrature, at, part)
+        of_kernel, f_edges, of_weights = along.spread(
+            gradient, kernel, factor, weights, part, at,
+            want_weights=self.scores is not None or of_quadrature is not None, want_f=of_f is not None and factor is not None,
+        )  # fmt: skip
+        if f_edges is not None:
+            along.add_by_source(of_f, f_edges, part)  # type: ignore[arg-type]
+        if of_quadrature is not None:
+            along.add_by_source(of_quadrature[:, None], of_weights[:, None], part)  # type: ignore[index]
+        of_inputs = self.network.backward(of_kernel, self.of_mlp)
+        if of_inputs is not None:
+            self._add_inputs(of_inputs, part)
+        if self.scores is not None:
+            assert weights is not None and of_weights is not None and held is not None
+            of_score = weights * (of_weights - held.index_select(0, at))
+            of_relative = self.scores.backward(of_score[:, None], self.of_attention)
+            if of_relative is not None:
+                self._add_inputs(torch.cat([of_relative, -of_relative], dim=1), part)
+
+    def _add_inputs(self, gradient: Tensor, part: Rows) -> None:
+        """gradient: (e, 2d) of [y, x], or (e, 2d + C) with f."""
+        dims = self.x.shape[1]
+        of_x, of_y, of_f, _ = self.of_points
+        if of_y is not None:
+            along.add_by_source(of_y, gradient[:, :dims], part)
+        if of_x is not None:
+            along.add_by_row(of_x, gradient[:, dims : 2 * dims], part)
+        if of_f is not None and gradient.shape[1] > 2 * dims:
+            along.add_by_source(of_f, gradient[:, 2 * dims :], part)
+
+    def found(self, parameters: list[Tensor]) -> list[Tensor | None]:
+        """In the order and the dtypes of the inputs."""
+        own = len(list(self.job.mlp.parameters()))
+        of_parameters = [self.of_mlp.get(at) for at in range(own)]
+        of_parameters += [self.of_attention.get(at) for at in range(len(parameters) - own)]
+        inputs = [self.x, self.y, self.f, self.quadrature, *parameters]
+        return [
+            None if value is None or like is None else value.to(like.dtype)
+            for value, like in zip([*self.of_points, *of_parameters], inputs, strict=True)
+        ]
+
+
+def _sums(parameters: list[Any], wanted: tuple[bool, ...]) -> Gradients:
+    return {at: _sum_like(value) for at, (value, want) in enumerate(zip(parameters, wanted, strict=True)) if want}
+
+
+def _sum_like(value: Any) -> Tensor:
+    """Zeros to add many chunks to: float32 at least, since in 16 bits late chunks would be lost."""
+    return torch.zeros_like(value, dtype=torch.promote_types(value.dtype, torch.float32))
+
+
+def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:
+    """(Q,) logarithm of each row's summed exponentials of scores, piece by piece where a row is cut."""
+    lse = torch.full((x.shape[0],), -torch.inf, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+    for part in job.parts:
+        if part.count:
+            inputs, _ = along.gather(x, y, None, part)
+            score = scores.forward(_relative(inputs, x.shape[1])).to(lse.dtype)
+            largest = part.largest(score)
+            # A row without edges has -inf for its largest: no shift, and a sum of nothing.
+            shift = torch.where(largest.isinf(), 0, largest)
+            summed = part.sum(torch.exp(score - shift.index_select(0, part.local())))
+            here = lse[part.first : part.last]
+            torch.logaddexp(here, (shift + torch.log(summed))[:, 0], out=here)
+    return lse
+
+
+def _relative(inputs: Tensor, dims: int) -> Tensor:
+    """(e, d) from destination to source, of inputs that begin with [y, x]."""
+    return inputs[:, :dims] - inputs[:, dims : 2 * dims]
+
+
+def _weights(score: Tensor | None, lse: Tensor | None, quadrature: Tensor | None, at: Tensor, part: Rows) -> Tensor | None:
+    """(e,) the weight of every edge in its row's sum, or None where all weigh the same."""
+    if score is not None and lse is not None:
+        return torch.exp(score[:, 0].to(lse.dtype) - lse.index_select(0, at))
+    return None if quadrature is None else quadrature.index_select(0, part.sources())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,20 +14,28 @@ from pinchpoint.kit.edges import Edges
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows first to last of a graph, whose edges are begin to end."""
+    """Rows first to last of a graph, whose edges are begin to end; or a piece of one row that is too long."""
 
     edges: Edges
     first: int
     last: int
     begin: int
     end: int
+    piece: bool = False
 
     @staticmethod
     def all_of(edges: Edges) -> Rows:
         return Rows(edges, 0, edges.queries, 0, edges.count)
 
+    @property
+    def count(self) -> int:
+        """e, the edges of the run."""
+        return self.end - self.begin
+
     def degrees(self) -> Tensor:
-        """(q,) int64."""
+        """(q,) int64: the edges of each row that lie in this run."""
+        if self.piece:
+            return torch.full((1,), self.count, dtype=torch.int64, device=self.edges.offsets.device)
         return self.edges.offsets[self.first : self.last + 1].diff()
 
     def sources(self) -> Tensor:
@@ -40,7 +49,7 @@ class Rows:
     def local(self) -> Tensor:
         """(e,) int64: the row of every edge, from 0."""
         rows = torch.arange(self.last - self.first, device=self.edges.offsets.device)
-        return rows.repeat_interleave(self.degrees(), output_size=self.end - self.begin)
+        return rows.repeat_interleave(self.degrees(), output_size=self.count)
 
     def sum(self, values: Tensor) -> Tensor:
         """(e, C) to (q, C), each row summed in order: the same bits every time."""
@@ -48,21 +57,32 @@ class Rows:
             return values.new_zeros(self.last - self.first, *values.shape[1:])
         return torch.segment_reduce(values, "sum", lengths=self.degrees(), axis=0, unsafe=True, initial=0)
 
+    def largest(self, values: Tensor) -> Tensor:
+        """(e, C) to (q, C), -inf for a row without edges."""
+        return torch.segment_reduce(values, "max", lengths=self.degrees(), axis=0, unsafe=True)
+
     def softmax(self, scores: Tensor) -> Tensor:
         """(e, 1) to (e, 1): over the edges of each row, shifted by the row's largest."""
         local = self.local()
-        largest = torch.segment_reduce(scores.detach(), "max", lengths=self.degrees(), axis=0, unsafe=True)
-        shifted = torch.exp(scores - largest.index_select(0, local))
+        shifted = torch.exp(scores - self.largest(scores.detach()).index_select(0, local))
         return shifted / self.sum(shifted).index_select(0, local)
 
 
-def row_chunks(edges: Edges, chunk: int) -> Iterator[Rows]:
-    """Runs of whole rows with at most `chunk` edges each; a row with more is a run of its own."""
-    offsets = edges.offsets.tolist()
-    first = 0
-    for row in range(1, edges.queries + 1):
-        if offsets[row] - offsets[first] > chunk and row - 1 > first:
-            yield Rows(edges, first, row - 1, offsets[first], offsets[row - 1])
-            first = row - 1
-    if edges.queries:
-        yield Rows(edges, first, edges.queries, offsets[first], offsets[edges.queries])
+def row_chunks(edges: Edges, chunk: int, *, cut: bool = False) -> Iterator[Rows]:
+    """Runs of whole rows with at most `chunk` edges each.
+
+    A row with more is a run of its own, or with `cut` several pieces, one after the other.
+    """
+    starts, first = edges.starts, 0
+    while first < edges.queries:
+        begin = int(starts[first])
+        last = int(np.searchsorted(starts, begin + chunk, side="right")) - 1
+        if last > first:
+            last = min(last, edges.queries)
+            yield Rows(edges, first, last, begin, int(starts[last]))
+        else:
+            last, end = first + 1, int(starts[first + 1])
+            step = chunk if cut else end - begin
+            for at in range(begin, end, step):
+                yield Rows(edges, first, last, at, min(at + step, end), piece=cut)
+        first = last

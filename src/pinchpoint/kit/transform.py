@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.edges import Edges
-from pinchpoint.kit.flat import flat_rows
+from pinchpoint.kit.flat import Job, flat_rows
 from pinchpoint.kit.rows import Rows, row_chunks
 
 Memory = Literal["eager", "checkpoint", "flat"]
@@ -47,16 +47,20 @@ def edge_transform(
     _check(x, y, f, graph, memory=memory, transform=transform, weights=weights, quadrature=quadrature, attention=attention)
     kernel = EdgeKernel(transform, weights)
     modules = nn.ModuleDict({"mlp": mlp} | ({"attention": attention} if attention is not None else {}))
-    if memory == "eager":
-        return kernel.rows(modules, x, y, f, quadrature, Rows.all_of(graph)) if graph.count else _nothing(mlp, kernel, x, y, f)
     size = CHUNK if chunk == "auto" else chunk
     if size < 1:
         raise BadInput(f"a chunk of {size} edges", mend="give a chunk of at least 1 edge")
-    parts = list(row_chunks(graph, size))
-    if memory == "flat":
-        return flat_rows(kernel, modules, x, y, f, quadrature, parts)
-    made = [checkpoint(kernel.rows, modules, x, y, f, quadrature, part, use_reentrant=False) for part in parts]
-    return torch.cat(made) if made else _nothing(mlp, kernel, x, y, f)
+    if not graph.count:
+        return _nothing(mlp, kernel, x, y, f)
+    if memory == "eager":
+        return kernel.rows(modules, x, y, f, quadrature, Rows.all_of(graph))
+    if memory == "checkpoint":
+        parts = row_chunks(graph, size)
+        return torch.cat([checkpoint(kernel.rows, modules, x, y, f, quadrature, part, use_reentrant=False) for part in parts])
+    reads_f = f is not None and transform.startswith("nonlinear")
+    times_f = f is not None and not transform.endswith("kernelonly")
+    job = Job(mlp, attention, reads_f, times_f, weights, list(row_chunks(graph, size, cut=True)))
+    return flat_rows(job, x, y, f if reads_f or times_f else None, quadrature)
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 __all__ = [
     "CUDA_HOOKS", "FAKE_ATTRIBUTES", "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach",
     "apply_to_module", "argument_names", "arguments_of", "attention_owner", "autograd_node", "close_library", "default_device",
-    "fake_device", "fake_mode", "in_kernel", "is_mutable", "is_of_fakes", "is_view", "next_sequence", "node_name",
+    "fake_device", "fake_mode", "has_hooks", "in_kernel", "is_mutable", "is_of_fakes", "is_view", "next_sequence", "node_name",
     "node_sequence", "op_device", "own_buffers", "own_parameters", "set_apply", "set_variable_functions", "sparse_parts",
     "storage_key", "tree_leaves", "tree_map_only", "variable_functions", "version", "without_autocast", "without_modes",
 ]  # fmt: skip
@@ -99,6 +99,11 @@ def sparse_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 def storage_key(storage: torch.UntypedStorage) -> int:
     """Identity of a storage, stable while it lives."""
     return storage._cdata
+
+
+def has_hooks(module: torch.nn.Module) -> bool:
+    """Does anything listen to its forward or backward pass?"""
+    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
 
 
 def apply_to_module(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Module:

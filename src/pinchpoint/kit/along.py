@@ -1,0 +1,118 @@
+"""What the flat transform does along the edges of a chunk: gather, reduce, spread, add up by source.
+
+Letters: e edges of the chunk, q rows, C channels. On a GPU each is one Triton kernel of ours
+(`along_triton`), elsewhere plain torch; both give the same sums in the same order every time.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.util import find_spec
+
+import torch
+from torch import Tensor
+
+from pinchpoint.backends.torch import compat
+from pinchpoint.kit.rows import Rows
+
+
+def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows) -> tuple[Tensor, Tensor]:
+    """What the network reads, (e, 2d) of [y, x] or (e, 2d + C) with f last; and the row of every edge, (e,)."""
+    if _compiled(x):
+        at = torch.empty(rows.count, dtype=torch.int32, device=x.device)
+        width = x.shape[1] + y.shape[1] + (0 if f is None else f.shape[1])
+        inputs = torch.empty(rows.count, width, dtype=_widest(x, y, f), device=x.device)
+        if not _is_fake(x):
+            from pinchpoint.kit import along_triton
+
+            along_triton.gather(x, y, f, rows, at, inputs)
+        return inputs, at
+    at, sources = rows.destinations(), rows.sources()
+    parts = [y.index_select(0, sources), x.index_select(0, at)] + ([] if f is None else [f.index_select(0, sources)])
+    return torch.cat(parts, dim=1), at
+
+
+def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows) -> None:
+    """Add to the chunk's rows of `out`, (Q, C), the sum over each of weights * kernel * f[source].
+
+    kernel: (e, C); f: (S, C), or (S, 1) for a kernel that stands alone; weights: (e,).
+    """
+    if _compiled(out):
+        if not _is_fake(out):
+            from pinchpoint.kit import along_triton
+
+            along_triton.reduce_into(out, kernel, f, weights, rows)
+        return
+    values = kernel if f is None else kernel * f.index_select(0, rows.sources())
+    if weights is not None:
+        values = values * weights[:, None]
+    out[rows.first : rows.last] += rows.sum(values)
+
+
+def spread(
+    gradient: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows, at: Tensor, *, want_weights: bool,
+    want_f: bool,
+) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+    """The way back of `reduce_into`: gradients of the kernel (e, C), of f at each edge (e, C) and of the weights (e,).
+
+    gradient: (Q, C) of the rows.
+    """
+    if _compiled(gradient):
+        dtype = torch.promote_types(gradient.dtype, kernel.dtype)
+        of_kernel = torch.empty_like(kernel)
+        of_f = torch.empty(kernel.shape, dtype=dtype, device=kernel.device) if want_f else None
+        of_weights = torch.empty(rows.count, dtype=dtype, device=kernel.device) if want_weights else None
+        if not _is_fake(gradient):
+            from pinchpoint.kit import along_triton
+
+            along_triton.spread(gradient, kernel, f, weights, rows, at, of_kernel, of_f, of_weights)
+        return of_kernel, of_f, of_weights
+    at_edges = gradient.index_select(0, at)
+    with_f = at_edges if f is None else at_edges * f.index_select(0, rows.sources())
+    of_weights = (with_f * kernel).sum(1) if want_weights else None
+    if weights is not None:
+        with_f, at_edges = with_f * weights[:, None], at_edges * weights[:, None]
+    return with_f, at_edges * kernel if want_f else None, of_weights
+
+
+def add_by_source(total: Tensor, values: Tensor, rows: Rows) -> None:
+    """Add the values of the chunk's edges, (e, W), to the points they come from: total (S, W)."""
+    if not rows.count:
+        return
+    if _compiled(total):
+        # Sorted, so that each source's values are added by one program in the order of their edges: atomics
+        # would add them in another order every time.
+        ordered, order = torch.sort(rows.sources(), stable=True)
+        if not _is_fake(total):
+            from pinchpoint.kit import along_triton
+
+            along_triton.add_runs(total, values, ordered, order)
+        return
+    total.index_put_((rows.sources().long(),), values.to(total.dtype), accumulate=True)
+
+
+def add_by_row(total: Tensor, values: Tensor, rows: Rows) -> None:
+    """Add the values of the chunk's edges, (e, W), to the rows they lead to: total (Q, W)."""
+    reduce_into(total, values, None, None, rows)
+
+
+def _widest(*tensors: Tensor | None) -> torch.dtype:
+    dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
+    widest = dtypes[0]
+    for dtype in dtypes[1:]:
+        widest = torch.promote_types(widest, dtype)
+    return widest
+
+
+def _compiled(tensor: Tensor) -> bool:
+    """Do our own kernels run there? On a GPU that is only thought of they are taken to."""
+    return tensor.is_cuda and (_is_fake(tensor) or _has_triton())
+
+
+def _is_fake(tensor: Tensor) -> bool:
+    return isinstance(tensor, compat.FakeTensor)
+
+
+@cache
+def _has_triton() -> bool:
+    return find_spec("triton") is not None
