@@ -1,0 +1,81 @@
+"""What the surroundings of a place look like: statistics of the points within a radius, from sums alone.
+
+Q places, S points, E edges. Nine numbers a place, lengths in units of the radius: how much there is,
+mean and variance of the distance, the offset of the centroid (3) and the eigenvalues of the
+covariance (3, largest first). All zero where nothing lies. They need sums of products along rows
+only, so edges are read in chunks and none is kept; no gradient runs through them.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from pinchpoint.kit import Edges, radius_edges
+from pinchpoint.kit.rows import row_chunks
+
+COLUMNS = 9
+CHUNK = 262_144  # edges at one time: some 60 MiB
+_QUERIES = 4_096  # places whose neighbours are held at one time, where the graph itself is not wanted
+
+
+@torch.no_grad()
+def statistics(x: Tensor, y: Tensor, edges: Edges, *, radius: float, weights: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
+    """(Q, 9) in the type of x. x: (Q, 3) places; y: (S, 3) points; weights: (S,), or None to count every point as one.
+
+    With weights (areas) the numbers describe the surface, however finely it is divided.
+    """
+    parts = []
+    for rows in row_chunks(edges, chunk):
+        sources = rows.sources()
+        # Double precision: a variance is a small difference of two large sums.
+        offset = (y.index_select(0, sources) - x.index_select(0, rows.destinations())).double() / radius
+        weight = torch.ones_like(offset[:, 0]) if weights is None else weights.index_select(0, sources).double()
+        squares = (offset[:, :, None] * offset[:, None, :]).flatten(1)
+        distance = squares[:, [0, 4, 8]].sum(1).sqrt()
+        moments = torch.cat([torch.ones_like(distance)[:, None], distance[:, None], offset, squares], dim=1)
+        parts.append(_from_sums(rows.sum(moments * weight[:, None])))
+    found = torch.cat(parts) if parts else x.new_zeros(0, COLUMNS, dtype=torch.float64)
+    return found.to(x.dtype)
+
+
+def own_statistics(points: Tensor, *, radius: float, weights: Tensor | None = None) -> Tensor:
+    """(P, 9): each point's surroundings among the points themselves. Its neighbours are found and forgotten block by block."""
+    blocks = [
+        statistics(block, points, radius_edges(block, points, radius), radius=radius, weights=weights)
+        for block in points.split(_QUERIES)
+    ]
+    return torch.cat(blocks)
+
+
+def readable(found: Tensor) -> Tensor:
+    """Statistics as a network reads them best: the amount by its logarithm, spreads as lengths. (..., 9) to (..., 9)."""
+    return torch.cat(
+        [found[..., :1].log1p(), found[..., 1:2], found[..., 2:3].sqrt(), found[..., 3:6], found[..., 6:].sqrt()], dim=-1
+    )
+
+
+def eigenvalues(matrices: Tensor) -> Tensor:
+    """(Q, 3) of symmetric matrices (Q, 3, 3), largest first, in closed form: no library, the same bits everywhere."""
+    middle = matrices.diagonal(dim1=1, dim2=2).mean(1)
+    rest = matrices - middle[:, None, None] * torch.eye(3, dtype=matrices.dtype, device=matrices.device)
+    size = (rest.square().sum((1, 2)) / 6).sqrt()
+    scaled = rest / size.clamp_min(torch.finfo(matrices.dtype).tiny)[:, None, None]
+    a, b, c = scaled.unbind(1)
+    half = (torch.linalg.cross(a, b) * c).sum(1) / 2
+    angle = torch.acos(half.clamp(-1, 1)) / 3
+    turns = angle[:, None] + angle.new_tensor([0, -2 * math.pi / 3, 2 * math.pi / 3])
+    return middle[:, None] + 2 * size[:, None] * torch.cos(turns)
+
+
+def _from_sums(sums: Tensor) -> Tensor:
+    """(q, 14) weighted sums of 1, distance, offset (3) and its products (9) to (q, 9)."""
+    amount = sums[:, :1]
+    means = torch.where(amount > 0, sums / amount.clamp_min(torch.finfo(sums.dtype).tiny), 0)
+    distance, centroid = means[:, 1:2], means[:, 2:5]
+    products = means[:, 5:].reshape(-1, 3, 3)
+    variance = products.diagonal(dim1=1, dim2=2).sum(1, keepdim=True) - distance.square()
+    spread = eigenvalues(products - centroid[:, :, None] * centroid[:, None, :])
+    return torch.cat([amount, distance, variance.clamp_min(0), centroid, spread.clamp_min(0)], dim=1)

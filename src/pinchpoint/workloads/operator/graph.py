@@ -1,0 +1,113 @@
+"""Graph: who reads whom in an operator, and what each place's surroundings look like; made once a body.
+
+P points, L tokens. One pair of edges for every radius. Points outside the box or without a token
+are refused: nothing could be said there.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.kit import Edges, Lattice, lattice_edges
+from pinchpoint.kit.edges import offsets_of
+from pinchpoint.workloads.operator.config import OperatorConfig
+from pinchpoint.workloads.operator.geometry import own_statistics, statistics
+
+
+@dataclass(frozen=True)
+class Graph:
+    """What an `Operator` needs to know of a body's points beside what they carry."""
+
+    encoder: tuple[Edges, ...]  # one for each radius, rows are tokens, sources are points
+    decoder: tuple[Edges, ...]  # rows are points, sources are tokens
+    token_statistics: tuple[Tensor, ...] = ()  # (L, 9) for each radius, where the geometry embedding is `statistics`
+    point_statistics: tuple[Tensor, ...] = ()  # (P, 9) for each local radius
+
+    @property
+    def edges(self) -> int:
+        """Of all transforms together."""
+        return sum(edges.count for edges in (*self.encoder, *self.decoder))
+
+    def to(self, device: str | torch.device) -> Graph:
+        return Graph(
+            tuple(edges.to(device) for edges in self.encoder),
+            tuple(edges.to(device) for edges in self.decoder),
+            tuple(values.to(device) for values in self.token_statistics),
+            tuple(values.to(device) for values in self.point_statistics),
+        )
+
+
+def lattice_of(config: OperatorConfig) -> Lattice:
+    return Lattice(config.lattice, config.low, config.high)
+
+
+def graph_of(points: Tensor, config: OperatorConfig, *, areas: Tensor | None = None) -> Graph:
+    """The graph of points (P, 3). areas: (P,), wanted where statistics are: by them a finer mesh of a body looks the same."""
+    lattice = lattice_of(config)
+    _check_points(points, config)
+    described = config.geometry == "statistics" or config.local_radii
+    if described and not config.compat and areas is None:
+        raise BadInput(
+            "statistics of a surface without its areas", mend="graph_of(points, config, areas=areas), areas of shape (P,)"
+        )
+    pairs = [lattice_edges(points, lattice, radius) for radius in config.radii]
+    _check_covered([into_points for _, into_points in pairs], config)
+    if config.neighbour_cap is not None:
+        pairs = [(capped(a, config.neighbour_cap), capped(b, config.neighbour_cap)) for a, b in pairs]
+    weights = None if config.compat else areas
+    tokens = lattice.points(dtype=points.dtype, device=points.device)
+    return Graph(
+        encoder=tuple(into_tokens for into_tokens, _ in pairs),
+        decoder=tuple(into_points for _, into_points in pairs),
+        token_statistics=tuple(
+            statistics(tokens, points, into_tokens, radius=radius, weights=disc_shares(weights, radius))
+            for radius, (into_tokens, _) in zip(config.radii, pairs, strict=True)
+        )
+        if config.geometry == "statistics"
+        else (),
+        point_statistics=tuple(own_statistics(points, radius=r, weights=disc_shares(weights, r)) for r in config.local_radii),
+    )
+
+
+def disc_shares(areas: Tensor | None, radius: float) -> Tensor | None:
+    """Areas in units of a disc of that radius: a flat surface through the middle of a ball adds up to one."""
+    return None if areas is None else areas / (math.pi * radius**2)
+
+
+def capped(edges: Edges, most: int) -> Edges:
+    """The first `most` edges of every row; the others are dropped, which is a fault of the original."""
+    degrees = edges.degrees()
+    within = torch.arange(edges.count, device=degrees.device) - edges.offsets[:-1].repeat_interleave(degrees)
+    return Edges(offsets_of(degrees.clamp_max(most)), edges.sources[within < most], edges.source_count)
+
+
+def _check_points(points: Tensor, config: OperatorConfig) -> None:
+    if points.dim() != 2 or points.shape[1] != 3 or not len(points):
+        raise BadInput(f"points of shape {tuple(points.shape)}", mend="give (P, 3) with at least one point")
+    low, high = points.new_tensor(config.low), points.new_tensor(config.high)
+    outside = int(((points < low) | (points > high)).any(1).sum())
+    if outside:
+        reached = points.min(0).values.tolist(), points.max(0).values.tolist()
+        raise BadInput(
+            f"{outside:,} of {len(points):,} points lie outside the box from {config.low} to {config.high}",
+            mend=f"these points reach from {_show(reached[0])} to {_show(reached[1])}: move the body, or train with such a box",
+        )
+
+
+def _check_covered(decoder: list[Edges], config: OperatorConfig) -> None:
+    degrees = torch.stack([edges.degrees() for edges in decoder]).sum(0)
+    bare = int((degrees == 0).sum())
+    if bare:
+        raise BadInput(
+            f"{bare:,} of {len(degrees):,} points have no token within the largest radius, {max(config.radii):.4g}",
+            mend=f"give a radius of at least {config.covering_radius:.4g}, half the diagonal of a cell, or a finer lattice",
+        )
+
+
+def _show(values: list[float]) -> str:
+    return "(" + ", ".join(f"{value:.4g}" for value in values) + ")"

@@ -1,0 +1,101 @@
+"""Operator: from what is known at the points of a body to a field there, through tokens on a lattice.
+
+Letters: P points, K features, T targets, L tokens, C channels, S scales (radii). Encoder and decoder are edge
+transforms, one for each radius; scales are added with softmax weights learned for each channel. Coordinates
+reach the kernels in units of the box's longest half, so that they lie in [-1, 1].
+
+`compat=True` takes the choices of the original where ours differ:
+| what | here | compat |
+|---|---|---|
+| rotary embedding | three axes of the patch | one axis over flattened patches |
+| attention weights | an MLP of the offset y - x | cosine between absolute coordinates y and x |
+| weights without attention | areas of the panels (`quadrature`) | mean over neighbours |
+| statistics | by area, so that a finer mesh looks the same | by number of points |
+| the query in the decoder | reads its own features and surroundings | reads decoded values alone |
+| tokens | pass beside the transformer as well | pass through it alone |
+| kernels' first layer | begins with offsets in units of the radius | begins as torch makes it |
+| neighbours | all | all, or the first `neighbour_cap` of a row where that is given |
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.transform import Memory
+from pinchpoint.workloads.operator.config import OperatorConfig
+from pinchpoint.workloads.operator.geometry import COLUMNS, readable
+from pinchpoint.workloads.operator.graph import Graph
+from pinchpoint.workloads.operator.kernels import Chunk, MultiScale, Scaling, mlp_of
+from pinchpoint.workloads.operator.transformer import PatchTransformer
+
+
+class Operator(nn.Module):
+    """points (P, 3), features (P, K), areas (P,) and their graph to (P, T)."""
+
+    def __init__(self, config: OperatorConfig) -> None:
+        super().__init__()
+        self.config = config
+        channels, wide = config.channels, 2 * config.channels
+        inputs = _inputs(config)
+        self.scaling = Scaling(config)
+        self.lift = mlp_of((inputs, wide, channels))
+        self.encoder = MultiScale(config, weights=config.weights)
+        # Tokens are spread evenly, so that the mean over them is their quadrature.
+        self.decoder = MultiScale(config, weights="attention" if config.weights == "attention" else "mean")
+        described = {"none": 0, "statistics": COLUMNS * len(config.radii), "pointnet": channels}[config.geometry]
+        self.pointnet = MultiScale(config, weights="mean", kernel_only=True) if config.geometry == "pointnet" else None
+        self.combine = nn.Linear(channels + described + 3, channels)
+        self.transformer = PatchTransformer(config)
+        self.project = mlp_of((channels + (0 if config.compat else inputs), wide, wide, config.out_features))
+
+    def forward(
+        self, points: Tensor, features: Tensor, areas: Tensor, graph: Graph, *, memory: Memory = "flat", chunk: Chunk = "auto"
+    ) -> Tensor:
+        _check(self.config, points, features, areas, graph)
+        at_points, at_tokens = self.scaling.places(points), self.scaling.tokens
+        inputs = self._inputs(features, at_points, graph)
+        how = {"memory": memory, "chunk": chunk}
+        tokens = self.encoder(at_tokens, at_points, self.lift(inputs), graph.encoder, areas=self.scaling.areas(areas), **how)
+        beside = [at_tokens]
+        if self.pointnet is not None:
+            beside.append(self.pointnet(at_tokens, at_points, None, graph.encoder, **how))
+        elif self.config.geometry == "statistics":
+            beside.extend(readable(found).to(tokens.dtype) for found in graph.token_statistics)
+        tokens = self.combine(torch.cat([tokens, *beside], dim=1))
+        processed = self.transformer(tokens)
+        tokens = processed if self.config.compat else tokens + processed
+        decoded = self.decoder(at_points, at_tokens, tokens, graph.decoder, **how)
+        return self.scaling.targets(self.project(decoded if self.config.compat else torch.cat([decoded, inputs], dim=1)))
+
+    def _inputs(self, features: Tensor, at_points: Tensor, graph: Graph) -> Tensor:
+        """(P, I): features, place, products of vectors, and the surroundings of every point."""
+        vectors = [features[:, at : at + 3] for at in self.config.vectors]
+        around = [readable(found).to(at_points.dtype) for found in graph.point_statistics]
+        products = [
+            (one * other).sum(1, keepdim=True)
+            for number, one in enumerate(vectors)
+            for other in (*vectors[:number], *(found[:, 3:6] for found in around))
+        ]
+        return torch.cat([self.scaling.features(features), at_points, *products, *around], dim=1)
+
+
+def _inputs(config: OperatorConfig) -> int:
+    vectors, around = len(config.vectors), len(config.local_radii)
+    return config.in_features + 3 + vectors * (vectors - 1) // 2 + vectors * around + COLUMNS * around
+
+
+def _check(config: OperatorConfig, points: Tensor, features: Tensor, areas: Tensor, graph: Graph) -> None:
+    count = len(points)
+    if features.shape != (count, config.in_features) or areas.shape != (count,):
+        raise BadInput(
+            f"features of shape {tuple(features.shape)} and areas of {tuple(areas.shape)} for {count:,} points",
+            mend=f"this operator reads features ({count}, {config.in_features}) and areas ({count},)",
+        )
+    described = len(config.radii) if config.geometry == "statistics" else 0
+    made = len(graph.encoder), len(graph.decoder), len(graph.token_statistics), len(graph.point_statistics)
+    if made != (len(config.radii), len(config.radii), described, len(config.local_radii)) or graph.decoder[0].queries != count:
+        raise BadInput(
+            "a graph of other points or another configuration", mend="make it with graph_of(points, config, areas=areas)"
+        )
