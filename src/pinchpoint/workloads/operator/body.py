@@ -1,0 +1,112 @@
+"""Body: a mesh with the field known on it, made from (kind, seed, number, panels), and its file.
+
+A body's shape depends on (seed, number) alone; `panels` only says how finely it is meshed. The file is an .npz with the
+same bytes for the same body: vertices (V, 3) float32, faces (F, 3) int32, one float32 array (F,) per field, and `about`,
+a JSON text with the rest. The field is computed on the mesh as it is stored, rounded to float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import json
+import zipfile
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.operator import cars, flow, harmonic
+from pinchpoint.workloads.operator.sample import Sample
+from pinchpoint.workloads.operator.surface import Mesh, facets
+
+Kind = Literal["flow", "harmonic"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+# Rises with every change that gives a body other numbers; a data set of another generator is not continued.
+GENERATOR = 1
+FEATURES: dict[Kind, tuple[str, ...]] = {
+    "flow": ("normal_x", "normal_y", "normal_z", "onset_x", "onset_y", "onset_z", "clearance"),
+    "harmonic": ("normal_x", "normal_y", "normal_z", "flux"),
+}
+TARGETS: dict[Kind, tuple[str, ...]] = {"flow": ("cp",), "harmonic": ("potential",)}
+
+
+@dataclass(frozen=True)
+class Body:
+    name: str
+    kind: Kind
+    mesh: Mesh
+    fields: dict[str, Tensor]  # each (F,) float32; flow: cp; harmonic: potential, flux
+    parameters: dict[str, Any]  # what it was drawn as: a Car's fields, or a Ball's
+    quality: dict[str, float]
+    faults: tuple[str, ...]  # why it is left out of the splits; empty for a good body
+
+    @property
+    def ok(self) -> bool:
+        return not self.faults
+
+
+def make_body(kind: Kind, *, name: str, seed: int, number: int, panels: int, device: str = "cpu") -> Body:
+    """Draw, mesh and solve one body."""
+    if kind == "flow":
+        car = cars.draw_car(seed, number)
+        mesh = _stored(cars.car_mesh(car, panels))
+        found = flow.solve_flow(mesh, yaw_deg=car.yaw_deg, device=device)
+        fields = {"cp": found.cp.cpu().float()}
+        about = cars.parameters(car)
+        return Body(name, kind, mesh, fields, about, dataclasses.asdict(found.quality), tuple(flow.faults(found.quality)))
+    ball = harmonic.draw_ball(seed, number)
+    mesh = _stored(harmonic.ball_mesh(ball, panels))
+    value, flux, net = harmonic.surface_fields(ball, mesh)
+    faults = () if net <= harmonic.FLUX_LIMIT else (f"net flux {net:.3g} is beyond {harmonic.FLUX_LIMIT:.3g}",)
+    about = {key: part.tolist() for key, part in dataclasses.asdict(ball).items()}
+    return Body(name, kind, mesh, {"potential": value.float(), "flux": flux.float()}, about, {"net_flux": net}, faults)
+
+
+def body_sample(body: Body) -> Sample:
+    """The body as the operator sees it."""
+    shape = facets(body.mesh)
+    if body.kind == "flow":
+        features = flow_features(shape.normals, yaw_deg=body.parameters["yaw_deg"], clearance=body.parameters["clearance"])
+    else:
+        features = torch.cat([shape.normals.float(), body.fields["flux"][:, None]], dim=1)
+    target = torch.stack([body.fields[name] for name in TARGETS[body.kind]], dim=1)
+    return Sample(body.name, shape.centroids.float(), features, target, shape.areas.float())
+
+
+def flow_features(normals: Tensor, *, yaw_deg: float, clearance: float) -> Tensor:
+    """(P, 7) float32 from outward normals (P, 3): normal, direction of the onset flow, ground clearance in metres."""
+    same = torch.cat([flow.onset(yaw_deg), torch.tensor([clearance], dtype=torch.float64)])
+    return torch.cat([normals.double(), same.expand(len(normals), 4).to(normals.device)], dim=1).float()
+
+
+def pack(body: Body) -> bytes:
+    about = {key: getattr(body, key) for key in ("name", "kind", "parameters", "quality", "faults")}
+    held = io.BytesIO()
+    arrays: dict[str, Any] = {f"field_{name}": values.numpy() for name, values in body.fields.items()}
+    arrays["vertices"] = body.mesh.vertices.numpy().astype(np.float32)
+    arrays["faces"] = body.mesh.faces.numpy().astype(np.int32)
+    arrays["about"] = np.array(json.dumps(about, sort_keys=True))
+    np.savez(held, **arrays)
+    return held.getvalue()
+
+
+def unpack(data: bytes, *, where: str) -> Body:
+    """The body of a file's bytes; BadInput names the file where they are none."""
+    try:
+        with np.load(io.BytesIO(data), allow_pickle=False) as held:
+            about = json.loads(str(held["about"]))
+            mesh = Mesh(torch.from_numpy(held["vertices"]).double(), torch.from_numpy(held["faces"]).long())
+            fields = {key.removeprefix("field_"): torch.from_numpy(held[key]) for key in held.files if key.startswith("field_")}
+        return Body(about["name"], about["kind"], mesh, fields, about["parameters"], about["quality"], tuple(about["faults"]))
+    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+        raise BadInput(
+            f"{where} is not a body of a data set: {error}", mend="name a body-*.npz made by `pinchpoint operator data`"
+        ) from error
+
+
+def _stored(mesh: Mesh) -> Mesh:
+    return Mesh(mesh.vertices.float().double(), mesh.faces)

@@ -1,0 +1,125 @@
+"""Car-like bodies: a smooth closed surface from 15 numbers, drawn from (seed, number) and meshed at any panel count.
+
+The body is a rounded box |x|^p + |y|^q + |z|^q = 1, p apart for nose and tail, which is then stretched:
+first the height by a smooth silhouette (bonnet, cabin with two rakes, deck, rising underbody), then the width
+by a taper along the length and towards the roof. Each stretch is monotone along its axis, so the map is
+one-to-one and the surface closed and free of self-crossings. The nose looks to -x, z is up, the ground is z = 0,
+and y = 0 is a plane of symmetry. Two more numbers, clearance and yaw, say how the car stands in the flow.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, fields
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pinchpoint.workloads.operator.surface import Mesh, box_lattice, divisions, triangulate
+
+
+@dataclass(frozen=True)
+class Car:
+    """A shape and the way it stands in the flow. Lengths in metres; places along the car in lengths from its middle."""
+
+    length: float
+    width: float
+    height: float  # of the body, the gap below it not counted
+    bonnet: float  # height of the nose over that of the roof
+    deck: float  # height of the tail over that of the roof
+    windscreen: float  # middle of the front rake
+    windscreen_run: float  # length along which the front rake rises
+    backlight: float  # middle of the rear rake
+    backlight_run: float  # length along which the rear rake falls
+    nose: float  # exponent p ahead of the middle: 2 is a half ellipse, more is blunter
+    tail: float  # exponent p behind the middle
+    section: float  # exponent q of the cross section
+    taper: float  # width lost towards nose and tail
+    tumblehome: float  # width lost towards the roof
+    diffuser: float  # rise of the underbody at the tail over the height
+    clearance: float  # metres between ground and body
+    yaw_deg: float  # angle of the onset flow against the car's axis
+
+
+# Drawn evenly between these; the fields of Car in the same order.
+_RANGES = {
+    "length": (3.8, 5.0),
+    "width": (1.65, 2.0),
+    "height": (1.15, 1.5),
+    "bonnet": (0.5, 0.7),
+    "deck": (0.55, 0.95),
+    "windscreen": (-0.26, -0.12),
+    "windscreen_run": (0.12, 0.24),
+    "backlight": (0.2, 0.36),
+    "backlight_run": (0.12, 0.26),
+    "nose": (2.4, 3.8),
+    "tail": (2.4, 4.2),
+    "section": (2.6, 4.0),
+    "taper": (0.0, 0.18),
+    "tumblehome": (0.05, 0.25),
+    "diffuser": (0.0, 0.15),
+    "clearance": (0.2, 0.5),
+    "yaw_deg": (-12.0, 12.0),
+}
+PARAMETERS = tuple(field.name for field in fields(Car))
+
+
+def draw_car(seed: int, number: int) -> Car:
+    """The car of this number: the same on every machine, whatever it is meshed with."""
+    rng = np.random.default_rng([seed, number])
+    return Car(**{name: float(rng.uniform(low, high)) for name, (low, high) in _RANGES.items()})
+
+
+def largest_box() -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Low and high corner of a box that holds every car that can be drawn."""
+    length, width = _RANGES["length"][1], _RANGES["width"][1]
+    top = _RANGES["height"][1] + _RANGES["clearance"][1]
+    return (-length / 2, -width / 2, _RANGES["clearance"][0]), (length / 2, width / 2, top)
+
+
+def parameters(car: Car) -> dict[str, float]:
+    return asdict(car)
+
+
+def car_mesh(car: Car, panels: int) -> Mesh:
+    """The car's surface in about `panels` triangles (within a few per cent)."""
+    counts = divisions(panels, (car.length, car.width, car.height))
+    lattice, quads = box_lattice(counts)
+    return triangulate(_stretch(car, _rounded(car, _evened(lattice))), quads, lattice)
+
+
+def _evened(lattice: Tensor) -> Tensor:
+    """Half way to equal angles: rounding pulls the corners in, which would crowd the panels there."""
+    return (lattice + torch.tan(lattice * (math.pi / 4))) / 2
+
+
+def _rounded(car: Car, cube: Tensor) -> Tensor:
+    """Points of the cube's surface (V, 3), moved towards the middle onto |x|^p + |y|^q + |z|^q = 1."""
+    along = torch.where(cube[:, 0] < 0, car.nose, car.tail)
+    power = torch.stack([along, torch.full_like(along, car.section), torch.full_like(along, car.section)], dim=1)
+    low, high = torch.zeros_like(along), torch.ones_like(along)
+    for _ in range(60):  # halving the interval: sure to end, and exact to the last bit
+        middle = (low + high) / 2
+        outside = (middle[:, None] * cube.abs()).pow(power).sum(dim=1) > 1
+        low, high = torch.where(outside, low, middle), torch.where(outside, middle, high)
+    return cube * high[:, None]
+
+
+def _step(x: Tensor, middle: float, run: float) -> Tensor:
+    """From 0 to 1, smooth, most of the way within `run` around `middle`."""
+    return 0.5 * (1 + torch.tanh((x - middle) * (2 / run)))
+
+
+def _stretch(car: Car, box: Tensor) -> Tensor:
+    """The rounded box (V, 3) within [-1, 1]^3 to the car, standing over the ground."""
+    x, y, z = box.unbind(dim=1)
+    along = x / 2  # in lengths from the middle
+    front = _step(along, car.windscreen, car.windscreen_run)
+    back = _step(along, car.backlight, car.backlight_run)
+    roof = car.bonnet * (1 - front) + front * (1 - back) + car.deck * back
+    floor = car.diffuser * _step(along, 0.4, 0.25)
+    up = (1 + z) / 2
+    wide = (1 - car.taper * x.square()) * (1 - car.tumblehome * up.square())
+    height = floor + up * (roof - floor)
+    return torch.stack([along * car.length, y * wide * (car.width / 2), car.clearance + height * car.height], dim=1)

@@ -1,0 +1,236 @@
+"""Data sets on disk: many bodies with their fields, made in parallel, continued where they stopped, checked when read.
+
+`DIR/index.json` says what the set is and holds a sha256 of every body's file, `DIR/body-NUMBER.npz`. Bodies for training
+are numbered from 0, bodies for testing from 900,000, so the same test bodies belong to sets of every size. A body whose
+solution breaks a limit stays on disk with its faults and is left out of the splits. Files appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.files import write_bytes, write_text
+from pinchpoint.workloads.operator import cars, harmonic
+from pinchpoint.workloads.operator.body import FEATURES, GENERATOR, KINDS, TARGETS, Body, Kind, body_sample, unpack
+from pinchpoint.workloads.operator.makers import Order, made_bodies
+from pinchpoint.workloads.operator.sample import Sample, check_sample
+from pinchpoint.workloads.operator.surface import divisions
+
+Split = Literal["train", "test"]
+FORMAT = "pinchpoint operator data"
+FIRST_TEST = 900_000
+_INDEX = "index.json"
+_AGAIN = "run `pinchpoint operator data` again with the same settings: it makes only what is missing"
+_MARGIN = 0.05  # of the box, on every side
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Bodies on disk. A file is read, and its sha256 compared, when its body is asked for."""
+
+    path: Path
+    kind: Kind
+    seed: int
+    panels: int
+    low: tuple[float, float, float]  # corners of a box that holds every body of this kind, also those not drawn yet
+    high: tuple[float, float, float]
+    features: tuple[str, ...]
+    targets: tuple[str, ...]
+    splits: dict[str, tuple[str, ...]]  # the good bodies
+    bodies: dict[str, dict[str, Any]]  # per name: sha256, panels, quality, faults
+    check: bool = True
+
+    def names(self, split: Split) -> list[str]:
+        if split not in self.splits:
+            raise BadInput(f"the data set has no split {split!r}", mend=f"choose {' or '.join(self.splits)}")
+        return list(self.splits[split])
+
+    def body(self, name: str) -> Body:
+        if name not in self.bodies:
+            raise BadInput(f"{self.path} has no body {name!r}", mend=f"its bodies are listed in {self.path / _INDEX}")
+        file = self.path / _file(name)
+        try:
+            data = file.read_bytes()
+        except OSError as error:
+            raise BadInput(f"cannot read {file}: {error.strerror}", mend=_AGAIN) from error
+        if self.check and hashlib.sha256(data).hexdigest() != self.bodies[name]["sha256"]:
+            raise BadInput(f"{file} is damaged: its sha256 is not that of the index", mend=_AGAIN)
+        return unpack(data, where=str(file))
+
+    def sample(self, name: str) -> Sample:
+        return check_sample(body_sample(self.body(name)))
+
+    def left_out(self) -> dict[str, list[str]]:
+        """The bodies that broke a limit, and which."""
+        return {name: entry["faults"] for name, entry in self.bodies.items() if entry["faults"]}
+
+
+def make_dataset(
+    output: str | Path,
+    *,
+    kind: Kind,
+    train: int,
+    test: int,
+    panels: int,
+    seed: int = 0,
+    jobs: int | None = None,
+    device: str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> Dataset:
+    """Make what `output` lacks of this data set and give it back.
+
+    A folder that holds an earlier, interrupted or damaged run of the same kind, panels and seed is continued: whole bodies
+    stay. `progress(made, wanted)` is called before the first body and after each, with those already there counted.
+    """
+    folder = Path(output)
+    _check(kind, train, test, panels, jobs, device)
+    identity = {"format": FORMAT, "generator": GENERATOR, "kind": kind, "seed": seed, "panels": panels}
+    known = _known(folder, identity)
+    numbers = {_name(number): number for number in (*range(train), *range(FIRST_TEST, FIRST_TEST + test))}
+    held = {name: entry for name, entry in known.items() if _whole(folder / _file(name), entry["sha256"])}
+    orders = [Order(kind, name, seed, number, panels, device) for name, number in numbers.items() if name not in held]
+    save_every = max(1, len(orders) // 50)
+    made = len(numbers) - len(orders)
+    if progress:
+        progress(made, len(numbers))
+    try:
+        for order, data in made_bodies(orders, jobs=1 if device != "cpu" else jobs or _cores()):
+            write_bytes(folder / _file(order.name), data)
+            body = unpack(data, where=order.name)
+            digest = hashlib.sha256(data).hexdigest()
+            held[order.name] = {
+                "sha256": digest, "panels": len(body.mesh.faces), "quality": body.quality, "faults": list(body.faults),
+            }  # fmt: skip
+            made += 1
+            if made % save_every == 0:
+                _save(folder, identity, held, numbers)
+            if progress:
+                progress(made, len(numbers))
+    finally:
+        # Also when it was stopped: what is whole is not made a second time.
+        _save(folder, identity, held, numbers)
+    return open_dataset(folder)
+
+
+def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
+    """The data set of a folder. check=False leaves out the comparison of sha256 when a body is read."""
+    folder = Path(path)
+    if not (folder / _INDEX).exists():
+        raise BadInput(
+            f"{folder} holds no data set: there is no {_INDEX}", mend=f"make one: pinchpoint operator data -o {folder}"
+        )
+    index = _read_index(folder)
+    try:
+        if index["missing"]:
+            raise BadInput(
+                f"{folder} is not finished: {index['missing']:,} of {index['wanted']:,} bodies are missing", mend=_AGAIN
+            )
+        return Dataset(
+            folder, index["kind"], index["seed"], index["panels"], tuple(index["low"]), tuple(index["high"]),
+            tuple(index["features"]), tuple(index["targets"]),
+            {split: tuple(names) for split, names in index["splits"].items()}, index["bodies"], check,
+        )  # fmt: skip
+    except (KeyError, TypeError, AttributeError) as error:
+        raise _damaged(folder, f"it lacks {error}") from error
+
+
+def _check(kind: str, train: int, test: int, panels: int, jobs: int | None, device: str) -> None:
+    if kind not in KINDS:
+        raise BadInput(f"there is no kind of data {kind!r}", mend=f"choose {' or '.join(KINDS)}")
+    if train < 0 or test < 0 or train + test == 0 or train > FIRST_TEST:
+        raise BadInput(
+            f"cannot make {train:,} bodies to train and {test:,} to test",
+            mend=f"ask for at least one in all, and for at most {FIRST_TEST:,} to train",
+        )
+    if jobs is not None and jobs < 1:
+        raise BadInput(f"{jobs} jobs make nothing", mend="ask for one or more")
+    divisions(panels, (1.0, 1.0, 1.0))  # refuses a count too small before any process is started
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        raise BadInput(f"cannot make data on {device!r}", mend="choose cpu or cuda")
+    if device != "cpu":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise Missing("there is no CUDA device here", mend="make the data with --device cpu")
+
+
+def _known(folder: Path, identity: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The bodies an earlier run of the same set left in the folder, which is made where there is none."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot make the folder {folder}: {error.strerror}", mend="choose another -o") from error
+    if not (folder / _INDEX).exists():
+        return {}
+    index = _read_index(folder)
+    for key, wanted in identity.items():
+        if index.get(key) != wanted:
+            raise BadInput(
+                f"{folder} holds a data set whose {key} is {index.get(key)!r}, not {wanted!r}",
+                mend="choose another -o, or the same settings",
+            )
+    known = index.get("bodies")
+    if not isinstance(known, dict) or not all(isinstance(entry, dict) and "sha256" in entry for entry in known.values()):
+        raise _damaged(folder, "its list of bodies cannot be read")
+    return known
+
+
+def _read_index(folder: Path) -> dict[str, Any]:
+    try:
+        index = json.loads((folder / _INDEX).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise _damaged(folder, str(error)) from error
+    if not isinstance(index, dict) or index.get("format") != FORMAT:
+        raise _damaged(folder, "it is not the index of a data set")
+    return index
+
+
+def _damaged(folder: Path, why: str) -> BadInput:
+    return BadInput(
+        f"{folder / _INDEX} is damaged: {why}",
+        mend=f"delete it and run `pinchpoint operator data -o {folder}` again with the same settings: the bodies are made again",
+    )
+
+
+def _save(folder: Path, identity: dict[str, Any], held: dict[str, dict[str, Any]], numbers: dict[str, int]) -> None:
+    kind: Kind = identity["kind"]
+    low, high = (cars if kind == "flow" else harmonic).largest_box()
+    margin = [_MARGIN * (b - a) for a, b in zip(low, high, strict=True)]
+    good = [name for name in numbers if name in held and not held[name]["faults"]]
+    index = identity | {
+        "low": [a - m for a, m in zip(low, margin, strict=True)],
+        "high": [b + m for b, m in zip(high, margin, strict=True)],
+        "features": FEATURES[kind],
+        "targets": TARGETS[kind],
+        "wanted": len(numbers),
+        "missing": sum(name not in held for name in numbers),
+        "splits": {
+            "train": [name for name in good if numbers[name] < FIRST_TEST],
+            "test": [name for name in good if numbers[name] >= FIRST_TEST],
+        },
+        "bodies": dict(sorted(held.items())),
+    }
+    write_text(folder / _INDEX, json.dumps(index, indent=1) + "\n")
+
+
+def _whole(file: Path, digest: str) -> bool:
+    return file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() == digest
+
+
+def _name(number: int) -> str:
+    return f"body-{number:06d}"
+
+
+def _file(name: str) -> str:
+    return f"{name}.npz"
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
