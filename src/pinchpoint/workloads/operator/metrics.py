@@ -1,0 +1,75 @@
+"""How far a prediction is from the truth on a body, and how far a constant would be.
+
+Both errors are integrals over the surface, areas being the weights, so that a finer mesh of the
+same body has the same error:
+    relative L1 = sum a |p - t| / sum a |t|        relative L2 = sqrt(sum a (p - t)^2 / sum a t^2)
+P points, T targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pinchpoint.measure.timing import timing_of
+from pinchpoint.workloads.operator.sample import Sample
+
+_LEAST = 1e-6  # a feature that hardly varies is centred, not blown up
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Means and spreads over the training bodies, by area: T of the target, K of the features."""
+
+    target_mean: tuple[float, ...]
+    target_std: tuple[float, ...]
+    feature_mean: tuple[float, ...]
+    feature_std: tuple[float, ...]
+
+
+def statistics_of(samples: Iterable[Sample]) -> Statistics:
+    """Over all bodies, in double precision, each panel by its area. What hardly varies gets a spread of 1."""
+    weight, sums = 0.0, [torch.zeros((), dtype=torch.float64)] * 4
+    for sample in samples:
+        areas = sample.areas.double()
+        weight += float(areas.sum())
+        values = (sample.target.double(), sample.target.double().square(), sample.features.double(), sample.features.double().square())
+        sums = [old + areas @ value for old, value in zip(sums, values, strict=True)]
+    made: list[tuple[float, ...]] = []
+    for mean, square in ((sums[0] / weight, sums[1] / weight), (sums[2] / weight, sums[3] / weight)):
+        spread = (square - mean.square()).clamp_min(0).sqrt()
+        made += [tuple(mean.tolist()), tuple(torch.where(spread > _LEAST, spread, torch.ones_like(spread)).tolist())]
+    return Statistics(*made)
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of one body, all targets together."""
+
+    l1: float
+    l2: float
+
+
+def relative_errors(predicted: Tensor, target: Tensor, areas: Tensor) -> Errors:
+    """predicted, target: (P, T); areas: (P,)."""
+    p, t, a = predicted.double(), target.double(), areas.double()[:, None]
+    l1 = (a * (p - t).abs()).sum() / (a * t.abs()).sum()
+    l2 = ((a * (p - t).square()).sum() / (a * t.square()).sum()).sqrt()
+    return Errors(float(l1), float(l2))
+
+
+@dataclass(frozen=True)
+class Middle:
+    """The median of some bodies and its 95 % interval; the whole range where they are fewer than 6."""
+
+    median: float
+    low: float
+    high: float
+
+
+def middle_of(values: Sequence[float]) -> Middle:
+    found = timing_of(values)
+    return Middle(found.median_s, found.low_s, found.high_s)

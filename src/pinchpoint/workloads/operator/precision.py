@@ -1,0 +1,50 @@
+"""Precision of a run, set inside a block and put back after it; and the peak of this process."""
+
+from __future__ import annotations
+
+import resource
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+
+import torch
+
+from pinchpoint.core.errors import BadInput
+
+
+def check_precision(precision: str, device: str) -> None:
+    if precision == "tf32" and device != "cuda":
+        raise BadInput(f"tf32 on {device}", mend="tf32 is a mode of CUDA cards: use --precision fp32 or bf16 here")
+
+
+@contextmanager
+def matmuls(precision: str) -> Iterator[None]:
+    """fp32 products exact or, for tf32, with 10 bits of mantissa."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def autocast(precision: str, device: str) -> AbstractContextManager[None]:
+    """bf16 where torch deems it safe, for the forward pass; weights stay fp32."""
+    return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
+
+
+def peak_bytes(device: str) -> int:
+    """Peak allocated on CUDA; on a CPU the most this process was ever resident with."""
+    if device == "cuda":
+        return torch.cuda.max_memory_allocated()
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else most * 1024
+
+
+def resident_bytes() -> int:
+    """What this process is resident with now, or where the system does not say, its most."""
+    try:
+        with open("/proc/self/statm", encoding="ascii") as file:
+            return int(file.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return peak_bytes("cpu")
