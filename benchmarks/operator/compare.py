@@ -1,0 +1,209 @@
+"""Ours against neuralop's GINO on inviscid flow over car-like bodies: equal data, parameters, steps and seeds.
+
+    python benchmarks/operator/compare.py data DATA --train 400 --test 50 --panels 5k --fine 20k --device cuda
+    python benchmarks/operator/compare.py run DATA -o part.json --only tune
+    python benchmarks/operator/compare.py run DATA -o part.json --only ours:0,1,2 gino:0,1,2 time
+    python benchmarks/operator/compare.py merge part.json other.json -o record.json
+
+`run` does what part.json does not hold yet and writes it after every piece of work, so it can be stopped and split over
+machines; `--from` takes what earlier parts found (the learning rates above all). Needs pinchpoint importable (installed, or
+PYTHONPATH=src) and neuralop (README.md beside this file).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import parts
+from report import table
+
+from pinchpoint.core.errors import BadInput, PinchpointError
+from pinchpoint.core.files import check_output, write_text
+from pinchpoint.core.units import parse_size
+
+VECTORS = (0, 3)  # where the normal and the onset's direction begin among the features
+
+
+def make_data(args: argparse.Namespace) -> int:
+    from pinchpoint.workloads.operator.dataset import make_dataset
+
+    def told(done: int, total: int) -> None:
+        if done == total or done % 50 == 0:
+            print(f"  {done} of {total} bodies", flush=True)
+
+    for folder, train, panels in (("coarse", args.train, args.panels), ("fine", 0, args.fine)):
+        if not panels:
+            continue
+        start = time.perf_counter()
+        made = make_dataset(
+            args.data / folder, kind="flow", train=train, test=args.test, panels=panels, seed=args.seed, device=args.device,
+            progress=told,
+        )  # fmt: skip
+        counts = ", ".join(f"{len(made.names(split))} {split}" for split in ("train", "test"))
+        print(f"{folder}: {counts} bodies of about {panels:,} panels in {time.perf_counter() - start:.0f} s", flush=True)
+    return 0
+
+
+def run(args: argparse.Namespace) -> int:
+    """Every piece of work that is asked for and not there yet."""
+    import torch
+    from contenders import NAMES
+    from peer import load_gino, reduce_by
+
+    device = torch.device(args.device)
+    if args.tf32:
+        torch.set_float32_matmul_precision("high")  # for both models alike
+    check_output(args.output)
+    load_gino()
+    work, about = open_work(args, device)
+    part = parts.new(about)
+    part["machines"][0]["versions"] |= versions()
+    earlier = [args.output, *args.earlier] if args.output.exists() else args.earlier
+    part = parts.merged(part, *(parts.read(path) for path in earlier))
+    end = time.monotonic() + 60 * args.minutes if args.minutes else None
+    for piece in list(pieces(args.only, NAMES)):
+        if piece.name in part["runs"] or (piece.kind == "time" and part["times"]) or (piece.kind == "tune" and part["chosen"]):
+            print(f"{piece.name}: done before", flush=True)
+            continue
+        if end is not None and piece.kind == "train" and time.monotonic() + work.seconds_for(part, piece.model) > end:
+            print(f"{piece.name}: not begun, it would not end within {args.minutes:g} minutes", flush=True)
+            continue
+        with reduce_by("vectorised"):
+            if piece.kind == "tune":
+                work.tune(part, lambda: parts.save(args.output, part))
+            elif piece.kind == "time":
+                work.time(part, repeats=args.repeats, loops=args.loops)
+            else:
+                work.run(part, piece.model, piece.seed)
+        parts.save(args.output, part)
+    print(table(part))
+    return 0
+
+
+def open_work(args: argparse.Namespace, device: Any) -> tuple[Any, dict[str, Any]]:
+    """The work on a data set, and what identifies it."""
+    from contenders import Problem, scales_of
+    from work import Work
+
+    from pinchpoint.workloads.operator.config import OperatorConfig
+    from pinchpoint.workloads.operator.dataset import open_dataset
+    from pinchpoint.workloads.operator.settings import overrides
+
+    coarse = open_dataset(args.data / "coarse")
+    fine = open_dataset(args.data / "fine") if (args.data / "fine").exists() else None
+    bodies = {split: [coarse.sample(name) for name in coarse.names(split)] for split in ("train", "test")}
+    bodies["held"] = bodies["train"][-max(1, len(bodies["train"]) // 10) :]
+    bodies["fine"] = [fine.sample(name) for name in fine.names("test")] if fine else []
+    scales = scales_of(bodies["train"], vectors=VECTORS)
+    changes: dict[str, Any] = {"vectors": VECTORS} | asdict(scales) | overrides(args.set, OperatorConfig)
+    config = OperatorConfig.preset(args.preset, low=coarse.low, high=coarse.high, in_features=len(coarse.features), **changes)
+    work = Work(
+        Problem(config, scales, memory=args.memory), bodies, device, steps=args.steps, tune_steps=args.tune_steps,
+        rates=args.rates, loss=args.loss, say=lambda text: print(text, flush=True),
+    )  # fmt: skip
+    shape = {key: value for key, value in json.loads(config.to_json()).items() if not key.endswith(("_shift", "_scale"))}
+    described = {
+        "kind": coarse.kind, "seed": coarse.seed, "panels": coarse.panels,
+        "train": len(bodies["train"]), "test": len(bodies["test"]),
+        "fine": {"panels": fine.panels, "test": len(bodies["fine"])} if fine else None,
+    }  # fmt: skip
+    about = {
+        "data": described, "config": shape, "steps": args.steps, "tune_steps": args.tune_steps, "rates": list(args.rates),
+        "loss": args.loss, "tf32": args.tf32, "device": device.type,
+    }  # fmt: skip
+    return work, about
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One piece of work: tune, time, or train MODEL with SEED."""
+
+    kind: str
+    model: str = ""
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        return f"{self.model}:{self.seed}" if self.kind == "train" else self.kind
+
+
+def pieces(only: list[str], known: tuple[str, ...]) -> Iterator[Piece]:
+    """`tune`, `time` and `MODEL:SEED,SEED`, in the order they are given."""
+    for word in only:
+        model, colon, seeds = word.partition(":")
+        if word in ("tune", "time"):
+            yield Piece(word)
+        elif colon and model in known and all(seed.isdigit() for seed in seeds.split(",")):
+            yield from (Piece("train", model, int(seed)) for seed in seeds.split(","))
+        else:
+            raise BadInput(f"--only {word!r}", mend=f"use tune, time or MODEL:0,1,2 with MODEL one of {', '.join(known)}")
+
+
+def versions() -> dict[str, str]:
+    from importlib import metadata
+
+    return {name: metadata.version(name) for name in ("neuraloperator", "tensorly", "tensorly-torch")}
+
+
+def merge(args: argparse.Namespace) -> int:
+    """One record of several parts, and its table beside it."""
+    part = parts.merged(*(parts.read(path) for path in args.parts))
+    parts.save(args.output, part)
+    write_text(args.output.with_suffix(".md"), table(part))
+    print(table(part))
+    return 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
+    verbs = parser.add_subparsers(required=True)
+    data = verbs.add_parser("data", help="make DATA/coarse and, of the test bodies, DATA/fine")
+    data.add_argument("data", type=Path)
+    data.add_argument("--train", type=parse_size, default=400)
+    data.add_argument("--test", type=parse_size, default=50)
+    data.add_argument("--panels", type=parse_size, default=5000)
+    data.add_argument("--fine", type=parse_size, default=20_000, help="panels of DATA/fine")
+    data.add_argument("--no-fine", dest="fine", action="store_const", const=0)
+    data.add_argument("--seed", type=int, default=0)
+    data.add_argument("--device", default="cpu")
+    data.set_defaults(do=make_data)
+    one = verbs.add_parser("run", help="tune, train, time: what -o does not hold yet")
+    one.add_argument("data", type=Path)
+    one.add_argument("-o", "--output", type=Path, required=True)
+    one.add_argument("--from", dest="earlier", type=Path, nargs="*", default=[], help="parts made before, to go on from")
+    everything = ["tune", "time", "ours:0,1,2", "gino:0,1,2"]
+    one.add_argument("--only", nargs="+", default=everything, help="tune, time, MODEL:SEED,SEED; all by default")
+    one.add_argument("--steps", type=parse_size, default=6000)
+    one.add_argument("--tune-steps", type=parse_size, default=1200)
+    one.add_argument("--rates", type=float, nargs="+", default=[3e-4, 1e-3, 3e-3])
+    one.add_argument("--loss", choices=("l1", "l2"), default="l2")
+    one.add_argument("--preset", default="base")
+    one.add_argument("--set", action="append", default=[], help="KEY=VALUE of ours' configuration")
+    one.add_argument("--memory", choices=("flat", "eager", "checkpoint"), default="flat", help="how ours holds its edges")
+    one.add_argument("--device", default="cpu")
+    one.add_argument("--tf32", action=argparse.BooleanOptionalAction, default=True)
+    one.add_argument("--minutes", type=float, default=0, help="begin no training that would end later; 0: no limit")
+    one.add_argument("--repeats", type=int, default=30, help="timed steps of each model")
+    one.add_argument("--loops", type=int, default=1, help="timed steps with GINO's own reduce; 0: none")
+    one.set_defaults(do=run)
+    join = verbs.add_parser("merge", help="one record and one table of several parts")
+    join.add_argument("parts", type=Path, nargs="+")
+    join.add_argument("-o", "--output", type=Path, required=True)
+    join.set_defaults(do=merge)
+    try:
+        args = parser.parse_args()
+        return args.do(args)
+    except PinchpointError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""Ours and GINO, built for one problem: the same lattice, features, scales and number of parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from peer import Choices, Gino, gino_of_size, parameter_count
+from torch import Tensor, nn
+from training import Contender
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.operator.config import OperatorConfig
+from pinchpoint.workloads.operator.graph import Graph, graph_of, lattice_of
+from pinchpoint.workloads.operator.model import Operator
+from pinchpoint.workloads.operator.sample import Sample
+
+NAMES = ("ours", "gino", "gino+query")
+
+
+@dataclass(frozen=True)
+class Scales:
+    """Means and spreads over the training bodies, which both models work in."""
+
+    feature_shift: tuple[float, ...]
+    feature_scale: tuple[float, ...]
+    target_shift: tuple[float, ...]
+    target_scale: tuple[float, ...]
+
+
+def scales_of(samples: Sequence[Sample], *, vectors: Sequence[int]) -> Scales:
+    """Over all points of the bodies. What hardly varies is left as it is, and so are the unit vectors that begin at `vectors`."""
+
+    def of(values: Tensor, plain: set[int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        spread, mean = torch.std_mean(values.double(), dim=0)
+        scaled = [float(s) > 1e-6 and column not in plain for column, s in enumerate(spread)]
+        shifts = tuple(float(m) if is_scaled else 0.0 for m, is_scaled in zip(mean, scaled, strict=True))
+        return shifts, tuple(float(s) if is_scaled else 1.0 for s, is_scaled in zip(spread, scaled, strict=True))
+
+    features, targets = torch.cat([s.features for s in samples]), torch.cat([s.target for s in samples])
+    return Scales(*of(features, {at + part for at in vectors for part in range(3)}), *of(targets, set()))
+
+
+class Ours(nn.Module):
+    """pinchpoint's operator. Its configuration holds the scales."""
+
+    def __init__(self, config: OperatorConfig, *, memory: str) -> None:
+        super().__init__()
+        self.config, self.memory = config, memory
+        self.operator = Operator(config)
+
+    def prepare(self, sample: Sample) -> tuple[Sample, Graph]:
+        return sample, graph_of(sample.points, self.config, areas=sample.areas)
+
+    def forward(self, body: tuple[Sample, Graph]) -> Tensor:
+        sample, graph = body
+        return self.operator(sample.points, sample.features, sample.areas, graph, memory=self.memory)
+
+
+class Scaled(nn.Module):
+    """GINO in the scales the configuration of ours holds."""
+
+    feature_shift: Tensor
+    feature_scale: Tensor
+    target_shift: Tensor
+    target_scale: Tensor
+
+    def __init__(self, gino: Gino, scales: Scales) -> None:
+        super().__init__()
+        self.gino = gino
+        for name, values in asdict(scales).items():
+            self.register_buffer(name, torch.tensor(values), persistent=False)
+
+    def prepare(self, sample: Sample) -> Any:
+        shift, scale = self.feature_shift.to(sample.features.device), self.feature_scale.to(sample.features.device)
+        return self.gino.prepare(replace(sample, features=(sample.features - shift) / scale), normals=sample.features[:, :3])
+
+    def forward(self, body: Any) -> Tensor:
+        return self.gino(body) * self.target_scale + self.target_shift
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What both models are built for."""
+
+    config: OperatorConfig
+    scales: Scales
+    memory: str = "flat"
+
+    def parameters(self) -> int:
+        return parameter_count(Operator(self.config))
+
+    def build(self, name: str, *, seed: int, choices: Choices) -> Contender:
+        """The model before its first step: the same for the same seed."""
+        torch.manual_seed(seed)
+        if name == "ours":
+            return Ours(self.config, memory=self.memory)
+        if name not in NAMES:
+            raise BadInput(f"no model {name!r}", mend=f"use one of: {', '.join(NAMES)}")
+        about = {
+            "lattice": lattice_of(self.config), "radii": (min(self.config.radii), max(self.config.radii)),
+            "features": self.config.in_features, "targets": self.config.out_features,
+            "choices": replace(choices, query_features=name == "gino+query"),
+        }  # fmt: skip
+        channels = gino_of_size(self.parameters(), **about).channels
+        torch.manual_seed(seed)  # again: the search for the size drew numbers too
+        return Scaled(Gino(channels=channels, **about), self.scales)

@@ -1,0 +1,202 @@
+"""The comparison with GINO: that it is fair where that can be checked, and what it must refuse."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import importlib.util
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.neighbours import Lattice, lattice_edges
+from pinchpoint.workloads.operator.sample import Sample
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks" / "operator"
+needs_neuralop = pytest.mark.skipif(
+    importlib.util.find_spec("neuralop") is None and not (ROOT / "scratch" / "peer" / "neuralop").exists(),
+    reason="neuralop is neither installed nor in scratch/peer (benchmarks/operator/README.md)",
+)
+LATTICE = Lattice((8, 4, 4), (-1.0, -0.6, -0.6), (1.0, 0.6, 0.6))
+ABOUT: dict[str, Any] = {"lattice": LATTICE, "radii": (0.25, 0.5), "features": 7, "targets": 1}
+
+
+def loaded(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def folder() -> Iterator[None]:
+    sys.path.insert(0, str(FOLDER))
+    yield
+    sys.path.remove(str(FOLDER))
+
+
+def ball(count: int = 200) -> Sample:
+    """A ball in the wind: Cp = 1 - 9/4 sin^2, in closed form."""
+    normals = torch.nn.functional.normalize(torch.randn(count, 3, generator=torch.Generator().manual_seed(1)), dim=1)
+    wind = torch.tensor([[1.0, 0.0, 0.0, 0.3]]).expand(count, 4)
+    cp = 1 - 2.25 * (1 - normals[:, :1].square())
+    return Sample("ball", normals * 0.5, torch.cat([normals, wind], dim=1), cp, torch.full((count,), math.pi / count))
+
+
+def part(**changes: Any) -> dict[str, Any]:
+    made = {
+        "what": "operator against GINO", "commands": ["a"], "created": "now",
+        "machines": [{"python": "3", "platform": "x", "versions": {}}],
+        "about": {"steps": 10, "loss": "l2", "data": {"train": 2, "test": 1, "panels": 9, "fine": None}},
+        "tuning": {}, "chosen": {}, "runs": {}, "times": {},
+    }  # fmt: skip
+    return copy.deepcopy(made) | changes
+
+
+def a_run(l1: float, fine: float | None = None) -> dict[str, Any]:
+    def errors(value: float) -> dict[str, Any]:
+        return {"median": dict.fromkeys(("l1", "l2", "l1_by_area"), value), "bodies": [{"name": "b", "l1": value}]}
+
+    found = {"parameters": 1, "step_s": 1.0, "peak_bytes": None, "test": errors(l1)}
+    return found if fine is None else found | {"fine": errors(fine)}
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_the_vectorised_reduce_gives_sums_and_means_of_rows_also_of_empty_ones(reduction: str) -> None:
+    src = torch.arange(12, dtype=torch.float64).reshape(1, 6, 2).requires_grad_()
+    found = loaded("peer").segment_csr(src, torch.tensor([[0, 2, 2, 5, 6]]), reduction)
+    counts = torch.tensor([2.0, 1.0, 3.0, 1.0])[:, None] if reduction == "mean" else 1
+    rows = torch.stack([src[0, :2].sum(0), torch.zeros(2), src[0, 2:5].sum(0), src[0, 5]]) / counts
+    assert torch.equal(found[0], rows)
+    (gradient,) = torch.autograd.grad(found.sum(), src)
+    (wanted,) = torch.autograd.grad(rows.sum(), src)
+    assert torch.allclose(gradient, wanted)
+
+
+@needs_neuralop
+@pytest.mark.parametrize("change", [{}, {"decoder": "nonlinear"}, {"weighting": "half_cos", "decoder_radius": "smallest"}])
+def test_gino_gives_the_same_with_its_own_reduce_and_search(change: dict[str, str]) -> None:
+    peer = loaded("peer")
+    torch.manual_seed(0)
+    model = peer.Gino(channels=8, choices=peer.Choices(**change), **ABOUT)
+    sample = ball()
+    body = model.prepare(sample, normals=sample.features[:, :3])
+    with peer.reduce_by("vectorised"):
+        ours = model(body)
+    search = loaded("neuralop.layers.neighbor_search").NeighborSearch(use_open3d=False, return_norm=bool(model.choices.weighting))
+    model.gino.gno_out.neighbor_search = search
+    model.gino.gno_in.neighbor_search = loaded("neuralop.layers.neighbor_search").NeighborSearch(use_open3d=False)
+    with peer.reduce_by("loop"):
+        theirs = model(body)
+    assert ours.shape == (200, 1)
+    assert torch.allclose(ours, theirs, rtol=1e-4, atol=1e-5 * float(theirs.detach().abs().max()))
+
+
+@needs_neuralop
+def test_gino_gets_as_many_parameters_as_asked_for_within_5_percent() -> None:
+    peer = loaded("peer")
+    for change in ({}, {"modes": "half"}, {"modes": "half", "factorization": "tucker"}, {"query_features": True}):
+        model = peer.gino_of_size(600_000, choices=peer.Choices(**change), **ABOUT)
+        counted = sum(p.numel() * p.element_size() for p in model.parameters()) / 4  # bytes: a complex number has eight
+        assert abs(counted / 600_000 - 1) <= 0.05
+    with pytest.raises(peer.NoSuchSize, match="nearest GINO"):
+        peer.gino_of_size(10_000, choices=peer.Choices(), **ABOUT)
+
+
+@needs_neuralop
+def test_gino_refuses_the_graph_of_another_body() -> None:
+    peer = loaded("peer")
+    given = peer.Given()
+    given.neighbours = peer.as_neighbours(lattice_edges(ball().points, LATTICE, 0.5)[1])
+    with pytest.raises(AssertionError, match="another body"):
+        given(LATTICE.points(), ball(150).points, 0.5)
+
+
+def test_the_signed_distance_of_a_ball_is_the_distance_from_its_middle_less_the_radius() -> None:
+    sample = ball(4000)
+    tokens = LATTICE.points()
+    found = loaded("peer").signed_distance(tokens, sample.points, sample.features[:, :3])
+    assert torch.allclose(found, tokens.norm(dim=1) - 0.5, atol=0.03)
+
+
+def test_both_models_meet_the_bodies_in_the_same_order_and_each_as_often() -> None:
+    training = loaded("training")
+    order = training.bodies_in_order(5, training.Schedule(steps=20, lr=1.0, seed=3))
+    assert order == training.bodies_in_order(5, training.Schedule(steps=20, lr=9.0, seed=3))
+    assert [order.count(number) for number in range(5)] == [4] * 5
+    assert order != training.bodies_in_order(5, training.Schedule(steps=20, lr=1.0, seed=4))
+
+
+def test_the_rate_rises_to_one_and_ends_at_a_hundredth() -> None:
+    schedule = loaded("training").Schedule(steps=1000, lr=1.0)
+    rates = [schedule.rate(step) for step in range(1001)]
+    assert max(rates) == rates[49] == 1.0
+    assert rates[1000] == pytest.approx(0.01)
+    assert rates[525] == pytest.approx(0.505, abs=1e-3)
+
+
+def test_training_fits_what_can_be_fitted_and_judging_reads_plain_and_weighted_errors() -> None:
+    training = loaded("training")
+
+    class Constant(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.value = torch.nn.Parameter(torch.zeros(1))
+
+        def prepare(self, sample: Sample) -> int:
+            return len(sample.points)
+
+        def forward(self, body: int) -> torch.Tensor:
+            return self.value.expand(body, 1)
+
+    sample = Sample("two", torch.zeros(2, 3), torch.zeros(2, 7), torch.tensor([[1.0], [3.0]]), torch.tensor([3.0, 1.0]))
+    model = Constant()
+    bodies = training.prepare(model, [sample], torch.device("cpu"))
+    training.train(model, bodies, training.Schedule(steps=150, lr=0.2, weight_decay=0.0))
+    assert model.value.item() == pytest.approx(2.0, abs=0.02)  # the mean: least squares
+    model.value.data.fill_(2.0)
+    found = training.judge(model, bodies)["median"]
+    assert found["l1"] == pytest.approx(2 / 4)
+    assert found["l2"] == pytest.approx(math.sqrt(2 / 10))
+    assert found["l1_by_area"] == pytest.approx((3 + 1) / (3 + 3))
+
+
+def test_parts_of_different_comparisons_are_not_merged() -> None:
+    parts = loaded("parts")
+    with pytest.raises(BadInput, match="steps is 10 in one and 20"):
+        parts.merged(part(), part(about=part()["about"] | {"steps": 20}))
+    with pytest.raises(BadInput, match="tuned apart"):
+        parts.merged(part(chosen={"ours": {"lr": 1}}), part(chosen={"ours": {"lr": 2}}))
+
+
+def test_merging_keeps_every_run_and_the_first_of_two() -> None:
+    one = part(runs={"ours:0": a_run(0.1)}, commands=["a"])
+    two = part(runs={"ours:0": a_run(0.9), "gino:0": a_run(0.2)}, commands=["b"], chosen={"ours": {"lr": 1}})
+    found = loaded("parts").merged(one, two)
+    assert {key: run["test"]["median"]["l1"] for key, run in found["runs"].items()} == {"ours:0": 0.1, "gino:0": 0.2}
+    assert found["commands"] == ["a", "b"]
+    assert found["chosen"] == {"ours": {"lr": 1}}
+
+
+def test_a_bar_is_missed_above_two_thirds_and_open_while_runs_are_missing() -> None:
+    report = loaded("report")
+    holds = part(runs={"ours:0": a_run(0.10, 0.119), "gino:0": a_run(0.16)})
+    missed = part(runs={"ours:0": a_run(0.10, 0.121), "gino:0": a_run(0.149), "gino+query:0": a_run(9.0)})
+    assert [bar[3] for bar in report.judged(holds)] == [True, True]
+    assert [bar[3] for bar in report.judged(missed)] == [False, False]
+    assert [bar[1] for bar in report.judged(part())] == [None, None]
+    assert "| ours | 0 | 1 | 10.00%" in report.table(holds)
+
+
+def test_a_word_that_names_no_piece_of_work_is_refused() -> None:
+    compare = loaded("compare")
+    names = [piece.name for piece in compare.pieces(["tune", "ours:0,2", "time"], ("ours",))]
+    assert names == ["tune", "ours:0", "ours:2", "time"]
+    for wrong in ("ours", "theirs:0", "ours:x", "ours:"):
+        with pytest.raises(BadInput, match="--only"):
+            list(compare.pieces([wrong], ("ours",)))
