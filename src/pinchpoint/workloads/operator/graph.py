@@ -16,7 +16,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import Edges, Lattice, lattice_edges
 from pinchpoint.kit.edges import offsets_of
 from pinchpoint.workloads.operator.config import OperatorConfig
-from pinchpoint.workloads.operator.geometry import own_statistics, statistics
+from pinchpoint.workloads.operator.geometry import departure, own_statistics, readable, statistics
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Graph:
 
     encoder: tuple[Edges, ...]  # one for each radius, rows are tokens, sources are points
     decoder: tuple[Edges, ...]  # rows are points, sources are tokens
-    token_statistics: tuple[Tensor, ...] = ()  # (L, 9) for each radius, where the geometry embedding is `statistics`
-    point_statistics: tuple[Tensor, ...] = ()  # (P, 9) for each local radius
+    token_statistics: tuple[Tensor, ...] = ()  # (L, 9) for each radius, `readable`; where the geometry embedding is `statistics`
+    point_statistics: tuple[Tensor, ...] = ()  # (P, 9) for each local radius, as `departure` gives them
 
     @property
     def edges(self) -> int:
@@ -65,12 +65,15 @@ def graph_of(points: Tensor, config: OperatorConfig, *, areas: Tensor | None = N
         encoder=tuple(into_tokens for into_tokens, _ in pairs),
         decoder=tuple(into_points for _, into_points in pairs),
         token_statistics=tuple(
-            statistics(tokens, points, into_tokens, radius=radius, weights=disc_shares(weights, radius))
+            readable(statistics(tokens, points, into_tokens, radius=radius, weights=disc_shares(weights, radius)))
             for radius, (into_tokens, _) in zip(config.radii, pairs, strict=True)
         )
         if config.geometry == "statistics"
         else (),
-        point_statistics=tuple(own_statistics(points, radius=r, weights=disc_shares(weights, r)) for r in config.local_radii),
+        point_statistics=tuple(
+            departure(own_statistics(points, radius=radius, weights=disc_shares(weights, radius)))
+            for radius in config.local_radii
+        ),
     )
 
 

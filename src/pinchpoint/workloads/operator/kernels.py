@@ -28,32 +28,54 @@ def mlp_of(widths: tuple[int, ...]) -> nn.Sequential:
     return nn.Sequential(*layers[:-1])
 
 
+@torch.no_grad()
+def begin(mlp: nn.Sequential) -> None:
+    """First weights that hand signals on as strong as they come; those torch makes lose half at every layer."""
+    for number, layer in enumerate(mlp):
+        if isinstance(layer, nn.Linear):
+            # GELU lets through about 0.43 of the mean square of what it reads.
+            nn.init.normal_(layer.weight, std=(layer.in_features * (0.43 if number else 1)) ** -0.5)
+            nn.init.uniform_(layer.bias, -0.5, 0.5)
+
+
 class Scaling(nn.Module):
-    """Units: places and radii in halves of the box's longest side, features and targets as the configuration says."""
+    """Units: places in halves of the box's longest side, features and targets as the configuration says.
+
+    All follow from the configuration, so none is saved; they are buffers, which no step has to send to the device.
+    """
 
     tokens: Tensor  # (L, 3)
+    centre: Tensor  # (3,)
+    feature_shift: Tensor  # (K,)
+    feature_scale: Tensor
+    target_shift: Tensor  # (T,)
+    target_scale: Tensor
 
     def __init__(self, config: OperatorConfig) -> None:
         super().__init__()
-        self.config = config
-        self.centre = [(a + b) / 2 for a, b in zip(config.low, config.high, strict=True)]
-        self.register_buffer("tokens", self.places(lattice_of(config).points(dtype=torch.float64)).float(), persistent=False)
+        self.unit = config.half_length
+        known = {
+            "centre": [(a + b) / 2 for a, b in zip(config.low, config.high, strict=True)],
+            "feature_shift": config.feature_shift or [0.0] * config.in_features,
+            "feature_scale": config.feature_scale or [1.0] * config.in_features,
+            "target_shift": config.target_shift or [0.0] * config.out_features,
+            "target_scale": config.target_scale or [1.0] * config.out_features,
+        }
+        for name, values in known.items():
+            self.register_buffer(name, torch.tensor(values), persistent=False)
+        self.register_buffer("tokens", self.places(lattice_of(config).points()), persistent=False)
 
     def places(self, points: Tensor) -> Tensor:
-        return (points - points.new_tensor(self.centre)) / self.config.half_length
+        return (points - self.centre) / self.unit
 
     def areas(self, areas: Tensor) -> Tensor:
-        return areas / self.config.half_length**2
+        return areas / self.unit**2
 
     def features(self, features: Tensor) -> Tensor:
-        if not self.config.feature_shift:
-            return features
-        return (features - features.new_tensor(self.config.feature_shift)) / features.new_tensor(self.config.feature_scale)
+        return (features - self.feature_shift) / self.feature_scale
 
     def targets(self, values: Tensor) -> Tensor:
-        if not self.config.target_shift:
-            return values
-        return values * values.new_tensor(self.config.target_scale) + values.new_tensor(self.config.target_shift)
+        return values * self.target_scale + self.target_shift
 
 
 class Cosine(nn.Module):
@@ -77,7 +99,7 @@ class MultiScale(nn.Module):
         self.kernels = nn.ModuleList(mlp_of((reads, *config.mlp, config.channels)) for _ in self.radii)
         scores = [Cosine() if self.absolute else mlp_of((3, 16, 1)) for _ in self.radii] if weights == "attention" else []
         self.scores = nn.ModuleList(scores)
-        self.mix = nn.Parameter(torch.zeros(len(self.radii), config.channels))
+        self.mix = nn.Parameter(torch.zeros(len(self.radii), config.channels)) if len(self.radii) > 1 else None
         if not config.compat:
             self._begin(multiplies=not self.transform.endswith("kernelonly"))
 
@@ -89,17 +111,15 @@ class MultiScale(nn.Module):
         if self.absolute:
             # The kit scores an offset; laid side by side the places come through as they are: [y, 0] - [0, -x] = [y, x].
             x, y = torch.cat([torch.zeros_like(x), -x], dim=1), torch.cat([y, torch.zeros_like(y)], dim=1)
-        mix = self.mix.softmax(0)
-        whole = None
+        parts = []
         for number, (radius, graph) in enumerate(zip(self.radii, edges, strict=True)):
             part = edge_transform(
                 self.kernels[number], x, y, f, graph, memory=memory, chunk=chunk, transform=self.transform, weights=self.weights,
                 quadrature=disc_shares(areas, radius) if self.weights == "quadrature" else None,
                 attention=self.scores[number] if self.weights == "attention" else None,
             )  # fmt: skip
-            whole = part * mix[number] if whole is None else whole + part * mix[number]
-        assert whole is not None
-        return whole
+            parts.append(part)
+        return parts[0] if self.mix is None else (torch.stack(parts) * self.mix.softmax(0)[:, None]).sum(0)
 
     @torch.no_grad()
     def _begin(self, *, multiplies: bool) -> None:
@@ -107,6 +127,7 @@ class MultiScale(nn.Module):
         for number, radius in enumerate(self.radii):
             kernel = self.kernels[number]
             assert isinstance(kernel, nn.Sequential)
+            begin(kernel)
             first, last = kernel[0], kernel[-1]
             assert isinstance(first, nn.Linear) and isinstance(last, nn.Linear)
             offset = torch.randn(first.out_features, 3) / 3**0.5
@@ -118,6 +139,7 @@ class MultiScale(nn.Module):
                 nn.init.ones_(last.bias)  # a kernel of about one: what f carries comes through from the first step
             for score in self.scores[number : number + 1]:
                 assert isinstance(score, nn.Sequential)
+                begin(score)
                 reads = score[0]
                 assert isinstance(reads, nn.Linear)
                 nn.init.normal_(reads.weight, std=1 / (3**0.5 * radius))

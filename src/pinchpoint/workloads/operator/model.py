@@ -13,7 +13,7 @@ reach the kernels in units of the box's longest half, so that they lie in [-1, 1
 | statistics | by area, so that a finer mesh looks the same | by number of points |
 | the query in the decoder | reads its own features and surroundings | reads decoded values alone |
 | tokens | pass beside the transformer as well | pass through it alone |
-| kernels' first layer | begins with offsets in units of the radius | begins as torch makes it |
+| first weights | keep signals' strength; kernels see offsets in units of the radius | as torch makes them |
 | neighbours | all | all, or the first `neighbour_cap` of a row where that is given |
 """
 
@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.transform import Memory
 from pinchpoint.workloads.operator.config import OperatorConfig
-from pinchpoint.workloads.operator.geometry import COLUMNS, readable
+from pinchpoint.workloads.operator.geometry import COLUMNS
 from pinchpoint.workloads.operator.graph import Graph
-from pinchpoint.workloads.operator.kernels import Chunk, MultiScale, Scaling, mlp_of
+from pinchpoint.workloads.operator.kernels import Chunk, MultiScale, Scaling, begin, mlp_of
 from pinchpoint.workloads.operator.transformer import PatchTransformer
 
 
@@ -49,6 +49,9 @@ class Operator(nn.Module):
         self.combine = nn.Linear(channels + described + 3, channels)
         self.transformer = PatchTransformer(config)
         self.project = mlp_of((channels + (0 if config.compat else inputs), wide, wide, config.out_features))
+        if not config.compat:
+            begin(self.lift)
+            begin(self.project)
 
     def forward(
         self, points: Tensor, features: Tensor, areas: Tensor, graph: Graph, *, memory: Memory = "flat", chunk: Chunk = "auto"
@@ -62,7 +65,7 @@ class Operator(nn.Module):
         if self.pointnet is not None:
             beside.append(self.pointnet(at_tokens, at_points, None, graph.encoder, **how))
         elif self.config.geometry == "statistics":
-            beside.extend(readable(found).to(tokens.dtype) for found in graph.token_statistics)
+            beside.extend(found.to(tokens.dtype) for found in graph.token_statistics)
         tokens = self.combine(torch.cat([tokens, *beside], dim=1))
         processed = self.transformer(tokens)
         tokens = processed if self.config.compat else tokens + processed
@@ -72,7 +75,7 @@ class Operator(nn.Module):
     def _inputs(self, features: Tensor, at_points: Tensor, graph: Graph) -> Tensor:
         """(P, I): features, place, products of vectors, and the surroundings of every point."""
         vectors = [features[:, at : at + 3] for at in self.config.vectors]
-        around = [readable(found).to(at_points.dtype) for found in graph.point_statistics]
+        around = [found.to(at_points.dtype) for found in graph.point_statistics]
         products = [
             (one * other).sum(1, keepdim=True)
             for number, one in enumerate(vectors)

@@ -1,0 +1,96 @@
+"""The operator's configuration: survives JSON, finds radii without holes, and refuses what cannot work."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.operator.config import PRESETS, OperatorConfig
+
+BOX = {"low": (-2.0, -1.0, 0.0), "high": (2.0, 1.0, 1.5)}
+
+
+def config(**changes: Any) -> OperatorConfig:
+    return OperatorConfig.preset("small", **{**BOX, "in_features": 7, **changes})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_survives_json(name: str) -> None:
+    made = OperatorConfig.preset(name, **BOX, in_features=7)
+    assert OperatorConfig.from_json(made.to_json()) == made
+
+
+def test_the_covering_radius_is_half_the_diagonal_of_a_cell() -> None:
+    made = config(lattice=(5, 3, 4), patch=1)
+    assert made.spacing == (1.0, 1.0, 0.5)
+    assert made.covering_radius == pytest.approx(math.sqrt(1 + 1 + 0.25) / 2)
+
+
+def test_a_preset_takes_radii_that_leave_no_holes() -> None:
+    for name in PRESETS:
+        made = OperatorConfig.preset(name, **BOX, in_features=7)
+        assert min(made.radii) > made.covering_radius
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"lattice": (15, 8, 8)}, "does not divide into patches"),
+        ({"width": 66}, "does not divide by 4 heads"),
+        ({"width": 16}, "rotary"),
+        ({"width": 20, "heads": 4}, "rotary"),
+        ({"lattice": (16, 8, 1)}, "lattice"),
+        ({"radii": ()}, "no radius"),
+        ({"radii": (0.0,)}, "radius of 0"),
+        ({"radii": (9.0,)}, "diagonal"),
+        ({"radii": (float("nan"),)}, "radius of nan"),
+        ({"low": (3.0, -1.0, 0.0)}, "box"),
+        ({"high": (2.0, 1.0, float("inf"))}, "box"),
+        ({"high": (2.0, 1.0)}, "corner"),
+        ({"in_features": 0}, "in_features"),
+        ({"depth": 0}, "depth"),
+        ({"mlp": ()}, "hidden widths"),
+        ({"geometry": "shape"}, "geometry"),
+        ({"weights": "sum"}, "weights"),
+        ({"transform": "linear_kernelonly"}, "transform"),
+        ({"vectors": (5,)}, "vectors"),
+        ({"feature_shift": (0.0,), "feature_scale": (1.0,)}, "feature_shift"),
+        ({"target_shift": (0.0,), "target_scale": (0.0,)}, "target_shift"),
+        ({"neighbour_cap": 32}, "neighbour_cap"),
+        ({"compat": True}, "quadrature"),
+        ({"compat": True, "weights": "mean", "vectors": (0,)}, "vectors"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_a_mend(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says) as caught:
+        config(**changes)
+    assert caught.value.mend
+
+
+def test_the_mend_of_a_wrong_lattice_works() -> None:
+    with pytest.raises(BadInput, match="lattice") as caught:
+        config(lattice=(15, 9, 7))
+    assert "(16, 8, 8)" in caught.value.mend
+    assert config(lattice=(16, 8, 8)).patches == (8, 4, 4)
+
+
+def test_an_unknown_preset_is_refused() -> None:
+    with pytest.raises(BadInput, match="preset"):
+        OperatorConfig.preset("huge", **BOX, in_features=7)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("{", "no JSON"), ("[]", "unknown parts"), ('{"colour": 1}', "colour"), ("{}", "lacks parts")],
+)
+def test_a_damaged_configuration_is_refused(text: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        OperatorConfig.from_json(text)
+
+
+def test_json_holds_plain_values_alone() -> None:
+    assert all(isinstance(v, int | float | str | list | bool | None) for v in json.loads(config().to_json()).values())
