@@ -9,9 +9,16 @@ import pytest
 import torch
 
 from pinchpoint.kit import radius_edges
-from pinchpoint.workloads.operator.geometry import COLUMNS, departure, eigenvalues, own_statistics, readable, statistics
+from pinchpoint.workloads.operator.geometry import COLUMNS, FLAT, departure, eigenvalues, own_statistics, readable, statistics
 
 RADIUS = 0.4
+
+
+def fibonacci_sphere(count: int) -> torch.Tensor:
+    """(count, 3): evenly over the unit sphere, each for an equal share of its area."""
+    index = torch.arange(count, dtype=torch.float64) + 0.5
+    z, turn = 1 - 2 * index / count, math.pi * (1 + 5**0.5) * index
+    return torch.stack([(1 - z * z).sqrt() * turn.cos(), (1 - z * z).sqrt() * turn.sin(), z], dim=1)
 
 
 def by_hand(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -63,20 +70,19 @@ def test_a_flat_disc_has_its_closed_form() -> None:
     y = torch.cat([flat, torch.zeros(len(flat), 1, dtype=torch.float64)], dim=1)
     x = torch.zeros(1, 3, dtype=torch.float64)
     areas = torch.full((len(y),), float((2 * RADIUS / 400) ** 2 / (math.pi * RADIUS**2)), dtype=torch.float64)
-    (found,) = statistics(x, y, radius_edges(x, y, RADIUS), radius=RADIUS, weights=areas).tolist()
+    edges = radius_edges(x, y, RADIUS)
+    (found,) = statistics(x, y, edges, radius=RADIUS, weights=areas).tolist()
     assert found == pytest.approx([1, 2 / 3, 1 / 18, 0, 0, 0, 1 / 4, 1 / 4, 0], abs=2e-3)
+    faded = statistics(x, y, edges, radius=RADIUS, weights=areas, fading=True)
+    assert faded[0].tolist() == pytest.approx(FLAT, abs=1e-4)
+    assert departure(faded)[0].tolist() == pytest.approx([0.0] * COLUMNS, abs=2e-3)
 
 
 def test_a_finer_division_of_a_surface_looks_the_same() -> None:
-    def sphere(count: int) -> torch.Tensor:
-        index = torch.arange(count, dtype=torch.float64) + 0.5
-        z, turn = 1 - 2 * index / count, math.pi * (1 + 5**0.5) * index
-        return torch.stack([(1 - z * z).sqrt() * turn.cos(), (1 - z * z).sqrt() * turn.sin(), z], dim=1)
-
     place = torch.tensor([[0.0, 0.0, 1.0]], dtype=torch.float64)
     rows = []
     for count in (2_000, 8_000):
-        y = sphere(count)
+        y = fibonacci_sphere(count)
         areas = torch.full((count,), 4 * math.pi / count / (math.pi * RADIUS**2), dtype=torch.float64)
         rows.append(statistics(place, y, radius_edges(place, y, RADIUS), radius=RADIUS, weights=areas))
     assert torch.allclose(rows[0], rows[1], atol=0.02)
@@ -87,7 +93,7 @@ def test_a_finer_division_of_a_surface_looks_the_same() -> None:
 def test_a_points_own_surroundings_are_those_of_the_whole_graph() -> None:
     torch.manual_seed(0)
     points, areas = torch.rand(5_000, 3), torch.rand(5_000)
-    whole = statistics(points, points, radius_edges(points, points, 0.1), radius=0.1, weights=areas)
+    whole = statistics(points, points, radius_edges(points, points, 0.1), radius=0.1, weights=areas, fading=True)
     assert torch.equal(own_statistics(points, radius=0.1, weights=areas), whole)
 
 
@@ -104,9 +110,21 @@ def test_statistics_are_read_by_logarithm_and_as_lengths() -> None:
     assert readable(raw).tolist() == pytest.approx([1, 0.5, 0.2, 0.1, 0.2, -0.3, 0.5, 0.3, 0], abs=1.1e-3)
 
 
-def test_a_flat_disc_departs_from_nothing_and_a_bend_shows() -> None:
-    flat = torch.tensor([1, 2 / 3, 1 / 18, 0, 0, 0, 1 / 4, 1 / 4, 0])
-    assert departure(flat).tolist() == pytest.approx([0.0] * COLUMNS, abs=1e-5)
-    bent = flat.clone()
+def test_a_bend_shows_as_a_departure_from_a_flat_disc() -> None:
+    bent = torch.tensor(FLAT)
     bent[5] = -0.1
-    assert departure(bent)[5] == pytest.approx(-0.5)
+    assert departure(bent).tolist() == pytest.approx([0, 0, 0, 0, 0, -0.5, 0, 0, 0], abs=1e-5)
+
+
+def test_fading_statistics_hardly_notice_a_coarser_mesh() -> None:
+    places = fibonacci_sphere(50)
+    found: dict[bool, list[torch.Tensor]] = {False: [], True: []}
+    for count in (500, 8_000):
+        y = fibonacci_sphere(count)
+        areas = torch.full((count,), 4 / count / RADIUS**2, dtype=torch.float64)
+        for fading in found:
+            found[fading].append(
+                statistics(places, y, radius_edges(places, y, RADIUS), radius=RADIUS, weights=areas, fading=fading)
+            )
+    jumps = {fading: float((coarse - fine).abs().mean()) for fading, (coarse, fine) in found.items()}
+    assert jumps[True] < jumps[False] / 2

@@ -192,7 +192,7 @@ class OperatorConfig:
 
 # `reach` and `local_reach` are radii in units of the covering radius (half the diagonal of a cell).
 PRESETS: dict[str, dict[str, Any]] = {
-    "base": {"reach": (1.25, 2.5), "local_reach": (1.0, 2.5)},
+    "base": {"reach": (1.25, 2.5), "local_reach": (2.0, 5.0)},
     "small": {
         "reach": (1.25, 2.5), "local_reach": (1.0, 2.5), "lattice": (16, 8, 8), "mlp": (32, 32), "channels": 32, "width": 64,
         "depth": 3, "heads": 4,

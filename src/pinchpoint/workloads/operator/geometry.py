@@ -18,16 +18,21 @@ from pinchpoint.kit.rows import row_chunks
 
 COLUMNS = 9
 CHUNK = 262_144  # edges at one time: some 60 MiB
+# Of a flat disc seen from its middle, fading: amount, mean distance, variance, centroid, spread along both axes, none across.
+FLAT = (1, 16 / 35, 1 / 4 - (16 / 35) ** 2, 0, 0, 0, 1 / 8, 1 / 8, 0)
 _SHARPER = 5.0  # bends and edges of a smooth body move its statistics by a tenth or two
 _FAINT = 1e-3  # spreads well below this share of the radius count as none
 _QUERIES = 4_096  # places whose neighbours are held at one time, where the graph itself is not wanted
 
 
 @torch.no_grad()
-def statistics(x: Tensor, y: Tensor, edges: Edges, *, radius: float, weights: Tensor | None = None, chunk: int = CHUNK) -> Tensor:
+def statistics(
+    x: Tensor, y: Tensor, edges: Edges, *, radius: float, weights: Tensor | None = None, fading: bool = False, chunk: int = CHUNK
+) -> Tensor:
     """(Q, 9) in the type of x. x: (Q, 3) places; y: (S, 3) points; weights: (S,), or None to count every point as one.
 
-    With weights (areas) the numbers describe the surface, however finely it is divided.
+    With weights (areas) the numbers describe the surface, however finely it is divided. `fading` weighs by 3 (1 - d^2)^2 as
+    well, so that a point near the edge of the ball hardly counts: without it a coarse mesh makes them jump.
     """
     parts = []
     for rows in row_chunks(edges, chunk):
@@ -37,6 +42,8 @@ def statistics(x: Tensor, y: Tensor, edges: Edges, *, radius: float, weights: Te
         weight = torch.ones_like(offset[:, 0]) if weights is None else weights.index_select(0, sources).double()
         squares = (offset[:, :, None] * offset[:, None, :]).flatten(1)
         distance = squares[:, [0, 4, 8]].sum(1).sqrt()
+        if fading:
+            weight = weight * 3 * (1 - distance.square()).clamp_min(0).square()
         moments = torch.cat([torch.ones_like(distance)[:, None], distance[:, None], offset, squares], dim=1)
         parts.append(_from_sums(rows.sum(moments * weight[:, None])))
     found = torch.cat(parts) if parts else x.new_zeros(0, COLUMNS, dtype=torch.float64)
@@ -44,9 +51,9 @@ def statistics(x: Tensor, y: Tensor, edges: Edges, *, radius: float, weights: Te
 
 
 def own_statistics(points: Tensor, *, radius: float, weights: Tensor | None = None) -> Tensor:
-    """(P, 9): each point's surroundings among the points themselves. Its neighbours are found and forgotten block by block."""
+    """(P, 9), fading: each point's surroundings among the points themselves, found and forgotten block by block."""
     blocks = [
-        statistics(block, points, radius_edges(block, points, radius), radius=radius, weights=weights)
+        statistics(block, points, radius_edges(block, points, radius), radius=radius, weights=weights, fading=True)
         for block in points.split(_QUERIES)
     ]
     return torch.cat(blocks)
@@ -64,10 +71,8 @@ def _root(squares: Tensor) -> Tensor:
 
 
 def departure(found: Tensor) -> Tensor:
-    """How a point's own surroundings differ from a flat disc, of the size a network reads. (..., 9) to (..., 9)."""
-    # Of a disc: log(1 + 1), mean distance 2/3, its variance 1/18, spread 1/4 along both axes and none across.
-    flat = readable(found.new_tensor([1, 2 / 3, 1 / 18, 0, 0, 0, 1 / 4, 1 / 4, 0]))
-    return _SHARPER * (readable(found) - flat)
+    """How fading statistics differ from those of a flat disc, of the size a network reads. (..., 9) to (..., 9)."""
+    return _SHARPER * (readable(found) - readable(found.new_tensor(FLAT)))
 
 
 def eigenvalues(matrices: Tensor) -> Tensor:

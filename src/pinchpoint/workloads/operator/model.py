@@ -48,7 +48,7 @@ class Operator(nn.Module):
         self.pointnet = MultiScale(config, weights="mean", kernel_only=True) if config.geometry == "pointnet" else None
         self.combine = nn.Linear(channels + described + 3, channels)
         self.transformer = PatchTransformer(config)
-        self.project = mlp_of((channels + (0 if config.compat else inputs), wide, wide, config.out_features))
+        self.project = mlp_of((channels + (0 if config.compat else inputs), 2 * wide, 2 * wide, wide, config.out_features))
         if not config.compat:
             begin(self.lift)
             begin(self.project)
