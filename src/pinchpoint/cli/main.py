@@ -1,7 +1,7 @@
 """The command line: one module of this package per verb, errors as two lines, documented exit codes.
 
-A verb is a module with a `command` function, found by walking this package; a verb that is not
-built does not exist. Verb modules import what they need when called, so `--help` costs
+A verb is a module with a `command` function, or with an `app` of several; it is found by walking this
+package, and a verb that is not built does not exist. Verb modules import what they need when called, so `--help` costs
 milliseconds. Exit codes: 0 fine; 1 a finding, a failed verdict or gate, does not fit; 2 bad usage
 or input; 3 framework or device missing; 70 a fault of pinchpoint itself; 130 Ctrl-C; 143 SIGTERM.
 """
@@ -42,15 +42,19 @@ def build() -> typer.Typer:
     )
     app.callback()(_options)
     for name, module in verbs().items():
+        if hasattr(module, "app"):
+            about = inspect.getdoc(module) or ""
+            app.add_typer(module.app, name=name, help=about, short_help=about.partition("\n")[0])
+            continue
         text = inspect.getdoc(module.command) or inspect.getdoc(module) or ""
         app.command(name, help=text, short_help=text.partition("\n")[0])(module.command)
     return app
 
 
 def verbs() -> dict[str, ModuleType]:
-    """Every module of this package with a `command`, by name."""
+    """Every module of this package with a `command` or an `app`, by name."""
     modules = {info.name: import_module(f"pinchpoint.cli.{info.name}") for info in pkgutil.iter_modules(pinchpoint.cli.__path__)}
-    return {name: module for name, module in modules.items() if hasattr(module, "command")}
+    return {name: module for name, module in modules.items() if hasattr(module, "command") or hasattr(module, "app")}
 
 
 def _show_version(asked: bool) -> None:

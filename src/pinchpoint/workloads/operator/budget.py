@@ -32,6 +32,7 @@ LEAST = 256  # edges: a chunk below this is mostly overhead
 
 NEAR = 0.1  # how near the largest chunk is wanted: a tenth more or less makes no difference to the time
 
+
 @dataclass(frozen=True)
 class Chosen:
     """What a budget allows. chunk: None where the step is not cut into chunks."""
@@ -74,8 +75,8 @@ def chunk_for(
         )
     if found.fits is None:
         least = found.samples[0]
-        short = show_bytes(least.need_bytes - budget_bytes)
-        raise _too_small(least, budget_bytes, device, mend=f"raise --budget by at least {short}, or choose a smaller model or lattice")
+        mend = f"raise --budget by at least {show_bytes(least.need_bytes - budget_bytes)}, or choose a smaller model or lattice"
+        raise _too_small(least, budget_bytes, device, mend=mend)
     return Chosen(found.fits.number, found.fits.need_bytes, budget_bytes)
 
 

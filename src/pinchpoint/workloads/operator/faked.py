@@ -33,10 +33,11 @@ WALKED = 6  # chunks of a transform that are walked through: the peak of one is 
 
 def describe(folder: Path, config: OperatorConfig, told: Settings, graph: Graph) -> None:
     """Write what `build` reads."""
-    (folder / "config.json").write_text(json.dumps({"model": json.loads(config.to_json()), "told": told.to_dict()}), encoding="utf-8")
-    encoder = {f"encoder{at}": edges.starts for at, edges in enumerate(graph.encoder)}
-    decoder = {f"decoder{at}": edges.starts for at, edges in enumerate(graph.decoder)}
-    np.savez(folder / "offsets.npz", **encoder, **decoder)
+    said = {"model": json.loads(config.to_json()), "told": told.to_dict()}
+    (folder / "config.json").write_text(json.dumps(said), encoding="utf-8")
+    rows: dict[str, Any] = {f"encoder{at}": edges.starts for at, edges in enumerate(graph.encoder)}
+    rows |= {f"decoder{at}": edges.starts for at, edges in enumerate(graph.decoder)}
+    np.savez(folder / "offsets.npz", **rows)
 
 
 def build(size: int, *, device: str, mode: str, variant: str, seed: int, chunk: int | None = None) -> Case:

@@ -42,17 +42,16 @@ class Log:
 
 def read(path: Path) -> list[Row]:
     """Every whole row. A last line cut off by a kill is left out."""
-    found = []
     with path.open(encoding="utf-8", newline="") as file:
-        for line in csv.DictReader(file):
-            if None not in (line.get(name) for name in COLUMNS):
-                found.append(
-                    Row(
-                        int(line["step"]), float(line["loss"]), float(line["lr"]), float(line["seconds"]),
-                        int(line["memory_bytes"]), float(line["validation"]) if line["validation"] else None,
-                    )  # fmt: skip
-                )
-    return found
+        lines = [line for line in csv.DictReader(file) if None not in (line.get(name) for name in COLUMNS)]
+    return [_row(line) for line in lines]
+
+
+def _row(line: dict[str, str]) -> Row:
+    return Row(
+        int(line["step"]), float(line["loss"]), float(line["lr"]), float(line["seconds"]), int(line["memory_bytes"]),
+        float(line["validation"]) if line["validation"] else None,
+    )  # fmt: skip
 
 
 def _lines(rows: list[Row]) -> str:

@@ -28,21 +28,29 @@ class Statistics:
     target_std: tuple[float, ...]
     feature_mean: tuple[float, ...]
     feature_std: tuple[float, ...]
+    feature_low: tuple[float, ...]
+    feature_high: tuple[float, ...]
 
 
 def statistics_of(samples: Iterable[Sample]) -> Statistics:
     """Over all bodies, in double precision, each panel by its area. What hardly varies gets a spread of 1."""
     weight, sums = 0.0, [torch.zeros((), dtype=torch.float64)] * 4
+    lows, highs = [], []
     for sample in samples:
-        areas = sample.areas.double()
+        areas, target, features = sample.areas.double(), sample.target.double(), sample.features.double()
         weight += float(areas.sum())
-        values = (sample.target.double(), sample.target.double().square(), sample.features.double(), sample.features.double().square())
+        values = (target, target.square(), features, features.square())
         sums = [old + areas @ value for old, value in zip(sums, values, strict=True)]
-    made: list[tuple[float, ...]] = []
-    for mean, square in ((sums[0] / weight, sums[1] / weight), (sums[2] / weight, sums[3] / weight)):
-        spread = (square - mean.square()).clamp_min(0).sqrt()
-        made += [tuple(mean.tolist()), tuple(torch.where(spread > _LEAST, spread, torch.ones_like(spread)).tolist())]
-    return Statistics(*made)
+        lows.append(features.amin(0))
+        highs.append(features.amax(0))
+    target, features = _spread(sums[0] / weight, sums[1] / weight), _spread(sums[2] / weight, sums[3] / weight)
+    low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
+    return Statistics(*target, *features, tuple(low.tolist()), tuple(high.tolist()))
+
+
+def _spread(mean: Tensor, square: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    spread = (square - mean.square()).clamp_min(0).sqrt()
+    return tuple(mean.tolist()), tuple(torch.where(spread > _LEAST, spread, torch.ones_like(spread)).tolist())
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ def matmuls(precision: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def autocast(precision: str, device: str) -> AbstractContextManager[None]:
+def autocast(precision: str, device: str) -> AbstractContextManager[object]:
     """bf16 where torch deems it safe, for the forward pass; weights stay fp32."""
     return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
 

@@ -17,7 +17,7 @@ from pinchpoint.core.files import write_text
 from pinchpoint.workloads.operator.checkpoints import Checkpoints
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.dataset import Dataset
-from pinchpoint.workloads.operator.metrics import statistics_of
+from pinchpoint.workloads.operator.metrics import Statistics, statistics_of
 from pinchpoint.workloads.operator.model import Operator
 from pinchpoint.workloads.operator.settings import Settings, chosen, differing
 from pinchpoint.workloads.operator.supply import fingerprint
@@ -77,7 +77,7 @@ def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, An
     if there and not resume:
         raise BadInput(f"{folder} already holds a run", mend="go on with --resume, or choose another -o")
     if resume and not there:
-        raise BadInput(f"no run in {folder} to resume", mend="leave out --resume to begin one, or name the folder of the run with -o")
+        raise BadInput(f"no run in {folder} to resume", mend="leave out --resume to begin one, or name the run's folder with -o")
     asked = json.loads(json.dumps(dict(choices)))
     if resume:
         stored = read_settings(folder)
@@ -87,13 +87,14 @@ def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, An
                 f"the run in {folder} was begun with another configuration: {'; '.join(differ)}",
                 mend="leave these options out to go on with its own, or start a new run with another -o",
             )
-        asked.pop("model", None)
-        return Run(folder, chosen(stored, asked))
-    overrides = dict(choices).pop("model", {})
-    settings = chosen(Settings(), {**asked, "model": {}, "data": fingerprint(data)})
+        return Run(folder, chosen(stored, {name: value for name, value in asked.items() if name != "model"}))
+    settings = chosen(Settings(), {**asked, "model": {}, "data": fingerprint(data), "kind": data.kind})
     settings = replace(settings, validation=_held(settings.validation, len(data.names("train"))))
-    names = Run(folder, settings).train_names(data)
-    return Run(folder, replace(settings, model=_configured(data, names, settings.preset, overrides)))
+    found = statistics_of(data.sample(name) for name in Run(folder, settings).train_names(data))
+    ends = zip(found.feature_low, found.feature_high, strict=True)
+    ranges = {name: list(both) for name, both in zip(data.features, ends, strict=True)}
+    model = _configured(data, found, settings.preset, choices.get("model", {}))
+    return Run(folder, replace(settings, ranges=ranges, model=model))
 
 
 def read_settings(folder: Path) -> Settings:
@@ -141,13 +142,14 @@ def _held(asked: int | None, bodies: int) -> int:
     """How many training bodies are held back; asked for none in particular, an eighth of them and at most 4."""
     held = min(4, bodies // 8) if asked is None else asked
     if held >= bodies:
-        raise BadInput(f"{held} of {bodies} training bodies would be held back", mend="give --validation fewer, or make more bodies")
+        raise BadInput(
+            f"{held} of {bodies} training bodies would be held back", mend="give --validation fewer, or make more bodies"
+        )
     return held
 
 
-def _configured(data: Dataset, names: list[str], preset: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
+def _configured(data: Dataset, found: Statistics, preset: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The whole configuration of the model, with the training bodies' statistics, as JSON values."""
-    found = statistics_of(data.sample(name) for name in names)
     vectors = [column for column, name in enumerate(data.features) if name.endswith("_x")]
     # Parts of unit vectors need no other units.
     plain = {column + part for column in vectors for part in range(3)}
@@ -159,6 +161,7 @@ def _configured(data: Dataset, names: list[str], preset: str, overrides: Mapping
         "vectors": () if preset == "compat" else tuple(vectors),
     }
     config = OperatorConfig.preset(
-        preset, low=data.low, high=data.high, in_features=len(data.features), out_features=len(data.targets), **{**given, **overrides}
-    )
+        preset, low=data.low, high=data.high, in_features=len(data.features), out_features=len(data.targets),
+        **{**given, **overrides},
+    )  # fmt: skip
     return json.loads(config.to_json())

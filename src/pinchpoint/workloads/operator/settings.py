@@ -25,6 +25,8 @@ class Settings:
     """Every choice of a run, as config.json holds it."""
 
     data: str = ""  # what the data set is, not where: see supply.fingerprint
+    kind: str = "flow"  # of the data
+    ranges: dict[str, list[float]] = field(default_factory=dict)  # lowest and highest of each feature in training
     preset: str = "small"
     model: dict[str, Any] = field(default_factory=dict)  # the whole configuration of the model, JSON values
     steps: int = 2000
@@ -90,7 +92,7 @@ def differing(stored: Settings, asked: Mapping[str, Any]) -> list[str]:
     found = []
     old = stored.to_dict()
     for name, value in asked.items():
-        if name in FREE or old[name] == value:
+        if name in FREE or old.get(name) == value:
             continue
         if name == "model":
             found += [f"{key} (was {old[name].get(key)}, is {new})" for key, new in value.items() if old[name].get(key) != new]
@@ -108,11 +110,13 @@ def overrides(texts: list[str], config: type) -> dict[str, Any]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or name not in hints:
-            raise BadInput(f"--set {text!r} names no setting of the model", mend=f"use NAME=VALUE with one of: {', '.join(hints)}")
+            raise BadInput(
+                f"--set {text!r} names no setting of the model", mend=f"use NAME=VALUE with one of: {', '.join(hints)}"
+            )
         try:
             made[name] = _value(hints[name], value)
         except ValueError as error:
-            raise BadInput(f"--set {text!r}: {error}", mend="numbers as 0.25, lists as 64,64, switches as true or false") from error
+            raise BadInput(f"--set {text!r}: {error}", mend="write numbers as 0.25, lists as 64,64, switches as true") from error
     return made
 
 

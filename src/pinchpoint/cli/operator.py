@@ -1,0 +1,216 @@
+"""Train a geometry-aware neural operator, measure it, and predict the pressure on a mesh.
+
+`data` makes bodies with a known field, `train` learns it, `eval` measures the errors on bodies never
+seen, `predict` answers for a mesh of your own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pinchpoint.cli import bars, console
+
+if TYPE_CHECKING:
+    from pinchpoint.workloads.operator.train import Report
+
+app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
+
+DEVICE: Any = typer.Option("auto", "--device", help="auto, cpu or cuda.")
+CHECKPOINT: Any = typer.Option("last", "--checkpoint", help="last, or best where bodies were held back.")
+
+
+@app.command("data")
+def data(
+    output: Path = typer.Option(..., "-o", "--output", metavar="DIR", help="Folder of the data set; gone on with if it is one."),
+    kind: str = typer.Option("flow", "--kind", help="flow: inviscid flow over cars; harmonic: potentials of charges."),
+    train: int = typer.Option(64, "--train", help="Bodies to train with."),
+    test: int = typer.Option(16, "--test", help="Bodies to test with; the same for every --train."),
+    panels: int = typer.Option(2000, "--panels", help="Faces of a body, about."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the shapes, which do not depend on --panels."),
+    jobs: int = typer.Option(None, "--jobs", help="Processes at one time; every core without it."),
+    device: str = typer.Option("cpu", "--device", help="cpu, or cuda for many panels."),
+) -> None:
+    """Make bodies whose field is known.
+
+    Bodies that are there and whole are not made again, so a run that was stopped is gone on with by
+    the same command. A body whose solution is not sound is kept and named, and left out of the splits.
+    """
+    import time
+
+    from pinchpoint.core.units import show_bytes, show_seconds
+    from pinchpoint.workloads.operator.dataset import make_dataset
+
+    start = time.perf_counter()
+    with bars.bar("data") as tell:
+
+        def progress(made: int, wanted: int) -> None:
+            spent = time.perf_counter() - start
+            first.setdefault("made", made)
+            new = made - first["made"]
+            tell("bodies", made, wanted, eta_s=spent / new * (wanted - made) if new else None)
+
+        first: dict[str, int] = {}
+        made = make_dataset(
+            output,
+            kind=_kind(kind),
+            train=train,
+            test=test,
+            panels=panels,
+            seed=seed,
+            jobs=jobs,
+            device=device,
+            progress=progress,
+        )
+    left_out = made.left_out()
+    size = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
+    there = first.get("made", 0)
+    console.show_pairs([
+        ("data", f"{output}, {made.kind}"),
+        ("bodies", f"{len(made.names('train')):,} to train, {len(made.names('test')):,} to test; {there:,} were there already"),
+        ("not sound", f"{len(left_out):,}, left out of the splits"),
+        ("panels", f"{panels:,} a body, about"),
+        ("size", show_bytes(size)),
+        ("time", show_seconds(time.perf_counter() - start)),
+    ])  # fmt: skip
+    for name, faults in left_out.items():
+        console.say(f"note: {name} is left out: {'; '.join(faults)}")
+
+
+def _kind(text: str) -> Any:
+    """What was typed; the library says which kinds there are."""
+    return text
+
+
+@app.command("train")
+def train(
+    data: Path = typer.Argument(..., metavar="DATA", help="Folder that `operator data` made."),
+    output: Path = typer.Option(..., "-o", "--output", metavar="RUN", help="Folder of the run."),
+    steps: int = typer.Option(None, "--steps", help="Steps in all.  [2000]"),
+    seed: int = typer.Option(None, "--seed", help="Seed of the weights and of the order of the bodies.  [0]"),
+    device: str = typer.Option(None, "--device", help="auto, cpu or cuda.  [auto]"),
+    precision: str = typer.Option(None, "--precision", help="fp32, tf32 or bf16.  [fp32]"),
+    accumulate: int = typer.Option(None, "--accumulate", help="Bodies a step.  [1]"),
+    budget: str = typer.Option(None, "--budget", help="Take the largest chunk predicted to stay within: 8GiB, or a card."),
+    chunk: int = typer.Option(None, "--chunk", help="Edges at one time."),
+    memory: str = typer.Option(None, "--memory", help="flat, eager or checkpoint.  [flat]"),
+    preset: str = typer.Option(None, "--preset", help="small, base or compat.  [small]"),
+    settings: list[str] = typer.Option(None, "--set", metavar="KEY=VALUE", help="A setting of the model: lattice=16,8,8"),
+    lr: float = typer.Option(None, "--lr", help="Highest learning rate.  [0.002]"),
+    warmup: int = typer.Option(None, "--warmup", help="Steps up to it.  [a twentieth]"),
+    weight_decay: float = typer.Option(None, "--weight-decay", help="Of matrices.  [0.0001]"),
+    clip: float = typer.Option(None, "--clip", help="Largest norm of the gradient.  [1]"),
+    ema: float = typer.Option(None, "--ema", help="Decay of averaged weights, such as 0.99; none without it."),
+    loss: str = typer.Option(None, "--loss", help="l1 or l2.  [l1]"),
+    validation: int = typer.Option(None, "--validation", help="Training bodies held back to find the best checkpoint.  [few]"),
+    checkpoint_every: int = typer.Option(None, "--checkpoint-every", help="Steps.  [a tenth]"),
+    eval_every: int = typer.Option(None, "--eval-every", help="Steps between looks at the bodies held back.  [as checkpoints]"),
+    resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN, with its own settings."),
+) -> None:
+    """Train an operator on a data set, or go on with --resume.
+
+    Ctrl-C and SIGTERM write a checkpoint and stop; --resume then goes on as if never stopped, to the
+    bit on a CPU. RUN holds config.json, log.csv, checkpoints (the last two and the best), record.json.
+    """
+    from pinchpoint.backends.base import backend
+
+    backend("torch")  # says how to install it, where it is missing
+    from pinchpoint.workloads.operator.config import OperatorConfig
+    from pinchpoint.workloads.operator.settings import overrides
+    from pinchpoint.workloads.operator.train import train as run
+
+    asked = {
+        "steps": steps, "seed": seed, "device": device, "precision": precision, "accumulate": accumulate, "chunk": chunk,
+        "memory": memory, "preset": preset, "lr": lr, "warmup": warmup, "weight_decay": weight_decay, "clip": clip, "ema": ema,
+        "loss": loss, "validation": validation, "checkpoint_every": checkpoint_every, "eval_every": eval_every,
+        "model": overrides(settings, OperatorConfig) if settings else None,
+    }  # fmt: skip
+    choices = {name: value for name, value in asked.items() if value is not None}
+    with bars.bar("train") as tell:
+        made = run(data, output, resume=resume, budget=budget, progress=lambda report: _show(tell, report), **choices)
+    console.show_summary(made)
+    if made.chunk is not None:
+        console.show_pairs([("chunk", f"{made.chunk:,} edges")])
+
+
+def _show(tell: bars.Bar, report: Report) -> None:
+    row = report.row
+    if row is None:
+        tell(report.stage, report.done, report.total, text=report.note)
+        return
+    text = f"loss {report.loss:.4f}  {bars.show_memory(row.memory_bytes)}"
+    if row.validation is not None:
+        text += f"  held back {row.validation:.1%}"
+    tell("steps", report.done, report.total, text=text, eta_s=report.eta_s)
+
+
+@app.command("eval")
+def evaluate(
+    run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run."),
+    data: Path = typer.Argument(..., metavar="DATA", help="Folder of a data set; its bodies may be finer than in training."),
+    output: Path = typer.Option(..., "-o", "--output", metavar="DIR", help="Folder for the errors and pictures."),
+    split: str = typer.Option("test", "--split", help="test or train."),
+    checkpoint: str = CHECKPOINT,
+    device: str = DEVICE,
+    pictures: bool = typer.Option(True, help="Draw the best, the median and the worst body."),
+) -> None:
+    """Measure the errors on bodies never seen, and draw some.
+
+    Every body of the split is predicted, and beside it stands the error of predicting the training mean.
+    relative L1 = sum a |p - t| / sum a |t|, relative L2 = sqrt(sum a (p - t)^2 / sum a t^2), a being
+    the areas of the panels. Medians over the bodies with a 95 % interval. DIR gets errors.csv,
+    evaluation.json and pictures of predicted, true and error.
+    """
+    from pinchpoint.backends.base import backend
+
+    backend("torch")
+    from pinchpoint.workloads.operator.evaluate import evaluate as measure
+
+    with bars.bar("eval") as tell:
+        made = measure(
+            run, data, output, split=split, which=checkpoint, device=device, pictures=pictures,  # pyright: ignore[reportArgumentType]
+            progress=lambda done, total: tell("bodies", done, total),
+        )  # fmt: skip
+    console.show_summary(made)
+    console.show_pairs([("written", f"{output}: evaluation.json, {', '.join(made.files)}")])
+
+
+@app.command("predict")
+def predict(
+    run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run on flow data."),
+    mesh: Path = typer.Argument(..., metavar="MESH", help="A closed surface: .stl, .obj, .ply, .vtp, .vtk or .vtu."),
+    output: Path = typer.Option(..., "-o", "--output", metavar="OUT", help="The mesh with its Cp: .vtp, .vtu or .vtk."),
+    yaw: float = typer.Option(0.0, "--yaw", help="Angle of the flow, degrees."),
+    clearance: float = typer.Option(None, "--clearance", help="Metres from the ground to the lowest point; as the mesh stands."),
+    scale: float = typer.Option(1.0, "--scale", help="Metres for one unit of the mesh: 0.001 for millimetres."),
+    device: str = DEVICE,
+    budget: str = typer.Option(None, "--budget", help="Take the largest chunk predicted to stay within: 8GiB, or a card."),
+    chunk: int = typer.Option(None, "--chunk", help="Edges at one time."),
+    checkpoint: str = CHECKPOINT,
+) -> None:
+    """Predict the pressure on a mesh, for ParaView to open.
+
+    The mesh is a closed surface in metres, x along the car, z up. It is moved so that it is centred
+    over the ground as the bodies of training are; OUT holds it where it was.
+    """
+    from pinchpoint.backends.base import backend
+
+    backend("torch")
+    from pinchpoint.core.units import show_seconds
+    from pinchpoint.workloads.operator.predict import predict as answer
+
+    with console.progress("predict") as tell:
+        made = answer(
+            run, mesh, output, yaw=yaw, clearance=clearance, scale=scale, device=device, budget=budget, chunk=chunk,
+            which=checkpoint, progress=tell,  # pyright: ignore[reportArgumentType]
+        )  # fmt: skip
+    console.show_pairs([
+        ("written", f"{made.path}: Cp and Normals on {made.faces:,} faces"),
+        ("Cp", f"{made.cp_low:.3f} to {made.cp_high:.3f}"),
+        ("edges", f"{made.edges:,}" + (f" in chunks of {made.chunk:,}" if made.chunk else "")),
+        ("time", show_seconds(made.seconds)),
+    ])  # fmt: skip
+    for note in made.notes:
+        console.say(f"note: {note}")

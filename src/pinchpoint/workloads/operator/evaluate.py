@@ -1,0 +1,124 @@
+"""Errors of a trained operator on bodies whose field is known, beside those of the mean field, and pictures.
+
+The mean field says the training bodies' mean everywhere: what one would answer without a model.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import write_text
+from pinchpoint.workloads.operator.dataset import Dataset, Split, open_dataset
+from pinchpoint.workloads.operator.graph import graph_of
+from pinchpoint.workloads.operator.metrics import middle_of, relative_errors
+from pinchpoint.workloads.operator.pictures import picture
+from pinchpoint.workloads.operator.precision import check_precision, matmuls
+from pinchpoint.workloads.operator.records import Evaluation
+from pinchpoint.workloads.operator.runs import Trained, Which, trained
+from pinchpoint.workloads.operator.stepper import forward
+
+DEFINITION = "relative L1 = sum a |p - t| / sum a |t|; relative L2 = sqrt(sum a (p - t)^2 / sum a t^2); a: area of a panel"
+LABELS = {"cp": "Cp", "potential": "potential"}
+
+
+def evaluate(
+    run: str | Path, data: str | Path, output: str | Path, *, split: Split = "test", which: Which = "last", device: str = "auto",
+    pictures: bool = True, progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:  # fmt: skip
+    """Errors on every body of a split: errors.csv, evaluation.json and pictures of three bodies in `output`."""
+    start, folder = time.perf_counter(), _folder(output)
+    device = resolve_device(device, backend("torch"))
+    found = trained(Path(run), which=which, device=device)
+    check_precision(found.settings.precision, device)
+    dataset = open_dataset(data)
+    names = _names(dataset, found, split)
+    fields: dict[str, Any] = {}
+    rows = []
+    with matmuls(found.settings.precision):
+        for number, name in enumerate(names):
+            row, fields[name] = _one(found, dataset, name, device)
+            rows.append(row)
+            if progress is not None:
+                progress(number + 1, len(names))
+    files = [_table(folder / "errors.csv", rows)]
+    if pictures:
+        files += _pictures(folder, dataset, rows, fields)
+    l1, l2, mean_l1, mean_l2 = (asdict(middle_of([row[key] for row in rows])) for key in ("l1", "l2", "mean_l1", "mean_l2"))
+    made = Evaluation(
+        target=str(run), data=str(data), split=split, step=found.step, bodies=tuple(rows),
+        l1=l1, l2=l2, mean_l1=mean_l1, mean_l2=mean_l2, factor=mean_l1["median"] / l1["median"],
+        seconds=time.perf_counter() - start, definition=DEFINITION, files=tuple(file.name for file in files),
+    )  # fmt: skip
+    made.save(folder / "evaluation.json")
+    return made
+
+
+def _names(dataset: Dataset, found: Trained, split: Split) -> list[str]:
+    if dataset.kind != found.settings.kind:
+        raise BadInput(
+            f"the run was trained on {found.settings.kind} data, and {dataset.path} holds {dataset.kind} data",
+            mend="name a data set of the same kind",
+        )
+    names = dataset.names(split)
+    if not names:
+        raise BadInput(
+            f"{dataset.path} has no bodies to {split}", mend=f"take another --split, or make some: operator data --{split} 16"
+        )
+    return names
+
+
+def _one(found: Trained, dataset: Dataset, name: str, device: str) -> tuple[dict[str, Any], np.ndarray]:
+    """The row of a body, and what is predicted on it: (F, T)."""
+    sample = dataset.sample(name)
+    graph = graph_of(sample.points, found.config, areas=sample.areas)
+    with torch.no_grad():
+        predicted = forward(found.model, sample.to(device), graph.to(device), found.settings).float().cpu()
+    errors = relative_errors(predicted, sample.target, sample.areas)
+    mean = sample.target.new_tensor(found.config.target_shift).expand_as(sample.target)
+    without = relative_errors(mean, sample.target, sample.areas)
+    row = {
+        "name": name, "points": len(sample.points), "edges": graph.edges, "l1": errors.l1, "l2": errors.l2,
+        "mean_l1": without.l1, "mean_l2": without.l2,
+    }  # fmt: skip
+    return row, predicted.numpy()
+
+
+def _table(path: Path, rows: list[dict[str, Any]]) -> Path:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows({key: f"{value:.6g}" if isinstance(value, float) else value for key, value in row.items()} for row in rows)
+    return write_text(path, text.getvalue())
+
+
+def _pictures(folder: Path, dataset: Dataset, rows: list[dict[str, Any]], fields: dict[str, Any]) -> list[Path]:
+    """The best, the median and the worst body; fewer where there are fewer."""
+    ordered = sorted(rows, key=lambda row: row["l1"])
+    chosen = {"best": ordered[0], "median": ordered[(len(ordered) - 1) // 2], "worst": ordered[-1]}
+    made, target = [], dataset.targets[0]
+    for which, row in chosen.items():
+        body = dataset.body(row["name"])
+        title = f"{which} body: {row['name']}, relative L1 {row['l1']:.1%} (mean field {row['mean_l1']:.1%})"
+        true, predicted = body.fields[target].numpy(), fields[row["name"]][:, 0]
+        made.append(picture(folder / f"{which}.png", body.mesh, predicted, true, title=title, label=LABELS.get(target, target)))
+    return made
+
+
+def _folder(output: str | Path) -> Path:
+    folder = Path(output)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot make the folder {folder}: {error.strerror}", mend="choose another -o") from error
+    return folder
