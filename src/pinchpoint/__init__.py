@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from pinchpoint.core.errors import PinchpointError
     from pinchpoint.core.records import Forecast, Law, Plan, Point, Study, Verdict, load
+    from pinchpoint.core.settings import Setting
     from pinchpoint.core.workload import Case, Probe, Tolerance, Variant, Workload
     from pinchpoint.flow.plan import plan
     from pinchpoint.measure.study import study
@@ -32,6 +33,7 @@ _HOMES = {
     "Case": "pinchpoint.core.workload",
     "Probe": "pinchpoint.core.workload",
     "Tolerance": "pinchpoint.core.workload",
+    "Setting": "pinchpoint.core.settings",
     "Forecast": "pinchpoint.core.records",
     "Plan": "pinchpoint.core.records",
     "Study": "pinchpoint.core.records",
@@ -49,6 +51,7 @@ __all__ = [
     "Plan",
     "Point",
     "Probe",
+    "Setting",
     "Study",
     "Tolerance",
     "Variant",

@@ -128,3 +128,16 @@ def test_measuring_without_a_gpu_is_exit_3(capsys: pytest.CaptureFixture) -> Non
         pytest.skip("there is a GPU here")
     assert run(["predict", f"{FACTORIES}:infer", "--size", "100", "--measure"]) == 3
     assert "no CUDA device" in capsys.readouterr().err
+
+
+def test_settings_are_passed_on_and_shown(makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture) -> None:
+    asked = makes(replace(forecast, settings={"mlp": "64,64", "part": "full"}))
+    assert run(["predict", "operator", "--size", "1k", "--set", "mlp=64,64", "--set", "part=full"]) == 0
+    assert asked["settings"] == {"mlp": ("64,64",), "part": ("full",)}
+    assert "mlp=64,64 part=full" in capsys.readouterr().out
+
+
+def test_a_setting_that_is_no_pair_is_bad_usage(makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture) -> None:
+    makes(forecast)
+    assert run(["predict", "operator", "--size", "1k", "--set", "mlp"]) == 2
+    assert capsys.readouterr().err.splitlines()[-2] == "error: --set 'mlp' is not KEY=VALUE"

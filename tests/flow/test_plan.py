@@ -10,6 +10,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput, DoesNotFit, TargetFailed, TimedOut
 from pinchpoint.core.records import BREAKDOWN, Forecast, Plan
+from pinchpoint.core.settings import Setting
 from pinchpoint.core.units import GIB, MIB
 from pinchpoint.core.workload import Variant, Workload
 from pinchpoint.flow.plan import plan
@@ -483,3 +484,25 @@ def test_the_record_survives_json_and_holds_the_contracts_keys() -> None:
         made.to_dict()
     )
     assert made.to_dict()["kind"] == "plan"
+
+
+WIDTH = Setting("width", "8", pattern=r"\d+")
+
+
+def test_settings_are_checked_first_and_kept_in_the_plan() -> None:
+    law = affine()
+    made = plan(workload(settings=(WIDTH,)), budget="8GiB", forecaster=law, settings={"width": "16"})
+    assert made.settings == {"width": "16"}
+    assert ("settings", "width=16") in made.summary()
+    asked = len(law.asked)
+    for settings in ({"width": "x"}, {"height": "3"}):
+        with pytest.raises(BadInput, match="setting"):
+            plan(workload(settings=(WIDTH,)), budget="8GiB", forecaster=law, settings=settings)
+    assert len(law.asked) == asked
+
+
+def test_a_script_has_no_settings(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("")
+    with pytest.raises(BadInput, match="is a script and has no settings"):
+        plan(str(script), budget="8GiB", vary="--batch {}", settings={"width": "16"}, forecaster=affine())

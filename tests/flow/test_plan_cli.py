@@ -71,7 +71,7 @@ def test_json_prints_the_record_alone(asked: list[dict[str, Any]], capsys: pytes
 def test_every_option_reaches_the_plan(asked: list[dict[str, Any]]) -> None:
     line = (
         "plan train.py --budget 24GiB --mode infer --cards all --vary --bs={} --multiple 8 --up-to 1k"
-        " --seed 3 --timeout 9 -- --lr 1 --mode x"
+        " --set mlp=64,64 --seed 3 --timeout 9 -- --lr 1 --mode x"
     )
     assert run(line.split()) == 0
     (call,) = asked
@@ -79,6 +79,7 @@ def test_every_option_reaches_the_plan(asked: list[dict[str, Any]]) -> None:
     assert call == {
         "target": "train.py", "budget": "24GiB", "mode": "infer", "size": None, "variant": None, "cards": "all",
         "vary": "--bs={}", "args": ["--lr", "1", "--mode", "x"], "multiple": "8", "up_to": "1k", "seed": 3, "timeout_s": 9.0,
+        "settings": {"mlp": ("64,64",)},
     }  # fmt: skip
 
 

@@ -33,9 +33,14 @@ class Forecasts:
     ) -> None:
         self.errors, self.mode, self.ignores_axis = errors or {}, mode, ignores_axis
         self.asked: list[tuple[str | None, str | None, int]] = []
+        self.settings: list[dict[str, str]] = []
 
-    def predict(self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None):
+    def predict(
+        self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None,
+        settings: Any = None,
+    ):  # fmt: skip
         assert size is not None
+        self.settings.append(dict(settings or {}))
         self.asked.append((variant, mode, size))
         if size in self.errors:
             raise self.errors[size]

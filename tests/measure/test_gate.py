@@ -19,9 +19,9 @@ def points(peak, *, variant="eager", processed=lambda size: size):
     ]
 
 
-def judged(made, *, flat=()):
+def judged(made, *, flat=None):
     laws = [law([p.size for p in made], [p.peak_allocated_bytes for p in made], mode="train", variant=made[0].variant)]
-    return gate.judge(made, laws, flat=flat), gate.notes(made, laws, flat=flat)
+    return gate.judge(made, laws, flat=flat or {}), gate.notes(made, laws, flat=flat or {})
 
 
 def test_memory_that_grows_with_the_axis_passes():
@@ -46,24 +46,24 @@ def test_an_unobserved_count_is_said_and_judged_by_the_slope():
 
 
 def test_a_flat_variant_passes_flat_and_says_so():
-    reasons, notes = judged(points(lambda size: 5e6, variant="chunked"), flat={"chunked"})
+    reasons, notes = judged(points(lambda size: 5e6, variant="chunked"), flat={"chunked": 0})
     assert reasons == ()
     assert notes[0].startswith("chunked train is flat, as declared")
 
 
 def test_a_flat_variant_may_grow_up_to_its_chunk():
-    assert judged(points(lambda size: 5e6 + 1_000 * min(size, 8_000), variant="chunked"), flat={"chunked"})[0] == ()
+    assert judged(points(lambda size: 5e6 + 1_000 * min(size, 8_000), variant="chunked"), flat={"chunked": 0})[0] == ()
 
 
 def test_a_ladder_too_short_for_a_break_is_judged_by_its_last_two_sizes():
     made = points(lambda size: 5e6 + 1_000 * min(size, 8_000), variant="chunked")[2:6]
-    assert judged(made, flat={"chunked"})[0] == ()
+    assert judged(made, flat={"chunked": 0})[0] == ()
     made = points(lambda size: 5e6 + 1_000 * min(size, 32_000), variant="chunked")[2:6]
-    assert "at 16k" in judged(made, flat={"chunked"})[0][0]
+    assert "at 16k" in judged(made, flat={"chunked": 0})[0][0]
 
 
 def test_a_variant_declared_flat_that_grows_fails():
-    (reason,), notes = judged(points(lambda size: 5e6 + 16 * size, variant="chunked"), flat={"chunked"})
+    (reason,), notes = judged(points(lambda size: 5e6 + 16 * size, variant="chunked"), flat={"chunked": 0})
     assert "declared flat, but grows by 16 B/point" in reason
     assert notes == ()
 
@@ -72,7 +72,7 @@ def test_a_variant_declared_flat_that_grows_fails():
 def test_too_few_sizes_cannot_pass(status):
     made = points(lambda size: 5e6 + 1_000 * size)
     made = [p if p.size < 3_000 else replace(p, status=status) for p in made]
-    (reason,) = gate.judge(made, [], flat=())
+    (reason,) = gate.judge(made, [], flat={})
     assert reason == "eager train: 2 of 8 sizes ran; growth needs at least 3"
 
 
@@ -92,4 +92,13 @@ def test_data_that_nobody_reads_is_not_growth_of_the_step(grows):
 
 def test_peaks_that_are_not_known_are_said_to_be_so():
     made = [replace(p, peak_allocated_bytes=None) for p in points(lambda size: 5e6)]
-    assert gate.judge(made, [], flat=()) == ("eager train: the peaks are not known, so growth cannot be judged",)
+    assert gate.judge(made, [], flat={}) == ("eager train: the peaks are not known, so growth cannot be judged",)
+
+
+def test_a_flat_variant_may_grow_by_what_it_says_it_holds_and_no_more():
+    made = points(lambda size: 5e6 + 12 * size, variant="flat")
+    reasons, notes = judged(made, flat={"flat": 16})
+    assert reasons == ()
+    assert notes[0].startswith("flat train grows by no more than 16 B/point, as declared")
+    (reason,), _ = judged(points(lambda size: 5e6 + 20 * size, variant="flat"), flat={"flat": 16})
+    assert "declared to grow by no more than 16 B/point, but grows by 20 B/point" in reason

@@ -403,3 +403,70 @@ def test_a_capped_gpu_runs_out_where_theory_says(tmp_path):
         assert point.theory_bytes == pytest.approx(point.peak_allocated_bytes, rel=0.02)
         assert point.total_bytes > point.peak_reserved_bytes >= point.peak_allocated_bytes
     assert made.passed
+
+
+MLPS = ["64,64", "128,128,128"]
+
+
+def test_a_setting_with_several_values_is_a_second_axis(forecasts):
+    fake = forecasts()
+    made = study("operator", sizes="1k:8k:4", modes="train", variants="eager,flat", settings={"mlp": MLPS}, forecaster=fake)
+    names = [f"{variant}[mlp={mlp}]" for variant in ("eager", "flat") for mlp in MLPS]
+    assert list(dict.fromkeys(p.variant for p in made.points)) == names
+    assert [law.variant for law in made.laws] == names
+    assert {variant for variant, _, _ in fake.asked} == {"eager", "flat"}, "the workload is asked for its own names"
+    assert [s["mlp"] for s in fake.settings] == ([MLPS[0]] * 4 + [MLPS[1]] * 4) * 2
+    assert made.settings == {"part": "encoder", "precision": "fp32"}, "what varies is in the names"
+
+
+def test_a_flat_variant_is_held_to_its_claim_under_every_setting(forecasts):
+    made = study("operator", sizes="1k:8k:4", modes="train", variants="flat", settings={"mlp": MLPS}, forecaster=forecasts())
+    assert len(made.gate) == 2
+    assert all("declared to grow by no more than 16 B/point" in reason for reason in made.gate)
+
+
+def test_settings_reach_the_fresh_interpreters_and_the_record(forecasts, workers, tmp_path):
+    run = workers()
+    asked = {"mlp": "64,64", "part": "decoder"}
+    made = study(
+        "operator", sizes="1k:8k:4", modes="infer", settings=asked, on="cpu", forecaster=forecasts(), runner=run, output=tmp_path
+    )
+    wanted = {"part": "decoder", "mlp": "64,64", "precision": "fp32"}
+    assert made.settings == wanted
+    assert all(request.settings == wanted and request.variant == "eager" for request in run.asked)
+    assert load(tmp_path / "study.json").settings == wanted
+    assert "part=decoder mlp=64,64" in (tmp_path / "verdict.md").read_text()
+    assert ("settings", "part=decoder mlp=64,64 precision=fp32") in made.summary()
+
+
+@pytest.mark.usefixtures("no_figures")
+def test_resume_refuses_a_study_with_other_settings(forecasts, tmp_path):
+    options = {"sizes": "1k:8k:4", "modes": "train", "forecaster": forecasts(), "output": tmp_path}
+    study("operator", **options, settings={"mlp": "64,64"})
+    with pytest.raises(BadInput, match="a study with settings"):
+        study("operator", **options, settings={"mlp": "32"}, resume=True)
+    with pytest.raises(BadInput, match="a study with settings"):
+        study("operator", **options, settings={"mlp": MLPS}, resume=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "settings", "what"),
+    [
+        ("operator", {"width": "3"}, "operator has no setting 'width'"),
+        ("operator", {"mlp": "64,,64"}, "setting mlp is not '64,,64'"),
+        ("operator", {"mlp": ["64", "0"]}, "setting mlp is not '0'"),
+        ("operator", {"part": "middle"}, "setting part is not 'middle'"),
+        ("field", {"mlp": "64"}, "field has no setting 'mlp'"),
+    ],
+)
+def test_wrong_settings_are_refused_before_anything_runs(forecasts, target, settings, what):
+    fake = forecasts()
+    with pytest.raises(BadInput, match=what):
+        study(target, sizes="1k:8k:4", settings=settings, forecaster=fake)
+    assert fake.asked == []
+
+
+def test_a_plain_factory_has_no_settings(forecasts, tmp_path):
+    (tmp_path / "mine.py").write_text("def step_of(size, device):\n    return lambda: None\n")
+    with pytest.raises(BadInput, match="plain factory and has no settings"):
+        study(f"{tmp_path}/mine.py:step_of", sizes="1k:8k:4", settings={"mlp": "64"}, forecaster=forecasts())

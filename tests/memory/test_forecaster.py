@@ -285,3 +285,12 @@ def test_inference_that_differentiates_stays_inference() -> None:
 def test_a_chunk_for_what_has_none_is_refused(trained: Forecaster) -> None:
     with pytest.raises(BadInput, match="in no chunks"):
         trained.predict(size=1000, chunk=10)
+
+
+def test_settings_of_what_has_none_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="is a plain factory and has no settings"):
+        predict(target("train"), size=1000, settings={"mlp": "64"})
+    script = tmp_path / "train.py"
+    script.write_text("")
+    with pytest.raises(BadInput, match="is a script: it has no size, variant, chunk or settings"):
+        predict(str(script), settings={"mlp": "64"})

@@ -12,6 +12,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput, CannotFake, Missing, TargetFailed
 from pinchpoint.core.records import Verdict
+from pinchpoint.core.settings import Setting
 from pinchpoint.core.workload import Case, Probe, Variant, Workload
 from pinchpoint.proof.evidence import inputs_among
 from pinchpoint.proof.verdict import verify, verify_all
@@ -434,3 +435,22 @@ def test_peaks_are_measured_on_a_gpu() -> None:
     assert found.peak_before_bytes is not None
     assert found.peak_after_bytes is not None
     assert found.peak_after_bytes < found.peak_before_bytes / 2
+
+
+def test_settings_reach_both_sides_and_the_verdict() -> None:
+    built: list[tuple[str, dict[str, str]]] = []
+
+    def build(size: int, *, variant: str, seed: int, settings: dict[str, str], **_: Any) -> Case:
+        built.append((variant, settings))
+        return Case(lambda: None, processed=size, probe=lambda: evaluate(size, "chunked", seed, None))
+
+    made = Workload(
+        "layers", "points", "torch", build, (Variant("whole"), Variant("chunked")), default_size=SIZE,
+        settings=(Setting("depth", "2", choices=("2", "3")),),
+    )  # fmt: skip
+    found = verify(made, device="cpu", clock=ticking(), forecaster=Peaks(), settings={"depth": "3"})
+    assert found.settings == {"depth": "3"}
+    assert {variant for variant, _ in built} == {"whole", "chunked"}
+    assert all(settings == {"depth": "3"} for _, settings in built)
+    with pytest.raises(BadInput, match="setting depth is not '4'"):
+        verify(made, device="cpu", settings={"depth": "4"})

@@ -43,6 +43,11 @@ def _show_workloads(found: dict[str, Any]) -> None:
         (w.name, w.framework, w.axis, ", ".join(w.modes), ", ".join(v.name for v in w.variants), w.about) for w in found.values()
     ]
     console.show_table(("name", "framework", "axis", "modes", "variants", "about"), rows)
+    settings = [(w.name, s.name, s.default, ", ".join(s.choices) or "-", s.about) for w in found.values() for s in w.settings]
+    if settings:
+        console.stdout().print()
+        console.show_table(("workload", "setting", "default", "one of", "about"), settings)
+        console.say("\nsettings: choose with --set, such as --set mlp=64,64")
 
 
 def _cards() -> dict[str, Any]:

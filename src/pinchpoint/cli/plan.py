@@ -24,6 +24,7 @@ def command(
     vary: str = typer.Option(None, "--vary", help="The script's argument to vary, {} for the number: '--batch-size {}'."),
     multiple: str = typer.Option("1", "--multiple", help="Only sizes that are multiples of this."),
     up_to: str = typer.Option("1000M", "--up-to", help="Look at no size beyond this."),
+    settings: list[str] = options.SET,
     seed: int = options.SEED,
     timeout: float = typer.Option(300.0, "--timeout", help="Seconds one fake run may take."),
     output: Path = options.RECORD,
@@ -37,6 +38,7 @@ def command(
     For a script say which argument is its size: `plan train.py --budget 24GiB --vary '--batch-size {}'`.
     """
     from pinchpoint.core.files import check_output
+    from pinchpoint.core.settings import parse_pairs
     from pinchpoint.flow.plan import plan
 
     if output is not None:
@@ -44,7 +46,7 @@ def command(
     with console.progress("plan") as progress:
         made = plan(
             target, budget=budget, mode=mode, size=size, variant=variant, cards=cards, vary=vary, args=args or (),
-            multiple=multiple, up_to=up_to, seed=seed, timeout_s=timeout, progress=progress,
+            multiple=multiple, up_to=up_to, seed=seed, timeout_s=timeout, settings=parse_pairs(settings or ()), progress=progress,
         )  # fmt: skip
     if output is not None:
         made.save(output)

@@ -23,6 +23,7 @@ def command(
     card: str = typer.Option(None, "--card", help="A card's name or its bytes, such as rtx4090 or 24GiB."),
     steps: int = typer.Option(2, "--steps", help="Steps to take; 2 show the optimizer's state."),
     measure: bool = typer.Option(False, "--measure", help="Also run it on this machine's GPU and compare."),
+    settings: list[str] = options.SET,
     seed: int = options.SEED,
     timeout: float = typer.Option(300.0, "--timeout", help="Seconds the prediction may take."),
     output: Path = options.RECORD,
@@ -35,6 +36,7 @@ def command(
     code is 1 when it does not fit.
     """
     from pinchpoint.core.files import check_output
+    from pinchpoint.core.settings import parse_pairs
     from pinchpoint.core.units import parse_size
     from pinchpoint.memory.forecast import predict
 
@@ -45,6 +47,7 @@ def command(
         forecast = predict(
             target, size=size, mode=mode, variant=variant, chunk=None if chunk is None else parse_size(chunk), card=card,
             args=args or (), steps=steps, seed=seed, timeout_s=timeout, measure=measure,
+            settings=parse_pairs(settings or ()),
         )  # fmt: skip
     if output is not None:
         forecast.save(output)

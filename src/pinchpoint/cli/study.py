@@ -23,6 +23,9 @@ def command(
     repeats: int = typer.Option(10, "--repeats", help="Timed runs a measured point."),
     warmup: int = typer.Option(3, "--warmup", help="Runs before the timed ones."),
     resume: bool = typer.Option(False, "--resume", help="Go on from the points already in DIR."),
+    settings: list[str] = typer.Option(
+        None, "--set", metavar="KEY=VALUE", help="A setting of the workload; given again with another value, both are studied."
+    ),
     seed: int = options.SEED,
     timeout: float = typer.Option(300.0, "--timeout", help="Seconds one run of one point may take."),
     cards: str = typer.Option(None, "--cards", "--card", help="Cards of the card table: names with commas, or all."),
@@ -34,6 +37,7 @@ def command(
     limit is recorded and the study goes on. Exits 1 when the axis gate fails: when the points
     processed are not those asked for, or memory does not grow as claimed.
     """
+    from pinchpoint.core.settings import parse_pairs
     from pinchpoint.measure.outputs import RECORD
     from pinchpoint.measure.study import study
 
@@ -41,7 +45,7 @@ def command(
         with console.progress("study") as tell:
             made = study(
                 target, sizes=sizes, modes=modes, variants=variants, on=on, output=output, repeats=repeats, warmup=warmup,
-                resume=resume, seed=seed, timeout_s=timeout, cards=cards,
+                resume=resume, seed=seed, timeout_s=timeout, cards=cards, settings=parse_pairs(settings or ()),
                 progress=lambda done, total, text: tell(f"{min(done + 1, total)}/{total} {text}"),
             )  # fmt: skip
     except KeyboardInterrupt:
@@ -56,11 +60,14 @@ def command(
 
 
 def _show(made: Study, output: Path | None) -> None:
+    from pinchpoint.core.settings import show_settings
     from pinchpoint.core.units import show_bytes, show_seconds, show_size
 
     counts = {s: sum(p.status == s for p in made.points) for s in ("ok", "oom", "failed", "timeout")}
     ran = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
     console.show(f"{made.target} on {made.on}: {len(made.points)} points along {made.axis} ({ran}), {show_seconds(made.took_s)}")
+    if made.settings:
+        console.show(f"settings: {show_settings(made.settings)}")
     if made.laws:
         console.show("")
         rows = [

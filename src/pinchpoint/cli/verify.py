@@ -18,6 +18,7 @@ def command(
     variant: str = typer.Option(None, "--variant", help="Only this variant; every one but the baseline without it."),
     size: str = typer.Option(None, "--size", help="Points; the workload's own default without it."),
     mode: str = options.MODE,
+    settings: list[str] = options.SET,
     device: str = typer.Option("auto", "--device", help="auto, cpu or cuda."),
     seed: int = typer.Option(0, "--seed", help="First seed of weights, data and draws."),
     repeats: int = typer.Option(30, "--repeats", help="Timed pairs of steps."),
@@ -34,9 +35,11 @@ def command(
     Exit code 0: every verdict is a pass or inconclusive. 1: one failed (with --strict: or is inconclusive).
     """
     from pinchpoint.core.files import check_output
+    from pinchpoint.core.settings import parse_pairs
     from pinchpoint.proof.verdict import variants_of, verify
 
     names = variants_of(target, variant)
+    chosen = parse_pairs(settings or ())
     paths = {name: _path(output, name, several=len(names) > 1) for name in names}
     for path in paths.values():
         if path is not None:
@@ -46,7 +49,7 @@ def command(
         with console.progress(f"verify {name}") as progress:
             verdict = verify(
                 target, variant=name, size=size, mode=mode, device=device, seed=seed, repeats=repeats, draws=draws,
-                limit_s=limit, progress=progress,
+                limit_s=limit, settings=chosen, progress=progress,
             )  # fmt: skip
         path = paths[name]
         if path is not None:

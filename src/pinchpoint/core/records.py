@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal, Self
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_text
+from pinchpoint.core.settings import show_settings
 from pinchpoint.core.units import show_bytes, show_seconds, show_size
 
 SCHEMA = 1
@@ -119,6 +120,7 @@ class Forecast(Record):
     notes: tuple[str, ...] = ()
     took_s: float = 0.0
     measured: dict[str, int] | None = None  # with --measure: allocated_bytes, reserved_bytes, total_bytes
+    settings: dict[str, str] = field(default_factory=dict)  # of the workload: name -> value, defaults included
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -128,6 +130,7 @@ class Forecast(Record):
             rows.append(("size", show_size(self.size)))
         if self.variant:
             rows.append(("variant", self.variant))
+        rows += _settings(self.settings)
         rows += [
             ("peak allocated", show_bytes(self.peak_allocated_bytes)),
             ("peak reserved", show_bytes(self.peak_reserved_bytes)),
@@ -157,6 +160,7 @@ class Plan(Record):
     choices: tuple[dict[str, Any], ...] = ()  # per variant: {"variant", "size", "chunk", "peak_bytes"}
     cards: tuple[dict[str, Any], ...] = ()  # with --cards: {"card", "budget_bytes", "size", "variant", "chunk", "how"}
     notes: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -164,6 +168,7 @@ class Plan(Record):
         return [
             ("target", self.target),
             ("mode", self.mode),
+            *_settings(self.settings),
             ("budget", show_bytes(self.budget_bytes)),
             ("size", show_size(self.size) if self.size is not None else "-"),
             ("chunk", show_size(self.chunk) if self.chunk is not None else "-"),
@@ -236,11 +241,13 @@ class Study(Record):
     took_s: float = 0.0
     seed: int = 0
     repeats: int = 0  # timed runs a point; 0 where nothing was timed
+    settings: dict[str, str] = field(default_factory=dict)  # the same for all points; one that varies is in the variants' names
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
     def summary(self) -> list[tuple[str, str]]:
-        rows = [("target", self.target), ("axis", self.axis), ("on", self.on), ("points", str(len(self.points)))]
+        rows = [("target", self.target), ("axis", self.axis), ("on", self.on), *_settings(self.settings)]
+        rows.append(("points", str(len(self.points))))
         rows += [
             (f"{law.variant} {law.mode}", f"{law.slope_bytes_per_point:,.1f} B/point + {show_bytes(law.intercept_bytes)}")
             for law in self.laws
@@ -276,12 +283,14 @@ class Verdict(Record):
     device: str = "cpu"
     seed: int = 0
     notes: tuple[str, ...] = ()
+    settings: dict[str, str] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
     def summary(self) -> list[tuple[str, str]]:
         rows = [
             ("target", self.target),
+            *_settings(self.settings),
             ("variant", f"{self.variant} against {self.baseline}"),
             ("status", f"{self.status}: {self.reason}"),
             ("worst error", "-" if self.worst_error is None else f"{self.worst_error:.2e} in {self.where}"),
@@ -293,6 +302,10 @@ class Verdict(Record):
             peaks = f"{show_bytes(self.peak_before_bytes)} -> {show_bytes(self.peak_after_bytes)}"
             rows.append((f"peak ({self.peaks_are})", peaks))
         return rows
+
+
+def _settings(settings: dict[str, str]) -> list[tuple[str, str]]:
+    return [("settings", show_settings(settings))] if settings else []
 
 
 KINDS: dict[str, type[Record]] = {cls.kind: cls for cls in (Forecast, Plan, Study, Verdict)}

@@ -13,6 +13,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.settings import Asked, Setting, resolve_one
 
 Mode = Literal["train", "infer"]
 MODES: tuple[Mode, ...] = ("train", "infer")
@@ -49,11 +50,16 @@ class Case:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to compute a workload. `flat`: its peak is claimed not to grow with the size."""
+    """One way to compute a workload. `flat`: its peak is claimed not to grow with the size.
+
+    held_bytes: of a flat variant, the most it may hold for each further point: a graph or the points themselves
+    must lie somewhere. The claim is then that the peak grows by no more than this.
+    """
 
     name: str
     note: str = ""
     flat: bool = False
+    held_bytes: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -70,7 +76,8 @@ class Workload:
 
     build: `build(size, device=..., mode=..., variant=..., seed=..., chunk=...) -> Case`, or
     "package.module:name" so that listing workloads imports no framework. `chunk` is passed only
-    when `chunked` is true (None: the workload's own default).
+    when `chunked` is true (None: the workload's own default), and `settings`, name -> text, only where
+    the workload declares some.
     random: outputs are draws; `verify` then compares distributions, not values.
     """
 
@@ -85,6 +92,7 @@ class Workload:
     random: bool = False
     chunked: bool = False
     default_size: int = 4096
+    settings: tuple[Setting, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.variants:
@@ -108,14 +116,21 @@ class Workload:
         if mode not in self.modes:
             raise BadInput(f"{self.name} has no mode {mode!r}", mend=f"use one of: {', '.join(self.modes)}")
 
+    def chosen(self, settings: Asked | None) -> dict[str, str]:
+        """Every setting with its value, those not asked for with their default."""
+        return resolve_one(self.name, self.settings, settings)
+
     def case(
         self, size: int, *, device: str, mode: Mode = "train", variant: str | None = None, seed: int = 0,
-        chunk: int | None = None,
+        chunk: int | None = None, settings: Asked | None = None,
     ) -> Case:  # fmt: skip
         """Build one case. Raises whatever the workload's own code raises."""
         self.check_mode(mode)
+        chosen = self.chosen(settings)
         build = self.build if callable(self.build) else _load(self.build)
         options: dict[str, Any] = {"chunk": chunk} if self.chunked else {}
+        if self.settings:
+            options["settings"] = chosen
         return build(size, device=device, mode=mode, variant=self.variant(variant).name, seed=seed, **options)
 
 
@@ -133,15 +148,28 @@ class Built:
 
 def build(
     thing: Workload | Callable[..., Any], size: int, *, text: str, device: str, mode: str | None = None,
-    variant: str | None = None, seed: int = 0, chunk: int | None = None,
+    variant: str | None = None, seed: int = 0, chunk: int | None = None, settings: Asked | None = None,
 ) -> Built:  # fmt: skip
     """Build a workload's case, or call a factory. Raises whatever the target's own code raises."""
+    chosen_of(thing, settings, text=text)
     if chunk is not None and not (isinstance(thing, Workload) and thing.chunked):
         raise BadInput(f"{text} goes through its points in no chunks", mend="leave the chunk out")
     if not isinstance(thing, Workload):
         return unpack(thing(size, device), text)
     chosen: Any = mode or thing.modes[0]
-    return unpack(thing.case(size, device=device, mode=chosen, variant=variant, seed=seed, chunk=chunk), text)
+    case = thing.case(size, device=device, mode=chosen, variant=variant, seed=seed, chunk=chunk, settings=settings)
+    return unpack(case, text)
+
+
+def chosen_of(thing: Any, settings: Asked | None, *, text: str) -> dict[str, str]:
+    """A workload's settings with their values; of anything else none, and asking for one is an error."""
+    if isinstance(thing, Workload):
+        return thing.chosen(settings)
+    if settings:
+        raise BadInput(
+            f"{text} is a plain factory and has no settings", mend="leave --set out, or make a Workload of it with settings=(...)"
+        )
+    return {}
 
 
 def unpack(made: Any, text: str = "the factory") -> Built:

@@ -15,8 +15,9 @@ from typing import Any
 from pinchpoint.core import discover
 from pinchpoint.core.errors import BadInput, CannotFake, DoesNotFit, TargetFailed, TimedOut
 from pinchpoint.core.records import Plan
+from pinchpoint.core.settings import Asked
 from pinchpoint.core.units import check_seconds, parse_bytes, parse_size, show_bytes
-from pinchpoint.core.workload import Workload
+from pinchpoint.core.workload import Workload, chosen_of
 from pinchpoint.flow import table
 from pinchpoint.flow.choices import Choice, best_of, notes_of, nothing_fits, row_of
 from pinchpoint.flow.search import RUNS, UP_TO, Sample, largest_that_fits
@@ -64,6 +65,7 @@ def plan(
     up_to: int | str = UP_TO,
     seed: int = 0,
     timeout_s: float = 300.0,
+    settings: Asked | None = None,
     forecaster: Forecasts | None = None,
     progress: Progress | None = None,
 ) -> Plan:
@@ -71,7 +73,7 @@ def plan(
 
     size: plan for just this size: the chunk for it where the workload takes one. vary: the script's
     argument that is its size, such as "--batch-size {}". multiple: only sizes that are multiples of
-    this. up_to: look no farther. Raises `DoesNotFit` when nothing fits.
+    this. up_to: look no farther. settings: of a workload that declares some. Raises `DoesNotFit` when nothing fits.
     """
     table_cards = table.chosen(cards)
     budget_bytes, model_card = _budget(budget, table_cards)
@@ -82,6 +84,7 @@ def plan(
         raise BadInput(f"no multiple of {multiple:,} is up to {up_to:,}", mend="raise --up-to, or lower --multiple")
     subject = _subject(target, vary, tuple(args))
     variants = _variants(subject, variant)
+    chosen = _settings(subject, settings)
     if subject.workload is not None:
         mode = mode or ("train" if "train" in subject.workload.modes else subject.workload.modes[0])
         subject.workload.check_mode(mode)
@@ -90,7 +93,7 @@ def plan(
             f"a budget of {show_bytes(budget_bytes)} does not hold CUDA's context, {show_bytes(context)}",
             mend="give the whole card's memory as --budget",
         )
-    options = {"card": model_card, "seed": seed, "timeout_s": timeout_s}
+    options = {"card": model_card, "seed": seed, "timeout_s": timeout_s, "settings": chosen}
     with _forecasts(target, forecaster, options) as forecasts:
         trials = Trials(forecasts, mode, budget_bytes, subject.script, progress)
         choices = _choices(subject, variants, trials, size=size, multiple=multiple, up_to=up_to)
@@ -113,6 +116,7 @@ def plan(
         choices=tuple(row_of(choice) for choice in choices),
         cards=rows,
         notes=tuple(notes_of(choices, size, multiple, up_to)) + remarks,
+        settings=chosen,
     )
 
 
@@ -152,6 +156,12 @@ def _variants(subject: Subject, asked: str | None) -> tuple[str | None, ...]:
         kind = "a script" if subject.script else "a plain factory"
         raise BadInput(f"{subject.text} is {kind} and has no variants", mend="leave out --variant, or make a Workload of it")
     return (subject.workload.variant(asked).name,)
+
+
+def _settings(subject: Subject, asked: Asked | None) -> dict[str, str]:
+    if subject.script is not None and asked:
+        raise BadInput(f"{subject.text} is a script and has no settings", mend="pass its own arguments after --")
+    return chosen_of(subject.workload, asked, text=subject.text)
 
 
 def _forecasts(target: Any, forecaster: Forecasts | None, options: dict[str, Any]) -> AbstractContextManager[Forecasts]:

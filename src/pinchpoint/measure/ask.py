@@ -12,18 +12,29 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 from pinchpoint.core import discover
 from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.settings import Asked, resolve, show_settings
 from pinchpoint.core.units import parse_ladder, parse_size
-from pinchpoint.core.workload import MODES, Workload
+from pinchpoint.core.workload import MODES, Workload, chosen_of
 from pinchpoint.memory.cards import Card, card, cards
 
 PLAIN = "baseline"  # what the one variant of a plain factory is called
 USUAL = ("rtx4060", "rtx3060", "rtx4080", "rtx4090", "a100-40", "h100", "h200")  # 8, 12, 16, 24, 40, 80, 141 GB
 PLACES = "fake, cpu, cuda or card:24GiB"
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a study: a variant with one value of every setting. flat: what it claims of its growth, in bytes a point."""
+
+    variant: str | None  # None for a plain factory
+    settings: dict[str, str]
+    flat: float | None = None
 
 
 @dataclass(frozen=True)
@@ -35,8 +46,8 @@ class Ask:
     axis: str
     sizes: tuple[int, ...]
     modes: tuple[str | None, ...]
-    variants: tuple[str, ...]
-    flat: frozenset[str]
+    lines: dict[str, Line]  # by the name its points have
+    settings: dict[str, str]  # the same on every line
     plain: bool
     on: str
     device: str
@@ -51,13 +62,13 @@ class Ask:
 
     def jobs(self) -> list[tuple[str, str | None, int]]:
         """(variant, mode, size) of every point, in the order they are run."""
-        return [(variant, mode, size) for variant in self.variants for mode in self.modes for size in self.sizes]
+        return [(variant, mode, size) for variant in self.lines for mode in self.modes for size in self.sizes]
 
 
 def check(
     target: Any, *, sizes: str | Sequence[int | str], modes: str | Sequence[str] | None, variants: str | Sequence[str] | None,
     on: str, output: str | Path | None, repeats: int, warmup: int, seed: int, timeout_s: float,
-    cards_wanted: str | Sequence[str] | None,
+    cards_wanted: str | Sequence[str] | None, settings: Asked | None = None,
 ) -> Ask:  # fmt: skip
     """An `Ask`, or the error that says what to write instead."""
     ladder = parse_ladder(sizes) if isinstance(sizes, str) else tuple(sorted({parse_size(size) for size in sizes}))
@@ -67,7 +78,7 @@ def check(
         if number < least:
             raise BadInput(f"{name} {number:g} is below {least}", mend=f"give --{name} of at least {least}")
     place, cap = _place(on)
-    chosen = _cards(cards_wanted)
+    table = _cards(cards_wanted)
     folder = _folder(output)
     found = discover.find(target)
     if found.kind == "script":
@@ -76,20 +87,24 @@ def check(
         )
     loaded = discover.load(found)
     plain = not isinstance(loaded, Workload)
+    if plain:
+        chosen_of(loaded, settings, text=found.text)
+    chosen = {} if plain else resolve(found.text, loaded.settings, settings)
+    lines = _lines(None if plain else loaded, _variants(found.text, None if plain else loaded, variants), chosen)
     return Ask(
         target=found,
         framework=discover.framework_of(loaded),
         axis="size" if plain else loaded.axis,
         sizes=ladder,
         modes=_modes(None if plain else loaded, modes),
-        variants=_variants(found.text, None if plain else loaded, variants),
-        flat=frozenset() if plain else frozenset(v.name for v in loaded.variants if v.flat),
+        lines=lines,
+        settings={name: values[0] for name, values in chosen.items() if len(values) == 1},
         plain=plain,
         on=on,
         device=place,
         card=cap or card("h200"),
         cap_bytes=None if cap is None else cap.memory_bytes - cap.context_bytes,
-        cards=chosen,
+        cards=table,
         repeats=repeats,
         warmup=warmup,
         seed=seed,
@@ -166,6 +181,21 @@ def _variants(text: str, workload: Workload | None, variants: str | Sequence[str
     if names == ("all",):
         return tuple(v.name for v in workload.variants)
     return tuple(workload.variant(name).name for name in names)
+
+
+def _lines(workload: Workload | None, names: Sequence[str], settings: dict[str, tuple[str, ...]]) -> dict[str, Line]:
+    """Every variant with every value of the settings that have several, which are then part of the line's name."""
+    if workload is None:
+        return {PLAIN: Line(None, {})}
+    made: dict[str, Line] = {}
+    several = [name for name, values in settings.items() if len(values) > 1]
+    for name in names:
+        variant = workload.variant(name)
+        for values in product(*settings.values()):
+            held = dict(zip(settings, values, strict=True))
+            told = show_settings({key: held[key] for key in several})
+            made[f"{name}[{told}]" if told else name] = Line(name, held, variant.held_bytes if variant.flat else None)
+    return made
 
 
 def _names(given: str | Sequence[str] | None) -> tuple[str, ...] | None:

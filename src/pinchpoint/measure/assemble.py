@@ -25,7 +25,8 @@ def partial(ask: Ask, points: Sequence[Point], *, notes: Sequence[str], machine:
     return Study(
         target=ask.target.text, axis=ask.axis, on=ask.on, points=tuple(points), laws=(), passed=False,
         gate=(f"not finished: {len(points)} of {len(ask.jobs())} points; go on with --resume",), notes=tuple(notes),
-        complete=False, took_s=took_s, seed=ask.seed, repeats=_repeats(ask), machine=machine or describe(),
+        complete=False, took_s=took_s, seed=ask.seed, repeats=_repeats(ask), settings=dict(ask.settings),
+        machine=machine or describe(),
     )  # fmt: skip
 
 
@@ -54,11 +55,12 @@ def whole(
         rows += [_row(one, mode, variant, _largest(within, _room(one), grows), sizes[-1]) for one in ask.cards]
     if rows and ask.device == "cpu":
         said.append("card sizes are from CPU tensors: what a GPU's allocator caches and cuBLAS takes is not in them")
-    reasons = gate.judge(ladder, laws, flat=ask.flat)
+    flat = {name: line.flat for name, line in ask.lines.items() if line.flat is not None}
+    reasons = gate.judge(ladder, laws, flat=flat)
     return Study(
         target=ask.target.text, axis=ask.axis, on=ask.on, points=tuple(points), laws=tuple(laws), passed=not reasons,
-        gate=reasons, cards=tuple(rows), boundary=tuple(boundary), notes=(*said, *gate.notes(ladder, laws, flat=ask.flat)),
-        took_s=took_s, seed=ask.seed, repeats=_repeats(ask), machine=machine or describe(),
+        gate=reasons, cards=tuple(rows), boundary=tuple(boundary), notes=(*said, *gate.notes(ladder, laws, flat=flat)),
+        took_s=took_s, seed=ask.seed, repeats=_repeats(ask), settings=dict(ask.settings), machine=machine or describe(),
     )  # fmt: skip
 
 

@@ -9,13 +9,15 @@ from typing import Protocol, Self
 
 from pinchpoint.core.errors import TargetFailed, TimedOut
 from pinchpoint.core.records import Forecast
+from pinchpoint.core.settings import Asked
 
 
 class Forecasts(Protocol):
     """Predicts one target at many sizes. `memory.forecaster.Forecaster` is one."""
 
     def predict(
-        self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None
+        self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None,
+        settings: Asked | None = None,
     ) -> Forecast: ...  # fmt: skip
 
 
@@ -34,13 +36,14 @@ class Reopening:
         self._close()
 
     def predict(
-        self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None
+        self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None,
+        settings: Asked | None = None,
     ) -> Forecast:  # fmt: skip
         if self._open is None:
             self._manager = self._make()
             self._open = self._manager.__enter__()
         try:
-            return self._open.predict(size=size, mode=mode, variant=variant, chunk=chunk)
+            return self._open.predict(size=size, mode=mode, variant=variant, chunk=chunk, settings=settings)
         except (TimedOut, TargetFailed):
             self._close()
             raise

@@ -2,12 +2,13 @@
 
 A study of a workload that ignores its axis draws a fine line through nothing. So the points really
 processed must be those asked for, and the slope's interval must lie above zero. A variant that
-declares itself flat makes the opposite claim, and is held to that.
+declares itself flat makes the opposite claim, and is held to that: `flat` maps its name to the bytes
+a point it says it may hold, 0 for none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 
 from pinchpoint.core.law import LEAST
 from pinchpoint.core.records import Law, Point
@@ -17,7 +18,7 @@ STEP_PARTS = ("activations", "temporaries")
 MATERIAL = 0.01  # growth of a flat variant below 1 % of its peak is not held against it
 
 
-def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Collection[str]) -> tuple[str, ...]:
+def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Mapping[str, float]) -> tuple[str, ...]:
     """Why the study fails, one line each; empty when it passes."""
     reasons: list[str] = []
     known = {(law.variant, law.mode): law for law in laws}
@@ -32,7 +33,7 @@ def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Collection[str]
         elif law is None:
             reasons.append(f"{name}: {len(ran)} of {len(members)} sizes ran; growth needs at least {LEAST}")
         elif variant in flat:
-            reasons += _flat(name, law, ran)
+            reasons += _flat(name, law, ran, flat[variant])
         elif law.slope_low <= 0:
             reasons.append(
                 f"{name}: memory does not grow with the size: {_slope(law)}"
@@ -41,13 +42,13 @@ def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Collection[str]
     return tuple(reasons)
 
 
-def notes(points: Sequence[Point], laws: Sequence[Law], *, flat: Collection[str]) -> tuple[str, ...]:
+def notes(points: Sequence[Point], laws: Sequence[Law], *, flat: Mapping[str, float]) -> tuple[str, ...]:
     """What the gate could not see, or found to be as a flat variant claims."""
     lines = _lines(points)
     said = [
-        f"{law.variant} {law.mode} is flat, as declared: {_last_step(lines[law.variant, law.mode])}"
+        f"{law.variant} {law.mode} {_claim(flat[law.variant])}, as declared: {_last_step(lines[law.variant, law.mode])}"
         for law in laws
-        if law.variant in flat and not _flat("", law, lines[law.variant, law.mode])
+        if law.variant in flat and not _flat("", law, lines[law.variant, law.mode], flat[law.variant])
     ]
     if any(p.status == "ok" and p.processed is None for p in points):
         said.append("the points really processed were not observed; the axis is judged by the slope alone")
@@ -85,16 +86,21 @@ def _step(name: str, ran: Sequence[Point]) -> list[str]:
     ]
 
 
-def _flat(name: str, law: Law, ran: Sequence[Point]) -> list[str]:
-    """A flat variant may grow up to its chunk; it must have stopped by the largest sizes.
+def _claim(held: float) -> str:
+    return f"grows by no more than {held:g} B/point" if held else "is flat"
+
+
+def _flat(name: str, law: Law, ran: Sequence[Point], held: float) -> list[str]:
+    """A flat variant may grow up to its chunk; by the largest sizes only what it says it must hold may still grow.
 
     The last two sizes are asked beside the law: a short ladder has no room for the break at the chunk.
     """
-    (_, before), (_, last) = _last_two(ran)
-    if law.slope_low <= 0 or last - before <= MATERIAL * last:
+    (small, before), (large, last) = _last_two(ran)
+    if law.slope_low <= held or last - before <= max(MATERIAL * last, held * (large - small)):
         return []
+    claim = f"declared to grow by no more than {held:g} B/point" if held else "declared flat"
     return [
-        f"{name}: declared flat, but grows by {_slope(law)} ({_last_step(ran)});"
+        f"{name}: {claim}, but grows by {_slope(law)} ({_last_step(ran)});"
         " up to a chunk it may, so study larger sizes before blaming it"
     ]
 

@@ -124,8 +124,8 @@ class Session:
     def _request(self, what: Literal["check", "point"], variant: str, mode: str | None, size: int) -> Request:
         return Request(
             what=what, target=dataclasses.asdict(self.ask.target), framework=self.ask.framework, size=size, mode=mode,
-            variant=None if self.ask.plain else variant, device=self.ask.device, seed=self.ask.seed,
-            warmup=self.ask.warmup, repeats=self.ask.repeats, cap_bytes=self.ask.cap_bytes,
+            variant=self.ask.lines[variant].variant, device=self.ask.device, seed=self.ask.seed, warmup=self.ask.warmup,
+            repeats=self.ask.repeats, cap_bytes=self.ask.cap_bytes, settings=dict(self.ask.lines[variant].settings),
         )  # fmt: skip
 
     def _theory(self, variant: str, mode: str | None, size: int) -> Forecast | None:
@@ -143,7 +143,8 @@ class Session:
             return None
 
     def _forecast(self, variant: str, mode: str | None, size: int) -> Forecast:
-        return self.forecasts.predict(size=size, mode=mode, variant=None if self.ask.plain else variant)
+        line = self.ask.lines[variant]
+        return self.forecasts.predict(size=size, mode=mode, variant=line.variant, settings=line.settings)
 
     def _close_in(self, variant: str, mode: str) -> None:
         """From the sizes of the ladder, and of an earlier study's search, to within 1 % of the boundary."""

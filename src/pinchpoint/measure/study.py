@@ -16,6 +16,7 @@ from typing import Any
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Point, Study, load
+from pinchpoint.core.settings import Asked
 from pinchpoint.measure import assemble, outputs
 from pinchpoint.measure.ask import Ask, check
 from pinchpoint.measure.forecasts import Forecasts, Reopening
@@ -38,6 +39,7 @@ def study(
     seed: int = 0,
     timeout_s: float = 300.0,
     cards: str | Sequence[str] | None = None,
+    settings: Asked | None = None,
     progress: Progress | None = None,
     forecaster: Forecasts | None = None,
     runner: Runner | None = None,
@@ -48,12 +50,14 @@ def study(
     sizes: `5k:1M[:12]`, `1k,2k,4k` or numbers. modes, variants: names; None is every mode of the
     baseline; "all" is every variant. on: fake, cpu, cuda or card:24GiB. output: a folder for the
     record, table, figures and verdict. timeout_s: of each run. cards: of the card table, or "all".
+    settings: of a workload that declares some; one with several values is a second axis: every variant is
+    studied with each, under names such as `flat[mlp=64,64]`.
     forecaster, runner, clock: stand-ins for the fake runs, the fresh interpreters and the time.
     The result's `passed` and `gate` say whether memory grew along the axis as claimed.
     """
     ask = check(
         target, sizes=sizes, modes=modes, variants=variants, on=on, output=output, repeats=repeats, warmup=warmup,
-        seed=seed, timeout_s=timeout_s, cards_wanted=cards,
+        seed=seed, timeout_s=timeout_s, cards_wanted=cards, settings=settings,
     )  # fmt: skip
     start = clock()
     earlier, spent = _earlier(ask) if resume else ((), 0.0)
@@ -111,6 +115,7 @@ def _earlier(ask: Ask) -> tuple[tuple[Point, ...], float]:
         ("target", found.target, ask.target.text),
         ("on", found.on, ask.on),
         ("seed", found.seed, ask.seed),
+        ("settings", found.settings, dict(ask.settings)),
     ):
         if got != wanted:
             raise BadInput(

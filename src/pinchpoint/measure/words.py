@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pinchpoint.core.records import Law, Study
+from pinchpoint.core.settings import show_settings
 from pinchpoint.core.units import show_bytes, show_seconds, show_size
 from pinchpoint.render.figures import ratio, theory, tradeoff
 
@@ -38,7 +39,8 @@ def verdict(study: Study, *, figures: Sequence[str] = ()) -> str:
 def _answer(study: Study) -> str:
     counts = {s: sum(p.status == s for p in study.points) for s in ("ok", "oom", "failed", "timeout")}
     ran = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    head = f"Axis **{_cell(study.axis)}**, on **{study.on}**: {len(study.points)} points ({ran}). "
+    fixed = f" Settings: {_cell(show_settings(study.settings))}." if study.settings else ""
+    head = f"Axis **{_cell(study.axis)}**, on **{study.on}**: {len(study.points)} points ({ran}).{fixed} "
     if study.passed:
         return head + "The axis gate **passed**: memory grows (or stays flat) as claimed."
     return head + "The axis gate **failed**:\n\n" + "\n".join(f"- {_cell(reason)}" for reason in study.gate)

@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -48,6 +48,7 @@ class Request:
     repeats: int = 10
     timed: bool = True
     cap_bytes: int | None = None
+    settings: dict[str, str] = field(default_factory=dict)
 
 
 def main(request_path: str, result_path: str) -> None:
@@ -124,7 +125,7 @@ def _time(request: Request, loaded: Any, used: Backend, device: str) -> dict[str
 def _build(loaded: Any, request: Request, device: str) -> Built:
     return build(
         loaded, request.size, text=request.target["text"], device=device, mode=request.mode, variant=request.variant,
-        seed=request.seed,
+        seed=request.seed, settings=request.settings,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pinchpoint.core.discover import Factory, find
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Forecast
+from pinchpoint.core.settings import Asked
 from pinchpoint.core.units import check_seconds, parse_size
 from pinchpoint.core.workload import MODES, Workload
 from pinchpoint.memory import cards, levers, measured
@@ -27,17 +28,20 @@ def predict(
     seed: int = 0,
     timeout_s: float = 300.0,
     measure: bool = False,
+    settings: Asked | None = None,
 ) -> Forecast:
     """Predict the peak of a target at a size, or of an unmodified script with its arguments.
 
     card: the GPU to model (default h200, and every known card is answered in `fits`); when one is
     named and the step does not fit it, the Forecast carries levers.
-    measure: also run it on this machine's GPU and keep what was measured.
+    measure: also run it on this machine's GPU and keep what was measured. settings: of a workload that declares some.
     """
     found = find(target)
     if found.kind == "script":
-        if size is not None or variant is not None or chunk is not None:
-            raise BadInput(f"{found.text} is a script: it has no size, variant or chunk", mend="pass its own arguments after --")
+        if size is not None or variant is not None or chunk is not None or settings:
+            raise BadInput(
+                f"{found.text} is a script: it has no size, variant, chunk or settings", mend="pass its own arguments after --"
+            )
     elif size is None:
         raise BadInput(f"no size was given for {found.text}", mend="add --size, such as --size 100k")
     if args and found.kind != "script":
@@ -49,7 +53,7 @@ def predict(
     check_seconds("timeout", timeout_s)
     points = None if size is None else parse_size(size)
     asked = cards.card(card) if card is not None else None
-    with Forecaster(target, card=card or "h200", seed=seed, timeout_s=timeout_s) as forecaster:
+    with Forecaster(target, card=card or "h200", seed=seed, timeout_s=timeout_s, settings=settings) as forecaster:
         forecast = forecaster.predict(size=points, mode=mode, variant=variant, chunk=chunk, steps=steps, args=tuple(args))
         if asked is not None and not forecast.fits[asked.name]:
             found_levers = levers.find(forecaster, forecast, chunk=chunk, args=tuple(args))

@@ -19,6 +19,7 @@ from pinchpoint.core import errors, machine
 from pinchpoint.core.discover import Factory, find
 from pinchpoint.core.errors import TargetFailed, TimedOut
 from pinchpoint.core.records import Forecast
+from pinchpoint.core.settings import Asked
 from pinchpoint.core.warden import Warden
 from pinchpoint.core.workload import Workload
 from pinchpoint.memory import cards
@@ -30,11 +31,13 @@ class Forecaster:
     """`with Forecaster("field") as f: f.predict(size=4096, mode="train")`."""
 
     def __init__(
-        self, target: str | Workload | Factory, *, card: str = _DEFAULT_CARD, seed: int = 0, timeout_s: float = 300.0
-    ) -> None:
+        self, target: str | Workload | Factory, *, card: str = _DEFAULT_CARD, seed: int = 0, timeout_s: float = 300.0,
+        settings: Asked | None = None,
+    ) -> None:  # fmt: skip
         self.target = find(target)
         self.card = cards.card(card)
         self.seed = seed
+        self.settings = dict(settings or {})
         self.timeout_s = timeout_s
         self._process: subprocess.Popen[str] | None = None
         self._warden: Warden | None = None
@@ -71,12 +74,13 @@ class Forecaster:
 
     def predict(
         self, *, size: int | None = None, mode: str | None = None, variant: str | None = None, chunk: int | None = None,
-        steps: int = 2, half: bool = False, args: tuple[str, ...] = (),
+        steps: int = 2, half: bool = False, args: tuple[str, ...] = (), settings: Asked | None = None,
     ) -> Forecast:  # fmt: skip
-        """One Forecast. size is None only for a script, which takes args instead."""
+        """One Forecast. size is None only for a script, which takes args instead. settings: this Forecaster's unless said."""
         request = {
             "size": size, "mode": mode, "variant": variant, "chunk": chunk, "steps": steps, "half": half, "args": list(args),
             "seed": self.seed, "timeout_s": self.timeout_s,
+            "settings": self.settings if settings is None else dict(settings),
         }  # fmt: skip
         if self._process is None:  # killed at its time limit by an earlier request
             self._start()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pinchpoint.core.discover import failed
 from pinchpoint.core.errors import BadInput, Missing, PinchpointError
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.workload import Built, Workload, build
+from pinchpoint.core.workload import Built, Workload, build, chosen_of
 from pinchpoint.memory.assemble import margin_bytes
 from pinchpoint.memory.cards import cards
 
@@ -60,6 +60,7 @@ def predict(prepared: Prepared, request: dict[str, Any]) -> Forecast:
         card=prepared.card.name,
         steps=1,
         processed=processed,
+        settings=chosen_of(thing, request.get("settings"), text=prepared.target.text),
         low_bytes=found.peak_bytes if found.high_bytes else None,
         high_bytes=found.high_bytes,
         notes=(*found.notes, f"fits is judged against the {share:.0%} of a card that JAX takes; more with {_SHARES[0]}=0.95"),
@@ -88,5 +89,5 @@ def load_observer() -> Any:
 def _make(prepared: Prepared, request: dict[str, Any]) -> Built:
     return build(
         prepared.thing, request["size"], text=prepared.target.text, device="cuda", mode=request.get("mode"),
-        variant=request.get("variant"), seed=request.get("seed", 0), chunk=request.get("chunk"),
+        variant=request.get("variant"), seed=request.get("seed", 0), chunk=request.get("chunk"), settings=request.get("settings"),
     )  # fmt: skip

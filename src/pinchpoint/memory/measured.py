@@ -23,6 +23,7 @@ def measure(target: Target, forecast: Forecast, *, chunk: int | None, steps: int
     request = {
         "target": asdict(target), "framework": forecast.framework, "size": forecast.size, "mode": forecast.mode,
         "variant": forecast.variant, "chunk": chunk, "steps": steps, "seed": seed,
+        "settings": forecast.settings,
     }  # fmt: skip
     command = [sys.executable, "-m", "pinchpoint.memory.measured"]
     try:
@@ -50,7 +51,7 @@ def _measure(request: dict[str, Any]) -> dict[str, int | None]:
     used.reset_peak(device)
     built = build(
         thing, request["size"], text=request["target"]["text"], device=device, mode=request["mode"],
-        variant=request["variant"], seed=request["seed"], chunk=request["chunk"],
+        variant=request["variant"], seed=request["seed"], chunk=request["chunk"], settings=request["settings"],
     )  # fmt: skip
     for _ in range(request["steps"]):
         used.wait(device, built.run())

@@ -17,7 +17,7 @@ from pinchpoint.core.discover import Target
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.workload import Workload
+from pinchpoint.core.workload import Workload, chosen_of
 from pinchpoint.memory import assemble, calibrate, jax_runs, settings
 from pinchpoint.memory.cards import Card, card
 
@@ -123,6 +123,7 @@ def _one_torch_run(prepared: Prepared, request: dict[str, Any], **known: Any) ->
         ran.seen, card=prepared.card, target=prepared.target.text, mode=ran.mode, size=request["size"], variant=variant,
         processed=ran.processed,
     )  # fmt: skip
+    forecast = replace(forecast, settings=chosen_of(thing, request.get("settings"), text=prepared.target.text))
     if "bound" not in known:  # the law's own range says how far counts may go
         forecast = scattered(forecast, observer.dynamic, prepared.card)
     return calibrate.with_blocks(forecast.to_dict(), ran.seen)
@@ -146,5 +147,5 @@ def _run(prepared: Prepared, request: dict[str, Any]) -> Any:
     return runner.run_steps(
         prepared.observer, prepared.thing, text=prepared.target.text, size=request["size"], mode=request.get("mode"),
         variant=request.get("variant"), chunk=request.get("chunk"), steps=request.get("steps", 2), seed=request.get("seed", 0),
-        half=request.get("half", False),
+        half=request.get("half", False), settings=request.get("settings"),
     )  # fmt: skip

@@ -1,6 +1,6 @@
 """What the results of a variant show beside its baseline's: comparisons of values, or of distributions.
 
-Raises where nothing can be compared at the setting asked for; at the others a baseline that fails
+Raises where nothing can be compared in the way asked for; in the others a baseline that fails
 is noted, and a variant that fails where its baseline runs is refused.
 """
 
@@ -16,7 +16,7 @@ from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.workload import Probe
 from pinchpoint.proof.compare import Comparison, compare, gradient, points
 from pinchpoint.proof.distribution import ALPHA, can_refuse, compare_draws
-from pinchpoint.proof.probes import Bench, Setting
+from pinchpoint.proof.probes import Bench, Way
 
 Progress = Callable[[str], None]
 
@@ -39,35 +39,35 @@ class Evidence:
         return [c for c in self.comparisons if not c.ok]
 
 
-def of_values(bench: Bench, names: tuple[str, str], tried: Sequence[Setting], say: Progress) -> Evidence:
-    """Values and gradients at every setting the baseline takes."""
+def of_values(bench: Bench, names: tuple[str, str], tried: Sequence[Way], say: Progress) -> Evidence:
+    """Values and gradients in every way the baseline can be built."""
     found: list[Comparison] = []
     notes: list[str] = []
     noisy: list[tuple[Comparison, Any, Any]] = []
     seen: list[tuple[int, dict[str, tuple[int, ...]]]] = []
-    for setting in tried:
-        say(f"results at {setting}")
+    for way in tried:
+        say(f"results at {way}")
         try:
-            case, before = bench.probed(names[0], setting)
+            case, before = bench.probed(names[0], way)
         except PinchpointError as error:
-            if setting is tried[0]:
+            if way is tried[0]:
                 raise
-            notes.append(f"not compared at {setting}, where the baseline itself fails: {error.what}")
+            notes.append(f"not compared at {way}, where the baseline itself fails: {error.what}")
             continue
         seen.append((case.processed, {n: np.shape(g) for n, g in before.gradients.items() if g is not None}))
-        if bench.mode == "train" and not before.gradients and setting is tried[0]:
+        if bench.mode == "train" and not before.gradients and way is tried[0]:
             notes.append("the baseline's probe gives no gradients, so none were compared")
         try:
-            other, after = bench.probed(names[1], setting)
+            other, after = bench.probed(names[1], way)
         except PinchpointError as error:
-            if setting is tried[0]:
+            if way is tried[0]:
                 raise
-            found.append(_cannot(setting, error))
+            found.append(_cannot(way, error))
             continue
-        found.append(points(case.processed, other.processed, at=str(setting)))
-        fresh = compare(before, after, bench.workload.tolerance, at=str(setting))
+        found.append(points(case.processed, other.processed, at=str(way)))
+        fresh = compare(before, after, bench.workload.tolerance, at=str(way))
         if not all(c.ok for c in fresh) and all(c.ok for c in found):
-            notes += _unsteady(compare(before, bench.probed(names[0], setting)[1], bench.workload.tolerance))
+            notes += _unsteady(compare(before, bench.probed(names[0], way)[1], bench.workload.tolerance))
         found += fresh
         noisy += [(c, before.gradients[c.name], after.gradients[c.name]) for c in fresh if c.noise]
     inputs = inputs_among(seen)
@@ -106,19 +106,19 @@ def _unsteady(again: Sequence[Comparison]) -> list[str]:
     return [f"the baseline does not repeat itself: {worst.what} {worst.name}, {worst.reason}; seed it, or declare it random"]
 
 
-def of_draws(bench: Bench, names: tuple[str, str], tried: Sequence[Setting], say: Progress, draws: int) -> Evidence:
-    """Distributions over `draws` seeds, at the last (most ragged) setting the baseline takes."""
+def of_draws(bench: Bench, names: tuple[str, str], tried: Sequence[Way], say: Progress, draws: int) -> Evidence:
+    """Distributions over `draws` seeds, in the last (most ragged) way the baseline can be built."""
     notes: list[str] = []
-    setting = tried[0]
+    way = tried[0]
     for other in reversed(tried[1:]):
         try:
             bench.probed(names[0], other)
         except PinchpointError as error:
             notes.append(f"not drawn at {other}, where the baseline itself fails: {error.what}")
         else:
-            setting = other
+            way = other
             break
-    seeds = [replace(setting, seed=setting.seed + i) for i in range(draws)]
+    seeds = [replace(way, seed=way.seed + i) for i in range(draws)]
     found: list[Comparison] = []
     before: list[Probe] = []
     after: list[Probe] = []
@@ -129,7 +129,7 @@ def of_draws(bench: Bench, names: tuple[str, str], tried: Sequence[Setting], say
         try:
             other_case, probe = bench.probed(names[1], one)
         except PinchpointError as error:
-            if setting is tried[0]:
+            if way is tried[0]:
                 raise
             return Evidence((_cannot(one, error),), tuple(notes))
         after.append(probe)
@@ -141,5 +141,5 @@ def of_draws(bench: Bench, names: tuple[str, str], tried: Sequence[Setting], say
     return Evidence((*found, *tested), tuple(notes), doubt)
 
 
-def _cannot(setting: Setting, error: PinchpointError) -> Comparison:
-    return Comparison("probe", "output", None, 0.0, False, str(setting), f"{error.what}; the baseline runs there")
+def _cannot(way: Way, error: PinchpointError) -> Comparison:
+    return Comparison("probe", "output", None, 0.0, False, str(way), f"{error.what}; the baseline runs there")

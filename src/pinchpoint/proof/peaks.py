@@ -6,14 +6,14 @@ JAX cannot set its peak back within one process, so its peaks are predicted on C
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.records import Forecast
-from pinchpoint.proof.probes import Bench, Setting
+from pinchpoint.proof.probes import Bench, Way
 
 
 class Forecasts(Protocol):
@@ -42,33 +42,35 @@ class Change:
 
 
 def compare_peaks(
-    target: Any, bench: Bench, variants: tuple[str, str], setting: Setting, forecaster: Forecasts | None, *, seed: int
+    target: Any, bench: Bench, variants: tuple[str, str], way: Way, forecaster: Forecasts | None, *, seed: int
 ) -> Change:
-    """Both peaks at one setting. What cannot be predicted is left unknown, with the reason."""
+    """Both peaks, built in one way. What cannot be predicted is left unknown, with the reason."""
     if bench.device == "cuda" and bench.workload.framework == "torch":
-        before, after = (_measured(bench, variant, setting) for variant in variants)
+        before, after = (_measured(bench, variant, way) for variant in variants)
         return Change(before, after, "measured")
     try:
-        with _forecasts(target, forecaster, seed) as forecasts:
-            found = [forecasts.predict(size=setting.size, mode=bench.mode, variant=variant) for variant in variants]
+        with _forecasts(target, forecaster, seed, bench.settings) as forecasts:
+            found = [forecasts.predict(size=way.size, mode=bench.mode, variant=variant) for variant in variants]
     except PinchpointError as error:
         return Change(None, None, "predicted", f"the peaks could not be predicted: {error.what}")
     return Change(found[0].peak_allocated_bytes, found[1].peak_allocated_bytes, "predicted")
 
 
-def _forecasts(target: Any, forecaster: Forecasts | None, seed: int) -> AbstractContextManager[Forecasts]:
+def _forecasts(
+    target: Any, forecaster: Forecasts | None, seed: int, settings: Mapping[str, str]
+) -> AbstractContextManager[Forecasts]:
     if forecaster is not None:
         return nullcontext(forecaster)
     from pinchpoint.memory.forecaster import Forecaster
 
     make: Callable[..., AbstractContextManager[Forecasts]] = Forecaster
-    return make(target, seed=seed)
+    return make(target, seed=seed, settings=settings)
 
 
-def _measured(bench: Bench, variant: str, setting: Setting) -> int | None:
+def _measured(bench: Bench, variant: str, way: Way) -> int | None:
     """Most bytes allocated during a step, in a run of its own: nothing else of ours is alive."""
     gc.collect()
-    case = bench.case(variant, setting)
+    case = bench.case(variant, way)
     for _ in range(2):  # the first step makes the optimizer's state and the libraries' workspaces
         bench.backend.wait(bench.device, case.step(*case.args))
     bench.backend.reset_peak(bench.device)

@@ -8,7 +8,8 @@ asked for, and workloads that take a chunk are cut into three.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pinchpoint.backends.base import Backend
@@ -19,7 +20,7 @@ from pinchpoint.core.workload import Case, Mode, Probe, Workload
 
 
 @dataclass(frozen=True)
-class Setting:
+class Way:
     """One way to build the same case of two variants."""
 
     size: int
@@ -31,9 +32,9 @@ class Setting:
         return f"size {show_size(self.size)}{cut}, seed {self.seed}"
 
 
-def settings(workload: Workload, size: int, seed: int) -> tuple[Setting, ...]:
+def ways(workload: Workload, size: int, seed: int) -> tuple[Way, ...]:
     """The size asked for, then a ragged one with another seed, then that one cut into chunks."""
-    asked, odd = Setting(size, seed), Setting(ragged(size), seed + 1)
+    asked, odd = Way(size, seed), Way(ragged(size), seed + 1)
     return (asked, odd, replace(odd, chunk=cut(odd.size))) if workload.chunked else (asked, odd)
 
 
@@ -58,42 +59,44 @@ class Bench:
     backend: Backend
     device: str
     mode: Mode
+    settings: Mapping[str, str] = field(default_factory=dict)
 
-    def probed(self, variant: str, setting: Setting) -> tuple[Case, Probe]:
+    def probed(self, variant: str, way: Way) -> tuple[Case, Probe]:
         """Build one case and evaluate it once."""
-        case = self.case(variant, setting)
-        return case, self.probe(case, variant, setting)
+        case = self.case(variant, way)
+        return case, self.probe(case, variant, way)
 
-    def case(self, variant: str, setting: Setting) -> Case:
-        self.backend.seed(setting.seed)
+    def case(self, variant: str, way: Way) -> Case:
+        self.backend.seed(way.seed)
         try:
             case = self.workload.case(
-                setting.size, device=self.device, mode=self.mode, variant=variant, seed=setting.seed, chunk=setting.chunk
+                way.size, device=self.device, mode=self.mode, variant=variant, seed=way.seed, chunk=way.chunk,
+                settings=self.settings,
             )  # fmt: skip
         except PinchpointError:
             raise
         except Exception as error:
-            raise discover.failed(f"{self.workload.name} {variant} at {setting}", error, "building") from error
+            raise discover.failed(f"{self.workload.name} {variant} at {way}", error, "building") from error
         if not isinstance(case, Case):
             got = f"building {self.workload.name} {variant} gave a {type(case).__name__}"
             raise BadInput(got, mend="return a pinchpoint.Case from build")
         return case
 
-    def probe(self, case: Case, variant: str, setting: Setting) -> Probe:
+    def probe(self, case: Case, variant: str, way: Way) -> Probe:
         """Evaluate once, the global random state seeded alike for every variant."""
         if case.probe is None:
             raise BadInput(
                 f"{self.workload.name} {variant} has no probe, so there is nothing to compare",
                 mend="give its Case a probe that returns a pinchpoint.Probe of outputs and gradients",
             )
-        self.backend.seed(setting.seed)
+        self.backend.seed(way.seed)
         try:
             found = case.probe()
             return Probe(self._arrays(found.outputs), self._arrays(found.gradients))
         except PinchpointError:
             raise
         except Exception as error:
-            raise discover.failed(f"{self.workload.name} {variant} at {setting}", error, "probing") from error
+            raise discover.failed(f"{self.workload.name} {variant} at {way}", error, "probing") from error
 
     def _arrays(self, named: Any) -> dict[str, Any]:
         return {str(name): None if value is None else self.backend.to_numpy(value) for name, value in named.items()}

@@ -13,13 +13,14 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core import discover
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Verdict
+from pinchpoint.core.settings import Asked
 from pinchpoint.core.units import check_seconds, parse_size, show_bytes
 from pinchpoint.core.workload import Mode, Workload
 from pinchpoint.measure.timing import Clock
 from pinchpoint.proof.compare import Comparison
 from pinchpoint.proof.evidence import Evidence, Progress, of_draws, of_values
 from pinchpoint.proof.peaks import Change, Forecasts, compare_peaks
-from pinchpoint.proof.probes import Bench, Setting, settings
+from pinchpoint.proof.probes import Bench, Way, ways
 from pinchpoint.proof.speed import Speed, compare_speed
 from pinchpoint.proof.swap import MOST_SEEDS
 
@@ -38,6 +39,7 @@ def verify(
     repeats: int = 30,
     draws: int = DRAWS,
     limit_s: float = 60.0,
+    settings: Asked | None = None,
     clock: Clock = time.perf_counter,
     forecaster: Forecasts | None = None,
     progress: Progress | None = None,
@@ -45,10 +47,12 @@ def verify(
     """Hold `variant` (may be left out where there is only one) against the workload's baseline.
 
     repeats: timed pairs of steps, fewer where they would take longer than `limit_s`. draws: seeds
-    of a random workload; its verdict refuses a variant that is right once in a hundred times.
+    of a random workload; its verdict refuses a variant that is right once in a hundred times. settings: of a
+    workload that declares some.
     """
     workload = _workload(target)
     chosen = _variant(workload, variant)
+    values = workload.chosen(settings)
     size = workload.default_size if size is None else parse_size(size)
     wanted = mode or ("train" if "train" in workload.modes else workload.modes[0])
     workload.check_mode(wanted)
@@ -57,9 +61,9 @@ def verify(
     used = backend(workload.framework)
     where = resolve_device(device, used)
     say = progress or (lambda stage: None)
-    bench = Bench(workload, used, where, cast(Mode, wanted))
+    bench = Bench(workload, used, where, cast(Mode, wanted), values)
     names = (workload.baseline.name, chosen)
-    tried = settings(workload, size, seed)
+    tried = ways(workload, size, seed)
 
     evidence = of_draws(bench, names, tried, say, draws) if workload.random else of_values(bench, names, tried, say)
     speed: Speed | None = None
@@ -97,6 +101,7 @@ def verify(
         comparisons=tuple(c.to_dict() for c in evidence.comparisons),
         device=where,
         seed=seed,
+        settings=values,
         notes=tuple(notes),
     )
 
@@ -152,14 +157,14 @@ def _where(worst: Comparison) -> str:
 
 
 def _speed(
-    bench: Bench, names: tuple[str, str], setting: Setting, say: Progress, *,
+    bench: Bench, names: tuple[str, str], way: Way, say: Progress, *,
     repeats: int, limit_s: float, clock: Clock, seed: int,
 ) -> Speed | None:  # fmt: skip
     say("times, in turn")
-    before, after = (bench.case(name, setting) for name in names)
+    before, after = (bench.case(name, way) for name in names)
     return compare_speed(
         before, after, wait=lambda result: bench.backend.wait(bench.device, result), repeats=repeats, limit_s=limit_s,
-        clock=clock, seed=seed, text=f"{bench.workload.name} at {setting}",
+        clock=clock, seed=seed, text=f"{bench.workload.name} at {way}",
     )  # fmt: skip
 
 

@@ -17,6 +17,7 @@ from pinchpoint.backends.torch.unknown import NeedsCalibration, calibration_want
 from pinchpoint.core.discover import failed
 from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.events import Observation
+from pinchpoint.core.settings import Asked
 from pinchpoint.core.workload import Built, Workload, build
 
 __all__ = ["Device", "Dynamic", "NeedsCalibration", "Observer", "Progress", "Ran", "pretending", "run_steps"]
@@ -33,12 +34,12 @@ class Ran:
 
 def run_steps(
     observer: Observer, thing: Workload | Callable[..., Any], *, text: str, size: int, mode: str | None, variant: str | None,
-    chunk: int | None, steps: int, seed: int, half: bool = False,
+    chunk: int | None, steps: int, seed: int, half: bool = False, settings: Asked | None = None,
 ) -> Ran:  # fmt: skip
     """Build the target for `size` points and take `steps` steps. half: inside bf16 autocast."""
     torch.manual_seed(seed)
     observer.dynamic.size = size
-    built = _build(thing, text=text, size=size, mode=mode, variant=variant, chunk=chunk, seed=seed)
+    built = _build(thing, text=text, size=size, mode=mode, variant=variant, chunk=chunk, seed=seed, settings=settings)
     seen = observer.ledger.seen
     observer.ledger.begun = True
     try:

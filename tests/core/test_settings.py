@@ -1,0 +1,90 @@
+"""Settings of a workload: what is taken, what is refused, and that they reach the workload."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.settings import Setting, parse_pairs, resolve, resolve_one, show_settings
+from pinchpoint.core.workload import Case, Variant, Workload, build
+
+MLP = Setting("mlp", "128,128", "hidden widths", pattern=r"\d+(,\d+)*")
+PART = Setting("part", "encoder", choices=("encoder", "decoder"))
+
+
+def workload(*settings: Setting) -> tuple[Workload, list[dict[str, Any]]]:
+    built: list[dict[str, Any]] = []
+
+    def make(size: int, **options: Any) -> Case:
+        built.append(options)
+        return Case(step=lambda: None, processed=size)
+
+    return Workload("w", "points", "torch", make, (Variant("eager"),), settings=settings), built
+
+
+def test_pairs_keep_commas_inside_a_value_and_collect_a_key_given_again() -> None:
+    assert parse_pairs(["mlp=64,64", "part=decoder", "mlp=128,128,128", "mlp=64,64", "at=a=b"]) == {
+        "mlp": ("64,64", "128,128,128"),
+        "part": ("decoder",),
+        "at": ("a=b",),
+    }
+
+
+@pytest.mark.parametrize("pair", ["mlp", "mlp=", "=64", ""])
+def test_what_is_no_pair_is_refused(pair: str) -> None:
+    with pytest.raises(BadInput, match="is not KEY=VALUE"):
+        parse_pairs([pair])
+
+
+def test_settings_not_asked_for_have_their_default() -> None:
+    assert resolve_one("w", (MLP, PART), {"part": "decoder"}) == {"mlp": "128,128", "part": "decoder"}
+    assert resolve("w", (MLP, PART), {"mlp": ["64", "32"]}) == {"mlp": ("64", "32"), "part": ("encoder",)}
+
+
+@pytest.mark.parametrize(
+    ("asked", "what", "mend"),
+    [
+        ({"width": "3"}, "w has no setting 'width'", "use one of: mlp, part"),
+        ({"part": "middle"}, "setting part is not 'middle'", "use one of: encoder, decoder"),
+        ({"mlp": "64,x"}, "setting mlp is not '64,x'", "give hidden widths, such as 128,128"),
+        ({"mlp": ["64", "32"]}, "setting mlp has 2 values", "only a study takes several"),
+        ({"mlp": []}, "setting mlp has no value", "leave it out for the default"),
+    ],
+)
+def test_a_wrong_setting_is_refused_with_the_known_ones(asked: dict[str, Any], what: str, mend: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        resolve_one("w", (MLP, PART), asked)
+    assert what in caught.value.what
+    assert mend in caught.value.mend
+
+
+@pytest.mark.parametrize("wrong", [{"name": "MLP size", "default": "1"}, {"name": "part", "default": "x", "choices": ("a", "b")}])
+def test_a_setting_that_cannot_be_typed_or_denies_its_default_is_refused(wrong: dict[str, Any]) -> None:
+    with pytest.raises(BadInput):
+        Setting(**wrong)
+
+
+def test_a_workload_is_built_with_all_its_settings() -> None:
+    made, built = workload(MLP, PART)
+    build(made, 8, text="w", device="cpu", settings={"mlp": "7"})
+    assert built[0]["settings"] == {"mlp": "7", "part": "encoder"}
+
+
+def test_a_workload_that_declares_none_is_built_as_before_and_refuses_any() -> None:
+    made, built = workload()
+    build(made, 8, text="w", device="cpu")
+    assert "settings" not in built[0]
+    with pytest.raises(BadInput, match="has no setting 'mlp'"):
+        build(made, 8, text="w", device="cpu", settings={"mlp": "7"})
+    assert len(built) == 1, "refused before anything was built"
+
+
+def test_a_plain_factory_has_no_settings() -> None:
+    with pytest.raises(BadInput, match="plain factory and has no settings"):
+        build(lambda size, device: lambda: None, 8, text="mine.py:step_of", device="cpu", settings={"mlp": "7"})
+
+
+def test_settings_are_shown_as_they_are_typed() -> None:
+    assert show_settings({"mlp": "64,64", "part": "full"}) == "mlp=64,64 part=full"
