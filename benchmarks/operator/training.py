@@ -78,14 +78,16 @@ def relative_error(predicted: Tensor, target: Tensor, which: str) -> Tensor:
 
 
 def train(model: Contender, bodies: Sequence[Prepared], schedule: Schedule, *, told: Told | None = None) -> dict[str, Any]:
-    """Train the model in place. Gives the losses (means of twenty stretches), the time and the peak."""
+    """Train the model in place. Gives the losses (means of twenty stretches), the time, and the peak above bodies and weights."""
     optimizer = torch.optim.AdamW(model.parameters(), lr=schedule.lr, weight_decay=schedule.weight_decay)
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule.rate)
     order = bodies_in_order(len(bodies), schedule)
     on_gpu = bodies[0].target.is_cuda
+    before = 0
     if on_gpu:
         torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
     model.train()
     stretch = max(1, schedule.steps // 20)
     losses: list[float] = []
@@ -111,7 +113,7 @@ def train(model: Contender, bodies: Sequence[Prepared], schedule: Schedule, *, t
     if on_gpu:
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start
-    peak = torch.cuda.max_memory_allocated() if on_gpu else None
+    peak = torch.cuda.max_memory_allocated() - before if on_gpu else None
     return asdict(schedule) | {"losses": losses, "seconds": seconds, "step_s": seconds / schedule.steps, "peak_bytes": peak}
 
 
