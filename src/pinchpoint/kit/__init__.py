@@ -6,15 +6,22 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from pinchpoint.kit.covering import Coverage, Degrees, coverage, least_radius, radius_for, require_radius
     from pinchpoint.kit.edges import Edges
-    from pinchpoint.kit.neighbours import Lattice, lattice_edges, radius_edges
+    from pinchpoint.kit.graph_cache import GraphCache
+    from pinchpoint.kit.neighbours import Lattice, lattice_edges, lattice_edges_multi, radius_edges
     from pinchpoint.kit.transform import edge_transform
 
-__all__ = ["Edges", "Lattice", "edge_transform", "lattice_edges", "radius_edges"]
+__all__ = [
+    "Coverage", "Degrees", "Edges", "GraphCache", "Lattice", "coverage", "edge_transform", "lattice_edges",
+    "lattice_edges_multi", "least_radius", "radius_edges", "radius_for", "require_radius",
+]  # fmt: skip
 
 _WHERE = {
-    "Edges": "edges", "Lattice": "neighbours", "edge_transform": "transform", "lattice_edges": "neighbours",
-    "radius_edges": "neighbours",
+    "Coverage": "covering", "Degrees": "covering", "Edges": "edges", "GraphCache": "graph_cache", "Lattice": "neighbours",
+    "edge_transform": "transform", "lattice_edges": "neighbours", "lattice_edges_multi": "neighbours",
+    "least_radius": "covering", "radius_edges": "neighbours", "radius_for": "covering", "require_radius": "covering",
+    "coverage": "covering",
 }  # fmt: skip
 
 
