@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.kit import GraphCache
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.graph import capped, disc_shares, graph_of, lattice_of
 
@@ -38,10 +41,28 @@ def test_every_radius_has_all_its_neighbours_both_ways() -> None:
 def test_a_point_without_a_token_is_refused_with_the_radius_that_would_do() -> None:
     points, areas = body()
     made = config(radii=(0.1,), local_radii=())
-    with pytest.raises(BadInput, match="have no token within the largest radius") as caught:
+    with pytest.raises(BadInput, match="points have no token") as caught:
         graph_of(points, made, areas=areas)
-    assert f"{made.covering_radius:.4g}" in caught.value.mend
-    graph_of(points, config(radii=(0.1, made.covering_radius * 1.001)), areas=areas)
+    named = re.search(r"raise the radius to ([\d.]+)", caught.value.mend)
+    assert named is not None
+    enough = graph_of(points, config(radii=(0.1, float(named[1]))), areas=areas)
+    assert int(enough.decoder[1].degrees().min()) >= 1
+
+
+def test_a_radius_from_every_token_to_every_point_is_refused() -> None:
+    points = torch.tensor([[0.0, 0.0, 0.5], [0.1, 0.0, 0.5]])
+    with pytest.raises(BadInput, match="every token sees every point"):
+        graph_of(points, config(radii=(4.0,)), areas=torch.ones(2))
+
+
+def test_a_cache_gives_the_same_graph(tmp_path: Path) -> None:
+    points, areas = body()
+    plain = graph_of(points, config(), areas=areas)
+    for _ in range(2):
+        kept = graph_of(points, config(), areas=areas, cache=GraphCache(tmp_path))
+        for one, other in zip((*plain.encoder, *plain.decoder), (*kept.encoder, *kept.decoder), strict=True):
+            assert torch.equal(one.offsets, other.offsets) and torch.equal(one.sources, other.sources)
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 @pytest.mark.parametrize(

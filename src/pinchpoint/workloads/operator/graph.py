@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.kit import Edges, Lattice, lattice_edges
+from pinchpoint.kit import Edges, GraphCache, Lattice, lattice_edges_multi, require_radius
 from pinchpoint.kit.edges import offsets_of
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.geometry import departure, own_statistics, readable, statistics
@@ -46,8 +46,11 @@ def lattice_of(config: OperatorConfig) -> Lattice:
     return Lattice(config.lattice, config.low, config.high)
 
 
-def graph_of(points: Tensor, config: OperatorConfig, *, areas: Tensor | None = None) -> Graph:
-    """The graph of points (P, 3). areas: (P,), wanted where statistics are: by them a finer mesh of a body looks the same."""
+def graph_of(points: Tensor, config: OperatorConfig, *, areas: Tensor | None = None, cache: GraphCache | None = None) -> Graph:
+    """The graph of points (P, 3).
+
+    areas: (P,), wanted where statistics are: by them a finer mesh of a body looks the same. cache: where edges are kept.
+    """
     lattice = lattice_of(config)
     _check_points(points, config)
     described = config.geometry == "statistics" or config.local_radii
@@ -55,8 +58,8 @@ def graph_of(points: Tensor, config: OperatorConfig, *, areas: Tensor | None = N
         raise BadInput(
             "statistics of a surface without its areas", mend="graph_of(points, config, areas=areas), areas of shape (P,)"
         )
-    pairs = [lattice_edges(points, lattice, radius) for radius in config.radii]
-    _check_covered([into_points for _, into_points in pairs], config)
+    require_radius(points, lattice, max(config.radii))
+    pairs = (cache.lattice_edges if cache is not None else lattice_edges_multi)(points, lattice, config.radii)
     if config.neighbour_cap is not None:
         pairs = [(capped(a, config.neighbour_cap), capped(b, config.neighbour_cap)) for a, b in pairs]
     weights = None if config.compat else areas
@@ -99,16 +102,6 @@ def _check_points(points: Tensor, config: OperatorConfig) -> None:
         raise BadInput(
             f"{outside:,} of {len(points):,} points lie outside the box from {config.low} to {config.high}",
             mend=f"these points reach from {_show(reached[0])} to {_show(reached[1])}: move the body, or train with such a box",
-        )
-
-
-def _check_covered(decoder: list[Edges], config: OperatorConfig) -> None:
-    degrees = torch.stack([edges.degrees() for edges in decoder]).sum(0)
-    bare = int((degrees == 0).sum())
-    if bare:
-        raise BadInput(
-            f"{bare:,} of {len(degrees):,} points have no token within the largest radius, {max(config.radii):.4g}",
-            mend=f"give a radius of at least {config.covering_radius:.4g}, half the diagonal of a cell, or a finer lattice",
         )
 
 
