@@ -10,13 +10,15 @@ and y = 0 is a plane of symmetry. Two more numbers, clearance and yaw, say how t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, fields
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pinchpoint.workloads.operator.surface import Mesh, box_lattice, divisions, triangulate
+from pinchpoint.workloads.operator.lattice import counts_for, lattice
+from pinchpoint.workloads.operator.surface import Mesh
 
 
 @dataclass(frozen=True)
@@ -84,26 +86,58 @@ def parameters(car: Car) -> dict[str, float]:
 
 def car_mesh(car: Car, panels: int) -> Mesh:
     """The car's surface in about `panels` triangles (within a few per cent)."""
-    counts = divisions(panels, (car.length, car.width, car.height))
-    lattice, quads = box_lattice(counts)
-    return triangulate(_stretch(car, _rounded(car, _evened(lattice))), quads, lattice)
+    profile, section = _profile(car), _section(car)
+    made = lattice(counts_for(panels, length=profile.length, girth=2 * section.length))
+    at, turn = profile.angles(made.along), section.angles(2 * made.around.abs())
+    # (cos^(2/p))^p + (sin^(2/q))^q = 1, whatever the exponents: each point lies on the rounded box to the last digit.
+    power = torch.where(at < math.pi / 2, 2 / car.nose, 2 / car.tail)
+    x = -torch.cos(at).sign() * torch.cos(at).abs().pow(power)
+    reach = torch.sin(at).abs().pow(2 / car.section)
+    side = torch.where(made.around.abs() == 0.5, 0.0, made.around.sign())  # the sine of pi is not quite 0
+    y = side * torch.sin(turn).abs().pow(2 / car.section) * reach
+    z = -torch.cos(turn).sign() * torch.cos(turn).abs().pow(2 / car.section) * reach
+    return Mesh(_stretch(car, torch.stack([x, y, z], dim=1)), made.faces)
 
 
-def _evened(lattice: Tensor) -> Tensor:
-    """Half way to equal angles: rounding pulls the corners in, which would crowd the panels there."""
-    return (lattice + torch.tan(lattice * (math.pi / 4))) / 2
+@dataclass(frozen=True)
+class _Curve:
+    """The arc length of a curve over an angle from 0 to pi, in a table."""
+
+    angle: np.ndarray
+    arc: np.ndarray
+
+    @property
+    def length(self) -> float:
+        return float(self.arc[-1])
+
+    def angles(self, fraction: Tensor) -> Tensor:
+        """The angles at which these fractions of the length are reached."""
+        return torch.from_numpy(np.interp(fraction.numpy() * self.length, self.arc, self.angle))
 
 
-def _rounded(car: Car, cube: Tensor) -> Tensor:
-    """Points of the cube's surface (V, 3), moved towards the middle onto |x|^p + |y|^q + |z|^q = 1."""
-    along = torch.where(cube[:, 0] < 0, car.nose, car.tail)
-    power = torch.stack([along, torch.full_like(along, car.section), torch.full_like(along, car.section)], dim=1)
-    low, high = torch.zeros_like(along), torch.ones_like(along)
-    for _ in range(60):  # halving the interval: sure to end, and exact to the last bit
-        middle = (low + high) / 2
-        outside = (middle[:, None] * cube.abs()).pow(power).sum(dim=1) > 1
-        low, high = torch.where(outside, low, middle), torch.where(outside, middle, high)
-    return cube * high[:, None]
+def _curve(first: Callable[[np.ndarray], np.ndarray], second: Callable[[np.ndarray], np.ndarray]) -> _Curve:
+    angle = np.linspace(0.0, math.pi, 4001)
+    steps = np.hypot(np.diff(first(angle)), np.diff(second(angle)))
+    return _Curve(angle, np.concatenate([[0.0], np.cumsum(steps)]))
+
+
+def _profile(car: Car) -> _Curve:
+    """From the tip of the nose over the body's middle line to that of the tail, with a mean radius for its girth."""
+
+    def x(angle: np.ndarray) -> np.ndarray:
+        power = np.where(angle < math.pi / 2, 2 / car.nose, 2 / car.tail)
+        return -np.sign(np.cos(angle)) * np.abs(np.cos(angle)) ** power * (car.length / 2)
+
+    return _curve(x, lambda angle: np.abs(np.sin(angle)) ** (2 / car.section) * ((car.width + car.height) / 4))
+
+
+def _section(car: Car) -> _Curve:
+    """Half way around the widest section, from the floor over the side to the roof."""
+    power = 2 / car.section
+    return _curve(
+        lambda angle: np.abs(np.sin(angle)) ** power * (car.width / 2),
+        lambda angle: np.sign(np.cos(angle)) * np.abs(np.cos(angle)) ** power * (car.height / 2),
+    )
 
 
 def _step(x: Tensor, middle: float, run: float) -> Tensor:

@@ -19,9 +19,9 @@ from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.files import write_bytes, write_text
 from pinchpoint.workloads.operator import cars, harmonic
 from pinchpoint.workloads.operator.body import FEATURES, GENERATOR, KINDS, TARGETS, Body, Kind, body_sample, unpack
+from pinchpoint.workloads.operator.lattice import counts_for
 from pinchpoint.workloads.operator.makers import Order, made_bodies
 from pinchpoint.workloads.operator.sample import Sample, check_sample
-from pinchpoint.workloads.operator.surface import divisions
 
 Split = Literal["train", "test"]
 FORMAT = "pinchpoint operator data"
@@ -151,7 +151,7 @@ def _check(kind: str, train: int, test: int, panels: int, jobs: int | None, devi
         )
     if jobs is not None and jobs < 1:
         raise BadInput(f"{jobs} jobs make nothing", mend="ask for one or more")
-    divisions(panels, (1.0, 1.0, 1.0))  # refuses a count too small before any process is started
+    counts_for(panels, length=1.0, girth=1.0)  # refuses a count too small before any process is started
     if device.partition(":")[0] not in ("cpu", "cuda"):
         raise BadInput(f"cannot make data on {device!r}", mend="choose cpu or cuda")
     if device != "cpu":

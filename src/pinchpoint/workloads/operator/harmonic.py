@@ -11,18 +11,21 @@ Letters: P points (centroids of the panels), N charges.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pinchpoint.workloads.operator.surface import Mesh, box_lattice, divisions, facets, sphere_directions, triangulate
+from pinchpoint.workloads.operator.lattice import counts_for, lattice
+from pinchpoint.workloads.operator.surface import Mesh, facets
 
 _BUMPS = 5
 _CHARGES = 6
 _SHARPNESS = 4.0  # a bump falls to 1/e within 41 degrees
-_BUMP = (-0.12, 0.3)
+_BUMP = (-0.2, 0.35)
+_MOST = 0.45  # the radius stays within 1 +- this
 _NEAREST, _FARTHEST = 0.4, 2.0  # of a charge above the surface, in radii
 FLUX_LIMIT = 0.03
 
@@ -52,15 +55,16 @@ def draw_ball(seed: int, number: int) -> Ball:
 
 def largest_box() -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Low and high corner of a box that holds every ball that can be drawn."""
-    most = 1 + _BUMPS * _BUMP[1]
+    most = 1 + _MOST
     return (-most, -most, -most), (most, most, most)
 
 
 def ball_mesh(ball: Ball, panels: int) -> Mesh:
     """The ball's surface in about `panels` triangles (within a few per cent)."""
-    lattice, quads = box_lattice(divisions(panels, (1.0, 1.0, 1.0)))
-    ways = sphere_directions(lattice)
-    return triangulate(ways * _radius(ways, ball.towards, ball.heights)[:, None], quads, lattice)
+    made = lattice(counts_for(panels, length=math.pi, girth=2 * math.pi))
+    polar, turn = math.pi * made.along, 2 * math.pi * made.around
+    ways = torch.stack([-torch.cos(polar), torch.sin(polar) * torch.sin(turn), -torch.sin(polar) * torch.cos(turn)], dim=1)
+    return Mesh(ways * _radius(ways, ball.towards, ball.heights)[:, None], made.faces)
 
 
 def potential(ball: Ball, points: Tensor) -> tuple[Tensor, Tensor]:
@@ -88,4 +92,5 @@ def _directions(rng: np.random.Generator, count: int) -> np.ndarray:
 
 def _radius(ways: Tensor, towards: np.ndarray, heights: np.ndarray) -> Tensor:
     closeness = ways @ torch.from_numpy(towards).T
-    return 1 + torch.exp(_SHARPNESS * (closeness - 1)) @ torch.from_numpy(heights)
+    bumps = torch.exp(_SHARPNESS * (closeness - 1)) @ torch.from_numpy(heights)
+    return 1 + _MOST * torch.tanh(bumps / _MOST)

@@ -1,7 +1,7 @@
 """Bodies made by processes of their own, one thread each: the same bytes whatever their number.
 
-Run as a program it is one such process: a line of JSON in for each body, a line and the body's file out. The threads of
-torch are held at one there, because sums depend on them; a GPU is used by one process alone.
+Run as a program it is one such process: a line of JSON in for each body, a line and the body's file out. It has one
+thread, by its environment, because sums depend on their number; a GPU is used by one process alone.
 """
 
 from __future__ import annotations
@@ -109,11 +109,8 @@ def _died(maker: subprocess.Popen[bytes], said: Path, order: Order | None) -> Pi
 
 def serve(orders: IO[bytes], answers: IO[bytes]) -> None:
     """Answer orders until there are no more."""
-    import torch
-
     from pinchpoint.workloads.operator.body import make_body, pack
 
-    torch.set_num_threads(1)
     for line in orders:
         order: dict[str, Any] = json.loads(line)
         kind = order.pop("kind")

@@ -1,0 +1,110 @@
+"""Lattice, cars and balls: closed, sound, symmetric, and the same shape at every fineness."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the operator needs torch")
+
+from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.workloads.operator.cars import PARAMETERS, car_mesh, draw_car, largest_box  # noqa: E402
+from pinchpoint.workloads.operator.harmonic import ball_mesh, draw_ball  # noqa: E402
+from pinchpoint.workloads.operator.harmonic import largest_box as largest_ball_box  # noqa: E402
+from pinchpoint.workloads.operator.lattice import Counts, counts_for, lattice  # noqa: E402
+from pinchpoint.workloads.operator.meshes import check_mesh, outward  # noqa: E402
+from pinchpoint.workloads.operator.surface import Mesh, facets, volume  # noqa: E402
+
+CUBE = Mesh(
+    torch.tensor([[x, y, z] for x in (0.0, 2.0) for y in (0.0, 2.0) for z in (0.0, 2.0)], dtype=torch.float64),
+    torch.tensor(
+        [[0, 1, 3], [0, 3, 2], [4, 6, 7], [4, 7, 5], [0, 4, 5], [0, 5, 1], [2, 3, 7], [2, 7, 6], [0, 2, 6], [0, 6, 4],
+         [1, 5, 7], [1, 7, 3]]
+    ),
+)  # fmt: skip
+
+
+def smallest_angle_deg(mesh):
+    corner = mesh.vertices[mesh.faces]
+    one, other = corner.roll(-1, 1) - corner, corner.roll(1, 1) - corner
+    cosine = (one * other).sum(2) / (one.norm(dim=2) * other.norm(dim=2))
+    return float(torch.rad2deg(torch.acos(cosine)).min())
+
+
+def test_the_faces_of_a_cube_have_its_areas_normals_and_volume():
+    shape = facets(CUBE)
+    assert shape.areas.tolist() == [2.0] * 12
+    assert volume(CUBE) == pytest.approx(8.0)
+    outwards = torch.nn.functional.normalize(shape.centroids - 1, dim=1)
+    assert ((shape.normals * outwards).sum(dim=1) > 0.5).all()
+    assert shape.normals.abs().sum(dim=1).tolist() == pytest.approx([1.0] * 12)
+
+
+@pytest.mark.parametrize("counts", [Counts(5, 1, 0), Counts(6, 3, 4), Counts(7, 2, 6)])
+def test_a_lattice_is_a_closed_surface_with_the_triangles_it_promises(counts):
+    made = lattice(counts)
+    assert len(made.faces) == counts.panels
+    # Euler's formula for a sphere: V - E + F = 2 with E = 3F/2.
+    assert len(made.along) == 2 + counts.panels // 2
+    assert torch.equal(torch.unique(made.faces), torch.arange(len(made.along)))
+
+
+@pytest.mark.parametrize("panels", [200, 1000, 5000, 20_000])
+def test_a_car_has_about_the_panels_asked_for_and_none_is_bad(panels):
+    for number in range(3 if panels == 20_000 else 8):
+        mesh = check_mesh(car_mesh(draw_car(11, number), panels))
+        assert len(mesh.faces) == pytest.approx(panels, rel=0.05)
+        assert outward(mesh)[1] == 0  # all faces look outward as they come
+        assert smallest_angle_deg(mesh) > 12
+        areas = facets(mesh).areas
+        assert areas.max() < 8 * areas.min()
+
+
+def test_finer_meshes_of_a_car_converge_to_one_shape():
+    car = draw_car(0, 4)
+    volumes = [volume(car_mesh(car, panels)) for panels in (1000, 4000, 16_000)]
+    # The volume cut off by flat panels falls with their area.
+    assert volumes[0] < volumes[1] < volumes[2]
+    assert (volumes[2] - volumes[1]) / (volumes[1] - volumes[0]) == pytest.approx(0.25, abs=0.08)
+
+
+def test_a_car_is_its_own_mirror_image():
+    centroids = facets(car_mesh(draw_car(5, 2), 1000)).centroids
+    mirrored = centroids * torch.tensor([1.0, -1.0, 1.0], dtype=torch.float64)
+    apart, partner = torch.cdist(centroids, mirrored, compute_mode="donot_use_mm_for_euclid_dist").min(dim=1)
+    assert apart.max() < 1e-12
+    assert len(torch.unique(partner)) == len(centroids)
+
+
+def test_a_car_stands_at_its_clearance_with_its_length_width_and_height_in_the_box():
+    low, high = (torch.tensor(corner) for corner in largest_box())
+    for number in range(10):
+        car = draw_car(0, number)
+        at = car_mesh(car, 5000).vertices
+        assert float(at[:, 2].min()) == pytest.approx(car.clearance, abs=0.01)
+        assert float(at[:, 0].max() - at[:, 0].min()) == pytest.approx(car.length)
+        assert float(at[:, 1].max() - at[:, 1].min()) == pytest.approx(car.width, rel=0.15)  # less the tumblehome
+        assert float(at[:, 2].max()) <= car.clearance + car.height + 1e-9
+        assert (at >= low - 1e-9).all() and (at <= high + 1e-9).all()
+
+
+def test_the_number_and_the_seed_decide_the_car():
+    assert draw_car(3, 7) == draw_car(3, 7)
+    others = [draw_car(3, 8), draw_car(4, 7)]
+    assert all(getattr(draw_car(3, 7), name) != getattr(other, name) for other in others for name in PARAMETERS)
+
+
+def test_a_ball_stays_in_its_box_and_is_sound():
+    low, high = (torch.tensor(corner) for corner in largest_ball_box())
+    for number in range(5):
+        mesh = check_mesh(ball_mesh(draw_ball(2, number), 2000))
+        assert outward(mesh)[1] == 0
+        assert len(mesh.faces) == pytest.approx(2000, rel=0.05)
+        assert smallest_angle_deg(mesh) > 12
+        assert (mesh.vertices >= low).all() and (mesh.vertices <= high).all()
+
+
+def test_too_few_panels_are_refused():
+    with pytest.raises(BadInput, match="cannot show a body"):
+        counts_for(10, length=math.pi, girth=2 * math.pi)
