@@ -58,6 +58,8 @@ def test_a_preset_takes_radii_that_leave_no_holes() -> None:
         ({"weights": "sum"}, "weights"),
         ({"transform": "linear_kernelonly"}, "transform"),
         ({"vectors": (5,)}, "vectors"),
+        ({"vectors": (0,), "mirror": 4}, "y part of no vector"),
+        ({"vectors": (3,), "mirror": 4, "low": (-2.0, -0.5, 0.0)}, "mirror at y = 0"),
         ({"feature_shift": (0.0,), "feature_scale": (1.0,)}, "feature_shift"),
         ({"target_shift": (0.0,), "target_scale": (0.0,)}, "target_shift"),
         ({"neighbour_cap": 32}, "neighbour_cap"),

@@ -12,12 +12,12 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.graph import graph_of
 from pinchpoint.workloads.operator.kernels import Cosine
-from pinchpoint.workloads.operator.model import Operator
+from pinchpoint.workloads.operator.model import Operator, on_body_of
 
 OURS: dict[str, Any] = {"vectors": (0, 3)}
 KINDS: dict[str, dict[str, Any]] = {
     "quadrature, statistics": OURS,
-    "attention, pointnet": {**OURS, "weights": "attention", "geometry": "pointnet"},
+    "attention, pointnet, mirror": {**OURS, "mirror": 4, "weights": "attention", "geometry": "pointnet"},
     "mean, nonlinear": {"weights": "mean", "geometry": "none", "transform": "nonlinear", "local_radii": ()},
     "nonlinear_kernelonly, one radius": {"transform": "nonlinear_kernelonly", "radii": (0.9,)},
     "compat": {"preset": "compat"},
@@ -68,7 +68,7 @@ def test_flat_memory_gives_the_values_and_every_gradient_of_eager(kind: str) -> 
             assert float((found - truth).abs().max()) <= 1e-10 * max(float(truth.abs().max()), 1e-3), name
 
 
-@pytest.mark.parametrize("kind", ["quadrature, statistics", "attention, pointnet", "compat"])
+@pytest.mark.parametrize("kind", ["quadrature, statistics", "attention, pointnet, mirror", "compat"])
 def test_points_in_another_order_give_the_same_field_in_that_order(kind: str) -> None:
     made = config(**KINDS[kind])
     points, features, areas = body()
@@ -88,6 +88,29 @@ def test_a_point_split_in_two_halves_of_its_area_changes_nothing_for_the_others(
     assert torch.allclose(second, torch.cat([first, first]), rtol=1e-9, atol=1e-12)
 
 
+def reflected(points: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    sign = torch.ones(10, dtype=points.dtype)
+    sign[[1, 4, 7]] = -1  # y of the place, of the normal and of the second vector
+    return points * sign[:3], features * sign[3:]
+
+
+def test_a_mirrored_body_has_the_mirrored_field_where_a_mirror_is_asked_for() -> None:
+    points, features, areas = body()
+    features[:, 4] = 0.3
+    image, mirrored = reflected(points, features)
+    gaps = {}
+    for mirror in (4, None):
+        made = config(**OURS, mirror=mirror)
+        model = model_of(made)
+        right = model(points, features, areas, graph_of(points, made, areas=areas))
+        left = model(image, mirrored, areas, graph_of(image, made, areas=areas))
+        gaps[mirror] = float((left - right).detach().abs().max() / right.detach().abs().max())
+        if mirror is not None:
+            plain = model_of(config(**OURS))(points, features, areas, graph_of(points, made, areas=areas))
+            assert torch.equal(plain, right), "a body on the right side is read as it is"
+    assert gaps[4] < 1e-9 < 1e-3 < gaps[None]
+
+
 def test_features_and_targets_pass_through_their_scales() -> None:
     points, features, areas = body()
     plain = config(**OURS)
@@ -101,6 +124,19 @@ def test_features_and_targets_pass_through_their_scales() -> None:
     )
     assert torch.allclose(model_of(scaled)(points, features, areas, graph), truth, rtol=1e-12)
     assert plain.vectors == (0, 3)
+
+
+def test_the_place_on_a_body_does_not_depend_on_where_it_stands_and_how_long_it_is() -> None:
+    points, _, areas = body()
+    place, middle, spread = on_body_of(points, areas)
+    stretch, shift = torch.tensor([1.5, 0.7, 1.2], dtype=torch.float64), torch.tensor([0.1, 0.2, -0.3], dtype=torch.float64)
+    moved = on_body_of(points * stretch + shift, areas)
+    assert torch.allclose(moved[0], place, atol=1e-5)
+    assert torch.allclose(moved[1], middle * stretch + shift, rtol=1e-9)
+    assert torch.allclose(moved[2], spread + stretch.log(), atol=1e-5)
+    shares = areas / areas.sum()
+    assert torch.allclose((shares[:, None] * place).sum(0), torch.zeros(3, dtype=torch.float64), atol=1e-12)
+    assert torch.allclose((shares[:, None] * place.square()).sum(0), torch.ones(3, dtype=torch.float64), atol=1e-4)
 
 
 def test_the_original_scores_edges_by_the_cosine_of_absolute_places() -> None:

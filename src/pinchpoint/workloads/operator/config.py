@@ -47,6 +47,7 @@ class OperatorConfig:
     transform: Transform = "linear"
     local_radii: tuple[float, ...] = ()  # balls in which a point's own surroundings are described
     vectors: tuple[int, ...] = ()  # columns of `features` where 3-vectors begin: their products are read too
+    mirror: int | None = None  # the y part of one of these: bodies with it below zero are read in the mirror y -> -y
     feature_shift: tuple[float, ...] = ()  # (K,) taken off, then divided by the scale; empty: left as they are
     feature_scale: tuple[float, ...] = ()
     target_shift: tuple[float, ...] = ()  # (T,) put on what the network gives, after the scale
@@ -64,6 +65,7 @@ class OperatorConfig:
         self._check_box()
         self._check_transformer()
         self._check_scales()
+        self._check_mirror()
         self._check_compat()
 
     @property
@@ -173,6 +175,21 @@ class OperatorConfig:
         if any(not 0 <= column <= self.in_features - 3 for column in self.vectors):
             raise BadInput(
                 f"vectors that begin at columns {self.vectors} of {self.in_features} features", mend="a vector takes 3 columns"
+            )
+
+    def _check_mirror(self) -> None:
+        if self.mirror is None:
+            return
+        parts = [column + 1 for column in self.vectors]
+        if self.mirror not in parts:
+            raise BadInput(
+                f"mirror = {self.mirror} is the y part of no vector",
+                mend=f"name one of {parts}: a column of `vectors` and one more",
+            )
+        if abs(self.low[1] + self.high[1]) > 1e-6 * (self.high[1] - self.low[1]):
+            raise BadInput(
+                f"a mirror at y = 0 in a box from y = {self.low[1]:g} to {self.high[1]:g}",
+                mend="give a box as wide on both sides",
             )
 
     def _check_compat(self) -> None:

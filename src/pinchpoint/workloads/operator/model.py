@@ -28,7 +28,10 @@ from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.geometry import COLUMNS
 from pinchpoint.workloads.operator.graph import Graph
 from pinchpoint.workloads.operator.kernels import Chunk, MultiScale, Scaling, begin, mlp_of
+from pinchpoint.workloads.operator.mirror import Mirror
 from pinchpoint.workloads.operator.transformer import PatchTransformer
+
+_THIN = 1e-3  # of the box: a body without any width along an axis has still a spread
 
 
 class Operator(nn.Module):
@@ -57,8 +60,10 @@ class Operator(nn.Module):
         self, points: Tensor, features: Tensor, areas: Tensor, graph: Graph, *, memory: Memory = "flat", chunk: Chunk = "auto"
     ) -> Tensor:
         _check(self.config, points, features, areas, graph)
-        at_points, at_tokens = self.scaling.places(points), self.scaling.tokens
-        inputs = self._inputs(features, at_points, graph)
+        mirror = Mirror(self.config, features)
+        features, graph = mirror.features(features), mirror.graph(graph)
+        at_points, at_tokens = (mirror.places(places) for places in (self.scaling.places(points), self.scaling.tokens))
+        inputs = self._inputs(features, at_points, areas, graph)
         how = {"memory": memory, "chunk": chunk}
         tokens = self.encoder(at_tokens, at_points, self.lift(inputs), graph.encoder, areas=self.scaling.areas(areas), **how)
         beside = [at_tokens]
@@ -67,13 +72,13 @@ class Operator(nn.Module):
         elif self.config.geometry == "statistics":
             beside.extend(found.to(tokens.dtype) for found in graph.token_statistics)
         tokens = self.combine(torch.cat([tokens, *beside], dim=1))
-        processed = self.transformer(tokens)
+        processed = mirror.tokens(self.transformer(mirror.tokens(tokens)))
         tokens = processed if self.config.compat else tokens + processed
         decoded = self.decoder(at_points, at_tokens, tokens, graph.decoder, **how)
         return self.scaling.targets(self.project(decoded if self.config.compat else torch.cat([decoded, inputs], dim=1)))
 
-    def _inputs(self, features: Tensor, at_points: Tensor, graph: Graph) -> Tensor:
-        """(P, I): features, place, products of vectors, and the surroundings of every point."""
+    def _inputs(self, features: Tensor, at_points: Tensor, areas: Tensor, graph: Graph) -> Tensor:
+        """(P, I): features, place, products of vectors, the surroundings of every point, and its place on the body."""
         vectors = [features[:, at : at + 3] for at in self.config.vectors]
         around = [found.to(at_points.dtype) for found in graph.point_statistics]
         products = [
@@ -81,12 +86,25 @@ class Operator(nn.Module):
             for number, one in enumerate(vectors)
             for other in (*vectors[:number], *(found[:, 3:6] for found in around))
         ]
-        return torch.cat([self.scaling.features(features), at_points, *products, *around], dim=1)
+        on_body = [] if self.config.compat else on_body_of(at_points, areas)
+        return torch.cat([self.scaling.features(features), at_points, *products, *around, *on_body], dim=1)
+
+
+def on_body_of(points: Tensor, areas: Tensor) -> list[Tensor]:
+    """Three of (P, 3): a point's place in units of the body's own spread, the body's middle, and the logarithm of its spread.
+
+    A nose is a nose on a long body and on a short one. By area, so that a finer mesh of the body gives the same.
+    """
+    shares = (areas / areas.sum())[:, None]
+    middle = (shares * points).sum(0)
+    spread = (shares * (points - middle).square()).sum(0).add(_THIN**2).sqrt()
+    return [(points - middle) / spread, middle.expand_as(points), spread.log().expand_as(points)]
 
 
 def _inputs(config: OperatorConfig) -> int:
     vectors, around = len(config.vectors), len(config.local_radii)
-    return config.in_features + 3 + vectors * (vectors - 1) // 2 + vectors * around + COLUMNS * around
+    products = vectors * (vectors - 1) // 2 + vectors * around
+    return config.in_features + 3 + products + COLUMNS * around + (0 if config.compat else 9)
 
 
 def _check(config: OperatorConfig, points: Tensor, features: Tensor, areas: Tensor, graph: Graph) -> None:
