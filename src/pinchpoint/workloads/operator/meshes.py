@@ -159,10 +159,11 @@ def _by_meshio(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
     meshio = _meshio(path)
     reader = getattr(meshio, path.suffix.lower()[1:]).read
     try:
-        found = reader(str(path))
+        with np.errstate(over="ignore"):  # an ASCII .stl is first tried as binary, where its text is a huge count
+            found = reader(str(path))
     except (Exception, SystemExit) as error:  # a parser meets bytes of any kind, and fails in any way
         why = str(error) or type(error).__name__
-        raise BadInput(f"cannot read {path}: {why}", mend="write it again, or as another kind of file") from error
+        raise BadInput(f"cannot read {path}: {why}", mend="write it again, as .vtp or .stl") from error
     kinds = {"triangle", "quad", "polygon"}
     return found.points, [np.asarray(block.data, dtype=np.int64) for block in found.cells if block.type in kinds]
 
