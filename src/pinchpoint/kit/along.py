@@ -18,7 +18,7 @@ from pinchpoint.kit.rows import Rows
 
 def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows) -> tuple[Tensor, Tensor]:
     """What the network reads, (e, 2d) of [y, x] or (e, 2d + C) with f last; and the row of every edge, (e,)."""
-    if _compiled(x):
+    if own_kernels(x):
         at = torch.empty(rows.count, dtype=torch.int32, device=x.device)
         width = x.shape[1] + y.shape[1] + (0 if f is None else f.shape[1])
         inputs = torch.empty(rows.count, width, dtype=_widest(x, y, f), device=x.device)
@@ -37,7 +37,7 @@ def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor |
 
     kernel: (e, C); f: (S, C), or (S, 1) for a kernel that stands alone; weights: (e,).
     """
-    if _compiled(out):
+    if own_kernels(out):
         if not _is_fake(out):
             from pinchpoint.kit import along_triton
 
@@ -49,37 +49,48 @@ def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor |
     out[rows.first : rows.last] += rows.sum(values)
 
 
-def spread(
-    gradient: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows, at: Tensor, *, want_weights: bool,
-    want_f: bool,
-) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
-    """The way back of `reduce_into`: gradients of the kernel (e, C), of f at each edge (e, C) and of the weights (e,).
+def spread(gradient: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows, at: Tensor, dtype: torch.dtype) -> Tensor:
+    """The way back of `reduce_into` to the kernel: (e, C) of weights * gradient[row] * f[source], in `dtype`.
 
-    gradient: (Q, C) of the rows.
+    gradient: (Q, C) of the rows; at: (e,) the row of every edge.
     """
-    if _compiled(gradient):
-        dtype = torch.promote_types(gradient.dtype, kernel.dtype)
-        of_kernel = torch.empty_like(kernel)
-        of_f = torch.empty(kernel.shape, dtype=dtype, device=kernel.device) if want_f else None
-        of_weights = torch.empty(rows.count, dtype=dtype, device=kernel.device) if want_weights else None
+    if own_kernels(gradient):
+        made = torch.empty(rows.count, gradient.shape[1], dtype=dtype, device=gradient.device)
         if not _is_fake(gradient):
             from pinchpoint.kit import along_triton
 
-            along_triton.spread(gradient, kernel, f, weights, rows, at, of_kernel, of_f, of_weights)
-        return of_kernel, of_f, of_weights
-    at_edges = gradient.index_select(0, at)
-    with_f = at_edges if f is None else at_edges * f.index_select(0, rows.sources())
-    of_weights = (with_f * kernel).sum(1) if want_weights else None
-    if weights is not None:
-        with_f, at_edges = with_f * weights[:, None], at_edges * weights[:, None]
-    return with_f, at_edges * kernel if want_f else None, of_weights
+            along_triton.spread(gradient, f, weights, rows, at, made)
+        return made
+    made = gradient.index_select(0, at)
+    if f is not None:
+        made = made * f.index_select(0, rows.sources())
+    return (made if weights is None else made * weights[:, None]).to(dtype)
+
+
+def spread_to_f(gradient: Tensor, kernel: Tensor, weights: Tensor | None, rows: Rows, at: Tensor) -> Tensor:
+    """The way back to f, edge by edge: (e, C) of weights * gradient[row] * kernel, over `kernel` where dtypes agree."""
+    if own_kernels(gradient):
+        made = kernel if kernel.dtype is gradient.dtype else torch.empty(kernel.shape, dtype=gradient.dtype, device=kernel.device)
+        if not _is_fake(gradient):
+            from pinchpoint.kit import along_triton
+
+            along_triton.spread_to_f(gradient, kernel, weights, rows, at, made)
+        return made
+    made = gradient.index_select(0, at) * kernel
+    return made if weights is None else made * weights[:, None]
+
+
+def spread_to_weights(gradient: Tensor, kernel: Tensor, f: Tensor | None, rows: Rows, at: Tensor) -> Tensor:
+    """The way back to the weights: (e,), the sum over channels of gradient[row] * kernel * f[source]."""
+    made = gradient.index_select(0, at) * kernel
+    return (made if f is None else made * f.index_select(0, rows.sources())).sum(1)
 
 
 def add_by_source(total: Tensor, values: Tensor, rows: Rows) -> None:
     """Add the values of the chunk's edges, (e, W), to the points they come from: total (S, W)."""
     if not rows.count:
         return
-    if _compiled(total):
+    if own_kernels(total):
         # Sorted, so that each source's values are added by one program in the order of their edges: atomics
         # would add them in another order every time.
         ordered, order = torch.sort(rows.sources(), stable=True)
@@ -104,7 +115,7 @@ def _widest(*tensors: Tensor | None) -> torch.dtype:
     return widest
 
 
-def _compiled(tensor: Tensor) -> bool:
+def own_kernels(tensor: Tensor) -> bool:
     """Do our own kernels run there? On a GPU that is only thought of they are taken to."""
     return tensor.is_cuda and (_is_fake(tensor) or _has_triton())
 

@@ -43,19 +43,25 @@ def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor |
     )  # fmt: skip
 
 
-def spread(
-    gradient: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows, at: Tensor, of_kernel: Tensor,
-    of_f: Tensor | None, of_weights: Tensor | None,
-) -> None:  # fmt: skip
-    channels = kernel.shape[1]
+def spread(gradient: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows, at: Tensor, out: Tensor) -> None:
+    _spread_to(out, gradient, f, weights, rows.sources(), at, by_edge=False)
+
+
+def spread_to_f(gradient: Tensor, kernel: Tensor, weights: Tensor | None, rows: Rows, at: Tensor, out: Tensor) -> None:
+    _spread_to(out, gradient, kernel, weights, rows.sources(), at, by_edge=True)
+
+
+def _spread_to(
+    out: Tensor, gradient: Tensor, factor: Tensor | None, weights: Tensor | None, sources: Tensor, at: Tensor, *, by_edge: bool
+) -> None:
+    channels = out.shape[1]
     wide = triton.next_power_of_2(channels)
     tall = max(1, _TILE // wide)
-    _spread[(triton.cdiv(rows.count, tall),)](
-        gradient, kernel, kernel if f is None else f, kernel if weights is None else weights, rows.sources(), at, of_kernel,
-        kernel if of_f is None else of_f, kernel if of_weights is None else of_weights, rows.count,
-        gradient.stride(0), kernel.stride(0), 0 if f is None else f.stride(0),
-        C=channels, WIDE=wide, TALL=tall, HAS_F=f is not None, HAS_W=weights is not None,
-        WANT_F=of_f is not None, WANT_W=of_weights is not None, SUM=_sum_type(gradient, kernel),
+    _spread[(triton.cdiv(len(out), tall),)](
+        gradient, gradient if factor is None else factor, gradient if weights is None else weights, sources, at, out, len(out),
+        gradient.stride(0), 0 if factor is None else factor.stride(0),
+        C=channels, WIDE=wide, TALL=tall, HAS_F=factor is not None, BY_EDGE=by_edge, HAS_W=weights is not None,
+        SUM=_sum_type(gradient, out),
     )  # fmt: skip
 
 
@@ -67,7 +73,7 @@ def add_runs(total: Tensor, values: Tensor, ordered: Tensor, order: Tensor) -> N
     count = ordered.shape[0]
     _add_runs[(count,)](
         total, values, ordered, order, count, total.stride(0), values.stride(0), W=width, WIDE=wide, TALL=tall,
-        SUM=_sum_type(total, values),
+        SUM=_sum_type(total, values), num_warps=1,
     )  # fmt: skip
 
 
@@ -132,32 +138,24 @@ def _reduce(
 
 @triton.jit
 def _spread(
-    gradient, kernel, f, weights, sources, at, of_kernel, of_f, of_weights, count, g_stride, kernel_stride, f_stride,
-    C: tl.constexpr, WIDE: tl.constexpr, TALL: tl.constexpr, HAS_F: tl.constexpr, HAS_W: tl.constexpr,
-    WANT_F: tl.constexpr, WANT_W: tl.constexpr, SUM: tl.constexpr,
+    gradient, factor, weights, sources, at, out, count, g_stride, factor_stride,
+    C: tl.constexpr, WIDE: tl.constexpr, TALL: tl.constexpr, HAS_F: tl.constexpr, BY_EDGE: tl.constexpr, HAS_W: tl.constexpr,
+    SUM: tl.constexpr,
 ):  # fmt: skip
-    edge = (tl.program_id(0) * TALL + tl.arange(0, TALL)).to(tl.int64)
+    edge = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
     there = edge < count
     channel = tl.arange(0, WIDE)
     both = there[:, None] & (channel < C)[None, :]
     row = tl.load(at + edge, mask=there, other=0).to(tl.int64)
-    slope = tl.load(gradient + row[:, None] * g_stride + channel[None, :], mask=both, other=0).to(SUM)
-    with_f = slope
+    made = tl.load(gradient + row[:, None] * g_stride + channel[None, :], mask=both, other=0).to(SUM)
     if HAS_F:
-        source = tl.load(sources + edge, mask=there, other=0).to(tl.int64)
-        with_f = slope * tl.load(f + source[:, None] * f_stride + channel[None, :], mask=both, other=0).to(SUM)
-    if WANT_F or WANT_W:
-        value = tl.load(kernel + edge[:, None] * kernel_stride + channel[None, :], mask=both, other=0).to(SUM)
-        if WANT_W:
-            tl.store(of_weights + edge, tl.sum(with_f * value, axis=1).to(of_weights.dtype.element_ty), mask=there)
+        place = edge
+        if not BY_EDGE:
+            place = tl.load(sources + edge, mask=there, other=0).to(tl.int64)
+        made *= tl.load(factor + place[:, None] * factor_stride + channel[None, :], mask=both, other=0).to(SUM)
     if HAS_W:
-        weight = tl.load(weights + edge, mask=there, other=0).to(SUM)[:, None]
-        with_f *= weight
-        slope *= weight
-    to = edge[:, None] * C + channel[None, :]
-    tl.store(of_kernel + to, with_f.to(of_kernel.dtype.element_ty), mask=both)
-    if WANT_F:
-        tl.store(of_f + to, (slope * value).to(of_f.dtype.element_ty), mask=both)
+        made *= tl.load(weights + edge, mask=there, other=0).to(SUM)[:, None]
+    tl.store(out + edge[:, None] * C + channel[None, :], made.to(out.dtype.element_ty), mask=both)
 
 
 @triton.jit

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from pinchpoint.kit import along
-from pinchpoint.kit.network import Gradients, Network, network_of
+from pinchpoint.kit.network import Gradients, Network, arithmetic, network_of
 from pinchpoint.kit.rows import Rows
 
 
@@ -77,7 +77,7 @@ class _Flat(torch.autograd.Function):
         assert out is not None
         if job.weights == "mean":
             out /= job.rows.degrees().clamp_min_(1)[:, None]
-        ctx.job = job
+        ctx.job, ctx.network, ctx.scores = job, network, scores
         ctx.save_for_backward(x, y, f, quadrature, lse, out if lse is not None else None, *parameters)
         device = x.device.type
         ctx.autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
@@ -90,7 +90,7 @@ class _Flat(torch.autograd.Function):
         x, y, f, quadrature, lse, out, *parameters = ctx.saved_tensors
         enabled, dtype = ctx.autocast
         with torch.autocast(x.device.type, dtype, enabled=enabled):
-            back = _Back(job, x, y, f, quadrature, lse, ctx.needs_input_grad[1:])
+            back = _Back(job, (ctx.network, ctx.scores), x, y, f, quadrature, lse, ctx.needs_input_grad[1:])
             back.run(_entering(job, gradients[0]), out)
         return None, *back.found(parameters)
 
@@ -106,17 +106,17 @@ class _Back:
     """The backward pass over all chunks, and what it adds up."""
 
     def __init__(
-        self, job: Job, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None, lse: Tensor | None,
-        wanted: tuple[bool, ...],
+        self, job: Job, networks: tuple[Network, Network | None], x: Tensor, y: Tensor, f: Tensor | None,
+        quadrature: Tensor | None, lse: Tensor | None, wanted: tuple[bool, ...],
     ) -> None:  # fmt: skip
         self.job, self.x, self.y, self.f, self.quadrature, self.lse = job, x, y, f, quadrature, lse
         points = [x, y, f, quadrature]
         self.of_points = [_sum_like(value) if want else None for value, want in zip(points, wanted[:4], strict=True)]
-        self.network: Network = network_of(job.mlp, edges=job.longest, inputs=x)
+        self.network, self.scores = networks
+        self.dtype = arithmetic(x)
         own = list(job.mlp.parameters())
         split = 4 + len(own)
         self.of_mlp = _sums(own, wanted[4:split])
-        self.scores = None if job.attention is None else network_of(job.attention, edges=job.longest, inputs=x)
         self.of_attention = {} if job.attention is None else _sums(list(job.attention.parameters()), wanted[split:])
 
     def run(self, gradient: Tensor, out: Tensor | None) -> None:
@@ -125,6 +125,9 @@ class _Back:
         for part in self.job.parts:
             if part.count:
                 self._chunk(gradient, held, part)
+        self.network.finish(self.of_mlp)
+        if self.scores is not None:
+            self.scores.finish(self.of_attention)
 
     def _chunk(self, gradient: Tensor, held: Tensor | None, part: Rows) -> None:
         job, dims = self.job, self.x.shape[1]
@@ -132,26 +135,32 @@ class _Back:
         factor = self.f if job.times_f else None
         inputs, at = along.gather(self.x, self.y, self.f if job.reads_f else None, part)
         moves = of_x is not None or of_y is not None
-        kernel = self.network.again(inputs, want_inputs=moves or (job.reads_f and of_f is not None))
-        score = None if self.scores is None else self.scores.again(_relative(inputs, dims), want_inputs=moves)
+        relative = _relative(inputs, dims) if self.scores is not None else inputs
+        score = None if self.scores is None else self.scores.forward(relative)
         weights = _weights(score, self.lse, self.quadrature, at, part)
-        of_kernel, f_edges, of_weights = along.spread(
-            gradient, kernel, factor, weights, part, at,
-            want_weights=self.scores is not None or of_quadrature is not None, want_f=of_f is not None and factor is not None,
+        of_kernel = along.spread(gradient, factor, weights, part, at, self.dtype)
+        want_f = of_f is not None and factor is not None
+        want_weights = self.scores is not None or of_quadrature is not None
+        of_inputs, kernel = self.network.backward(
+            inputs, of_kernel, self.of_mlp,
+            want_inputs=moves or (job.reads_f and of_f is not None), want_values=want_f or want_weights,
         )  # fmt: skip
-        if f_edges is not None:
-            along.add_by_source(of_f, f_edges, part)  # type: ignore[arg-type]
-        if of_quadrature is not None:
-            along.add_by_source(of_quadrature[:, None], of_weights[:, None], part)  # type: ignore[index]
-        of_inputs = self.network.backward(of_kernel, self.of_mlp)
         if of_inputs is not None:
             self._add_inputs(of_inputs, part)
-        if self.scores is not None:
-            assert weights is not None and of_weights is not None and held is not None
-            of_score = weights * (of_weights - held.index_select(0, at))
-            of_relative = self.scores.backward(of_score[:, None], self.of_attention)
-            if of_relative is not None:
-                self._add_inputs(torch.cat([of_relative, -of_relative], dim=1), part)
+        if want_weights:
+            assert kernel is not None
+            of_weights = along.spread_to_weights(gradient, kernel, factor, part, at)
+            if of_quadrature is not None:
+                along.add_by_source(of_quadrature[:, None], of_weights[:, None], part)
+            if self.scores is not None:
+                assert weights is not None and held is not None
+                of_score = (weights * (of_weights - held.index_select(0, at)))[:, None]
+                of_relative, _ = self.scores.backward(relative, of_score, self.of_attention, want_inputs=moves, want_values=False)
+                if of_relative is not None:
+                    self._add_inputs(torch.cat([of_relative, -of_relative], dim=1), part)
+        if want_f:
+            assert kernel is not None
+            along.add_by_source(of_f, along.spread_to_f(gradient, kernel, weights, part, at), part)  # type: ignore[arg-type]
 
     def _add_inputs(self, gradient: Tensor, part: Rows) -> None:
         """gradient: (e, 2d) of [y, x], or (e, 2d + C) with f."""

@@ -7,7 +7,7 @@ Both give the same numbers to rounding. Letters: e edges of a chunk, W wide inpu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -15,9 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
+from pinchpoint.kit import fused
+from pinchpoint.kit.along import own_kernels
 
 Gradients = dict[int, Tensor]  # by the parameter's place among the module's parameters, added to chunk by chunk
 _aten = torch.ops.aten
+_SAMPLE = 64  # edges sent through a module that is not known, to see what it keeps
 
 
 @dataclass(frozen=True)
@@ -35,23 +38,66 @@ class Network(Protocol):
         """(e, W) to (e, C); nothing is kept."""
         ...
 
-    def again(self, inputs: Tensor, *, want_inputs: bool) -> Tensor:
-        """The same, keeping what `backward` needs until it is called."""
+    def backward(
+        self, inputs: Tensor, gradient: Tensor, into: Gradients, *, want_inputs: bool, want_values: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Add the parameters' gradients to `into`; give the inputs' gradient (e, W) and the outputs (e, C) if wanted.
+
+        gradient: (e, C), which may be written over.
+        """
         ...
 
-    def backward(self, gradient: Tensor, into: Gradients) -> Tensor | None:
-        """Add the parameters' gradients to `into`; give that of the inputs, (e, W), if it was wanted."""
+    def finish(self, into: Gradients) -> None:
+        """After the last chunk: add to `into` what is still held back."""
         ...
 
 
 def network_of(module: nn.Module, *, edges: int, inputs: Tensor) -> Network:
     """edges: most of a chunk. inputs: any tensor of the dtype and device that inputs will have."""
-    device = inputs.device.type
-    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else inputs.dtype
+    device, dtype = inputs.device.type, arithmetic(inputs)
     layers = layers_of(module)
     if layers is None or any(layer.weight.dtype is not dtype and dtype is inputs.dtype for layer, _ in layers):
         return _Autograd(module, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+    if own_kernels(inputs) and type(module) is nn.Sequential and fused.fits(list(module), dtype, inputs.device):
+        return fused.Fused(list(module), dtype, inputs)
     return _Perceptron([_Layer.of(layer, act, dtype) for layer, act in layers], edges, dtype)
+
+
+def edge_bytes(module: nn.Module, width: int, *, like: Tensor) -> int:
+    """What an edge takes in a training chunk of `network_of(module)`, beside its inputs and what is made of its outputs.
+
+    width: of the inputs; like: a tensor of the dtype and device that they will have.
+    """
+    network = network_of(module, edges=1, inputs=like)
+    if isinstance(network, _Perceptron):
+        widths = [layer.weight.shape[0] for layer in network.layers]
+        kept = sum(widths[:-1]) + 2 * max(widths[:-1], default=0) + widths[-1]
+        return kept * network.dtype.itemsize
+    if isinstance(network, fused.Fused):
+        return network.layers[-1].out_features * network.dtype.itemsize
+    return _saved_bytes(module, like.new_zeros(_SAMPLE, width)) // _SAMPLE
+
+
+def _saved_bytes(module: nn.Module, inputs: Tensor) -> int:
+    """What autograd keeps of one pass through a module, without its parameters, and as much again for gradients."""
+    own = {compat.storage_key(parameter.untyped_storage()) for parameter in module.parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        if (key := compat.storage_key(storage)) not in own:
+            kept[key] = storage.nbytes()
+        return tensor
+
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        out = module(inputs.requires_grad_())
+    return 2 * (sum(kept.values()) + out.untyped_storage().nbytes())
+
+
+def arithmetic(inputs: Tensor) -> torch.dtype:
+    """The dtype that products of these inputs are taken in: autocast's, where it is on."""
+    device = inputs.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else inputs.dtype
 
 
 def layers_of(module: nn.Module) -> list[tuple[nn.Linear, Activation | None]] | None:
@@ -98,17 +144,11 @@ class _Layer:
     weight: Tensor  # (out, in) in the dtype of the arithmetic
     bias: Tensor | None
     activation: Activation | None
-    trained: tuple[bool, bool]  # weight, bias
 
     @staticmethod
     def of(layer: nn.Linear, activation: Activation | None, dtype: torch.dtype) -> _Layer:
-        bias = layer.bias
-        return _Layer(
-            layer.weight.detach().to(dtype),
-            None if bias is None else bias.detach().to(dtype),
-            activation,
-            (layer.weight.requires_grad, bias is not None and bias.requires_grad),
-        )
+        bias = None if layer.bias is None else layer.bias.detach().to(dtype)
+        return _Layer(layer.weight.detach().to(dtype), bias, activation)
 
     def apply(self, inputs: Tensor, out: Tensor) -> None:
         if self.bias is None:
@@ -130,8 +170,6 @@ class _Perceptron:
     dtype: torch.dtype
     _kept: list[Tensor] = field(default_factory=list)  # (edges, width) before the activation of each layer but the last
     _spare: list[Tensor] = field(default_factory=list)  # two, (edges * widest,)
-    _inputs: Tensor | None = None
-    _want_inputs: bool = False
 
     def forward(self, inputs: Tensor) -> Tensor:
         values = inputs.to(self.dtype)
@@ -143,22 +181,11 @@ class _Perceptron:
             values = out
         return values
 
-    def again(self, inputs: Tensor, *, want_inputs: bool) -> Tensor:
-        self._want_inputs, self._inputs = want_inputs, inputs.to(self.dtype)
-        values = self._inputs
-        for at, layer in enumerate(self.layers):
-            before = self._before(at, inputs) if layer.activation is not None or at < len(self.layers) - 1 else None
-            out = self._made(inputs, layer) if before is None else before
-            layer.apply(values, out)
-            values = out
-            if layer.activation is not None:
-                last = at == len(self.layers) - 1
-                values = self._made(inputs, layer) if last else self._place(0, len(inputs), layer.weight)
-                layer.activation.value(out, values)
-        return values
-
-    def backward(self, gradient: Tensor, into: Gradients) -> Tensor | None:
-        assert self._inputs is not None
+    def backward(
+        self, inputs: Tensor, gradient: Tensor, into: Gradients, *, want_inputs: bool, want_values: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        entered = inputs.to(self.dtype)
+        values = self._again(entered, outputs=want_values)
         slope = gradient.to(self.dtype)
         number = sum(2 if layer.bias is not None else 1 for layer in self.layers)
         for at in reversed(range(len(self.layers))):
@@ -166,28 +193,44 @@ class _Perceptron:
             if layer.activation is not None:
                 layer.activation.slope(slope, self._kept[at][: len(slope)])
             number -= 2 if layer.bias is not None else 1
-            if layer.trained[0]:
-                _add_product(into[number], slope, self._entering(at, len(slope), spare=at % 2))
-            if layer.trained[1]:
+            if number in into:
+                _add_product(into[number], slope, entered if at == 0 else self._entering(at, len(slope)))
+            if layer.bias is not None and number + 1 in into:
                 into[number + 1].add_(slope.sum(0))
-            if at == 0 and not self._want_inputs:
-                return None
+            if at == 0:
+                return torch.mm(slope, layer.weight) if want_inputs else None, values
             # Over the place of what entered: that has served.
-            before = (
-                slope.new_empty(len(slope), layer.weight.shape[1]) if at == 0 else self._wide(at % 2, len(slope), layer.weight)
-            )
-            slope = torch.mm(slope, layer.weight, out=before)
-        return slope
+            slope = torch.mm(slope, layer.weight, out=self._wide(at % 2, len(slope), layer.weight))
+        raise AssertionError("a network has layers")
 
-    def _entering(self, at: int, edges: int, *, spare: int) -> Tensor:
-        """What went into a layer, made again from what is kept."""
-        if at == 0:
-            assert self._inputs is not None
-            return self._inputs
+    def finish(self, into: Gradients) -> None:
+        """Nothing is held back."""
+
+    def _again(self, inputs: Tensor, *, outputs: bool) -> Tensor | None:
+        """Go forward, keeping what comes before each activation; the last layer only where it is needed."""
+        values = inputs
+        for at, layer in enumerate(self.layers):
+            last = at == len(self.layers) - 1
+            if last and layer.activation is None:
+                if not outputs:
+                    return None
+                out = self._made(inputs, layer)
+                layer.apply(values, out)
+                return out
+            out = self._before(at, inputs)
+            layer.apply(values, out)
+            values = out
+            if layer.activation is not None:
+                values = self._made(inputs, layer) if last else self._place(0, len(inputs), layer.weight)
+                layer.activation.value(out, values)
+        return values
+
+    def _entering(self, at: int, edges: int) -> Tensor:
+        """What went into a layer that is not the first, made again from what is kept."""
         below, kept = self.layers[at - 1], self._kept[at - 1][:edges]
         if below.activation is None:
             return kept
-        values = self._wide(spare, edges, self.layers[at].weight)
+        values = self._wide(at % 2, edges, self.layers[at].weight)
         below.activation.value(kept, values)
         return values
 
@@ -220,35 +263,32 @@ def _add_product(into: Tensor, slope: Tensor, values: Tensor) -> None:
         into.add_(torch.mm(slope.t(), values))
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Autograd:
     """Any module, through torch's own backward pass."""
 
     module: nn.Module
     autocast: bool
     autocast_dtype: torch.dtype
-    _leaf: Tensor | None = None
-    _made: Tensor | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.module(inputs)
 
-    def again(self, inputs: Tensor, *, want_inputs: bool) -> Tensor:
-        self._leaf = inputs.detach().requires_grad_(want_inputs)
+    def backward(
+        self, inputs: Tensor, gradient: Tensor, into: Gradients, *, want_inputs: bool, want_values: bool
+    ) -> tuple[Tensor | None, Tensor | None]:
+        leaf = inputs.detach().requires_grad_(want_inputs)
         with torch.enable_grad(), torch.autocast(inputs.device.type, self.autocast_dtype, enabled=self.autocast):
-            self._made = self.module(self._leaf)
-        return self._made.detach()
-
-    def backward(self, gradient: Tensor, into: Gradients) -> Tensor | None:
-        assert self._made is not None and self._leaf is not None
-        made, leaf, parameters = self._made, self._leaf, list(self.module.parameters())
-        self._made = self._leaf = None
-        asked = [at for at in into if at >= 0]
-        inputs = [parameters[at] for at in asked] + ([leaf] if leaf.requires_grad else [])
-        if not inputs:
-            return None
-        found = torch.autograd.grad(made, inputs, gradient.to(made.dtype), allow_unused=True)
-        for at, value in zip(asked, found, strict=False):
+            made = self.module(leaf)
+        parameters = list(self.module.parameters())
+        asked = [parameters[at] for at in into] + ([leaf] if want_inputs else [])
+        found: Sequence[Tensor | None] = []
+        if asked:
+            found = torch.autograd.grad(made, asked, gradient.to(made.dtype), allow_unused=True)
+        for at, value in zip(into, found, strict=False):
             if value is not None:
                 into[at].add_(value)
-        return found[-1] if leaf.requires_grad else None
+        return found[-1] if want_inputs else None, made.detach() if want_values else None
+
+    def finish(self, into: Gradients) -> None:
+        """Nothing is held back."""

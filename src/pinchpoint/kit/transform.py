@@ -17,15 +17,19 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.kit.edges import Edges
+from pinchpoint.core.units import MIB
+from pinchpoint.flow.chunks import largest_chunk
+from pinchpoint.kit.edges import INT32_MOST, Edges
 from pinchpoint.kit.flat import Job, flat_rows
+from pinchpoint.kit.network import edge_bytes
 from pinchpoint.kit.rows import Rows, row_chunks
 
 Memory = Literal["eager", "checkpoint", "flat"]
 Transform = Literal["linear", "nonlinear", "linear_kernelonly", "nonlinear_kernelonly"]
 Weights = Literal["mean", "sum", "quadrature", "attention"]
 
-CHUNK = 32_768  # edges at one time: some 100 MiB in training with three layers of 128
+CHUNK_BYTES = 64 * MIB  # what chunk="auto" lets a chunk take: more saves no time on an H200, less saves little memory
+_INDEX_BYTES = 36  # a row (4), and a source sorted with its place (4 + 8) beside what sorting takes (20)
 
 
 def edge_transform(
@@ -47,13 +51,13 @@ def edge_transform(
     _check(x, y, f, graph, memory=memory, transform=transform, weights=weights, quadrature=quadrature, attention=attention)
     kernel = EdgeKernel(transform, weights)
     modules = nn.ModuleDict({"mlp": mlp} | ({"attention": attention} if attention is not None else {}))
-    size = CHUNK if chunk == "auto" else chunk
-    if size < 1:
-        raise BadInput(f"a chunk of {size} edges", mend="give a chunk of at least 1 edge")
+    if chunk != "auto" and not 1 <= chunk <= INT32_MOST:
+        raise BadInput(f"a chunk of {chunk:,} edges", mend=f"give a chunk of 1 to {INT32_MOST:,} edges, or 'auto'")
     if not graph.count:
         return _nothing(mlp, kernel, x, y, f)
     if memory == "eager":
         return kernel.rows(modules, x, y, f, quadrature, Rows.all_of(graph))
+    size = auto_chunk(mlp, x, y, f, transform=transform, attention=attention) if chunk == "auto" else chunk
     if memory == "checkpoint":
         parts = row_chunks(graph, size)
         return torch.cat([checkpoint(kernel.rows, modules, x, y, f, quadrature, part, use_reentrant=False) for part in parts])
@@ -61,6 +65,22 @@ def edge_transform(
     times_f = f is not None and not transform.endswith("kernelonly")
     job = Job(mlp, attention, reads_f, times_f, weights, list(row_chunks(graph, size, cut=True)))
     return flat_rows(job, x, y, f if reads_f or times_f else None, quadrature)
+
+
+def auto_chunk(
+    mlp: nn.Module, x: Tensor, y: Tensor, f: Tensor | None, *, transform: Transform = "linear",
+    attention: nn.Module | None = None, budget_bytes: int = CHUNK_BYTES,
+) -> int:  # fmt: skip
+    """The edges that go through at one time so that a training chunk takes at most `budget_bytes`."""
+    dims = x.shape[1] + y.shape[1]
+    width = dims + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
+    wide = max(x.element_size(), 4)
+    # Inputs, row and sorted sources; the gradient of the kernel and that of f; the network's own.
+    own = width * wide + _INDEX_BYTES + 2 * (f.shape[1] if f is not None else 1) * wide
+    own += edge_bytes(mlp, width, like=x)
+    if attention is not None:
+        own += edge_bytes(attention, x.shape[1], like=x) + 4 * wide
+    return largest_chunk(fixed_bytes=0, bytes_per_point=own, budget_bytes=budget_bytes)
 
 
 @dataclass(frozen=True)
