@@ -28,6 +28,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"weighting": "half_cos"},
     {"decoder_radius": "smallest"},
     {"norm": "instance_norm"},
+    {"frequencies": 4},
 )
 Say = Callable[[str], None]
 
