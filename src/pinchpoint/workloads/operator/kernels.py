@@ -119,7 +119,13 @@ class MultiScale(nn.Module):
                 attention=self.scores[number] if self.weights == "attention" else None,
             )  # fmt: skip
             parts.append(part)
-        return parts[0] if self.mix is None else (torch.stack(parts) * self.mix.softmax(0)[:, None]).sum(0)
+        if self.mix is None:
+            return parts[0]
+        first, *others = zip(parts, self.mix.softmax(0), strict=True)
+        whole = first[0] * first[1]
+        for part, share in others:  # one after the other: stacked, all scales would be held twice
+            whole = torch.addcmul(whole, part, share)
+        return whole
 
     @torch.no_grad()
     def _begin(self, *, multiplies: bool) -> None:
