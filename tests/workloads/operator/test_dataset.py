@@ -52,7 +52,10 @@ def here(monkeypatch):
             yield order, pack(make_body(order.kind, name=order.name, seed=order.seed, number=order.number, panels=order.panels))
 
     monkeypatch.setattr(dataset_module, "made_bodies", in_process)
-    return names
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the processes have it: the last bits of a sum depend on it
+    yield names
+    torch.set_num_threads(threads)
 
 
 def bytes_of(folder):

@@ -33,7 +33,7 @@ class Quality:
 
 
 # A body beyond one of these is kept but left out of the splits.
-LIMITS = Quality(net_source=0.02, drag=0.05, residual=1e-8, leak=1e-6, lowest_cp=-8.0)
+LIMITS = Quality(net_source=0.02, drag=0.05, residual=1e-8, leak=1e-6, lowest_cp=-4.0)
 
 
 @dataclass(frozen=True)

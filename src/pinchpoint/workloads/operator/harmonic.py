@@ -27,7 +27,7 @@ _SHARPNESS = 4.0  # a bump falls to 1/e within 41 degrees
 _BUMP = (-0.2, 0.35)
 _MOST = 0.45  # the radius stays within 1 +- this
 _NEAREST, _FARTHEST = 0.4, 2.0  # of a charge above the surface, in radii
-FLUX_LIMIT = 0.03
+FLUX_LIMIT = 0.01
 
 
 @dataclass(frozen=True)
