@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import tempfile
@@ -99,8 +100,12 @@ def _feed(
 
 
 def _died(maker: subprocess.Popen[bytes], said: Path, order: Order | None) -> PinchpointError:
-    lines = [line for line in said.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    last = f": {lines[-1].strip()[:200]}" if lines else f" with code {maker.wait()}, most likely for want of memory"
+    code = maker.wait()
+    lines = [line.strip() for line in said.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
+    if code == -signal.SIGKILL:
+        last = ": it was killed, most likely because the host ran out of memory"
+    else:
+        last = f": {lines[-1][:200]}" if lines else f" with code {code}"
     return TargetFailed(
         f"a process that makes bodies ended{last}" + (f" ({order.name})" if order else ""),
         mend="run it again with fewer --jobs or --panels: it makes only what is missing",
