@@ -11,7 +11,7 @@ PARTS = 1: products in DTYPE. PARTS = 3: float32 by matrix units, each number he
 three bf16 ones (24 bits in all) and the six largest of their nine products added up.
 """
 
-# pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false, reportPossiblyUnbound=false
+# pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
 from __future__ import annotations
 
 import triton
