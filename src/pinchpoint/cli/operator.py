@@ -137,6 +137,9 @@ def train(
 
 def _show(tell: bars.Bar, report: Report) -> None:
     row = report.row
+    if report.stage == "stopped":
+        console.say(f"stopped at step {report.done:,} of {report.total:,} with a checkpoint; go on with --resume")
+        return
     if row is None:
         tell(report.stage, report.done, report.total, text=report.note)
         return

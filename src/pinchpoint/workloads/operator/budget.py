@@ -2,7 +2,7 @@
 
 The step is the trainer's own, run on fake tensors with the rows of the largest body's graph. On CUDA
 the whole is counted: the allocator's reserve, the context and a margin. On a CPU it is the tensors of
-the step and what this process is resident with already.
+the step and what this process is resident with already; what the allocator keeps beyond is not known.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from pinchpoint.backends.torch import compat, real
 from pinchpoint.core.errors import DoesNotFit
-from pinchpoint.core.records import Forecast
 from pinchpoint.core.units import parse_bytes, show_bytes
 from pinchpoint.flow.search import Sample as Trial
 from pinchpoint.flow.search import largest_that_fits
@@ -29,8 +29,9 @@ from pinchpoint.workloads.operator.precision import resident_bytes
 from pinchpoint.workloads.operator.settings import Settings
 
 LEAST = 256  # edges: a chunk below this is mostly overhead
-
 NEAR = 0.1  # how near the largest chunk is wanted: a tenth more or less makes no difference to the time
+Mode = Literal["train", "infer"]
+Peaks = Callable[[int | None], tuple[int, int]]  # from a chunk to the bytes it needs in all, and those of its tensors
 
 
 @dataclass(frozen=True)
@@ -43,41 +44,34 @@ class Chosen:
 
 
 def chunk_for(
-    config: OperatorConfig, told: Settings, graph: Graph, *, budget: str | int, device: str, mode: Literal["train", "infer"],
+    config: OperatorConfig, told: Settings, graph: Graph, *, budget: str | int, device: str, mode: Mode,
     progress: Callable[[str], None] | None = None,
 ) -> Chosen:  # fmt: skip
     """The largest chunk for a step on this graph, or `DoesNotFit` with the numbers."""
     budget_bytes, name = _budget(budget)
     most = max(edges.count for edges in (*graph.encoder, *graph.decoder))
-    here = 0 if device == "cuda" else resident_bytes()
+    with tempfile.TemporaryDirectory(prefix="pinchpoint-operator-") as folder:
+        faked.describe(Path(folder), config, replace(told, chunk=None), graph)
+        found = _on_cpu(Path(folder), told, mode) if device == "cpu" else _on_card(folder, told, graph, mode, name)
+        with found as peaks:
 
-    def need(forecast: Forecast) -> int:
-        if device == "cuda":
-            high = max(0, (forecast.high_bytes or 0) - forecast.peak_allocated_bytes)
-            return forecast.total_bytes + high + forecast.margin_bytes
-        return forecast.peak_allocated_bytes - forecast.workspace_bytes + here
+            def predicted(chunk: int | None) -> Trial:
+                if progress is not None:
+                    progress("all edges at once" if chunk is None else f"chunks of {chunk:,} edges")
+                return Trial(chunk or most, *peaks(chunk))
 
-    with _forecaster(config, told, graph, name) as forecaster:
-
-        def predicted(chunk: int | None) -> Trial:
-            if progress is not None:
-                progress("all edges at once" if chunk is None else f"chunks of {chunk:,} edges")
-            made = forecaster.predict(size=graph.edges, mode=mode, variant=told.memory, chunk=chunk)
-            return Trial(chunk or most, need(made), made.peak_allocated_bytes)
-
-        if told.memory == "eager":
-            trial = predicted(None)
-            if trial.need_bytes > budget_bytes:
-                raise _too_small(trial, budget_bytes, device, mend="use --memory flat, which takes the edges in chunks")
-            return Chosen(None, trial.need_bytes, budget_bytes)
-        found = largest_that_fits(
-            predicted, budget_bytes=budget_bytes, start=most, floor=min(most, LEAST), up_to=most, tolerance=NEAR
-        )
-    if found.fits is None:
-        least = found.samples[0]
+            if told.memory == "eager":
+                trial = predicted(None)
+                if trial.need_bytes > budget_bytes:
+                    raise _too_small(trial, budget_bytes, device, mend="use --memory flat, which takes the edges in chunks")
+                return Chosen(None, trial.need_bytes, budget_bytes)
+            floor = min(most, LEAST)
+            best = largest_that_fits(predicted, budget_bytes=budget_bytes, start=most, floor=floor, up_to=most, tolerance=NEAR)
+    if best.fits is None:
+        least = best.samples[0]
         mend = f"raise --budget by at least {show_bytes(least.need_bytes - budget_bytes)}, or choose a smaller model or lattice"
         raise _too_small(least, budget_bytes, device, mend=mend)
-    return Chosen(found.fits.number, found.fits.need_bytes, budget_bytes)
+    return Chosen(best.fits.number, best.fits.need_bytes, budget_bytes)
 
 
 def _budget(budget: str | int) -> tuple[int, str]:
@@ -99,17 +93,39 @@ def _too_small(trial: Trial, budget_bytes: int, device: str, *, mend: str) -> Do
 
 
 @contextmanager
-def _forecaster(config: OperatorConfig, told: Settings, graph: Graph, name: str) -> Iterator[Forecaster]:
-    """A worker that finds the description of the step in its environment."""
-    with tempfile.TemporaryDirectory(prefix="pinchpoint-operator-") as folder:
-        faked.describe(Path(folder), config, replace(told, chunk=None), graph)
-        before = os.environ.get(faked.WHERE)
-        os.environ[faked.WHERE] = folder
-        try:
-            with Forecaster("pinchpoint.workloads.operator.faked:STEP", card=name) as forecaster:
-                yield forecaster
-        finally:
-            if before is None:
-                del os.environ[faked.WHERE]
-            else:
-                os.environ[faked.WHERE] = before
+def _on_cpu(folder: Path, told: Settings, mode: Mode) -> Iterator[Peaks]:
+    """Fake tensors on the CPU, every one of them counted."""
+    here = resident_bytes()
+
+    def peaks(chunk: int | None) -> tuple[int, int]:
+        def steps() -> None:
+            with compat.fake_mode():
+                case = faked.described(folder, device="cpu", mode=mode, memory=told.memory, chunk=chunk)
+                case.step()
+                case.step()  # the optimizer's state is there from the first step on
+
+        live = real.account(steps) or 0
+        return here + live, live
+
+    yield peaks
+
+
+@contextmanager
+def _on_card(folder: str, told: Settings, graph: Graph, mode: Mode, name: str) -> Iterator[Peaks]:
+    """A forecaster, whose worker finds the description of the step in its environment."""
+    before = os.environ.get(faked.WHERE)
+    os.environ[faked.WHERE] = folder
+    try:
+        with Forecaster("pinchpoint.workloads.operator.faked:STEP", card=name) as forecaster:
+
+            def peaks(chunk: int | None) -> tuple[int, int]:
+                made = forecaster.predict(size=graph.edges, mode=mode, variant=told.memory, chunk=chunk)
+                high = max(0, (made.high_bytes or 0) - made.peak_allocated_bytes)
+                return made.total_bytes + high + made.margin_bytes, made.peak_allocated_bytes
+
+            yield peaks
+    finally:
+        if before is None:
+            del os.environ[faked.WHERE]
+        else:
+            os.environ[faked.WHERE] = before

@@ -28,7 +28,7 @@ from pinchpoint.workloads.operator.settings import Settings, chosen
 from pinchpoint.workloads.operator.stepper import Stepper
 
 WHERE = "PINCHPOINT_OPERATOR_STEP"
-WALKED = 6  # chunks of a transform that are walked through: the peak of one is that of any
+WALKED = 3  # chunks of a transform that are walked through: the peak of one is that of any
 
 
 def describe(folder: Path, config: OperatorConfig, told: Settings, graph: Graph) -> None:
@@ -42,13 +42,17 @@ def describe(folder: Path, config: OperatorConfig, told: Settings, graph: Graph)
 
 def build(size: int, *, device: str, mode: str, variant: str, seed: int, chunk: int | None = None) -> Case:
     """One case: `size` is the number of edges of the described body, which cannot be another."""
-    folder = Path(os.environ[WHERE])
+    return described(Path(os.environ[WHERE]), device=device, mode=mode, memory=variant, chunk=chunk)
+
+
+def described(folder: Path, *, device: str, mode: str, memory: str, chunk: int | None) -> Case:
+    """The step that `describe` wrote of."""
     said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config = OperatorConfig.from_json(json.dumps(said["model"]))
-    told = chosen(Settings.from_dict(said["told"]), {"memory": variant, "chunk": chunk})
+    told = chosen(Settings.from_dict(said["told"]), {"memory": memory, "chunk": chunk})
     with np.load(folder / "offsets.npz") as rows:
         points = len(rows["decoder0"]) - 1
-        most = WALKED * chunk if chunk is not None and variant != "eager" else None
+        most = WALKED * chunk if chunk is not None and memory != "eager" else None
         graph = _graph(config, dict(rows), points, device, most)
     sample = Sample(
         "largest", torch.zeros(points, 3, device=device), torch.zeros(points, config.in_features, device=device),

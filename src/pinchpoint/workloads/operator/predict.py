@@ -7,6 +7,7 @@ its graph the peak does not grow with the mesh.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -123,13 +124,18 @@ def _mend(extent: list[float], box: list[float], scale: float) -> str:
 def _beyond(sample: Sample, told: Settings) -> tuple[str, ...]:
     """What is asked for beyond what training has seen: answered, but a guess."""
     notes = []
-    for column, (name, (low, high)) in enumerate(told.ranges.items()):
-        if name.startswith("normal"):
-            continue
-        value, room = float(sample.features[0, column]), 0.02 * (high - low) + 1e-6
+    names = list(told.ranges)
+    for name, shown, turn in (("onset_y", "yaw is {:.3g} degrees", _degrees), ("clearance", "clearance is {:.3g} m", float)):
+        low, high = (turn(end) for end in told.ranges[name])
+        value = turn(float(sample.features[0, names.index(name)]))
+        room = 0.02 * (high - low) + 1e-3
         if not low - room <= value <= high + room:
-            notes.append(f"{name} is {value:.3g}; training saw {low:.3g} to {high:.3g}, so this is a guess")
+            notes.append(f"the {shown.format(value)}; training saw {low:.3g} to {high:.3g}, so this is a guess")
     return tuple(notes)
+
+
+def _degrees(sine: float) -> float:
+    return math.degrees(math.asin(sine))
 
 
 def _show(values: list[float]) -> str:

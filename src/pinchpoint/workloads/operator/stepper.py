@@ -23,7 +23,8 @@ class Stepper:
     def __init__(self, config: OperatorConfig, told: Settings, device: str) -> None:
         self.told, self.device = told, device
         torch.manual_seed(told.seed)
-        self.model = Operator(config).to(device)
+        made = Operator(config)
+        self.model = made if device == "cpu" else made.to(device)  # fake weights are there already, and cannot be moved
         self.optimizer = torch.optim.AdamW(_groups(self.model, told.weight_decay), lr=told.lr)
         self.averaged = copy.deepcopy(self.model) if told.ema else None
         self.scale = torch.tensor(config.target_scale or (1.0,) * config.out_features, device=device)

@@ -45,7 +45,7 @@ class Diverged(PinchpointError):
 class Report:
     """What a watcher is told: how far a stage is, and while training its last row."""
 
-    stage: Literal["graphs", "budget", "train"]
+    stage: Literal["graphs", "budget", "train", "stopped"]
     done: int
     total: int
     row: logs.Row | None = None
@@ -87,6 +87,8 @@ def train(
         sample, graph = bodies.get(largest)
         made = trainer.record(str(data), points=len(sample.points), edges=graph.edges, chosen=chosen)
         made.save(run.folder / "record.json")
+        if stop.number is not None and not made.complete:
+            tell(Report("stopped", made.step, run.settings.steps))
         stop.leave()
     return made
 
@@ -125,21 +127,25 @@ class _Trainer:
 
     def train(self, stop: Stop, tell: Progress) -> None:
         """Steps up to the last, or until asked to stop; a checkpoint at the end of either."""
-        told = self.told
+        told, saved = self.told, self.step
         while self.step < told.steps and stop.number is None:
             self._one_step()
-            last = self.step == told.steps or stop.number is not None
             look = bool(self.held) and (self.step % told.eval_steps() == 0 or self.step == told.steps)
-            due = last or look or self.step % told.checkpoint_steps() == 0
-            if due or self.device != "cuda" or self.step % READ_EVERY == 0:
+            due = self.step % told.checkpoint_steps() == 0 or self.step == told.steps
+            if look or due or self.device != "cuda" or self.step % READ_EVERY == 0:
                 score = self._validate() if look else None
                 row = self._read(score)
                 better = score is not None and (self.best is None or score < self.best)
                 if better:
                     self.best, self.best_step = score, self.step
-                if better or last or self.step % told.checkpoint_steps() == 0:
+                if better or due:
                     self.run.checkpoints.save(self._state(), step=self.step, score=score)
+                    saved = self.step
                 tell(self._report(row))
+        if self._unread:
+            self._read(None)
+        if saved < self.step:
+            self.run.checkpoints.save(self._state(), step=self.step)
 
     def _one_step(self) -> None:
         turns = range(self.step * self.told.accumulate, (self.step + 1) * self.told.accumulate)

@@ -1,0 +1,71 @@
+"""Settings of a run: the schedule, what is refused, and what may change when it is resumed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.operator.config import OperatorConfig
+from pinchpoint.workloads.operator.settings import Settings, chosen, differing, overrides
+
+
+def test_the_rate_rises_in_a_line_and_falls_by_half_a_cosine_to_a_hundredth() -> None:
+    told = Settings(steps=110, warmup=10, lr=2.0)
+    assert [told.rate(step) for step in (1, 5, 10)] == pytest.approx([0.2, 1.0, 2.0])
+    assert told.rate(60) == pytest.approx(2.0 * (0.01 + 0.99 / 2))
+    assert told.rate(35) == pytest.approx(2.0 * (0.01 + 0.99 * (1 + math.cos(math.pi / 4)) / 2))
+    assert told.rate(110) == pytest.approx(0.02)
+
+
+def test_a_run_of_one_step_has_a_rate() -> None:
+    assert Settings(steps=1, lr=0.5).rate(1) == 0.5
+
+
+def test_settings_survive_json() -> None:
+    told = Settings(steps=7, model={"lattice": [4, 2, 2]}, chunk=None)
+    assert Settings.from_dict(told.to_dict()) == told
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        ({"steps": 0}, "--steps"),
+        ({"accumulate": 0}, "--accumulate"),
+        ({"lr": 0.0}, "--lr"),
+        ({"lr": math.nan}, "--lr"),
+        ({"clip": -1.0}, "--clip"),
+        ({"ema": 1.0}, "decay"),
+        ({"precision": "fp8"}, "fp32, tf32, bf16"),
+        ({"memory": "small"}, "flat, eager, checkpoint"),
+        ({"loss": "huber"}, "l1, l2"),
+        ({"chunk": 0}, "at least 1 edge"),
+        ({"validation": -1}, "--validation"),
+        ({"eval_every": -5}, "--eval-every"),
+        ({"batch": 3}, "steps"),
+    ],
+)
+def test_choices_that_make_no_run_are_refused_with_a_mend(choice: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        chosen(Settings(), choice)
+    assert says in caught.value.mend
+
+
+def test_only_choices_that_change_the_result_differ() -> None:
+    stored = Settings(steps=10, lr=0.1, chunk=5, model={"channels": 8, "mlp": [8]})
+    assert differing(stored, {"chunk": 9, "device": "cpu", "memory": "eager", "steps": 10, "model": {"channels": 8}}) == []
+    found = differing(stored, {"lr": 0.2, "steps": 20, "model": {"channels": 16, "mlp": [8]}, "data": "other"})
+    assert found == ["lr (was 0.1, is 0.2)", "steps (was 10, is 20)", "channels (was 8, is 16)", "data (another data set)"]
+
+
+def test_settings_of_the_model_are_read_by_their_types() -> None:
+    made = overrides(["lattice=8,4,4", "channels=12", "radii=0.5,1", "geometry=none", "compat=true"], OperatorConfig)
+    assert made == {"lattice": (8, 4, 4), "channels": 12, "radii": (0.5, 1.0), "geometry": "none", "compat": True}
+
+
+@pytest.mark.parametrize("text", ["channels", "colour=3", "channels=many", "compat=yes", "mlp=64,x"])
+def test_a_setting_the_model_does_not_have_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
+        overrides([text], OperatorConfig)
