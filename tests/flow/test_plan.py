@@ -506,3 +506,12 @@ def test_a_script_has_no_settings(tmp_path: Path) -> None:
     script.write_text("")
     with pytest.raises(BadInput, match="is a script and has no settings"):
         plan(str(script), budget="8GiB", vary="--batch {}", settings={"width": "16"}, forecaster=affine())
+
+
+@pytest.mark.parametrize(
+    ("bytes_per_point", "said"), [(10, "only by what is held of each point"), (40, "declared flat, yet its peak grows")]
+)
+def test_a_flat_variant_may_hold_what_it_says_of_each_point(bytes_per_point: int, said: str) -> None:
+    law = Law(lambda size, variant, chunk: int(GIB + bytes_per_point * size + 200 * (size if chunk is None else chunk)))
+    made = plan(workload("eager", Variant("flat", flat=True, held_bytes=16), chunked=True), budget="8GiB", forecaster=law)
+    assert any(said in note for note in made.notes if note.startswith("flat:"))

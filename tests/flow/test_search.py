@@ -181,6 +181,16 @@ def test_a_need_that_falls_is_an_error_that_names_both_numbers() -> None:
         search(lambda number: 20 * GIB if number < 5000 else 2 * GIB, 30 * GIB)
 
 
+def test_a_need_that_may_fall_is_searched_for_the_largest_that_fits() -> None:
+    def need(number: int) -> float:  # a hump between two valleys, then a steady climb past the budget
+        return 12 * GIB if 2_000 < number < 3_000 else 2 * GIB + 2 * MIB * number / 4
+
+    found, asked = search(need, 8 * GIB, start=16_384, may_fall=True)
+    assert found.fits is not None and found.fails is not None
+    assert found.fits.number in asked and need(found.fits.number) <= 8 * GIB < need(found.fails.number)
+    assert found.fails.number > found.fits.number > 3_000
+
+
 def test_a_time_out_above_a_fitting_number_ends_the_search_there() -> None:
     def need(number: int) -> float:
         if number > 100_000:

@@ -22,12 +22,12 @@ class Choice:
     why: str = ""
     least: Trial | None = None  # the smallest run made, when nothing fits
     error: PinchpointError | None = None
-    remark: Literal["", "flat", "not flat"] = ""  # of a variant that declares itself flat, planned in chunks
+    remark: Literal["", "flat", "held", "not flat"] = ""  # of a variant that declares itself flat, planned in chunks
 
     @property
     def is_open(self) -> bool:
         """No size was found that does not fit."""
-        return self.remark == "flat" or (self.found is not None and self.found.fails is None)
+        return self.remark in ("flat", "held") or (self.found is not None and self.found.fails is None)
 
 
 def best_of(choices: Sequence[Choice], size: int | None) -> Choice | None:
@@ -86,6 +86,8 @@ def _note(choice: Choice, size: int | None, multiple: int, up_to: int) -> str:
         return f"does not fit: {show_bytes(choice.least.need_bytes)} with the margin at {show_trial(choice.least)}"
     if choice.remark == "flat":
         return f"the peak does not grow with the size; {show_size(trial.size)} is the largest tried, not a limit"
+    if choice.remark == "held":
+        return f"the peak grows only by what is held of each point; {show_size(trial.size)} is the largest tried, not a limit"
     if choice.remark == "not flat":
         return f"declared flat, yet its peak grows with the size; {show_size(trial.size)} was tried and fits"
     if found is None or found.fits is None:

@@ -50,6 +50,10 @@ class Subject:
     def is_flat(self, variant: str | None) -> bool:
         return self.workload is not None and self.workload.variant(variant).flat
 
+    def held_bytes(self, variant: str | None) -> float:
+        """What a flat variant says it must hold of each point."""
+        return 0.0 if self.workload is None else self.workload.variant(variant).held_bytes
+
 
 def plan(
     target: str | Workload | Callable[..., Any],
@@ -222,8 +226,11 @@ def _flat_in_chunks(subject: Subject, variant: str | None, trials: Trials, size:
     if choice.trial is None or choice.trial.chunk is None or choice.trial.chunk > size // 2:
         return choice
     half = trials.run(size=size // 2, variant=variant, chunk=choice.trial.chunk)
-    flat = abs(choice.trial.live_bytes - half.live_bytes) <= FLAT * half.live_bytes
-    return replace(choice, remark="flat" if flat else "not flat")
+    grown = abs(choice.trial.live_bytes - half.live_bytes)
+    if grown <= FLAT * half.live_bytes:
+        return replace(choice, remark="flat")
+    held = subject.held_bytes(variant) * (size - size // 2)
+    return replace(choice, remark="held" if grown <= held else "not flat")
 
 
 def _at_size(subject: Subject, variant: str | None, trials: Trials, size: int) -> Choice:
@@ -240,6 +247,7 @@ def _at_size(subject: Subject, variant: str | None, trials: Trials, size: int) -
         up_to=size,
         prove_floor=False,
         runs=RUNS - 1,
+        may_fall=True,
     )
     number = found.fits.number if found.fits is not None else found.samples[0].number
     trial = trials.of(size=size, variant=variant, chunk=number)

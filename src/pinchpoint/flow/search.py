@@ -76,14 +76,17 @@ def largest_that_fits(
     known: Iterable[Sample] = (),
     runs: int = RUNS,
     tolerance: float = TOLERANCE,
+    may_fall: bool = False,
 ) -> Found:
     """Sample at most `runs` numbers in [floor, up_to], beginning at `start`.
 
     `known` samples cost nothing. Without `prove_floor` the floor is not sampled when the line
-    through the samples says clearly that it does not fit either. A `TimedOut` or `TargetFailed` above a
-    number that fits ends the search; without one it is raised, as is every other error of `sample`.
+    through the samples says clearly that it does not fit either. may_fall: a need that falls as the
+    number grows is no error, as that of chunks may by how their blocks lie; the largest that fits is still
+    told. A `TimedOut` or `TargetFailed` above a number that fits ends the search; without one it is raised,
+    as is every other error of `sample`.
     """
-    state = _Search({s.number: s for s in known}, budget_bytes, floor, up_to, tolerance, prove_floor)
+    state = _Search({s.number: s for s in known}, budget_bytes, floor, up_to, tolerance, prove_floor, may_fall)
     done = 0
     while True:
         ending = state.ending()
@@ -104,13 +107,15 @@ def largest_that_fits(
 
 class _Search:
     def __init__(
-        self, samples: dict[int, Sample], budget_bytes: int, floor: int, up_to: int, tolerance: float, prove_floor: bool
-    ) -> None:
+        self, samples: dict[int, Sample], budget_bytes: int, floor: int, up_to: int, tolerance: float, prove_floor: bool,
+        may_fall: bool,
+    ) -> None:  # fmt: skip
         self.samples = samples
         self.budget = budget_bytes
         self.floor, self.up_to = floor, up_to
         self.tolerance = tolerance
         self.prove_floor = prove_floor
+        self.may_fall = may_fall
         self.stopped: Ending | None = None
         self.reason = ""
         self.descents = 0  # guesses made while nothing fitted
@@ -125,7 +130,9 @@ class _Search:
 
     @property
     def fails(self) -> Sample | None:
-        return min((s for s in self.samples.values() if s.need_bytes > self.budget), key=lambda s: s.number, default=None)
+        least = self.fits.number if self.may_fall and self.fits is not None else 0
+        above = (s for s in self.samples.values() if s.need_bytes > self.budget and s.number > least)
+        return min(above, key=lambda s: s.number, default=None)
 
     def add(self, new: Sample) -> None:
         fitted = new.need_bytes <= self.budget
@@ -136,7 +143,7 @@ class _Search:
             left = math.log(self.fails.number / self.fits.number)
             self.stalls = self.stalls + 1 if self.aimed and left > 0.5 * self.width else 0
         ordered = sorted(self.samples.values(), key=lambda s: s.number)
-        for low, high in pairwise(ordered):
+        for low, high in () if self.may_fall else pairwise(ordered):
             if low.need_bytes - high.need_bytes > max(_LEAST_DROP, _DROP * low.need_bytes):
                 raise BadInput(
                     f"the predicted need falls from {show_bytes(low.need_bytes)} at {low.number:,}"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pinchpoint.core.settings import Setting
 from pinchpoint.core.workload import Tolerance, Variant, Workload
 
+HELD = 16  # bytes an edge
+
 WORKLOAD = Workload(
     name="operator",
     axis="edges",
@@ -12,9 +14,9 @@ WORKLOAD = Workload(
     build="pinchpoint.workloads.operator.scaling:build",
     variants=(
         Variant("eager", "every edge at once, its features kept for the backward pass"),
-        Variant("checkpoint", "chunks of whole rows, each computed again in the backward pass by autograd"),
-        # 4 bytes an edge of the graph, and with 32 edges a point some 9 of points, their values and gradients.
-        Variant("flat", "chunks, backward by hand; holds the graph and the points alone", flat=True, held_bytes=16),
+        # Beside a chunk these hold 4 bytes an edge of the graph and, with 32 edges a point, some 4 to 9 of the points.
+        Variant("checkpoint", "chunks of whole rows, each computed again in backward by autograd", flat=True, held_bytes=HELD),
+        Variant("flat", "chunks, rows cut where they are long, backward by hand", flat=True, held_bytes=HELD),
     ),
     about="edge transforms between the points of a surface and tokens on a lattice, alone or in the whole operator",
     tolerance=Tolerance(outputs=1e-5, gradients=1e-5),
