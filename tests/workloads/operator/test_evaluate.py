@@ -162,9 +162,7 @@ def test_a_flow_from_an_angle_never_trained_is_answered_and_noted(
     yaw, height = (sum(values) / len(values) for values in (yaws, heights))
     made = predict(run, car[0], tmp_path / "out.vtp", yaw=60.0, clearance=height, device="cpu")
     assert made.notes == (f"the yaw is 60 degrees; training saw {min(yaws):.3g} to {max(yaws):.3g}, so this is a guess",)
-    made = predict(
-        run, car[0], tmp_path / "out.vtp", yaw=sum(yaws) / len(yaws), clearance=sum(heights) / len(heights), device="cpu"
-    )
+    made = predict(run, car[0], tmp_path / "out.vtp", yaw=yaw, clearance=height, device="cpu")
     assert made.notes == ()
 
 

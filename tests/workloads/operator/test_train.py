@@ -113,7 +113,7 @@ def test_a_finished_run_resumed_does_nothing_more(tiny_data: Path, choices: dict
 
 
 def test_the_folder_of_a_run_holds_what_it_should(whole: Path) -> None:
-    assert {path.name for path in whole.iterdir()} == {"config.json", "log.csv", "record.json", "checkpoints"}
+    assert {path.name for path in whole.iterdir()} == {"config.json", "log.csv", "record.json", "checkpoints", "graphs"}
     record = json.loads((whole / "record.json").read_text(encoding="utf-8"))
     assert record["kind"] == "operator-training" and record["complete"]
     assert record["parameters"] == sum(value.numel() for value in last_state(whole)["model"].values())
@@ -221,3 +221,29 @@ def test_bodies_that_do_not_fit_in_memory_are_made_again_the_same(tiny_data: Pat
     assert kept.get(name) is kept.get(name)
     assert made.get(name) is not made.get(name)
     assert torch.equal(made.get(name)[1].encoder[0].sources, kept.get(name)[1].encoder[0].sources)
+
+
+def test_a_graph_is_read_from_disk_as_it_was_made_and_made_again_where_it_is_damaged(
+    tiny_data: Path, tiny_model: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = open_dataset(tiny_data)
+    config = OperatorConfig.preset("small", low=data.low, high=data.high, in_features=7, **tiny_model["model"])
+    name = data.names("train")[0]
+    made = Supply(data, config, graphs=tmp_path).get(name)[1]
+    (file,) = tmp_path.iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr("pinchpoint.workloads.operator.supply.graph_of", lambda *args, **options: pytest.fail("made again"))
+        read = Supply(data, config, graphs=tmp_path).get(name)[1]
+    for one, other in zip((*made.encoder, *made.decoder), (*read.encoder, *read.decoder), strict=True):
+        assert torch.equal(one.sources, other.sources) and torch.equal(one.offsets, other.offsets)
+    for one, other in zip(
+        (*made.token_statistics, *made.point_statistics), (*read.token_statistics, *read.point_statistics), strict=True
+    ):
+        assert torch.equal(one, other)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9])
+    Supply(data, config, graphs=tmp_path).get(name)
+    assert file.read_bytes() == whole
+    other = replace(config, radii=(config.radii[0] * 1.1, *config.radii[1:]))
+    Supply(data, other, graphs=tmp_path).get(name)
+    assert len(list(tmp_path.iterdir())) == 2, "another radius is another graph"

@@ -1,7 +1,7 @@
 """The folder of a run: begun anew, taken up again, or read for its trained model.
 
 RUN/config.json is what it was told, RUN/log.csv a row a step, RUN/checkpoints the last two and the
-best, RUN/record.json the summary of a run that ended, RUN/graphs the graphs of its bodies.
+best, RUN/record.json the summary of a run that ended, RUN/graphs the graphs of its bodies, which may be removed.
 """
 
 from __future__ import annotations

@@ -1,6 +1,8 @@
 """The bodies of a data set as a trainer takes them: samples and their graphs, each made once.
 
-Both are kept in memory up to a limit; past that they are made again. Which body a step takes is
+Both are kept in memory up to a limit. Graphs are kept on disk too, by the content of the points and the
+code that made them, so that a resumed run makes none again: most of their time goes into the statistics
+of every point's surroundings, which the edges alone would not save. Which body a step takes is
 worked out from the seed and the step alone, so a resumed run needs no more than its step to go on
 in the same order.
 """
@@ -8,25 +10,35 @@ in the same order.
 from __future__ import annotations
 
 import hashlib
+import io
 import json
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import torch
 
+from pinchpoint.core.files import write_bytes
 from pinchpoint.core.units import GIB
+from pinchpoint.kit.edges import Edges
+from pinchpoint.workloads.operator import geometry, graph
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.dataset import Dataset
 from pinchpoint.workloads.operator.graph import Graph, graph_of
 from pinchpoint.workloads.operator.sample import Sample
 
 HELD_BYTES = 4 * GIB
+_DECIDING = ("low", "high", "radii", "lattice", "geometry", "local_radii", "compat", "neighbour_cap")
+_DIGEST = 32  # bytes of the hash a file begins with
 
 
 class Supply:
-    """Samples and graphs by name, on the CPU."""
+    """Samples and graphs by name, on the CPU. graphs: the folder that keeps graphs; none are kept without it."""
 
-    def __init__(self, data: Dataset, config: OperatorConfig, *, held_bytes: int = HELD_BYTES) -> None:
-        self.data, self.config = data, config
+    def __init__(
+        self, data: Dataset, config: OperatorConfig, *, graphs: Path | None = None, held_bytes: int = HELD_BYTES
+    ) -> None:
+        self.data, self.config, self.graphs = data, config, graphs
         self._held: dict[str, tuple[Sample, Graph]] = {}
         self._room = held_bytes
 
@@ -34,17 +46,55 @@ class Supply:
         if name in self._held:
             return self._held[name]
         sample = self.data.sample(name)
-        made = sample, graph_of(sample.points, self.config, areas=sample.areas)
+        made = sample, self._graph(sample)
         size = sum(tensor.nbytes for tensor in _tensors(*made))
         if size <= self._room:
             self._room -= size
             self._held[name] = made
         return made
 
+    def _graph(self, sample: Sample) -> Graph:
+        path = None if self.graphs is None else self.graphs / f"{_key(sample, self.config)}.graph"
+        found = None if path is None else _read(path)
+        if found is None:
+            found = graph_of(sample.points, self.config, areas=sample.areas)
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_bytes(path, _packed(found))
+        return found
 
-def _tensors(sample: Sample, graph: Graph) -> list[torch.Tensor]:
-    edges = [part for edges in (*graph.encoder, *graph.decoder) for part in (edges.offsets, edges.sources)]
-    return [sample.points, sample.features, sample.target, sample.areas, *edges, *graph.token_statistics, *graph.point_statistics]
+
+def _key(sample: Sample, config: OperatorConfig) -> str:
+    """What a graph follows from: the points' own bytes, the configuration, and the code."""
+    digest = hashlib.sha256(json.dumps([getattr(config, name) for name in _DECIDING]).encode())
+    for file in (geometry.__file__, graph.__file__):
+        digest.update(Path(file).read_bytes())
+    for tensor in (sample.points, sample.areas):
+        digest.update(tensor.numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _packed(made: Graph) -> bytes:
+    """A hash of what follows, and the graph's tensors."""
+    plain: list[Any] = [[(e.offsets, e.sources, e.source_count) for e in edges] for edges in (made.encoder, made.decoder)]
+    plain += [list(made.token_statistics), list(made.point_statistics)]
+    buffer = io.BytesIO()
+    torch.save(plain, buffer)
+    return hashlib.sha256(buffer.getbuffer()).digest() + buffer.getvalue()
+
+
+def _read(path: Path) -> Graph | None:
+    """The graph of a file; None where there is none or a damaged one, which is then made again."""
+    data = path.read_bytes() if path.exists() else b""
+    if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
+        return None
+    encoder, decoder, tokens, points = torch.load(io.BytesIO(data[_DIGEST:]), weights_only=True)
+    return Graph(tuple(Edges(*e) for e in encoder), tuple(Edges(*e) for e in decoder), tuple(tokens), tuple(points))
+
+
+def _tensors(sample: Sample, made: Graph) -> list[torch.Tensor]:
+    edges = [part for edges in (*made.encoder, *made.decoder) for part in (edges.offsets, edges.sources)]
+    return [sample.points, sample.features, sample.target, sample.areas, *edges, *made.token_statistics, *made.point_statistics]
 
 
 def at_turn(names: Sequence[str], *, seed: int, turn: int) -> str:

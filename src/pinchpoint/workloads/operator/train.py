@@ -72,7 +72,7 @@ def train(
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
     names, held = run.train_names(dataset), run.held_names(dataset)
-    bodies = Supply(dataset, run.config)
+    bodies = Supply(dataset, run.config, graphs=run.folder / "graphs")
     largest = _largest(bodies, [*names, *held], tell)
     chosen: Chosen | None = None
     if budget is not None:
