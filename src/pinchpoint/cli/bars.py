@@ -59,7 +59,7 @@ def bar(label: str) -> Iterator[Bar]:
 
     with Progress(
         TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=16),
+        BarColumn(bar_width=10),
         TextColumn("{task.fields[count]}", markup=False),
         TextColumn("{task.fields[text]}", markup=False),
         TextColumn("{task.fields[left]}", markup=False),

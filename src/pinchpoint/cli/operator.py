@@ -128,14 +128,14 @@ def train(
         "model": overrides(settings, OperatorConfig) if settings else None,
     }  # fmt: skip
     choices = {name: value for name, value in asked.items() if value is not None}
+    seen: list[float] = []
     with bars.bar("train") as tell:
-        made = run(data, output, resume=resume, budget=budget, progress=lambda report: _show(tell, report), **choices)
+        made = run(data, output, resume=resume, budget=budget, progress=lambda report: _show(tell, report, seen), **choices)
     console.show_summary(made)
-    if made.chunk is not None:
-        console.show_pairs([("chunk", f"{made.chunk:,} edges")])
 
 
-def _show(tell: bars.Bar, report: Report) -> None:
+def _show(tell: bars.Bar, report: Report, seen: list[float]) -> None:
+    """One report on the bar. seen: errors on the bodies held back so far; the last stays in sight."""
     row = report.row
     if report.stage == "stopped":
         console.say(f"stopped at step {report.done:,} of {report.total:,} with a checkpoint; go on with --resume")
@@ -145,7 +145,9 @@ def _show(tell: bars.Bar, report: Report) -> None:
         return
     text = f"loss {report.loss:.4f}  {bars.show_memory(row.memory_bytes)}"
     if row.validation is not None:
-        text += f"  held back {row.validation:.1%}"
+        seen.append(row.validation)
+    if seen:
+        text += f"  held back {seen[-1]:.1%}"
     tell("steps", report.done, report.total, text=text, eta_s=report.eta_s)
 
 

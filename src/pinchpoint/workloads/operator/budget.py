@@ -95,7 +95,6 @@ def _too_small(trial: Trial, budget_bytes: int, device: str, *, mend: str) -> Do
 @contextmanager
 def _on_cpu(folder: Path, told: Settings, mode: Mode) -> Iterator[Peaks]:
     """Fake tensors on the CPU, every one of them counted."""
-    here = resident_bytes()
 
     def peaks(chunk: int | None) -> tuple[int, int]:
         def steps() -> None:
@@ -105,7 +104,8 @@ def _on_cpu(folder: Path, told: Settings, mode: Mode) -> Iterator[Peaks]:
                 case.step()  # the optimizer's state is there from the first step on
 
         live = real.account(steps) or 0
-        return here + live, live
+        # Read after the steps: what they import stays resident while training.
+        return resident_bytes() + live, live
 
     yield peaks
 

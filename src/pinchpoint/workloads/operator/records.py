@@ -51,6 +51,8 @@ class Training(Record):
         rows.append(("peak", f"{show_bytes(self.peak_bytes)} {what}"))
         if self.budget_bytes is not None:
             rows.append(("budget", f"{show_bytes(self.budget_bytes)}; {show_bytes(self.predicted_bytes)} predicted"))
+        if self.chunk is not None:
+            rows.append(("chunk", f"{self.chunk:,} edges at one time"))
         rows.append(("time", f"{show_seconds(self.seconds)} on {self.device}"))
         return rows
 
