@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pinchpoint.backends.torch.real import account
 from pinchpoint.core.errors import BadInput, DoesNotFit
@@ -16,6 +17,7 @@ from pinchpoint.workloads.operator.dataset import open_dataset
 from pinchpoint.workloads.operator.settings import Settings
 from pinchpoint.workloads.operator.stepper import Stepper
 from pinchpoint.workloads.operator.supply import Supply
+from pinchpoint.workloads.operator.train import train
 
 
 @pytest.fixture
@@ -103,3 +105,15 @@ def test_what_is_no_budget_is_refused(config: OperatorConfig, body: Any, text: s
 def test_for_a_card_the_whole_is_counted_and_the_budget_kept(config: OperatorConfig, body: Any) -> None:
     found = chunk_for(config, Settings(), body[1], budget="8GiB", device="cuda", mode="train")
     assert 400 * 2**20 < found.predicted_bytes <= found.budget_bytes, "CUDA's context alone takes some 400 MiB"
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_run_on_a_gpu_stays_within_what_was_predicted(
+    tiny_data: Path, tiny_model: dict[str, Any], tmp_path: Path, precision: str
+) -> None:
+    choices = {**tiny_model, "device": "cuda", "steps": 12, "precision": precision}
+    made = train(tiny_data, tmp_path / "run", budget="4GiB", **choices)
+    assert made.predicted_bytes is not None
+    assert torch.cuda.max_memory_reserved() <= made.predicted_bytes <= 4 * 2**30
+    assert train(tiny_data, tmp_path / "run", resume=True).step == 12

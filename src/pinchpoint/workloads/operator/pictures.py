@@ -36,7 +36,7 @@ def picture(path: Path, mesh: Mesh, predicted: np.ndarray, true: np.ndarray, *, 
                 _draw(axes[row][column], vertices, faces, values, colours, limits, view)
             axes[0][column].set_title(name, loc="center")
         for row, name in enumerate(("from ahead", "from behind")):
-            axes[row][0].text(-0.02, 0.5, name, transform=axes[row][0].transAxes, rotation=90, va="center", ha="right")
+            axes[row][0].text(0.0, 0.97, name, transform=axes[row][0].transAxes, va="top", color=style.MUTED, fontsize=8.5)
         _bar(figure, axes[:, :2], VALUES, scale, label, values=np.concatenate([predicted, true]))
         _bar(figure, axes[:, 2:], DIFFERENCE, off, f"predicted − true {label}", values=predicted - true)
         figure.suptitle(style.drawable(title), fontsize=11.5, fontweight="bold", x=0.01, ha="left")
