@@ -1,0 +1,57 @@
+"""The tables of the operator's page: numbers of the records stand where they belong, and nothing else moves."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinchpoint.core.records import Law, Point, Study
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import operator_memory
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
+    return operator_memory
+
+
+def made(*, slope: float, gpu: str | None = None, time_s: float | None = None) -> Study:
+    name = "eager[mlp=128,128,128]"
+    return Study(
+        target="operator", axis="edges", on="fake",
+        points=(Point(1_000_000, "train", name, "ok", 1_000_000, int(slope * 1e6), theory_bytes=3_700_000_000, time_s=time_s),),
+        laws=(Law("train", name, slope, slope, slope, 0.0, 1.0, 0.0), Law("infer", name, slope / 3, 1, 1, 0.0, 1.0, 0.0)),
+        passed=True, gate=(), settings={"part": "encoder"}, machine={"gpu": gpu},
+        cards=({"card": "rtx4090", "memory_bytes": 2**34, "mode": "train", "variant": name, "size": 5_912_345},),
+    )  # fmt: skip
+
+
+def test_the_tables_hold_predicted_and_measured_side_by_side(script: Any) -> None:
+    text = script.page(
+        (ROOT / "docs" / "operator-memory.md").read_text(encoding="utf-8"),
+        {"encoder": made(slope=3_700.0)},
+        {"encoder": made(slope=3_750.0, gpu="NVIDIA H200", time_s=0.0102)},
+    )
+    assert "| encoder | [128]x3 | 3,700 (3,750) | 1,233 (1,250) | 3.00 | - | - |" in text
+    assert "| eager | 1M | 3.45 GiB | 3.49 GiB | -1.33 % | 10.20 ms |" in text
+    assert "| rtx4090 | 16.00 GiB | - | 5.91M | - | - |" in text
+    assert "Measured on NVIDIA H200." in text
+
+
+def test_filling_the_page_again_changes_nothing(script: Any) -> None:
+    """Also: the page that is committed holds the tables of the records that are."""
+    text = (ROOT / "docs" / "operator-memory.md").read_text(encoding="utf-8")
+    assert script.page(text, script.read(script.PREDICTED), script.read(script.MEASURED)) == text
+
+
+def test_a_page_without_its_markers_is_refused(script: Any) -> None:
+    with pytest.raises(SystemExit, match="no markers for slopes"):
+        script.page("# A page\n", {}, {})
