@@ -73,7 +73,7 @@ def predict(
     given = Mesh(given.vertices * scale, given.faces)
     sample = mesh_sample(given, Conditions(yaw_deg=yaw, clearance=clearance), name=Path(mesh).name)
     _check_inside(sample, found.config, scale)
-    tell("finding neighbours")
+    tell("describing surroundings")
     graph = graph_of(sample.points, found.config, areas=sample.areas)
     if budget is not None:
         tell("choosing the chunk")
