@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.workload import Case, Probe
 from pinchpoint.kit import Edges, edge_transform
-from pinchpoint.kit.transform import Memory
+from pinchpoint.kit.transform import Memory, auto_chunk
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.graph import Graph
 from pinchpoint.workloads.operator.kernels import mlp_of
@@ -26,6 +26,8 @@ from pinchpoint.workloads.operator.model import Operator
 from pinchpoint.workloads.operator.sheet import LATTICE, Sheet, reach
 
 CHANNELS = 16
+CHECKPOINT_CHUNK = 32_768  # edges at one time; autograd holds 3.7 kB of each with three layers of 128
+FLAT_CHUNK = 131_072  # at most: a study of half a million edges then shows how little more it takes
 FEATURES = 7  # of the whole model: normal, onset flow, clearance
 
 Chunk = int | Literal["auto"]
@@ -51,7 +53,7 @@ def build(
     torch.manual_seed(seed)
     hidden = tuple(int(width) for width in settings["mlp"].split(","))
     make = _whole if settings["part"] == "full" else _transform
-    memory, cut = cast(Memory, variant), chunk or "auto"
+    memory, cut = cast(Memory, variant), chunk or (CHECKPOINT_CHUNK if variant == "checkpoint" else "auto")
     part = make(size, settings["part"], hidden, memory=memory, chunk=cut, seed=seed, device=device, train=mode == "train")
     run = _in_half(part.forward, device) if settings["precision"] == "bf16" else part.forward
     return Case(
@@ -71,6 +73,8 @@ def _transform(
     x, y = (tokens, points) if part == "encoder" else (points, tokens)
     mlp = mlp_of((6, *hidden, CHANNELS)).to(device)
     f = torch.randn(len(y), CHANNELS, device=device, requires_grad=train)
+    if chunk == "auto":
+        chunk = min(FLAT_CHUNK, auto_chunk(mlp, x, y, f))
     return Part(mlp, f, lambda: edge_transform(mlp, x, y, f, edges, memory=memory, chunk=chunk), edges.count)
 
 
