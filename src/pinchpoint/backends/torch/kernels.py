@@ -227,8 +227,15 @@ def _efficient_attention_backward(args: Any) -> list[Sizes]:
     padded = 64 if width <= 64 else (128 if width <= 128 else -(-width // 64) * 64)
     tiles = batch_heads * (-(-rows // 64) * 64 * padded * 4 + -(-rows // 64) * 16)
     gradient = args[0]
-    copied = 0 if gradient.transpose(1, 2).is_contiguous() else _bytes(gradient)
+    copied = 0 if _rows_before_heads(gradient) else _bytes(gradient)
     return [[copied, 4 * query.numel(), delta, delta], [copied, delta, tiles]]
+
+
+def _rows_before_heads(tensor: torch.Tensor) -> bool:
+    """Does (batch, heads, rows, width) lie in memory as batch, rows, heads, width? Read off: a view would be an operation."""
+    _, heads, rows, width = tensor.shape
+    wanted = (heads * rows * width, width, heads * width, 1)
+    return all(size == 1 or have == want for size, have, want in zip(tensor.shape, tensor.stride(), wanted, strict=True))
 
 
 def _cudnn_attention_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
