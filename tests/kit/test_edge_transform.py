@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.kit import Edges, edge_transform, radius_edges
+from pinchpoint.kit.network import layers_of
+from pinchpoint.kit.transform import auto_chunk
 
 Q, S, D, C = 23, 31, 3, 5
 CASES = [
@@ -117,3 +119,65 @@ def test_queries_without_edges_get_zeros_and_no_gradient() -> None:
 def test_what_does_not_go_together_is_refused(wrong: dict[str, Any], what: str) -> None:
     with pytest.raises(BadInput, match=what):
         edge_transform(**{**problem("linear", "mean"), **wrong})
+
+
+def test_a_chunk_chosen_by_bytes_takes_no_more_than_they_are() -> None:
+    """Counted by hand: 6 inputs, 16 + 16 kept, two more of 16, C made, C and C of gradients, and the indices."""
+    given = problem("linear", "mean", torch.float32)
+    an_edge = 4 * (6 + 16 + 2 * 16 + C + 2 * C) + 36
+    assert auto_chunk(given["mlp"], given["x"], given["y"], given["f"], budget_bytes=1000 * an_edge) == 1000
+    with pytest.raises(DoesNotFit, match="one point needs"):
+        auto_chunk(given["mlp"], given["x"], given["y"], given["f"], budget_bytes=an_edge - 1)
+
+
+def test_an_unknown_module_is_priced_by_what_autograd_keeps_of_it() -> None:
+    given = problem("linear", "mean", torch.float32)
+    plain = auto_chunk(given["mlp"], given["x"], given["y"], given["f"], budget_bytes=2**20)
+    wrapped = nn.Sequential(given["mlp"], nn.Softplus())
+    assert 0.2 * plain < auto_chunk(wrapped, given["x"], given["y"], given["f"], budget_bytes=2**20) < plain
+
+
+class Doubled(nn.Module):
+    """Not a plain run of layers: goes through autograd."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, values: Any) -> Any:
+        return 2 * self.inner(values)
+
+
+@pytest.mark.parametrize("act", [nn.GELU, nn.SiLU, nn.ReLU, nn.Tanh, lambda: nn.GELU(approximate="tanh"), nn.Softplus])
+@pytest.mark.parametrize("last", [False, True])
+def test_every_activation_and_any_module_has_eagers_gradients(act: Any, last: bool) -> None:
+    for wrap in (lambda mlp: mlp, Doubled):
+        given = problem("nonlinear", "mean")
+        parts = [nn.Linear(2 * D + C, 12), act(), nn.Linear(12, 9), nn.Linear(9, C, bias=False)] + ([act()] if last else [])
+        given["mlp"] = wrap(nn.Sequential(*parts).double())
+        for mine, theirs in zip(run(given, memory="flat", chunk=50), run(given, memory="eager"), strict=True):
+            assert torch.allclose(mine, theirs, rtol=1e-10, atol=1e-12)
+
+
+def test_a_layer_used_twice_and_a_hook_are_left_to_autograd() -> None:
+    shared = nn.Linear(16, 16)
+    twice = nn.Sequential(nn.Linear(6, 16), nn.GELU(), shared, nn.GELU(), shared)
+    assert layers_of(twice) is None
+    hooked = nn.Sequential(nn.Linear(6, 16), nn.GELU(), nn.Linear(16, 4))
+    assert layers_of(hooked) is not None
+    hooked[0].register_forward_hook(lambda *_: None)
+    assert layers_of(hooked) is None
+
+
+def test_frozen_weights_get_no_gradient_and_the_rest_theirs() -> None:
+    given = problem("linear", "mean")
+    given["mlp"][0].weight.requires_grad_(False)
+    out = edge_transform(**given, memory="flat", chunk=20)
+    out.sin().sum().backward()
+    assert given["mlp"][0].weight.grad is None and given["mlp"][0].bias.grad is not None
+
+
+@pytest.mark.parametrize("chunk", [0, -1, 2**31])
+def test_a_chunk_beyond_32_bits_or_below_one_is_refused(chunk: int) -> None:
+    with pytest.raises(BadInput, match="a chunk of"):
+        edge_transform(**problem("linear", "mean"), chunk=chunk)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -58,9 +58,16 @@ def network_of(module: nn.Module, *, edges: int, inputs: Tensor) -> Network:
     layers = layers_of(module)
     if layers is None or any(layer.weight.dtype is not dtype and dtype is inputs.dtype for layer, _ in layers):
         return _Autograd(module, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
-    if own_kernels(inputs) and type(module) is nn.Sequential and fused.fits(list(module), dtype, inputs.device):
-        return fused.Fused(list(module), dtype, inputs)
+    if is_one_kernel(module, like=inputs):
+        return fused.Fused(list(cast("nn.Sequential", module)), dtype, inputs)
     return _Perceptron([_Layer.of(layer, act, dtype) for layer, act in layers], edges, dtype)
+
+
+def is_one_kernel(module: nn.Module, *, like: Tensor) -> bool:
+    """Does the whole network run as one kernel? like: a tensor of the dtype and device of its inputs."""
+    if not own_kernels(like) or type(module) is not nn.Sequential or layers_of(module) is None:
+        return False
+    return fused.fits(list(module), arithmetic(like), like.device)
 
 
 def edge_bytes(module: nn.Module, width: int, *, like: Tensor) -> int:

@@ -21,14 +21,16 @@ from pinchpoint.core.units import MIB
 from pinchpoint.flow.chunks import largest_chunk
 from pinchpoint.kit.edges import INT32_MOST, Edges
 from pinchpoint.kit.flat import Job, flat_rows
-from pinchpoint.kit.network import edge_bytes
+from pinchpoint.kit.network import edge_bytes, is_one_kernel
 from pinchpoint.kit.rows import Rows, row_chunks
 
 Memory = Literal["eager", "checkpoint", "flat"]
 Transform = Literal["linear", "nonlinear", "linear_kernelonly", "nonlinear_kernelonly"]
 Weights = Literal["mean", "sum", "quadrature", "attention"]
 
-CHUNK_BYTES = 64 * MIB  # what chunk="auto" lets a chunk take: more saves no time on an H200, less saves little memory
+CHUNK_BYTES = 64 * MIB  # what chunk="auto" lets a chunk take: more saves no time, less saves little memory
+# Of a card's memory, where each layer is kernels of its own: their launches cost as much as 50,000 edges do.
+CHUNK_SHARE = 0.02
 _INDEX_BYTES = 36  # a row (4), and a source sorted with its place (4 + 8) beside what sorting takes (20)
 
 
@@ -69,9 +71,16 @@ def edge_transform(
 
 def auto_chunk(
     mlp: nn.Module, x: Tensor, y: Tensor, f: Tensor | None, *, transform: Transform = "linear",
-    attention: nn.Module | None = None, budget_bytes: int = CHUNK_BYTES,
+    attention: nn.Module | None = None, budget_bytes: int | None = None,
 ) -> int:  # fmt: skip
-    """The edges that go through at one time so that a training chunk takes at most `budget_bytes`."""
+    """The edges that go through at one time so that a training chunk takes at most `budget_bytes`.
+
+    Without a budget: 64 MiB, or a fiftieth of the card where that is more and the network does not run as one kernel.
+    """
+    if budget_bytes is None:
+        budget_bytes = CHUNK_BYTES
+        if x.is_cuda and not is_one_kernel(mlp, like=x):
+            budget_bytes = max(CHUNK_BYTES, int(CHUNK_SHARE * torch.cuda.get_device_properties(x.device).total_memory))
     dims = x.shape[1] + y.shape[1]
     width = dims + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
     wide = max(x.element_size(), 4)
