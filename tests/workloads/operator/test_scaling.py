@@ -101,10 +101,9 @@ def test_eager_bytes_an_edge_are_those_counted_by_hand(forecaster: Forecaster, h
     assert slope(forecaster, "eager", "infer", sizes=(400_000, 800_000), mlp=mlp) == pytest.approx(infer, abs=8)
 
 
-@pytest.mark.parametrize("part", PARTS)
-def test_flat_grows_by_no_more_than_it_claims(forecaster: Forecaster, part: str) -> None:
-    flat = WORKLOAD.variant("flat")
-    assert 4 < slope(forecaster, "flat", "train", sizes=(1_000_000, 2_000_000), part=part) <= flat.held_bytes
+@pytest.mark.parametrize(("part", "most"), [("encoder", 12), ("decoder", 12), ("full", WORKLOAD.variant("flat").held_bytes)])
+def test_flat_grows_by_the_graph_and_the_points_alone(forecaster: Forecaster, part: str, most: float) -> None:
+    assert 4 < slope(forecaster, "flat", "train", sizes=(1_000_000, 2_000_000), part=part) <= most
 
 
 def test_the_whole_models_memory_grows_with_its_edges(forecaster: Forecaster) -> None:
