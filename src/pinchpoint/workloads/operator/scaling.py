@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import MIB
 from pinchpoint.core.workload import Case, Probe
 from pinchpoint.kit import Edges, edge_transform
 from pinchpoint.kit.transform import Memory, auto_chunk
@@ -27,7 +28,8 @@ from pinchpoint.workloads.operator.sheet import LATTICE, Sheet, reach
 
 CHANNELS = 16
 CHECKPOINT_CHUNK = 32_768  # edges at one time; autograd holds 3.7 kB of each with three layers of 128
-FLAT_CHUNK = 131_072  # at most: a study of half a million edges then shows how little more it takes
+# Small chunks, not the fastest: a study of half a million edges then shows how little more it takes.
+FLAT_CHUNK, FLAT_CHUNK_BYTES = 131_072, 64 * MIB
 FEATURES = 7  # of the whole model: normal, onset flow, clearance
 
 Chunk = int | Literal["auto"]
@@ -74,7 +76,7 @@ def _transform(
     mlp = mlp_of((6, *hidden, CHANNELS)).to(device)
     f = torch.randn(len(y), CHANNELS, device=device, requires_grad=train)
     if chunk == "auto":
-        chunk = min(FLAT_CHUNK, auto_chunk(mlp, x, y, f))
+        chunk = _flat_chunk(mlp, x, y, f)
     return Part(mlp, f, lambda: edge_transform(mlp, x, y, f, edges, memory=memory, chunk=chunk), edges.count)
 
 
@@ -97,7 +99,14 @@ def _whole(
     features = torch.randn(len(points), FEATURES, device=device, requires_grad=train)
     areas = torch.full((len(points),), 4.0 / len(points), device=device)
     model = Operator(config).to(device)
+    if chunk == "auto":
+        kernel = next(iter(model.encoder.kernels))
+        chunk = _flat_chunk(kernel, model.scaling.tokens, points, points.new_empty(1, CHANNELS))
     return Part(model, features, lambda: model(points, features, areas, graph, memory=memory, chunk=chunk), graph.edges)
+
+
+def _flat_chunk(mlp: nn.Module, x: Tensor, y: Tensor, f: Tensor) -> int:
+    return min(FLAT_CHUNK, auto_chunk(mlp, x, y, f, budget_bytes=FLAT_CHUNK_BYTES))
 
 
 def _without_last(edges: Edges) -> Edges:
