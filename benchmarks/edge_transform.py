@@ -1,8 +1,8 @@
 """The operator's edge transform on a GPU: peak against prediction, time against eager, and the largest graph in 24 GiB.
 
     python benchmarks/edge_transform.py predict -o predicted.json      # anywhere, no GPU needed
-    python benchmarks/edge_transform.py measure predicted.json -o benchmarks/results/operator_h200.json
-    python benchmarks/edge_transform.py show benchmarks/results/operator_h200.json
+    python benchmarks/edge_transform.py measure predicted.json -o benchmarks/results/edge_transform_h200.json
+    python benchmarks/edge_transform.py show benchmarks/results/edge_transform_h200.json
 
 memory  peak allocated of a step for every part, MLP, variant and mode, without the libraries' workspaces on either side
 time    a training step of eager and of flat in turn, same precision; and flat in bf16 against eager in float32
