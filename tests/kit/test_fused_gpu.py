@@ -1,0 +1,105 @@
+"""Networks as one kernel: every shape that is taken, in every precision, against float64.
+
+Many edges and every program at work: a tile that the compiler gets wrong may be right for a few.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pinchpoint.kit import fused
+
+on_hopper = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="needs a GPU of compute capability 9.0, the one these kernels are used on",
+)
+EDGES = 100_003
+BARS = {"float32": 3e-6, "tf32": 1e-2, "bfloat16": 2e-2, "float16": 4e-3}
+SHAPES = list(product((6, 30), (16, 20), (0, 1, 2)))  # inputs, outputs, layers between: all pairs of padded ends
+
+
+def network(inputs: int, outputs: int, between: int, act: type[nn.Module] = nn.GELU) -> nn.Sequential:
+    widths = [inputs, *[128, 100, 80][: between + 1], outputs]
+    parts: list[nn.Module] = []
+    for i in range(len(widths) - 1):
+        parts += [nn.Linear(widths[i], widths[i + 1]), act()]
+    return nn.Sequential(*parts[:-1])
+
+
+@pytest.mark.gpu
+@on_hopper
+@pytest.mark.parametrize("precision", BARS)
+@pytest.mark.parametrize("act", [nn.GELU, nn.SiLU, nn.ReLU])
+@pytest.mark.parametrize(("inputs", "outputs", "between"), SHAPES)
+def test_values_and_gradients_are_those_of_float64(
+    inputs: int, outputs: int, between: int, act: type[nn.Module], precision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if act is not nn.GELU and between != 1:
+        pytest.skip("an activation is one line of the kernel: the other two are tried with one layer between")
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
+    torch.manual_seed(0)
+    mlp = network(inputs, outputs, between, act).cuda()
+    dtype = torch.float32 if precision == "tf32" else getattr(torch, precision)
+    x = torch.rand(EDGES, inputs, device="cuda") * 2 - 1
+    gradient = torch.randn(EDGES, outputs, device="cuda")
+    assert fused.fits(list(mlp), dtype, x.device)
+    truth = _truth(mlp, x, gradient)
+    made = fused.Fused(list(mlp), dtype, x)
+    into = {at: torch.zeros_like(p) for at, p in enumerate(mlp.parameters())}
+    of_inputs, values = made.backward(x, gradient.to(dtype), into, want_inputs=True, want_values=True)
+    made.finish(into)
+    assert torch.equal(values, made.forward(x)) if values is not None else False
+    for found, right in zip([values, of_inputs, *into.values()], truth, strict=True):
+        assert found is not None
+        assert float((found.double() - right).norm() / right.norm()) < BARS[precision]
+
+
+def _truth(mlp: nn.Sequential, x: Tensor, gradient: Tensor) -> list[Tensor]:
+    exact = network_like(mlp).double()
+    leaf = x.double().requires_grad_()
+    out = exact(leaf)
+    return [out.detach(), *torch.autograd.grad(out, [leaf, *exact.parameters()], gradient.double())]
+
+
+def network_like(mlp: nn.Sequential) -> nn.Sequential:
+    """A copy whose weights are its own."""
+    linear: list[Any] = [part for part in mlp if isinstance(part, nn.Linear)]
+    widths = [linear[0].in_features, *[layer.out_features for layer in linear]]
+    copy = nn.Sequential(
+        *[part for i in range(len(linear)) for part in (nn.Linear(widths[i], widths[i + 1]), type(mlp[1])())][:-1]
+    ).cuda()
+    copy.load_state_dict(mlp.state_dict())
+    return copy
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        [nn.Linear(6, 64), nn.GELU(), nn.Linear(64, 16)],  # too narrow
+        [nn.Linear(6, 256), nn.GELU(), nn.Linear(256, 16)],  # too wide
+        [nn.Linear(40, 128), nn.GELU(), nn.Linear(128, 16)],  # too many inputs
+        [nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 40)],  # too many outputs
+        [nn.Linear(6, 128), nn.Tanh(), nn.Linear(128, 16)],
+        [nn.Linear(6, 128), nn.GELU(approximate="tanh"), nn.Linear(128, 16)],
+        [nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 16, bias=False)],
+        [nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 16)],  # two kinds
+        [nn.Linear(6, 16)],
+        [nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 16), nn.GELU()],
+    ],
+)
+def test_other_networks_are_not_taken(parts: list[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    good: list[nn.Module] = [nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 16)]
+    assert fused.fits(good, torch.float32, torch.device("cuda"))
+    assert not fused.fits(parts, torch.float32, torch.device("cuda"))
+    assert not fused.fits(good, torch.float64, torch.device("cuda"))
+
+
+def test_another_card_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    assert not fused.fits([nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 16)], torch.float32, torch.device("cuda"))
