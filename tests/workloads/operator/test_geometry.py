@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pinchpoint.kit import radius_edges
-from pinchpoint.workloads.operator.geometry import COLUMNS, FLAT, departure, eigenvalues, own_statistics, readable, statistics
+from pinchpoint.workloads.operator.geometry import COLUMNS, FLAT, departure, eigenvalues, readable, statistics
 
 RADIUS = 0.4
 
@@ -88,13 +88,6 @@ def test_a_finer_division_of_a_surface_looks_the_same() -> None:
     assert torch.allclose(rows[0], rows[1], atol=0.02)
     # The cap of a unit sphere within distance r sinks by r^2 / 4 on average: the offset tells its curvature.
     assert float(rows[1][0, 5]) == pytest.approx(-RADIUS / 4, rel=0.02)
-
-
-def test_a_points_own_surroundings_are_those_of_the_whole_graph() -> None:
-    torch.manual_seed(0)
-    points, areas = torch.rand(5_000, 3), torch.rand(5_000)
-    whole = statistics(points, points, radius_edges(points, points, 0.1), radius=0.1, weights=areas, fading=True)
-    assert torch.equal(own_statistics(points, radius=0.1, weights=areas), whole)
 
 
 def test_no_gradient_runs_through_statistics_and_they_repeat_their_bits() -> None:

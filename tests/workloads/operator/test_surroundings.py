@@ -72,6 +72,13 @@ def test_points_all_in_one_place_are_one_source() -> None:
     assert found[0].tolist() == pytest.approx([900, 0, 0, 0, 0, 0, 0, 0, 0], abs=1e-5)
 
 
+def test_points_without_weight_add_nothing() -> None:
+    points, weights = sphere(500)
+    weights[::2] = 0
+    assert torch.allclose(own_statistics(points, radius=RADIUS, weights=weights), by_pairs(points, weights), atol=1e-7)
+    assert not own_statistics(points, radius=RADIUS, weights=torch.zeros(500)).any()
+
+
 def test_moments_about_another_origin_are_those_of_moved_points() -> None:
     torch.manual_seed(0)
     places, weights = torch.rand(40, 3, dtype=torch.float64) / (2 * CELLS), torch.rand(40, dtype=torch.float64)

@@ -13,7 +13,7 @@ import math
 import torch
 from torch import Tensor
 
-from pinchpoint.kit import Edges, radius_edges
+from pinchpoint.kit import Edges
 from pinchpoint.kit.rows import row_chunks
 
 COLUMNS = 9
@@ -22,7 +22,6 @@ CHUNK = 262_144  # edges at one time: some 60 MiB
 FLAT = (1, 16 / 35, 1 / 4 - (16 / 35) ** 2, 0, 0, 0, 1 / 8, 1 / 8, 0)
 _SHARPER = 5.0  # bends and edges of a smooth body move its statistics by a tenth or two
 _FAINT = 1e-3  # spreads well below this share of the radius count as none
-_QUERIES = 4_096  # places whose neighbours are held at one time, where the graph itself is not wanted
 
 
 @torch.no_grad()
@@ -45,18 +44,9 @@ def statistics(
         if fading:
             weight = weight * 3 * (1 - distance.square()).clamp_min(0).square()
         moments = torch.cat([torch.ones_like(distance)[:, None], distance[:, None], offset, squares], dim=1)
-        parts.append(_from_sums(rows.sum(moments * weight[:, None])))
+        parts.append(from_sums(rows.sum(moments * weight[:, None])))
     found = torch.cat(parts) if parts else x.new_zeros(0, COLUMNS, dtype=torch.float64)
     return found.to(x.dtype)
-
-
-def own_statistics(points: Tensor, *, radius: float, weights: Tensor | None = None) -> Tensor:
-    """(P, 9), fading: each point's surroundings among the points themselves, found and forgotten block by block."""
-    blocks = [
-        statistics(block, points, radius_edges(block, points, radius), radius=radius, weights=weights, fading=True)
-        for block in points.split(_QUERIES)
-    ]
-    return torch.cat(blocks)
 
 
 def readable(found: Tensor) -> Tensor:
@@ -88,7 +78,7 @@ def eigenvalues(matrices: Tensor) -> Tensor:
     return middle[:, None] + 2 * size[:, None] * torch.cos(turns)
 
 
-def _from_sums(sums: Tensor) -> Tensor:
+def from_sums(sums: Tensor) -> Tensor:
     """(q, 14) weighted sums of 1, distance, offset (3) and its products (9) to (q, 9)."""
     amount = sums[:, :1]
     means = torch.where(amount > 0, sums / amount.clamp_min(torch.finfo(sums.dtype).tiny), 0)

@@ -16,7 +16,8 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import Edges, GraphCache, Lattice, lattice_edges_multi, require_radius
 from pinchpoint.kit.edges import offsets_of
 from pinchpoint.workloads.operator.config import OperatorConfig
-from pinchpoint.workloads.operator.geometry import departure, own_statistics, readable, statistics
+from pinchpoint.workloads.operator.geometry import departure, readable, statistics
+from pinchpoint.workloads.operator.surroundings import own_statistics
 
 
 @dataclass(frozen=True)

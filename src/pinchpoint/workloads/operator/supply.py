@@ -21,7 +21,7 @@ import torch
 from pinchpoint.core.files import write_bytes
 from pinchpoint.core.units import GIB
 from pinchpoint.kit.edges import Edges
-from pinchpoint.workloads.operator import geometry, graph
+from pinchpoint.workloads.operator import geometry, graph, surroundings
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.dataset import Dataset
 from pinchpoint.workloads.operator.graph import Graph, graph_of
@@ -67,7 +67,7 @@ class Supply:
 def _key(sample: Sample, config: OperatorConfig) -> str:
     """What a graph follows from: the points' own bytes, the configuration, and the code."""
     digest = hashlib.sha256(json.dumps([getattr(config, name) for name in _DECIDING]).encode())
-    for file in (geometry.__file__, graph.__file__):
+    for file in (geometry.__file__, graph.__file__, surroundings.__file__):
         digest.update(Path(file).read_bytes())
     for tensor in (sample.points, sample.areas):
         digest.update(tensor.numpy().tobytes())

@@ -98,8 +98,8 @@ def _within(lows: Tensor, highs: Tensor, low: Tensor, high: Tensor) -> Tensor:
 
 
 def _middles(sources: Tensor) -> Tensor:
-    """(S, 3)."""
-    return sources[:, 1:4] / sources[:, :1]
+    """(S, 3); the origin for a source without weight, which adds nothing wherever it lies."""
+    return sources[:, 1:4] / sources[:, :1].clamp_min(torch.finfo(sources.dtype).tiny)
 
 
 def _sums(x: Tensor, sources: Tensor, boxes: _Boxes, near: int) -> Tensor:
