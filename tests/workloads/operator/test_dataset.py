@@ -9,6 +9,7 @@ import json
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="the operator needs torch")
@@ -167,20 +168,43 @@ def test_a_damaged_body_is_refused_with_its_name_when_it_is_read(copy):
     "text",
     ["{", "[]", '{"format": "another"}', '{"format": "pinchpoint operator data"}', "\x00\x01", '{"format": 1, "bodies": 3}'],
 )
-def test_a_damaged_index_is_refused_by_reader_and_maker(copy, text):
+def test_a_damaged_index_is_refused_by_the_reader_and_made_again_from_the_bodies_by_the_maker(copy, here, text):
+    whole = bytes_of(copy)
     (copy / "index.json").write_text(text)
     with pytest.raises(BadInput, match=r"index\.json is damaged") as caught:
         open_dataset(copy)
-    assert "delete it and run" in caught.value.mend
-    with pytest.raises(BadInput):
-        make_dataset(copy, **SETTINGS)
+    assert "keeps the bodies that are whole" in caught.value.mend
+    make_dataset(copy, **SETTINGS)
+    assert here == [] and bytes_of(copy) == whole
 
 
-def test_an_index_with_damaged_bodies_is_refused_by_the_maker(copy):
+@pytest.mark.parametrize("bodies", [None, 3, {"body-000000": {}}, {"body-000000": 7}, {"body-000000": {"sha256": "0"}}])
+def test_an_index_with_damaged_entries_is_made_again_from_the_bodies(copy, here, bodies):
+    whole = bytes_of(copy)
     index = json.loads((copy / "index.json").read_text())
-    (copy / "index.json").write_text(json.dumps(index | {"bodies": {"body-000000": {}}}))
-    with pytest.raises(BadInput, match="list of bodies"):
-        make_dataset(copy, **SETTINGS)
+    (copy / "index.json").write_text(json.dumps(index | {"bodies": bodies}))
+    make_dataset(copy, **SETTINGS)
+    assert here == [] and bytes_of(copy) == whole
+
+
+def test_without_an_index_only_bodies_that_are_no_longer_whole_are_made_again(copy, here):
+    whole = bytes_of(copy)
+    (copy / "index.json").unlink()
+    data = bytearray(whole["body-000001.npz"])
+    data[data.index(b"vertices.npy") + 300] ^= 1  # one bit of one coordinate
+    (copy / "body-000001.npz").write_bytes(data)
+    (copy / "body-900000.npz").write_bytes(whole["body-000000.npz"])  # whole, but another's
+    make_dataset(copy, **SETTINGS)
+    assert here == ["body-000001", "body-900000"] and bytes_of(copy) == whole
+
+
+@pytest.mark.parametrize(("key", "value"), [("panels", 300), ("seed", 5), ("kind", "harmonic")])
+def test_without_an_index_bodies_of_another_data_set_are_not_written_over(copy, here, key, value):
+    (copy / "index.json").unlink()
+    before = bytes_of(copy)
+    with pytest.raises(BadInput, match=f"whose {key} is"):
+        make_dataset(copy, **SETTINGS | {key: value})
+    assert here == [] and bytes_of(copy) == before
 
 
 @pytest.mark.parametrize(("key", "value"), [("panels", 300), ("seed", 5), ("kind", "harmonic")])
@@ -243,6 +267,11 @@ def test_a_body_is_what_was_packed():
     for data in (b"", b"PK\x03\x04", pack(body)[:-40]):
         with pytest.raises(BadInput, match=r"x\.npz is not a body"):
             unpack(data, where="x.npz")
+    forged = io.BytesIO()
+    with np.load(io.BytesIO(pack(body))) as held:
+        np.savez(forged, **{name: held[name] for name in held.files} | {"field_flux": 2 * held["field_flux"]})
+    with pytest.raises(BadInput, match="sha256 is not that of what it holds"):
+        unpack(forged.getvalue(), where="x.npz")
 
 
 def test_an_error_in_a_maker_is_its_answer_and_the_next_order_is_made():

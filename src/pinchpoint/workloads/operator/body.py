@@ -2,15 +2,18 @@
 
 A body's shape depends on (seed, number) alone; `panels` only says how finely it is meshed. The file is an .npz with the
 same bytes for the same body: vertices (V, 3) float32, faces (F, 3) int32, one float32 array (F,) per field, and `about`,
-a JSON text with the rest. The field is computed on the mesh as it is stored, rounded to float32.
+a JSON text with the rest: also what the body was made from and a sha256 of all it holds, so that a file alone tells whether
+it is whole and which data set it belongs to. The field is computed on the mesh as it is stored, rounded to float32.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import io
 import json
 import zipfile
+import zlib
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -35,8 +38,20 @@ TARGETS: dict[Kind, tuple[str, ...]] = {"flow": ("cp",), "harmonic": ("potential
 
 
 @dataclass(frozen=True)
+class Origin:
+    """What a body was made from: all that decides its numbers."""
+
+    generator: int
+    kind: str
+    seed: int
+    panels: int
+    number: int
+
+
+@dataclass(frozen=True)
 class Body:
     name: str
+    origin: Origin
     kind: Kind
     mesh: Mesh
     fields: dict[str, Tensor]  # each (F,) float32; flow: cp; harmonic: potential, flux
@@ -51,19 +66,21 @@ class Body:
 
 def make_body(kind: Kind, *, name: str, seed: int, number: int, panels: int, device: str = "cpu") -> Body:
     """Draw, mesh and solve one body."""
+    origin = Origin(GENERATOR, kind, seed, panels, number)
     if kind == "flow":
         car = cars.draw_car(seed, number)
         mesh = _stored(cars.car_mesh(car, panels))
         found = flow.solve_flow(mesh, yaw_deg=car.yaw_deg, device=device)
         fields = {"cp": found.cp.cpu().float()}
-        about = cars.parameters(car)
-        return Body(name, kind, mesh, fields, about, dataclasses.asdict(found.quality), tuple(flow.faults(found.quality)))
+        quality = dataclasses.asdict(found.quality)
+        return Body(name, origin, kind, mesh, fields, dataclasses.asdict(car), quality, tuple(flow.faults(found.quality)))
     ball = harmonic.draw_ball(seed, number)
     mesh = _stored(harmonic.ball_mesh(ball, panels))
     value, flux, net = harmonic.surface_fields(ball, mesh)
     faults = () if net <= harmonic.FLUX_LIMIT else (f"net flux {net:.3g} is beyond {harmonic.FLUX_LIMIT:.3g}",)
     about = {key: part.tolist() for key, part in dataclasses.asdict(ball).items()}
-    return Body(name, kind, mesh, {"potential": value.float(), "flux": flux.float()}, about, {"net_flux": net}, faults)
+    fields = {"potential": value.float(), "flux": flux.float()}
+    return Body(name, origin, kind, mesh, fields, about, {"net_flux": net}, faults)
 
 
 def body_sample(body: Body) -> Sample:
@@ -84,28 +101,43 @@ def flow_features(normals: Tensor, *, yaw_deg: float, clearance: float) -> Tenso
 
 
 def pack(body: Body) -> bytes:
-    about = {key: getattr(body, key) for key in ("name", "kind", "parameters", "quality", "faults")}
-    held = io.BytesIO()
-    arrays: dict[str, Any] = {f"field_{name}": values.numpy() for name, values in body.fields.items()}
+    """The bytes of the body's file: the same for the same body."""
+    arrays: dict[str, np.ndarray] = {f"field_{name}": values.numpy() for name, values in body.fields.items()}
     arrays["vertices"] = body.mesh.vertices.numpy().astype(np.float32)
     arrays["faces"] = body.mesh.faces.numpy().astype(np.int32)
-    arrays["about"] = np.array(json.dumps(about, sort_keys=True))
-    np.savez(held, **arrays)
+    about = {key: getattr(body, key) for key in ("name", "kind", "parameters", "quality", "faults")}
+    about["origin"] = dataclasses.asdict(body.origin)
+    about["sha256"] = _digest(arrays, about)
+    held = io.BytesIO()
+    np.savez(held, **arrays, about=np.array(json.dumps(about, sort_keys=True)))  # pyright: ignore[reportArgumentType]
     return held.getvalue()
 
 
 def unpack(data: bytes, *, where: str) -> Body:
-    """The body of a file's bytes; BadInput names the file where they are none."""
+    """The body of a file's bytes; BadInput names the file where they are none, or not as they were written."""
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as held:
             about = json.loads(str(held["about"]))
-            mesh = Mesh(torch.from_numpy(held["vertices"]).double(), torch.from_numpy(held["faces"]).long())
-            fields = {key.removeprefix("field_"): torch.from_numpy(held[key]) for key in held.files if key.startswith("field_")}
-        return Body(about["name"], about["kind"], mesh, fields, about["parameters"], about["quality"], tuple(about["faults"]))
-    except (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile) as error:
+            arrays = {key: held[key] for key in held.files if key != "about"}
+        if about.pop("sha256") != _digest(arrays, about):
+            raise ValueError("its sha256 is not that of what it holds")
+        mesh = Mesh(torch.from_numpy(arrays["vertices"]).double(), torch.from_numpy(arrays["faces"]).long())
+        fields = {key.removeprefix("field_"): torch.from_numpy(arrays[key]) for key in arrays if key.startswith("field_")}
+        return Body(
+            about["name"], Origin(**about["origin"]), about["kind"], mesh, fields,
+            about["parameters"], about["quality"], tuple(about["faults"]),
+        )  # fmt: skip
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zlib.error, zipfile.BadZipFile) as error:
         raise BadInput(
             f"{where} is not a body of a data set: {error}", mend="name a body-*.npz made by `pinchpoint operator data`"
         ) from error
+
+
+def _digest(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> str:
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, values in sorted(arrays.items()):
+        digest.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())
+    return digest.hexdigest()
 
 
 def _stored(mesh: Mesh) -> Mesh:

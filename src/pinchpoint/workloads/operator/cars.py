@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 
 import numpy as np
 import torch
@@ -78,10 +78,6 @@ def largest_box() -> tuple[tuple[float, float, float], tuple[float, float, float
     length, width = _RANGES["length"][1], _RANGES["width"][1]
     top = _RANGES["height"][1] + _RANGES["clearance"][1]
     return (-length / 2, -width / 2, _RANGES["clearance"][0]), (length / 2, width / 2, top)
-
-
-def parameters(car: Car) -> dict[str, float]:
-    return asdict(car)
 
 
 def car_mesh(car: Car, panels: int) -> Mesh:

@@ -2,7 +2,8 @@
 
 `DIR/index.json` says what the set is and holds a sha256 of every body's file, `DIR/body-NUMBER.npz`. Bodies for training
 are numbered from 0, bodies for testing from 900,000, so the same test bodies belong to sets of every size. A body whose
-solution breaks a limit stays on disk with its faults and is left out of the splits. Files appear whole or not at all.
+solution breaks a limit stays on disk with its faults and is left out of the splits. Files appear whole or not at all, and
+each says by itself what it was made from: an index that is lost or damaged is made again from them.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ FORMAT = "pinchpoint operator data"
 FIRST_TEST = 900_000
 _INDEX = "index.json"
 _AGAIN = "run `pinchpoint operator data` again with the same settings: it makes only what is missing"
+_ENTRY = {"sha256", "panels", "quality", "faults"}  # what the index says of a body
 _MARGIN = 0.05  # of the box, on every side
 
 
@@ -87,14 +89,14 @@ def make_dataset(
     """Make what `output` lacks of this data set and give it back.
 
     A folder that holds an earlier, interrupted or damaged run of the same kind, panels and seed is continued: whole bodies
-    stay. `progress(made, wanted)` is called before the first body and after each, with those already there counted.
+    stay, with or without an index. `progress(made, wanted)` is called before the first body and after each, with those
+    already there counted.
     """
     folder = Path(output)
     _check(kind, train, test, panels, jobs, device)
     identity = {"format": FORMAT, "generator": GENERATOR, "kind": kind, "seed": seed, "panels": panels}
-    known = _known(folder, identity)
+    held = _held(folder, identity)
     numbers = {_name(number): number for number in (*range(train), *range(FIRST_TEST, FIRST_TEST + test))}
-    held = {name: entry for name, entry in known.items() if _whole(folder / _file(name), entry["sha256"])}
     orders = [Order(kind, name, seed, number, panels, device) for name, number in numbers.items() if name not in held]
     save_every = max(1, len(orders) // 50)
     made = len(numbers) - len(orders)
@@ -103,11 +105,7 @@ def make_dataset(
     try:
         for order, data in made_bodies(orders, jobs=1 if device != "cpu" else jobs or _cores()):
             write_bytes(folder / _file(order.name), data)
-            body = unpack(data, where=order.name)
-            digest = hashlib.sha256(data).hexdigest()
-            held[order.name] = {
-                "sha256": digest, "panels": len(body.mesh.faces), "quality": body.quality, "faults": list(body.faults),
-            }  # fmt: skip
+            held[order.name] = _entry(data, unpack(data, where=order.name))
             made += 1
             if made % save_every == 0:
                 _save(folder, identity, held, numbers)
@@ -161,25 +159,52 @@ def _check(kind: str, train: int, test: int, panels: int, jobs: int | None, devi
             raise Missing("there is no CUDA device here", mend="make the data with --device cpu")
 
 
-def _known(folder: Path, identity: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The bodies an earlier run of the same set left in the folder, which is made where there is none."""
+def _held(folder: Path, identity: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The whole bodies an earlier run of the same set left in the folder, which is made where there is none."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(f"cannot make the folder {folder}: {error.strerror}", mend="choose another -o") from error
-    if not (folder / _INDEX).exists():
-        return {}
-    index = _read_index(folder)
+    known: dict[str, Any] = {}
+    if (folder / _INDEX).exists():
+        try:
+            index = _read_index(folder)
+        except BadInput:
+            index = {}  # damaged: the files themselves tell what they are
+        if identity.keys() <= index.keys():
+            _require_same(folder, index, identity)
+            known = index["bodies"] if isinstance(index.get("bodies"), dict) else {}
+    held = {}
+    for file in sorted(folder.glob("body-*.npz")):
+        data = file.read_bytes()
+        entry = known.get(file.stem)
+        if isinstance(entry, dict) and entry.get("sha256") == hashlib.sha256(data).hexdigest() and _ENTRY <= entry.keys():
+            held[file.stem] = entry
+            continue
+        try:
+            body = unpack(data, where=str(file))
+        except BadInput:
+            continue  # damaged: made again
+        # An index that is damaged cannot tell whose folder it is; its bodies can, and none of another set is written over.
+        _require_same(folder, {"format": FORMAT} | asdict(body.origin), identity)
+        if _name(body.origin.number) == file.stem:
+            held[file.stem] = _entry(data, body)
+    return held
+
+
+def _require_same(folder: Path, found: dict[str, Any], identity: dict[str, Any]) -> None:
     for key, wanted in identity.items():
-        if index.get(key) != wanted:
+        if found.get(key) != wanted:
             raise BadInput(
-                f"{folder} holds a data set whose {key} is {index.get(key)!r}, not {wanted!r}",
+                f"{folder} holds a data set whose {key} is {found.get(key)!r}, not {wanted!r}",
                 mend="choose another -o, or the same settings",
             )
-    known = index.get("bodies")
-    if not isinstance(known, dict) or not all(isinstance(entry, dict) and "sha256" in entry for entry in known.values()):
-        raise _damaged(folder, "its list of bodies cannot be read")
-    return known
+
+
+def _entry(data: bytes, body: Body) -> dict[str, Any]:
+    """What the index says of a body and its file's bytes."""
+    digest = hashlib.sha256(data).hexdigest()
+    return {"sha256": digest, "panels": len(body.mesh.faces), "quality": body.quality, "faults": list(body.faults)}
 
 
 def _read_index(folder: Path) -> dict[str, Any]:
@@ -195,7 +220,7 @@ def _read_index(folder: Path) -> dict[str, Any]:
 def _damaged(folder: Path, why: str) -> BadInput:
     return BadInput(
         f"{folder / _INDEX} is damaged: {why}",
-        mend=f"delete it and run `pinchpoint operator data -o {folder}` again with the same settings: the bodies are made again",
+        mend=f"run `pinchpoint operator data -o {folder}` again with the same settings: it keeps the bodies that are whole",
     )
 
 
@@ -218,10 +243,6 @@ def _save(folder: Path, identity: dict[str, Any], held: dict[str, dict[str, Any]
         "bodies": dict(sorted(held.items())),
     }
     write_text(folder / _INDEX, json.dumps(index, indent=1) + "\n")
-
-
-def _whole(file: Path, digest: str) -> bool:
-    return file.exists() and hashlib.sha256(file.read_bytes()).hexdigest() == digest
 
 
 def _name(number: int) -> str:
