@@ -178,7 +178,7 @@ def _held(folder: Path, identity: dict[str, Any]) -> dict[str, dict[str, Any]]:
     for file in sorted(folder.glob("body-*.npz")):
         data = file.read_bytes()
         entry = known.get(file.stem)
-        if isinstance(entry, dict) and entry.get("sha256") == hashlib.sha256(data).hexdigest() and _ENTRY <= entry.keys():
+        if isinstance(entry, dict) and entry.get("sha256") == hashlib.sha256(data).hexdigest() and entry.keys() >= _ENTRY:
             held[file.stem] = entry
             continue
         try:
