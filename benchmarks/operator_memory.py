@@ -166,7 +166,7 @@ def main() -> None:
     runs.add_argument("--parts", default=",".join(PARTS))
     runs.add_argument("--mlp", action="append", help="hidden widths; may be given for several")
     runs.add_argument("--variants", default="all")
-    runs.add_argument("--sizes", default="500k,1M,2M,4M")
+    runs.add_argument("--sizes", default="500k,1M,2M")
     runs.add_argument("--on", default="fake")
     runs.add_argument("--repeats", type=int, default=10)
     runs.add_argument("-o", "--output", type=Path, required=True)
