@@ -171,6 +171,8 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(run: Path, tmp
         predict(run, car[0], tmp_path / "out.stl", device="cpu")
     with pytest.raises(BadInput, match="--scale"):
         predict(run, car[0], tmp_path / "out.vtp", scale=0.0, device="cpu")
+    with pytest.raises(BadInput, match="a chunk of 0 edges"):
+        predict(run, car[0], tmp_path / "out.vtp", chunk=0, device="cpu")
 
 
 def test_a_run_on_other_data_says_nothing_of_a_mesh(

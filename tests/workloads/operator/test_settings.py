@@ -63,9 +63,10 @@ def test_only_choices_that_change_the_result_differ() -> None:
 def test_settings_of_the_model_are_read_by_their_types() -> None:
     made = overrides(["lattice=8,4,4", "channels=12", "radii=0.5,1", "geometry=none", "compat=true"], OperatorConfig)
     assert made == {"lattice": (8, 4, 4), "channels": 12, "radii": (0.5, 1.0), "geometry": "none", "compat": True}
+    assert overrides(["mirror=4", "neighbour_cap=none"], OperatorConfig) == {"mirror": 4, "neighbour_cap": None}
 
 
-@pytest.mark.parametrize("text", ["channels", "colour=3", "channels=many", "compat=yes", "mlp=64,x"])
+@pytest.mark.parametrize("text", ["channels", "colour=3", "channels=many", "compat=yes", "mlp=64,x", "mirror=left"])
 def test_a_setting_the_model_does_not_have_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
         overrides([text], OperatorConfig)

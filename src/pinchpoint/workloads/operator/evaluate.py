@@ -9,7 +9,7 @@ import csv
 import io
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,8 @@ def evaluate(
     start, folder = time.perf_counter(), _folder(output)
     device = resolve_device(device, backend("torch"))
     found = trained(Path(run), which=which, device=device)
+    # Bodies may be finer than those of training, where all edges at once would not fit.
+    found = replace(found, settings=replace(found.settings, memory="flat"))
     check_precision(found.settings.precision, device)
     dataset = open_dataset(data)
     names = _names(dataset, found, split)

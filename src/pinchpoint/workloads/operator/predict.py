@@ -25,7 +25,7 @@ from pinchpoint.workloads.operator.meshes import WRITES, Conditions, check_mesh,
 from pinchpoint.workloads.operator.precision import check_precision, matmuls
 from pinchpoint.workloads.operator.runs import Which, trained
 from pinchpoint.workloads.operator.sample import Sample
-from pinchpoint.workloads.operator.settings import Settings
+from pinchpoint.workloads.operator.settings import Settings, chosen
 from pinchpoint.workloads.operator.stepper import forward
 from pinchpoint.workloads.operator.surface import Mesh, facets
 
@@ -66,7 +66,7 @@ def predict(
             f"the run was trained on {found.settings.kind} data, and a mesh carries nothing of it",
             mend="name a run trained on flow data",
         )
-    told = replace(found.settings, memory="flat", chunk=chunk or found.settings.chunk)
+    told = chosen(found.settings, {"memory": "flat"} | ({} if chunk is None else {"chunk": chunk}))
     check_precision(told.precision, device)
     tell("reading the mesh")
     given = read_mesh(mesh)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
+from types import UnionType
 from typing import Any, get_args, get_origin, get_type_hints
 
 from pinchpoint.core.errors import BadInput
@@ -121,6 +122,8 @@ def overrides(texts: list[str], config: type) -> dict[str, Any]:
 
 
 def _value(kind: Any, text: str) -> Any:
+    if get_origin(kind) is UnionType:  # a number, or nothing
+        return None if text == "none" else _value(get_args(kind)[0], text)
     if get_origin(kind) is tuple:
         return tuple(_value(get_args(kind)[0], part) for part in text.split(",") if part)
     if kind is bool:

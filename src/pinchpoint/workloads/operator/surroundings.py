@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from pinchpoint.workloads.operator.geometry import from_sums
 
@@ -20,6 +21,7 @@ _CPU_BLOCK, _GPU_BLOCK = 128, 1024  # places whose sums are made together
 _CPU_NEAR, _GPU_NEAR = 1024, 65_536  # sources at one time: a megabyte of weights, near the caches; half a GiB on a GPU
 _MOMENTS = 10  # 1, x, y, z, xx, yy, zz, xy, yz, zx
 _READ = 14  # of `from_sums`
+_SAME = 1e-12  # square of a distance below which two places are one
 
 
 @torch.no_grad()
@@ -110,7 +112,8 @@ def _sums(x: Tensor, sources: Tensor, boxes: _Boxes, near: int) -> Tensor:
     sums, distances = x.new_zeros(len(x), _MOMENTS), x.new_zeros(len(x), 1)
     for numbers in boxes.near(low, high).split(near):
         y, moments = boxes.middles[numbers] - middle, shifted(sources[numbers], middle)
-        squares = torch.addmm(x.square().sum(1)[:, None] + y.square().sum(1), x, y.T, alpha=-2).clamp_(0, 1)
+        squares = torch.addmm(x.square().sum(1)[:, None] + y.square().sum(1), x, y.T, alpha=-2).clamp_max_(1)
+        functional.threshold(squares, _SAME, 0, inplace=True)  # the root would make much of a rounding
         fading = (1 - squares).square_().mul_(3)
         sums += fading @ moments
         distances += fading.mul_(squares.sqrt_()) @ moments[:, :1]
