@@ -29,6 +29,7 @@ from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.units import parse_size
 
 VECTORS = (0, 3)  # where the normal and the onset's direction begin among the features
+MIRROR = 4  # the y part of the onset: ours reads a body in a wind from one side as its image in one from the other
 
 
 def make_data(args: argparse.Namespace) -> int:
@@ -94,6 +95,7 @@ def open_work(args: argparse.Namespace, device: Any) -> tuple[Any, dict[str, Any
 
     from pinchpoint.workloads.operator.config import OperatorConfig
     from pinchpoint.workloads.operator.dataset import open_dataset
+    from pinchpoint.workloads.operator.metrics import statistics_of
     from pinchpoint.workloads.operator.settings import overrides
 
     coarse = open_dataset(args.data / "coarse")
@@ -102,8 +104,11 @@ def open_work(args: argparse.Namespace, device: Any) -> tuple[Any, dict[str, Any
     bodies["held"] = bodies["train"][-max(1, len(bodies["train"]) // 10) :]
     bodies["fine"] = [fine.sample(name) for name in fine.names("test")] if fine else []
     scales = scales_of(bodies["train"], vectors=VECTORS)
-    changes: dict[str, Any] = {"vectors": VECTORS} | asdict(scales) | overrides(args.set, OperatorConfig)
-    config = OperatorConfig.preset(args.preset, low=coarse.low, high=coarse.high, in_features=len(coarse.features), **changes)
+    changes: dict[str, Any] = {"vectors": VECTORS, "mirror": MIRROR} | asdict(scales) | overrides(args.set, OperatorConfig)
+    config = OperatorConfig.preset(
+        args.preset, low=coarse.low, high=coarse.high, in_features=len(coarse.features),
+        panel_side=statistics_of(bodies["train"]).panel_side, **changes,
+    )  # fmt: skip
     work = Work(
         Problem(config, scales, memory=args.memory), bodies, device, steps=args.steps, tune_steps=args.tune_steps,
         rates=args.rates, loss=args.loss, say=lambda text: print(text, flush=True),

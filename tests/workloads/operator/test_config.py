@@ -11,7 +11,7 @@ import pytest
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.operator.config import PRESETS, OperatorConfig
 
-BOX = {"low": (-2.0, -1.0, 0.0), "high": (2.0, 1.0, 1.5)}
+BOX: dict[str, Any] = {"low": (-2.0, -1.0, 0.0), "high": (2.0, 1.0, 1.5)}
 
 
 def config(**changes: Any) -> OperatorConfig:
@@ -34,6 +34,17 @@ def test_a_preset_takes_radii_that_leave_no_holes() -> None:
     for name in PRESETS:
         made = OperatorConfig.preset(name, **BOX, in_features=7)
         assert min(made.radii) > made.covering_radius
+
+
+def test_local_radii_hold_some_panels_of_training_however_coarse_they_are() -> None:
+    plain = config()
+    assert config(panel_side=min(plain.local_radii) / 10).local_radii == plain.local_radii
+    side = 0.2
+    coarse = config(panel_side=side)
+    assert coarse.local_radii == pytest.approx((3.5 * side, max(7 * side, plain.local_radii[1])))
+    assert coarse.radii == plain.radii
+    assert max(config(panel_side=9.0).local_radii) == pytest.approx(math.dist(*BOX.values()))
+    assert config(panel_side=side, local_radii=(0.1,)).local_radii == (0.1,), "what is asked for stays"
 
 
 @pytest.mark.parametrize(

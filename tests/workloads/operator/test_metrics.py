@@ -48,6 +48,7 @@ def test_statistics_weigh_by_area_over_all_bodies() -> None:
     assert found.feature_mean == pytest.approx((5.0,))
     assert found.feature_std == (1.0,), "a feature that does not vary must not be divided by nothing"
     assert (found.feature_low, found.feature_high) == ((5.0,), (5.0,))
+    assert found.panel_side == pytest.approx(math.sqrt(8 / 3))
 
 
 def test_the_middle_of_few_bodies_spans_their_whole_range() -> None:

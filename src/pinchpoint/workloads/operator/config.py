@@ -23,6 +23,9 @@ Triple = tuple[int, int, int]
 Corner = tuple[float, float, float]
 
 _CHOICES = {"geometry": Geometry, "weights": Weights, "transform": Transform}
+# A ball this many panels in radius looks the same when they are cut in four; one of fewer does not, and what a network
+# learns of it would mislead it on a finer mesh.
+_PANELS = 3.5
 _COUNTS = ("in_features", "out_features", "channels", "width", "depth", "heads")
 
 
@@ -112,9 +115,13 @@ class OperatorConfig:
 
     @classmethod
     def preset(
-        cls, name: str, *, low: Sequence[float], high: Sequence[float], in_features: int, out_features: int = 1, **changes: Any
-    ) -> Self:
-        """A tried set of choices for a box, with radii in proportion to its lattice. `changes` are fields to set otherwise."""
+        cls, name: str, *, low: Sequence[float], high: Sequence[float], in_features: int, out_features: int = 1,
+        panel_side: float = 0.0, **changes: Any,
+    ) -> Self:  # fmt: skip
+        """A tried set of choices for a box, with radii in proportion to its lattice. `changes` are fields to set otherwise.
+
+        panel_side: root of a panel's area in training; local radii are widened where they would hold too few panels.
+        """
         if name not in PRESETS:
             raise BadInput(f"unknown preset {name!r}", mend=f"use one of: {', '.join(PRESETS)}")
         chosen: dict[str, Any] = {**PRESETS[name], **changes}
@@ -122,7 +129,9 @@ class OperatorConfig:
         corners = _corner(low, "low"), _corner(high, "high")
         half = math.hypot(*_spacing(*corners, chosen.get("lattice", cls.lattice))) / 2
         chosen.setdefault("radii", tuple(r * half for r in reach))
-        chosen.setdefault("local_radii", () if chosen.get("compat") else tuple(r * half for r in local_reach))
+        widest = math.dist(*corners)
+        local = [min(max(r * half, _PANELS * panel_side * 2**at), widest) for at, r in enumerate(local_reach)]
+        chosen.setdefault("local_radii", () if chosen.get("compat") else tuple(local))
         return cls(in_features=in_features, out_features=out_features, low=corners[0], high=corners[1], **chosen)
 
     def _check_box(self) -> None:

@@ -30,22 +30,24 @@ class Statistics:
     feature_std: tuple[float, ...]
     feature_low: tuple[float, ...]
     feature_high: tuple[float, ...]
+    panel_side: float  # root of the mean area of a panel
 
 
 def statistics_of(samples: Iterable[Sample]) -> Statistics:
     """Over all bodies, in double precision, each panel by its area. What hardly varies gets a spread of 1."""
-    weight, sums = 0.0, [torch.zeros((), dtype=torch.float64)] * 4
+    weight, count, sums = 0.0, 0, [torch.zeros((), dtype=torch.float64)] * 4
     lows, highs = [], []
     for sample in samples:
         areas, target, features = sample.areas.double(), sample.target.double(), sample.features.double()
         weight += float(areas.sum())
+        count += len(areas)
         values = (target, target.square(), features, features.square())
         sums = [old + areas @ value for old, value in zip(sums, values, strict=True)]
         lows.append(features.amin(0))
         highs.append(features.amax(0))
     target, features = _spread(sums[0] / weight, sums[1] / weight), _spread(sums[2] / weight, sums[3] / weight)
     low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
-    return Statistics(*target, *features, tuple(low.tolist()), tuple(high.tolist()))
+    return Statistics(*target, *features, tuple(low.tolist()), tuple(high.tolist()), (weight / count) ** 0.5)
 
 
 def _spread(mean: Tensor, square: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:

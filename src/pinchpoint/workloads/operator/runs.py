@@ -23,6 +23,7 @@ from pinchpoint.workloads.operator.settings import Settings, chosen, differing
 from pinchpoint.workloads.operator.supply import fingerprint
 
 Which = Literal["last", "best"]
+SIDE = "onset_y"  # the feature that changes its sign in the mirror y -> -y
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,8 @@ def trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trai
 
 def _held(asked: int | None, bodies: int) -> int:
     """How many training bodies are held back; asked for none in particular, an eighth of them and at most 4."""
+    if not bodies:
+        raise BadInput("the data set has no bodies to train with", mend="make some: operator data --train 64")
     held = min(4, bodies // 8) if asked is None else asked
     if held >= bodies:
         raise BadInput(
@@ -150,18 +153,24 @@ def _held(asked: int | None, bodies: int) -> int:
 
 def _configured(data: Dataset, found: Statistics, preset: str, overrides: Mapping[str, Any]) -> dict[str, Any]:
     """The whole configuration of the model, with the training bodies' statistics, as JSON values."""
+    given = {name for name in ("in_features", "out_features") if name in overrides}
+    if given:
+        raise BadInput(f"--set {' and '.join(sorted(given))}", mend="they follow from the data set: leave them out")
     vectors = [column for column, name in enumerate(data.features) if name.endswith("_x")]
     # Parts of unit vectors need no other units.
     plain = {column + part for column in vectors for part in range(3)}
-    given: dict[str, Any] = {
+    known: dict[str, Any] = {
+        "low": data.low, "high": data.high,
         "feature_shift": tuple(0.0 if at in plain else value for at, value in enumerate(found.feature_mean)),
         "feature_scale": tuple(1.0 if at in plain else value for at, value in enumerate(found.feature_std)),
-        "target_shift": found.target_mean,
-        "target_scale": found.target_std,
-        "vectors": () if preset == "compat" else tuple(vectors),
-    }
+        "target_shift": found.target_mean, "target_scale": found.target_std,
+    }  # fmt: skip
+    if not overrides.get("compat", preset == "compat"):
+        known["vectors"] = tuple(vectors)
+        # Bodies have a mirror image only where the wind has: its sign then says which of the two is read.
+        known["mirror"] = data.features.index(SIDE) if SIDE in data.features else None
     config = OperatorConfig.preset(
-        preset, low=data.low, high=data.high, in_features=len(data.features), out_features=len(data.targets),
-        **{**given, **overrides},
+        preset, in_features=len(data.features), out_features=len(data.targets), panel_side=found.panel_side,
+        **{**known, **overrides},
     )  # fmt: skip
     return json.loads(config.to_json())
