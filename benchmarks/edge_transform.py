@@ -35,12 +35,14 @@ TIMED = (1_000_000, 4_000_000)
 LARGE = 100_000_000
 LARGE_BUDGET = 24 * GIB
 REPEATS = 20
+CHUNK = 398_000  # edges: what edge_transform(chunk="auto") takes of the network that is timed, to within a percent
 
 
 def cases() -> Iterator[dict[str, Any]]:
     names = ("part", "mlp", "variant", "mode", "size")
     yield from (dict(zip(names, case, strict=True)) for case in product(PARTS, MLPS, VARIANTS, MODES, SIZES))
-    yield {"part": "encoder", "mlp": "128,128,128", "variant": "flat", "mode": "train", "size": 4_000_000}
+    timed = {"part": "encoder", "mlp": "128,128,128", "variant": "flat", "mode": "train", "chunk": CHUNK}
+    yield from ({**timed, "size": size} for size in TIMED)
 
 
 def predict(output: Path) -> None:
@@ -51,7 +53,11 @@ def predict(output: Path) -> None:
     with Forecaster("operator", card="h200") as forecaster:
         for case in cases():
             forecast = forecaster.predict(
-                size=case["size"], mode=case["mode"], variant=case["variant"], settings={k: case[k] for k in ("part", "mlp")}
+                size=case["size"],
+                mode=case["mode"],
+                variant=case["variant"],
+                chunk=case.get("chunk"),
+                settings={key: case[key] for key in ("part", "mlp")},
             )
             rows.append({**case, "predicted_bytes": forecast.peak_allocated_bytes - forecast.workspace_bytes})
             print(rows[-1], flush=True)
@@ -72,17 +78,17 @@ def measure(predicted: Path, output: Path) -> None:
     write_text(output, json.dumps(record, indent=1))
 
 
-def _step(size: int, variant: str, mode: Any = "train", **settings: str) -> Callable[[], Any]:
+def _step(size: int, variant: str, mode: Any = "train", chunk: int | None = None, **settings: str) -> Callable[[], Any]:
     from pinchpoint.workloads.operator import WORKLOAD
 
-    return WORKLOAD.case(size, device="cuda", mode=mode, variant=variant, settings=settings).step
+    return WORKLOAD.case(size, device="cuda", mode=mode, variant=variant, chunk=chunk, settings=settings).step
 
 
 def _peak(case: dict[str, Any]) -> int:
     """Most bytes allocated in a second step, without the workspaces that libraries keep."""
     import torch
 
-    step = _step(case["size"], case["variant"], case["mode"], part=case["part"], mlp=case["mlp"])
+    step = _step(case["size"], case["variant"], case["mode"], case.get("chunk"), part=case["part"], mlp=case["mlp"])
     step()
     gc.collect()
     torch.cuda.synchronize()
@@ -101,7 +107,7 @@ def _timed(size: int, eager: str, flat: str) -> dict[str, Any]:
 
     from pinchpoint.measure.timing import interleave, ratio_interval, timing_of
 
-    steps = [_step(size, "eager", precision=eager), _step(size, "flat", precision=flat)]
+    steps = [_step(size, "eager", precision=eager), _step(size, "flat", chunk=CHUNK, precision=flat)]
     a, b = interleave(*steps, wait=lambda _: torch.cuda.synchronize(), warmup=3, repeats=REPEATS)
     ratio, low, high = ratio_interval(b, a)
     row: dict[str, Any] = {"size": size, "eager_precision": eager, "flat_precision": flat, "flat_over_eager": ratio}
@@ -119,7 +125,7 @@ def _large(total: int) -> dict[str, Any]:
     import torch
 
     torch.cuda.set_per_process_memory_fraction(LARGE_BUDGET / total)
-    step = _step(LARGE, "flat")
+    step = _step(LARGE, "flat", chunk=CHUNK)
     step()
     torch.cuda.synchronize()
     torch.cuda.reset_peak_memory_stats()
@@ -139,7 +145,7 @@ def show(path: Path) -> None:
     slopes = _slopes(record["memory"])
     for row in record["memory"]:
         off = row["predicted_bytes"] / row["measured_bytes"] - 1
-        key = tuple(row[name] for name in ("part", "mlp", "variant", "mode"))
+        key = _case(row)
         print(
             f"| {' | '.join(key)} | {row['size']:,} | {row['predicted_bytes'] / MIB:,.1f} | {row['measured_bytes'] / MIB:,.1f} "
             f"| {off:+.2%} | {slopes[key]:,.1f} |"
@@ -162,9 +168,14 @@ def _slopes(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], float]:
     """Measured bytes an edge between the smallest and the largest size of each case."""
     sizes: dict[tuple[str, ...], list[tuple[int, int]]] = {}
     for row in rows:
-        key = tuple(row[name] for name in ("part", "mlp", "variant", "mode"))
+        key = _case(row)
         sizes.setdefault(key, []).append((row["size"], row["measured_bytes"]))
     return {key: (max(v)[1] - min(v)[1]) / (max(v)[0] - min(v)[0]) for key, v in sizes.items()}
+
+
+def _case(row: dict[str, Any]) -> tuple[str, ...]:
+    variant = row["variant"] + (f", {row['chunk']:,} edges a chunk" if "chunk" in row else "")
+    return row["part"], row["mlp"], variant, row["mode"]
 
 
 def _command() -> str:

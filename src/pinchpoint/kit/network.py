@@ -70,12 +70,13 @@ def is_one_kernel(module: nn.Module, *, like: Tensor) -> bool:
     return fused.fits(list(module), arithmetic(like), like.device)
 
 
-def edge_bytes(module: nn.Module, width: int, *, like: Tensor) -> int:
+def edge_bytes(module: nn.Module, width: int, *, like: Tensor, by_hand: bool = True) -> int:
     """What an edge takes in a training chunk of `network_of(module)`, beside its inputs and what is made of its outputs.
 
-    width: of the inputs; like: a tensor of the dtype and device that they will have.
+    width: of the inputs; like: a tensor of the dtype and device that they will have. by_hand: not by autograd,
+    where that can be.
     """
-    network = network_of(module, edges=1, inputs=like)
+    network = network_of(module, edges=1, inputs=like) if by_hand else None
     if isinstance(network, _Perceptron):
         widths = [layer.weight.shape[0] for layer in network.layers]
         kept = sum(widths[:-1]) + 2 * max(widths[:-1], default=0) + widths[-1]

@@ -28,7 +28,7 @@ Memory = Literal["eager", "checkpoint", "flat"]
 Transform = Literal["linear", "nonlinear", "linear_kernelonly", "nonlinear_kernelonly"]
 Weights = Literal["mean", "sum", "quadrature", "attention"]
 
-CHUNK_BYTES = 64 * MIB  # what chunk="auto" lets a chunk take: more saves no time, less saves little memory
+CHUNK_BYTES = 96 * MIB  # what chunk="auto" lets a chunk take: more saves little time, less saves little memory
 # Of a card's memory, where each layer is kernels of its own: their launches cost as much as 50,000 edges do.
 CHUNK_SHARE = 0.02
 _INDEX_BYTES = 36  # a row (4), and a source sorted with its place (4 + 8) beside what sorting takes (20)
@@ -59,7 +59,8 @@ def edge_transform(
         return _nothing(mlp, kernel, x, y, f)
     if memory == "eager":
         return kernel.rows(modules, x, y, f, quadrature, Rows.all_of(graph))
-    size = auto_chunk(mlp, x, y, f, transform=transform, attention=attention) if chunk == "auto" else chunk
+    by_hand = memory == "flat"
+    size = auto_chunk(mlp, x, y, f, transform=transform, attention=attention, by_hand=by_hand) if chunk == "auto" else chunk
     if memory == "checkpoint":
         parts = row_chunks(graph, size)
         return torch.cat([checkpoint(kernel.rows, modules, x, y, f, quadrature, part, use_reentrant=False) for part in parts])
@@ -71,24 +72,25 @@ def edge_transform(
 
 def auto_chunk(
     mlp: nn.Module, x: Tensor, y: Tensor, f: Tensor | None, *, transform: Transform = "linear",
-    attention: nn.Module | None = None, budget_bytes: int | None = None,
+    attention: nn.Module | None = None, budget_bytes: int | None = None, by_hand: bool = True,
 ) -> int:  # fmt: skip
     """The edges that go through at one time so that a training chunk takes at most `budget_bytes`.
 
-    Without a budget: 64 MiB, or a fiftieth of the card where that is more and the network does not run as one kernel.
+    Without a budget: 96 MiB, or a fiftieth of the card where that is more and the network does not run as one kernel.
+    by_hand: the backward pass is `flat`'s own; autograd keeps more of an edge.
     """
     if budget_bytes is None:
         budget_bytes = CHUNK_BYTES
-        if x.is_cuda and not is_one_kernel(mlp, like=x):
+        if x.is_cuda and not (by_hand and is_one_kernel(mlp, like=x)):
             budget_bytes = max(CHUNK_BYTES, int(CHUNK_SHARE * torch.cuda.get_device_properties(x.device).total_memory))
     dims = x.shape[1] + y.shape[1]
     width = dims + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
     wide = max(x.element_size(), 4)
     # Inputs, row and sorted sources; the gradient of the kernel and that of f; the network's own.
     own = width * wide + _INDEX_BYTES + 2 * (f.shape[1] if f is not None else 1) * wide
-    own += edge_bytes(mlp, width, like=x)
+    own += edge_bytes(mlp, width, like=x, by_hand=by_hand)
     if attention is not None:
-        own += edge_bytes(attention, x.shape[1], like=x) + 4 * wide
+        own += edge_bytes(attention, x.shape[1], like=x, by_hand=by_hand) + 4 * wide
     return largest_chunk(fixed_bytes=0, bytes_per_point=own, budget_bytes=budget_bytes)
 
 
