@@ -9,9 +9,11 @@ import pytest
 torch = pytest.importorskip("torch", reason="the operator needs torch")
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.workloads.operator import cars  # noqa: E402
 from pinchpoint.workloads.operator.cars import car_mesh, draw_car  # noqa: E402
-from pinchpoint.workloads.operator.flow import LIMITS, Quality, faults, gmres, onset, solve_flow  # noqa: E402
-from pinchpoint.workloads.operator.lattice import counts_for, lattice  # noqa: E402
+from pinchpoint.workloads.operator.flow import LIMITS, Quality, evened, faults, gmres, onset, solve_flow  # noqa: E402
+from pinchpoint.workloads.operator.lattice import Counts, counts_for, lattice  # noqa: E402
+from pinchpoint.workloads.operator.panels import neighbours, panels_of  # noqa: E402
 from pinchpoint.workloads.operator.surface import Mesh, facets  # noqa: E402
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
@@ -48,7 +50,7 @@ def relative_error_of_the_sphere(mesh, **asked):
     return math.sqrt(float(((found.cp.cpu() - truth).square() @ shape.areas) / (truth.square() @ shape.areas)))
 
 
-@pytest.mark.parametrize(("halvings", "panels", "bar"), [(2, 320, 0.016), (3, 1280, 0.0075), (4, 5120, 0.004)])
+@pytest.mark.parametrize(("halvings", "panels", "bar"), [(2, 320, 0.019), (3, 1280, 0.006), (4, 5120, 0.002)])
 def test_the_pressure_on_a_sphere_is_the_closed_form(halvings, panels, bar):
     mesh = icosphere(halvings)
     assert len(mesh.faces) == panels
@@ -63,6 +65,32 @@ def test_the_lattice_of_the_bodies_serves_a_sphere_nearly_as_well():
     assert relative_error_of_the_sphere(Mesh(at, made.faces), yaw_deg=35.0) < 0.01
 
 
+def test_a_car_four_times_as_fine_has_nearly_the_same_pressure(monkeypatch):
+    car = draw_car(0, 900_000)
+    meshes = []
+    for times in (1, 2):  # each panel of the first is cut into four in the second, one of them at its middle
+        monkeypatch.setattr(cars, "counts_for", lambda *_, times=times, **__: Counts(6, 4 * times, 16 * times))
+        meshes.append(car_mesh(car, 0))
+    coarse, fine = (facets(mesh) for mesh in meshes)
+    assert len(fine.areas) == 4 * len(coarse.areas)
+    middle = torch.cdist(coarse.centroids, fine.centroids).argmin(dim=1)
+    cp, truth = (solve_flow(mesh, yaw_deg=car.yaw_deg).cp for mesh in meshes)
+    apart = (cp - truth[middle]).abs() @ coarse.areas / (truth[middle].abs() @ coarse.areas)
+    assert apart < 0.032  # plain panels of constant strength: 0.064
+
+
+def test_what_alternates_is_taken_off_and_what_is_smooth_stays():
+    corners = torch.cat([torch.eye(3), -torch.eye(3)]).double()
+    faces = torch.tensor([[a, b, c] for a in (0, 3) for b in (1, 4) for c in (2, 5)])
+    beside = neighbours(panels_of(Mesh(corners, faces)))
+    colours = (faces >= 3).sum(dim=1).double() % 2 * 2 - 1  # every neighbour has the other colour
+    assert (colours[beside] == -colours[:, None]).all()
+    assert torch.allclose(evened(3 + 0.7 * colours, beside), torch.full((8,), 3.0, dtype=torch.float64))
+    ball = panels_of(icosphere(3))
+    smooth = torch.nn.functional.normalize(ball.centroids, dim=1)[:, 0]
+    assert (evened(smooth, neighbours(ball)) - smooth).abs().mean() < 3e-4
+
+
 def test_a_sphere_on_the_ground_plane_pulls_faster_flow_through_the_gap():
     ball = icosphere(3)
     cp = solve_flow(Mesh(ball.vertices + torch.tensor([0.0, 0.0, 1.2]), ball.faces)).cp
@@ -75,9 +103,8 @@ def test_a_sphere_on_the_ground_plane_pulls_faster_flow_through_the_gap():
 def test_a_car_has_no_drag_no_net_source_and_no_flow_through_it(number):
     car = draw_car(0, number)
     coarse, fine = (solve_flow(car_mesh(car, panels), yaw_deg=car.yaw_deg).quality for panels in (500, 2000))
-    assert abs(fine.drag) < 0.02 and fine.net_source < 0.01
-    assert fine.net_source < coarse.net_source  # and finer panels come closer to the truth
-    assert fine.leak < 1e-8 and fine.residual < 1e-9
+    assert abs(fine.drag) < 0.002 and fine.net_source < 1e-9 and fine.residual < 1e-9
+    assert fine.leak < 0.6 * coarse.leak < 0.01  # finer panels come closer to the truth
     assert faults(fine) == []
 
 
@@ -104,7 +131,7 @@ def test_the_iteration_finds_what_elimination_finds():
 
 
 def test_a_solution_beyond_a_limit_is_marked_with_the_limit_it_breaks():
-    good = Quality(net_source=0.001, drag=-0.01, residual=1e-12, leak=1e-12, lowest_cp=-1.0)
+    good = Quality(net_source=1e-12, drag=-0.01, residual=1e-12, leak=0.01, lowest_cp=-1.0)
     assert faults(good) == []
     broken = Quality(net_source=1.0, drag=-1.0, residual=1.0, leak=float("nan"), lowest_cp=-100.0)
     assert [text.split()[0] for text in faults(broken)] == ["net_source", "drag", "residual", "leak", "lowest_cp"]

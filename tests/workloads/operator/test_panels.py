@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 
 import numpy as np
@@ -11,8 +12,10 @@ torch = pytest.importorskip("torch", reason="the operator needs torch")
 
 from pinchpoint.workloads.operator.cars import car_mesh, draw_car  # noqa: E402
 from pinchpoint.workloads.operator.panels import (  # noqa: E402
+    neighbours,
     normal_influence,
     panels_of,
+    slopes,
     solid_angles,
     surface_velocity,
     velocity,
@@ -25,14 +28,15 @@ TRIANGLE = Mesh(
 ONE = torch.ones(1, dtype=torch.float64)
 
 
-def by_quadrature(mesh, point, order=60):
-    """1/(4 pi) of the integral of (x - y) / |x - y|^3: Gauss points of a square folded onto the triangle."""
+def by_quadrature(mesh, point, order=60, strength=lambda y: 1.0):
+    """1/(4 pi) of the integral of strength(y) (x - y) / |x - y|^3: Gauss points of a square folded onto the triangle."""
     nodes, weights = np.polynomial.legendre.leggauss(order)
     u, v = np.meshgrid((nodes + 1) / 2, (nodes + 1) / 2, indexing="ij")
     weight = np.outer(weights, weights) / 4 * u
     a, b, c = mesh.vertices[mesh.faces[0]].numpy()
     y = a + u[..., None] * (b - a) + (u * v)[..., None] * (c - b)
     apart = np.asarray(point) - y
+    weight = weight * strength(y)
     kernel = apart / np.linalg.norm(apart, axis=-1, keepdims=True) ** 3
     double_area = np.linalg.norm(np.cross(b - a, c - a))
     return (kernel * weight[..., None]).sum(axis=(0, 1)) * double_area / (4 * math.pi)
@@ -45,6 +49,53 @@ def test_the_triangle_formula_is_the_integral_over_the_triangle(point):
     found = velocity(panels_of(TRIANGLE), ONE, torch.tensor([point], dtype=torch.float64))[0].numpy()
     wanted = by_quadrature(TRIANGLE, point)
     assert np.abs(found - wanted).max() <= 1e-7 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("point", [(0.5, 0.3, 1.5), (0.6, 0.2, 0.1), (-2.0, 1.0, 0.3), (0.5, 0.2, 0.65), (2.0, 0.1, 0.7)])
+def test_the_formula_of_a_linear_strength_is_the_integral_too(point):
+    panels = panels_of(TRIANGLE)
+    slope = torch.linalg.cross(panels.normals, torch.tensor([[0.3, -0.8, 1.1]], dtype=torch.float64))  # within the panel
+    where = torch.tensor([point], dtype=torch.float64)
+    middle, grows = panels.centroids[0].numpy(), slope[0].numpy()
+    for ground in (False, True):
+        found = velocity(panels, 0.7 * ONE, where, slope=slope, ground=ground)[0].numpy()
+        wanted = by_quadrature(TRIANGLE, point, strength=lambda y: 0.7 + (y - middle) @ grows)
+        if ground:
+            below = np.array([1, 1, -1]) * by_quadrature(
+                TRIANGLE, np.array([1, 1, -1]) * point, strength=lambda y: 0.7 + (y - middle) @ grows
+            )
+            wanted = wanted + below
+        assert np.abs(found - wanted).max() <= 1e-7 * np.linalg.norm(wanted)
+
+
+def test_strengths_that_grow_along_the_surface_have_their_gradient_as_slopes():
+    panels = panels_of(car_mesh(draw_car(0, 0), 2000))
+    way = torch.tensor([0.5, -0.3, 0.8], dtype=torch.float64)
+    wanted = way - (panels.normals @ way)[:, None] * panels.normals
+    found = slopes(panels, panels.centroids @ way)
+    assert (found * panels.normals).sum(dim=1).abs().max() < 1e-12
+    assert (found - wanted).norm(dim=1).median() < 0.02
+    assert slopes(panels, torch.full_like(panels.areas, 3.0)).abs().max() < 1e-10
+
+
+def test_a_body_that_is_its_own_image_gives_the_same_from_one_half():
+    panels = panels_of(car_mesh(draw_car(0, 3), 300))
+    assert panels.partners is not None
+    whole = dataclasses.replace(panels, partners=None)
+    strengths = torch.rand(len(panels.faces), generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    slope = slopes(panels, strengths)
+    for ground in (False, True):
+        assert torch.allclose(normal_influence(panels, ground=ground), normal_influence(whole, ground=ground), rtol=0, atol=1e-12)
+        half, full = (surface_velocity(each, strengths, ground=ground, slope=slope) for each in (panels, whole))
+        assert torch.allclose(half, full, rtol=0, atol=1e-12)
+
+
+def test_the_panels_beside_a_panel_share_an_edge_with_it():
+    panels = panels_of(car_mesh(draw_car(0, 3), 300))
+    beside = neighbours(panels)
+    for k in range(3):
+        assert (panels.face_edges[beside[:, k]] == panels.face_edges[:, k, None]).any(dim=1).all()
+        assert (beside[:, k] != torch.arange(len(beside))).all()
 
 
 def test_a_panel_far_away_is_a_point_source():

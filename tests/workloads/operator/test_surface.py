@@ -14,7 +14,7 @@ from pinchpoint.workloads.operator.harmonic import ball_mesh, draw_ball  # noqa:
 from pinchpoint.workloads.operator.harmonic import largest_box as largest_ball_box  # noqa: E402
 from pinchpoint.workloads.operator.lattice import Counts, counts_for, lattice  # noqa: E402
 from pinchpoint.workloads.operator.meshes import check_mesh, outward  # noqa: E402
-from pinchpoint.workloads.operator.surface import Mesh, facets, volume  # noqa: E402
+from pinchpoint.workloads.operator.surface import Mesh, facets, mirror_partners, volume  # noqa: E402
 
 CUBE = Mesh(
     torch.tensor([[x, y, z] for x in (0.0, 2.0) for y in (0.0, 2.0) for z in (0.0, 2.0)], dtype=torch.float64),
@@ -75,6 +75,20 @@ def test_a_car_is_its_own_mirror_image():
     apart, partner = torch.cdist(centroids, mirrored, compute_mode="donot_use_mm_for_euclid_dist").min(dim=1)
     assert apart.max() < 1e-12
     assert len(torch.unique(partner)) == len(centroids)
+
+
+def test_the_image_of_a_face_is_found_or_there_is_none():
+    mesh = car_mesh(draw_car(5, 2), 1000)
+    stored = Mesh(mesh.vertices.float().double(), mesh.faces)  # as a body keeps it
+    partners = mirror_partners(stored)
+    assert partners is not None
+    centroids = facets(stored).centroids
+    assert torch.allclose(centroids[partners], centroids * torch.tensor([1.0, -1.0, 1.0]), rtol=0, atol=1e-14)
+    bent = stored.vertices.clone()
+    bent[int(bent[:, 1].argmax()), 0] += 1e-9
+    assert mirror_partners(Mesh(bent, stored.faces)) is None
+    assert mirror_partners(Mesh(stored.vertices, torch.cat([stored.faces, stored.faces[:1]]))) is None
+    assert mirror_partners(CUBE) is None  # it lies beside the plane
 
 
 def test_a_car_stands_at_its_clearance_with_its_length_width_and_height_in_the_box():

@@ -29,7 +29,7 @@ from pinchpoint.workloads.operator.surface import Mesh, facets
 Kind = Literal["flow", "harmonic"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 # Rises with every change that gives a body other numbers; a data set of another generator is not continued.
-GENERATOR = 1
+GENERATOR = 2
 FEATURES: dict[Kind, tuple[str, ...]] = {
     "flow": ("normal_x", "normal_y", "normal_z", "onset_x", "onset_y", "onset_z", "clearance"),
     "harmonic": ("normal_x", "normal_y", "normal_z", "flux"),

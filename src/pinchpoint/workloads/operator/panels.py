@@ -1,4 +1,4 @@
-"""Source panels: the exact velocity of triangles that carry a source of constant strength.
+"""Source panels: the exact velocity of triangles that carry a source of constant or linear strength.
 
 Letters: F panels, E edges, V vertices, B evaluation points. A unit source density on a flat triangle gives, at x,
 
@@ -7,8 +7,17 @@ Letters: F panels, E edges, V vertices, B evaluation points. A unit source densi
 with n the normal, Omega the solid angle (2 pi just above the panel, -2 pi just below), m_e the in-plane normal of an
 edge that looks out of the panel, and L_e = log((r1 + r2 + l) / (r1 + r2 - l)) from the distances to the edge's ends
 and its length. L_e belongs to the edge, not the panel, so neighbours share it: half the logarithms of a panel loop.
-The ground z = 0 is a mirror: each panel has an image of equal strength below it. Arrays are (panel, point), because
-then picking the values of an edge or corner copies whole rows.
+A density s + g . (y - c), with g in the panel's plane, adds only products of Omega and L_e with x, and distances:
+
+    n (g.(x-c) Omega - z g.M) + sum over edges of m_e (g.(f_e-c) L_e + (g.t_e) (r2 - r1)) - g (sum of d_e L_e - z Omega)
+
+z being the height of x over the plane, M the sum of m_e L_e, t_e the edge's direction, f_e the foot of x on the edge's line
+and d_e the distance from x to that line within the plane. So a sum over panels is a product with 12 columns for each Omega
+and L_e: a constant vector, and one that multiplies x.
+
+The ground z = 0 is a mirror: each panel has an image of equal strength below it. A body that is its own image in y = 0
+needs the influence on one half alone; the other half is the same with panels exchanged. Arrays are (panel, point),
+because then picking the values of an edge or corner copies whole rows.
 """
 
 from __future__ import annotations
@@ -20,7 +29,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pinchpoint.workloads.operator.surface import Mesh, facets
+from pinchpoint.workloads.operator.surface import Mesh, facets, mirror_partners
 
 # Panel-point pairs worked on at a time: about ten arrays of that many doubles are alive.
 _PAIRS = {"cpu": 1 << 18, "cuda": 1 << 26}
@@ -39,6 +48,7 @@ class Panels:
     centroids: Tensor  # (F, 3)
     normals: Tensor  # (F, 3)
     areas: Tensor  # (F,)
+    partners: Tensor | None  # (F,) each panel's image in y = 0, where the mesh is its own image
 
 
 def panels_of(mesh: Mesh) -> Panels:
@@ -52,8 +62,29 @@ def panels_of(mesh: Mesh) -> Panels:
     lengths = torch.linalg.vector_norm(mesh.vertices[edges[:, 0]] - mesh.vertices[edges[:, 1]], dim=1)
     return Panels(
         mesh.vertices, mesh.faces, edges, face_edges.reshape(-1, 3), lengths,
-        across.transpose(0, 1).contiguous(), shape.centroids, shape.normals, shape.areas,
+        across.transpose(0, 1).contiguous(), shape.centroids, shape.normals, shape.areas, mirror_partners(mesh),
     )  # fmt: skip
+
+
+def neighbours(panels: Panels) -> Tensor:
+    """(F, 3) the panel beyond each edge, of a closed mesh."""
+    order = panels.face_edges.reshape(-1).argsort(stable=True)  # the two uses of an edge come together
+    beyond = torch.empty_like(order)
+    beyond[order[0::2]], beyond[order[1::2]] = order[1::2] // 3, order[0::2] // 3
+    return beyond.reshape(-1, 3)
+
+
+def slopes(panels: Panels, strengths: Tensor) -> Tensor:
+    """(F, 3) how strengths (F,) grow within each panel of a closed mesh: between the means around its corners."""
+    total, count = (torch.zeros(len(panels.vertices), dtype=strengths.dtype, device=strengths.device) for _ in range(2))
+    for k in range(3):
+        _add(total, panels.faces[:, k], strengths)
+        _add(count, panels.faces[:, k], torch.ones_like(strengths))
+    corner = (total / count)[panels.faces]
+    # The weight of a corner falls from 1 to 0 along the way to the edge that faces it.
+    over = panels.lengths[panels.face_edges] / (2 * panels.areas[:, None])
+    fall = torch.stack([over[:, k] * corner[:, (k + 2) % 3] for k in range(3)])  # (3, F), along the edges' outward normals
+    return -(fall[:, :, None] * panels.across).sum(dim=0)
 
 
 def normal_influence(panels: Panels, *, ground: bool) -> Tensor:
@@ -66,18 +97,32 @@ def normal_influence(panels: Panels, *, ground: bool) -> Tensor:
             mirror = _mirror(points)
             block += _along(panels, points * mirror, directions * mirror, own=None)
         matrix[rows] = block.T
+        if panels.partners is not None:
+            matrix[panels.partners[rows]] = block[panels.partners].T
     return matrix
 
 
-def surface_velocity(panels: Panels, strengths: Tensor, *, ground: bool) -> Tensor:
-    """(F, 3): the velocity just outside each centroid due to panels of these strengths (F,)."""
-    return torch.cat([_total(panels, strengths, panels.centroids[rows], ground, own=rows) for rows in _blocks(panels)])
+def surface_velocity(panels: Panels, strengths: Tensor, *, ground: bool, slope: Tensor | None = None) -> Tensor:
+    """(F, 3): the velocity just outside each centroid due to panels of these strengths (F,), growing by slope (F, 3)."""
+    sums = [_Sums.of(panels, strengths, slope)]
+    found = torch.empty_like(panels.centroids)
+    across = found.new_tensor([1.0, -1.0, 1.0])
+    partners = panels.partners
+    if partners is not None:
+        sums.append(_Sums.of(panels, strengths[partners], None if slope is None else slope[partners] * across))
+    for rows in _blocks(panels):
+        here, *image = _total(panels, sums, panels.centroids[rows], ground, own=rows)
+        found[rows] = here
+        if partners is not None:
+            found[partners[rows]] = image[0] * across
+    return found
 
 
-def velocity(panels: Panels, strengths: Tensor, points: Tensor, *, ground: bool = False) -> Tensor:
+def velocity(panels: Panels, strengths: Tensor, points: Tensor, *, ground: bool = False, slope: Tensor | None = None) -> Tensor:
     """(B, 3): the velocity at any points (B, 3) off the panels due to panels of these strengths (F,)."""
     chunks = points.split(max(1, _PAIRS[points.device.type] // len(panels.faces)))
-    return torch.cat([_total(panels, strengths, chunk, ground, own=None) for chunk in chunks])
+    sums = [_Sums.of(panels, strengths, slope)]
+    return torch.cat([_total(panels, sums, chunk, ground, own=None)[0] for chunk in chunks])
 
 
 def solid_angles(panels: Panels, points: Tensor) -> Tensor:
@@ -85,55 +130,103 @@ def solid_angles(panels: Panels, points: Tensor) -> Tensor:
     return _solid(panels, points, torch.cdist(panels.vertices, points, compute_mode="donot_use_mm_for_euclid_dist"))
 
 
-def _blocks(panels: Panels) -> Iterator[slice]:
-    count = len(panels.faces)
-    chunk = max(1, _PAIRS[panels.vertices.device.type] // count)
-    return (slice(start, min(start + chunk, count)) for start in range(0, count, chunk))
+def _blocks(panels: Panels) -> Iterator[Tensor]:
+    """Numbers of panels, some at a time; of two that are each other's image the first alone."""
+    numbers = torch.arange(len(panels.faces), device=panels.faces.device)
+    if panels.partners is not None:
+        numbers = numbers[numbers <= panels.partners]
+    return iter(numbers.split(max(1, _PAIRS[panels.vertices.device.type] // len(panels.faces))))
 
 
 def _mirror(like: Tensor) -> Tensor:
     return like.new_tensor([1.0, 1.0, -1.0])
 
 
-def _total(panels: Panels, strengths: Tensor, points: Tensor, ground: bool, own: slice | None) -> Tensor:
-    # Summed over the panels first, what an edge counts is one vector: two thin products instead of a full matrix.
-    pull = strengths[:, None] * panels.normals
-    edge_pull = torch.zeros(len(panels.edges), 3, dtype=pull.dtype, device=pull.device)
-    for k in range(3):
-        edge_pull.index_add_(0, panels.face_edges[:, k], strengths[:, None] * panels.across[k])
+@dataclass(frozen=True)
+class _Sums:
+    """What solid angles, logarithms and distances are multiplied with, summed over the panels that share them."""
 
-    def one(at: Tensor, own: slice | None) -> Tensor:
-        solid, logs = _terms(panels, at, own)
-        return (solid.T @ pull + logs.T @ edge_pull) / (4 * math.pi)
+    solid: Tensor  # (F, 12): 3 for a constant vector, 9 for a matrix that multiplies the point
+    logs: Tensor  # (E, 12)
+    distance: Tensor  # (V, 3)
 
-    found = one(points, own)
+    @staticmethod
+    def of(panels: Panels, strengths: Tensor, slope: Tensor | None) -> _Sums:
+        normals = panels.normals
+        slope = torch.zeros_like(normals) if slope is None else slope
+        at_origin = strengths[:, None] - _dot(slope, panels.centroids)
+        height = _dot(normals, panels.centroids)
+        solid = torch.cat([normals * at_origin - slope * height, _outer(normals, slope) + _outer(slope, normals)], dim=1)
+        logs = solid.new_zeros(len(panels.edges), 12)
+        distance = solid.new_zeros(len(panels.vertices), 3)
+        for k in range(3):
+            start, end = panels.faces[:, k], panels.faces[:, (k + 1) % 3]
+            corner, out = panels.vertices[start], panels.across[k]
+            along = torch.nn.functional.normalize(panels.vertices[end] - corner, dim=1)
+            outward, forward = _dot(slope, out), _dot(slope, along)
+            foot = at_origin + _dot(slope, corner) - forward * _dot(along, corner)
+            constant = out * foot + normals * (height * outward) - slope * _dot(out, corner)
+            times_point = _outer(out * forward, along) + _outer(slope, out) - _outer(normals * outward, normals)
+            _add(logs, panels.face_edges[:, k], torch.cat([constant, times_point], dim=1))
+            _add(distance, end, out * forward)
+            _add(distance, start, -out * forward)
+        return _Sums(solid, logs, distance)
+
+
+def _add(into: Tensor, rows: Tensor, values: Tensor) -> None:
+    # Unlike index_add_, this sums in one order on a GPU too: the same body has the same bytes.
+    into.index_put_((rows,), values, accumulate=True)
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    return (one * other).sum(dim=1, keepdim=True)
+
+
+def _outer(one: Tensor, other: Tensor) -> Tensor:
+    """(F, 3) and (F, 3) to (F, 9)."""
+    return (one[:, :, None] * other[:, None, :]).flatten(1)
+
+
+def _total(panels: Panels, sums: list[_Sums], points: Tensor, ground: bool, own: Tensor | None) -> list[Tensor]:
+    """The velocity (B, 3) at points (B, 3) for each of the sums: all from one evaluation of the panels."""
+
+    def each(at: Tensor, own: Tensor | None) -> list[Tensor]:
+        solid, logs, distance = _terms(panels, at, own)
+        answers = []
+        for one in sums:
+            constant, times_point = (solid.T @ one.solid + logs.T @ one.logs).split([3, 9], dim=1)
+            linear = (times_point.reshape(-1, 3, 3) * at[:, None, :]).sum(dim=2)
+            answers.append((constant + linear + distance.T @ one.distance) / (4 * math.pi))
+        return answers
+
+    found = each(points, own)
     if ground:
         mirror = _mirror(points)
-        found = found + one(points * mirror, None) * mirror
+        found = [direct + image * mirror for direct, image in zip(found, each(points * mirror, None), strict=True)]
     return found
 
 
-def _along(panels: Panels, points: Tensor, directions: Tensor, own: slice | None) -> Tensor:
+def _along(panels: Panels, points: Tensor, directions: Tensor, own: Tensor | None) -> Tensor:
     """(F, B): velocity of each unit panel at points (B, 3), along directions (B, 3)."""
-    solid, logs = _terms(panels, points, own)
+    solid, logs, _ = _terms(panels, points, own)
     total = solid.mul_(panels.normals @ directions.T)
     for k in range(3):
         total.addcmul_(logs[panels.face_edges[:, k]], panels.across[k] @ directions.T)
     return total.div_(4 * math.pi)
 
 
-def _terms(panels: Panels, points: Tensor, own: slice | None) -> tuple[Tensor, Tensor]:
-    """Solid angles (F, B) and edge logarithms (E, B). `own`: the panels whose centroids the points are, in order."""
+def _terms(panels: Panels, points: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Solid angles (F, B), edge logarithms (E, B), distances (V, B). `own`: the panels whose centroids the points are."""
     distance = torch.cdist(panels.vertices, points, compute_mode="donot_use_mm_for_euclid_dist")  # (V, B)
     solid = _solid(panels, points, distance)
     if own is not None:
         # In its own plane a panel's angle is 2 pi from outside; rounding would choose the side by chance.
-        solid[own].fill_diagonal_(2 * math.pi)
+        solid[own, torch.arange(len(own), device=own.device)] = 2 * math.pi
     length = panels.lengths[:, None]
     reach = distance[panels.edges[:, 0]].add_(distance[panels.edges[:, 1]])
     # On the edge itself the velocity is infinite; the clamp keeps it a number.
     logs = (reach + length).div_((reach.sub_(length)).clamp_min_(1e-300)).log_()
-    return solid, logs
+    return solid, logs, distance
 
 
 def _solid(panels: Panels, points: Tensor, distance: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Triangulated surfaces: a mesh, and the centroids, normals and areas of its faces.
+"""Triangulated surfaces: a mesh, the centroids, normals and areas of its faces, and its mirror plane.
 
 Letters: V vertices, F faces. Double precision throughout.
 """
@@ -42,3 +42,22 @@ def volume(mesh: Mesh) -> float:
     """Signed volume inside a closed mesh: positive where the faces look outward."""
     a, b, c = mesh.vertices[mesh.faces].unbind(dim=1)
     return float((a * torch.linalg.cross(b, c)).sum() / 6)
+
+
+def mirror_partners(mesh: Mesh) -> Tensor | None:
+    """(F,) for each face the one that is its image in the plane y = 0; None where the mesh is not its own image.
+
+    Exact: coordinates must agree to the last digit.
+    """
+    across = mesh.vertices * mesh.vertices.new_tensor([1.0, -1.0, 1.0])
+    both = torch.cat([mesh.vertices, across]) + 0.0  # + 0.0 makes -0.0 equal 0.0
+    at = torch.unique(both, dim=0, return_inverse=True)[1]
+    here, there = at[mesh.faces], at[mesh.faces + len(across)]
+    both = torch.cat([here, there]).sort(dim=1).values
+    one, other = torch.unique(both, dim=0, return_inverse=True)[1].chunk(2)
+    of_face = torch.full((int(torch.maximum(one.max(), other.max())) + 1,), -1, device=one.device)
+    of_face[one] = torch.arange(len(one), device=one.device)
+    partner = of_face[other]
+    # Doubled faces, or some without an image, do not come back to themselves.
+    numbers = torch.arange(len(partner), device=partner.device)
+    return partner if bool((partner >= 0).all()) and torch.equal(partner[partner], numbers) else None
