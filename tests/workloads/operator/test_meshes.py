@@ -98,6 +98,30 @@ def vtp(form="ascii", *, packed=False, order="<", header="u4", change=lambda tex
     return change(text).encode() + end + b"</VTKFile>"
 
 
+def vtk(*, binary=False, version=3, line="POLYDATA", change=lambda data: data):
+    """A box of quads as legacy .vtk, written by hand, with a line and a field that are no part of the surface."""
+
+    def array(values, kind):
+        values = np.asarray(values).reshape(-1)
+        return values.astype(kind).tobytes() + b"\n" if binary else " ".join(map(str, values)).encode() + b"\n"
+
+    def cells(key, rows):
+        if version < 5:
+            listed = np.concatenate([[len(row), *row] for row in rows])
+            return f"{key} {len(rows)} {len(listed)}\n".encode() + array(listed, ">i4")
+        ends = np.concatenate([[0], np.cumsum([len(row) for row in rows])])
+        head = f"{key} {len(ends)} {ends[-1]}\nOFFSETS vtktypeint64\n".encode() + array(ends, ">i8")
+        return head + b"CONNECTIVITY vtktypeint64\n" + array(np.concatenate(rows), ">i8")
+
+    form = "BINARY" if binary else "ASCII"
+    data = f"# vtk DataFile Version {version}.0\na box\n{form}\nDATASET {line}\n".encode()
+    data += b"FIELD FieldData 1\nTimeValue 1 1 double\n" + array([0.5], ">f8")
+    data += b"POINTS 8 float\n" + array(BOX, ">f4")
+    data += b"METADATA\nINFORMATION 1\nNAME L2_NORM_RANGE LOCATION vtkDataArray\nDATA 2 0.5 2.6926\n\n"
+    data += cells("LINES", [[0, 1], [1, 3, 2]]) + cells("POLYGONS", [*QUADS[:5], *TRIANGLES[[5, 11]]])
+    return change(data + b"CELL_DATA 9\nSCALARS cp float\nLOOKUP_TABLE default\n" + array(np.zeros(9), ">f4"))
+
+
 WRITTEN = {"ascii.stl": ascii_stl(), "binary.STL": binary_stl(), "a.obj": obj(), "a.ply": ply(), "a.vtp": vtp()}
 
 
@@ -120,6 +144,16 @@ def test_a_vtp_is_read_in_every_encoding(tmp_path, form, packed, header, order):
     (tmp_path / "a.vtp").write_bytes(vtp(form, packed=packed, order=order, header=header))
     mesh = check_mesh(read_mesh(tmp_path / "a.vtp"))
     assert volume(mesh) == pytest.approx(2.0) and len(mesh.vertices) == 8
+
+
+@pytest.mark.parametrize("version", [3, 5])
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_legacy_vtk_with_polydata_is_read_without_a_library(tmp_path, monkeypatch, binary, version):
+    monkeypatch.setitem(sys.modules, "meshio", None)
+    (tmp_path / "a.vtk").write_bytes(vtk(binary=binary, version=version))
+    mesh = check_mesh(read_mesh(tmp_path / "a.vtk"))
+    assert volume(mesh) == pytest.approx(2.0) and len(mesh.vertices) == 8 and len(mesh.faces) == 12
+    assert outward(mesh)[1] == 0
 
 
 @pytest.mark.parametrize("suffix", [".vtp", ".vtu", ".vtk"])
@@ -240,6 +274,13 @@ def test_a_mesh_in_the_ground_is_refused():
         ("a.vtp", vtp("base64").replace(b"</AppendedData>", b"")[:700], "as VTK PolyData"),
         ("a.vtp", vtp("binary", packed=True, change=lambda text: text.replace("vtkZLib", "vtkLZMA")), "compressed by vtkLZMA"),
         ("a.vtp", vtp(change=lambda text: text.replace("20 24", "20 23")), "polygons do not fit"),
+        ("a.vtk", vtk(change=lambda data: data[: data.index(b"POLYGONS") + 30]), "ends within an array"),
+        ("a.vtk", vtk(binary=True, change=lambda data: data[: data.index(b"POLYGONS") + 30]), "ends within an array"),
+        ("a.vtk", vtk(change=lambda data: data.replace(b"POLYGONS", b"TRIANGLE_STRIPS")), "triangle strips"),
+        ("a.vtk", vtk(change=lambda data: data.replace(b"4 0 1 3 2", b"5 0 1 3 2")), "do not fit together"),
+        ("a.vtk", vtk(change=lambda data: data.replace(b"POINTS 8 float", b"POINTS x float")), "legacy VTK PolyData"),
+        ("a.vtk", vtk(change=lambda data: data.replace(b"8 float", b"8 real")), "legacy VTK PolyData"),
+        ("a.vtk", vtk(change=lambda data: data.replace(b"LINES", b"BLOBS")), "a section 'BLOBS'"),
         ("a.vtp", vtp(change=lambda text: text.replace(">0 1 3 2", ">0 1 3 77")), "vertices that do not exist"),
     ],
 )

@@ -1,6 +1,7 @@
 """Surface meshes of users: read, checked, turned outward, made into a Sample, and written with their fields.
 
-Letters: V vertices, F faces. stl, obj, ply, vtk and vtu are read by meshio, which is imported only then; vtp needs nothing.
+Letters: V vertices, F faces. stl, obj, ply, vtk and vtu are read by meshio, which is imported only then; PolyData (vtp,
+and vtk that holds it) needs nothing.
 A mesh must be a closed surface in metres, z up; the checks count what is wrong and say how to mend it.
 """
 
@@ -22,6 +23,7 @@ from pinchpoint.workloads.operator.body import flow_features
 from pinchpoint.workloads.operator.orientation import turned_outward
 from pinchpoint.workloads.operator.sample import Sample, check_sample
 from pinchpoint.workloads.operator.surface import Mesh, facets
+from pinchpoint.workloads.operator.vtk_legacy import is_polydata, read_polydata
 from pinchpoint.workloads.operator.vtp import read_vtp, write_vtp
 
 READS = (".stl", ".obj", ".ply", ".vtp", ".vtk", ".vtu")
@@ -47,7 +49,12 @@ def read_mesh(path: str | Path) -> Mesh:
         raise BadInput(f"there is no file {path}", mend="name a mesh that exists")
     if not os.access(path, os.R_OK):
         raise BadInput(f"{path} may not be read", mend="change its permissions, or copy it")
-    points, polygons = read_vtp(path) if path.suffix.lower() == ".vtp" else _by_meshio(path)
+    if path.suffix.lower() == ".vtp":
+        points, polygons = read_vtp(path)
+    elif path.suffix.lower() == ".vtk" and is_polydata(path):
+        points, polygons = read_polydata(path)
+    else:
+        points, polygons = _by_meshio(path)
     faces = [np.stack([part[:, 0], part[:, k], part[:, k + 1]], axis=1) for part in polygons for k in range(1, part.shape[1] - 1)]
     face = np.concatenate(faces) if faces else np.zeros((0, 3), dtype=np.int64)
     if len(face) and (face.min() < 0 or face.max() >= len(points)):

@@ -108,7 +108,7 @@ def _read(data: bytes) -> tuple[np.ndarray, list[np.ndarray]]:
         arrays = {part.get("Name"): part for part in piece.findall("Polys/DataArray")}
         if int(piece.get("NumberOfPolys", "0")):
             corners, ends = (_values(arrays[name], file).astype(np.int64) for name in ("connectivity", "offsets"))
-            polygons += _runs(corners + before, ends)
+            polygons += runs_of(corners + before, ends)
         points.append(here.astype(np.float64))
         before += len(here)
     return np.concatenate(points) if points else np.zeros((0, 3)), polygons
@@ -163,7 +163,7 @@ def _inflated(source: bytes, coded: bool, file: _File) -> bytes:
     return b"".join(zlib.decompress(packed[end - length : end]) for end, length in zip(ends, sizes, strict=True))
 
 
-def _runs(corners: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
+def runs_of(corners: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
     """Polygons given by their ends in `corners`, in runs of equal corner count, in order."""
     counts = np.diff(ends, prepend=0)
     if len(ends) and (counts.min() < 3 or ends[-1] != len(corners)):
