@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import warnings
+from dataclasses import replace
 
 import pytest
 import torch
@@ -53,6 +55,21 @@ def test_every_token_is_read_by_every_other() -> None:
     tokens = torch.randn(48, 5, dtype=torch.float64, requires_grad=True)
     (gradient,) = torch.autograd.grad(model(tokens)[17].sum(), tokens)
     assert bool((gradient.abs().sum(1) > 0).all())
+
+
+def test_half_precision_is_for_products_and_what_layers_add_to_stays_whole() -> None:
+    torch.manual_seed(0)
+    model, tokens = PatchTransformer(replace(CONFIG, depth=8)), torch.randn(48, 5)
+    seen: list[torch.dtype] = []
+    for layer in model.layers:
+        layer.register_forward_hook(lambda module, given, made: seen.append(made.dtype))
+    with warnings.catch_warnings(), torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+        warnings.simplefilter("error")  # torch warns of a norm it cannot do in one go
+        half = model(tokens)
+    assert half.dtype is torch.bfloat16 and set(seen) == {torch.float32}
+    with torch.no_grad():
+        whole = model(tokens)
+    assert float((half.float() - whole).norm() / whole.norm()) < 0.01
 
 
 def test_long_skips_join_the_first_half_to_the_second() -> None:

@@ -105,7 +105,7 @@ def _table(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def _pictures(folder: Path, dataset: Dataset, rows: list[dict[str, Any]], fields: dict[str, Any]) -> list[Path]:
-    """The best, the median and the worst body; fewer where there are fewer."""
+    """The best, the median and the worst body, of which some are the same where there are fewer than three."""
     ordered = sorted(rows, key=lambda row: row["l1"])
     chosen = {"best": ordered[0], "median": ordered[(len(ordered) - 1) // 2], "worst": ordered[-1]}
     made, target = [], dataset.targets[0]

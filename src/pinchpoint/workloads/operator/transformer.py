@@ -104,7 +104,8 @@ class PatchTransformer(nn.Module):
         self.register_buffer("sines", turns.sin(), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        hidden = self.read(patched(tokens, self.lattice, self.patch))
+        # What layers add to is held as the weights are: under autocast half precision would lose small additions.
+        hidden = self.read(patched(tokens, self.lattice, self.patch)).to(self.norm.weight.dtype)
         kept: list[Tensor] = []
         for number, layer in enumerate(self.layers):
             hidden = layer(hidden, kept.pop() if layer.merge is not None else None, self.cosines, self.sines)
