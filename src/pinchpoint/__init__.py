@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pinchpoint.core.settings import Setting
     from pinchpoint.core.workload import Case, Probe, Tolerance, Variant, Workload
     from pinchpoint.flow.plan import plan
+    from pinchpoint.flow.stream import Flow, stream
     from pinchpoint.measure.study import study
     from pinchpoint.memory.forecast import predict
     from pinchpoint.proof.verdict import verify
@@ -24,6 +25,8 @@ __version__ = "0.1.0"
 _HOMES = {
     "predict": "pinchpoint.memory.forecast",
     "plan": "pinchpoint.flow.plan",
+    "stream": "pinchpoint.flow.stream",
+    "Flow": "pinchpoint.flow.stream",
     "study": "pinchpoint.measure.study",
     "verify": "pinchpoint.proof.verdict",
     "report": "pinchpoint.render.page",
@@ -45,6 +48,7 @@ _HOMES = {
 
 __all__ = [
     "Case",
+    "Flow",
     "Forecast",
     "Law",
     "PinchpointError",
@@ -62,6 +66,7 @@ __all__ = [
     "plan",
     "predict",
     "report",
+    "stream",
     "study",
     "verify",
 ]
