@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,20 @@ def test_errors_are_those_of_the_model_on_every_test_body(tiny_data: Path, run: 
     assert made.factor == pytest.approx(made.mean_l1["median"] / made.l1["median"])
 
 
+def test_a_run_in_tf32_is_read_in_fp32_where_there_is_no_such_card(
+    tiny_data: Path, run: Path, tmp_path: Path, car: tuple[Path, Any]
+) -> None:
+    shutil.copytree(run, tmp_path / "run")
+    said = json.loads((run / "config.json").read_text(encoding="utf-8"))
+    (tmp_path / "run" / "config.json").write_text(json.dumps({**said, "precision": "tf32"}), encoding="utf-8")
+    made = [evaluate(folder, tiny_data, tmp_path / "out", device="cpu", pictures=False).l1 for folder in (run, tmp_path / "run")]
+    assert made[0] == made[1]
+    assert predict(tmp_path / "run", car[0], tmp_path / "out.vtp", device="cpu").faces == len(car[1].mesh.faces)
+    with pytest.raises(BadInput, match="tf32 on cpu") as caught:
+        train(tiny_data, tmp_path / "run", resume=True, device="cpu")
+    assert "--device cuda" in caught.value.mend
+
+
 def test_an_evaluation_leaves_a_table_a_record_and_pictures(tiny_data: Path, run: Path, tmp_path: Path) -> None:
     made = evaluate(run, tiny_data, tmp_path / "out", device="cpu", which="best")
     assert {path.name for path in (tmp_path / "out").iterdir()} == {*made.files, "evaluation.json"}
@@ -102,6 +117,7 @@ def test_another_kind_of_data_and_an_empty_split_are_refused(tiny_data: Path, ru
     with pytest.raises(BadInput, match="last or best") as caught:
         evaluate(run, tiny_data, tmp_path / "out", device="cpu", which="first")  # type: ignore[arg-type]
     assert caught.value.exit_code == 2
+    assert not (tmp_path / "out").exists(), "nothing is left where nothing was measured"
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ from pinchpoint.workloads.operator.dataset import Dataset, Split, open_dataset
 from pinchpoint.workloads.operator.graph import graph_of
 from pinchpoint.workloads.operator.metrics import middle_of, relative_errors
 from pinchpoint.workloads.operator.pictures import picture
-from pinchpoint.workloads.operator.precision import check_precision, matmuls
+from pinchpoint.workloads.operator.precision import matmuls, usable
 from pinchpoint.workloads.operator.records import Evaluation
 from pinchpoint.workloads.operator.runs import Trained, Which, trained
 from pinchpoint.workloads.operator.stepper import forward
@@ -37,17 +37,18 @@ def evaluate(
     pictures: bool = True, progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:  # fmt: skip
     """Errors on every body of a split: errors.csv, evaluation.json and pictures of three bodies in `output`."""
-    start, folder = time.perf_counter(), _folder(output)
+    start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
     found = trained(Path(run), which=which, device=device)
     # Bodies may be finer than those of training, where all edges at once would not fit.
-    found = replace(found, settings=replace(found.settings, memory="flat"))
-    check_precision(found.settings.precision, device)
+    told = replace(found.settings, memory="flat", precision=usable(found.settings.precision, device))
+    found = replace(found, settings=told)
     dataset = open_dataset(data)
     names = _names(dataset, found, split)
     fields: dict[str, Any] = {}
     rows = []
-    with matmuls(found.settings.precision):
+    folder = _folder(output)
+    with matmuls(told.precision):
         for number, name in enumerate(names):
             row, fields[name] = _one(found, dataset, name, device)
             rows.append(row)

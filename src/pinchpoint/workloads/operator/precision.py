@@ -13,8 +13,16 @@ from pinchpoint.core.errors import BadInput
 
 
 def check_precision(precision: str, device: str) -> None:
+    """Refuse to train in tf32 where there is none: the run would not be the one that was asked for."""
     if precision == "tf32" and device != "cuda":
-        raise BadInput(f"tf32 on {device}", mend="tf32 is a mode of CUDA cards: use --precision fp32 or bf16 here")
+        raise BadInput(
+            f"tf32 on {device}", mend="tf32 is a mode of CUDA cards: train with --device cuda, or a new run with --precision fp32"
+        )
+
+
+def usable(precision: str, device: str) -> str:
+    """The precision to predict with: where there is no tf32, fp32, which is never less exact."""
+    return "fp32" if precision == "tf32" and device != "cuda" else precision
 
 
 @contextmanager

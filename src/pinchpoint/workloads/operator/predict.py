@@ -22,7 +22,7 @@ from pinchpoint.workloads.operator.budget import chunk_for
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.graph import graph_of
 from pinchpoint.workloads.operator.meshes import WRITES, Conditions, check_mesh, mesh_sample, outward, read_mesh, write_fields
-from pinchpoint.workloads.operator.precision import check_precision, matmuls
+from pinchpoint.workloads.operator.precision import matmuls, usable
 from pinchpoint.workloads.operator.runs import Which, trained
 from pinchpoint.workloads.operator.sample import Sample
 from pinchpoint.workloads.operator.settings import Settings, chosen
@@ -66,8 +66,8 @@ def predict(
             f"the run was trained on {found.settings.kind} data, and a mesh carries nothing of it",
             mend="name a run trained on flow data",
         )
-    told = chosen(found.settings, {"memory": "flat"} | ({} if chunk is None else {"chunk": chunk}))
-    check_precision(told.precision, device)
+    told = replace(found.settings, memory="flat", precision=usable(found.settings.precision, device))
+    told = told if chunk is None else chosen(told, {"chunk": chunk})
     tell("reading the mesh")
     given = read_mesh(mesh)
     given = Mesh(given.vertices * scale, given.faces)
