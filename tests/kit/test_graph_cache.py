@@ -120,6 +120,13 @@ def test_the_graph_unused_for_longest_goes_first(tmp_path: Path, built: list[int
     assert len(built) == 4
 
 
+def test_a_graph_that_another_process_removes_meanwhile_is_no_matter(tmp_path: Path, built: list[int]) -> None:
+    (tmp_path / "gone.edges").symlink_to(tmp_path / "nothing")  # listed, but not there when it is looked at
+    cache = GraphCache(tmp_path, most_bytes=1)
+    assert equal(cache.lattice_edges(cloud(), LATTICE, RADII), lattice_edges_multi(cloud(), LATTICE, RADII))
+    assert built == [200]
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_graph_made_on_the_cpu_is_read_on_the_gpu(tmp_path: Path, built: list[int]) -> None:

@@ -221,3 +221,10 @@ def test_a_gpu_gives_the_same_edges(dtype: Any) -> None:
     for both, others in zip(here, there, strict=True):
         assert all(same(a, b.to("cpu")) for a, b in zip(both, others, strict=True))
     assert same(radius_edges(points, points[:5000], 0.03), radius_edges(points.cuda(), points[:5000].cuda(), 0.03).to("cpu"))
+
+
+@pytest.mark.parametrize("index", [torch.tensor([[0.5, 1.0], [0.0, 1.0]]), torch.ones(2, 2, dtype=torch.bool)])
+def test_an_index_that_is_not_of_whole_numbers_is_refused(index: Any) -> None:
+    with pytest.raises(BadInput, match="an index in torch") as caught:
+        Edges.of_index(index, queries=2, sources=2)
+    assert "whole numbers" in caught.value.mend

@@ -77,6 +77,8 @@ class Edges:
             raise BadInput(
                 f"an index of shape {tuple(index.shape)}", mend="give (2, E): a row of sources and one of destinations"
             )
+        if index.dtype is torch.bool or index.is_floating_point() or index.is_complex():
+            raise BadInput(f"an index in {index.dtype}", mend="give whole numbers: index.long()")
         if max(queries, sources) > INT32_MOST:
             raise BadInput(f"{max(queries, sources):,} points", mend=f"points are numbered in 32 bits: at most {INT32_MOST:,}")
         source, destination = index[0], index[1]

@@ -7,6 +7,7 @@ never meet. A file carries a hash of what it holds: a damaged one is made anew, 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import os
@@ -49,17 +50,21 @@ class GraphCache:
             write_bytes(path, _packed(graph))
             self._trim(path)
         else:
-            os.utime(path)
+            with contextlib.suppress(FileNotFoundError):
+                os.utime(path)
         return [(into_tokens.to(points.device), into_points.to(points.device)) for into_tokens, into_points in graph]
 
     def _trim(self, newest: Path) -> None:
         if self.most_bytes is None:
             return
-        files = [(path, path.stat()) for path in self.folder.glob(f"*{_SUFFIX}") if path != newest]
-        left = self.most_bytes - newest.stat().st_size
-        for path, stat in sorted(files, key=lambda file: file[1].st_mtime_ns, reverse=True):
+        files = []
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            with contextlib.suppress(FileNotFoundError):  # another process of the same folder removed it first
+                files.append((path, path.stat()))
+        left = self.most_bytes
+        for path, stat in sorted(files, key=lambda file: (file[0] == newest, file[1].st_mtime_ns), reverse=True):
             left -= stat.st_size
-            if left < 0:
+            if left < 0 and path != newest:
                 path.unlink(missing_ok=True)
 
 

@@ -232,6 +232,7 @@ def test_a_bad_body_stays_on_disk_and_out_of_the_splits(tmp_path, monkeypatch, h
         ({"train": 900_001}, "cannot make 900,001"),
         ({"panels": 8}, "8 panels cannot show a body"),
         ({"jobs": 0}, "0 jobs make nothing"),
+        ({"seed": -1}, "a seed of -1"),
         ({"device": "tpu"}, "cannot make data on 'tpu'"),
     ],
 )
@@ -239,6 +240,22 @@ def test_settings_that_cannot_be_are_refused_before_a_file_is_made(tmp_path, cha
     with pytest.raises(BadInput, match=said):
         make_dataset(tmp_path / "new", **SETTINGS | change)
     assert not (tmp_path / "new").exists()
+
+
+def test_as_many_bodies_are_made_at_one_time_as_there_is_memory_for(tmp_path, monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr(dataset_module, "made_bodies", lambda orders, *, jobs: asked.append(jobs) or iter(()))
+    monkeypatch.setattr(dataset_module.os, "sched_getaffinity", lambda _: range(8), raising=False)
+    one = 8 * 20_000**2 + 2**29
+    for times, jobs, wanted in ((3.5, None, 3), (100, None, 8), (1.5, 4, 4)):
+        monkeypatch.setattr(dataset_module, "free_bytes", lambda times=times: int(times * one))
+        with pytest.raises(BadInput, match="5 of 5 bodies are missing"):
+            make_dataset(tmp_path, **SETTINGS | {"panels": 20_000}, jobs=jobs)
+        assert asked.pop() == wanted
+    monkeypatch.setattr(dataset_module, "free_bytes", lambda: one - 1)
+    with pytest.raises(BadInput, match=r"a body of 20,000 panels takes 3\.48 GiB") as caught:
+        make_dataset(tmp_path, **SETTINGS | {"panels": 20_000})
+    assert "--panels" in caught.value.mend
 
 
 def test_a_gpu_that_is_not_there_is_missed(tmp_path, monkeypatch):

@@ -83,6 +83,11 @@ def make_body(kind: Kind, *, name: str, seed: int, number: int, panels: int, dev
     return Body(name, origin, kind, mesh, fields, about, {"net_flux": net}, faults)
 
 
+def making_bytes(kind: Kind, panels: int) -> int:
+    """Memory of the host that making one body takes, about: a matrix of panels by panels for flow, and torch itself."""
+    return (8 * panels**2 if kind == "flow" else 0) + 2**29
+
+
 def body_sample(body: Body) -> Sample:
     """The body as the operator sees it."""
     shape = facets(body.mesh)

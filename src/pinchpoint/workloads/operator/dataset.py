@@ -18,8 +18,20 @@ from typing import Any, Literal
 
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.files import write_bytes, write_text
+from pinchpoint.core.ram import free_bytes
+from pinchpoint.core.units import show_bytes
 from pinchpoint.workloads.operator import cars, harmonic
-from pinchpoint.workloads.operator.body import FEATURES, GENERATOR, KINDS, TARGETS, Body, Kind, body_sample, unpack
+from pinchpoint.workloads.operator.body import (
+    FEATURES,
+    GENERATOR,
+    KINDS,
+    TARGETS,
+    Body,
+    Kind,
+    body_sample,
+    making_bytes,
+    unpack,
+)
 from pinchpoint.workloads.operator.lattice import counts_for
 from pinchpoint.workloads.operator.makers import Order, made_bodies
 from pinchpoint.workloads.operator.sample import Sample, check_sample
@@ -93,17 +105,18 @@ def make_dataset(
     already there counted.
     """
     folder = Path(output)
-    _check(kind, train, test, panels, jobs, device)
+    _check(kind, train, test, panels, seed, jobs, device)
     identity = {"format": FORMAT, "generator": GENERATOR, "kind": kind, "seed": seed, "panels": panels}
     held = _held(folder, identity)
     numbers = {_name(number): number for number in (*range(train), *range(FIRST_TEST, FIRST_TEST + test))}
     orders = [Order(kind, name, seed, number, panels, device) for name, number in numbers.items() if name not in held]
+    processes = _processes(kind, panels, jobs, device) if orders else 1
     save_every = max(1, len(orders) // 50)
     made = len(numbers) - len(orders)
     if progress:
         progress(made, len(numbers))
     try:
-        for order, data in made_bodies(orders, jobs=1 if device != "cpu" else jobs or _cores()):
+        for order, data in made_bodies(orders, jobs=processes):
             write_bytes(folder / _file(order.name), data)
             held[order.name] = _entry(data, unpack(data, where=order.name))
             made += 1
@@ -139,7 +152,7 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
         raise _damaged(folder, f"it lacks {error}") from error
 
 
-def _check(kind: str, train: int, test: int, panels: int, jobs: int | None, device: str) -> None:
+def _check(kind: str, train: int, test: int, panels: int, seed: int, jobs: int | None, device: str) -> None:
     if kind not in KINDS:
         raise BadInput(f"there is no kind of data {kind!r}", mend=f"choose {' or '.join(KINDS)}")
     if train < 0 or test < 0 or train + test == 0 or train > FIRST_TEST:
@@ -147,6 +160,8 @@ def _check(kind: str, train: int, test: int, panels: int, jobs: int | None, devi
             f"cannot make {train:,} bodies to train and {test:,} to test",
             mend=f"ask for at least one in all, and for at most {FIRST_TEST:,} to train",
         )
+    if seed < 0:
+        raise BadInput(f"a seed of {seed}", mend="give 0 or more")
     if jobs is not None and jobs < 1:
         raise BadInput(f"{jobs} jobs make nothing", mend="ask for one or more")
     counts_for(panels, length=1.0, girth=1.0)  # refuses a count too small before any process is started
@@ -253,5 +268,15 @@ def _file(name: str) -> str:
     return f"{name}.npz"
 
 
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def _processes(kind: Kind, panels: int, jobs: int | None, device: str) -> int:
+    """How many bodies are made at one time: as asked, else as many as there are cores and memory for."""
+    if device != "cpu":
+        return 1
+    need, free = making_bytes(kind, panels), free_bytes()
+    if need > free:
+        raise BadInput(
+            f"a body of {panels:,} panels takes {show_bytes(need)} to make; {show_bytes(free)} of memory are free",
+            mend="ask for fewer --panels, or make it with --device cuda",
+        )
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return jobs or min(cores, free // need)
