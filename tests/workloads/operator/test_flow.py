@@ -12,9 +12,9 @@ from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.workloads.operator import cars  # noqa: E402
 from pinchpoint.workloads.operator.cars import car_mesh, draw_car  # noqa: E402
 from pinchpoint.workloads.operator.flow import LIMITS, Quality, evened, faults, gmres, onset, solve_flow  # noqa: E402
-from pinchpoint.workloads.operator.lattice import Counts, counts_for, lattice  # noqa: E402
 from pinchpoint.workloads.operator.panels import neighbours, panels_of  # noqa: E402
 from pinchpoint.workloads.operator.surface import Mesh, facets  # noqa: E402
+from pinchpoint.workloads.operator.triangulation import Counts, counts_for, triangulation  # noqa: E402
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")
 
@@ -57,8 +57,8 @@ def test_the_pressure_on_a_sphere_is_the_closed_form(halvings, panels, bar):
     assert relative_error_of_the_sphere(mesh) < bar
 
 
-def test_the_lattice_of_the_bodies_serves_a_sphere_nearly_as_well():
-    made = lattice(counts_for(1280, length=math.pi, girth=2 * math.pi))
+def test_the_triangulation_of_the_bodies_serves_a_sphere_nearly_as_well():
+    made = triangulation(counts_for(1280, length=math.pi, girth=2 * math.pi))
     polar, turn = math.pi * made.along, 2 * math.pi * made.around
     at = torch.stack([-torch.cos(polar), torch.sin(polar) * torch.sin(turn), -torch.sin(polar) * torch.cos(turn)], dim=1)
     assert relative_error_of_the_sphere(Mesh(at, made.faces)) < 0.01

@@ -1,20 +1,21 @@
-"""Lattice, cars and balls: closed, sound, symmetric, and the same shape at every fineness."""
+"""Triangulation, cars and balls: closed, sound, symmetric, and the same shape at every fineness."""
 
 from __future__ import annotations
 
 import math
+from dataclasses import fields
 
 import pytest
 
 torch = pytest.importorskip("torch", reason="the operator needs torch")
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
-from pinchpoint.workloads.operator.cars import PARAMETERS, car_mesh, draw_car, largest_box  # noqa: E402
+from pinchpoint.workloads.operator.cars import Car, car_mesh, draw_car, largest_box  # noqa: E402
 from pinchpoint.workloads.operator.harmonic import ball_mesh, draw_ball  # noqa: E402
 from pinchpoint.workloads.operator.harmonic import largest_box as largest_ball_box  # noqa: E402
-from pinchpoint.workloads.operator.lattice import Counts, counts_for, lattice  # noqa: E402
 from pinchpoint.workloads.operator.meshes import check_mesh, outward  # noqa: E402
 from pinchpoint.workloads.operator.surface import Mesh, facets, mirror_partners, volume  # noqa: E402
+from pinchpoint.workloads.operator.triangulation import Counts, counts_for, triangulation  # noqa: E402
 
 CUBE = Mesh(
     torch.tensor([[x, y, z] for x in (0.0, 2.0) for y in (0.0, 2.0) for z in (0.0, 2.0)], dtype=torch.float64),
@@ -42,8 +43,8 @@ def test_the_faces_of_a_cube_have_its_areas_normals_and_volume():
 
 
 @pytest.mark.parametrize("counts", [Counts(5, 1, 0), Counts(6, 3, 4), Counts(7, 2, 6)])
-def test_a_lattice_is_a_closed_surface_with_the_triangles_it_promises(counts):
-    made = lattice(counts)
+def test_a_triangulation_is_a_closed_surface_with_the_triangles_it_promises(counts):
+    made = triangulation(counts)
     assert len(made.faces) == counts.panels
     # Euler's formula for a sphere: V - E + F = 2 with E = 3F/2.
     assert len(made.along) == 2 + counts.panels // 2
@@ -106,7 +107,7 @@ def test_a_car_stands_at_its_clearance_with_its_length_width_and_height_in_the_b
 def test_the_number_and_the_seed_decide_the_car():
     assert draw_car(3, 7) == draw_car(3, 7)
     others = [draw_car(3, 8), draw_car(4, 7)]
-    assert all(getattr(draw_car(3, 7), name) != getattr(other, name) for other in others for name in PARAMETERS)
+    assert all(getattr(draw_car(3, 7), part.name) != getattr(other, part.name) for other in others for part in fields(Car))
 
 
 def test_a_ball_stays_in_its_box_and_is_sound():

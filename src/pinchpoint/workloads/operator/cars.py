@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from pinchpoint.workloads.operator.lattice import counts_for, lattice
 from pinchpoint.workloads.operator.surface import Mesh
+from pinchpoint.workloads.operator.triangulation import counts_for, triangulation
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,6 @@ _RANGES = {
     "clearance": (0.2, 0.5),
     "yaw_deg": (-12.0, 12.0),
 }
-PARAMETERS = tuple(field.name for field in fields(Car))
 
 
 def draw_car(seed: int, number: int) -> Car:
@@ -83,7 +82,7 @@ def largest_box() -> tuple[tuple[float, float, float], tuple[float, float, float
 def car_mesh(car: Car, panels: int) -> Mesh:
     """The car's surface in about `panels` triangles (within a few per cent)."""
     profile, section = _profile(car), _section(car)
-    made = lattice(counts_for(panels, length=profile.length, girth=2 * section.length))
+    made = triangulation(counts_for(panels, length=profile.length, girth=2 * section.length))
     at, turn = profile.angles(made.along), section.angles(2 * made.around.abs())
     # (cos^(2/p))^p + (sin^(2/q))^q = 1, whatever the exponents: each point lies on the rounded box to the last digit.
     power = torch.where(at < math.pi / 2, 2 / car.nose, 2 / car.tail)

@@ -32,9 +32,9 @@ from pinchpoint.workloads.operator.body import (
     making_bytes,
     unpack,
 )
-from pinchpoint.workloads.operator.lattice import counts_for
 from pinchpoint.workloads.operator.makers import Order, made_bodies
 from pinchpoint.workloads.operator.sample import Sample, check_sample
+from pinchpoint.workloads.operator.triangulation import counts_for
 
 Split = Literal["train", "test"]
 FORMAT = "pinchpoint operator data"

@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pinchpoint.workloads.operator.lattice import counts_for, lattice
 from pinchpoint.workloads.operator.surface import Mesh, facets
+from pinchpoint.workloads.operator.triangulation import counts_for, triangulation
 
 _BUMPS = 5
 _CHARGES = 6
@@ -61,7 +61,7 @@ def largest_box() -> tuple[tuple[float, float, float], tuple[float, float, float
 
 def ball_mesh(ball: Ball, panels: int) -> Mesh:
     """The ball's surface in about `panels` triangles (within a few per cent)."""
-    made = lattice(counts_for(panels, length=math.pi, girth=2 * math.pi))
+    made = triangulation(counts_for(panels, length=math.pi, girth=2 * math.pi))
     polar, turn = math.pi * made.along, 2 * math.pi * made.around
     ways = torch.stack([-torch.cos(polar), torch.sin(polar) * torch.sin(turn), -torch.sin(polar) * torch.cos(turn)], dim=1)
     return Mesh(ways * _radius(ways, ball.towards, ball.heights)[:, None], made.faces)

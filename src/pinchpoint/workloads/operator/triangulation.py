@@ -1,8 +1,8 @@
-"""A closed triangle lattice that every body is made from: two caps of rings and a tube of staggered rows between them.
+"""A closed triangulation that every body is made from: two caps of rings and a tube of staggered rows between them.
 
 Around the two tips `sectors` wedges meet; ring k of a cap holds sectors x k points, the last ring as many as each row of the
 tube. Rows are shifted by half a step against each other, so that the triangles come close to equilateral: on right-angled
-ones, as a grid of squares gives, the panel method errs twice as much. The lattice is its own mirror image, as a body is that
+ones, as a grid of squares gives, the panel method errs twice as much. It is its own mirror image, as a body is that
 stands straight in the flow. Letters: V vertices, F faces.
 """
 
@@ -39,14 +39,14 @@ class Counts:
 
 
 @dataclass(frozen=True)
-class Lattice:
+class Triangulation:
     along: Tensor  # (V,) from 0 at the one tip to 1 at the other
     around: Tensor  # (V,) in (-1/2, 1/2], of a full turn; mirrored points differ in sign alone
     faces: Tensor  # (F, 3) anticlockwise from outside where `along` goes to x and `around` from -z over y to z
 
 
 def counts_for(panels: int, *, length: float, girth: float) -> Counts:
-    """The lattice of about `panels` triangles that suits a body of this length from tip to tip over its surface, and girth."""
+    """The counts for about `panels` triangles that suits a body of this length from tip to tip over its surface, and girth."""
     if panels < FEWEST_PANELS:
         raise BadInput(
             f"{panels} panels cannot show a body; {FEWEST_PANELS} is the least", mend=f"ask for {FEWEST_PANELS} or more"
@@ -65,7 +65,7 @@ def counts_for(panels: int, *, length: float, girth: float) -> Counts:
     return min(found, key=cost)
 
 
-def lattice(counts: Counts) -> Lattice:
+def triangulation(counts: Counts) -> Triangulation:
     around_row = counts.sectors * counts.rings
     sizes = [1, *(counts.sectors * k for k in range(1, counts.rings)), *[around_row] * (counts.rows + 1)]
     sizes += sizes[: counts.rings][::-1]  # the far cap, back to one point
@@ -78,7 +78,7 @@ def lattice(counts: Counts) -> Lattice:
         around.append(torch.where(half_steps > size, half_steps - 2 * size, half_steps).double() / (2 * size))
     levels = range(len(sizes) - 1)
     parts = [_between(counts, level, starts[level], starts[level + 1]) for level in levels]
-    return Lattice(torch.cat(along), torch.cat(around), torch.cat(parts))
+    return Triangulation(torch.cat(along), torch.cat(around), torch.cat(parts))
 
 
 def _between(counts: Counts, level: int, here: int, there: int) -> Tensor:
