@@ -303,6 +303,13 @@ def test_an_error_in_a_maker_is_its_answer_and_the_next_order_is_made():
     assert answers.read() == b""
 
 
+def test_a_library_that_prints_does_not_spoil_the_answers(monkeypatch):
+    monkeypatch.setenv("MKL_VERBOSE", "1")  # every product of matrices prints a line to the standard output
+    order = Order("flow", "a", 0, 0, 60, "cpu")
+    ((made, data),) = made_bodies([order], jobs=1)
+    assert made == order and unpack(data, where="a").origin.panels == 60
+
+
 def test_a_maker_that_dies_is_reported(monkeypatch):
     monkeypatch.setattr(makers.sys, "executable", shutil.which("false"))
     with pytest.raises(TargetFailed, match="a process that makes bodies ended") as caught:

@@ -129,4 +129,8 @@ def serve(orders: IO[bytes], answers: IO[bytes]) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.stdin.buffer, sys.stdout.buffer)
+    # Libraries that print (MKL_VERBOSE) do so to the error file: the pipe is for answers alone.
+    pipe = os.dup(1)
+    os.dup2(2, 1)
+    with os.fdopen(pipe, "wb") as answering:
+        serve(sys.stdin.buffer, answering)
