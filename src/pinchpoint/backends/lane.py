@@ -10,9 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from pinchpoint.core import ram
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import MIB
 
 Function = Callable[..., Any]
+SHARE_OF_RAM = 0.25
+SHARE_OF_BUDGET = 0.98  # on a host; the rest is for small things that come and go
+CACHED_BYTES = 64 * MIB  # without a budget a chunk on a CPU takes no more: fresh pages and missed caches make larger ones slower
 
 
 @dataclass(frozen=True)
@@ -95,6 +100,14 @@ class Lane(Protocol):
     def result(self, *, trial: int) -> Any:
         """The outputs; if nothing was launched, `trial` points of zeros tell their shapes."""
         ...
+
+
+def room_on_host(budget_bytes: int | None) -> Room:
+    """All of a budget; without one a chunk that suits the caches, bound by a quarter of the free RAM."""
+    if budget_bytes is not None:
+        return Room(int(SHARE_OF_BUDGET * budget_bytes), budget_bytes)
+    bound = int(SHARE_OF_RAM * ram.free_bytes())
+    return Room(min(CACHED_BYTES, int(SHARE_OF_BUDGET * bound)), bound)
 
 
 def parts_of(returned: Any, *, rows: int, kind: type, shown: str, mend: str) -> tuple[tuple[Any, ...], bool]:

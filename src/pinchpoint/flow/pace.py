@@ -25,8 +25,8 @@ class Pace:
         self.count = count
         self.tile = max(1, min(tile, count))
         self.room = room
-        self.fixed_bytes = held_bytes if bytes_per_point else None
-        self.bytes_per_point = bytes_per_point
+        self.fixed_bytes: float | None = held_bytes if bytes_per_point else None
+        self.bytes_per_point: float | None = bytes_per_point
         self.peak_bytes: int | None = None
         self.halvings = 0
         self.settled = None if chunk is None else max(1, min(chunk, count))
@@ -93,9 +93,9 @@ class Pace:
         if self.bytes_per_point is None:
             return self._top  # one trial: nothing is known of the slope yet
         slope, fixed = self.bytes_per_point, self.fixed_bytes or 0
-        most = (self.room.goal_bytes - fixed) // slope
-        if not self._trials and most < self.tile:
-            need = fixed + slope * self.tile
+        most = int((self.room.goal_bytes - fixed) // slope)
+        need = fixed + slope * self.tile
+        if not self._trials and need > self.room.bound_bytes:
             raise self._too_small(f"{self.tile:,} points take {show_bytes(need)}, by the bytes per point given", need)
         return min(most, self._top)
 
@@ -109,16 +109,16 @@ class Pace:
         if not others:
             return
         before, least = others[-1]
-        slope = max(1, -(-(peak_bytes - least) // (chunk - before)))
+        slope = max(1.0, (peak_bytes - least) / (chunk - before))
         fixed = peak_bytes - slope * chunk
         if fixed < 0:  # it bends upwards: what a point took on average is the better guess
-            slope, fixed = -(-peak_bytes // chunk), 0
+            slope, fixed = peak_bytes / chunk, 0.0
         self.bytes_per_point, self.fixed_bytes = slope, fixed
 
     def _up(self, points: int) -> int:
         return -(-points // self.tile) * self.tile if points > self.tile else self.tile
 
-    def _too_small(self, what: str, need_bytes: int) -> DoesNotFit:
+    def _too_small(self, what: str, need_bytes: float) -> DoesNotFit:
         assert self.room is not None
         return DoesNotFit(
             f"{what}; the budget is {show_bytes(self.room.bound_bytes)}",

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.backends.lane import Function, Lane, Points
-from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.core.units import parse_bytes, parse_size
+from pinchpoint.core.errors import BadInput, DoesNotFit, Missing
+from pinchpoint.core.units import parse_bytes, parse_size, show_bytes
 from pinchpoint.flow.pace import Pace
 from pinchpoint.flow.rowwise import check_rowwise
 from pinchpoint.memory.cards import Card, card
@@ -61,7 +61,8 @@ def stream(
 
     points: an array or tensor (N, ...), a tuple of such (the function then takes as many), or a number or range of
     indices, which the function gets as int64 (C,) made on the device.
-    budget: bytes, "6GiB", or a card; default 80 % of the free device memory, on a CPU 25 % of the free RAM.
+    budget: bytes, "6GiB", or a card: all that lies on the device counts. Default 80 % of the free device memory; on a CPU
+    64 MiB, where larger chunks are slower, and never more than 25 % of the free RAM.
     chunk: points at one time, or "auto": the largest for the budget, found by trial chunks, which are kept.
     device: "cuda", "cpu", "auto" (a tensor's or module's own, else CUDA if there is one), or "numpy" for a function of
     numpy arrays. out: arrays to fill, "numpy", or "device"; default as the points are, numpy for indices.
@@ -74,7 +75,7 @@ def stream(
     wanted, tile = _sizes(chunk, tile, bytes_per_point, budget)
     lane = _lane(function, given, device=device, out=out, extra=tuple(extra), pad=pad)
     if check:
-        check_rowwise(lane, given.count, tile)
+        _check(lane, given.count, tile)
     room = None if wanted is not None else lane.room(_budget(budget))
     pace = Pace(
         given.count, tile=tile, room=room, chunk=wanted, bytes_per_point=bytes_per_point, held_bytes=lane.held_bytes()
@@ -86,8 +87,8 @@ def stream(
         lane.close()
     if report is not None:
         bound = None if room is None else room.bound_bytes
-        counted = (bound, pace.fixed_bytes, pace.bytes_per_point, pace.peak_bytes)
-        report(Flow(given.count, last, calls, pace.halvings, lane.device, *counted))
+        fixed, slope = (None if value is None else round(value) for value in (pace.fixed_bytes, pace.bytes_per_point))
+        report(Flow(given.count, last, calls, pace.halvings, lane.device, bound, fixed, slope, pace.peak_bytes))
     return made
 
 
@@ -137,6 +138,17 @@ def _run(lane: Lane, pace: Pace, count: int, progress: Progress | None) -> tuple
         error.add_note(f"stream: the results of {done:,} of {count:,} points are stored")
         raise
     return chunk, calls
+
+
+def _check(lane: Lane, count: int, size: int) -> None:
+    """Try the function on a sample, halved for as long as memory runs out."""
+    while (failed := _attempt(lane, check_rowwise, lane, count, size)) is not None:
+        if size < 4:
+            raise DoesNotFit(
+                f"memory ran out at {size} points, with {show_bytes(lane.free_bytes())} free", mend="free memory"
+            ) from failed
+        lane.clear()
+        size //= 2
 
 
 def _attempt(lane: Lane, run: Callable[..., None], *args: Any, **options: Any) -> BaseException | None:

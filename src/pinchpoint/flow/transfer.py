@@ -14,13 +14,10 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.backends import lane as seam
-from pinchpoint.backends.lane import Form, Function, Points, Room
+from pinchpoint.backends.lane import Form, Function, Points, Room, room_on_host
 from pinchpoint.core import ram
 from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.core.units import show_bytes
-
-SHARE_OF_RAM = 0.25
-SHARE_OF_BUDGET = 0.98  # the rest is for small things that come and go
 
 
 class HostLane:
@@ -44,8 +41,7 @@ class HostLane:
         self._peak: int | None = None
 
     def room(self, budget_bytes: int | None) -> Room:
-        bound = int(SHARE_OF_RAM * self.free_bytes()) if budget_bytes is None else budget_bytes
-        return Room(int(SHARE_OF_BUDGET * bound), bound)
+        return room_on_host(budget_bytes)
 
     def free_bytes(self) -> int:
         return ram.free_bytes()
@@ -55,7 +51,7 @@ class HostLane:
 
     def resize(self, chunk: int) -> None:
         self._chunk = chunk
-        self._buffers = [np.empty((chunk, *array.shape[1:]), array.dtype) for array in self._arrays]
+        self._buffers = [np.empty((chunk, *array.shape[1:]), _native(array)) for array in self._arrays]
 
     def launch(self, start: int, stop: int, *, watch: bool) -> None:
         rows = self._chunk if self._pad else stop - start
@@ -90,13 +86,13 @@ class HostLane:
         if self._points.numbers is not None:
             inputs = [_numbers(self._points.numbers, rows)]
         else:
-            inputs = [np.ascontiguousarray(array[rows]) for array in self._arrays]
+            inputs = [np.array(array[rows], _native(array)) for array in self._arrays]
         parts, _ = _parts(self._call(inputs), len(rows))
         return [(part.copy(), str(part.dtype)) for part in parts]
 
     def result(self, *, trial: int) -> Any:
         if self._form is None and not self._out:
-            inputs = [np.zeros((trial, *array.shape[1:]), array.dtype) for array in self._arrays]
+            inputs = [np.zeros((trial, *array.shape[1:]), _native(array)) for array in self._arrays]
             self._checked(self._call(inputs or [np.zeros(trial, np.int64)]), trial)
         single = len(self._out) == 1 if self._form is None else self._form.single
         return self._out[0] if single else tuple(self._out)
@@ -161,6 +157,11 @@ def _readable(array: Any) -> np.ndarray[Any, Any]:
     if made.dtype.hasobject:
         raise BadInput(f"points of type {made.dtype} cannot be streamed", mend="give an array of numbers")
     return made
+
+
+def _native(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
+    """The type of an array in this machine's byte order."""
+    return array.dtype.newbyteorder("=")
 
 
 def _writable(array: Any) -> np.ndarray[Any, Any]:

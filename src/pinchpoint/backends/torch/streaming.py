@@ -15,14 +15,11 @@ from torch import Tensor, nn
 
 from pinchpoint.backends import lane as seam
 from pinchpoint.backends.base import resolve_device
-from pinchpoint.backends.lane import Form, Function, Lane, Points, Room
+from pinchpoint.backends.lane import Form, Function, Lane, Points, Room, room_on_host
 from pinchpoint.backends.torch import real
 from pinchpoint.core import ram
 from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.core.units import show_bytes
-
-SHARE_OF_RAM = 0.25
-SHARE_OF_BUDGET = 0.98  # the rest is for small things that come and go
 
 
 def open_lane(
@@ -149,8 +146,7 @@ class CpuLane:
         self._peak: int | None = None
 
     def room(self, budget_bytes: int | None) -> Room:
-        bound = int(SHARE_OF_RAM * self.free_bytes()) if budget_bytes is None else budget_bytes
-        return Room(int(SHARE_OF_BUDGET * bound), bound)
+        return room_on_host(budget_bytes)
 
     def free_bytes(self) -> int:
         return ram.free_bytes()
