@@ -1,0 +1,117 @@
+"""Structures of other libraries and files: to and from ASE and pymatgen, and read from POSCAR, cif, xyz and the like.
+
+Objects are taken by what they offer, so neither library is needed to be handed one. ASE reads what is no POSCAR and is
+imported only then.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.workloads.density.blobs import read_blob
+from pinchpoint.workloads.density.formats import read_volume
+from pinchpoint.workloads.density.poscar import read_poscar
+from pinchpoint.workloads.density.structure import Structure, cell_volume, check_structure
+
+_POSCARS = ("POSCAR", "CONTCAR", "CHGCAR", "CHG", "PARCHG", "AECCAR")
+
+
+def read_structure(path: str | Path, *, padding_a: float | None = None) -> Structure:
+    """The structure of a file. `padding_a`: a molecule without a cell is put into a box with as much room on every side."""
+    path = Path(path)
+    bare = path.with_suffix("") if path.suffix == ".gz" else path
+    if bare.name.upper().startswith(_POSCARS) or bare.suffix.lower() in (".vasp", ".poscar", ".chgcar"):
+        return read_poscar(io.BytesIO(read_blob(path)), name=str(path))[0]
+    if bare.suffix.lower() in (".cube", ".cub", ".npz"):
+        return read_volume(path).structure
+    return _by_ase(path, padding_a)
+
+
+def as_structure(thing: Any) -> Structure:
+    """A Structure, ASE's Atoms, pymatgen's Structure or the path of a file, as a checked Structure."""
+    if isinstance(thing, Structure):
+        return check_structure(thing)
+    if isinstance(thing, str | Path):
+        return read_structure(thing)
+    if hasattr(thing, "get_chemical_symbols"):
+        return from_ase(thing)
+    if hasattr(thing, "frac_coords"):
+        return from_pymatgen(thing)
+    raise BadInput(
+        f"a {type(thing).__name__} is no structure", mend="give the path of a file, ASE's Atoms or pymatgen's Structure"
+    )
+
+
+def from_ase(atoms: Any) -> Structure:
+    """atoms: ase.Atoms with a cell of three vectors."""
+    lattice = np.array(atoms.cell[:], dtype=np.float64)
+    if not cell_volume(lattice) > 0:
+        raise BadInput(
+            "the atoms have no cell of three vectors",
+            mend="put them into a box: give a padding, or atoms.center(vacuum=5.0) in ASE",
+        )
+    positions = np.linalg.solve(lattice.T, np.asarray(atoms.get_positions(), dtype=np.float64).T).T
+    return check_structure(Structure(lattice, tuple(atoms.get_chemical_symbols()), positions))
+
+
+def to_ase(structure: Structure) -> Any:
+    """ase.Atoms, periodic along all vectors."""
+    try:
+        from ase import Atoms
+    except ModuleNotFoundError as error:
+        raise _missing_ase("this conversion") from error
+    return Atoms(list(structure.species), scaled_positions=structure.positions, cell=structure.lattice, pbc=True)
+
+
+def from_pymatgen(structure: Any) -> Structure:
+    """structure: pymatgen.core.Structure, ordered: one element a site."""
+    species = []
+    for at, site in enumerate(structure):
+        if not getattr(site, "is_ordered", True):
+            raise BadInput(f"site {at + 1} holds {site.species_string}", mend="give an ordered structure: one element a site")
+        species.append(str(getattr(site.specie, "symbol", site.specie)))
+    lattice = np.array(structure.lattice.matrix, dtype=np.float64)
+    return check_structure(Structure(lattice, tuple(species), np.array(structure.frac_coords, dtype=np.float64).reshape(-1, 3)))
+
+
+def to_pymatgen(structure: Structure) -> Any:
+    """pymatgen.core.Structure."""
+    try:
+        from pymatgen.core import Structure as Theirs
+    except ModuleNotFoundError as error:
+        raise Missing("this conversion needs pymatgen, which is not installed", mend="pip install pymatgen") from error
+    return Theirs(structure.lattice, list(structure.species), structure.positions)
+
+
+def _by_ase(path: Path, padding_a: float | None) -> Structure:
+    if not path.is_file():
+        raise BadInput(f"there is no file {path}", mend="name a file that exists")
+    try:
+        from ase.io import read
+    except ModuleNotFoundError as error:
+        raise _missing_ase(f"{path.suffix or path.name} files") from error
+    try:
+        atoms = read(str(path))
+    except Exception as error:  # its readers meet text of any kind, and fail in any way
+        why = str(error) or type(error).__name__
+        raise BadInput(f"cannot read {path}: {why}", mend="give a structure as POSCAR, cif or extended xyz") from error
+    if isinstance(atoms, list):
+        raise BadInput(f"{path} holds {len(atoms)} structures", mend="give a file with one")
+    if padding_a is not None and not atoms.cell.rank:
+        atoms.center(vacuum=padding_a)
+    try:
+        return from_ase(atoms)
+    except BadInput as error:
+        raise BadInput(f"{path}: {error.what}", mend=error.mend) from error
+
+
+def _missing_ase(what: str) -> Missing:
+    return Missing(
+        f"ASE is not installed; it is needed for {what}",
+        mend='pip install "pinchpoint[density]", or give a POSCAR',
+    )
