@@ -348,7 +348,7 @@ def test_the_check_itself_takes_fewer_points_when_memory_runs_out() -> None:
     limited = Recorder(limit=300)
     assert np.array_equal(stream(limited, POINTS, chunk=250, tile=1_024, device="numpy", check=True), wave(POINTS))
     assert limited.rows[:4] == [1_024, 512, 256, 85]
-    with pytest.raises(DoesNotFit, match="memory ran out at 2 points"):
+    with pytest.raises(DoesNotFit, match="memory ran out at 3 points"):
         stream(Recorder(limit=0), POINTS, chunk=250, device="numpy", check=True)
 
 

@@ -1,4 +1,4 @@
-"""Streams, events and pinned buffers: on a GPU played by the CPU whose copies come as late as they may, predicted, and real."""
+"""Streams, events and pinned buffers: on a GPU played by the CPU whose copies come as late as they may, and predicted."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pinchpoint import Flow, stream
 from pinchpoint.backends.torch import streaming, streaming_cuda
-from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.memory.forecaster import Forecaster
 
 N = 5_003
@@ -167,95 +166,3 @@ def test_results_left_on_the_device_are_all_that_grows_with_the_points() -> None
     with Forecaster(f"{STEPS}:numbered") as forecaster:
         small, large = (forecaster.predict(size=size, mode="infer").peak_allocated_bytes for size in (10_240, 51_200))
     assert large - small == (51_200 - 10_240) * 4
-
-
-# -- a real GPU --------------------------------------------------------------------------------
-
-gpu = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
-
-
-def network() -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(3, 256), nn.GELU(), nn.Linear(256, 256), nn.GELU(), nn.Linear(256, 4)).cuda()
-
-
-@pytest.mark.parametrize("chunk", [1_024, 10_000, 65_536, "auto"], ids=str)
-@pytest.mark.parametrize("kind", ["numpy", "cpu", "cuda"])
-@pytest.mark.parametrize("marks", [pytest.param(None, marks=gpu)])
-def test_a_gpu_gives_what_one_whole_call_gives(chunk: Any, kind: str, marks: None) -> None:
-    net, points = network(), np.random.default_rng(2).normal(size=(300_007, 3)).astype(np.float32)
-    with torch.no_grad():
-        whole = net(torch.from_numpy(points).cuda())
-    given: Any = points if kind == "numpy" else torch.from_numpy(points).to(kind)
-    made = stream(net, given, chunk=chunk)
-    assert isinstance(made, np.ndarray) if kind == "numpy" else made.device.type == kind
-    assert (torch.as_tensor(made).cuda() - whole).abs().max() <= 1e-5
-
-
-@pytest.mark.parametrize("marks", [pytest.param(None, marks=gpu)])
-def test_a_gpu_keeps_the_budget_and_settles_near_it(marks: None) -> None:
-    net, flows = network(), []
-    torch.cuda.empty_cache()
-    points = np.zeros((4_000_000, 3), np.float32)
-    stream(net, points, budget="1GiB", report=flows.append)
-    flow = flows[0]
-    assert flow.peak_bytes <= 2**30 and flow.halvings == 0
-    assert torch.cuda.max_memory_allocated() <= 2**30
-    assert flow.chunk * flow.bytes_per_point >= 0.6 * 2**30
-
-
-@pytest.mark.parametrize("marks", [pytest.param(None, marks=gpu)])
-def test_a_gpu_out_of_memory_halves_the_chunk(marks: None) -> None:
-    net, flows = network(), []
-    torch.cuda.empty_cache()
-    total = torch.cuda.mem_get_info()[1]
-    torch.cuda.set_per_process_memory_fraction(2**30 / total)
-    try:
-        points = np.random.default_rng(3).normal(size=(3_000_000, 3)).astype(np.float32)
-        made = stream(net, points, chunk=2_000_000, report=flows.append)
-        with pytest.raises(DoesNotFit, match="memory ran out at a chunk"):
-            stream(lambda i: torch.empty(len(i), 2**22, device=i.device)[:, 0], 10_000, chunk=2_048, tile=1_024, device="cuda")
-    finally:
-        torch.cuda.set_per_process_memory_fraction(1.0)
-    assert flows[0].halvings >= 1
-    with torch.no_grad():
-        assert np.abs(made[:1_000] - net(torch.from_numpy(points[:1_000]).cuda()).cpu().numpy()).max() <= 1e-5
-        assert np.abs(made[-1_000:] - net(torch.from_numpy(points[-1_000:]).cuda()).cpu().numpy()).max() <= 1e-5
-
-
-@pytest.mark.parametrize("marks", [pytest.param(None, marks=gpu)])
-def test_a_captured_graph_can_be_streamed(marks: None) -> None:
-    net, chunk = network(), 16_384
-    static = torch.zeros(chunk, 3, device="cuda")
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side), torch.no_grad():
-        for _ in range(3):
-            net(static)
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.no_grad(), torch.cuda.graph(graph):
-        result = net(static)
-
-    def replay(x: Tensor) -> Tensor:
-        static.copy_(x)
-        graph.replay()
-        return result
-
-    points = np.random.default_rng(4).normal(size=(200_003, 3)).astype(np.float32)
-    made = stream(replay, points, chunk=chunk, device="cuda")
-    with torch.no_grad():
-        whole = net(torch.from_numpy(points).cuda()).cpu().numpy()
-    assert np.abs(made - whole).max() <= 1e-5
-
-
-@pytest.mark.parametrize("marks", [pytest.param(None, marks=gpu)])
-def test_slow_work_on_a_gpu_is_waited_for(marks: None) -> None:
-    """Each chunk sleeps on the device, so that a copy that did not wait would bring what is not there yet."""
-
-    def slow(x: Tensor) -> Tensor:
-        torch.cuda._sleep(5_000_000)
-        return wave(x)
-
-    made = stream(slow, POINTS, chunk=256, device="cuda")
-    assert np.array_equal(made, wave(POINTS))
