@@ -79,6 +79,9 @@ def test_a_tile_over_the_bound_is_refused() -> None:
     pace.saw(pace.next(10**6), 800)
     with pytest.raises(DoesNotFit, match=r"100 points take 3\.91 KiB; the budget is 1,000 B"):
         pace.saw(pace.next(10**6), 4_000)
+    pace = Pace(10**6, tile=100, room=Room(900, 1_000), held_bytes=2_048)
+    with pytest.raises(DoesNotFit, match=r"25 points take 3\.91 KiB, of which 2\.00 KiB were there before; the budget"):
+        pace.saw(pace.next(10**6), 4_000)
 
 
 def test_a_fixed_chunk_is_kept_and_halved_in_whole_tiles() -> None:

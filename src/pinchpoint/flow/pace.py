@@ -25,6 +25,7 @@ class Pace:
         self.count = count
         self.tile = max(1, min(tile, count))
         self.room = room
+        self.held_bytes = held_bytes
         self.fixed_bytes: float | None = held_bytes if bytes_per_point else None
         self.bytes_per_point: float | None = bytes_per_point
         self.peak_bytes: int | None = None
@@ -120,7 +121,8 @@ class Pace:
 
     def _too_small(self, what: str, need_bytes: float) -> DoesNotFit:
         assert self.room is not None
+        held = f", of which {show_bytes(self.held_bytes)} were there before" if self.held_bytes else ""
         return DoesNotFit(
-            f"{what}; the budget is {show_bytes(self.room.bound_bytes)}",
+            f"{what}{held}; the budget is {show_bytes(self.room.bound_bytes)}",
             mend=f"give a budget of at least {show_bytes(need_bytes * 1.05)}, or a tile smaller than {self.tile:,}",
         )
