@@ -11,8 +11,7 @@ torch = pytest.importorskip("torch", reason="the operator needs torch")
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.workloads.operator import cars  # noqa: E402
 from pinchpoint.workloads.operator.cars import car_mesh, draw_car  # noqa: E402
-from pinchpoint.workloads.operator.flow import LIMITS, Quality, evened, faults, gmres, onset, solve_flow  # noqa: E402
-from pinchpoint.workloads.operator.panels import neighbours, panels_of  # noqa: E402
+from pinchpoint.workloads.operator.flow import LIMITS, Quality, faults, gmres, onset, solve_flow  # noqa: E402
 from pinchpoint.workloads.operator.surface import Mesh, facets  # noqa: E402
 from pinchpoint.workloads.operator.triangulation import Counts, counts_for, triangulation  # noqa: E402
 
@@ -77,18 +76,6 @@ def test_a_car_four_times_as_fine_has_nearly_the_same_pressure(monkeypatch):
     cp, truth = (solve_flow(mesh, yaw_deg=car.yaw_deg).cp for mesh in meshes)
     apart = (cp - truth[middle]).abs() @ coarse.areas / (truth[middle].abs() @ coarse.areas)
     assert apart < 0.032  # plain panels of constant strength: 0.064
-
-
-def test_what_alternates_is_taken_off_and_what_is_smooth_stays():
-    corners = torch.cat([torch.eye(3), -torch.eye(3)]).double()
-    faces = torch.tensor([[a, b, c] for a in (0, 3) for b in (1, 4) for c in (2, 5)])
-    beside = neighbours(panels_of(Mesh(corners, faces)))
-    colours = (faces >= 3).sum(dim=1).double() % 2 * 2 - 1  # every neighbour has the other colour
-    assert (colours[beside] == -colours[:, None]).all()
-    assert torch.allclose(evened(3 + 0.7 * colours, beside), torch.full((8,), 3.0, dtype=torch.float64))
-    ball = panels_of(icosphere(3))
-    smooth = torch.nn.functional.normalize(ball.centroids, dim=1)[:, 0]
-    assert (evened(smooth, neighbours(ball)) - smooth).abs().mean() < 3e-4
 
 
 def test_a_sphere_on_the_ground_plane_pulls_faster_flow_through_the_gap():

@@ -12,7 +12,6 @@ torch = pytest.importorskip("torch", reason="the operator needs torch")
 
 from pinchpoint.workloads.operator.cars import car_mesh, draw_car  # noqa: E402
 from pinchpoint.workloads.operator.panels import (  # noqa: E402
-    neighbours,
     normal_influence,
     panels_of,
     slopes,
@@ -88,14 +87,6 @@ def test_a_body_that_is_its_own_image_gives_the_same_from_one_half():
         assert torch.allclose(normal_influence(panels, ground=ground), normal_influence(whole, ground=ground), rtol=0, atol=1e-12)
         half, full = (surface_velocity(each, strengths, ground=ground, slope=slope) for each in (panels, whole))
         assert torch.allclose(half, full, rtol=0, atol=1e-12)
-
-
-def test_the_panels_beside_a_panel_share_an_edge_with_it():
-    panels = panels_of(car_mesh(draw_car(0, 3), 300))
-    beside = neighbours(panels)
-    for k in range(3):
-        assert (panels.face_edges[beside[:, k]] == panels.face_edges[:, k, None]).any(dim=1).all()
-        assert (beside[:, k] != torch.arange(len(beside))).all()
 
 
 def test_a_panel_far_away_is_a_point_source():

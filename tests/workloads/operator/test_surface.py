@@ -10,11 +10,21 @@ import pytest
 torch = pytest.importorskip("torch", reason="the operator needs torch")
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.workloads.operator import cars  # noqa: E402
 from pinchpoint.workloads.operator.cars import Car, car_mesh, draw_car, largest_box  # noqa: E402
 from pinchpoint.workloads.operator.harmonic import ball_mesh, draw_ball  # noqa: E402
 from pinchpoint.workloads.operator.harmonic import largest_box as largest_ball_box  # noqa: E402
 from pinchpoint.workloads.operator.meshes import check_mesh, outward  # noqa: E402
-from pinchpoint.workloads.operator.surface import Mesh, facets, mirror_partners, volume  # noqa: E402
+from pinchpoint.workloads.operator.surface import (  # noqa: E402
+    Mesh,
+    edges_of,
+    evened,
+    facets,
+    mirror_partners,
+    neighbours,
+    smooth_normals,
+    volume,
+)
 from pinchpoint.workloads.operator.triangulation import Counts, counts_for, triangulation  # noqa: E402
 
 CUBE = Mesh(
@@ -90,6 +100,44 @@ def test_the_image_of_a_face_is_found_or_there_is_none():
     assert mirror_partners(Mesh(bent, stored.faces)) is None
     assert mirror_partners(Mesh(stored.vertices, torch.cat([stored.faces, stored.faces[:1]]))) is None
     assert mirror_partners(CUBE) is None  # it lies beside the plane
+
+
+def test_the_faces_beside_a_face_share_an_edge_with_it():
+    edges = edges_of(car_mesh(draw_car(0, 3), 300).faces)[1]
+    beside = neighbours(edges)
+    for k in range(3):
+        assert (edges[beside[:, k]] == edges[:, k, None]).any(dim=1).all()
+        assert (beside[:, k] != torch.arange(len(beside))).all()
+
+
+def test_what_alternates_is_taken_off_and_what_is_smooth_stays():
+    faces = torch.tensor([[a, b, c] for a in (0, 3) for b in (1, 4) for c in (2, 5)])  # of an octahedron
+    beside = neighbours(edges_of(faces)[1])
+    colours = (faces >= 3).sum(dim=1).double() % 2 * 2 - 1  # every neighbour has the other colour
+    assert (colours[beside] == -colours[:, None]).all()
+    assert torch.allclose(evened(3 + 0.7 * colours, beside), torch.full((8,), 3.0, dtype=torch.float64))
+    mesh = car_mesh(draw_car(0, 3), 5000)
+    along = facets(mesh).centroids / 4.5
+    assert (evened(along, neighbours(edges_of(mesh.faces)[1])) - along).abs().mean() < 3e-4
+
+
+def test_smooth_normals_are_those_of_a_much_finer_mesh(monkeypatch):
+    meshes = []
+    for times in (1, 4):  # each face of the first is cut into sixteen in the second, one of them at its middle
+        monkeypatch.setattr(cars, "counts_for", lambda *_, times=times, **__: Counts(6, 6 * times, 24 * times))
+        meshes.append(car_mesh(draw_car(0, 900_000), 0))
+    coarse, fine = (facets(mesh) for mesh in meshes)
+    middle = torch.cdist(coarse.centroids, fine.centroids).argmin(dim=1)
+    truth = smooth_normals(meshes[1], fine.normals)[middle]
+    flat, smooth = (
+        (normals - truth).norm(dim=1).mean() for normals in (coarse.normals, smooth_normals(meshes[0], coarse.normals))
+    )
+    assert smooth < 0.3 * flat
+
+
+def test_normals_are_not_evened_across_sharp_edges():
+    normals = facets(CUBE).normals
+    assert torch.allclose(smooth_normals(CUBE, normals), normals)
 
 
 def test_a_car_stands_at_its_clearance_with_its_length_width_and_height_in_the_box():

@@ -24,7 +24,7 @@ from torch import Tensor
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.operator import cars, flow, harmonic
 from pinchpoint.workloads.operator.sample import Sample
-from pinchpoint.workloads.operator.surface import Mesh, facets
+from pinchpoint.workloads.operator.surface import Mesh, facets, smooth_normals
 
 Kind = Literal["flow", "harmonic"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -92,7 +92,8 @@ def body_sample(body: Body) -> Sample:
     """The body as the operator sees it."""
     shape = facets(body.mesh)
     if body.kind == "flow":
-        features = flow_features(shape.normals, yaw_deg=body.parameters["yaw_deg"], clearance=body.parameters["clearance"])
+        normals = smooth_normals(body.mesh, shape.normals)
+        features = flow_features(normals, yaw_deg=body.parameters["yaw_deg"], clearance=body.parameters["clearance"])
     else:
         features = torch.cat([shape.normals.float(), body.fields["flux"][:, None]], dim=1)
     target = torch.stack([body.fields[name] for name in TARGETS[body.kind]], dim=1)

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.operator.panels import neighbours, normal_influence, panels_of, slopes, surface_velocity
-from pinchpoint.workloads.operator.surface import Mesh
+from pinchpoint.workloads.operator.panels import normal_influence, panels_of, slopes, surface_velocity
+from pinchpoint.workloads.operator.surface import Mesh, evened, neighbours
 
 # Below this an LU is quicker than the start of the iteration; its cost grows with the cube.
 _DIRECT = 1024
@@ -69,7 +69,7 @@ def solve_flow(mesh: Mesh, *, yaw_deg: float = 0.0, ground: bool = True, device:
     found = wind + surface_velocity(panels, strengths, ground=ground, slope=slopes(panels, strengths))
     through = (found * panels.normals).sum(dim=1)
     found = found - through[:, None] * panels.normals
-    cp = evened(1 - found.square().sum(dim=1), neighbours(panels))
+    cp = evened(1 - found.square().sum(dim=1), neighbours(panels.face_edges))
     carried = strengths * panels.areas
     seen = float((panels.areas * (panels.normals @ wind).abs()).sum() / 2)
     quality = Quality(
@@ -80,20 +80,6 @@ def solve_flow(mesh: Mesh, *, yaw_deg: float = 0.0, ground: bool = True, device:
         lowest_cp=float(cp.min()),
     )
     return Flow(cp, found, strengths, quality)
-
-
-def evened(values: Tensor, beside: Tensor) -> Tensor:
-    """Values (F,) without what changes sign from a panel to its neighbours (F, 3); what is smooth stays.
-
-    A mean of a panel and its neighbours takes the alternation off, and some of what is smooth; the same mean of the mean
-    tells how much, and that is put back.
-    """
-
-    def mean(values: Tensor) -> Tensor:
-        return (values + values[beside].mean(dim=1)) / 2
-
-    once = mean(values)
-    return 2 * once - mean(once)
 
 
 def faults(quality: Quality) -> list[str]:

@@ -22,7 +22,7 @@ from pinchpoint.core.files import check_output
 from pinchpoint.workloads.operator.body import flow_features
 from pinchpoint.workloads.operator.orientation import turned_outward
 from pinchpoint.workloads.operator.sample import Sample, check_sample
-from pinchpoint.workloads.operator.surface import Mesh, facets
+from pinchpoint.workloads.operator.surface import Mesh, facets, smooth_normals
 from pinchpoint.workloads.operator.vtk_legacy import is_polydata, read_polydata
 from pinchpoint.workloads.operator.vtp import read_vtp, write_vtp
 
@@ -121,7 +121,7 @@ def mesh_sample(mesh: Mesh, conditions: Conditions, *, name: str = "mesh") -> Sa
     move = -(low + high) / 2
     move[2] = clearance - low[2]
     shape = facets(Mesh(whole.vertices + move, whole.faces))
-    features = flow_features(shape.normals, yaw_deg=conditions.yaw_deg, clearance=clearance)
+    features = flow_features(smooth_normals(whole, shape.normals), yaw_deg=conditions.yaw_deg, clearance=clearance)
     sample = Sample(name, shape.centroids.float(), features, features.new_zeros(len(features), 0), shape.areas.float())
     return check_sample(sample)
 

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from pinchpoint.workloads.operator.surface import Mesh, facets, mirror_partners
+from pinchpoint.workloads.operator.surface import Mesh, edges_of, facets, mirror_partners
 
 # Panel-point pairs worked on at a time: about ten arrays of that many doubles are alive.
 _PAIRS = {"cpu": 1 << 18, "cuda": 1 << 26}
@@ -54,24 +54,15 @@ class Panels:
 def panels_of(mesh: Mesh) -> Panels:
     mesh = Mesh(mesh.vertices.double(), mesh.faces.long())
     shape = facets(mesh)
-    sides = torch.stack([mesh.faces, mesh.faces.roll(-1, dims=1)], dim=2).reshape(-1, 2)
-    edges, face_edges = torch.unique(sides.sort(dim=1).values, dim=0, return_inverse=True)
+    edges, face_edges = edges_of(mesh.faces)
     corner = mesh.vertices[mesh.faces]
     along = torch.nn.functional.normalize(corner.roll(-1, dims=1) - corner, dim=2)
     across = torch.linalg.cross(along, shape.normals[:, None, :].expand_as(along))
     lengths = torch.linalg.vector_norm(mesh.vertices[edges[:, 0]] - mesh.vertices[edges[:, 1]], dim=1)
     return Panels(
-        mesh.vertices, mesh.faces, edges, face_edges.reshape(-1, 3), lengths,
+        mesh.vertices, mesh.faces, edges, face_edges, lengths,
         across.transpose(0, 1).contiguous(), shape.centroids, shape.normals, shape.areas, mirror_partners(mesh),
     )  # fmt: skip
-
-
-def neighbours(panels: Panels) -> Tensor:
-    """(F, 3) the panel beyond each edge, of a closed mesh."""
-    order = panels.face_edges.reshape(-1).argsort(stable=True)  # the two uses of an edge come together
-    beyond = torch.empty_like(order)
-    beyond[order[0::2]], beyond[order[1::2]] = order[1::2] // 3, order[0::2] // 3
-    return beyond.reshape(-1, 3)
 
 
 def slopes(panels: Panels, strengths: Tensor) -> Tensor:
