@@ -93,6 +93,15 @@ def test_an_imaginary_part_of_the_augmentation_is_passed_through() -> None:
     assert len(read_augmentation(volume.augmentation, atoms=2, name="it")) == 2
 
 
+def test_line_endings_of_windows_and_ten_short_numbers_a_line_give_the_same_density() -> None:
+    text = HEADER + GRID + AUGMENTATION + PER_ATOM + SPIN + AUGMENTATION
+    plain, windows = of(text), of(text.replace("\n", "\r\n"))
+    assert plain.spin is not None and windows.spin is not None
+    assert windows.total.tobytes() == plain.total.tobytes() and windows.spin.tobytes() == plain.spin.tobytes()
+    short = "".join(f" {n:11.5g}" + ("\n" if n in (10, 12) else "") for n in range(1, 13))
+    assert of(HEADER + "    2    3    2\n" + short).total.tobytes() == plain.total.tobytes()
+
+
 def test_the_user_is_told_what_vasp_will_miss() -> None:
     assert "ICHARG" in str(missing_augmentation(of(HEADER + GRID)))
     assert "spin" in str(missing_augmentation(of(HEADER + GRID + AUGMENTATION + SPIN)))

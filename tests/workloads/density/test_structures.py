@@ -130,6 +130,9 @@ def test_cif_and_xyz_are_read_by_ase(tmp_path) -> None:
         read = read_structure(tmp_path / name)
         assert read.species == ("Mg", "O")
         np.testing.assert_allclose(read.cartesian, rock.cartesian, atol=1e-6)
+    assert read_structure((tmp_path / "a.cif").rename(tmp_path / "POSCAR_rock.cif")).species == ("Mg", "O")
+    (tmp_path / "POSCAR.rock").write_text(poscar_text(rock, ""))
+    assert read_structure(tmp_path / "POSCAR.rock").species == ("Mg", "O")
     (tmp_path / "water.xyz").write_text(WATER)
     with pytest.raises(BadInput, match="no cell"):
         read_structure(tmp_path / "water.xyz")

@@ -19,16 +19,20 @@ from pinchpoint.workloads.density.poscar import read_poscar
 from pinchpoint.workloads.density.structure import Structure, cell_volume, check_structure
 
 _POSCARS = ("POSCAR", "CONTCAR", "CHGCAR", "CHG", "PARCHG", "AECCAR")
+# By suffix, ASE's name of the format: it would take POSCAR_rutile.cif for a POSCAR.
+_OTHERS = {".cif": "cif", ".xyz": "extxyz", ".extxyz": "extxyz", ".pdb": "proteindatabank", ".json": "json", ".traj": "traj"}
 
 
 def read_structure(path: str | Path, *, padding_a: float | None = None) -> Structure:
     """The structure of a file. `padding_a`: a molecule without a cell is put into a box with as much room on every side."""
     path = Path(path)
     bare = path.with_suffix("") if path.suffix == ".gz" else path
-    if bare.name.upper().startswith(_POSCARS) or bare.suffix.lower() in (".vasp", ".poscar", ".chgcar"):
-        return read_poscar(io.BytesIO(read_blob(path)), name=str(path))[0]
-    if bare.suffix.lower() in (".cube", ".cub", ".npz"):
+    suffix = bare.suffix.lower()
+    if suffix in (".cube", ".cub", ".npz"):
         return read_volume(path).structure
+    # POSCAR.rutile is a POSCAR; POSCAR_rutile.cif is not.
+    if suffix in (".vasp", ".poscar", ".chgcar") or (bare.name.upper().startswith(_POSCARS) and suffix not in _OTHERS):
+        return read_poscar(io.BytesIO(read_blob(path)), name=str(path))[0]
     return _by_ase(path, padding_a)
 
 
@@ -96,7 +100,7 @@ def _by_ase(path: Path, padding_a: float | None) -> Structure:
     except ModuleNotFoundError as error:
         raise _missing_ase(f"{path.suffix or path.name} files") from error
     try:
-        atoms = read(str(path))
+        atoms = read(str(path), format=_OTHERS.get(path.suffix.lower()))
     except Exception as error:  # its readers meet text of any kind, and fail in any way
         why = str(error) or type(error).__name__
         raise BadInput(f"cannot read {path}: {why}", mend="give a structure as POSCAR, cif or extended xyz") from error

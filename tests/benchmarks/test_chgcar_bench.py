@@ -1,0 +1,37 @@
+"""The CHGCAR benchmark: its density is what it says, and its ratios are of the times it took."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.workloads.density.structure import check_structure
+
+FOLDER = Path(__file__).parents[2] / "benchmarks"
+
+
+@pytest.fixture
+def bench(monkeypatch):
+    monkeypatch.syspath_prepend(str(FOLDER))
+    yield importlib.import_module("chgcar")
+    sys.modules.pop("chgcar", None)
+
+
+def test_the_density_is_of_twelve_atoms_and_96_electrons(bench) -> None:
+    volume = bench.hafnia(12)
+    check_structure(volume.structure)
+    assert volume.species.count("Hf") == 4 and volume.species.count("O") == 8
+    assert volume.electrons == pytest.approx(96) and volume.total.min() > 0
+
+
+def test_programs_run_in_turn_and_ratios_are_ours_over_theirs(bench) -> None:
+    order: list[str] = []
+    bench.in_turn({name: lambda name=name: order.append(name) for name in "abc"}, 3)
+    assert "".join(order) == "abc" + "abc" + "bca" + "cab"
+    times = {"pinchpoint": {"cpu": [1.0, 1.0], "wall": [2.0, 2.0]}, "other": {"cpu": [4.0, 4.0], "wall": [5.0, 5.0]}}
+    ours, other = bench.rows("read", times)
+    assert (ours["ours_over_it"], other["ours_over_it"], other["wall_s"]) == (1.0, 0.25, 5.0)
+    assert "0.250" in bench.table([ours, other])
