@@ -262,8 +262,8 @@ def test_without_a_budget_a_cpu_gets_chunks_that_suit_its_caches(device: str) ->
     flows: list[Flow] = []
     new = np.empty if device == "numpy" else lambda shape: torch.empty(*shape, dtype=torch.float64)
     stream(lambda i: (new((len(i), 100)), i * 1)[1], 300_000, device=device, report=flows.append)
-    assert 0.7 * 64 * 2**20 <= flows[0].chunk * 816 <= 64 * 2**20
-    assert flows[0].peak_bytes is not None and flows[0].peak_bytes <= 64 * 2**20
+    assert 0.7 * 16 * 2**20 <= flows[0].chunk * 816 <= 16 * 2**20
+    assert flows[0].peak_bytes is not None and flows[0].peak_bytes <= 16 * 2**20
 
 
 def test_weights_beyond_the_default_chunk_are_no_reason_to_refuse() -> None:

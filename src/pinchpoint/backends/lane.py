@@ -17,7 +17,7 @@ from pinchpoint.core.units import MIB
 Function = Callable[..., Any]
 SHARE_OF_RAM = 0.25
 SHARE_OF_BUDGET = 0.98  # on a host; the rest is for small things that come and go
-CACHED_BYTES = 64 * MIB  # without a budget a chunk on a CPU takes no more: fresh pages and missed caches make larger ones slower
+CACHED_BYTES = 16 * MIB  # without a budget a chunk on a CPU takes no more: fresh pages and missed caches make larger ones slower
 
 
 @dataclass(frozen=True)

@@ -62,7 +62,7 @@ def stream(
     points: an array or tensor (N, ...), a tuple of such (the function then takes as many), or a number or range of
     indices, which the function gets as int64 (C,) made on the device.
     budget: bytes, "6GiB", or a card: all that lies on the device counts. Default 80 % of the free device memory; on a CPU
-    64 MiB, where larger chunks are slower, and never more than 25 % of the free RAM.
+    16 MiB, where larger chunks are slower, and never more than 25 % of the free RAM.
     chunk: points at one time, or "auto": the largest for the budget, found by trial chunks, which are kept.
     device: "cuda", "cpu", "auto" (a tensor's or module's own, else CUDA if there is one), or "numpy" for a function of
     numpy arrays. out: arrays to fill, "numpy", or "device"; default as the points are, numpy for indices.
