@@ -95,3 +95,12 @@ def test_runs_of_the_order_lie_close_together() -> None:
     assert order.sort().values.tolist() == list(range(5_000))
     widths = torch.stack([places[part].amax(0) - places[part].amin(0) for part in order.split(100)])
     assert float(widths.prod(1).mean()) < 1.5 * 100 / 5_000  # as much of the cube as of the points
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("count", [3_000, 40_000])
+def test_a_gpu_finds_what_a_cpu_finds(count: int) -> None:
+    points, weights = sphere(count)
+    wanted = own_statistics(points, radius=RADIUS, weights=weights)
+    found = own_statistics(points.cuda(), radius=RADIUS, weights=weights.cuda())
+    assert torch.allclose(found.cpu(), wanted, rtol=1e-7, atol=1e-7)

@@ -112,6 +112,22 @@ def test_a_finished_run_resumed_does_nothing_more(tiny_data: Path, choices: dict
     same(before, last_state(whole))
 
 
+def test_a_run_is_resumed_in_other_chunks_but_not_with_other_steps(
+    tiny_data: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_data, tmp_path / "run", progress=at_step(3, lambda: os.kill(os.getpid(), signal.SIGINT)), **choices)
+    # The rate of every step follows from their number: with more of them the steps taken would have been others.
+    with pytest.raises(BadInput, match=r"steps \(was 8, is 16\)"):
+        train(tiny_data, tmp_path / "run", resume=True, steps=2 * STEPS)
+    with pytest.raises(BadInput, match=r"precision \(was fp32, is bf16\)"):
+        train(tiny_data, tmp_path / "run", resume=True, precision="bf16")
+    made = train(tiny_data, tmp_path / "run", resume=True, memory="checkpoint", chunk=40)
+    assert made.complete and made.chunk == 40 and read_settings(tmp_path / "run").memory == "checkpoint"
+    found, wanted = (logs.read(folder / "log.csv") for folder in (tmp_path / "run", whole))
+    assert [row.loss for row in found] == pytest.approx([row.loss for row in wanted], rel=1e-3)
+
+
 def test_the_folder_of_a_run_holds_what_it_should(whole: Path) -> None:
     assert {path.name for path in whole.iterdir()} == {"config.json", "log.csv", "record.json", "checkpoints", "graphs"}
     record = json.loads((whole / "record.json").read_text(encoding="utf-8"))

@@ -18,7 +18,7 @@ from pinchpoint.workloads.operator.geometry import from_sums
 
 CELLS = 24  # to a radius
 _CPU_BLOCK, _GPU_BLOCK = 128, 1024  # places whose sums are made together
-_CPU_NEAR, _GPU_NEAR = 1024, 65_536  # sources at one time: a megabyte of weights, near the caches; half a GiB on a GPU
+_CPU_NEAR, _GPU_NEAR = 1024, 16_384  # sources at one time: a megabyte of weights, near the caches; 128 on a GPU
 _MOMENTS = 10  # 1, x, y, z, xx, yy, zz, xy, yz, zx
 _READ = 14  # of `from_sums`
 _SAME = 1e-12  # square of a distance below which two places are one
