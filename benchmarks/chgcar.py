@@ -26,8 +26,8 @@ from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.measure.timing import ratio_interval, timing_of
 from pinchpoint.workloads.density.chgcar import read_chgcar, write_chgcar
+from pinchpoint.workloads.density.exchange import to_ase
 from pinchpoint.workloads.density.structure import Structure
-from pinchpoint.workloads.density.structures import to_ase
 from pinchpoint.workloads.density.volume import Volume, grid_points
 
 RESULT = Path(__file__).parent / "results" / "chgcar_cpu.json"

@@ -199,3 +199,27 @@ def test_grid_points_sit_at_i_over_n_in_the_order_of_the_density(draw) -> None:
         np.testing.assert_array_equal(points[row], np.array(at) / [2, 3, 4])
         assert volume.total.reshape(-1)[row] == volume.total[at]
     assert check_volume(volume) is volume
+
+
+@pytest.mark.parametrize("name", ["CHGCAR", "CHGCAR.gz", "a.cube", "a.npz"])
+def test_a_damaged_file_is_refused_or_read_but_never_breaks_the_reader(draw, tmp_path, name: str) -> None:
+    rng = np.random.default_rng(7)
+    path = write_volume(tmp_path / name, draw(0, (3, 2, 4), spin=True))
+    whole = path.read_bytes()
+    refused = 0
+    for _ in range(150):
+        data = bytearray(whole)
+        at = int(rng.integers(len(data)))
+        match int(rng.integers(3)):
+            case 0:
+                data[at] = int(rng.choice(list(b" -+.E0123456789*nD\n\xff")))
+            case 1:
+                del data[at : at + int(rng.integers(1, 40))]
+            case _:
+                data[at:at] = data[: int(rng.integers(1, 30))]
+        path.write_bytes(data)
+        try:
+            read_volume(path)
+        except BadInput:
+            refused += 1
+    assert refused > 50

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pinchpoint.workloads.density.format import format_lines
-from pinchpoint.workloads.density.parse import NotNumbers, parse_any, parse_numbers
+from pinchpoint.workloads.density.parsing import NotNumbers, parse_any, parse_numbers
+from pinchpoint.workloads.density.printing import format_lines
 
 
 def printed(value: float, wide: bool = False) -> str:

@@ -11,7 +11,7 @@ import re
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.density.parse import NotNumbers, parse_any
+from pinchpoint.workloads.density.parsing import NotNumbers, parse_any
 
 _HEAD = re.compile(r"^[ \t]*augmentation occupancies([ \t]*\(imaginary part\))?[ \t]*(\d+)[ \t]+(\d+)[ \t\r]*$", re.MULTILINE)
 _MEND = "the file is cut short or was edited: copy it again, or remove all of its augmentation lines"

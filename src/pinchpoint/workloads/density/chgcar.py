@@ -16,9 +16,9 @@ import numpy as np
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.augmentation import read_augmentation
 from pinchpoint.workloads.density.blobs import read_blob, write_blob
-from pinchpoint.workloads.density.format import format_lines
-from pinchpoint.workloads.density.parse import NotNumbers, parse_numbers
+from pinchpoint.workloads.density.parsing import NotNumbers, parse_numbers
 from pinchpoint.workloads.density.poscar import poscar_text, read_poscar
+from pinchpoint.workloads.density.printing import format_lines
 from pinchpoint.workloads.density.volume import Volume, check_grid, check_volume
 
 _PER_LINE = 5

@@ -15,8 +15,8 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.blobs import read_blob, write_blob
-from pinchpoint.workloads.density.format import format_lines
-from pinchpoint.workloads.density.parse import NotNumbers, parse_any
+from pinchpoint.workloads.density.parsing import NotNumbers, parse_any
+from pinchpoint.workloads.density.printing import format_lines
 from pinchpoint.workloads.density.structure import SYMBOLS, Structure, cell_volume, check_structure
 from pinchpoint.workloads.density.volume import Volume, check_grid, check_volume
 

@@ -6,7 +6,6 @@ CHGCAR and its like (CHG, PARCHG, AECCAR; any name that ends in .vasp), .cube or
 from __future__ import annotations
 
 import io
-import zipfile
 from pathlib import Path
 from typing import Any, Literal
 
@@ -84,7 +83,9 @@ def read_npz(path: str | Path) -> Volume:
     try:
         with np.load(io.BytesIO(read_blob(path)), allow_pickle=False) as held:
             arrays = {name: held[name] for name in held.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, AttributeError) as error:
+    except BadInput:
+        raise
+    except Exception as error:  # zipfile and numpy meet bytes of any kind, and fail in any way
         raise BadInput(f"cannot read {path}: {error}", mend="give a .npz file that is whole") from error
     if lost := [name for name in ("lattice", "species", "positions", "total") if name not in arrays]:
         raise BadInput(f"{path} has no {', '.join(lost)}", mend="write all of lattice, species, positions and total into it")

@@ -11,10 +11,7 @@ import pytest
 from pinchpoint.core.discover import shipped
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.workloads.density.chgcar import write_chgcar
-from pinchpoint.workloads.density.formats import write_volume
-from pinchpoint.workloads.density.poscar import poscar_text
-from pinchpoint.workloads.density.structure import SYMBOLS, Structure, check_structure, close_pair
-from pinchpoint.workloads.density.structures import (
+from pinchpoint.workloads.density.exchange import (
     as_structure,
     from_ase,
     from_pymatgen,
@@ -22,6 +19,9 @@ from pinchpoint.workloads.density.structures import (
     to_ase,
     to_pymatgen,
 )
+from pinchpoint.workloads.density.formats import write_volume
+from pinchpoint.workloads.density.poscar import poscar_text
+from pinchpoint.workloads.density.structure import SYMBOLS, Structure, check_structure, close_pair
 
 CUBIC = np.eye(3) * 4.0
 WATER = "3\nwater\nO 0.0 0.0 0.1\nH 0.0 0.76 -0.48\nH 0.0 -0.76 -0.48\n"

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pinchpoint.workloads.density.format import column
+from pinchpoint.workloads.density.printing import column
 
 _CHUNK = 16_384  # numbers worked on at one time: their temporaries stay in a core's own cache
 _EXACT = 22  # the largest power of ten that float64 holds exactly
@@ -124,7 +124,9 @@ def _tables(decimals: int) -> _Tables:
             lead[at] = 0 if char == "-" else int(char)
             sign[at] = -1.0 if "-" in first + char else 1.0
     power = decimals - np.concatenate([np.arange(120), -np.arange(100)])
-    over = np.where((power >= 0) & (power <= _EXACT), 10.0 ** power.clip(0, _EXACT), np.nan)
+    # From their text: numpy's own powers are not always the nearest float64.
+    exact = np.array([float(f"1e{i}") for i in range(_EXACT + 1)])
+    over = np.where((power >= 0) & (power <= _EXACT), exact[power.clip(0, _EXACT)], np.nan)
     return _Tables(lead, sign, over)
 
 
