@@ -44,12 +44,12 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
     return asked
 
 
-def test_the_demo_predicts_studies_and_verifies_both_workloads(verbs: dict[str, list[Any]], tmp_path: Path, capsys) -> None:
+def test_the_demo_predicts_studies_and_verifies_every_workload_it_shows(verbs: dict[str, list[Any]], tmp_path: Path, capsys) -> None:
     assert run(["demo", "-o", str(tmp_path / "out")]) == 0
-    assert [target for target, _ in verbs["predict"]] == ["field", "orbital"]
+    assert [target for target, _ in verbs["predict"]] == ["field", "operator", "orbital"]
     assert {on for _, _, on in verbs["study"]} == {"fake"}
-    assert verbs["verify"] == [(name, shipped()[name].variants[-1].name) for name in ("field", "orbital")]
-    assert verbs["report"] == ["forecast", "study", "verdict"] * 2
+    assert verbs["verify"] == [(name, shipped()[name].variants[-1].name) for name in ("field", "operator", "orbital")]
+    assert verbs["report"] == ["forecast", "study", "verdict"] * 3
     assert str(tmp_path / "out" / "report.html") in capsys.readouterr().out.splitlines()[-1]
 
 
@@ -66,7 +66,7 @@ def test_a_workload_whose_framework_is_missing_is_left_out_aloud(
 ) -> None:  # fmt: skip
     monkeypatch.setattr(demo, "_installed", lambda framework: framework == "torch")
     assert run(["demo", "-o", str(tmp_path)]) == 0
-    assert [target for target, _ in verbs["predict"]] == ["field"]
+    assert [target for target, _ in verbs["predict"]] == ["field", "operator"]
     assert "orbital is left out: jax is not installed" in capsys.readouterr().err
     monkeypatch.setattr(demo, "_installed", lambda framework: False)
     assert run(["demo", "-o", str(tmp_path)]) == 3
