@@ -112,7 +112,7 @@ def test_queries_without_edges_get_zeros_and_no_gradient() -> None:
     [
         ({"memory": "small"}, "unknown memory"), ({"transform": "cubic"}, "unknown transform"), ({"chunk": 0}, "a chunk of 0"),
         ({"f": None}, "without f"), ({"weights": "quadrature"}, "go together"), ({"weights": "attention"}, "go together"),
-        ({"edges": torch.tensor([[S], [0]])}, "an index beyond"), ({"f": torch.zeros(S - 1, C)}, "rows for"),
+        ({"edges": torch.tensor([[S], [0]])}, "an index beyond"), ({"f": torch.zeros(S - 1, C)}, "f of shape"),
         ({"y": torch.rand(S + 1, D, dtype=torch.float64)}, "edges from"),
     ],
 )  # fmt: skip

@@ -111,3 +111,38 @@ def test_one_chunk_size_gives_the_same_bits_every_time_on_a_gpu(weights: str) ->
     first = run(given, memory="flat", chunk=700)
     for _ in range(3):
         assert all(torch.equal(a, b) for a, b in zip(run(given, memory="flat", chunk=700), first, strict=True) if a is not None)  # type: ignore[arg-type]
+
+
+class Turned(nn.Module):
+    """Gives its outputs, and the gradient of its inputs, column by column."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(channels, 6))
+
+    def forward(self, values: Tensor) -> Tensor:
+        return (self.weight @ values.t()).t()
+
+
+@pytest.mark.parametrize("module", ["one kernel", "layers", "any"])
+@pytest.mark.parametrize("weights", ["mean", "sum"])
+def test_no_order_in_memory_changes_what_is_computed_on_a_gpu(weights: str, module: str) -> None:
+    """Inputs, weights and the gradient that enters lie column by column; f is one column widened."""
+    given = problem((100, 80) if module == "one kernel" else (32,), 16, "linear", weights, nn.GELU)
+    mlp = Turned(16) if module == "any" else given["mlp"]
+    for parameter in mlp.parameters():
+        parameter.data = parameter.data.t().contiguous().t() if parameter.dim() == 2 else parameter.data
+    f = torch.randn(S, 1)
+    mix = torch.randn(16, Q)
+
+    def made(device: str, dtype: torch.dtype, **how: Any) -> list[Tensor | None]:
+        x = given["x"].detach().to(device, dtype).t().contiguous().t().requires_grad_()
+        y = given["y"].detach().to(device, dtype).repeat_interleave(2, dim=1)[:, ::2].requires_grad_()
+        own = mlp.to(device, dtype)
+        wide = f.to(device, dtype).requires_grad_()
+        out = edge_transform(own, x, y, wide.expand(S, 16), given["edges"].to(device), weights=weights, **how)  # type: ignore[arg-type]
+        found = torch.autograd.grad((out.t() * mix.to(device, dtype)).sum(), [x, y, wide, *own.parameters()])
+        return [out.detach(), *found]
+
+    truth = made("cpu", torch.float64, memory="eager")
+    assert distance(made("cuda", torch.float32, memory="flat", chunk=700), truth) < 1e-5

@@ -6,8 +6,10 @@ Letters: e edges of the chunk, q rows, C channels. On a GPU each is one Triton k
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,7 +23,7 @@ def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows) -> tuple[Tensor, 
     if own_kernels(x):
         at = torch.empty(rows.count, dtype=torch.int32, device=x.device)
         width = x.shape[1] + y.shape[1] + (0 if f is None else f.shape[1])
-        inputs = torch.empty(rows.count, width, dtype=_widest(x, y, f), device=x.device)
+        inputs = torch.empty(rows.count, width, dtype=widest(x, y, f), device=x.device)
         if not _is_fake(x):
             from pinchpoint.kit import along_triton
 
@@ -35,7 +37,7 @@ def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows) -> tuple[Tensor, 
 def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows) -> None:
     """Add to the chunk's rows of `out`, (Q, C), the sum over each of weights * kernel * f[source].
 
-    kernel: (e, C); f: (S, C), or (S, 1) for a kernel that stands alone; weights: (e,).
+    kernel: (e, C); f: (S, C), or None for a kernel that stands alone; weights: (e,).
     """
     if own_kernels(out):
         if not _is_fake(out):
@@ -83,7 +85,8 @@ def spread_to_f(gradient: Tensor, kernel: Tensor, weights: Tensor | None, rows: 
 def spread_to_weights(gradient: Tensor, kernel: Tensor, f: Tensor | None, rows: Rows, at: Tensor) -> Tensor:
     """The way back to the weights: (e,), the sum over channels of gradient[row] * kernel * f[source]."""
     made = gradient.index_select(0, at) * kernel
-    return (made if f is None else made * f.index_select(0, rows.sources())).sum(1)
+    made = made if f is None else made * f.index_select(0, rows.sources())
+    return made.sum(1, dtype=torch.promote_types(made.dtype, torch.float32))  # a softmax takes the row's mean off it again
 
 
 def add_by_source(total: Tensor, values: Tensor, rows: Rows) -> None:
@@ -107,7 +110,8 @@ def add_by_row(total: Tensor, values: Tensor, rows: Rows) -> None:
     reduce_into(total, values, None, None, rows)
 
 
-def _widest(*tensors: Tensor | None) -> torch.dtype:
+def widest(*tensors: Tensor | None) -> torch.dtype:
+    """The dtype that holds them all."""
     dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
     widest = dtypes[0]
     for dtype in dtypes[1:]:
@@ -118,6 +122,11 @@ def _widest(*tensors: Tensor | None) -> torch.dtype:
 def own_kernels(tensor: Tensor) -> bool:
     """Do our own kernels run there? On a GPU that is only thought of they are taken to."""
     return tensor.is_cuda and (_is_fake(tensor) or _has_triton())
+
+
+def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Our kernels are launched on the current GPU, which must be the tensor's."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda and not _is_fake(tensor) else nullcontext()
 
 
 def _is_fake(tensor: Tensor) -> bool:

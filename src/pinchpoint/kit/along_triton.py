@@ -86,21 +86,21 @@ def _gather(
     x, y, f, offsets, sources, at, inputs, count, begin, first, rows, steps, x_stride, y_stride, f_stride,
     DX: tl.constexpr, DY: tl.constexpr, C: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    edge = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    edge = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = edge < count
     # The row of an edge is the last whose offset is not above its number: found by halving.
     low = tl.zeros((BLOCK,), tl.int32)
     high = low + rows
-    number = edge.to(tl.int64) + begin
+    number = edge + begin
     for _ in range(steps):
-        middle = (low + high) // 2
+        middle = low + (high - low) // 2
         below = tl.load(offsets + middle, mask=there, other=0) <= number
         low = tl.where(below, middle, low)
         high = tl.where(below, high, middle)
     row = low + first
     tl.store(at + edge, row, mask=there)
     source = tl.load(sources + edge, mask=there, other=0).to(tl.int64)
-    to = inputs + edge.to(tl.int64) * (DX + DY + C)
+    to = inputs + edge * (DX + DY + C)
     for d in tl.static_range(DY):
         tl.store(to + d, tl.load(y + source * y_stride + d, mask=there), mask=there)
     for d in tl.static_range(DX):
@@ -163,7 +163,7 @@ def _add_runs(
     total, values, ordered, order, count, total_stride, values_stride,
     W: tl.constexpr, WIDE: tl.constexpr, TALL: tl.constexpr, SUM: tl.constexpr,
 ):  # fmt: skip
-    place = tl.program_id(0)
+    place = tl.program_id(0).to(tl.int64)
     source = tl.load(ordered + place)
     before = tl.load(ordered + place - 1, mask=place > 0, other=-1)
     if source != before:  # the first of its run adds them all

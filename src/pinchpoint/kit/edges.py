@@ -33,6 +33,11 @@ class Edges:
     known_starts: np.ndarray[Any, Any] | None = None
 
     def __post_init__(self) -> None:
+        if self.offsets.dim() != 1 or self.sources.dim() != 1 or not len(self.offsets):
+            raise BadInput(
+                f"offsets of shape {tuple(self.offsets.shape)} and sources of shape {tuple(self.sources.shape)}",
+                mend="give offsets (Q + 1,) and sources (E,)",
+            )
         if self.offsets.dtype is not torch.int64 or self.sources.dtype is not torch.int32:
             raise BadInput(
                 f"edges of {self.offsets.dtype} offsets and {self.sources.dtype} sources",
@@ -49,8 +54,24 @@ class Edges:
 
     @cached_property
     def starts(self) -> np.ndarray[Any, Any]:
-        """(Q + 1,) int64 on the host: the offsets, copied at most once."""
-        return self.offsets.cpu().numpy() if self.known_starts is None else self.known_starts
+        """(Q + 1,) int64 on the host: the offsets, copied and checked at most once.
+
+        Sources out of range are refused here too: our kernels on a GPU would read and write beyond the points.
+        """
+        starts = self.offsets.cpu().numpy() if self.known_starts is None else self.known_starts
+        if self.known_starts is None and self.count:  # as we wait for the device here anyway
+            low, high = torch.stack(torch.aminmax(self.sources)).tolist()
+            if low < 0 or high >= self.source_count:
+                raise BadInput(
+                    f"edges from sources {low:,} to {high:,} where there are {self.source_count:,}",
+                    mend=f"sources are numbered from 0 to {self.source_count - 1:,}",
+                )
+        if len(starts) != len(self.offsets) or starts[0] != 0 or starts[-1] != self.count or bool((np.diff(starts) < 0).any()):
+            raise BadInput(
+                f"offsets of rows that do not share out {self.count:,} edges",
+                mend="offsets begin at 0, never fall and end at the number of edges; Edges.of_index makes them from any index",
+            )
+        return starts
 
     def degrees(self) -> Tensor:
         """(Q,) int64."""

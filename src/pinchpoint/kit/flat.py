@@ -15,10 +15,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 
+from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import along
-from pinchpoint.kit.network import Gradients, Network, arithmetic, network_of
+from pinchpoint.kit.network import Gradients, Network, network_of
 from pinchpoint.kit.rows import Rows
 
 
@@ -49,6 +49,7 @@ class Job:
 
 def flat_rows(job: Job, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None) -> Tensor:
     """(Q, C) of all parts. x: (Q, d), y: (S, d), f: (S, C), quadrature: (S,)."""
+    x, y, f = _dense(x), _dense(y), None if f is None else _dense(f)
     attended = [] if job.attention is None else list(job.attention.parameters())
     return _Flat.apply(job, x, y, f, quadrature, *job.mlp.parameters(), *attended)  # type: ignore[no-any-return]
 
@@ -58,25 +59,43 @@ class _Flat(torch.autograd.Function):
     def forward(
         ctx: Any, job: Job, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None, *parameters: Tensor
     ) -> Tensor:
-        network = network_of(job.mlp, edges=job.longest, inputs=x)
-        scores = None if job.attention is None else network_of(job.attention, edges=job.longest, inputs=x)
+        with along.on_device(x):
+            return _Flat._forward(ctx, job, x, y, f, quadrature, *parameters)
+
+    @staticmethod
+    def _forward(
+        ctx: Any, job: Job, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None, *parameters: Tensor
+    ) -> Tensor:
+        read = x.new_empty(0, dtype=along.widest(x, y, f if job.reads_f else None))
+        near = x.new_empty(0, dtype=along.widest(x, y))
+        network = network_of(job.mlp, edges=job.longest, inputs=read)
+        scores = None if job.attention is None else network_of(job.attention, edges=job.longest, inputs=near)
         lse = None if scores is None else _lse(job, scores, x, y)
         out: Tensor | None = None
+        dtype: torch.dtype | None = None
         for part in job.parts:
             if not part.count:
                 continue
             inputs, at = along.gather(x, y, f if job.reads_f else None, part)
             kernel = network.forward(inputs)
-            score = None if scores is None else scores.forward(_relative(inputs, x.shape[1]))
+            score = None if scores is None else scores.forward(_relative(inputs, x, y))
             weights = _weights(score, lse, quadrature, at, part)
             factor = f if job.times_f else None
             if out is None:
-                dtype = kernel.dtype if factor is None else torch.promote_types(kernel.dtype, factor.dtype)
-                out = torch.zeros(x.shape[0], kernel.shape[1], dtype=dtype, device=x.device)
+                if factor is not None:
+                    check_channels(kernel, factor)
+                dtype = along.widest(kernel, factor, quadrature, score)
+                # float32 at least, as a row in many pieces is added to many times.
+                summed = torch.promote_types(dtype, torch.float32)
+                out = torch.zeros(x.shape[0], kernel.shape[1], dtype=summed, device=x.device)
             along.reduce_into(out, kernel, factor, weights, part)
-        assert out is not None
+        assert out is not None and dtype is not None
         if job.weights == "mean":
             out /= job.rows.degrees().clamp_min_(1)[:, None]
+        out = out.to(dtype)
+        network.finish({})
+        if scores is not None:
+            scores.finish({})
         ctx.job, ctx.network, ctx.scores = job, network, scores
         ctx.save_for_backward(x, y, f, quadrature, lse, out if lse is not None else None, *parameters)
         device = x.device.type
@@ -84,21 +103,39 @@ class _Flat(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         job: Job = ctx.job
         x, y, f, quadrature, lse, out, *parameters = ctx.saved_tensors
         enabled, dtype = ctx.autocast
-        with torch.autocast(x.device.type, dtype, enabled=enabled):
+        with torch.no_grad(), along.on_device(x), torch.autocast(x.device.type, dtype, enabled=enabled):
             back = _Back(job, (ctx.network, ctx.scores), x, y, f, quadrature, lse, ctx.needs_input_grad[1:])
             back.run(_entering(job, gradients[0]), out)
-        return None, *back.found(parameters)
+        found = back.found(parameters)
+        if torch.is_grad_enabled():  # create_graph=True
+            at = [place for place, value in enumerate(found) if value is not None]
+            for place, value in zip(at, _Once.apply(*(found[place].requires_grad_() for place in at)), strict=True):  # type: ignore[union-attr]
+                found[place] = value
+        return None, *found
+
+
+class _Once(torch.autograd.Function):
+    """Gradients as they are, which cannot be differentiated again. Without this they would pass for constants."""
+
+    @staticmethod
+    def forward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return tuple(gradient.view_as(gradient) for gradient in gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise BadInput(
+            "a gradient of memory='flat' differentiated again", mend="use memory='eager' where gradients are part of the loss"
+        )
 
 
 def _entering(job: Job, gradient: Tensor) -> Tensor:
-    """The gradient of each row's plain sum."""
+    """The gradient of each row's plain sum, row after row whatever order it came in."""
     if job.weights == "mean":
-        return gradient / job.rows.degrees().clamp_min_(1)[:, None]
+        gradient = gradient / job.rows.degrees().clamp_min_(1)[:, None]
     return gradient.contiguous()
 
 
@@ -113,7 +150,6 @@ class _Back:
         points = [x, y, f, quadrature]
         self.of_points = [_sum_like(value) if want else None for value, want in zip(points, wanted[:4], strict=True)]
         self.network, self.scores = networks
-        self.dtype = arithmetic(x)
         own = list(job.mlp.parameters())
         split = 4 + len(own)
         self.of_mlp = _sums(own, wanted[4:split])
@@ -121,24 +157,26 @@ class _Back:
 
     def run(self, gradient: Tensor, out: Tensor | None) -> None:
         """gradient: (Q, C) of the plain sums; out: (Q, C), what the softmax gave."""
-        held = None if out is None else (gradient * out).sum(1)
-        for part in self.job.parts:
-            if part.count:
-                self._chunk(gradient, held, part)
-        self.network.finish(self.of_mlp)
-        if self.scores is not None:
-            self.scores.finish(self.of_attention)
+        held = None if out is None or self.lse is None else (gradient * out.to(self.lse.dtype)).sum(1)
+        try:
+            for part in self.job.parts:
+                if part.count:
+                    self._chunk(gradient, held, part)
+        finally:  # also after a failure, as a kept graph may be gone through again
+            self.network.finish(self.of_mlp)
+            if self.scores is not None:
+                self.scores.finish(self.of_attention)
 
     def _chunk(self, gradient: Tensor, held: Tensor | None, part: Rows) -> None:
-        job, dims = self.job, self.x.shape[1]
+        job = self.job
         of_x, of_y, of_f, of_quadrature = self.of_points
         factor = self.f if job.times_f else None
         inputs, at = along.gather(self.x, self.y, self.f if job.reads_f else None, part)
         moves = of_x is not None or of_y is not None
-        relative = _relative(inputs, dims) if self.scores is not None else inputs
+        relative = _relative(inputs, self.x, self.y) if self.scores is not None else inputs
         score = None if self.scores is None else self.scores.forward(relative)
         weights = _weights(score, self.lse, self.quadrature, at, part)
-        of_kernel = along.spread(gradient, factor, weights, part, at, self.dtype)
+        of_kernel = along.spread(gradient, factor, weights, part, at, self.network.dtype or gradient.dtype)
         want_f = of_f is not None and factor is not None
         want_weights = self.scores is not None or of_quadrature is not None
         of_inputs, kernel = self.network.backward(
@@ -191,7 +229,8 @@ def _sums(parameters: list[Any], wanted: tuple[bool, ...]) -> Gradients:
 
 def _sum_like(value: Any) -> Tensor:
     """Zeros to add many chunks to: float32 at least, since in 16 bits late chunks would be lost."""
-    return torch.zeros_like(value, dtype=torch.promote_types(value.dtype, torch.float32))
+    wide = torch.promote_types(value.dtype, torch.float32)
+    return torch.zeros_like(value, dtype=wide, memory_format=torch.contiguous_format)
 
 
 def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:
@@ -200,7 +239,8 @@ def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:
     for part in job.parts:
         if part.count:
             inputs, _ = along.gather(x, y, None, part)
-            score = scores.forward(_relative(inputs, x.shape[1])).to(lse.dtype)
+            score = scores.forward(_relative(inputs, x, y)).to(lse.dtype)
+            check_score(score)
             largest = part.largest(score)
             # A row without edges has -inf for its largest: no shift, and a sum of nothing.
             shift = torch.where(largest.isinf(), 0, largest)
@@ -210,9 +250,30 @@ def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:
     return lse
 
 
-def _relative(inputs: Tensor, dims: int) -> Tensor:
-    """(e, d) from destination to source, of inputs that begin with [y, x]."""
-    return inputs[:, :dims] - inputs[:, dims : 2 * dims]
+def _relative(inputs: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """(e, d) from destination to source, of inputs that begin with [y, x], in the dtype of those two."""
+    dims = x.shape[1]
+    return (inputs[:, :dims] - inputs[:, dims : 2 * dims]).to(along.widest(x, y))
+
+
+def _dense(points: Tensor) -> Tensor:
+    """(P, W) whose rows lie number after number, as the kernels of a GPU read them."""
+    return points if points.stride(1) == 1 else points.contiguous()
+
+
+def check_channels(kernel: Tensor, f: Tensor) -> None:
+    """Refuse a kernel (e, C) that is not as wide as f: (S, C)."""
+    if kernel.shape[1:] != f.shape[1:]:
+        raise BadInput(
+            f"mlp gives {tuple(kernel.shape[1:])} channels an edge where f has {tuple(f.shape[1:])}",
+            mend="let the last layer give as many as f has, or widen f: f.expand(-1, C)",
+        )
+
+
+def check_score(score: Tensor) -> None:
+    """Refuse anything but one score an edge, (e, 1)."""
+    if score.shape[1:] != (1,):
+        raise BadInput(f"attention gives {tuple(score.shape)} for its edges", mend="give a module (e, d) -> (e, 1)")
 
 
 def _weights(score: Tensor | None, lse: Tensor | None, quadrature: Tensor | None, at: Tensor, part: Rows) -> Tensor | None:

@@ -11,6 +11,7 @@ where `torch.backends.cuda.matmul.allow_tf32` asks for it.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, cast
 
 import torch
@@ -47,6 +48,8 @@ def fits(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> bo
     if any(type(act) is nn.GELU and act.approximate != "none" for act in between):
         return False
     widths = [layer.in_features for layer in linear] + [linear[-1].out_features]
+    if any(above.in_features != below.out_features for below, above in pairwise(linear)):
+        return False  # for torch to refuse
     return _NARROWEST <= max(widths[1:-1]) <= _WIDEST and max(widths[0], widths[-1]) <= _WIDEST_ENDS
 
 
@@ -72,9 +75,10 @@ class _Packed:
 
             kernel = cast("Any", fused_triton.pack)
             for at, layer in enumerate(layers):
+                own = layer.weight.detach().contiguous(), layer.bias.detach().contiguous()
                 kernel[(rows,)](
-                    layer.weight.detach(), layer.bias.detach(), weight[:, at], turned[:, at], bias[at], *layer.weight.shape,
-                    layer.weight.stride(0), count * rows * columns, ROWS=rows, COLUMNS=columns, PARTS=parts, num_warps=1,
+                    *own, weight[:, at], turned[:, at], bias[at], *layer.weight.shape,
+                    layer.in_features, count * rows * columns, ROWS=rows, COLUMNS=columns, PARTS=parts, num_warps=1,
                 )  # fmt: skip
         return _Packed(weight, turned, bias)
 

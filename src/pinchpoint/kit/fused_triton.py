@@ -25,7 +25,7 @@ def _value(z, ACT: tl.constexpr):
     elif ACT == 1:  # SiLU
         made = z * tl.sigmoid(z)
     else:  # ReLU
-        made = tl.maximum(z, 0.0)
+        made = tl.where(z < 0.0, 0.0, z)  # not the maximum, which turns NaN into zero
     return made
 
 
@@ -37,7 +37,7 @@ def _slope(z, ACT: tl.constexpr):
         s = tl.sigmoid(z)
         made = s * (1.0 + z * (1.0 - s))
     else:
-        made = tl.where(z > 0.0, 1.0, 0.0)
+        made = tl.where(z <= 0.0, 0.0, 1.0)
     return made
 
 

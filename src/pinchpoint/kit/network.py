@@ -7,7 +7,7 @@ Both give the same numbers to rounding. Letters: e edges of a chunk, W wide inpu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol, cast
 
@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from pinchpoint.backends.torch import compat
 from pinchpoint.kit import fused
 from pinchpoint.kit.along import own_kernels
+from pinchpoint.kit.by_autograd import ByAutograd, Gradients, saved_bytes
 
-Gradients = dict[int, Tensor]  # by the parameter's place among the module's parameters, added to chunk by chunk
 _aten = torch.ops.aten
 _SAMPLE = 64  # edges sent through a module that is not known, to see what it keeps
 
@@ -34,6 +34,11 @@ class Activation:
 class Network(Protocol):
     """What the flat transform asks of a network, one chunk after the other."""
 
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Of its outputs, and so of their gradient; None where only calling it tells."""
+        ...
+
     def forward(self, inputs: Tensor) -> Tensor:
         """(e, W) to (e, C); nothing is kept."""
         ...
@@ -48,24 +53,32 @@ class Network(Protocol):
         ...
 
     def finish(self, into: Gradients) -> None:
-        """After the last chunk: add to `into` what is still held back."""
+        """After the last chunk of a pass: add to `into` what is still held back, and hold no chunk's memory any longer."""
         ...
 
 
 def network_of(module: nn.Module, *, edges: int, inputs: Tensor) -> Network:
     """edges: most of a chunk. inputs: any tensor of the dtype and device that inputs will have."""
     device, dtype = inputs.device.type, arithmetic(inputs)
-    layers = layers_of(module)
-    if layers is None or any(layer.weight.dtype is not dtype and dtype is inputs.dtype for layer, _ in layers):
-        return _Autograd(module, torch.is_autocast_enabled(device), torch.get_autocast_dtype(device))
+    layers = _by_hand(module, inputs)
+    if layers is None:
+        return ByAutograd(module, (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)))
     if is_one_kernel(module, like=inputs):
         return fused.Fused(list(cast("nn.Sequential", module)), dtype, inputs)
     return _Perceptron([_Layer.of(layer, act, dtype) for layer, act in layers], edges, dtype)
 
 
+def _by_hand(module: nn.Module, inputs: Tensor) -> list[tuple[nn.Linear, Activation | None]] | None:
+    """The layers of a module that need no autograd; None for others, and for weights of another dtype than the inputs'."""
+    dtype, layers = arithmetic(inputs), layers_of(module)
+    if layers is None or any(layer.weight.dtype is not dtype and dtype is inputs.dtype for layer, _ in layers):
+        return None
+    return layers
+
+
 def is_one_kernel(module: nn.Module, *, like: Tensor) -> bool:
     """Does the whole network run as one kernel? like: a tensor of the dtype and device of its inputs."""
-    if not own_kernels(like) or type(module) is not nn.Sequential or layers_of(module) is None:
+    if not own_kernels(like) or type(module) is not nn.Sequential or _by_hand(module, like) is None:
         return False
     return fused.fits(list(module), arithmetic(like), like.device)
 
@@ -76,36 +89,21 @@ def edge_bytes(module: nn.Module, width: int, *, like: Tensor, by_hand: bool = T
     width: of the inputs; like: a tensor of the dtype and device that they will have. by_hand: not by autograd,
     where that can be.
     """
-    network = network_of(module, edges=1, inputs=like) if by_hand else None
-    if isinstance(network, _Perceptron):
-        widths = [layer.weight.shape[0] for layer in network.layers]
-        kept = sum(widths[:-1]) + 2 * max(widths[:-1], default=0) + widths[-1]
-        return kept * network.dtype.itemsize
-    if isinstance(network, fused.Fused):
-        return network.layers[-1].out_features * network.dtype.itemsize
-    return _saved_bytes(module, like.new_zeros(_SAMPLE, width)) // _SAMPLE
-
-
-def _saved_bytes(module: nn.Module, inputs: Tensor) -> int:
-    """What autograd keeps of one pass through a module, without its parameters, and as much again for gradients."""
-    own = {compat.storage_key(parameter.untyped_storage()) for parameter in module.parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if (key := compat.storage_key(storage)) not in own:
-            kept[key] = storage.nbytes()
-        return tensor
-
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = module(inputs.requires_grad_())
-    return 2 * (sum(kept.values()) + out.untyped_storage().nbytes())
+    layers = _by_hand(module, like) if by_hand else None
+    if layers is not None:
+        *between, last = (layer.out_features for layer, _ in layers)
+        if is_one_kernel(module, like=like):
+            between = []
+        return (sum(between) + 2 * max(between, default=0) + last) * arithmetic(like).itemsize
+    return saved_bytes(module, like.new_zeros(_SAMPLE, width)) // _SAMPLE
 
 
 def arithmetic(inputs: Tensor) -> torch.dtype:
-    """The dtype that products of these inputs are taken in: autocast's, where it is on."""
+    """The dtype that products of these inputs are taken in: autocast's, where it is on. It leaves float64 alone."""
     device = inputs.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else inputs.dtype
+    if inputs.dtype is torch.float64 or not torch.is_autocast_enabled(device):
+        return inputs.dtype
+    return torch.get_autocast_dtype(device)
 
 
 def layers_of(module: nn.Module) -> list[tuple[nn.Linear, Activation | None]] | None:
@@ -114,6 +112,9 @@ def layers_of(module: nn.Module) -> list[tuple[nn.Linear, Activation | None]] | 
     parts = list(module) if type(module) is nn.Sequential else [module]
     if len(set(parts)) < len(parts) or any(compat.has_hooks(part) for part in {module, *parts}):
         return None  # a layer used twice adds to one gradient twice; a hook may do anything
+    own = [parameter for part in parts for parameter in (getattr(part, "weight", None), getattr(part, "bias", None))]
+    if sum(parameter is not None for parameter in own) != len(list(module.parameters())):
+        return None  # layers that share a weight add to one gradient too
     for part in parts:
         if type(part) is nn.Linear:
             found.append((part, None))
@@ -212,7 +213,9 @@ class _Perceptron:
         raise AssertionError("a network has layers")
 
     def finish(self, into: Gradients) -> None:
-        """Nothing is held back."""
+        """Nothing is held back; the buffers go."""
+        self._kept.clear()
+        self._spare.clear()
 
     def _again(self, inputs: Tensor, *, outputs: bool) -> Tensor | None:
         """Go forward, keeping what comes before each activation; the last layer only where it is needed."""
@@ -269,34 +272,3 @@ def _add_product(into: Tensor, slope: Tensor, values: Tensor) -> None:
         into.addmm_(slope.t(), values)
     else:
         into.add_(torch.mm(slope.t(), values))
-
-
-@dataclass(frozen=True)
-class _Autograd:
-    """Any module, through torch's own backward pass."""
-
-    module: nn.Module
-    autocast: bool
-    autocast_dtype: torch.dtype
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.module(inputs)
-
-    def backward(
-        self, inputs: Tensor, gradient: Tensor, into: Gradients, *, want_inputs: bool, want_values: bool
-    ) -> tuple[Tensor | None, Tensor | None]:
-        leaf = inputs.detach().requires_grad_(want_inputs)
-        with torch.enable_grad(), torch.autocast(inputs.device.type, self.autocast_dtype, enabled=self.autocast):
-            made = self.module(leaf)
-        parameters = list(self.module.parameters())
-        asked = [parameters[at] for at in into] + ([leaf] if want_inputs else [])
-        found: Sequence[Tensor | None] = []
-        if asked:
-            found = torch.autograd.grad(made, asked, gradient.to(made.dtype), allow_unused=True)
-        for at, value in zip(into, found, strict=False):
-            if value is not None:
-                into[at].add_(value)
-        return found[-1] if want_inputs else None, made.detach() if want_values else None
-
-    def finish(self, into: Gradients) -> None:
-        """Nothing is held back."""

@@ -53,12 +53,14 @@ class Rows:
 
     def sum(self, values: Tensor) -> Tensor:
         """(e, C) to (q, C), each row summed in order: the same bits every time."""
-        if values.shape[0] == 0:
-            return values.new_zeros(self.last - self.first, *values.shape[1:])
+        if values.shape[0] == 0:  # zeros, and still part of the graph that backward goes through
+            return values.new_zeros(self.last - self.first, *values.shape[1:]).index_add(0, self.local(), values)
         return torch.segment_reduce(values, "sum", lengths=self.degrees(), axis=0, unsafe=True, initial=0)
 
     def largest(self, values: Tensor) -> Tensor:
         """(e, C) to (q, C), -inf for a row without edges."""
+        if values.shape[0] == 0:
+            return values.new_full((self.last - self.first, *values.shape[1:]), -torch.inf)
         return torch.segment_reduce(values, "max", lengths=self.degrees(), axis=0, unsafe=True)
 
     def softmax(self, scores: Tensor) -> Tensor:

@@ -20,8 +20,8 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import MIB
 from pinchpoint.flow.chunks import largest_chunk
 from pinchpoint.kit.edges import INT32_MOST, Edges
-from pinchpoint.kit.flat import Job, flat_rows
-from pinchpoint.kit.network import edge_bytes, is_one_kernel
+from pinchpoint.kit.flat import Job, check_channels, check_score, flat_rows
+from pinchpoint.kit.network import edge_bytes, is_one_kernel, layers_of
 from pinchpoint.kit.rows import Rows, row_chunks
 
 Memory = Literal["eager", "checkpoint", "flat"]
@@ -31,6 +31,8 @@ Weights = Literal["mean", "sum", "quadrature", "attention"]
 CHUNK_BYTES = 96 * MIB  # what chunk="auto" lets a chunk take: more saves little time, less saves little memory
 # Of a card's memory, where each layer is kernels of its own: their launches cost as much as 50,000 edges do.
 CHUNK_SHARE = 0.02
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+_CHUNK_MOST = 2**30  # edges at one time: a kernel's last block may pass them, and still be numbered in 32 bits
 _INDEX_BYTES = 36  # a row (4), and a source sorted with its place (4 + 8) beside what sorting takes (20)
 
 
@@ -52,15 +54,18 @@ def edge_transform(
     graph = edges if isinstance(edges, Edges) else Edges.of_index(edges, queries=x.shape[0], sources=y.shape[0])
     _check(x, y, f, graph, memory=memory, transform=transform, weights=weights, quadrature=quadrature, attention=attention)
     kernel = EdgeKernel(transform, weights)
+    wide = 2 * x.shape[1] + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
+    _check_module("mlp", mlp, wide, memory)
+    if attention is not None:
+        _check_module("attention", attention, x.shape[1], memory)
     modules = nn.ModuleDict({"mlp": mlp} | ({"attention": attention} if attention is not None else {}))
     if chunk != "auto" and not 1 <= chunk <= INT32_MOST:
         raise BadInput(f"a chunk of {chunk:,} edges", mend=f"give a chunk of 1 to {INT32_MOST:,} edges, or 'auto'")
-    if not graph.count:
-        return _nothing(mlp, kernel, x, y, f)
-    if memory == "eager":
+    if memory == "eager" or not graph.count:
         return kernel.rows(modules, x, y, f, quadrature, Rows.all_of(graph))
     by_hand = memory == "flat"
     size = auto_chunk(mlp, x, y, f, transform=transform, attention=attention, by_hand=by_hand) if chunk == "auto" else chunk
+    size = min(size, _CHUNK_MOST)
     if memory == "checkpoint":
         parts = row_chunks(graph, size)
         return torch.cat([checkpoint(kernel.rows, modules, x, y, f, quadrature, part, use_reentrant=False) for part in parts])
@@ -125,12 +130,15 @@ class EdgeKernel:
         inputs = [y_e, x_e] if f_e is None or self.transform.startswith("linear") else [y_e, x_e, f_e]
         values = modules["mlp"](torch.cat(inputs, dim=1))
         if f_e is not None and not self.transform.endswith("kernelonly"):
+            check_channels(values, f_e)
             values = values * f_e
         if self.weights == "quadrature":
             assert q_e is not None
             values = values * q_e[:, None]
         elif self.weights == "attention":
-            values = values * rows.softmax(modules["attention"](y_e - x_e))
+            score = modules["attention"](y_e - x_e)
+            check_score(score)
+            values = values * rows.softmax(score)
         summed = rows.sum(values)
         return summed / rows.degrees().clamp_min(1)[:, None] if self.weights == "mean" else summed
 
@@ -142,6 +150,8 @@ def _check(
     for what, given, known in (("memory", memory, Memory), ("transform", transform, Transform), ("weights", weights, Weights)):
         if given not in get_args(known):
             raise BadInput(f"unknown {what} {given!r}", mend=f"use one of: {', '.join(get_args(known))}")
+    if x.dim() != 2 or y.dim() != 2 or x.shape[1] != y.shape[1]:
+        raise BadInput(f"points of shapes {tuple(x.shape)} and {tuple(y.shape)}", mend="give x: (Q, d) and y: (S, d)")
     if edges.queries != x.shape[0] or edges.source_count != y.shape[0]:
         raise BadInput(
             f"edges from {edges.source_count:,} to {edges.queries:,} points, where y has {y.shape[0]:,} and x {x.shape[0]:,}",
@@ -149,15 +159,33 @@ def _check(
         )
     if f is None and transform != "linear_kernelonly":
         raise BadInput(f"transform {transform!r} without f", mend="give f: (S, C), or transform='linear_kernelonly'")
-    if f is not None and f.shape[0] != y.shape[0]:
-        raise BadInput(f"f of {f.shape[0]:,} rows for {y.shape[0]:,} sources", mend="f has a row for every source: (S, C)")
+    if f is not None and (f.dim() != 2 or f.shape[0] != y.shape[0]):
+        raise BadInput(f"f of shape {tuple(f.shape)} for {y.shape[0]:,} sources", mend="f has a row for every source: (S, C)")
+    if quadrature is not None and quadrature.shape != y.shape[:1]:
+        raise BadInput(
+            f"quadrature of shape {tuple(quadrature.shape)} for {y.shape[0]:,} sources", mend="give one number a source: (S,)"
+        )
     if (quadrature is None) == (weights == "quadrature"):
         raise BadInput("weights='quadrature' and quadrature= go together", mend="give both, quadrature of shape (S,), or neither")
     if (attention is None) == (weights == "attention"):
         raise BadInput("weights='attention' and attention= go together", mend="give both, a module (e, d) -> (e, 1), or neither")
 
 
-def _nothing(mlp: nn.Module, kernel: EdgeKernel, x: Tensor, y: Tensor, f: Tensor | None) -> Tensor:
-    """No edges at all: zeros, as wide as the MLP makes them."""
-    wide = 2 * x.shape[1] + (f.shape[1] if f is not None and kernel.transform.startswith("nonlinear") else 0)
-    return x.new_zeros(x.shape[0], mlp(x.new_zeros(1, wide)).shape[1])
+def _check_module(name: str, module: nn.Module, width: int, memory: Memory) -> None:
+    """Refuse a network for other inputs than the edges give, and one whose outputs depend on how it is called."""
+    layers = layers_of(module)
+    if layers is not None and layers[0][0].in_features != width:
+        raise BadInput(
+            f"{name} takes {layers[0][0].in_features} inputs where an edge has {width}",
+            mend="mlp reads [y, x], and f last in the nonlinear transforms: 2d or 2d + C numbers; attention reads y - x: d",
+        )
+    if memory == "eager" or layers is not None:
+        return
+    for part in module.modules():
+        # A checkpoint draws the same numbers again; `flat` does not.
+        drops = memory == "flat" and isinstance(part, _DROPOUTS) and part.training and part.p > 0
+        if drops or (isinstance(part, nn.BatchNorm1d) and (part.training or part.running_mean is None)):
+            raise BadInput(
+                f"{name} with {type(part).__name__} in training: computed again, or in chunks, it gives something else",
+                mend=f"use memory={'checkpoint' if drops else 'eager'!r}, or call eval() on that layer",
+            )

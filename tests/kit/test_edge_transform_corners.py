@@ -1,0 +1,270 @@
+"""The edge transform in its corners: odd inputs and modules, precisions, and what autograd may ask of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.kit import Edges, edge_transform
+from pinchpoint.kit.flat import Job, _entering
+from pinchpoint.kit.rows import row_chunks
+
+Q, S, C = 9, 12, 4
+LEAVES = ("x", "y", "f", "quadrature")
+
+
+def problem(transform: str = "linear", weights: str = "mean", *, dims: int = 3, dtype: Any = torch.float64) -> dict[str, Any]:
+    """Rows 0, 4 and the last are without edges; row 2 has 30, so that chunks cut it; source 3 has none."""
+    torch.manual_seed(0)
+    sources = torch.randint(4, S, (60,))
+    into = torch.tensor([2] * 30 + [1, 3, 5, 6, 7] * 6)
+    wide = 2 * dims + (C if transform.startswith("non") else 0)
+    return {
+        "mlp": nn.Sequential(nn.Linear(wide, 8), nn.GELU(), nn.Linear(8, C)).to(dtype),
+        "x": torch.rand(Q, dims, dtype=dtype).requires_grad_(), "y": torch.rand(S, dims, dtype=dtype).requires_grad_(),
+        "f": torch.randn(S, C, dtype=dtype).requires_grad_(),
+        "edges": Edges.of_index(torch.stack([sources, into]), queries=Q, sources=S), "transform": transform, "weights": weights,
+        "quadrature": torch.rand(S, dtype=dtype).requires_grad_() if weights == "quadrature" else None,
+        "attention": nn.Sequential(nn.Linear(dims, 6), nn.Softplus(), nn.Linear(6, 1, bias=False)).to(dtype)
+        if weights == "attention" else None,
+    }  # fmt: skip
+
+
+def run(given: dict[str, Any], **how: Any) -> list[Any]:
+    """The output and every gradient."""
+    leaves = [given[name] for name in LEAVES if given[name] is not None and given[name].requires_grad]
+    leaves += [p for name in ("mlp", "attention") if given[name] is not None for p in given[name].parameters()]
+    out = edge_transform(**given, **how)
+    return [out.detach(), *torch.autograd.grad(out.double().sin().sum(), leaves, allow_unused=True)]
+
+
+def assert_as_eager(given: dict[str, Any], bar: float = 1e-10) -> None:
+    for chunk in (7, 10_000):
+        for mine, theirs in zip(run(given, memory="flat", chunk=chunk), run(given, memory="eager"), strict=True):
+            assert (mine is None) == (theirs is None)
+            if mine is not None:
+                assert mine.dtype is theirs.dtype
+                assert float((mine.double() - theirs.double()).norm()) <= bar * float(theirs.double().norm()) + 1e-14
+
+
+@pytest.mark.parametrize("weights", ["mean", "attention", "quadrature"])
+def test_points_on_a_plane_and_on_a_line_are_as_in_space(weights: str) -> None:
+    for dims in (1, 2):
+        assert_as_eager(problem("nonlinear", weights, dims=dims))
+
+
+def test_strided_turned_and_expanded_inputs_are_read_as_they_are() -> None:
+    given = problem(weights="quadrature")
+    given["x"] = torch.rand(6, Q, dtype=torch.float64).t()[:, ::2].requires_grad_()
+    given["y"] = torch.rand(S, 6, dtype=torch.float64)[:, 1:4].requires_grad_()
+    given["f"] = torch.randn(S, 1, dtype=torch.float64).expand(S, C).requires_grad_()
+    given["quadrature"] = torch.rand(2 * S, dtype=torch.float64)[::2].requires_grad_()
+    assert_as_eager(given)
+
+
+@pytest.mark.parametrize("weights", ["mean", "sum"])
+def test_a_gradient_that_comes_column_by_column_goes_on_row_by_row(weights: str) -> None:
+    """The kernels of a GPU read it that way; on a CPU either order gives the same."""
+    given = problem()
+    parts = list(row_chunks(given["edges"], 7, cut=True))
+    job = Job(given["mlp"], None, reads_f=False, times_f=True, weights=weights, parts=parts)
+    assert _entering(job, torch.randn(C, Q).t()).is_contiguous()
+
+
+def test_layers_that_share_a_weight_have_the_sum_of_its_gradients() -> None:
+    given = problem()
+    first, second = nn.Linear(8, 8).double(), nn.Linear(8, 8).double()
+    second.weight = first.weight
+    given["mlp"] = nn.Sequential(*given["mlp"][:2], first, nn.GELU(), second, nn.GELU(), given["mlp"][2])
+    assert_as_eager(given)
+
+
+def test_one_module_may_be_kernel_and_attention() -> None:
+    given = problem("linear_kernelonly", "attention")
+    shared = nn.Sequential(nn.Linear(3, 1), nn.Softplus()).double()
+    given["attention"], given["mlp"] = shared, nn.Sequential(nn.Linear(6, 3), shared).double()
+    assert_as_eager(given)
+
+
+class Turned(nn.Module):
+    """Gives its outputs column by column."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(C, 6, dtype=torch.float64))
+
+    def forward(self, values: Any) -> Any:
+        return (self.weight @ values.t()).t()
+
+
+def test_a_hook_on_a_parameter_sees_its_gradient_once() -> None:
+    given = problem()
+    given["mlp"] = Turned()
+    seen: list[Any] = []
+    given["mlp"].weight.register_hook(lambda gradient: seen.append(gradient) or 3 * gradient)
+    assert_as_eager(given)
+    assert len(seen) == 4  # twice flat, twice eager
+
+
+@pytest.mark.parametrize("transform", ["linear", "nonlinear", "linear_kernelonly", "nonlinear_kernelonly"])
+@pytest.mark.parametrize("weights", ["mean", "quadrature", "attention"])
+def test_autocast_gives_eagers_dtype_and_numbers(transform: str, weights: str) -> None:
+    given = problem(transform, weights, dtype=torch.float32)
+    given["attention"] = nn.Linear(3, 1, bias=False) if given["attention"] is not None else None
+    exact = run(given, memory="eager")
+    with torch.autocast("cpu", torch.bfloat16):
+        flat, eager = run(given, memory="flat", chunk=7), run(given, memory="eager")
+    for mine, theirs, truth in zip(flat, eager, exact, strict=True):
+        assert (mine is None) == (truth is None)
+        if truth is not None:
+            assert mine.dtype is theirs.dtype
+            # What a softmax takes off again is mostly rounding in 16 bits: no further off than twice eager's.
+            rough = float((theirs.double() - truth).norm())
+            assert float((mine.double() - truth).norm()) <= max(2 * rough, 2e-2 * float(truth.norm()))
+
+
+def test_autocast_leaves_float64_alone() -> None:
+    with torch.autocast("cpu", torch.bfloat16):
+        assert_as_eager(problem(weights="attention"))
+
+
+def test_values_in_float64_at_points_in_float32_keep_their_digits() -> None:
+    given = problem("nonlinear", dtype=torch.float32)
+    given["f"], given["mlp"] = given["f"].detach().double().requires_grad_(), given["mlp"].double()
+    outputs = [run(given, memory=memory, chunk=7) for memory in ("flat", "eager")]
+    for mine, theirs in zip(*outputs, strict=True):
+        assert torch.allclose(mine, theirs, rtol=1e-12 if theirs.dtype is torch.float64 else 1e-5)
+
+
+def test_a_long_row_in_16_bits_adds_up_in_32() -> None:
+    """4,096 edges of 1 in pieces of 8: added up in bf16 they would stop at 256 * 8."""
+    mlp = nn.Sequential(nn.Linear(2, 1)).bfloat16()
+    nn.init.zeros_(mlp[0].weight)  # type: ignore[arg-type]
+    nn.init.ones_(mlp[0].bias)  # type: ignore[arg-type]
+    edges = Edges.of_index(torch.zeros(2, 4096, dtype=torch.int64), queries=1, sources=1)
+    point = torch.zeros(1, 1, dtype=torch.bfloat16)
+    out = edge_transform(mlp, point, point, torch.ones_like(point), edges, weights="sum", chunk=8)
+    assert out.dtype is torch.bfloat16 and float(out.detach()) == 4096
+
+
+@pytest.mark.parametrize("memory", ["eager", "checkpoint", "flat"])
+@pytest.mark.parametrize("weights", ["mean", "attention"])
+def test_a_graph_without_edges_trains_with_zero_gradients(memory: Any, weights: str) -> None:
+    for queries, sources in ((Q, S), (0, S), (Q, 0), (0, 0)):
+        given = problem(weights=weights)
+        given["x"], given["y"], given["f"] = given["x"][:queries], given["y"][:sources], given["f"][:sources]
+        given["edges"] = Edges.of_index(torch.zeros(2, 0, dtype=torch.int64), queries=queries, sources=sources)
+        out = edge_transform(**given, memory=memory)
+        assert torch.equal(out, torch.zeros(queries, C, dtype=torch.float64))
+        out.sum().backward()
+        assert all(torch.equal(p.grad, torch.zeros_like(p)) for p in given["mlp"].parameters())
+
+
+def test_backward_twice_gives_the_same_and_writes_over_nothing_of_the_callers() -> None:
+    given = problem(weights="sum")
+    given["mlp"].append(nn.Tanh())
+    out = edge_transform(**given, chunk=7)
+    gradient = torch.randn(Q, C, dtype=torch.float64)
+    before = gradient.clone()
+    leaves = [given["x"], given["y"], given["f"], *given["mlp"].parameters()]
+    first = torch.autograd.grad(out, leaves, gradient, retain_graph=True)
+    assert torch.equal(gradient, before)
+    assert all(torch.equal(a, b) for a, b in zip(first, torch.autograd.grad(out, leaves, gradient), strict=True))
+
+
+def test_no_chunk_is_held_between_forward_and_backward() -> None:
+    given = problem()
+    held: Any = edge_transform(**given, chunk=7).grad_fn
+    assert not held.network._spare and not held.network._kept
+
+
+def test_a_failure_half_way_leaves_nothing_to_the_next_backward(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = problem()
+    out = edge_transform(**given, chunk=7)
+    right = torch.autograd.grad(out.sum(), given["mlp"][0].weight, retain_graph=True)[0]
+    network = type(out.grad_fn.network)  # type: ignore[union-attr]
+    whole, calls = network.backward, iter(range(100))
+
+    def failing(*args: Any, **how: Any) -> Any:
+        if next(calls) == 3:
+            raise MemoryError
+        return whole(*args, **how)
+
+    monkeypatch.setattr(network, "backward", failing)
+    with pytest.raises(MemoryError):
+        torch.autograd.grad(out.sum(), given["mlp"][0].weight, retain_graph=True)
+    assert torch.equal(torch.autograd.grad(out.sum(), given["mlp"][0].weight)[0], right)
+
+
+def test_a_weight_changed_before_backward_is_noticed() -> None:
+    for wrap in (lambda mlp: mlp, lambda mlp: nn.Sequential(mlp, nn.Softplus())):
+        given = problem()
+        given["mlp"] = wrap(given["mlp"])
+        out = edge_transform(**given, chunk=7)
+        with torch.no_grad():
+            next(given["mlp"].parameters()).mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+
+
+def test_a_gradient_differentiated_again_is_refused_and_not_taken_for_a_constant() -> None:
+    given = problem()
+    (of_x,) = torch.autograd.grad(edge_transform(**given, chunk=7).sum(), given["x"], create_graph=True)
+    assert of_x.requires_grad
+    with pytest.raises(BadInput, match="differentiated again"):
+        of_x.square().sum().backward()
+
+
+def test_without_gradients_the_values_are_the_same() -> None:
+    given = problem(weights="attention")
+    right = edge_transform(**given, chunk=7).detach()
+    for quiet in (torch.no_grad, torch.inference_mode):
+        with quiet():
+            out = edge_transform(**given, chunk=7)
+        assert not out.requires_grad and torch.equal(out, right)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "what"),
+    [
+        ({"f": torch.zeros(S, 1, dtype=torch.float64)}, "channels an edge"), ({"f": torch.zeros(S)}, "f of shape"),
+        ({"weights": "attention", "attention": nn.Linear(3, C).double()}, "attention gives"),
+        ({"weights": "quadrature", "quadrature": torch.ones(S, 1)}, "quadrature of shape"),
+        ({"weights": "quadrature", "quadrature": torch.ones(S + 1)}, "quadrature of shape"),
+        ({"y": torch.rand(S, 2, dtype=torch.float64)}, "points of shapes"),
+        ({"mlp": nn.Linear(7, C).double()}, "mlp takes 7 inputs where an edge has 6"),
+        ({"mlp": nn.Sequential(nn.Linear(6, C), nn.BatchNorm1d(C)).double()}, "BatchNorm1d in training"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("memory", ["checkpoint", "flat"])
+def test_shapes_that_do_not_fit_are_refused(wrong: dict[str, Any], what: str, memory: Any) -> None:
+    with pytest.raises(BadInput, match=what):
+        edge_transform(**{**problem(), **wrong}, memory=memory, chunk=7)
+
+
+def test_dropout_is_refused_where_it_would_not_be_drawn_again() -> None:
+    given = problem()
+    given["mlp"] = nn.Sequential(given["mlp"], nn.Dropout(0.5))
+    with pytest.raises(BadInput, match="Dropout in training"):
+        edge_transform(**given, memory="flat")
+    assert edge_transform(**given, memory="checkpoint").shape == (Q, C)
+    given["mlp"].eval()
+    assert_as_eager(given)
+
+
+@pytest.mark.parametrize(
+    ("offsets", "sources", "what"),
+    [
+        ([0, 2, 1, 3], [0, 0, 0], "do not share out"), ([1, 2, 2, 3], [0, 0, 0], "do not share out"),
+        ([0, 1, 2, 2], [0, 0, 0], "do not share out"), ([0, 1, 2, 3], [0, 5, 0], "from sources 0 to 5"),
+        ([0, 1, 2, 3], [0, -1, 0], "from sources -1 to 0"),
+    ],
+)  # fmt: skip
+def test_edges_that_contradict_themselves_are_refused(offsets: list[int], sources: list[int], what: str) -> None:
+    edges = Edges(torch.tensor(offsets), torch.tensor(sources, dtype=torch.int32), 5)
+    with pytest.raises(BadInput, match=what):
+        edge_transform(nn.Linear(2, 1), torch.zeros(3, 1), torch.zeros(5, 1), torch.zeros(5, 1), edges)
