@@ -44,7 +44,9 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
     return asked
 
 
-def test_the_demo_predicts_studies_and_verifies_every_workload_it_shows(verbs: dict[str, list[Any]], tmp_path: Path, capsys) -> None:
+def test_the_demo_predicts_studies_and_verifies_every_workload_it_shows(
+    verbs: dict[str, list[Any]], tmp_path: Path, capsys
+) -> None:
     assert run(["demo", "-o", str(tmp_path / "out")]) == 0
     assert [target for target, _ in verbs["predict"]] == ["field", "operator", "orbital"]
     assert {on for _, _, on in verbs["study"]} == {"fake"}

@@ -97,6 +97,16 @@ def test_a_folder_that_holds_a_run_is_not_written_over(data: Path, trained: Path
     assert mend == "go on with --resume, or choose another -o"
 
 
+def test_a_folder_of_something_else_and_a_file_are_no_place_for_a_run(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, what, mend = failed(["train", data, "-o", data, *TINY], capsys)
+    assert (code, "index.json is in it" in what, "-o" in mend) == (2, True, True)
+    (tmp_path / "taken").write_text("mine", encoding="utf-8")
+    code, what, _ = failed(["train", data, "-o", tmp_path / "taken", *TINY], capsys)
+    assert code == 2 and "cannot make the folder" in what
+
+
 def test_resuming_with_another_configuration_names_what_differs(
     data: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

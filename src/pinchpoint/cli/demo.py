@@ -43,7 +43,8 @@ def command(
 
     Needs no GPU: peaks are predicted, and only verify runs for real, at a small size.
     """
-    from pinchpoint.core.errors import BadInput, Missing
+    from pinchpoint.core.errors import Missing
+    from pinchpoint.core.files import make_folder
     from pinchpoint.render.page import report
 
     shows = [show for show in SHOWS if _installed(show.framework)]
@@ -52,10 +53,7 @@ def command(
     for show in SHOWS:
         if show not in shows:
             console.say(f"{show.workload} is left out: {show.framework} is not installed")
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"cannot make the folder {output}: {error.strerror}", mend="choose another folder with -o") from error
+    make_folder(output)
     start, paths, failed = time.perf_counter(), [], False
     with console.progress("demo") as tell:
         for show in shows:

@@ -34,6 +34,26 @@ def check_output(path: str | Path) -> Path:
     return path
 
 
+def make_folder(path: str | Path) -> Path:
+    """The folder, made if it is not there; refused where it cannot be."""
+    path = Path(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BadInput(f"cannot make the folder {path}: {error.strerror}", mend="choose another folder with -o") from error
+    return path
+
+
+def check_folder(path: str | Path) -> Path:
+    """Refuse a folder that cannot be made, before the work whose results it is to hold; none is left behind."""
+    path = Path(path)
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    make_folder(path)
+    for folder in missing:  # the innermost first
+        folder.rmdir()
+    return path
+
+
 def write_bytes(path: str | Path, data: bytes) -> Path:
     path = Path(path)
     try:

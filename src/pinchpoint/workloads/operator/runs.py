@@ -72,9 +72,14 @@ class Run:
         return state
 
 
+_OF_OTHERS = ("index.json", "evaluation.json")  # what a data set and an evaluation keep in their folders
+
+
 def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, Any]) -> Run:
     """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for."""
     there = (folder / "config.json").exists()
+    if not there and (other := next((name for name in _OF_OTHERS if (folder / name).exists()), None)) is not None:
+        raise BadInput(f"{folder} holds something else: {other} is in it", mend="choose a folder of its own for the run with -o")
     if there and not resume:
         raise BadInput(f"{folder} already holds a run", mend="go on with --resume, or choose another -o")
     if resume and not there:

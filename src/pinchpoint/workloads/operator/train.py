@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import PinchpointError
+from pinchpoint.core.files import check_folder
 from pinchpoint.workloads.operator import logs
 from pinchpoint.workloads.operator.budget import Chosen, chunk_for
 from pinchpoint.workloads.operator.dataset import open_dataset
@@ -72,6 +73,7 @@ def train(
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
     names, held = run.train_names(dataset), run.held_names(dataset)
+    check_folder(run.folder)
     bodies = Supply(dataset, run.config, graphs=run.folder / "graphs")
     largest = _largest(bodies, [*names, *held], tell)
     chosen: Chosen | None = None
