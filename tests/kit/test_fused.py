@@ -1,4 +1,4 @@
-"""Networks as one kernel: every shape that is taken, in every precision, against float64.
+"""Networks as one kernel: every shape the kernels compute, taken or not yet, in every precision, against float64.
 
 Many edges and every program at work: a tile that the compiler gets wrong may be right for a few.
 """
@@ -31,6 +31,12 @@ def network(inputs: int, outputs: int, between: int, act: type[nn.Module] = nn.G
     return nn.Sequential(*parts[:-1])
 
 
+def four(inputs: int, hidden: int, outputs: int, act: Any = nn.GELU) -> list[nn.Module]:
+    """Four linear layers."""
+    ends = [nn.Linear(inputs, hidden), act(), nn.Linear(hidden, hidden), act(), nn.Linear(hidden, hidden), act()]
+    return [*ends, nn.Linear(hidden, outputs)]
+
+
 @pytest.mark.gpu
 @on_hopper
 @pytest.mark.parametrize("precision", BARS)
@@ -47,7 +53,6 @@ def test_values_and_gradients_are_those_of_float64(
     dtype = torch.float32 if precision == "tf32" else getattr(torch, precision)
     x = torch.rand(EDGES, inputs, device="cuda") * 2 - 1
     gradient = torch.randn(EDGES, outputs, device="cuda")
-    assert fused.fits(list(mlp), dtype, x.device)
     truth = _truth(mlp, x, gradient)
     made = fused.Fused(list(mlp), dtype, x)
     into = {at: torch.zeros_like(p) for at, p in enumerate(mlp.parameters())}
@@ -80,26 +85,28 @@ def network_like(mlp: nn.Sequential) -> nn.Sequential:
 @pytest.mark.parametrize(
     "parts",
     [
-        [nn.Linear(6, 64), nn.GELU(), nn.Linear(64, 16)],  # too narrow
-        [nn.Linear(6, 256), nn.GELU(), nn.Linear(256, 16)],  # too wide
-        [nn.Linear(40, 128), nn.GELU(), nn.Linear(128, 16)],  # too many inputs
-        [nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 40)],  # too many outputs
-        [nn.Linear(6, 128), nn.Tanh(), nn.Linear(128, 16)],
-        [nn.Linear(6, 128), nn.GELU(approximate="tanh"), nn.Linear(128, 16)],
-        [nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 16, bias=False)],
-        [nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 16)],  # two kinds
+        four(6, 64, 16),  # too narrow
+        four(6, 256, 16),  # too wide
+        four(40, 128, 16),  # too many inputs
+        four(6, 128, 20),  # too many outputs
+        four(6, 128, 16, act=nn.SiLU),
+        four(6, 128, 16, act=lambda: nn.GELU(approximate="tanh")),
+        [*four(6, 128, 16)[:-1], nn.Linear(128, 16, bias=False)],
+        [*four(6, 128, 16)[:3], nn.ReLU(), *four(6, 128, 16)[4:]],  # two kinds
+        four(6, 128, 16)[2:],  # three layers
         [nn.Linear(6, 16)],
-        [nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 16), nn.GELU()],
+        [*four(6, 128, 16), nn.GELU()],
     ],
 )
 def test_other_networks_are_not_taken(parts: list[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-    good: list[nn.Module] = [nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 16)]
+    good = four(6, 128, 16)
     assert fused.fits(good, torch.float32, torch.device("cuda"))
     assert not fused.fits(parts, torch.float32, torch.device("cuda"))
-    assert not fused.fits(good, torch.float64, torch.device("cuda"))
+    for dtype in (torch.float64, torch.float16):
+        assert not fused.fits(good, dtype, torch.device("cuda"))
 
 
 def test_another_card_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
-    assert not fused.fits([nn.Linear(6, 128), nn.GELU(), nn.Linear(128, 16)], torch.float32, torch.device("cuda"))
+    assert not fused.fits(four(6, 128, 16), torch.float32, torch.device("cuda"))
