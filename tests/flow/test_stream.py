@@ -338,7 +338,8 @@ def test_the_check_refuses_a_function_that_mixes_rows(mixes: Any) -> None:
 def test_the_check_lets_row_wise_functions_pass() -> None:
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(3, 64), nn.BatchNorm1d(64), nn.SiLU(), nn.Linear(64, 4)).eval()
-    stream(net, POINTS, device="cpu", check=True)
+    checked = stream(net, POINTS, device="cpu", check=True)
+    assert np.array_equal(checked, stream(net, POINTS, device="cpu"))
     stream(net.bfloat16(), torch.from_numpy(POINTS).bfloat16(), device="cpu", check=True)
     stream(lambda i: (i % 3 == 0, i.astype(str).astype("S8") == b"7"), 3_000, device="numpy", check=True)
     stream(wave, POINTS[:1], device="cpu", check=True)

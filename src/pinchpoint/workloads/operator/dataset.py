@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.core.files import write_bytes, write_text
+from pinchpoint.core.files import make_folder, write_bytes, write_text
 from pinchpoint.core.ram import free_bytes
 from pinchpoint.core.units import show_bytes
 from pinchpoint.workloads.operator import cars, harmonic
@@ -176,10 +176,7 @@ def _check(kind: str, train: int, test: int, panels: int, seed: int, jobs: int |
 
 def _held(folder: Path, identity: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The whole bodies an earlier run of the same set left in the folder, which is made where there is none."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"cannot make the folder {folder}: {error.strerror}", mend="choose another -o") from error
+    make_folder(folder)
     known: dict[str, Any] = {}
     if (folder / _INDEX).exists():
         try:

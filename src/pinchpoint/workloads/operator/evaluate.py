@@ -18,7 +18,7 @@ import torch
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import write_text
+from pinchpoint.core.files import make_folder, write_text
 from pinchpoint.workloads.operator.dataset import Dataset, Split, open_dataset
 from pinchpoint.workloads.operator.graph import graph_of
 from pinchpoint.workloads.operator.metrics import middle_of, relative_errors
@@ -47,7 +47,7 @@ def evaluate(
     names = _names(dataset, found, split)
     fields: dict[str, Any] = {}
     rows = []
-    folder = _folder(output)
+    folder = make_folder(output)
     with matmuls(told.precision):
         for number, name in enumerate(names):
             row, fields[name] = _one(found, dataset, name, device)
@@ -116,12 +116,3 @@ def _pictures(folder: Path, dataset: Dataset, rows: list[dict[str, Any]], fields
         true, predicted = body.fields[target].numpy(), fields[row["name"]][:, 0]
         made.append(picture(folder / f"{which}.png", body.mesh, predicted, true, title=title, label=LABELS.get(target, target)))
     return made
-
-
-def _folder(output: str | Path) -> Path:
-    folder = Path(output)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise BadInput(f"cannot make the folder {folder}: {error.strerror}", mend="choose another -o") from error
-    return folder

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import write_text
+from pinchpoint.core.files import make_folder, write_text
 from pinchpoint.workloads.operator.checkpoints import Checkpoints
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.dataset import Dataset
@@ -43,10 +43,7 @@ class Run:
 
     def write(self) -> None:
         """config.json: from here on the folder holds a run."""
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise BadInput(f"cannot make the folder {self.folder}: {error.strerror}", mend="choose another -o") from error
+        make_folder(self.folder)
         write_text(self.folder / "config.json", json.dumps(self.settings.to_dict(), indent=1) + "\n")
 
     def train_names(self, data: Dataset) -> list[str]:
