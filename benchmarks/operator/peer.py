@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.kit.edges import Edges
-from pinchpoint.kit.neighbours import Lattice, lattice_edges
+from pinchpoint.kit import Lattice, lattice_edges
 from pinchpoint.workloads.operator.sample import Sample
 
 CARRIED = Path(__file__).parents[2] / "scratch" / "peer"

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.kit.neighbours import Lattice, lattice_edges
+from pinchpoint.kit import Lattice, lattice_edges
 from pinchpoint.workloads.operator.sample import Sample
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,8 @@ if TYPE_CHECKING:
     from pinchpoint.kit.covering import Coverage, Degrees, coverage, least_radius, radius_for, require_radius
     from pinchpoint.kit.edges import Edges
     from pinchpoint.kit.graph_cache import GraphCache
-    from pinchpoint.kit.neighbours import Lattice, lattice_edges, lattice_edges_multi, radius_edges
+    from pinchpoint.kit.lattice import Lattice
+    from pinchpoint.kit.neighbours import lattice_edges, lattice_edges_multi, radius_edges
     from pinchpoint.kit.transform import edge_transform
 
 __all__ = [
@@ -18,7 +19,7 @@ __all__ = [
 ]  # fmt: skip
 
 _WHERE = {
-    "Coverage": "covering", "Degrees": "covering", "Edges": "edges", "GraphCache": "graph_cache", "Lattice": "neighbours",
+    "Coverage": "covering", "Degrees": "covering", "Edges": "edges", "GraphCache": "graph_cache", "Lattice": "lattice",
     "edge_transform": "transform", "lattice_edges": "neighbours", "lattice_edges_multi": "neighbours",
     "least_radius": "covering", "radius_edges": "neighbours", "radius_for": "covering", "require_radius": "covering",
     "coverage": "covering",

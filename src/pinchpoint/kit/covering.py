@@ -14,7 +14,8 @@ from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.edges import Edges
-from pinchpoint.kit.neighbours import Lattice, check_points, check_radius, squared_radius
+from pinchpoint.kit.lattice import Lattice, require_lattice
+from pinchpoint.kit.neighbours import check_points, check_radius, squared_radius
 
 _NAMED = 5  # uncovered points named one by one
 _BAR = 40
@@ -104,6 +105,11 @@ def coverage(into_tokens: Edges, into_points: Edges | None = None) -> Coverage:
 
     Without `into_points` its degrees are counted from the first: they are the same for `lattice_edges`.
     """
+    for edges in (into_tokens, into_points):
+        if edges is not None and not isinstance(edges, Edges):
+            raise BadInput(
+                f"edges that are a {type(edges).__name__}", mend="give Edges, as lattice_edges and Edges.of_index return them"
+            )
     if into_points is not None and (into_points.queries, into_points.source_count) != (
         into_tokens.source_count, into_tokens.queries,
     ):  # fmt: skip
@@ -142,6 +148,7 @@ def least_radius(points: Tensor, lattice: Lattice) -> float:
 
 def radius_for(points: Tensor, lattice: Lattice, *, edges_per_point: float = 8.0) -> float:
     """A radius to begin with: covers every point, and gives one well inside the lattice about so many edges."""
+    require_lattice(lattice)
     steps = [step for step, size in zip(lattice.spacing, lattice.shape, strict=True) if size > 1]
     ball = math.pi ** (len(steps) / 2) / math.gamma(len(steps) / 2 + 1)  # of radius 1
     wanted = (edges_per_point * math.prod(steps) / ball) ** (1 / len(steps)) if steps else 0.0
@@ -171,6 +178,7 @@ def require_radius(points: Tensor, lattice: Lattice, radius: float) -> None:
 
 def _nearest(points: Tensor, lattice: Lattice) -> Tensor:
     """(P,) squared distances to the nearest token, summed axis by axis as the edges' are."""
+    require_lattice(lattice)
     check_points(points, axes=len(lattice.shape))
     if not len(points):
         raise BadInput("no points to join to the lattice", mend="give at least one point")

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.given import require_tensor, whole_number
 
 INT32_MOST = 2**31 - 1
 
@@ -34,6 +35,8 @@ class Edges:
     known_starts: np.ndarray[Any, Any] | None = None
 
     def __post_init__(self) -> None:
+        require_tensor("offsets", self.offsets)
+        require_tensor("sources", self.sources)
         if self.offsets.dim() != 1 or self.sources.dim() != 1 or not len(self.offsets):
             raise BadInput(
                 f"offsets of shape {tuple(self.offsets.shape)} and sources of shape {tuple(self.sources.shape)}",
@@ -44,6 +47,18 @@ class Edges:
                 f"edges of {self.offsets.dtype} offsets and {self.sources.dtype} sources",
                 mend="offsets are int64 and sources int32; Edges.of_index makes them from any index",
             )
+
+    def __len__(self) -> int:
+        """E: `count`."""
+        return self.count
+
+    def __bool__(self) -> bool:
+        """A graph is one without edges too."""
+        return True
+
+    def __repr__(self) -> str:
+        ends = f"{self.source_count:,} sources to {self.queries:,} destinations"
+        return f"Edges({self.count:,} edges from {ends}, {self.sources.device})"
 
     @property
     def queries(self) -> int:
@@ -97,6 +112,10 @@ class Edges:
     @staticmethod
     def of_index(index: Tensor, *, queries: int, sources: int) -> Edges:
         """From a (2, E) index of (source, destination) in any order; edges of a row keep theirs."""
+        require_tensor("edges", index)
+        for name, number in (("queries", queries), ("sources", sources)):
+            if (found := whole_number(number)) is None or found < 0:
+                raise BadInput(f"{name} = {number!r}", mend=f"give the number of {name}, a whole one")
         if index.dim() != 2 or index.shape[0] != 2:
             raise BadInput(
                 f"an index of shape {tuple(index.shape)}", mend="give (2, E): a row of sources and one of destinations"

@@ -21,7 +21,8 @@ from torch import Tensor
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_bytes
 from pinchpoint.kit.edges import Edges
-from pinchpoint.kit.neighbours import Lattice, check_points, lattice_edges_multi
+from pinchpoint.kit.lattice import Lattice, require_lattice
+from pinchpoint.kit.neighbours import check_points, lattice_edges_multi
 
 _FORMAT = 1
 _SUFFIX = ".edges"
@@ -41,6 +42,7 @@ class GraphCache:
 
     def lattice_edges(self, points: Tensor, lattice: Lattice, radii: Sequence[float]) -> list[tuple[Edges, Edges]]:
         """`lattice_edges_multi(points, lattice, radii)`, read from the folder where it has been made before."""
+        require_lattice(lattice)
         check_points(points, axes=len(lattice.shape))
         key = graph_key(points, lattice, radii)
         path = self.folder / f"{key}{_SUFFIX}"

@@ -12,6 +12,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
+from numbers import Real
 
 import numpy as np
 import torch
@@ -19,63 +20,13 @@ from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.edges import INT32_MOST, Edges, offsets_of
+from pinchpoint.kit.given import require_tensor
+from pinchpoint.kit.lattice import Lattice, require_lattice
 
 _CPU_BLOCK = 2**20  # pairs looked at together: 30 MB or so, near the caches
 _GPU_BLOCK = 2**23  # larger, as each block waits once for the device
 _SLACK = 1e-5  # of a radius or spacing: far above what rounding can move a pair
 _THIN = 16  # slices of a radius along the last axis of the cells
-
-
-@dataclass(frozen=True)
-class Lattice:
-    """A regular grid of points: `shape` counts along each axis from `low` to `high`, both ends included.
-
-    An axis with a single plane has it at `low`.
-    """
-
-    shape: tuple[int, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        if not len(self.shape) == len(self.low) == len(self.high) or not self.shape:
-            raise BadInput(
-                f"a lattice of {len(self.shape)} counts, {len(self.low)} low ends and {len(self.high)} high ends",
-                mend="give one count, one low and one high end for each axis",
-            )
-        if any(size < 1 or size != int(size) for size in self.shape):
-            raise BadInput(f"a lattice of shape {self.shape}", mend="each axis has one plane or more")
-        for axis, (size, low, high) in enumerate(zip(self.shape, self.low, self.high, strict=True)):
-            if not (math.isfinite(low) and math.isfinite(high)) or high < low or (size > 1 and high == low):
-                raise BadInput(
-                    f"a lattice whose axis {axis} goes from {low:g} to {high:g}",
-                    mend="give finite ends with low below high; they may be equal on an axis with a single plane",
-                )
-        if self.count > INT32_MOST:
-            raise BadInput(f"a lattice of {self.count:,} points", mend=f"points are numbered in 32 bits: at most {INT32_MOST:,}")
-
-    def axes(self, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> list[Tensor]:
-        """The coordinates along each axis: made in float64 on the CPU, so that every device has the same."""
-        ends = zip(self.low, self.high, self.shape, strict=True)
-        return [torch.linspace(low, high, count, dtype=torch.float64).to(dtype).to(device) for low, high, count in ends]
-
-    def points(self, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> Tensor:
-        """(T, d), the last axis running fastest."""
-        axes = self.axes(dtype=dtype, device=device)
-        return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, len(self.shape))
-
-    @property
-    def count(self) -> int:
-        return math.prod(self.shape)
-
-    @property
-    def spacing(self) -> tuple[float, ...]:
-        return tuple((high - low) / max(size - 1, 1) for low, high, size in zip(self.low, self.high, self.shape, strict=True))
-
-    @property
-    def half_diagonal(self) -> float:
-        """Half the diagonal of a cell: at this radius every point among the planes has a token."""
-        return math.hypot(*(step for step, size in zip(self.spacing, self.shape, strict=True) if size > 1)) / 2
 
 
 def lattice_edges(points: Tensor, lattice: Lattice, radius: float) -> tuple[Edges, Edges]:
@@ -88,6 +39,7 @@ def lattice_edges(points: Tensor, lattice: Lattice, radius: float) -> tuple[Edge
 
 def lattice_edges_multi(points: Tensor, lattice: Lattice, radii: Sequence[float]) -> list[tuple[Edges, Edges]]:
     """`lattice_edges` at each radius, in the order given, from one count at the largest of them."""
+    require_lattice(lattice)
     check_points(points, axes=len(lattice.shape))
     if not len(points):
         raise BadInput("no points to join to the lattice", mend="give at least one point")
@@ -120,6 +72,8 @@ def lattice_edges_multi(points: Tensor, lattice: Lattice, radii: Sequence[float]
 
 def radius_edges(x: Tensor, y: Tensor, radius: float) -> Edges:
     """For every query all sources within the radius. x: (Q, d), the destinations; y: (S, d)."""
+    require_tensor("x", x)
+    require_tensor("y", y)
     if x.dim() != 2 or y.dim() != 2 or x.shape[1] != y.shape[1]:
         raise BadInput(f"points of shapes {tuple(x.shape)} and {tuple(y.shape)}", mend="give (Q, d) and (S, d)")
     for points in (x, y):
@@ -155,6 +109,7 @@ def radius_edges(x: Tensor, y: Tensor, radius: float) -> Edges:
 
 def check_points(points: Tensor, *, axes: int) -> None:
     """Refuse what is not (P, axes) finite coordinates in float32 or float64, few enough for 32 bits."""
+    require_tensor("points", points)
     if points.dim() != 2 or points.shape[1] != axes or not axes:
         raise BadInput(f"points of shape {tuple(points.shape)}", mend=f"give (P, {axes or 'd'}): a row of coordinates a point")
     if points.dtype not in (torch.float32, torch.float64):
@@ -169,6 +124,8 @@ def check_points(points: Tensor, *, axes: int) -> None:
 
 
 def check_radius(radius: float) -> None:
+    if not isinstance(radius, Real):
+        raise BadInput(f"a radius of {radius!r}", mend="give a number: 0.1, or radius.item() of a tensor")
     if not (radius > 0 and math.isfinite(radius)):
         raise BadInput(f"a radius of {radius:g}", mend="give a finite radius above zero")
 

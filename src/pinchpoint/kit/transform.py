@@ -21,7 +21,8 @@ from pinchpoint.core.units import MIB
 from pinchpoint.flow.chunks import largest_chunk
 from pinchpoint.kit.edges import INT32_MOST, Edges
 from pinchpoint.kit.flat import Job, check_channels, check_score, flat_rows
-from pinchpoint.kit.network import edge_bytes, is_one_kernel, layers_of
+from pinchpoint.kit.given import require_module, require_tensor, whole_number
+from pinchpoint.kit.network import arithmetic, edge_bytes, is_one_kernel, layers_of
 from pinchpoint.kit.rows import Rows, row_chunks
 
 Memory = Literal["eager", "checkpoint", "flat"]
@@ -51,20 +52,22 @@ def edge_transform(
     (S,) given by the source, or `attention`, a softmax over each row of attention(y - x): (e, d) -> (e, 1).
     chunk: edges at one time. Queries without edges get zeros.
     """
+    _check_kinds(mlp, x, y, f, quadrature, attention)
     graph = edges if isinstance(edges, Edges) else Edges.of_index(edges, queries=x.shape[0], sources=y.shape[0])
     _check(x, y, f, graph, memory=memory, transform=transform, weights=weights, quadrature=quadrature, attention=attention)
     kernel = EdgeKernel(transform, weights)
     wide = 2 * x.shape[1] + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
-    _check_module("mlp", mlp, wide, memory)
+    places = torch.promote_types(x.dtype, y.dtype)
+    reads = torch.promote_types(places, f.dtype) if f is not None and transform.startswith("nonlinear") else places
+    _check_module("mlp", mlp, x.new_empty(0, wide, dtype=reads), memory)
     if attention is not None:
-        _check_module("attention", attention, x.shape[1], memory)
+        _check_module("attention", attention, x.new_empty(0, x.shape[1], dtype=places), memory)
     modules = nn.ModuleDict({"mlp": mlp} | ({"attention": attention} if attention is not None else {}))
-    if chunk != "auto" and not 1 <= chunk <= INT32_MOST:
-        raise BadInput(f"a chunk of {chunk:,} edges", mend=f"give a chunk of 1 to {INT32_MOST:,} edges, or 'auto'")
+    asked = _chunk(chunk)
     if memory == "eager" or not graph.count:
         return kernel.rows(modules, x, y, f, quadrature, Rows.all_of(graph))
     by_hand = memory == "flat"
-    size = auto_chunk(mlp, x, y, f, transform=transform, attention=attention, by_hand=by_hand) if chunk == "auto" else chunk
+    size = asked or auto_chunk(mlp, x, y, f, transform=transform, attention=attention, by_hand=by_hand)
     size = min(size, _CHUNK_MOST)
     if memory == "checkpoint":
         parts = row_chunks(graph, size)
@@ -143,6 +146,30 @@ class EdgeKernel:
         return summed / rows.degrees().clamp_min(1)[:, None] if self.weights == "mean" else summed
 
 
+def _chunk(chunk: int | str) -> int | None:
+    """Edges at one time; None for `auto`."""
+    if isinstance(chunk, str) and chunk == "auto":
+        return None
+    number = whole_number(chunk)
+    if number is None or not 1 <= number <= INT32_MOST:
+        shown = repr(chunk) if number is None else f"{number:,} edges"
+        raise BadInput(f"a chunk of {shown}", mend=f"give a chunk of 1 to {INT32_MOST:,} edges, or 'auto'")
+    return number
+
+
+def _check_kinds(
+    mlp: nn.Module, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None, attention: nn.Module | None
+) -> None:
+    require_module("mlp", mlp, reads="(e, 2d) to (e, C)")
+    if attention is not None:
+        require_module("attention", attention, reads="(e, d) to (e, 1)")
+    for name, value in (("x", x), ("y", y), ("f", f), ("quadrature", quadrature)):
+        if value is not None or name in "xy":
+            require_tensor(name, value)
+    if x.dim() != 2 or y.dim() != 2 or x.shape[1] != y.shape[1]:
+        raise BadInput(f"points of shapes {tuple(x.shape)} and {tuple(y.shape)}", mend="give x: (Q, d) and y: (S, d)")
+
+
 def _check(
     x: Tensor, y: Tensor, f: Tensor | None, edges: Edges, *, memory: str, transform: str, weights: str,
     quadrature: Tensor | None, attention: nn.Module | None,
@@ -150,8 +177,6 @@ def _check(
     for what, given, known in (("memory", memory, Memory), ("transform", transform, Transform), ("weights", weights, Weights)):
         if given not in get_args(known):
             raise BadInput(f"unknown {what} {given!r}", mend=f"use one of: {', '.join(get_args(known))}")
-    if x.dim() != 2 or y.dim() != 2 or x.shape[1] != y.shape[1]:
-        raise BadInput(f"points of shapes {tuple(x.shape)} and {tuple(y.shape)}", mend="give x: (Q, d) and y: (S, d)")
     if edges.queries != x.shape[0] or edges.source_count != y.shape[0]:
         raise BadInput(
             f"edges from {edges.source_count:,} to {edges.queries:,} points, where y has {y.shape[0]:,} and x {x.shape[0]:,}",
@@ -160,7 +185,8 @@ def _check(
     if f is None and transform != "linear_kernelonly":
         raise BadInput(f"transform {transform!r} without f", mend="give f: (S, C), or transform='linear_kernelonly'")
     if f is not None and (f.dim() != 2 or f.shape[0] != y.shape[0]):
-        raise BadInput(f"f of shape {tuple(f.shape)} for {y.shape[0]:,} sources", mend="f has a row for every source: (S, C)")
+        mend = "f has a row for every source: (S, C)" + ("; one channel is f[:, None]" if f.dim() == 1 else "")
+        raise BadInput(f"f of shape {tuple(f.shape)} for {y.shape[0]:,} sources", mend=mend)
     if quadrature is not None and quadrature.shape != y.shape[:1]:
         raise BadInput(
             f"quadrature of shape {tuple(quadrature.shape)} for {y.shape[0]:,} sources", mend="give one number a source: (S,)"
@@ -171,14 +197,20 @@ def _check(
         raise BadInput("weights='attention' and attention= go together", mend="give both, a module (e, d) -> (e, 1), or neither")
 
 
-def _check_module(name: str, module: nn.Module, width: int, memory: Memory) -> None:
-    """Refuse a network for other inputs than the edges give, and one whose outputs depend on how it is called."""
-    layers = layers_of(module)
+def _check_module(name: str, module: nn.Module, inputs: Tensor, memory: Memory) -> None:
+    """Refuse a network for other inputs than the edges give, and one whose outputs depend on how it is called.
+
+    inputs: (0, width) in the dtype that an edge's have.
+    """
+    layers, width, dtype = layers_of(module), inputs.shape[1], arithmetic(inputs)
     if layers is not None and layers[0][0].in_features != width:
         raise BadInput(
             f"{name} takes {layers[0][0].in_features} inputs where an edge has {width}",
             mend="mlp reads [y, x], and f last in the nonlinear transforms: 2d or 2d + C numbers; attention reads y - x: d",
         )
+    for layer, _ in layers or ():
+        if layer.weight.dtype is not dtype and dtype is inputs.dtype:  # autocast casts weights; so may a module of the user's
+            raise BadInput(f"{name} in {layer.weight.dtype} for edges in {dtype}", mend=f"give one dtype: {name}.to({dtype})")
     if memory == "eager" or layers is not None:
         return
     for part in module.modules():
