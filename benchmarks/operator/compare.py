@@ -96,7 +96,7 @@ def open_work(args: argparse.Namespace, device: Any) -> tuple[Any, dict[str, Any
     from pinchpoint.workloads.operator.config import OperatorConfig
     from pinchpoint.workloads.operator.dataset import open_dataset
     from pinchpoint.workloads.operator.metrics import statistics_of
-    from pinchpoint.workloads.operator.settings import overrides
+    from pinchpoint.workloads.training.settings import overrides
 
     coarse = open_dataset(args.data / "coarse")
     fine = open_dataset(args.data / "fine") if (args.data / "fine").exists() else None

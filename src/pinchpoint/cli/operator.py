@@ -14,7 +14,7 @@ import typer
 from pinchpoint.cli import bars, console
 
 if TYPE_CHECKING:
-    from pinchpoint.workloads.operator.train import Report
+    from pinchpoint.workloads.training.loop import Report
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -107,14 +107,16 @@ def train(
     """Train an operator on a data set, or go on with --resume.
 
     Ctrl-C and SIGTERM write a checkpoint and stop; --resume then goes on as if never stopped, to the
-    bit on a CPU. RUN holds config.json, log.csv, checkpoints (the last two and the best), record.json.
+    bit on a CPU. A run that has ended is trained longer with --resume --steps N: from there on the
+    learning rate follows the cosine of N steps. RUN holds config.json, log.csv, checkpoints (the last
+    two and the best), record.json.
     """
     from pinchpoint.backends.base import backend
 
     backend("torch")  # says how to install it, where it is missing
     from pinchpoint.workloads.operator.config import OperatorConfig
-    from pinchpoint.workloads.operator.settings import overrides
     from pinchpoint.workloads.operator.train import train as run
+    from pinchpoint.workloads.training.settings import overrides
 
     asked = {
         "steps": steps, "seed": seed, "device": device, "precision": precision, "accumulate": accumulate, "chunk": chunk,
@@ -133,7 +135,8 @@ def _show(tell: bars.Bar, report: Report, seen: list[float]) -> None:
     """One report on the bar. seen: errors on the bodies held back so far; the last stays in sight."""
     row = report.row
     if report.stage == "stopped":
-        console.say(f"stopped at step {report.done:,} of {report.total:,} with a checkpoint; go on with --resume")
+        where = f"at step {report.done:,} of {report.total:,} with a checkpoint" if report.done else "before the first step"
+        console.say(f"stopped {where}; go on with --resume")
         return
     if row is None:
         tell(report.stage, report.done, report.total, text=report.note)

@@ -14,15 +14,16 @@ import pytest
 import torch
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.workloads.operator import logs
-from pinchpoint.workloads.operator.checkpoints import Checkpoints
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.dataset import open_dataset
 from pinchpoint.workloads.operator.runs import read_settings
 from pinchpoint.workloads.operator.settings import Settings
 from pinchpoint.workloads.operator.stepper import Stepper
-from pinchpoint.workloads.operator.supply import Supply, at_turn
-from pinchpoint.workloads.operator.train import Diverged, Report, train
+from pinchpoint.workloads.operator.supply import Supply
+from pinchpoint.workloads.operator.train import train
+from pinchpoint.workloads.training import logs
+from pinchpoint.workloads.training.checkpoints import Checkpoints
+from pinchpoint.workloads.training.loop import Diverged, Report
 
 STEPS = 8
 
@@ -118,14 +119,57 @@ def test_a_run_is_resumed_in_other_chunks_but_not_with_other_steps(
     with pytest.raises(KeyboardInterrupt):
         train(tiny_data, tmp_path / "run", progress=at_step(3, lambda: os.kill(os.getpid(), signal.SIGINT)), **choices)
     # The rate of every step follows from their number: with more of them the steps taken would have been others.
-    with pytest.raises(BadInput, match=r"steps \(was 8, is 16\)"):
+    with pytest.raises(BadInput, match=r"steps \(was 8, is 16\)") as caught:
         train(tiny_data, tmp_path / "run", resume=True, steps=2 * STEPS)
+    assert "let it end first" in caught.value.mend
     with pytest.raises(BadInput, match=r"precision \(was fp32, is bf16\)"):
         train(tiny_data, tmp_path / "run", resume=True, precision="bf16")
     made = train(tiny_data, tmp_path / "run", resume=True, memory="checkpoint", chunk=40)
     assert made.complete and made.chunk == 40 and read_settings(tmp_path / "run").memory == "checkpoint"
     found, wanted = (logs.read(folder / "log.csv") for folder in (tmp_path / "run", whole))
     assert [row.loss for row in found] == pytest.approx([row.loss for row in wanted], rel=1e-3)
+
+
+def test_a_finished_run_is_trained_longer_by_the_cosine_of_its_new_length(tiny_data: Path, whole: Path) -> None:
+    ended = last_state(whole)
+    with pytest.raises(BadInput, match=r"steps \(was 8, is 4\)"):
+        train(tiny_data, whole, resume=True, steps=4)
+    made = train(tiny_data, whole, resume=True, steps=12)
+    assert (made.step, made.complete, read_settings(whole).steps) == (12, True, 12)
+    rates = [row.lr for row in logs.read(whole / "log.csv")]
+    assert rates[STEPS:] == pytest.approx([replace(Settings(), steps=12).rate(step) for step in range(STEPS + 1, 13)], rel=1e-5)
+    before, after = (state["optimizer"]["state"][0]["step"] for state in (ended, last_state(whole)))
+    assert (int(before), int(after)) == (STEPS, 12), "the optimizer went on from where it was"
+
+
+def test_a_run_made_longer_and_killed_before_its_next_checkpoint_is_still_resumed(tiny_data: Path, whole: Path) -> None:
+    def die() -> None:
+        raise RuntimeError("the power went")
+
+    with pytest.raises(RuntimeError, match="the power went"):
+        train(tiny_data, whole, resume=True, steps=100, progress=at_step(STEPS + 1, die), checkpoint_every=50)
+    assert last_state(whole)["step"] == STEPS and read_settings(whole).steps == 100
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_data, whole, resume=True, progress=at_step(STEPS + 2, lambda: os.kill(os.getpid(), signal.SIGINT)))
+    assert last_state(whole)["step"] >= STEPS + 2
+
+
+def test_a_stop_while_graphs_are_made_leaves_a_run_to_resume(
+    tiny_data: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
+) -> None:
+    said: list[Report] = []
+
+    def watch(report: Report) -> None:
+        said.append(report)
+        if report.stage == "graphs" and report.done == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_data, tmp_path / "run", progress=watch, **choices)
+    assert (said[-1].stage, said[-1].done) == ("stopped", 0)
+    assert len(list((tmp_path / "run" / "graphs").iterdir())) == 2, "what was made is not made again"
+    train(tiny_data, tmp_path / "run", resume=True)
+    same(last_state(whole), last_state(tmp_path / "run"))
 
 
 def test_the_folder_of_a_run_holds_what_it_should(whole: Path) -> None:
@@ -220,13 +264,6 @@ def test_accumulation_takes_the_mean_over_its_bodies(tiny_data: Path, tiny_model
     assert float(loss) == pytest.approx(float(sum(losses)) / 2, rel=1e-6)
     for whole, one, other in zip(gradients(both), gradients(apart[0]), gradients(apart[1]), strict=True):
         torch.testing.assert_close(whole, (one + other) / 2, rtol=1e-4, atol=1e-6)
-
-
-def test_every_pass_takes_every_body_once_in_an_order_of_its_own() -> None:
-    names = [f"b{number}" for number in range(7)]
-    passes = [[at_turn(names, seed=5, turn=turn) for turn in range(7 * at, 7 * at + 7)] for at in range(3)]
-    assert all(sorted(one) == names for one in passes)
-    assert passes[0] != passes[1] != passes[2]
 
 
 def test_bodies_that_do_not_fit_in_memory_are_made_again_the_same(tiny_data: Path, tiny_model: dict[str, Any]) -> None:

@@ -25,8 +25,8 @@ from pinchpoint.memory.forecaster import Forecaster
 from pinchpoint.workloads.operator import faked
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.graph import Graph
-from pinchpoint.workloads.operator.precision import resident_bytes
 from pinchpoint.workloads.operator.settings import Settings
+from pinchpoint.workloads.training.precision import resident_bytes
 
 LEAST = 256  # edges: a chunk below this is mostly overhead
 NEAR = 0.1  # how near the largest chunk is wanted: a tenth more or less makes no difference to the time

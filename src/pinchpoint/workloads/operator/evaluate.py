@@ -23,10 +23,10 @@ from pinchpoint.workloads.operator.dataset import Dataset, Split, open_dataset
 from pinchpoint.workloads.operator.graph import graph_of
 from pinchpoint.workloads.operator.metrics import middle_of, relative_errors
 from pinchpoint.workloads.operator.pictures import picture
-from pinchpoint.workloads.operator.precision import matmuls, usable
 from pinchpoint.workloads.operator.records import Evaluation
 from pinchpoint.workloads.operator.runs import Trained, Which, trained
 from pinchpoint.workloads.operator.stepper import forward
+from pinchpoint.workloads.training.precision import matmuls, usable
 
 DEFINITION = "relative L1 = sum a |p - t| / sum a |t|; relative L2 = sqrt(sum a (p - t)^2 / sum a t^2); a: area of a panel"
 LABELS = {"cp": "Cp", "potential": "potential"}

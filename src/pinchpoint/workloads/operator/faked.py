@@ -24,8 +24,9 @@ from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.geometry import COLUMNS
 from pinchpoint.workloads.operator.graph import Graph
 from pinchpoint.workloads.operator.sample import Sample
-from pinchpoint.workloads.operator.settings import Settings, chosen
+from pinchpoint.workloads.operator.settings import Settings
 from pinchpoint.workloads.operator.stepper import Stepper
+from pinchpoint.workloads.training.settings import chosen
 
 WHERE = "PINCHPOINT_OPERATOR_STEP"
 WALKED = 3  # chunks of a transform that are walked through: the peak of one is that of any

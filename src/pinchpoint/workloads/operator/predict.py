@@ -22,12 +22,13 @@ from pinchpoint.workloads.operator.budget import chunk_for
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.graph import graph_of
 from pinchpoint.workloads.operator.meshes import WRITES, Conditions, check_mesh, mesh_sample, outward, read_mesh, write_fields
-from pinchpoint.workloads.operator.precision import matmuls, usable
 from pinchpoint.workloads.operator.runs import Which, trained
 from pinchpoint.workloads.operator.sample import Sample
-from pinchpoint.workloads.operator.settings import Settings, chosen
+from pinchpoint.workloads.operator.settings import Settings
 from pinchpoint.workloads.operator.stepper import forward
 from pinchpoint.workloads.operator.surface import Mesh, facets
+from pinchpoint.workloads.training.precision import matmuls, usable
+from pinchpoint.workloads.training.settings import chosen
 
 _SMALLEST = 0.3  # of the box's longest side: a body shorter than that is no car in metres
 _UNITS = {0.001: "millimetres", 0.01: "centimetres", 0.0254: "inches", 0.3048: "feet"}

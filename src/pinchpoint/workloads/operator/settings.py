@@ -1,153 +1,36 @@
-"""What a training run is told: the choices that make its result, and those that say where and how it runs.
+"""What a training run of an operator is told beyond what every run is: its data, its loss, and how edges are held.
 
 No framework is imported here, so that the command line can read the defaults for its help.
-A run is resumed only with the same choices of the first kind; the second kind may change.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from types import UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from dataclasses import dataclass, field
+from typing import ClassVar
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.training.settings import Common, check_among, check_counts
 
-PRECISIONS = ("fp32", "tf32", "bf16")
 MEMORIES = ("flat", "eager", "checkpoint")
 LOSSES = ("l1", "l2")
-# These change where a run runs and what it says, never what it learns beyond the order of a sum.
-FREE = frozenset({"device", "memory", "chunk", "checkpoint_every", "eval_every"})
 
 
 @dataclass(frozen=True)
-class Settings:
-    """Every choice of a run, as config.json holds it."""
+class Settings(Common):
+    """Every choice of a run, as config.json holds it. `data`: see supply.fingerprint."""
 
-    data: str = ""  # what the data set is, not where: see supply.fingerprint
+    FREE: ClassVar[frozenset[str]] = Common.FREE | {"memory", "chunk"}
+
     kind: str = "flow"  # of the data
     ranges: dict[str, list[float]] = field(default_factory=dict)  # lowest and highest of each feature in training
-    preset: str = "small"
-    model: dict[str, Any] = field(default_factory=dict)  # the whole configuration of the model, JSON values
-    steps: int = 2000
-    seed: int = 0
-    lr: float = 2e-3
-    warmup: int = 0  # steps; 0: a twentieth of all
-    weight_decay: float = 1e-4
-    clip: float = 1.0  # largest norm of all gradients
     accumulate: int = 1  # bodies a step
-    ema: float = 0.0  # decay of the averaged weights; 0: none are kept
     loss: str = "l1"
-    precision: str = "fp32"
-    validation: int | None = None  # bodies of the training split held back to choose the best checkpoint; None: a few
-    device: str = "auto"
     memory: str = "flat"
     chunk: int | None = None  # edges at one time; None: the transform's own default
-    checkpoint_every: int = 0  # steps; 0: a tenth of all
-    eval_every: int = 0  # steps; 0: as often as checkpoints
 
-    def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @staticmethod
-    def from_dict(data: Mapping[str, Any]) -> Settings:
-        known = {f.name for f in fields(Settings)}
-        return Settings(**{name: value for name, value in data.items() if name in known})
-
-    def warmup_steps(self) -> int:
-        return min(self.warmup or max(1, self.steps // 20), self.steps)
-
-    def checkpoint_steps(self) -> int:
-        return self.checkpoint_every or max(1, self.steps // 10)
-
-    def eval_steps(self) -> int:
-        return self.eval_every or self.checkpoint_steps()
-
-    def rate(self, step: int) -> float:
-        """The learning rate of step 1, 2, ...: a straight rise, then half a cosine down to a hundredth."""
-        warmup = self.warmup_steps()
-        if step <= warmup:
-            return self.lr * step / warmup
-        share = (step - warmup) / max(1, self.steps - warmup)
-        return self.lr * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
-
-
-def chosen(base: Settings, choices: Mapping[str, Any]) -> Settings:
-    """`base` with what was chosen, checked."""
-    unknown = set(choices) - {f.name for f in fields(Settings)}
-    if unknown:
-        raise BadInput(
-            f"unknown choices: {', '.join(sorted(unknown))}", mend=f"known: {', '.join(f.name for f in fields(Settings))}"
-        )
-    made = replace(base, **choices)
-    _check(made)
-    return made
-
-
-def differing(stored: Settings, asked: Mapping[str, Any]) -> list[str]:
-    """`key (was 1, is 2)` for every choice that would change the result of a run that has begun.
-
-    asked: only what was asked for, JSON values; of the model only the settings that are named.
-    """
-    found = []
-    old = stored.to_dict()
-    for name, value in asked.items():
-        if name in FREE or old.get(name) == value:
-            continue
-        if name == "model":
-            found += [f"{key} (was {old[name].get(key)}, is {new})" for key, new in value.items() if old[name].get(key) != new]
-        elif name == "data":
-            found.append("data (another data set)")
-        else:
-            found.append(f"{name} (was {old[name]}, is {value})")
-    return found
-
-
-def overrides(texts: list[str], config: type) -> dict[str, Any]:
-    """`key=value` texts to values of a configuration's fields, told by their types; lists have commas between."""
-    hints = {f.name: get_type_hints(config)[f.name] for f in fields(config)}
-    made: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or name not in hints:
-            raise BadInput(
-                f"--set {text!r} names no setting of the model", mend=f"use NAME=VALUE with one of: {', '.join(hints)}"
-            )
-        try:
-            made[name] = _value(hints[name], value)
-        except ValueError as error:
-            raise BadInput(f"--set {text!r}: {error}", mend="write numbers as 0.25, lists as 64,64, switches as true") from error
-    return made
-
-
-def _value(kind: Any, text: str) -> Any:
-    if get_origin(kind) is UnionType:  # a number, or nothing
-        return None if text == "none" else _value(get_args(kind)[0], text)
-    if get_origin(kind) is tuple:
-        return tuple(_value(get_args(kind)[0], part) for part in text.split(",") if part)
-    if kind is bool:
-        if text not in ("true", "false"):
-            raise ValueError(f"{text!r} is neither true nor false")
-        return text == "true"
-    return kind(text) if kind in (int, float) else text
-
-
-def _check(made: Settings) -> None:
-    for name, known in (("precision", PRECISIONS), ("memory", MEMORIES), ("loss", LOSSES)):
-        if getattr(made, name) not in known:
-            raise BadInput(f"unknown {name} {getattr(made, name)!r}", mend=f"use one of: {', '.join(known)}")
-    for name in ("steps", "accumulate"):
-        if getattr(made, name) < 1:
-            raise BadInput(f"--{name} {getattr(made, name)}", mend=f"give --{name} at least 1")
-    for name in ("lr", "clip"):
-        if not 0 < getattr(made, name) < math.inf:
-            raise BadInput(f"--{name} {getattr(made, name):g}", mend=f"give --{name} a number above 0")
-    for name in ("warmup", "weight_decay", "validation", "checkpoint_every", "eval_every", "seed"):
-        if (getattr(made, name) or 0) < 0:
-            option = name.replace("_", "-")
-            raise BadInput(f"--{option} {getattr(made, name):g}", mend=f"give --{option} 0 or more")
-    if not 0 <= made.ema < 1:
-        raise BadInput(f"--ema {made.ema:g}", mend="give a decay from 0 (none) to below 1, such as 0.99")
-    if made.chunk is not None and made.chunk < 1:
-        raise BadInput(f"a chunk of {made.chunk} edges", mend="give a chunk of at least 1 edge")
+    def check(self) -> None:
+        super().check()
+        check_among(self, memory=MEMORIES, loss=LOSSES)
+        check_counts(self, "accumulate")
+        if self.chunk is not None and self.chunk < 1:
+            raise BadInput(f"a chunk of {self.chunk} edges", mend="give a chunk of at least 1 edge")

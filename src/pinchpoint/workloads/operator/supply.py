@@ -2,9 +2,7 @@
 
 Both are kept in memory up to a limit. Graphs are kept on disk too, by the content of the points and the
 code that made them, so that a resumed run makes none again: most of their time goes into the statistics
-of every point's surroundings, which the edges alone would not save. Which body a step takes is
-worked out from the seed and the step alone, so a resumed run needs no more than its step to go on
-in the same order.
+of every point's surroundings, which the edges alone would not save.
 """
 
 from __future__ import annotations
@@ -12,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,13 +92,6 @@ def _read(path: Path) -> Graph | None:
 def _tensors(sample: Sample, made: Graph) -> list[torch.Tensor]:
     edges = [part for edges in (*made.encoder, *made.decoder) for part in (edges.offsets, edges.sources)]
     return [sample.points, sample.features, sample.target, sample.areas, *edges, *made.token_statistics, *made.point_statistics]
-
-
-def at_turn(names: Sequence[str], *, seed: int, turn: int) -> str:
-    """The body of turn 0, 1, ...: every pass over the bodies has an order of its own, and the next follows at once."""
-    number, place = divmod(turn, len(names))
-    shuffle = torch.Generator().manual_seed(seed * 1_000_003 + number)
-    return names[int(torch.randperm(len(names), generator=shuffle)[place])]
 
 
 def fingerprint(data: Dataset) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pinchpoint.workloads.operator.logs import Log, Row, read
+from pinchpoint.workloads.training.logs import Log, Row, read
 
 
 def row(step: int) -> Row:

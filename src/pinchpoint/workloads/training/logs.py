@@ -12,14 +12,14 @@ from pinchpoint.core.files import write_text
 
 @dataclass(frozen=True)
 class Row:
-    """One step. loss: of normalised targets; memory_bytes: peak allocated on CUDA, resident on CPU."""
+    """One step. loss: as the system defines it; memory_bytes: peak allocated on CUDA, resident on CPU."""
 
     step: int
     loss: float
     lr: float
     seconds: float
     memory_bytes: int
-    validation: float | None = None  # median relative L1 of the bodies held back, where it was measured
+    validation: float | None = None  # error on what is held back, where it was measured
 
 
 COLUMNS = [f.name for f in fields(Row)]

@@ -24,7 +24,7 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Entry:
-    """One checkpoint. `score`: error on the bodies held back, None where there are none."""
+    """One checkpoint. `score`: error on what is held back, None where nothing is."""
 
     file: str
     step: int

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.operator.checkpoints import Checkpoints
+from pinchpoint.workloads.training.checkpoints import Checkpoints
 
 
 def filled(folder: Path, scores: list[float | None]) -> Checkpoints:

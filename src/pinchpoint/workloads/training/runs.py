@@ -1,0 +1,142 @@
+"""The folder of a run: refused, begun, taken up again, trained longer.
+
+RUN/config.json is what it was told, RUN/log.csv a row a step, RUN/checkpoints the last two and the
+best, RUN/record.json the summary of a run that ended. What a system keeps beside them is its own.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Generic, Literal
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import make_folder, write_text
+from pinchpoint.workloads.training.checkpoints import Checkpoints, Entry
+from pinchpoint.workloads.training.settings import Common, Told, chosen, differing
+
+Which = Literal["last", "best"]
+_OF_OTHERS = ("index.json", "evaluation.json")  # what a data set and an evaluation keep in their folders
+
+
+@dataclass(frozen=True)
+class Run(Generic[Told]):
+    """A folder and what the run in it is told."""
+
+    folder: Path
+    settings: Told
+
+    @property
+    def checkpoints(self) -> Checkpoints:
+        return Checkpoints(self.folder / "checkpoints")
+
+    def write(self) -> None:
+        """config.json: from here on the folder holds a run."""
+        make_folder(self.folder)
+        write_text(self.folder / "config.json", json.dumps(self.settings.to_dict(), indent=1) + "\n")
+
+    def resumed_state(self) -> dict[str, Any] | None:
+        """The last checkpoint; None where the run ended before its first."""
+        entry = self.checkpoints.last()
+        if entry is None:
+            return None
+        state = self.checkpoints.load(entry)
+        stored = type(self.settings).from_dict(state["settings"])
+        if state["step"] == stored.steps < self.settings.steps:  # the end of a run that is now trained longer
+            stored = replace(stored, steps=self.settings.steps)
+        differ = differing(stored, self.settings.to_dict())
+        if differ:
+            raise BadInput(
+                f"{self.folder / 'checkpoints' / entry.file} is of another configuration: {'; '.join(differ)}",
+                mend="put back the checkpoints this run wrote, or start again with another -o",
+            )
+        return state
+
+    def found(self, which: Which) -> Entry:
+        """The last or the best checkpoint; BadInput where there is none."""
+        if which not in ("last", "best"):
+            raise BadInput(f"unknown checkpoint {which!r}", mend="use last or best")
+        entry = self.checkpoints.last() if which == "last" else self.checkpoints.best()
+        if entry is None:
+            what = "checkpoint" if which == "last" else "best checkpoint: nothing was held back"
+            raise BadInput(f"the run in {self.folder} has no {what}", mend="train it, or take --checkpoint last")
+        return entry
+
+
+def check_place(folder: Path, *, resume: bool) -> None:
+    """Refuse a folder of something else, one that holds a run already, and one that holds none to resume."""
+    there = (folder / "config.json").exists()
+    if not there and (other := next((name for name in _OF_OTHERS if (folder / name).exists()), None)) is not None:
+        raise BadInput(f"{folder} holds something else: {other} is in it", mend="choose a folder of its own for the run with -o")
+    if there and not resume:
+        raise BadInput(f"{folder} already holds a run", mend="go on with --resume, or choose another -o")
+    if resume and not there:
+        raise BadInput(f"no run in {folder} to resume", mend="leave out --resume to begin one, or name the run's folder with -o")
+
+
+def taken_up(folder: Path, stored: Told, asked: Mapping[str, Any], *, data: str) -> Told:
+    """What the run in a folder goes on with: `stored`, with what may change; more steps where it has taken all of its own.
+
+    data: the fingerprint of the data set that is given now.
+    """
+    if _longer(folder, stored, asked):
+        stored = replace(stored, steps=asked["steps"])
+    differ = differing(stored, {**asked, "data": data})
+    if differ:
+        raise BadInput(
+            f"the run in {folder} was begun with another configuration: {'; '.join(differ)}",
+            mend="leave these options out to go on with its own, or start a new run with another -o",
+        )
+    return chosen(stored, {name: value for name, value in asked.items() if name != "model"})
+
+
+def _longer(folder: Path, stored: Common, asked: Mapping[str, Any]) -> bool:
+    """Whether more steps are asked for, of a run that can take them: one whose schedule has come to its end.
+
+    Its rate then follows the cosine of the new length from the step it is at. Half-way through a schedule another
+    length would make a run that no command could repeat.
+    """
+    steps = asked.get("steps", stored.steps)
+    if not isinstance(steps, int) or steps <= stored.steps:
+        return False
+    last = Run(folder, stored).checkpoints.last()
+    at = 0 if last is None else last.step
+    if at < stored.steps:
+        raise BadInput(
+            f"the run in {folder} is at step {at:,} of {stored.steps:,}: steps (was {stored.steps}, is {steps})",
+            mend=f"let it end first with --resume alone, then train it longer with --resume --steps {steps}",
+        )
+    return True
+
+
+def read_settings(folder: Path, kind: type[Told], *, made_by: str) -> Told:
+    """What the run in a folder was told. made_by: the command that makes such runs."""
+    path = folder / "config.json"
+    try:
+        return kind.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    except OSError as error:
+        raise BadInput(f"no run in {folder}: {path} cannot be read", mend=f"name a folder that `{made_by}` made") from error
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BadInput(f"{path} is damaged: {error}", mend="restore it, or train again with another -o") from error
+
+
+def plain(choices: Mapping[str, Any]) -> dict[str, Any]:
+    """Choices as config.json would hold them, to be compared with it."""
+    return json.loads(json.dumps(dict(choices)))
+
+
+def held_back(asked: int | None, count: int, *, what: str, mend: str) -> int:
+    """How many of `count` are held back; asked for none in particular, an eighth of them and at most 4.
+
+    mend: how to make some, where there are none.
+    """
+    if not count:
+        raise BadInput(f"the data set has no {what} to train with", mend=mend)
+    held = min(4, count // 8) if asked is None else asked
+    if held >= count:
+        raise BadInput(
+            f"{held} of {count} training {what} would be held back", mend=f"give --validation fewer, or make more {what}"
+        )
+    return held
