@@ -1,0 +1,120 @@
+"""DensityConfig: every choice that makes one density model, as plain values that survive JSON.
+
+Imports no framework. Lengths are in angstrom. `channels(l)` shares the width `mul` out evenly among the degrees 0..lmax, so
+that every degree costs about the same.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.density.structure import SYMBOLS
+
+_COUNTS = ("mul", "interactions", "gaussians", "hidden", "head")
+LARGEST_DEGREE = 6
+
+
+@dataclass(frozen=True)
+class DensityConfig:
+    """One model. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
+
+    species: tuple[str, ...]  # the order of the one-hot
+    mul: int  # width of each parity, shared out among the degrees
+    lmax: int  # largest degree of the harmonics
+    gaussians: int  # of the radial basis
+    hidden: int  # of the radial networks
+    interactions: int = 3
+    cutoff_a: float = 4.0
+    softening_a: float = 0.2  # below this distance of a nucleus everything is a smooth polynomial of the position
+    mean_neighbours: float = 25.0  # sums over neighbours are divided by its root
+    head: int = 64  # hidden width of the read-out
+    spin: bool = False  # a second output: up less down
+    prior: bool = False  # add the superposed spherical atoms, a table in the weights, to the first output
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} = {getattr(self, name)}", mend=f"give {name} of at least 1")
+        if not 0 <= self.lmax <= LARGEST_DEGREE:
+            raise BadInput(f"lmax = {self.lmax}", mend=f"give a degree of 0 to {LARGEST_DEGREE}")
+        for name in ("cutoff_a", "softening_a", "mean_neighbours"):
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise BadInput(f"{name} = {getattr(self, name)}", mend=f"give a finite {name} above zero")
+        if self.softening_a >= self.cutoff_a:
+            raise BadInput(
+                f"a softening of {self.softening_a:g} angstrom with a cutoff of {self.cutoff_a:g}",
+                mend="give a softening well below the cutoff, such as 0.2",
+            )
+        strange = [symbol for symbol in self.species if symbol not in SYMBOLS]
+        if not self.species or strange or len(set(self.species)) < len(self.species):
+            raise BadInput(
+                f"species {', '.join(self.species) or '(none)'}", mend="give symbols of elements, each once, such as H, C, N, O"
+            )
+
+    @property
+    def outputs(self) -> int:
+        """1, or 2 with the spin density."""
+        return 2 if self.spin else 1
+
+    def channels(self, degree: int) -> int:
+        """Multiplicity of each irrep of this degree."""
+        return max(1, round(self.mul / (self.lmax + 1) / (2 * degree + 1)))
+
+    @property
+    def aggregates(self) -> int:
+        """Channels a probe sums in each interaction: 178 in the original."""
+        return sum(self.channels(degree) for degree in range(self.lmax + 1))
+
+    @property
+    def field_width(self) -> int:
+        """Floats the probes need of each atom: 1,488 in the original."""
+        return self.interactions * sum((2 * degree + 1) * self.channels(degree) for degree in range(self.lmax + 1))
+
+    def index_of(self, species: Sequence[str]) -> list[int]:
+        """Where each symbol stands in the one-hot. Raises BadInput naming the species this model never saw."""
+        unseen = sorted(set(species) - set(self.species))
+        if unseen:
+            raise BadInput(
+                f"this model never saw {', '.join(unseen)}; it knows {', '.join(self.species)}",
+                mend="give weights trained on these species, or train a model on them",
+            )
+        return [self.species.index(symbol) for symbol in species]
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False)
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        try:
+            data: Any = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise BadInput(f"a configuration that is no JSON: {error}", mend="give what DensityConfig.to_json wrote") from error
+        known = {field.name for field in dataclasses.fields(cls)}
+        if not isinstance(data, dict) or not set(data) <= known:
+            strange = sorted(set(data) - known) if isinstance(data, dict) else type(data).__name__
+            raise BadInput(
+                f"a configuration with unknown parts: {strange}", mend="it was written by another version: train again"
+            )
+        try:
+            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+        except TypeError as error:
+            raise BadInput(f"a configuration that lacks parts: {error}", mend="give what DensityConfig.to_json wrote") from error
+
+    @classmethod
+    def preset(cls, name: str, species: Sequence[str], **changes: Any) -> Self:
+        """A tried set of choices. `changes` are fields to set otherwise."""
+        if name not in PRESETS:
+            raise BadInput(f"unknown preset {name!r}", mend=f"use one of: {', '.join(PRESETS)}")
+        return cls(species=tuple(species), **{**PRESETS[name], **changes})
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "original": {"mul": 500, "lmax": 4, "gaussians": 10, "hidden": 100, "head": 100},
+    "small": {"mul": 96, "lmax": 3, "gaussians": 20, "hidden": 48, "head": 64, "mean_neighbours": 8.0},
+}

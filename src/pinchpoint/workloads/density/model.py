@@ -1,0 +1,125 @@
+"""DensityModel: the electron density at any probes of a structure, in the form that computes only what reaches the read-out.
+
+Letters: A atoms, T tiles of probes that share their neighbours, B probes a tile, K neighbour slots a tile, W floats an atom.
+`fields` is called once a structure; calling the model gives densities in e / angstrom^3. `tabulate` gives a model of the same
+calls for inference whose radial networks are tables. Gradients reach every parameter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.density.atoms import AtomGraph, AtomNetwork
+from pinchpoint.workloads.density.config import DensityConfig
+from pinchpoint.workloads.density.harmonics import Harmonics
+from pinchpoint.workloads.density.radial import RadialTable, soft_distance
+from pinchpoint.workloads.density.scalar import Probes, sums_over_neighbours
+
+PRIOR_KNOTS = 401
+
+# (squared, soft, (T, K, B)) -> of each degree (T, K, B, L, C_l)
+Radial = Callable[[Tensor, Tensor, tuple[int, int, int]], list[Tensor]]
+
+
+class DensityModel(nn.Module):
+    """The scalar form. Random weights from the seed; every parameter has a gradient."""
+
+    prior: Tensor
+
+    def __init__(self, config: DensityConfig, *, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        generator = torch.Generator().manual_seed(seed)
+        self.atoms = AtomNetwork(config, generator)
+        self.probes = Probes(config, generator)
+        self.harmonics = Harmonics(config.lmax)
+        if config.prior:
+            self.register_buffer("prior", torch.zeros(len(config.species), PRIOR_KNOTS))
+
+    def set_prior(self, tables: Tensor) -> None:
+        """tables: (species, knots), the density of each spherical atom on linspace(0, cutoff), zero at the cutoff."""
+        if not self.config.prior:
+            raise BadInput("this model has no prior", mend="make it with prior=True in its configuration")
+        if tables.shape != self.prior.shape or not torch.isfinite(tables).all() or bool((tables[:, -1] != 0).any()):
+            raise BadInput(
+                f"a prior of shape {tuple(tables.shape)}, or not finite, or not zero at the cutoff",
+                mend=f"give finite tables of shape {tuple(self.prior.shape)} that end in zero",
+            )
+        self.prior.copy_(tables)
+
+    def fields(self, atoms: AtomGraph) -> Tensor:
+        """(A, W): all the probes need of each atom; once a structure."""
+        return self.probes.fields(self.atoms(atoms))
+
+    def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
+        """fields: (A, W); species: (A,); neighbours: (T, K) int; vectors: (T, B, K, 3), the probe less the atom (its image)
+        -> (T, B, outputs).
+
+        A slot not in use has a vector as long as the cutoff or longer, and any atom: it adds exactly zero. K may be 0. Where
+        no atom is within the cutoff the density is exactly zero.
+        """
+        return density(self, fields, species, neighbours, vectors, radial=self._radial)
+
+    def tabulate(self, knots: int = 4096) -> TabulatedModel:
+        """The same model with its radial networks as tables, as the weights are now. For inference."""
+        return TabulatedModel(self, knots)
+
+    def _radial(self, squared: Tensor, soft: Tensor, shape: tuple[int, int, int]) -> list[Tensor]:
+        values = self.probes.radial(squared, soft)
+        values = values.view(len(values), *shape, self.config.aggregates).movedim(0, 3)
+        return list(values.split(self.probes.widths, dim=4))
+
+
+class TabulatedModel(nn.Module):
+    """A DensityModel whose radial functions are read from tables: the same calls, no gradients."""
+
+    def __init__(self, model: DensityModel, knots: int) -> None:
+        super().__init__()
+        self.model = model
+        self.config = model.config
+        self.table = RadialTable(model.probes.radial, model.probes.widths, knots)
+
+    def fields(self, atoms: AtomGraph) -> Tensor:
+        return self.model.fields(atoms)
+
+    @torch.no_grad()
+    def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
+        return density(self.model, fields, species, neighbours, vectors, radial=self._radial)
+
+    def _radial(self, squared: Tensor, soft: Tensor, shape: tuple[int, int, int]) -> list[Tensor]:
+        rows, weights = self.table.places(soft)
+        layers = self.config.interactions
+        return [self.table(at, rows, weights).view(*shape, layers, width) for at, width in enumerate(self.model.probes.widths)]
+
+
+def density(
+    model: DensityModel, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor, *, radial: Radial
+) -> Tensor:
+    """One forward pass of the scalar form with whatever gives its radial functions. Shapes as in DensityModel.forward."""
+    config = model.config
+    tiles, probes, slots, _ = vectors.shape
+    flat = vectors.permute(3, 0, 2, 1).reshape(3, tiles * slots * probes)
+    squared, soft = soft_distance(flat, config)
+    harmonics = model.harmonics(flat / soft)
+    values = radial(squared, soft, (tiles, slots, probes))
+    sums = sums_over_neighbours(config, fields, neighbours, harmonics, values, probes)
+    out = model.probes.read(model.probes.states(sums)).view(tiles, probes, config.outputs)
+    if config.prior:
+        first = prior_density(model.prior, species, neighbours, squared.view(tiles, slots, probes), config.cutoff_a)
+        out = torch.cat([out[..., :1] + first[..., None], out[..., 1:]], dim=2)
+    return out
+
+
+def prior_density(tables: Tensor, species: Tensor, neighbours: Tensor, squared: Tensor, cutoff_a: float) -> Tensor:
+    """Superposed spherical atoms: tables (S, knots), squared distances (T, K, B) -> (T, B)."""
+    knots = tables.shape[1]
+    place = (squared.clamp(min=1e-24).sqrt() * ((knots - 1) / cutoff_a)).clamp(max=knots - 1)
+    row = place.long().clamp(max=knots - 2)
+    right = place - row
+    start = (species.index_select(0, neighbours.reshape(-1)) * knots).view(*neighbours.shape, 1) + row
+    flat = tables.reshape(-1)
+    return ((1 - right) * flat[start] + right * flat[start + 1]).sum(1)
