@@ -1,0 +1,81 @@
+"""DataSettings: what a data set of densities holds, checked, and the orders it comes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.density.geometry import RATTLE_A
+from pinchpoint.workloads.density.molecules import HELD_OUT, TRAINING, molecule
+from pinchpoint.workloads.density.quantum import LEVEL
+from pinchpoint.workloads.density.sample import Kind, Order
+
+FIRST_TEST = 900_000
+DECIDING = ("probes", "spacing_a", "padding_a", "rattle_a", "level")  # settings that decide the numbers of a sample
+
+
+@dataclass(frozen=True)
+class DataSettings:
+    """What a data set holds."""
+
+    molecules: tuple[str, ...] = TRAINING
+    heldout: tuple[str, ...] = HELD_OUT
+    geometries: int = 30  # of each molecule, to train
+    tests: int = 2  # of each molecule, to test
+    heldout_geometries: int = 4  # of each held-out molecule
+    probes: int = 20_000  # of each geometry to train
+    spacing_a: float = 0.25  # of a full grid
+    padding_a: float = 3.0
+    rattle_a: float = RATTLE_A
+    level: int = LEVEL  # of the exchange-correlation grid
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> DataSettings:
+        values: dict[str, Any] = data | {"molecules": tuple(data["molecules"]), "heldout": tuple(data["heldout"])}
+        return cls(**values)
+
+
+PRESETS: dict[str, DataSettings] = {
+    "default": DataSettings(),
+    "tiny": DataSettings(
+        ("water", "methane"), ("methanol",), geometries=2, tests=1, heldout_geometries=1, probes=500, spacing_a=0.3, level=0
+    ),
+}
+
+
+def check_settings(settings: DataSettings) -> DataSettings:
+    """The settings themselves where they make a data set; else BadInput."""
+    for name in (*settings.molecules, *settings.heldout):
+        molecule(name)  # refuses one that is not known
+    if both := set(settings.molecules) & set(settings.heldout):
+        raise BadInput(f"{', '.join(sorted(both))} cannot be trained on and held out", mend="name each molecule once")
+    counts = {key: getattr(settings, key) for key in ("geometries", "tests", "heldout_geometries")}
+    if min(counts.values()) < 0 or settings.geometries > FIRST_TEST or not orders_of(settings, 0):
+        shown = ", ".join(f"{key} {value}" for key, value in counts.items())
+        raise BadInput(f"cannot make a data set of {shown}", mend=f"ask for one or more in all, at most {FIRST_TEST:,} to train")
+    if settings.probes < 1 or not (settings.spacing_a > 0 and settings.padding_a >= 0 and settings.rattle_a >= 0):
+        raise BadInput(
+            f"{settings.probes} probes, spacing {settings.spacing_a:g}, padding {settings.padding_a:g}, "
+            f"rattle {settings.rattle_a:g}",
+            mend="give one probe or more, a spacing above 0, and a padding and a rattle of 0 or more, in angstrom",
+        )
+    return settings
+
+
+def check_seed(seed: int) -> int:
+    if seed < 0:
+        raise BadInput(f"a seed of {seed}", mend="give 0 or more")
+    return seed
+
+
+def orders_of(settings: DataSettings, seed: int) -> list[Order]:
+    """Grids first, then by number: a run that was stopped has some of every molecule."""
+    train = [(number, name) for number in range(settings.geometries) for name in settings.molecules]
+    test = [(FIRST_TEST + number, name) for number in range(settings.tests) for name in settings.molecules]
+    held = [(FIRST_TEST + number, name) for number in range(settings.heldout_geometries) for name in settings.heldout]
+
+    def order(number: int, name: str, kind: Kind) -> Order:
+        return Order(f"{name}-{number:06d}", name, number, kind, seed, **{key: getattr(settings, key) for key in DECIDING})
+
+    return [*(order(*each, "grid") for each in test + held), *(order(*each, "probes") for each in train)]
