@@ -101,8 +101,9 @@ class DensityConfig:
             raise BadInput(
                 f"a configuration with unknown parts: {strange}", mend="it was written by another version: train again"
             )
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
         try:
-            return cls(**{name: tuple(value) if isinstance(value, list) else value for name, value in data.items()})
+            return cls(**values)
         except TypeError as error:
             raise BadInput(f"a configuration that lacks parts: {error}", mend="give what DensityConfig.to_json wrote") from error
 

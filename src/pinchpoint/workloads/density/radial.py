@@ -48,19 +48,20 @@ class RadialNetworks(nn.Module):
         outer = torch.randn(networks, config.hidden, channels, generator=generator) / math.sqrt(config.hidden)
         self.outer = nn.Parameter(outer)
 
-    def hidden(self, squared: Tensor, soft: Tensor) -> Tensor:
-        """squared and soft: (N,) -> (L, H, N), the envelope in it."""
-        networks, width, gaussians = self.inner.shape
-        low, high = soft_range(self.config)
-        centres = torch.linspace(low, high, gaussians, dtype=soft.dtype, device=soft.device)
-        step = (high - low) / max(gaussians - 1, 1)
-        basis = torch.exp(-((soft / step - centres[:, None] / step).square())) / _OVERLAP
-        hidden = activate(self.inner.reshape(networks * width, gaussians) @ basis) * envelope(squared, self.config.cutoff_a)
-        return hidden.view(networks, width, -1)
-
     def forward(self, squared: Tensor, soft: Tensor) -> Tensor:
         """squared and soft: (N,) -> (L, N, C)."""
-        return self.hidden(squared, soft).transpose(1, 2) @ self.outer
+        return hidden_layer(self.inner, squared, soft, self.config).transpose(1, 2) @ self.outer
+
+
+def hidden_layer(inner: Tensor, squared: Tensor, soft: Tensor, config: DensityConfig) -> Tensor:
+    """inner: (L, H, G); squared and soft: (N,) -> (L, H, N), the envelope in it."""
+    networks, width, gaussians = inner.shape
+    low, high = soft_range(config)
+    centres = torch.linspace(low, high, gaussians, dtype=soft.dtype, device=soft.device)
+    step = (high - low) / max(gaussians - 1, 1)
+    basis = torch.exp(-((soft / step - centres[:, None] / step).square())) / _OVERLAP
+    hidden = activate(inner.reshape(networks * width, gaussians) @ basis) * envelope(squared, config.cutoff_a)
+    return hidden.view(networks, width, len(soft))
 
 
 class RadialTable(nn.Module):
