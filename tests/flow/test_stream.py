@@ -52,6 +52,15 @@ def test_any_chunk_gives_the_bits_of_one_whole_call_in_order(chunk: Any, pad: bo
     assert np.array_equal(made, wave(points))
 
 
+def test_no_chunk_that_is_found_is_larger_than_the_most_that_may_be() -> None:
+    seen, done = Recorder(), []
+    made = stream(seen, POINTS, tile=100, most=700, budget="1GiB", device="numpy", progress=lambda at, total: done.append(at))
+    assert np.array_equal(made, wave(POINTS))
+    assert seen.rows[:2] == [25, 100] and max(seen.rows) <= 700
+    assert len(set(seen.rows[2:])) == 1, "after the trials there is one shape"
+    assert len(done) >= N // 700
+
+
 @pytest.mark.parametrize("chunk", [1_024, 2_048, 4_096, "auto"])
 def test_a_network_agrees_with_one_whole_call_to_rounding(chunk: Any) -> None:
     torch.manual_seed(0)
@@ -375,6 +384,8 @@ def _changes(x: Any) -> Any:
         ((wave, True), {}, "points are True"),
         ((wave, np.array(["a", None])), {}, "cannot be streamed"),
         ((wave, POINTS), {"budget": "1GiB"}, "both a chunk and a budget"),
+        ((wave, POINTS), {"most": 2_048}, "both a chunk and a budget, most"),
+        ((wave, POINTS), {"chunk": "auto", "most": 1_000}, "most is 1,000 points, less than a tile"),
         ((wave, POINTS), {"chunk": 0}, "not a whole number above 0"),
         ((wave, POINTS), {"chunk": "some"}, "not a number of points"),
         ((wave, POINTS), {"tile": 0}, "a tile of 0"),

@@ -16,11 +16,11 @@ GROWTH = 8  # a slope from small chunks is coarse, so no trial goes further than
 
 
 class Pace:
-    """Chunks for `count` points. `chunk`: fixed by the caller; otherwise found within `room`."""
+    """Chunks for `count` points. `chunk`: fixed by the caller; otherwise found within `room`, none above `most`."""
 
     def __init__(
         self, count: int, *, tile: int, room: Room | None = None, chunk: int | None = None, bytes_per_point: int | None = None,
-        held_bytes: int = 0,
+        held_bytes: int = 0, most: int | None = None,
     ) -> None:  # fmt: skip
         self.count = count
         self.tile = max(1, min(tile, count))
@@ -33,7 +33,7 @@ class Pace:
         self.settled = None if chunk is None else max(1, min(chunk, count))
         self._trials: list[tuple[int, int]] = []
         self._confirmed: int | None = None  # the settled chunk, once it was seen to keep within the bound
-        self._top = count + self.tile
+        self._top = count + self.tile if most is None else min(count + self.tile, most)
 
     def next(self, left: int) -> int:
         """The chunk for what is left of the points."""

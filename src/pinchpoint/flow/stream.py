@@ -52,6 +52,7 @@ def stream(
     extra: tuple[Any, ...] = (),
     pad: bool = True,
     tile: int | None = None,
+    most: int | None = None,
     bytes_per_point: int | None = None,
     check: bool = False,
     progress: Progress | None = None,
@@ -67,18 +68,19 @@ def stream(
     device: "cuda", "cpu", "auto" (a tensor's or module's own, else CUDA if there is one), or "numpy" for a function of
     numpy arrays. out: arrays to fill, "numpy", or "device"; default as the points are, numpy for indices.
     extra: arrays among these are moved to the device once. pad: the tail repeats its last point, so that all chunks
-    have one shape. tile: chunks are multiples of it, and none is smaller (default 1,024).
+    have one shape. tile: chunks are multiples of it, and none is smaller (default 1,024). most: with "auto", no chunk is
+    larger, so that progress is told often where a point takes few bytes and much time.
     bytes_per_point: what a point of a chunk takes, if known: no trials. check: refuse a function that mixes rows.
     progress(done, total) is called before the first chunk and after each; report(flow) once at the end.
     """
     given = _points(points)
-    wanted, tile = _sizes(chunk, tile, bytes_per_point, budget)
+    wanted, tile = _sizes(chunk, tile, bytes_per_point, budget, most)
     lane = _lane(function, given, device=device, out=out, extra=tuple(extra), pad=pad)
     if check:
         _check(lane, given.count, tile)
     room = None if wanted is not None else lane.room(_budget(budget))
     pace = Pace(
-        given.count, tile=tile, room=room, chunk=wanted, bytes_per_point=bytes_per_point, held_bytes=lane.held_bytes()
+        given.count, tile=tile, room=room, chunk=wanted, bytes_per_point=bytes_per_point, held_bytes=lane.held_bytes(), most=most
     )  # fmt: skip
     try:
         last, calls = _run(lane, pace, given.count, progress)
@@ -184,11 +186,15 @@ def _points(points: Any) -> Points:
     return Points(counts[0], arrays)
 
 
-def _sizes(chunk: int | str, tile: int | None, bytes_per_point: int | None, budget: Any) -> tuple[int | None, int]:
+def _sizes(
+    chunk: int | str, tile: int | None, bytes_per_point: int | None, budget: Any, most: int | None
+) -> tuple[int | None, int]:  # fmt: skip
     """The chunk, None for auto, and the tile."""
     wanted = None if chunk == "auto" else parse_size(chunk)
-    if wanted is not None and (budget is not None or bytes_per_point is not None):
-        raise BadInput("both a chunk and a budget or bytes_per_point were given", mend="leave one of them out")
+    if wanted is not None and (budget is not None or bytes_per_point is not None or most is not None):
+        raise BadInput("both a chunk and a budget, most or bytes_per_point were given", mend="leave one of them out")
+    if most is not None and most < (tile or TILE):
+        raise BadInput(f"most is {most:,} points, less than a tile", mend=f"give at least {tile or TILE:,}, or a smaller tile=")
     if bytes_per_point is not None and bytes_per_point < 1:
         raise BadInput(f"bytes_per_point is {bytes_per_point}", mend="give a whole number above 0, or leave it out")
     if tile is not None and tile < 1:
