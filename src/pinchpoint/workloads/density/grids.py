@@ -1,0 +1,76 @@
+"""The grid of a cell: from points, a spacing or a symmetry, in numbers that Fourier transforms like.
+
+Such numbers are even and have no prime factor above 7.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pinchpoint.core import ram
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import show_bytes
+from pinchpoint.workloads.density.volume import check_grid
+
+SPACING_A = 0.1
+_BYTES = 32  # of main memory a grid point takes while a density is put together
+
+
+def is_smooth(number: int) -> bool:
+    for prime in (2, 3, 5, 7):
+        while number % prime == 0:
+            number //= prime
+    return number == 1
+
+
+def smooth_from(number: int) -> int:
+    """The least number that is no smaller, even and smooth."""
+    number = max(2, number + number % 2)
+    while not is_smooth(number):
+        number += 2
+    return number
+
+
+def choose_grid(
+    lattice: np.ndarray, *, grid: tuple[int, int, int] | None = None, spacing_a: float | None = None
+) -> tuple[int, int, int]:
+    """The grid itself, checked; or the coarsest smooth one whose points are nowhere farther apart than the spacing."""
+    if grid is not None and spacing_a is not None:
+        raise BadInput("both a grid and a spacing were given", mend="leave one of them out")
+    if grid is None:
+        step = SPACING_A if spacing_a is None else spacing_a
+        if not (math.isfinite(step) and step > 0):
+            raise BadInput(f"a spacing of {step:g} angstrom", mend=f"give one above 0, such as {SPACING_A}")
+        lengths = np.linalg.norm(lattice, axis=1) / step
+        if lengths.max() > 1e6:
+            raise _too_many(math.prod(int(length) for length in lengths))
+        # 10 angstrom at 0.1 are 100 points, whatever the last bit of the quotient says.
+        nx, ny, nz = (smooth_from(math.ceil(length - 1e-9)) for length in lengths)
+        grid = (nx, ny, nz)
+    check_grid(grid)
+    if math.prod(grid) * _BYTES > ram.free_bytes():
+        raise _too_many(math.prod(grid))
+    return grid
+
+
+def parse_grid(text: str) -> tuple[int, int, int]:
+    """`80,80,80` or `80x80x80`, or one number for all three."""
+    words = text.lower().replace("x", ",").split(",")
+    try:
+        numbers = [int(word) for word in words]
+    except ValueError:
+        numbers = []
+    if len(numbers) == 1:
+        numbers *= 3
+    if len(numbers) != 3:
+        raise BadInput(f"{text!r} is no grid", mend="give three whole numbers, such as 80,80,80")
+    return check_grid((numbers[0], numbers[1], numbers[2]))
+
+
+def _too_many(points: int) -> BadInput:
+    return BadInput(
+        f"{points:,} grid points take {show_bytes(points * _BYTES)} of main memory; {show_bytes(ram.free_bytes())} are free",
+        mend="give a coarser --grid or a wider --spacing",
+    )

@@ -1,0 +1,172 @@
+"""The model over bricks of probes by `pinchpoint.stream`: constant shapes, a peak that does not grow with the grid.
+
+N bricks, B probes of a brick, K slots, O outputs. Inside a chunk bricks pass in tiles of a fixed number, the last one
+filled up, and chunks are whole tiles: a brick gets the same bits from every chunk that is no smaller than a tile. How many
+bricks a tile holds follows from the width of the model and the device; a budget that is too small for it halves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import DoesNotFit
+from pinchpoint.flow.stream import Flow, stream
+from pinchpoint.memory.cards import Card
+from pinchpoint.workloads.density.bricks import Surroundings, classes_of
+
+# Bytes of a tile, told by pairs times the width of the fields: on a GPU enough to fill it, on a CPU what suits its caches.
+TILE_BYTES = {"cuda": 384 * 2**20, "cpu": 16 * 2**20}
+MOST_BRICKS = 512  # of a tile
+TILES = 16  # of a chunk
+Forward = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+Progress = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Swept:
+    """values: (n, B, O) of the bricks asked for, in their order, and how they went through."""
+
+    values: np.ndarray
+    pairs: int  # of a probe and a slot
+    tile: int  # most bricks of a tile
+    chunk: int  # most probes at one time
+    calls: int
+    halvings: int  # of chunks and of tiles, because memory ran out or the budget is small
+    peak_bytes: int | None  # where chunks were watched for a budget
+    slots: tuple[int, ...]
+
+
+def sweep(
+    forward: Forward, fields: Callable[[], Tensor], species: Tensor, surroundings: Surroundings, *, outputs: int,
+    numbers: np.ndarray | None = None, budget: str | int | Card | None = None, chunk: int | None = None, heavy: int = 1,
+    progress: Progress | None = None,
+) -> Swept:  # fmt: skip
+    """`forward(fields, species, neighbours, vectors)` of bricks: all, or those whose numbers are given.
+
+    fields: called once a chunk, (A, W). chunk: probes at one time. heavy: how many times more bytes a pair takes than is
+    usual for the width of the fields. progress(done, total): in probes.
+    """
+    device, dtype, probes = species.device, surroundings.offsets.dtype, surroundings.bricks.probes
+    chosen = torch.arange(surroundings.bricks.count) if numbers is None else torch.from_numpy(np.asarray(numbers, np.int64))
+    chosen = chosen.to(device)
+    tiles = _Tiles(width=fields().shape[1] * dtype.itemsize * heavy * probes, device=device.type)
+    classes = classes_of(surroundings, chosen, least=tiles.bricks(8))
+    rows_of_host = torch.empty(0, dtype=dtype).numpy().dtype
+    # Rows lie class by class, each filled by its own stream, and are put in order at the end.
+    values, flows = np.empty((len(chosen), probes, outputs), rows_of_host), []
+    done, pairs, tell = 0, 0, progress or (lambda count, total: None)
+    for kind in classes:
+        run = _Runner(forward, fields, species, surroundings, kind.slots, outputs)
+        start, size = done, len(kind.rows)
+        out = values[start : start + size]
+        if kind.slots == 0:  # empty space: one brick tells them all
+            out[:] = run.of(chosen[kind.rows[:1]], 1).cpu().numpy()
+        else:
+            flows += _through(run, chosen[kind.rows], out, tiles, budget, chunk, lambda n, _, s=start: tell(
+                (s + n) * probes, len(chosen) * probes))  # fmt: skip
+            pairs += size * probes * kind.slots
+        done += size
+    tell(done * probes, len(chosen) * probes)
+    order = torch.cat([kind.rows for kind in classes]) if classes else torch.arange(0)
+    sorted_back = np.empty_like(values)
+    sorted_back[order.cpu().numpy()] = values
+    peaks = [flow.peak_bytes for flow in flows if flow.peak_bytes is not None]
+    return Swept(
+        sorted_back, pairs,
+        tile=max((tiles.evened(kind.slots, len(kind.rows)) for kind in classes), default=0),
+        chunk=max((flow.chunk for flow in flows), default=0) * probes,
+        calls=sum(flow.calls for flow in flows),
+        halvings=sum(flow.halvings for flow in flows) + tiles.halvings,
+        peak_bytes=max(peaks, default=None),
+        slots=tuple(kind.slots for kind in classes),
+    )  # fmt: skip
+
+
+class _Tiles:
+    """Bricks of a tile for a number of slots. width: bytes of a brick for each slot."""
+
+    def __init__(self, *, width: int, device: str) -> None:
+        self.width, self.bytes, self.halvings = width, TILE_BYTES.get(device, TILE_BYTES["cpu"]), 0
+
+    def bricks(self, slots: int) -> int:
+        most = self.bytes // (self.width * max(slots, 1))
+        return max(1, min(most, MOST_BRICKS) >> self.halvings)
+
+    def evened(self, slots: int, count: int) -> int:
+        """The same number of tiles with the least filling, for so many bricks."""
+        tiles = -(-count // self.bricks(slots))
+        return -(-count // max(1, tiles))
+
+
+class _Runner:
+    """What stream calls with the numbers of bricks: tile after tile, each of one shape."""
+
+    def __init__(
+        self,
+        forward: Forward,
+        fields: Callable[[], Tensor],
+        species: Tensor,
+        surroundings: Surroundings,
+        slots: int,
+        outputs: int,
+    ) -> None:
+        self.forward, self.fields, self.species = forward, fields, species
+        self.surroundings, self.slots, self.outputs = surroundings, slots, outputs
+
+    def of(self, numbers: Tensor, tile: int) -> Tensor:
+        """numbers: (C,) -> (C, B, O)."""
+        with torch.no_grad():
+            fields = self.fields()
+            made = fields.new_empty((len(numbers), self.surroundings.bricks.probes, self.outputs))
+            for start in range(0, len(numbers), tile):
+                part = numbers[start : start + tile]
+                count = len(part)
+                if count < tile:
+                    part = torch.cat([part, part[-1:].expand(tile - count)])
+                neighbours, vectors = self.surroundings.neighbours(part, self.slots)
+                made[start : start + count] = self.forward(fields, self.species, neighbours, vectors)[:count]
+            return made
+
+
+def _through(
+    run: _Runner, numbers: Tensor, out: np.ndarray, tiles: _Tiles, budget: str | int | Card | None, chunk: int | None,
+    progress: Progress,
+) -> list[Flow]:  # fmt: skip
+    """All bricks of a class into `out`, with ever smaller tiles where they do not fit."""
+    flows: list[Flow] = []
+    while True:
+        tile = tiles.evened(run.slots, len(numbers))
+        wanted = None if budget is not None else TILES * tile
+        if chunk is not None:
+            wanted = max(1, chunk // run.surroundings.bricks.probes)
+            tile = min(tile, wanted)
+            wanted -= wanted % tile
+        try:
+            stream(
+                lambda part, tile=tile: run.of(part, tile),
+                numbers,
+                device=str(numbers.device),
+                out=out,
+                pad=False,  # tiles have one shape already
+                # A quarter of stream's tile is its first trial: one of ours, so that no chunk begins inside a tile.
+                tile=tile if wanted is not None else 4 * tile,
+                chunk="auto" if wanted is None else wanted,
+                most=None if wanted is not None else TILES * tile,
+                budget=budget,
+                progress=progress,
+                report=flows.append,
+            )
+        except DoesNotFit as error:
+            if tile == 1:
+                raise DoesNotFit(
+                    f"even {run.surroundings.bricks.probes} probes at one time do not fit: {error.what}",
+                    mend="give a larger --budget, free memory, or use --device cpu",
+                ) from error
+            tiles.halvings += 1
+            continue
+        return flows
