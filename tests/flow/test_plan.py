@@ -515,3 +515,46 @@ def test_a_flat_variant_may_hold_what_it_says_of_each_point(bytes_per_point: int
     law = Law(lambda size, variant, chunk: int(GIB + bytes_per_point * size + 200 * (size if chunk is None else chunk)))
     made = plan(workload("eager", Variant("flat", flat=True, held_bytes=16), chunked=True), budget="8GiB", forecaster=law)
     assert any(said in note for note in made.notes if note.startswith("flat:"))
+
+
+def suited(**options: Any) -> Workload:
+    """A flat variant that holds 8 bytes of each point and says that chunks of 100,000 suit it."""
+    return workload("eager", Variant("flat", flat=True, held_bytes=16, chunk=100_000), chunked=True, **options)
+
+
+SUITED = Law(lambda size, variant, chunk: GIB + (4000 * size if variant == "eager" else 8 * size + 200 * (chunk or size)))
+
+
+def test_a_chunk_that_suits_is_kept_and_the_size_is_the_largest() -> None:
+    made = plan(suited(), budget="4GiB", forecaster=SUITED)
+    assert (made.variant, made.chunk) == ("flat", 100_000)
+    assert within_one_percent(made.size, (3 * GIB - MARGIN - 200 * 100_000) / 8)
+
+
+def test_with_a_size_that_chunk_takes_one_run_and_smaller_ones_only_where_it_does_not_fit() -> None:
+    law = Law(SUITED.total)
+    assert plan(suited(), budget="24GiB", size="500M", variant="flat", forecaster=law).chunk == 100_000
+    assert law.asked == [(500_000_000, "flat", 100_000)]
+    heavy = Law(lambda size, variant, chunk: GIB + 40_000 * (chunk or size))
+    made = plan(suited(), budget="4GiB", size="1M", variant="flat", forecaster=heavy)
+    assert made.chunk is not None
+    assert within_one_percent(made.chunk, (3 * GIB - MARGIN) / 40_000)
+    assert all(chunk <= 100_000 for _, _, chunk in heavy.asked)
+
+
+def test_a_chunk_that_suits_but_fits_nowhere_is_made_smaller() -> None:
+    heavy = Law(lambda size, variant, chunk: GIB + 400_000 * (chunk or size))
+    made = plan(suited(), budget="4GiB", variant="flat", forecaster=heavy)
+    assert made.chunk is not None
+    assert within_one_percent(made.chunk, (3 * GIB - MARGIN) / 400_000)
+    assert made.size is not None and made.size > 100_000
+
+
+def test_every_card_has_its_largest_size_in_the_chunks_that_suit() -> None:
+    made = plan(suited(), cards="t4,h200", variant="flat", up_to="100000M", forecaster=SUITED)
+    known = cards()
+    for row in made.cards:
+        card = known[row["card"]]
+        exact = (card.memory_bytes - card.context_bytes + CONTEXT - GIB - MARGIN - 200 * 100_000) / 8
+        assert row["chunk"] == 100_000
+        assert 0.975 * exact <= row["size"] <= exact

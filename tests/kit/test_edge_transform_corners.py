@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch import nn
 
+from pinchpoint.backends.torch import compat, real
 from pinchpoint.core.errors import BadInput
-from pinchpoint.kit import Edges, edge_transform
+from pinchpoint.kit import Edges, edge_transform, rows
 from pinchpoint.kit.flat import Job, _entering
 from pinchpoint.kit.rows import row_chunks
 
@@ -268,3 +269,28 @@ def test_edges_that_contradict_themselves_are_refused(offsets: list[int], source
     edges = Edges(torch.tensor(offsets), torch.tensor(sources, dtype=torch.int32), 5)
     with pytest.raises(BadInput, match=what):
         edge_transform(nn.Linear(2, 1), torch.zeros(3, 1), torch.zeros(5, 1), torch.zeros(5, 1), edges)
+
+
+@pytest.mark.parametrize("into", ["tokens", "points"])
+def test_a_predicted_step_looks_at_some_chunks_and_sees_the_peak_of_all(into: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of unequal length, so that chunks are too."""
+    degrees = torch.randint(0, 60, (400,)) if into == "tokens" else torch.full((20_000,), 1)
+    starts = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)]).numpy()
+
+    def peak() -> int | None:
+        def step() -> None:
+            with compat.fake_mode():
+                sources = torch.zeros(int(starts[-1]), dtype=torch.int32)
+                edges = Edges(torch.zeros(len(starts), dtype=torch.int64), sources, S, known_starts=starts)
+                mlp = nn.Sequential(nn.Linear(6, 32), nn.GELU(), nn.Linear(32, C))
+                f = torch.zeros(S, C, requires_grad=True)
+                edge_transform(mlp, torch.zeros(len(degrees), 3), torch.zeros(S, 3), f, edges, chunk=100).sum().backward()
+
+        return real.account(step)
+
+    some = peak()
+    assert len(list(row_chunks(Edges(torch.from_numpy(starts), torch.zeros(int(starts[-1]), dtype=torch.int32), S), 100))) > 90
+    monkeypatch.setattr(rows, "LOOKED_AT", 10)
+    few = peak()
+    monkeypatch.setattr(rows, "LOOKED_AT", 10**6)
+    assert some == few == peak()

@@ -54,12 +54,14 @@ class Variant:
 
     held_bytes: of a flat variant, the most it may hold for each further point: a graph or the points themselves
     must lie somewhere. The claim is then that the peak grows by no more than this.
+    chunk: points at one time that suit it, where larger chunks bring no more speed: `plan` keeps to it.
     """
 
     name: str
     note: str = ""
     flat: bool = False
     held_bytes: float = 0.0
+    chunk: int | None = None
 
 
 @dataclass(frozen=True)

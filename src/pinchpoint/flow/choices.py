@@ -22,6 +22,7 @@ class Choice:
     why: str = ""
     least: Trial | None = None  # the smallest run made, when nothing fits
     error: PinchpointError | None = None
+    along: Literal["size", "chunk"] = "size"  # what `found` was looked for in
     remark: Literal["", "flat", "held", "not flat"] = ""  # of a variant that declares itself flat, planned in chunks
 
     @property
@@ -67,17 +68,17 @@ def row_of(choice: Choice) -> dict[str, Any]:
     }
 
 
-def notes_of(choices: Sequence[Choice], size: int | None, multiple: int, up_to: int) -> list[str]:
+def notes_of(choices: Sequence[Choice], multiple: int, up_to: int) -> list[str]:
     """What a reader must know of how each answer was found; nothing for one bracketed to 1 %."""
     made = []
     for choice in choices:
-        said = _note(choice, size, multiple, up_to)
+        said = _note(choice, multiple, up_to)
         if said:
             made.append(f"{choice.variant}: {said}" if choice.variant else said)
     return made
 
 
-def _note(choice: Choice, size: int | None, multiple: int, up_to: int) -> str:
+def _note(choice: Choice, multiple: int, up_to: int) -> str:
     found, trial = choice.found, choice.trial
     if choice.error is not None:
         return f"left out: {choice.error.what}"
@@ -92,8 +93,7 @@ def _note(choice: Choice, size: int | None, multiple: int, up_to: int) -> str:
         return f"declared flat, yet its peak grows with the size; {show_size(trial.size)} was tried and fits"
     if found is None or found.fits is None:
         return ""
-    # A flat variant is planned in chunks even where no size was asked for.
-    along = "size" if size is None and trial.chunk is None else "chunk"
+    along = choice.along
     at = show_size(found.fits.number * (multiple if along == "size" else 1))
     if found.ending == "flat":
         return f"the peak does not grow with the {along}; {at} is the largest tried, not a limit"

@@ -50,6 +50,10 @@ class Subject:
     def is_flat(self, variant: str | None) -> bool:
         return self.workload is not None and self.workload.variant(variant).flat
 
+    def chunk(self, variant: str | None) -> int | None:
+        """Points at one time that suit a variant, where it says so and takes chunks."""
+        return self.workload.variant(variant).chunk if self.workload is not None and self.workload.chunked else None
+
     def held_bytes(self, variant: str | None) -> float:
         """What a flat variant says it must hold of each point."""
         return 0.0 if self.workload is None else self.workload.variant(variant).held_bytes
@@ -105,8 +109,8 @@ def plan(
         trial = best.trial if best is not None else None
         if best is None or trial is None:
             raise nothing_fits(subject.text, choices, budget_bytes, arguments=subject.script and subject.script.arguments)
-        along = "size" if trial.chunk is None else "chunk"
-        rows, remarks = table.rows(table_cards, trials, trial, best.found, multiple=multiple, up_to=up_to, along=along)
+        along, most = best.along, up_to if best.along == "size" else subject.chunk(best.variant) or trial.size
+        rows, remarks = table.rows(table_cards, trials, trial, best.found, multiple=multiple, up_to=most, along=along)
     return Plan(
         target=subject.text,
         mode=trial.mode,
@@ -119,7 +123,7 @@ def plan(
         tried=trials.rows(),
         choices=tuple(row_of(choice) for choice in choices),
         cards=rows,
-        notes=tuple(notes_of(choices, size, multiple, up_to)) + remarks,
+        notes=tuple(notes_of(choices, multiple, up_to)) + remarks,
         settings=chosen,
     )
 
@@ -199,6 +203,13 @@ def _choices(
 def _largest(
     subject: Subject, variant: str | None, trials: Trials, best: int | None, *, multiple: int, up_to: int
 ) -> Choice:  # fmt: skip
+    if (chunk := subject.chunk(variant)) is not None:
+        start, limit = max(1, (best or 64 * subject.start) // multiple), max(1, up_to // multiple)
+        sample, floor = trials.at_sizes(variant, multiple=multiple, chunk=chunk), min(limit, -(-chunk // multiple))
+        found = largest_that_fits(sample, budget_bytes=trials.budget_bytes, start=start, floor=floor, up_to=limit)
+        if found.fits is not None:
+            return Choice(variant, trials.of(size=found.fits.number * multiple, variant=variant, chunk=chunk), found)
+        # One such chunk alone is beyond the budget: the largest that fits, then.
     if subject.is_flat(variant) and subject.workload is not None and subject.workload.chunked:
         wanted = 4 * best if best is not None else 64 * subject.start
         return _flat_in_chunks(subject, variant, trials, max(multiple, min(wanted, up_to) // multiple * multiple))
@@ -239,12 +250,13 @@ def _at_size(subject: Subject, variant: str | None, trials: Trials, size: int) -
         fits = trial.need_bytes <= trials.budget_bytes
         return Choice(variant, trial if fits else None, why="" if fits else "does not fit", least=trial)
     # A chunk of the whole size is one walk, the smallest are thousands: the floor is not walked just to be sure.
+    most = min(size, subject.chunk(variant) or size)
     found = largest_that_fits(
         trials.at_chunks(variant, size),
         budget_bytes=trials.budget_bytes,
-        start=size,
-        floor=max(1, size // CHUNKS),
-        up_to=size,
+        start=most,
+        floor=min(most, max(1, size // CHUNKS)),
+        up_to=most,
         prove_floor=False,
         runs=RUNS - 1,
         may_fall=True,
@@ -252,5 +264,5 @@ def _at_size(subject: Subject, variant: str | None, trials: Trials, size: int) -
     number = found.fits.number if found.fits is not None else found.samples[0].number
     trial = trials.of(size=size, variant=variant, chunk=number)
     if found.fits is None:
-        return Choice(variant, None, found, why="does not fit", least=trial)
-    return Choice(variant, trial, found)
+        return Choice(variant, None, found, why="does not fit", least=trial, along="chunk")
+    return Choice(variant, trial, found, along="chunk")

@@ -36,7 +36,10 @@ def rows(
     wanted: Sequence[Card], trials: Trials, trial: Trial, found: Found | None, *,
     multiple: int, up_to: int, along: Literal["size", "chunk"],
 ) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:  # fmt: skip
-    """One row a card for the variant of `trial`, and remarks. `size` is None where nothing fits."""
+    """One row a card for the variant of `trial`, and remarks. `size` is None where nothing fits.
+
+    up_to: the largest size, or with along="chunk" the largest chunk, that is looked at.
+    """
     if not wanted:
         return (), ()
     # The budget each card would have with the modelled card's context.
@@ -48,9 +51,11 @@ def rows(
             answers[name] = (trial.size if fits else None, trial.chunk if fits else None, "predicted")
         return _rows(wanted, trial, answers), (_NOTE,)
     if along == "size":
-        sample, floor, limit = trials.at_sizes(trial.variant, multiple=multiple), 1, max(1, up_to // multiple)
+        sample = trials.at_sizes(trial.variant, multiple=multiple, chunk=trial.chunk)
+        floor, limit = 1, max(1, up_to // multiple)
     else:
-        sample, floor, limit = trials.at_chunks(trial.variant, trial.size), max(1, trial.size // CHUNKS), trial.size
+        sample, limit = trials.at_chunks(trial.variant, trial.size), min(up_to, trial.size)
+        floor = min(limit, max(1, trial.size // CHUNKS))
     known = {s.number: s for s in found.samples}
     stopped = curve.refine(known, sample, budgets.values(), floor=floor, up_to=limit, runs=RUNS)
     for name, budget in budgets.items():
@@ -59,7 +64,9 @@ def rows(
         if reading.number is None:
             answers[name] = (None, None, "predicted" if reading.sampled else "unknown")
         else:
-            answers[name] = (reading.number * multiple, None, how) if along == "size" else (trial.size, reading.number, how)
+            answers[name] = (
+                (reading.number * multiple, trial.chunk, how) if along == "size" else (trial.size, reading.number, how)
+            )
     ended = (f"cards: {stopped.what}; the cards beyond it show the largest {along} predicted",) if stopped is not None else ()
     return _rows(wanted, trial, answers), (_NOTE, *ended)
 

@@ -118,9 +118,9 @@ class Trials:
         cut = "" if chunk is None else f" chunk {show_size(chunk)}"
         return f"{variant} size {show_size(size)}{cut}" if variant else f"size {show_size(size)}{cut}"
 
-    def at_sizes(self, variant: str | None, *, multiple: int = 1) -> Callable[[int], Sample]:
+    def at_sizes(self, variant: str | None, *, multiple: int = 1, chunk: int | None = None) -> Callable[[int], Sample]:
         """A sampler of sizes, in units of `multiple`."""
-        return lambda number: _sample(number, self.run(size=number * multiple, variant=variant))
+        return lambda number: _sample(number, self.run(size=number * multiple, variant=variant, chunk=chunk))
 
     def at_chunks(self, variant: str | None, size: int) -> Callable[[int], Sample]:
         return lambda number: _sample(number, self.run(size=size, variant=variant, chunk=number))

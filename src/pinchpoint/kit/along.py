@@ -24,7 +24,7 @@ def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows) -> tuple[Tensor, 
         at = torch.empty(rows.count, dtype=torch.int32, device=x.device)
         width = x.shape[1] + y.shape[1] + (0 if f is None else f.shape[1])
         inputs = torch.empty(rows.count, width, dtype=widest(x, y, f), device=x.device)
-        if not _is_fake(x):
+        if not is_fake(x):
             from pinchpoint.kit import along_triton
 
             along_triton.gather(x, y, f, rows, at, inputs)
@@ -40,7 +40,7 @@ def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor |
     kernel: (e, C); f: (S, C), or None for a kernel that stands alone; weights: (e,).
     """
     if own_kernels(out):
-        if not _is_fake(out):
+        if not is_fake(out):
             from pinchpoint.kit import along_triton
 
             along_triton.reduce_into(out, kernel, f, weights, rows)
@@ -58,7 +58,7 @@ def spread(gradient: Tensor, f: Tensor | None, weights: Tensor | None, rows: Row
     """
     if own_kernels(gradient):
         made = torch.empty(rows.count, gradient.shape[1], dtype=dtype, device=gradient.device)
-        if not _is_fake(gradient):
+        if not is_fake(gradient):
             from pinchpoint.kit import along_triton
 
             along_triton.spread(gradient, f, weights, rows, at, made)
@@ -73,7 +73,7 @@ def spread_to_f(gradient: Tensor, kernel: Tensor, weights: Tensor | None, rows: 
     """The way back to f, edge by edge: (e, C) of weights * gradient[row] * kernel, over `kernel` where dtypes agree."""
     if own_kernels(gradient):
         made = kernel if kernel.dtype is gradient.dtype else torch.empty(kernel.shape, dtype=gradient.dtype, device=kernel.device)
-        if not _is_fake(gradient):
+        if not is_fake(gradient):
             from pinchpoint.kit import along_triton
 
             along_triton.spread_to_f(gradient, kernel, weights, rows, at, made)
@@ -97,7 +97,7 @@ def add_by_source(total: Tensor, values: Tensor, rows: Rows) -> None:
         # Sorted, so that each source's values are added by one program in the order of their edges: atomics
         # would add them in another order every time.
         ordered, order = torch.sort(rows.sources(), stable=True)
-        if not _is_fake(total):
+        if not is_fake(total):
             from pinchpoint.kit import along_triton
 
             along_triton.add_runs(total, values, ordered, order)
@@ -121,15 +121,16 @@ def widest(*tensors: Tensor | None) -> torch.dtype:
 
 def own_kernels(tensor: Tensor) -> bool:
     """Do our own kernels run there? On a GPU that is only thought of they are taken to."""
-    return tensor.is_cuda and (_is_fake(tensor) or _has_triton())
+    return tensor.is_cuda and (is_fake(tensor) or _has_triton())
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
     """Our kernels are launched on the current GPU, which must be the tensor's."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda and not _is_fake(tensor) else nullcontext()
+    return torch.cuda.device(tensor.device) if tensor.is_cuda and not is_fake(tensor) else nullcontext()
 
 
-def _is_fake(tensor: Tensor) -> bool:
+def is_fake(tensor: Tensor) -> bool:
+    """Is there nothing but its shape? So it is where a step's peak is predicted."""
     return isinstance(tensor, compat.FakeTensor)
 
 

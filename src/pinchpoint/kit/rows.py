@@ -11,6 +11,8 @@ from torch import Tensor
 
 from pinchpoint.kit.edges import Edges
 
+LOOKED_AT = 256  # chunks of a transform that are gone through where its peak is predicted
+
 
 @dataclass(frozen=True)
 class Rows:
@@ -88,3 +90,17 @@ def row_chunks(edges: Edges, chunk: int, *, cut: bool = False) -> Iterator[Rows]
             for at in range(begin, end, step):
                 yield Rows(edges, first, last, at, min(at + step, end), piece=cut)
         first = last
+
+
+def looked_at(parts: list[Rows]) -> list[Rows]:
+    """The chunks that tell what all of them take: with nothing to compute, a thousandth of a billion edges is enough.
+
+    The longest, the one of the most rows and the last are among them; the others are spread over all. A few hundred are
+    taken as they are, so that what an allocator makes of chunks of unequal length shows.
+    """
+    if len(parts) <= LOOKED_AT:
+        return parts
+    numbers = set(range(0, len(parts), -(-len(parts) // LOOKED_AT))) | {len(parts) - 1}
+    numbers.add(max(range(len(parts)), key=lambda at: parts[at].count))
+    numbers.add(max(range(len(parts)), key=lambda at: parts[at].last - parts[at].first))
+    return [parts[at] for at in sorted(numbers)]

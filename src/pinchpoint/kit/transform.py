@@ -19,11 +19,12 @@ from torch.utils.checkpoint import checkpoint
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import MIB
 from pinchpoint.flow.chunks import largest_chunk
+from pinchpoint.kit.along import is_fake
 from pinchpoint.kit.edges import INT32_MOST, Edges
 from pinchpoint.kit.flat import Job, check_channels, check_score, flat_rows
 from pinchpoint.kit.given import require_module, require_tensor, whole_number
 from pinchpoint.kit.network import arithmetic, edge_bytes, is_one_kernel, layers_of
-from pinchpoint.kit.rows import Rows, row_chunks
+from pinchpoint.kit.rows import Rows, looked_at, row_chunks
 
 Memory = Literal["eager", "checkpoint", "flat"]
 Transform = Literal["linear", "nonlinear", "linear_kernelonly", "nonlinear_kernelonly"]
@@ -74,7 +75,8 @@ def edge_transform(
         return torch.cat([checkpoint(kernel.rows, modules, x, y, f, quadrature, part, use_reentrant=False) for part in parts])
     reads_f = f is not None and transform.startswith("nonlinear")
     times_f = f is not None and not transform.endswith("kernelonly")
-    job = Job(mlp, attention, reads_f, times_f, weights, list(row_chunks(graph, size, cut=True)))
+    parts = list(row_chunks(graph, size, cut=True))
+    job = Job(mlp, attention, reads_f, times_f, weights, looked_at(parts) if is_fake(x) else parts)
     return flat_rows(job, x, y, f if reads_f or times_f else None, quadrature)
 
 

@@ -20,6 +20,7 @@ from pinchpoint.core.units import MIB
 from pinchpoint.core.workload import Case, Probe
 from pinchpoint.kit import Edges, edge_transform
 from pinchpoint.kit.transform import Memory, auto_chunk
+from pinchpoint.workloads.operator import CHUNK
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.graph import Graph
 from pinchpoint.workloads.operator.kernels import mlp_of
@@ -28,8 +29,7 @@ from pinchpoint.workloads.operator.sheet import LATTICE, Sheet, reach
 
 CHANNELS = 16
 CHECKPOINT_CHUNK = 32_768  # edges at one time; autograd holds 3.7 kB of each with three layers of 128
-# Small chunks, not the fastest: a study of half a million edges then shows how little more it takes.
-FLAT_CHUNK, FLAT_CHUNK_BYTES = 131_072, 64 * MIB
+FLAT_CHUNK_BYTES = 64 * MIB
 FEATURES = 7  # of the whole model: normal, onset flow, clearance
 
 Chunk = int | Literal["auto"]
@@ -106,7 +106,7 @@ def _whole(
 
 
 def _flat_chunk(mlp: nn.Module, x: Tensor, y: Tensor, f: Tensor) -> int:
-    return min(FLAT_CHUNK, auto_chunk(mlp, x, y, f, budget_bytes=FLAT_CHUNK_BYTES))
+    return min(CHUNK, auto_chunk(mlp, x, y, f, budget_bytes=FLAT_CHUNK_BYTES))
 
 
 def _without_last(edges: Edges) -> Edges:

@@ -27,7 +27,7 @@ LATTICE = Lattice((32, 32, 16), (-1.0, -1.0, -0.5), (1.0, 1.0, 0.5))
 ACROSS = (-1, 0, 1, 2)  # tokens of a point along x and y, from its cell's lower corner
 UP = (0, 1)
 K = len(ACROSS) ** 2 * len(UP)
-_BLOCK = 1 << 18  # edges numbered at one time: 3 MB beside the graph itself
+_BLOCK, _BLOCKS = 1 << 18, 512  # edges numbered at one time, 3 MB beside the graph itself; but in no more blocks than this
 # Powers of 1/g with g**3 = g + 1: two strides that fill a square evenly, however many points there are.
 _STRIDES = (0.7548776662466927, 0.5698402909980532)
 
@@ -96,8 +96,9 @@ class Sheet:
         begins = ends - lengths
         first = self.starts[column]
         sources = torch.empty(self.edges, dtype=torch.int32, device=device)
-        for at in range(0, self.edges, _BLOCK):
-            stop = min(at + _BLOCK, self.edges)
+        block = max(_BLOCK, -(-self.edges // _BLOCKS))
+        for at in range(0, self.edges, block):
+            stop = min(at + block, self.edges)
             runs = slice(int(np.searchsorted(ends, at, side="right")), int(np.searchsorted(begins, stop, side="left")))
             repeats = np.minimum(ends[runs], stop) - np.maximum(begins[runs], at)
             shift = torch.from_numpy((first[runs] + at - begins[runs]).astype(np.int32)).to(device)
