@@ -19,9 +19,10 @@ def points(peak, *, variant="eager", processed=lambda size: size):
     ]
 
 
-def judged(made, *, flat=None):
+def judged(made, *, flat=None, chunk=None):
+    flat = {name: gate.Claim(held, chunk) for name, held in (flat or {}).items()}
     laws = [law([p.size for p in made], [p.peak_allocated_bytes for p in made], mode="train", variant=made[0].variant)]
-    return gate.judge(made, laws, flat=flat or {}), gate.notes(made, laws, flat=flat or {})
+    return gate.judge(made, laws, flat=flat), gate.notes(made, laws, flat=flat)
 
 
 def test_memory_that_grows_with_the_axis_passes():
@@ -102,3 +103,24 @@ def test_a_flat_variant_may_grow_by_what_it_says_it_holds_and_no_more():
     assert notes[0].startswith("flat train grows by no more than 16 B/point, as declared")
     (reason,), _ = judged(points(lambda size: 5e6 + 20 * size, variant="flat"), flat={"flat": 16})
     assert "declared to grow by no more than 16 B/point, but grows by 20 B/point" in reason
+
+
+def test_sizes_up_to_a_known_chunk_neither_prove_nor_refute_a_flat_variant():
+    made = points(lambda size: 5e6 + 1_000 * min(size, 100_000), variant="chunked")
+    reasons, (note,) = judged(made, flat={"chunked": 48}, chunk=100_000)
+    assert reasons == ()
+    assert note == (
+        "whether chunked train grows by no more than 48 B/point is not shown: it grows up to its chunk, 100k;"
+        " study --sizes 200k:1.6M"
+    )
+
+
+def test_sizes_beyond_a_known_chunk_are_judged():
+    made = points(lambda size: 5e6 + 1_000 * size, variant="chunked")
+    (reason,), _ = judged(made, flat={"chunked": 48}, chunk=10_000)
+    assert "declared to grow by no more than 48 B/point, but grows by" in reason
+
+
+def test_a_flat_variant_that_grows_is_told_which_sizes_to_study():
+    (reason,), _ = judged(points(lambda size: 5e6 + 1_000 * size, variant="chunked"), flat={"chunked": 0})
+    assert reason.endswith("up to a chunk it may: study --sizes 128k:2.048M too")

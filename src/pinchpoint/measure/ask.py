@@ -30,11 +30,15 @@ PLACES = "fake, cpu, cuda or card:24GiB"
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a study: a variant with one value of every setting. flat: what it claims of its growth, in bytes a point."""
+    """One line of a study: a variant with one value of every setting. flat: what it claims of its growth, in bytes a point.
+
+    chunk: points it takes at one time, where it says so: up to there it grows whatever it claims.
+    """
 
     variant: str | None  # None for a plain factory
     settings: dict[str, str]
     flat: float | None = None
+    chunk: int | None = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +198,9 @@ def _lines(workload: Workload | None, names: Sequence[str], settings: dict[str, 
         for values in product(*settings.values()):
             held = dict(zip(settings, values, strict=True))
             told = show_settings({key: held[key] for key in several})
-            made[f"{name}[{told}]" if told else name] = Line(name, held, variant.held_bytes if variant.flat else None)
+            made[f"{name}[{told}]" if told else name] = Line(
+                name, held, variant.held_bytes if variant.flat else None, variant.chunk
+            )
     return made
 
 

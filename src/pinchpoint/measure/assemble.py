@@ -55,11 +55,11 @@ def whole(
         rows += [_row(one, mode, variant, _largest(within, _room(one), grows), sizes[-1]) for one in ask.cards]
     if rows and ask.device == "cpu":
         said.append("card sizes are from CPU tensors: what a GPU's allocator caches and cuBLAS takes is not in them")
-    flat = {name: line.flat for name, line in ask.lines.items() if line.flat is not None}
-    reasons = gate.judge(ladder, laws, flat=flat)
+    claims = {name: gate.Claim(line.flat, line.chunk) for name, line in ask.lines.items() if line.flat is not None}
+    reasons = gate.judge(ladder, laws, flat=claims)
     return Study(
         target=ask.target.text, axis=ask.axis, on=ask.on, points=tuple(points), laws=tuple(laws), passed=not reasons,
-        gate=reasons, cards=tuple(rows), boundary=tuple(boundary), notes=(*said, *gate.notes(ladder, laws, flat=flat)),
+        gate=reasons, cards=tuple(rows), boundary=tuple(boundary), notes=(*said, *gate.notes(ladder, laws, flat=claims)),
         took_s=took_s, seed=ask.seed, repeats=_repeats(ask), settings=dict(ask.settings), machine=machine or describe(),
     )  # fmt: skip
 

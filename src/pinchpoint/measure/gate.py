@@ -2,13 +2,13 @@
 
 A study of a workload that ignores its axis draws a fine line through nothing. So the points really
 processed must be those asked for, and the slope's interval must lie above zero. A variant that
-declares itself flat makes the opposite claim, and is held to that: `flat` maps its name to the bytes
-a point it says it may hold, 0 for none.
+declares itself flat makes the opposite claim, and is held to that: `flat` maps its name to its `Claim`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pinchpoint.core.law import LEAST
 from pinchpoint.core.records import Law, Point
@@ -18,7 +18,22 @@ STEP_PARTS = ("activations", "temporaries")
 MATERIAL = 0.01  # growth of a flat variant below 1 % of its peak is not held against it
 
 
-def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Mapping[str, float]) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class Claim:
+    """What a flat variant says of itself: the bytes a point it may hold, 0 for none, and its chunk where it is known."""
+
+    held_bytes: float = 0.0
+    chunk: int | None = None
+
+    def text(self) -> str:
+        return f"grows by no more than {self.held_bytes:g} B/point" if self.held_bytes else "is flat"
+
+    def is_tested(self, ran: Sequence[Point]) -> bool:
+        """Do the last two sizes lie beyond a chunk, up to which everything grows?"""
+        return self.chunk is None or _last_two(ran)[0][0] >= self.chunk
+
+
+def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Mapping[str, Claim]) -> tuple[str, ...]:
     """Why the study fails, one line each; empty when it passes."""
     reasons: list[str] = []
     known = {(law.variant, law.mode): law for law in laws}
@@ -42,14 +57,23 @@ def judge(points: Sequence[Point], laws: Sequence[Law], *, flat: Mapping[str, fl
     return tuple(reasons)
 
 
-def notes(points: Sequence[Point], laws: Sequence[Law], *, flat: Mapping[str, float]) -> tuple[str, ...]:
+def notes(points: Sequence[Point], laws: Sequence[Law], *, flat: Mapping[str, Claim]) -> tuple[str, ...]:
     """What the gate could not see, or found to be as a flat variant claims."""
     lines = _lines(points)
-    said = [
-        f"{law.variant} {law.mode} {_claim(flat[law.variant])}, as declared: {_last_step(lines[law.variant, law.mode])}"
-        for law in laws
-        if law.variant in flat and not _flat("", law, lines[law.variant, law.mode], flat[law.variant])
-    ]
+    said = []
+    for law in laws:
+        ran, claim = lines[law.variant, law.mode], flat.get(law.variant)
+        if claim is None or _flat("", law, ran, claim):
+            continue
+        name = f"{law.variant} {law.mode}"
+        if claim.is_tested(ran):
+            said.append(f"{name} {claim.text()}, as declared: {_last_step(ran)}")
+        else:
+            chunk = claim.chunk or 0
+            said.append(
+                f"whether {name} {claim.text()} is not shown: it grows up to its chunk, {show_size(chunk)};"
+                f" study --sizes {show_size(2 * chunk)}:{show_size(16 * chunk)}"
+            )
     if any(p.status == "ok" and p.processed is None for p in points):
         said.append("the points really processed were not observed; the axis is judged by the slope alone")
     return tuple(said)
@@ -86,23 +110,22 @@ def _step(name: str, ran: Sequence[Point]) -> list[str]:
     ]
 
 
-def _claim(held: float) -> str:
-    return f"grows by no more than {held:g} B/point" if held else "is flat"
-
-
-def _flat(name: str, law: Law, ran: Sequence[Point], held: float) -> list[str]:
+def _flat(name: str, law: Law, ran: Sequence[Point], claim: Claim) -> list[str]:
     """A flat variant may grow up to its chunk; by the largest sizes only what it says it must hold may still grow.
 
     The last two sizes are asked beside the law: a short ladder has no room for the break at the chunk.
     """
+    if not claim.is_tested(ran):
+        return []
     (small, before), (large, last) = _last_two(ran)
+    held = claim.held_bytes
     if law.slope_low <= held or last - before <= max(MATERIAL * last, held * (large - small)):
         return []
-    claim = f"declared to grow by no more than {held:g} B/point" if held else "declared flat"
-    return [
-        f"{name}: {claim}, but grows by {_slope(law)} ({_last_step(ran)});"
-        " up to a chunk it may, so study larger sizes before blaming it"
-    ]
+    declared = f"declared to grow by no more than {held:g} B/point" if held else "declared flat"
+    beyond = (
+        "" if claim.chunk is not None else f"; up to a chunk it may: study --sizes {show_size(large)}:{show_size(16 * large)} too"
+    )
+    return [f"{name}: {declared}, but grows by {_slope(law)} ({_last_step(ran)}){beyond}"]
 
 
 def _last_two(ran: Sequence[Point]) -> tuple[tuple[int, int], tuple[int, int]]:

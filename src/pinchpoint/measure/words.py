@@ -114,7 +114,7 @@ def _cards(study: Study) -> str:
     ]
     words = (
         "Largest size, with its 95 % interval, that leaves 10 % of the card in reserve; * beyond the sizes studied;"
-        " - no size is too large."
+        " - no growth was shown, so no size is too large as far as these sizes tell."
     )
     header = ["card", "memory", *(f"{variant} {mode}" for variant, mode in lines)]
     return _section("Cards", f"{_table(header, rows)}\n\n{words}" if rows else "")
