@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import pytest
 
 from pinchpoint.cli import console
@@ -42,3 +44,24 @@ def test_json_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
     text = '{"a": "' + "y" * 500 + ' [red]"}'
     console.show_json(text)
     assert capsys.readouterr().out == text + "\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_lines_are_folded_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout", out := Terminal())
+    console.show("  flat train: declared flat, but grows by 12 B/point at /a/long/path/that/is/never/cut/in/two/whatever\n\nend")
+    lines = out.getvalue().splitlines()
+    assert lines[:2] == ["  flat train: declared flat, but grows", "    by 12 B/point at"]
+    assert lines[2:] == ["    /a/long/path/that/is/never/cut/in/two/whatever", "", "end"]
+
+
+def test_a_piped_table_has_no_blanks_at_the_end_of_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    console.show_table(("name", "about", ""), [("a", "long enough", "x"), ("b", "short", "")])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines == [line.rstrip() for line in lines]

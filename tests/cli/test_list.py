@@ -53,3 +53,11 @@ def test_workloads_as_json_say_where_they_are_built(capsys: pytest.CaptureFixtur
 def test_an_unknown_list_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "gpus"]) == 2
     assert capsys.readouterr().err == "error: there is no list of 'gpus'\n  mend: use one of: workloads, cards\n"
+
+
+def test_workloads_are_listed_in_lines_a_person_can_read(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["list", "workloads"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= 130
+    for workload in shipped().values():
+        assert f"{workload.name}: {workload.about}" in lines

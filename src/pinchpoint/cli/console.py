@@ -7,6 +7,7 @@ results. Rich is imported when something is printed, not before.
 from __future__ import annotations
 
 import sys
+import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -31,12 +32,14 @@ def stderr() -> Console:
 
 def say(text: str) -> None:
     """A remark for the person at the terminal: stderr, no markup."""
-    stderr().print(text, markup=False, highlight=False, soft_wrap=True)
+    out = stderr()
+    out.print(_folded(text, out), markup=False, highlight=False, soft_wrap=True)
 
 
 def show(text: str, *, style: str = "") -> None:
-    """A line of a result: stdout, no markup, never folded."""
-    stdout().print(text, style=style or None, markup=False, highlight=False, soft_wrap=True)
+    """A line of a result: stdout, no markup; folded between words on a terminal, never when piped."""
+    out = stdout()
+    out.print(_folded(text, out), style=style or None, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_summary(record: Record) -> None:
@@ -60,7 +63,14 @@ def show_table(columns: Sequence[str], rows: Sequence[Sequence[object]], *, righ
         table.add_column(Text(name, style="bold"), justify="right" if name in right else "left", no_wrap=name in right)
     for row in rows:
         table.add_row(*(Text(str(cell)) for cell in row))
-    stdout().print(table)
+    out = stdout()
+    if out.is_terminal:
+        out.print(table)
+        return
+    with out.capture() as made:
+        out.print(table)
+    # Rich fills the last column up with blanks, which `diff` and editors show.
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in made.get().splitlines()))
 
 
 def show_json(text: str) -> None:
@@ -94,6 +104,20 @@ def progress(label: str) -> Iterator[Callable[[str], None]]:
     ) as bar:
         task = bar.add_task(label)
         yield lambda stage: bar.update(task, description=f"{label}: {stage}")
+
+
+def _folded(text: str, out: Console) -> str:
+    """Words that pass the width of a terminal go to the next line, beneath the first word; a word alone is left whole."""
+    if not out.is_terminal:
+        return text
+    made = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        made += textwrap.wrap(
+            line, out.width, subsequent_indent=indent + "  ", break_long_words=False, break_on_hyphens=False,
+            replace_whitespace=False,
+        ) or [""]  # fmt: skip
+    return "\n".join(made)
 
 
 def _console(*, stderr: bool) -> Console:

@@ -39,13 +39,14 @@ def _workloads() -> dict[str, Any]:
 
 
 def _show_workloads(found: dict[str, Any]) -> None:
-    rows = [
-        (w.name, w.framework, w.axis, ", ".join(w.modes), ", ".join(v.name for v in w.variants), w.about) for w in found.values()
-    ]
-    console.show_table(("name", "framework", "axis", "modes", "variants", "about"), rows)
+    rows = [(w.name, w.framework, w.axis, ", ".join(w.modes), ", ".join(v.name for v in w.variants)) for w in found.values()]
+    console.show_table(("name", "framework", "axis", "modes", "variants"), rows)
+    console.show("")
+    for workload in found.values():
+        console.show(f"{workload.name}: {workload.about}")
     settings = [(w.name, s.name, s.default, ", ".join(s.choices) or "-", s.about) for w in found.values() for s in w.settings]
     if settings:
-        console.stdout().print()
+        console.show("")
         console.show_table(("workload", "setting", "default", "one of", "about"), settings)
         console.say("\nsettings: choose with --set, such as --set mlp=64,64")
 
