@@ -34,6 +34,7 @@ class DensityConfig:
     softening_a: float = 0.2  # below this distance of a nucleus everything is a smooth polynomial of the position
     mean_neighbours: float = 25.0  # sums over neighbours are divided by its root
     head: int = 64  # hidden width of the read-out
+    train_knots: int = 0  # in training mode radial networks are evaluated at so many distances; 0: at each pair's own
     spin: bool = False  # a second output: up less down
     prior: bool = False  # add the superposed spherical atoms, a table in the weights, to the first output
 
@@ -41,6 +42,8 @@ class DensityConfig:
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} = {getattr(self, name)}", mend=f"give {name} of at least 1")
+        if self.train_knots < 0 or self.train_knots == 1:
+            raise BadInput(f"train_knots = {self.train_knots}", mend="give 0 for none, or some 1,000")
         if not 0 <= self.lmax <= LARGEST_DEGREE:
             raise BadInput(f"lmax = {self.lmax}", mend=f"give a degree of 0 to {LARGEST_DEGREE}")
         for name in ("cutoff_a", "softening_a", "mean_neighbours"):
@@ -117,5 +120,5 @@ class DensityConfig:
 
 PRESETS: dict[str, dict[str, Any]] = {
     "original": {"mul": 500, "lmax": 4, "gaussians": 10, "hidden": 100, "head": 100},
-    "small": {"mul": 96, "lmax": 3, "gaussians": 20, "hidden": 48, "head": 64, "mean_neighbours": 8.0},
+    "small": {"mul": 128, "lmax": 3, "gaussians": 20, "hidden": 64, "head": 128, "mean_neighbours": 8.0, "train_knots": 1024},
 }

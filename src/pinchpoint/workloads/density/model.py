@@ -2,12 +2,15 @@
 
 Letters: A atoms, T tiles of probes that share their neighbours, B probes a tile, K neighbour slots a tile, W floats an atom.
 `fields` is called once a structure; calling the model gives densities in e / angstrom^3. `tabulate` gives a model of the same
-calls for inference whose radial networks are tables. Gradients reach every parameter.
+calls for inference whose radial networks are tables. Gradients reach every parameter. In training mode, and where the
+configuration names `train_knots`, the radial networks are evaluated at so many distances and read by interpolation there too:
+pairs are many more than distances worth telling apart.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -21,8 +24,8 @@ from pinchpoint.workloads.density.scalar import Probes, sums_over_neighbours
 
 PRIOR_KNOTS = 401
 
-# (squared, soft, (T, K, B)) -> of each degree (T, K, B, L, C_l)
-Radial = Callable[[Tensor, Tensor, tuple[int, int, int]], list[Tensor]]
+# squared and soft distances of N pairs -> of each degree (N, L, C_l)
+Radial = Callable[[Tensor, Tensor], list[Tensor]]
 
 
 class DensityModel(nn.Module):
@@ -68,32 +71,33 @@ class DensityModel(nn.Module):
         """The same model with its radial networks as tables, as the weights are now. For inference."""
         return TabulatedModel(self, knots)
 
-    def _radial(self, squared: Tensor, soft: Tensor, shape: tuple[int, int, int]) -> list[Tensor]:
-        values = self.probes.radial(squared, soft)
-        values = values.view(len(values), *shape, self.config.aggregates).movedim(0, 3)
-        return list(values.split(self.probes.widths, dim=4))
+    def _radial(self, squared: Tensor, soft: Tensor) -> list[Tensor]:
+        networks, widths = self.probes.radial, self.probes.widths
+        if self.training and self.config.train_knots:
+            return RadialTable.of(networks, widths, self.config.train_knots).read(soft)
+        return list(networks(squared, soft).transpose(0, 1).split(widths, dim=2))
 
 
 class TabulatedModel(nn.Module):
-    """A DensityModel whose radial functions are read from tables: the same calls, no gradients."""
+    """A DensityModel whose radial functions are read from a table made once: the same calls, no gradients."""
+
+    values: Tensor
 
     def __init__(self, model: DensityModel, knots: int) -> None:
         super().__init__()
         self.model = model
         self.config = model.config
-        self.table = RadialTable(model.probes.radial, model.probes.widths, knots)
+        with torch.no_grad():
+            self.table = RadialTable.of(model.probes.radial, model.probes.widths, knots)
+        self.register_buffer("values", self.table.values, persistent=False)  # so that it moves with the model
 
     def fields(self, atoms: AtomGraph) -> Tensor:
         return self.model.fields(atoms)
 
     @torch.no_grad()
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
-        return density(self.model, fields, species, neighbours, vectors, radial=self._radial)
-
-    def _radial(self, squared: Tensor, soft: Tensor, shape: tuple[int, int, int]) -> list[Tensor]:
-        rows, weights = self.table.places(soft)
-        layers = self.config.interactions
-        return [self.table(at, rows, weights).view(*shape, layers, width) for at, width in enumerate(self.model.probes.widths)]
+        table = replace(self.table, values=self.values)
+        return density(self.model, fields, species, neighbours, vectors, radial=lambda _, soft: table.read(soft))
 
 
 def density(
@@ -105,8 +109,7 @@ def density(
     flat = vectors.permute(3, 0, 2, 1).reshape(3, tiles * slots * probes)
     squared, soft = soft_distance(flat, config)
     harmonics = model.harmonics(flat / soft)
-    values = radial(squared, soft, (tiles, slots, probes))
-    sums = sums_over_neighbours(config, fields, neighbours, harmonics, values, probes)
+    sums = sums_over_neighbours(config, fields, neighbours, harmonics, radial(squared, soft), probes)
     out = model.probes.read(model.probes.states(sums)).view(tiles, probes, config.outputs)
     if config.prior:
         first = prior_density(model.prior, species, neighbours, squared.view(tiles, slots, probes), config.cutoff_a)

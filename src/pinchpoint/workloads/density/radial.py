@@ -8,6 +8,8 @@ at the cutoff; beyond it every channel is exactly zero.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +19,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.config import DensityConfig
 
 SILU_GAIN = 1.6791767923989418  # 1 / root of the mean square of SiLU over a normal variable
+_DEEPEST = 60.0  # exp(-60) = 9e-27: nothing beside the Gaussians that are near
 _OVERLAP = 1.12  # root of the sum of the squares of all Gaussians at any place, for this spacing
 
 
@@ -59,44 +62,49 @@ def hidden_layer(inner: Tensor, squared: Tensor, soft: Tensor, config: DensityCo
     low, high = soft_range(config)
     centres = torch.linspace(low, high, gaussians, dtype=soft.dtype, device=soft.device)
     step = (high - low) / max(gaussians - 1, 1)
-    basis = torch.exp(-((soft / step - centres[:, None] / step).square())) / _OVERLAP
+    # Deeper tails would be numbers below the normal range, with which a CPU multiplies many times more slowly.
+    basis = torch.exp(-(soft / step - centres[:, None] / step).square().clamp(max=_DEEPEST)) / _OVERLAP
     hidden = activate(inner.reshape(networks * width, gaussians) @ basis) * envelope(squared, config.cutoff_a)
     return hidden.view(networks, width, len(soft))
 
 
-class RadialTable(nn.Module):
-    """What L networks give, at evenly spaced soft distances, read by linear interpolation. For inference.
+@dataclass(frozen=True)
+class RadialTable:
+    """What L networks give at evenly spaced soft distances, read by linear interpolation between two knots.
 
-    widths: of the groups of channels C is cut into; each has its own table (knots + 1, L * width), so that the channels of
-    a group lie side by side.
+    values: (knots + 1, L * C), laid out by group of channels, network, channel, so that those of a group lie side by side.
+    Gradients pass through it to the networks if it was made with them.
     """
 
-    def __init__(self, networks: RadialNetworks, widths: list[int], knots: int) -> None:
-        super().__init__()
+    values: Tensor
+    low: float
+    step: float
+    shapes: tuple[tuple[int, int], ...]  # (L, channels) of each group
+
+    @classmethod
+    def of(cls, networks: RadialNetworks, widths: list[int], knots: int) -> Self:
+        """widths: of the groups C is cut into."""
         if knots < 2:
             raise BadInput(f"a table of {knots} knots", mend="give at least 2; 4,096 leaves an error of some 1e-6")
-        self.knots = knots
-        self.low, high = soft_range(networks.config)
-        self.step = (high - self.low) / knots
-        weights = networks.outer.detach()
-        soft = torch.linspace(self.low, high, knots + 1, dtype=torch.float64, device=weights.device)
-        squared = soft.square() - networks.config.softening_a**2
-        with torch.no_grad():
-            found = networks(squared.to(weights.dtype), soft.to(weights.dtype))
-        found[:, -1] = 0.0  # the envelope's own zero, free of rounding
-        for at, part in enumerate(found.split(widths, dim=2)):
-            self.register_buffer(f"table{at}", part.transpose(0, 1).reshape(knots + 1, -1).contiguous(), persistent=False)
+        low, high = soft_range(networks.config)
+        weights = networks.outer
+        soft = torch.linspace(low, high, knots + 1, dtype=weights.dtype, device=weights.device)
+        found = networks(soft.square() - networks.config.softening_a**2, soft)
+        # The last knot is the cutoff, where the envelope is zero but for rounding: it must be nothing else.
+        found = functional.pad(found[:, :-1], (0, 0, 0, 1))
+        groups = [part.transpose(0, 1).flatten(1) for part in found.split(widths, dim=2)]
+        return cls(torch.cat(groups, dim=1), low, (high - low) / knots, tuple((len(found), width) for width in widths))
 
-    def places(self, soft: Tensor) -> tuple[Tensor, Tensor]:
-        """soft: (N,) -> rows (N, 2) of the table and their weights (N, 2)."""
-        place = ((soft - self.low) / self.step).clamp(0, self.knots)
-        row = place.long().clamp(max=self.knots - 1)
+    def read(self, soft: Tensor) -> list[Tensor]:
+        """soft: (N,) -> of each group (N, L, width). Both rows of a pair are read, weighted and added in one pass."""
+        last = len(self.values) - 1
+        place = ((soft - self.low) / self.step).clamp(0, last)
+        row = place.long().clamp(max=last - 1)
         right = place - row
-        return torch.stack((row, row + 1), dim=1), torch.stack((1 - right, right), dim=1)
-
-    def forward(self, group: int, rows: Tensor, weights: Tensor) -> Tensor:
-        """(N, L * width): both rows are read, weighted and added in one pass."""
-        return functional.embedding_bag(rows, self.get_buffer(f"table{group}"), per_sample_weights=weights, mode="sum")
+        rows, weights = torch.stack((row, row + 1), dim=1), torch.stack((1 - right, right), dim=1)
+        found = functional.embedding_bag(rows, self.values, per_sample_weights=weights, mode="sum")
+        parts = found.split([networks * width for networks, width in self.shapes], dim=1)
+        return [part.unflatten(1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
 def soft_range(config: DensityConfig) -> tuple[float, float]:

@@ -89,25 +89,26 @@ def sums_over_neighbours(
 ) -> Tensor:
     """What each probe sums: (P, L, C).
 
-    fields: (A, W); neighbours: (T, K); harmonics: degrees 1.. as (d, N); radial: of each degree (T, K, B, L, C_l), any strides.
+    fields: (A, W); neighbours: (T, K); harmonics: degrees 1.. as (d, N); radial: of each degree (N, L, C_l), any strides,
+    written over where no gradient is kept.
     """
     tiles, slots = neighbours.shape
     layers = config.interactions
     near = fields.index_select(0, neighbours.reshape(-1))
     found = []
     start = 0
-    for degree in range(config.lmax + 1):
+    for degree, values in enumerate(radial):
         size, width = 2 * degree + 1, config.channels(degree)
         stop = start + size * layers * width
-        own = near[:, start:stop].reshape(tiles * slots, size, layers * width)
+        own = near[:, start:stop].view(tiles * slots, size, layers * width)
         start = stop
-        values = radial[degree]
         if degree:
             # (T K, B, d) x (T K, d, L C_l): the harmonics are read where they lie, component by component.
             angular = harmonics[degree - 1].view(size, tiles * slots, probes).permute(1, 2, 0) @ own
-            angular = angular.view(tiles, slots, probes, layers, width)
         else:
-            angular = own.view(tiles, slots, 1, layers, width)
+            angular = own
+        angular = angular.view(tiles, slots, probes if degree else 1, layers, width)
+        values = values.unflatten(0, (tiles, slots, probes))
         product = values * angular if torch.is_grad_enabled() else values.mul_(angular)
         found.append(product.sum(1))
     return torch.cat(found, dim=3).view(tiles * probes, layers, config.aggregates)
