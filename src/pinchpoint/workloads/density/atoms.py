@@ -104,7 +104,7 @@ class Convolution(nn.Module):
             spread = weights[:, start:stop].reshape(-1, len(own), width).index_select(1, columns).transpose(1, 2)
             start = stop
             upper = map_channels(features[irrep], self.up[name_of(irrep)])
-            edge = (harmonics @ self.couplings[name_of(irrep)](harmonics)).view(len(harmonics), 2 * irrep[0] + 1, -1)
+            edge = (harmonics @ self.couplings[name_of(irrep)](harmonics)).view(len(harmonics), 2 * irrep[0] + 1, len(columns))
             messages = (upper.index_select(0, graph.source) @ edge) * spread
             total = messages.new_zeros(len(graph.species), width, messages.shape[2])
             total = total.index_add(0, graph.destination, messages) / math.sqrt(self.config.mean_neighbours)
