@@ -18,7 +18,7 @@ from pinchpoint.workloads.density.images import images_of
 from pinchpoint.workloads.density.structure import Structure
 from pinchpoint.workloads.density.volume import check_grid
 
-SLOTS = 8  # numbers of slots are multiples of it, so that few shapes serve all bricks
+SLOTS = 4  # numbers of slots are multiples of it, so that few shapes serve all bricks
 _SHARE = 0.1  # of the cutoff: a brick no wider than this round its centre has few neighbours that are not its probes'
 _MARGIN_A = 1e-3  # float32 tells distances to less than this, in cells of up to 1,000 angstrom
 _AT_ONCE = 2**22  # pairs of a brick and an image whose distance is looked at in one step

@@ -17,7 +17,7 @@ from torch import Tensor
 from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.flow.stream import Flow, stream
 from pinchpoint.memory.cards import Card
-from pinchpoint.workloads.density.bricks import Surroundings, classes_of
+from pinchpoint.workloads.density.bricks import SLOTS, Surroundings, classes_of
 
 # Bytes of a tile, told by pairs times the width of the fields: on a GPU enough to fill it, on a CPU what suits its caches.
 TILE_BYTES = {"cuda": 384 * 2**20, "cpu": 16 * 2**20}
@@ -55,7 +55,7 @@ def sweep(
     chosen = torch.arange(surroundings.bricks.count) if numbers is None else torch.from_numpy(np.asarray(numbers, np.int64))
     chosen = chosen.to(device)
     tiles = _Tiles(width=fields().shape[1] * dtype.itemsize * heavy * probes, device=device.type)
-    classes = classes_of(surroundings, chosen, least=tiles.bricks(8))
+    classes = classes_of(surroundings, chosen, least=tiles.bricks(2 * SLOTS))
     rows_of_host = torch.empty(0, dtype=dtype).numpy().dtype
     # Rows lie class by class, each filled by its own stream, and are put in order at the end.
     values, flows = np.empty((len(chosen), probes, outputs), rows_of_host), []
@@ -66,12 +66,12 @@ def sweep(
         out = values[start : start + size]
         if kind.slots == 0:  # empty space: one brick tells them all
             out[:] = run.of(chosen[kind.rows[:1]], 1).cpu().numpy()
+            tell((start + size) * probes, len(chosen) * probes)
         else:
             flows += _through(run, chosen[kind.rows], out, tiles, budget, chunk, lambda n, _, s=start: tell(
                 (s + n) * probes, len(chosen) * probes))  # fmt: skip
             pairs += size * probes * kind.slots
         done += size
-    tell(done * probes, len(chosen) * probes)
     order = torch.cat([kind.rows for kind in classes]) if classes else torch.arange(0)
     sorted_back = np.empty_like(values)
     sorted_back[order.cpu().numpy()] = values

@@ -1,0 +1,229 @@
+"""The electron density of a structure on a grid, by a trained model, written as CHGCAR, cube or npz.
+
+The atoms are described once; then every grid point is computed from the atoms around it, brick by brick (`sweep`). The count
+of electrons is told as the model gives it; one factor for all points brings it to a number that is asked for.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.errors import BadInput
+from pinchpoint.memory.cards import Card
+from pinchpoint.workloads.density.bricks import Bricks, bricks_of, surroundings_of
+from pinchpoint.workloads.density.exchange import as_structure, read_structure
+from pinchpoint.workloads.density.formats import check_volume_output, warnings_of, write_volume
+from pinchpoint.workloads.density.grids import choose_grid
+from pinchpoint.workloads.density.images import atom_graph
+from pinchpoint.workloads.density.structure import Structure, check_structure
+from pinchpoint.workloads.density.sweep import Swept, sweep
+from pinchpoint.workloads.density.symmetry import Symmetry, check_on_grid, grid_for, orbits, symmetry_of
+from pinchpoint.workloads.density.volume import Volume, check_volume
+
+if TYPE_CHECKING:
+    from pinchpoint.workloads.density.model import DensityModel
+
+FORMS = ("scalar", "full", "original")
+FAR_OFF = 0.05  # of the electrons asked for: a model that is so far off has not seen the like of the structure
+KNOTS = 4096  # of the radial tables: within 2e-6 of the networks, and ten times as fast
+_FULL = 32  # times more bytes a pair takes in the full form than in the scalar one
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """The density and how it came about. Seconds: atoms (edges and their network), probes, file; all with reading and weights."""
+
+    volume: Volume
+    path: Path | None
+    electrons_raw: float  # the integral before any scaling
+    scale: float  # what the total was multiplied by
+    probes: int  # of the grid
+    computed: int  # of them, padding of bricks too
+    pairs: int  # of a probe and a slot for a neighbour
+    chunk: int  # probes at one time
+    tile: int  # probes of a tile
+    calls: int
+    halvings: int
+    peak_bytes: int | None  # on CUDA most allocated since the counters were reset; on a CPU known with a budget
+    device: str
+    form: str
+    symmetry: str | None
+    irreducible: int | None  # grid points that no operation makes equal
+    atoms_s: float
+    probes_s: float
+    file_s: float
+    seconds: float
+    notes: tuple[str, ...] = ()
+
+
+def predict(
+    structure: Any, *, output: str | Path | None = None, weights: str | Path | DensityModel | None = None,
+    grid: tuple[int, int, int] | None = None, spacing_a: float | None = None, padding_a: float = 4.0,
+    budget: str | int | Card | None = None, device: str = "auto", form: str = "scalar", symmetry: bool = False,
+    electrons: float | None = None, chunk: int | None = None, knots: int | None = KNOTS, seed: int = 0,
+    progress: Progress | None = None,
+) -> Predicted:  # fmt: skip
+    """The density of a structure: a path, a Structure, ASE's Atoms or pymatgen's Structure.
+
+    weights: a run, an exported file or a model; the packaged model without. grid: points along each lattice vector, or
+    spacing_a: the most between two of them (0.1 without either). padding_a: room round a molecule without a cell.
+    budget: bytes or a card; all that lies on the device counts. chunk: probes at one time. form: "scalar", "full" (all paths,
+    with dead weights from `seed`) or "original" (the same, atoms described again for every chunk). symmetry: compute only
+    points that the space group does not make equal. electrons: scale the total to so many. knots: of the tables that stand
+    for the scalar form's radial networks; None runs the networks. progress(stage, done, total).
+    """
+    start, tell = time.perf_counter(), progress or (lambda stage, done, total: None)
+    _check(output, padding_a, form, electrons, chunk, budget)
+    place = resolve_device(device, backend("torch"))
+    tell("reading", 0, 0)
+    held = _structure(structure, padding_a)
+    model = _model(weights, place)
+    model.config.index_of(held.species)
+    group = symmetry_of(held) if symmetry else None
+    points = _grid(held, group, grid, spacing_a)
+    tell("atoms", 0, 0)
+    at = time.perf_counter()
+    stage = _stage(model, held, form, knots, seed, place)
+    atoms_s, at = time.perf_counter() - at, time.perf_counter()
+    bricks = bricks_of(points, held.lattice, model.config.cutoff_a)
+    total, spin, swept, distinct = _densities(stage, held, bricks, group, budget, chunk, tell)
+    probes_s = time.perf_counter() - at
+    volume = check_volume(Volume(held, total, spin, comment=f"{held.formula}: density predicted by pinchpoint"))
+    raw, scale, notes = volume.electrons, 1.0, []
+    if electrons is not None:
+        scale = _scale(raw, electrons)
+        volume = replace(volume, total=total * scale)
+        if abs(scale - 1) > FAR_OFF:
+            notes.append(
+                f"the model gives {raw:.4g} electrons where {electrons:g} were asked for: it may not know such structures"
+            )
+    at = time.perf_counter()
+    path = None
+    if output is not None:
+        tell("writing", 0, 0)
+        path = write_volume(output, volume)
+        notes += warnings_of(volume, path)
+    end = time.perf_counter()
+    return Predicted(
+        volume, path, raw, scale, math.prod(points), len(swept.values) * bricks.probes, swept.pairs, swept.chunk,
+        swept.tile * bricks.probes, swept.calls, swept.halvings, _peak(place, swept), place, form,
+        None if group is None else group.group, distinct, atoms_s, probes_s, end - at, end - start, tuple(notes),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Stage:
+    """A form of the model with its atoms described, ready for probes. fields: called once a chunk."""
+
+    forward: Callable[..., Tensor]
+    fields: Callable[[], Tensor]
+    species: Tensor  # (A,)
+    dtype: torch.dtype
+    outputs: int
+    cutoff_a: float
+    heavy: int
+
+
+def _stage(model: DensityModel, structure: Structure, form: str, knots: int | None, seed: int, device: str) -> Stage:
+    config, dtype = model.config, next(model.parameters()).dtype
+    atoms = atom_graph(structure, config, device=device, dtype=dtype)
+    used: Any = model if knots is None else model.tabulate(knots)
+    if form != "scalar":
+        from pinchpoint.workloads.density.full import FullForm
+
+        used = FullForm(model, seed=seed).to(device).eval()
+    with torch.no_grad():
+        once = used.fields(atoms)
+    if device == "cuda":
+        torch.cuda.synchronize()
+    fields = (lambda: used.fields(atoms)) if form == "original" else (lambda: once)
+    return Stage(used, fields, atoms.species, dtype, config.outputs, config.cutoff_a, 1 if form == "scalar" else _FULL)
+
+
+def _densities(
+    stage: Stage, structure: Structure, bricks: Bricks, group: Symmetry | None, budget: Any, chunk: int | None, tell: Progress
+) -> tuple[np.ndarray, np.ndarray | None, Swept, int | None]:
+    """Total and spin (nx, ny, nz) float64, how the probes went through, and how many are distinct by symmetry."""
+    device = str(stage.species.device)
+    tell("neighbours", 0, 0)
+    near = surroundings_of(structure, bricks, stage.cutoff_a, device=device, dtype=stage.dtype)
+    equal = None if group is None else orbits(group, bricks, device=device)
+    swept = sweep(
+        stage.forward, stage.fields, stage.species, near, outputs=stage.outputs, budget=budget, chunk=chunk, heavy=stage.heavy,
+        numbers=None if equal is None else equal.bricks, progress=lambda done, total: tell("probes", done, total),
+    )  # fmt: skip
+    if equal is None:
+        whole = bricks.on_grid(swept.values)
+    else:
+        whole = swept.values.reshape(-1, stage.outputs)[equal.source].reshape(*bricks.grid, stage.outputs)
+    parts = [np.ascontiguousarray(whole[..., part], dtype=np.float64) for part in range(stage.outputs)]
+    return parts[0], parts[1] if stage.outputs > 1 else None, swept, None if equal is None else equal.points
+
+
+def _check(output: Any, padding_a: float, form: str, electrons: float | None, chunk: int | None, budget: Any) -> None:
+    """Refuse what cannot work, before the work."""
+    if output is not None:
+        check_volume_output(output)
+    if form not in FORMS:
+        raise BadInput(f"there is no form {form!r}", mend=f"use one of: {', '.join(FORMS)}")
+    if not (math.isfinite(padding_a) and padding_a > 0):
+        raise BadInput(f"a padding of {padding_a:g} angstrom", mend="give room round a molecule, such as --padding 4")
+    if electrons is not None and not (math.isfinite(electrons) and electrons > 0):
+        raise BadInput(f"{electrons:g} electrons", mend="give --electrons a number above 0, or leave it out")
+    if chunk is not None and chunk < 1:
+        raise BadInput(f"a chunk of {chunk} probes", mend="give at least 1, or leave it out")
+    if chunk is not None and budget is not None:
+        raise BadInput("both a chunk and a budget were given", mend="leave one of them out")
+
+
+def _structure(thing: Any, padding_a: float) -> Structure:
+    if isinstance(thing, str | Path):
+        return read_structure(thing, padding_a=padding_a)
+    if hasattr(thing, "get_chemical_symbols") and not thing.cell.rank:  # ASE's Atoms, no cell
+        thing = thing.copy()
+        thing.center(vacuum=padding_a)
+    return check_structure(as_structure(thing))
+
+
+def _model(weights: str | Path | DensityModel | None, device: str) -> DensityModel:
+    if weights is not None and not isinstance(weights, str | Path):
+        return weights.to(device).eval()
+    from pinchpoint.workloads.density.weights import load_weights
+
+    return load_weights(weights, device).eval()
+
+
+def _grid(structure: Structure, group: Symmetry | None, grid: Any, spacing_a: float | None) -> tuple[int, int, int]:
+    points = choose_grid(structure.lattice, grid=grid, spacing_a=spacing_a)
+    if group is None:
+        return points
+    if grid is None:  # a spacing leaves room for the group's wishes
+        points = grid_for(group, points) or points
+    check_on_grid(group, points)
+    return points
+
+
+def _scale(raw: float, wanted: float) -> float:
+    if not raw > 0:
+        raise BadInput(
+            f"the model gives {raw:.4g} electrons, which no factor brings to {wanted:g}",
+            mend="leave --electrons out, or train more",
+        )
+    return wanted / raw
+
+
+def _peak(device: str, swept: Swept) -> int | None:
+    if device != "cuda":
+        return swept.peak_bytes
+    return max(torch.cuda.max_memory_allocated(), swept.peak_bytes or 0)
