@@ -92,8 +92,12 @@ class Surroundings:
         found = [self._near(part).sum(dim=1) for part in numbers.split(block)]
         return torch.cat(found) if found else numbers.new_zeros(0)
 
-    def neighbours(self, numbers: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-        """numbers: (T,) -> the atoms of the slots (T, K), and probes less these atoms (T, B, K, 3).
+    def block(self, tile: int) -> int:
+        """Bricks whose neighbours are found in one step, a whole number of tiles: few steps, and few bytes."""
+        return max(1, _AT_ONCE // 4 // max(1, len(self.atom)) // tile) * tile
+
+    def nearby(self, numbers: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+        """numbers: (T,) -> the atoms of the slots (T, K), and these less the centre of the brick (T, K, 3).
 
         Images stay in their order. Bricks with more neighbours than slots would lose the last: ask `counts` first.
         """
@@ -107,8 +111,16 @@ class Surroundings:
         # In float64 up to here: near the brick float32 tells a few 1e-7 angstrom.
         apart = self.positions[image] - self._centres(numbers)[:, None]
         far = 2 * (self.cutoff_a + self.radius_a)
-        apart = torch.where(used[..., None], apart, far).to(self.offsets.dtype)
-        return self.atom[image], self.offsets[None, :, None] - apart[:, None]
+        return self.atom[image], torch.where(used[..., None], apart, far).to(self.offsets.dtype)
+
+    def neighbours(self, numbers: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+        """numbers: (T,) -> the atoms of the slots (T, K), and probes less these atoms (T, B, K, 3)."""
+        atoms, apart = self.nearby(numbers, slots)
+        return atoms, self.vectors(apart)
+
+    def vectors(self, apart: Tensor) -> Tensor:
+        """What `nearby` gives second, (T, K, 3) -> of every probe (T, B, K, 3)."""
+        return self.offsets[None, :, None] - apart[:, None]
 
     def _centres(self, numbers: Tensor) -> Tensor:
         """(T,) -> (T, 3) float64."""

@@ -19,8 +19,9 @@ from pinchpoint.flow.stream import Flow, stream
 from pinchpoint.memory.cards import Card
 from pinchpoint.workloads.density.bricks import SLOTS, Surroundings, classes_of
 
-# Bytes of a tile, told by pairs times the width of the fields: on a GPU enough to fill it, on a CPU what suits its caches.
-TILE_BYTES = {"cuda": 384 * 2**20, "cpu": 16 * 2**20}
+# Of a tile, pairs times the bytes of an atom's fields, which is twice what a pair takes at the peak: on a GPU so much that
+# starting kernels costs little, on a CPU what suits its caches.
+TILE_BYTES = {"cuda": 768 * 2**20, "cpu": 16 * 2**20}
 MOST_BRICKS = 512  # of a tile
 TILES = 16  # of a chunk
 Forward = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
@@ -122,15 +123,15 @@ class _Runner:
         """numbers: (C,) -> (C, B, O)."""
         with torch.no_grad():
             fields = self.fields()
-            made = fields.new_empty((len(numbers), self.surroundings.bricks.probes, self.outputs))
-            for start in range(0, len(numbers), tile):
-                part = numbers[start : start + tile]
-                count = len(part)
-                if count < tile:
-                    part = torch.cat([part, part[-1:].expand(tile - count)])
-                neighbours, vectors = self.surroundings.neighbours(part, self.slots)
-                made[start : start + count] = self.forward(fields, self.species, neighbours, vectors)[:count]
-            return made
+            short = -len(numbers) % tile
+            filled = torch.cat([numbers, numbers[-1:].expand(short)]) if short else numbers
+            made = fields.new_empty((len(filled), self.surroundings.bricks.probes, self.outputs))
+            for part, rows in zip(*(x.split(self.surroundings.block(tile)) for x in (filled, made)), strict=True):
+                atoms, apart = self.surroundings.nearby(part, self.slots)
+                for at in range(0, len(part), tile):
+                    vectors = self.surroundings.vectors(apart[at : at + tile])
+                    rows[at : at + tile] = self.forward(fields, self.species, atoms[at : at + tile], vectors)
+            return made[: len(numbers)]
 
 
 def _through(
