@@ -62,7 +62,8 @@ def sweep(
     values, flows = np.empty((len(chosen), probes, outputs), rows_of_host), []
     done, pairs, tell = 0, 0, progress or (lambda count, total: None)
     for kind in classes:
-        run = _Runner(forward, fields, species, surroundings, kind.slots, outputs)
+        # One slot that is not in use, where there are no neighbours: not every kernel takes nothing.
+        run = _Runner(forward, fields, species, surroundings, max(1, kind.slots), outputs)
         start, size = done, len(kind.rows)
         out = values[start : start + size]
         if kind.slots == 0:  # empty space: one brick tells them all
