@@ -111,12 +111,22 @@ def test_a_fault_of_our_own_is_called_one(try_verb, capsys) -> None:
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_control_c_exits_130(try_verb) -> None:
+def test_control_c_exits_130_and_says_so_once(try_verb, capsys) -> None:
     def stop() -> None:
         raise KeyboardInterrupt
 
     try_verb(stop)
     assert main.run(["try"]) == 130
+    assert capsys.readouterr().err == "stopped\n"
+
+
+def test_a_verb_that_says_itself_how_it_stopped_is_not_repeated(try_verb, capsys) -> None:
+    def leave() -> None:
+        raise SystemExit(130)
+
+    try_verb(leave)
+    assert main.run(["try"]) == 130
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize(("does", "code"), [(lambda: None, 0), (lambda: 1, 1), (lambda: 0, 0)])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from pinchpoint.cli import console
+from pinchpoint.cli import console, interrupts
 from pinchpoint.core.units import show_bytes
 
 LINES = 20  # at most about so many lines of a stage when piped,
@@ -39,6 +39,7 @@ def show_memory(value: int) -> str:
 @contextmanager
 def bar(label: str) -> Iterator[Bar]:
     """`with bar("train") as tell: tell("steps", 3, 100, text="loss 0.1", eta_s=12)`."""
+    interrupts.begin_work()
     out, start = console.stderr(), time.perf_counter()
     if not out.is_terminal:
         said: dict[str, tuple[int, float]] = {}

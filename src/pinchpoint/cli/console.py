@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from pinchpoint.cli import interrupts
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -84,6 +86,7 @@ def progress(label: str) -> Iterator[Callable[[str], None]]:
 
     On a terminal one line with a spinner, the stage and the seconds; when piped, a line a stage.
     """
+    interrupts.begin_work()
     console, start = stderr(), time.perf_counter()
     if not console.is_terminal:
 

@@ -21,8 +21,10 @@ import typer
 
 import pinchpoint
 import pinchpoint.cli
+from pinchpoint.cli import interrupts
 from pinchpoint.core.errors import PinchpointError
 
+STOPPED = 130
 OUR_FAULT = 70  # EX_SOFTWARE: never to be taken for "does not fit" or for bad input
 
 # Typer carries its own copy of click or uses the installed one, depending on its version; the
@@ -76,6 +78,8 @@ def run(args: Sequence[str]) -> int:
     args, debug = _take_debug(args)
     try:
         result = build()(args=args or ["--help"], prog_name="pinchpoint", standalone_mode=False)
+        if result == STOPPED:  # what Ctrl-C becomes in some versions of typer; a verb that has said so itself exits
+            typer.echo("stopped", err=True)
         return result if isinstance(result, int) else 0
     except PinchpointError as error:
         return _fail(error, error.what, error.mend, error.exit_code, debug)
@@ -84,7 +88,7 @@ def run(args: Sequence[str]) -> int:
         return _fail(error, what.replace("\n", " "), _usage_mend(error, args), 2, debug)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("stopped", err=True)
-        return 130
+        return STOPPED
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
     except Exception as error:  # not hidden: said to be our fault, with its own exit code
@@ -132,5 +136,5 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, _stop)
+    interrupts.install({signal.SIGINT: signal.default_int_handler, signal.SIGTERM: _stop})
     sys.exit(run(sys.argv[1:]))

@@ -48,10 +48,11 @@ def command(
                 resume=resume, seed=seed, timeout_s=timeout, cards=cards, settings=parse_pairs(settings or ()),
                 progress=lambda done, total, text: tell(f"{min(done + 1, total)}/{total} {text}"),
             )  # fmt: skip
-    except KeyboardInterrupt:
-        if output is not None and (output / RECORD).is_file():
-            console.say(f"what is done is kept in {output / RECORD}; go on with --resume")
-        raise
+    except KeyboardInterrupt as stop:
+        if output is None or not (output / RECORD).is_file():
+            raise
+        console.say(f"stopped; what is done is kept in {output / RECORD}: go on with --resume")
+        raise SystemExit(130) from stop
     if as_json:
         console.show_json(made.to_json())
     else:
