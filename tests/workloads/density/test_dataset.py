@@ -26,6 +26,14 @@ pytest.importorskip("pyscf", reason="densities are computed with PySCF")
 TINY = orders_of(PRESETS["tiny"], 0)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """PySCF's threads wait for each other by spinning: on a busy machine two are ten times slower than one."""
+    lib = pytest.importorskip("pyscf.lib", reason="densities are computed with PySCF")
+    with lib.with_omp_threads(1):
+        yield
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
     """One data set made with one job; a test that changes it takes a copy."""

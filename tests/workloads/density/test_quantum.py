@@ -13,9 +13,16 @@ from pinchpoint.workloads.density.probes import draw_probes, grid_probes
 from pinchpoint.workloads.density.quantum import BOHR_A, solve
 
 
+@pytest.fixture(scope="module", autouse=True)
+def one_thread():
+    """PySCF's threads wait for each other by spinning: on a busy machine two are ten times slower than one."""
+    lib = pytest.importorskip("pyscf.lib", reason="densities are computed with PySCF")
+    with lib.with_omp_threads(1):
+        yield
+
+
 @pytest.fixture(scope="module")
 def water():
-    pytest.importorskip("pyscf", reason="densities are computed with PySCF")
     found = molecule("water")
     return found, solve(found.species, found.positions)
 
@@ -54,7 +61,6 @@ def test_the_density_has_the_symmetry_of_water(water):
 
 
 def test_an_open_shell_is_refused():
-    pytest.importorskip("pyscf", reason="densities are computed with PySCF")
     with pytest.raises(BadInput, match="O H has 7 valence electrons: an open shell"):
         solve(("O", "H"), np.array([[0.0, 0, 0], [0, 0, 0.97]]))
 
