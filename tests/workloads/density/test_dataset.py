@@ -262,7 +262,7 @@ def test_a_process_that_dies_is_told_with_the_sample(monkeypatch, tmp_path):
 
 
 def test_the_default_set_is_within_its_size():
-    # 16-bit codes dominate: 20,000 a training sample, about 45,000 a grid; the finished set was 24 MiB.
+    # 16-bit codes dominate: 20,000 a training sample, about 45,000 a grid; the finished set was 23.5 MiB.
     orders = orders_of(PRESETS["default"], 0)
     train = [order for order in orders if order.kind == "probes"]
     assert 2 * sum(order.probes for order in train) + 2 * 60_000 * (len(orders) - len(train)) < 30 * 2**20
