@@ -1,1 +1,31 @@
-"""density: the electron density of a crystal on a grid; here its volumetric files and structures (numpy)."""
+"""density: the electron density of a crystal on a grid; here its study, how memory and time grow with the probes (torch)."""
+
+from __future__ import annotations
+
+from pinchpoint.core.settings import Setting
+from pinchpoint.core.workload import Tolerance, Variant, Workload
+
+CHUNK = 2_048  # probes of the scalar form at one time: 32 bricks of 64
+
+WORKLOAD = Workload(
+    name="density",
+    axis="probes",
+    framework="torch",
+    build="pinchpoint.workloads.density.scaling:build",
+    variants=(
+        Variant("original", "all couplings of every pair in chunks of 3,000 probes; the atoms are computed again for each"),
+        Variant("full", "the same, the atoms computed once"),
+        Variant(
+            "scalar", "only what reaches the density, all interactions in one pass over the pairs",
+            flat=True, held_bytes=32, chunk=CHUNK,
+        ),
+    ),
+    about="the electron density of HfO2 by an equivariant network, at probes of an 80 x 80 x 80 grid",
+    tolerance=Tolerance(outputs=1e-5, gradients=1e-4),
+    chunked=True,
+    default_size=3_000,
+    settings=(
+        Setting("mul", "500", "width of the network", pattern=r"[1-9]\d{0,3}"),
+        Setting("lmax", "4", "largest degree of the harmonics", choices=("0", "1", "2", "3", "4")),
+    ),
+)  # fmt: skip
