@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -105,3 +106,38 @@ def samples() -> dict[str, Record]:
         peak_after_bytes=500,
     )
     return {record.kind: record for record in (forecast, plan, study, verdict)}
+
+
+@pytest.fixture(scope="session")
+def density_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data set of two molecules whose densities are superposed Gaussians: made in a blink, without PySCF."""
+    pytest.importorskip("torch", reason="densities are torch's")
+    import numpy as np
+
+    from pinchpoint.workloads.density import dataset, sample
+    from pinchpoint.workloads.density.molecules import VALENCE
+
+    class Solved:
+        """A normalised Gaussian of an atom's electrons at each atom: exp(-r² / s²) / (s³ π^1.5), s² = 0.5."""
+
+        converged, energy = True, 0.0
+
+        def __init__(self, species: tuple[str, ...], positions: np.ndarray, *, level: int) -> None:
+            self.each, self.positions = np.array([VALENCE[symbol] for symbol in species]), positions
+            self.electrons = int(self.each.sum())
+
+        def density(self, points: np.ndarray) -> np.ndarray:
+            apart = np.linalg.norm(points[:, None] - self.positions, axis=2)
+            return np.exp(-(apart**2) / 0.5) @ self.each / (0.5 * np.pi) ** 1.5
+
+    def made(orders: list[sample.Order], *, jobs: int) -> Iterator[tuple[sample.Order, bytes]]:
+        for order in orders:
+            yield order, sample.pack(sample.make_sample(order))
+
+    folder = tmp_path_factory.mktemp("density") / "data"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataset, "made_samples", made)
+        patch.setattr(sample, "solve", Solved)
+        patch.setattr(dataset, "require_pyscf", lambda: None)
+        dataset.make_data(folder, preset="tiny", geometries=4, spacing_a=0.6)
+    return folder

@@ -1,0 +1,96 @@
+"""How many probes may pass at one time so that a training step stays within a budget: predicted before it runs.
+
+The step is the trainer's own, run on fake tensors with the largest structures; two sizes tell what is fixed and what a
+probe costs. On a CPU what this process holds already is added; on CUDA the context, and a margin for the allocator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from pinchpoint.backends.torch import compat, real
+from pinchpoint.core.errors import DoesNotFit
+from pinchpoint.core.units import MIB, parse_bytes, show_bytes
+from pinchpoint.memory.cards import Card, card
+from pinchpoint.workloads.density.atoms import AtomGraph
+from pinchpoint.workloads.density.batches import Batch, Item, batch_of, drawn
+from pinchpoint.workloads.density.config import DensityConfig
+from pinchpoint.workloads.density.model import DensityModel
+from pinchpoint.workloads.density.settings import Settings
+from pinchpoint.workloads.density.stepper import Stepper
+from pinchpoint.workloads.training.precision import resident_bytes
+
+LEAST = 16  # probes at one time: below this a step is mostly overhead
+WORKSPACE = 32 * MIB  # of cuBLAS
+CONTEXT = 512 * MIB  # of CUDA, on a card that is not named
+ROUNDED = 1.1  # what the allocator keeps beyond the tensors
+BENT = 1.02  # what a straight line through two sizes may lack in between
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a budget allows. chunk: probes at one time."""
+
+    chunk: int
+    predicted_bytes: int
+    budget_bytes: int
+
+
+def chunk_for(
+    config: DensityConfig, told: Settings, largest: Sequence[Item], *, budget: str | int, device: str
+) -> Chosen:  # fmt: skip
+    """The largest chunk for a step with these structures, or `DoesNotFit` with the numbers."""
+    named = card(budget) if isinstance(budget, str) and not budget.strip()[:1].isdigit() else None
+    budget_bytes = named.memory_bytes if named else parse_bytes(budget)  # pyright: ignore[reportArgumentType]
+    batch = batch_of(largest, config, chosen=[drawn(item, told.probes, seed=0, step=1) for item in largest])
+    most = batch.probes
+    low = -(-most // 2)
+    first, last = (_counted(config, told, batch, chunk) for chunk in (low, most))
+    each = (last - first) / max(1, most - low)
+    fixed = first - each * low
+
+    def need(chunk: int) -> int:
+        return _whole(round(BENT * (fixed + each * chunk)), device, named)
+
+    if need(most) <= budget_bytes:
+        return Chosen(most, need(most), budget_bytes)
+    least = min(most, LEAST)
+    if need(least) > budget_bytes:
+        raise DoesNotFit(
+            f"a step needs {show_bytes(need(least))} with {least} probes at one time; the budget is {show_bytes(budget_bytes)}",
+            mend=f"raise --budget by at least {show_bytes(need(least) - budget_bytes)}, or take fewer --molecules or --probes",
+        )
+    # The most that fits: `need` grows in a straight line.
+    low, high = least, most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if need(middle) <= budget_bytes else (low, middle)
+    return Chosen(low, need(low), budget_bytes)
+
+
+def _whole(live: int, device: str, named: Card | None) -> int:
+    if device == "cpu":
+        return resident_bytes() + live
+    return round(live * ROUNDED) + WORKSPACE + (named.context_bytes if named else CONTEXT)
+
+
+def _counted(config: DensityConfig, told: Settings, batch: Batch, chunk: int) -> int:
+    """Most bytes of tensors alive in a step, of those after the first."""
+    weights = sum(weight.nbytes for weight in DensityModel(config).parameters())
+
+    def step() -> None:
+        with compat.fake_mode():
+            stepper = Stepper(DensityModel(config), replace(told, chunk=chunk, ema=0.0), "cpu")
+            atoms = AtomGraph(*(_blank(getattr(batch.atoms, name)) for name in ("species", "source", "destination", "vectors")))
+            parts = (_blank(part) for part in (batch.neighbours, batch.vectors, batch.values, batch.weights))
+            stepper.step(Batch(atoms, *parts), number=1)
+
+    # From the first step on the optimizer holds two numbers for each weight; averaged weights are one more.
+    return (real.account(step) or 0) + weights * (3 if told.ema else 2)
+
+
+def _blank(tensor: torch.Tensor) -> torch.Tensor:
+    return torch.zeros(tensor.shape, dtype=tensor.dtype)

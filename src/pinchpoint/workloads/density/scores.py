@@ -1,0 +1,63 @@
+"""Errors of a model on every sample of a data set's split, with those of superposed spherical atoms beside them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.density.atomic import superpose
+from pinchpoint.workloads.density.batches import item_of
+from pinchpoint.workloads.density.dataset import Dataset, Split, open_dataset
+from pinchpoint.workloads.density.model import DensityModel
+from pinchpoint.workloads.density.records import Scores
+from pinchpoint.workloads.density.sample import Sample
+from pinchpoint.workloads.density.stepper import values_at
+from pinchpoint.workloads.density.weights import load_weights
+
+
+def evaluate_set(
+    weights: str | Path | DensityModel | None, dataset: str | Path | Dataset, split: Split = "test", *, device: str = "auto",
+    chunk: int | None = None, progress: Callable[[int, int], None] | None = None,
+) -> Scores:  # fmt: skip
+    """NMAE of every sample of a split, their mean, and the same of superposed atoms.
+
+    weights: a run, a file, a model, or None for those of the package. chunk: probes at one time.
+    """
+    start = time.perf_counter()
+    device = resolve_device(device, backend("torch"))
+    model = weights.to(device).eval() if isinstance(weights, DensityModel) else load_weights(weights, device)
+    data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
+    names = data.names(split)
+    if not names:
+        raise BadInput(f"{data.path} has no samples to {split}", mend="take another --split, or make some: density data")
+    rows: list[dict[str, Any]] = []
+    for number, name in enumerate(names):
+        sample = data.sample(name)
+        found = values_at(model, item_of(sample, model.config, device=device), chunk=chunk)[:, 0].double().cpu().numpy()
+        rows.append({
+            "name": name, "molecule": sample.molecule, "probes": len(sample.probes), "nmae": _nmae(found, sample),
+            "superposition": _nmae(superpose(sample.species, sample.positions, sample.probes, sample.lattice), sample),
+            "electrons": sample.electrons, "integral": float((sample.weights * found).sum()),
+        })  # fmt: skip
+        if progress is not None:
+            progress(number + 1, len(names))
+    named = "a model" if isinstance(weights, DensityModel) else "packaged" if weights is None else str(weights)
+    return Scores(
+        target=named, data=str(data.path), split=split, samples=tuple(rows), nmae=_mean(rows, "nmae"),
+        superposition=_mean(rows, "superposition"), seconds=time.perf_counter() - start, device=device,
+    )  # fmt: skip
+
+
+def _nmae(values: np.ndarray, sample: Sample) -> float:
+    true = sample.values.astype(np.float64)
+    return float((sample.weights * np.abs(values - true)).sum() / (sample.weights * np.abs(true)).sum())
+
+
+def _mean(rows: list[dict[str, Any]], key: str) -> float:
+    return sum(row[key] for row in rows) / len(rows)

@@ -1,0 +1,184 @@
+"""Train a density model: AdamW, warm-up and cosine, averaged weights, resumable to the bit on a CPU.
+
+A step takes some structures and a random part of the probes stored of each; both follow from the seed and the step. A few
+geometries of the training split are held back to find the best checkpoint.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import check_folder
+from pinchpoint.workloads.density.batches import Item, batch_of, drawn, item_of
+from pinchpoint.workloads.density.config import DensityConfig
+from pinchpoint.workloads.density.dataset import Dataset, open_dataset
+from pinchpoint.workloads.density.fitting import Chosen, chunk_for
+from pinchpoint.workloads.density.records import Training
+from pinchpoint.workloads.density.sample import Sample
+from pinchpoint.workloads.density.settings import Settings
+from pinchpoint.workloads.density.stepper import Stepper, new_model, nmae, values_at
+from pinchpoint.workloads.training import runs
+from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
+from pinchpoint.workloads.training.precision import check_precision
+from pinchpoint.workloads.training.runs import check_place, held_back, plain, taken_up
+from pinchpoint.workloads.training.settings import chosen as checked
+from pinchpoint.workloads.training.turns import at_turn
+
+LOOKED_AT = 4096  # probes of each geometry that is held back
+MADE_BY = "density train"
+
+
+@dataclass(frozen=True)
+class Run(runs.Run[Settings]):
+    """A folder and what the run in it is told."""
+
+    @property
+    def config(self) -> DensityConfig:
+        return DensityConfig.from_json(json.dumps(self.settings.model))
+
+    def names(self, data: Dataset) -> tuple[list[str], list[str]]:
+        """Geometries to train with, and those held back: the last of the split."""
+        names = data.names("train")
+        cut = len(names) - (self.settings.validation or 0)
+        return names[:cut], names[cut:]
+
+
+def train(
+    data: str | Path, output: str | Path, *, resume: bool = False, budget: str | int | None = None,
+    progress: Progress | None = None, clock: Callable[[], float] = time.perf_counter, **choices: Any,
+) -> Training:  # fmt: skip
+    """Train on the data set in `data`; the run lies in `output`. choices: fields of `Settings`.
+
+    budget: bytes, "8GiB" or a card's name; as many probes pass at one time as are predicted to stay within it, which
+    leaves the gradient of a step as it is. Ctrl-C and SIGTERM write a checkpoint after the step at hand and are then raised.
+    """
+    tell = progress or (lambda report: None)
+    dataset = open_dataset(Path(data))
+    run = begin(Path(output), dataset, resume=resume, choices=choices)
+    device = resolve_device(run.settings.device, backend("torch"))
+    check_precision(run.settings.precision, device)
+    check_folder(run.folder)
+    names, held = run.names(dataset)
+    chosen: Chosen | None = None
+    with preparing(run, tell):
+        items: dict[str, Item] = {}
+        for name in [*names, *held]:
+            items[name] = item_of(dataset.sample(name), run.config, device=device)
+            tell(Report("data", len(items), len(names) + len(held)))
+        if budget is not None:
+            tell(Report("budget", 0, 0, note="the largest structures"))
+            largest = sorted((items[name] for name in names), key=lambda item: -len(item.images))[: run.settings.molecules]
+            chosen = chunk_for(run.config, run.settings, largest, budget=budget, device=device)
+            run = replace(run, settings=replace(run.settings, chunk=chosen.chunk))
+    learner = _Learner(run, items, names, held, device=device)
+
+    def record(ended: Ended) -> Training:
+        return Training(
+            target=str(run.folder), data=str(data), settings=run.settings.to_dict(), step=ended.step, loss=ended.loss,
+            validation=ended.validation, best_step=ended.best_step,
+            parameters=sum(p.numel() for p in learner.stepper.model.parameters()), structures=len(names),
+            probes=sum(len(items[name].probes) for name in names), device=device, chunk=run.settings.chunk,
+            peak_bytes=ended.peak_bytes, seconds=ended.seconds, complete=ended.complete,
+            predicted_bytes=chosen.predicted_bytes if chosen else None, budget_bytes=chosen.budget_bytes if chosen else None,
+        )  # fmt: skip
+
+    return take_steps(run, learner, device=device, record=record, tell=tell, clock=clock)
+
+
+def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, Any]) -> Run:
+    """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for."""
+    check_place(folder, resume=resume)
+    asked = plain(choices)
+    if resume:
+        stored = runs.read_settings(folder, Settings, made_by=MADE_BY)
+        return Run(folder, taken_up(folder, stored, asked, data=fingerprint(data)))
+    told = checked(Settings(), {**asked, "model": {}, "data": fingerprint(data)})
+    count = len(data.names("train"))
+    held = held_back(told.validation, count, what="geometries", mend="make some: density data --geometries 30")
+    run = Run(folder, replace(told, validation=held))
+    config = _configured(data, run, choices.get("model", {}))
+    return replace(run, settings=replace(run.settings, model=json.loads(config.to_json())))
+
+
+def fingerprint(data: Dataset) -> str:
+    """What a data set is, wherever it lies: the files of its training samples."""
+    files = [(name, data.samples[name]["sha256"]) for name in data.names("train")]
+    return hashlib.sha256(json.dumps(files).encode()).hexdigest()
+
+
+class _Learner:
+    """A stepper with the structures and probes of each step, and those held back."""
+
+    def __init__(self, run: Run, items: Mapping[str, Item], names: list[str], held: list[str], *, device: str) -> None:
+        self.told, self.config, self.items, self.names = run.settings, run.config, items, names
+        self.held = [_first(items[name], LOOKED_AT) for name in held]
+        self.holds_back = bool(held)
+        self.stepper = Stepper(new_model(run.config, seed=run.settings.seed), run.settings, device)
+
+    def step(self, number: int) -> Tensor:
+        told = self.told
+        turns = range((number - 1) * told.molecules, number * told.molecules)
+        taken = [self.items[at_turn(self.names, seed=told.seed, turn=turn)] for turn in turns]
+        picked = [drawn(item, told.probes, seed=told.seed, step=number) for item in taken]
+        return self.stepper.step(batch_of(taken, self.config, chosen=picked), number=number)
+
+    def validate(self) -> float:
+        """Mean error of the geometries held back, of the averaged weights where there are some."""
+        model = self.stepper.updates.trained().eval()
+        found = [nmae(values_at(model, item, precision=self.told.precision), item) for item in self.held]
+        return sum(found) / len(found)
+
+    def state(self) -> dict[str, Any]:
+        return self.stepper.updates.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.stepper.updates.restore(state)
+
+
+def _first(item: Item, count: int) -> Item:
+    """The first probes of an item. They were drawn without order, so that any of them stand for all."""
+    return replace(item, probes=item.probes[:count], values=item.values[:count], weights=item.weights[:count])
+
+
+def _configured(data: Dataset, run: Run, overrides: Mapping[str, Any]) -> DensityConfig:
+    """The whole configuration of the model, with what the training geometries tell."""
+    if given := [name for name in ("species",) if name in overrides]:
+        raise BadInput(f"--set {' and '.join(given)}", mend="it follows from the data set: leave it out")
+    samples = [data.sample(name) for name in run.names(data)[0]]
+    species = tuple(sorted({symbol for sample in samples for symbol in sample.species}))
+    spin = any(sample.spin is not None for sample in samples)
+    known: dict[str, Any] = {"spin": spin, "prior": True, **overrides}
+    config = DensityConfig.preset(run.settings.preset, species, **known)
+    if "mean_neighbours" in overrides:
+        return config
+    return replace(config, mean_neighbours=round(_neighbours(samples, config), 2))
+
+
+def _neighbours(samples: list[Sample], config: DensityConfig) -> float:
+    """Mean number of atoms within the cutoff of an atom, over some geometries."""
+    some = samples[:: max(1, len(samples) // 32)]
+    graphs = [item_of(sample, config).atoms for sample in some]
+    edges, atoms = (sum(len(getattr(graph, name)) for graph in graphs) for name in ("source", "species"))
+    return max(1.0, edges / atoms)
+
+
+def trained_state(folder: Path, *, which: runs.Which = "best") -> tuple[Run, dict[str, Tensor], int, float | None]:
+    """A run with the weights of its best or last checkpoint, averaged where it kept such, their step and their error."""
+    run = Run(folder, runs.read_settings(folder, Settings, made_by=MADE_BY))
+    if which == "best" and run.checkpoints.best() is None:
+        which = "last"
+    entry = run.found(which)
+    state = run.checkpoints.load(entry)
+    weights = state["ema"] or state["model"]
+    return run, {name: value.to(torch.float32) for name, value in weights.items()}, entry.step, entry.score

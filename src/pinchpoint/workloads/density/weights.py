@@ -1,0 +1,105 @@
+"""Trained weights: those that come with the package, of a run, or of a file; and the file itself.
+
+A file holds the configuration, the weights of matrices in float16 where that was asked for, and where they come from. It
+is read with `weights_only`: tensors and plain values, no code. A JSON of the same name beside it says where it comes
+from, for people.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import check_output, write_bytes, write_text
+from pinchpoint.core.records import now
+from pinchpoint.workloads.density.config import DensityConfig
+from pinchpoint.workloads.density.model import DensityModel
+from pinchpoint.workloads.density.train import trained_state
+from pinchpoint.workloads.training.runs import Which
+
+FORMAT = "pinchpoint density weights 1"
+PACKAGED = Path(__file__).with_name("weights") / "molecules.pt"
+_NAME = "name the folder of a run, or a file it exported"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where weights come from."""
+
+    name: str
+    config: DensityConfig
+    about: dict[str, Any]
+
+
+def load_weights(path: str | Path | None = None, device: str = "cpu", *, which: Which = "best") -> DensityModel:
+    """The model of a run's folder or of an exported file; without a path the one that comes with the package.
+
+    which: of a run, the best checkpoint (the last one where nothing was held back) or the last.
+    """
+    return _read(path, which)[0].to(device).eval()
+
+
+def origin_of(path: str | Path | None = None) -> Origin:
+    """What weights are and where they come from."""
+    model, about = _read(path, "best")
+    return Origin(str(PACKAGED.stem if path is None else path), model.config, about)
+
+
+def export(
+    run: str | Path, path: str | Path, *, which: Which = "best", half: bool = False, about: dict[str, Any] | None = None
+) -> Path:
+    """One file with the weights of a run, averaged where it kept such, and a JSON beside it. half: store float16."""
+    path = check_output(path)
+    found, weights, step, score = trained_state(Path(run), which=which)
+    told = found.settings
+    said = {
+        "step": step, "steps": told.steps, "seed": told.seed, "preset": told.preset, "precision": told.precision,
+        "data_sha256": told.data, "held_back_nmae": score, "created": now(), **(about or {}),
+    }  # fmt: skip
+    kept = {name: value.half() if half and value.dim() > 1 and name != "prior" else value for name, value in weights.items()}
+    buffer = io.BytesIO()
+    torch.save({"format": FORMAT, "config": found.config.to_json(), "weights": kept, "about": json.dumps(said)}, buffer)
+    write_bytes(path, buffer.getvalue())
+    write_text(path.with_suffix(".json"), json.dumps({"config": json.loads(found.config.to_json()), **said}, indent=1) + "\n")
+    return path
+
+
+def _read(path: str | Path | None, which: Which) -> tuple[DensityModel, dict[str, Any]]:
+    if path is not None and Path(path).is_dir():
+        run, weights, step, score = trained_state(Path(path), which=which)
+        return _made(run.config, weights, str(path)), {"step": step, "held_back_nmae": score, "data_sha256": run.settings.data}
+    file = PACKAGED if path is None else Path(path)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise BadInput(
+            f"cannot read weights from {file}: {error.strerror}", mend="name the folder of a run, or a file it exported"
+        ) from error
+    try:
+        held = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+        if not isinstance(held, dict) or held.get("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT!r}")
+        config, about = DensityConfig.from_json(held["config"]), json.loads(held["about"])
+        weights = {name: value.float() for name, value in held["weights"].items()}
+    except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, pickle.UnpicklingError) as error:
+        raise BadInput(
+            f"{file} holds no weights of a density model: {error}", mend="name the folder of a run, or a file it exported"
+        ) from error
+    return _made(config, weights, str(file)), about
+
+
+def _made(config: DensityConfig, weights: dict[str, Tensor], where: str) -> DensityModel:
+    model = DensityModel(config)
+    try:
+        model.load_state_dict(weights)
+    except RuntimeError as error:
+        raise BadInput(f"{where} does not hold the model of its configuration", mend="restore it, or train again") from error
+    return model
