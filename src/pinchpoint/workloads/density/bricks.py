@@ -80,6 +80,7 @@ class Surroundings:
     bricks: Bricks
     cutoff_a: float
     radius_a: float
+    sides: Tensor  # (3,) float64, of a brick, in grid points
     steps: Tensor  # (3, 3) float64, from one grid point to the next along each lattice vector
     offsets: Tensor  # (B, 3) probes less the centre of their brick
     positions: Tensor  # (I, 3) float64
@@ -126,8 +127,7 @@ class Surroundings:
         """(T,) -> (T, 3) float64."""
         _, ny, nz = self.bricks.along
         place = torch.stack([numbers // (ny * nz), numbers // nz % ny, numbers % nz], dim=1)
-        sides = self.steps.new_tensor(self.bricks.sides)
-        return (place * sides + (sides - 1) / 2) @ self.steps
+        return (place * self.sides + (self.sides - 1) / 2) @ self.steps
 
     def _near(self, numbers: Tensor) -> Tensor:
         """(T,) -> (T, I) bool."""
@@ -140,7 +140,7 @@ class Surroundings:
         return square < (self.cutoff_a + self.radius_a + _MARGIN_A) ** 2
 
     def to(self, device: str | torch.device) -> Surroundings:
-        held = {name: getattr(self, name).to(device) for name in ("steps", "offsets", "positions", "atom", "middle")}
+        held = {name: getattr(self, name).to(device) for name in ("sides", "steps", "offsets", "positions", "atom", "middle")}
         return replace(self, **held)
 
 
@@ -159,6 +159,7 @@ def surroundings_of(
         bricks,
         cutoff_a,
         radius,
+        sides=torch.tensor(bricks.sides, dtype=torch.float64),
         steps=torch.from_numpy(structure.lattice / np.array(bricks.grid)[:, None]),
         offsets=torch.from_numpy(_offsets(bricks, structure.lattice)).to(dtype),
         positions=torch.from_numpy(images.positions),

@@ -22,6 +22,7 @@ from pinchpoint.workloads.density.bricks import Bricks
 from pinchpoint.workloads.density.grids import smooth_from
 from pinchpoint.workloads.density.structure import SYMBOLS, Structure
 
+_AT_ONCE = 2**18  # grid points: some 25 MB
 PRECISION_A = 1e-5  # atoms that far from their places still count as symmetric: the density changes as little
 
 
@@ -118,7 +119,7 @@ def orbits(
     rotations, shifts = check_on_grid(symmetry, bricks.grid)
     first = stream(
         lambda index, turn, move: _first_equal(index, turn, move, bricks), math.prod(bricks.grid), device=device, out="numpy",
-        extra=(rotations, shifts), progress=progress,
+        extra=(rotations, shifts), chunk=_AT_ONCE, progress=progress,
     )  # fmt: skip
     wanted = np.zeros(bricks.count * bricks.probes, dtype=bool)
     wanted[first] = True
