@@ -114,7 +114,7 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("--ema", type=float)
     one.add_argument("--weight-decay", type=float)
     one.add_argument("--validation", type=int, help="training geometries held back, to tune by")
-    one.add_argument("--rates", type=float, nargs="+", default=[2e-3, 5e-3, 1e-2])
+    one.add_argument("--rates", type=float, nargs="+", default=[2e-3, 5e-3, 1e-2, 2e-2])
     one.add_argument("--tune-steps", type=parse_size, default=500)
     one.add_argument("--judge", type=parse_size, default=0, help="probes of each grid that are judged; 0: all")
     one.add_argument("--device", default="auto")
