@@ -1,6 +1,7 @@
-"""Predict the electron density of a structure, and compare densities.
+"""Predict the electron density of a structure, compare densities, train a model of your own.
 
 `predict` writes a CHGCAR, cube or npz file for a POSCAR, cif or xyz; `eval` compares two such files.
+`data` makes densities to learn from, `train` learns them, `score` measures a model on them, `bench` times its forms.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pinchpoint.cli import bars, console
+from pinchpoint.cli.steps import show as show_step
 
 if TYPE_CHECKING:
     from pinchpoint.workloads.density.predict import Predicted
@@ -111,5 +113,179 @@ def evaluate(
     console.show_summary(made)
     if made.files:
         console.show_pairs([("written", f"{output}: evaluation.json, {', '.join(made.files)}")])
+    for note in made.notes:
+        console.say(f"note: {note}")
+
+
+@app.command("data")
+def data(
+    output: Path = typer.Option(..., "-o", "--output", metavar="DIR", help="Folder of the data set; gone on with if it is one."),
+    preset: str = typer.Option("default", "--preset", help="default: 16 molecules and 3 held out; tiny: 2 and 1."),
+    molecules: str = typer.Option(None, "--molecules", metavar="A,B", help="Names to train and test with."),
+    heldout: str = typer.Option(None, "--heldout", metavar="A,B", help="Names that are only tested."),
+    geometries: int = typer.Option(None, "--geometries", help="Of each molecule, to train.  [30]"),
+    tests: int = typer.Option(None, "--tests", help="Of each molecule, to test: full grids.  [2]"),
+    probes: int = typer.Option(None, "--probes", help="Of each geometry to train.  [20000]"),
+    spacing: float = typer.Option(None, "--spacing", help="Of full grids, angstrom.  [0.25]"),
+    seed: int = typer.Option(0, "--seed", help="Seed of the geometries and probes."),
+    jobs: int = typer.Option(None, "--jobs", help="Processes at one time; every core without it."),
+) -> None:
+    """Make valence densities of molecules with PySCF.
+
+    PBE with GTH pseudopotentials, rattled geometries. Samples that are there and whole are not made
+    again, so a run that was stopped is gone on with by the same command.
+    """
+    import time
+
+    from pinchpoint.core.units import show_bytes, show_seconds
+    from pinchpoint.workloads.density.dataset import make_data
+
+    start = time.perf_counter()
+    first: dict[str, int] = {}
+    with bars.bar("data") as tell:
+
+        def progress(made: int, wanted: int) -> None:
+            new = made - first.setdefault("made", made)
+            tell("samples", made, wanted, eta_s=(time.perf_counter() - start) / new * (wanted - made) if new else None)
+
+        made = make_data(
+            output, preset=preset, molecules=_names(molecules), heldout=_names(heldout), geometries=geometries, tests=tests,
+            probes=probes, spacing_a=spacing, seed=seed, jobs=jobs, progress=progress,
+        )  # fmt: skip
+    counts = ", ".join(f"{len(made.names(split)):,} {split}" for split in ("train", "test", "heldout"))
+    left_out = made.left_out()
+    console.show_pairs([
+        ("data", str(output)),
+        ("samples", f"{counts}; {first.get('made', 0):,} were there already"),
+        ("not sound", f"{len(left_out):,}, left out of the splits"),
+        ("species", ", ".join(made.species)),
+        ("size", show_bytes(sum(file.stat().st_size for file in output.glob("*") if file.is_file()))),
+        ("time", show_seconds(time.perf_counter() - start)),
+    ])  # fmt: skip
+    for name, faults in left_out.items():
+        console.say(f"note: {name} is left out: {'; '.join(faults)}")
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
+
+
+@app.command("train")
+def train(
+    data: Path = typer.Argument(..., metavar="DATA", help="Folder that `density data` made."),
+    output: Path = typer.Option(..., "-o", "--output", metavar="RUN", help="Folder of the run."),
+    steps: int = typer.Option(None, "--steps", help="Steps in all.  [4000]"),
+    seed: int = typer.Option(None, "--seed", help="Seed of the weights, the order and the probes.  [0]"),
+    device: str = typer.Option(None, "--device", help="auto, cpu or cuda.  [auto]"),
+    precision: str = typer.Option(None, "--precision", help="fp32, tf32 or bf16; geometry stays fp32.  [fp32]"),
+    molecules: int = typer.Option(None, "--molecules", help="Structures a step.  [4]"),
+    probes: int = typer.Option(None, "--probes", help="Of each of them a step.  [512]"),
+    budget: str = typer.Option(None, "--budget", help="As many probes at one time as stay within: 8GiB, or a card."),
+    chunk: int = typer.Option(None, "--chunk", help="Probes at one time; the gradient of a step stays the same."),
+    preset: str = typer.Option(None, "--preset", help="small or original.  [small]"),
+    settings: list[str] = typer.Option(None, "--set", metavar="KEY=VALUE", help="A setting of the model: mul=64"),
+    lr: float = typer.Option(None, "--lr", help="Highest learning rate.  [0.01]"),
+    warmup: int = typer.Option(None, "--warmup", help="Steps up to it.  [a twentieth]"),
+    weight_decay: float = typer.Option(None, "--weight-decay", help="Of matrices.  [0]"),
+    clip: float = typer.Option(None, "--clip", help="Largest norm of the gradient.  [1]"),
+    ema: float = typer.Option(None, "--ema", help="Decay of averaged weights; 0: none.  [0.998]"),
+    validation: int = typer.Option(None, "--validation", help="Training geometries held back to find the best.  [few]"),
+    checkpoint_every: int = typer.Option(None, "--checkpoint-every", help="Steps.  [a tenth]"),
+    eval_every: int = typer.Option(None, "--eval-every", help="Steps between looks at those held back.  [as checkpoints]"),
+    resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN, with its own settings."),
+) -> None:
+    """Train a density model on a data set, or go on with --resume.
+
+    Ctrl-C and SIGTERM write a checkpoint and stop; --resume then goes on as if never stopped, to the
+    bit on a CPU. A run that has ended is trained longer with --resume --steps N: from there on the
+    learning rate follows the cosine of N steps. RUN holds config.json, log.csv, checkpoints (the last
+    two and the best), record.json, and serves as --weights of `predict`.
+    """
+    from pinchpoint.backends.base import backend
+
+    backend("torch")
+    from pinchpoint.workloads.density.config import DensityConfig
+    from pinchpoint.workloads.density.train import train as run
+    from pinchpoint.workloads.training.settings import overrides
+
+    asked = {
+        "steps": steps, "seed": seed, "device": device, "precision": precision, "molecules": molecules, "probes": probes,
+        "chunk": chunk, "preset": preset, "lr": lr, "warmup": warmup, "weight_decay": weight_decay, "clip": clip, "ema": ema,
+        "validation": validation, "checkpoint_every": checkpoint_every, "eval_every": eval_every,
+        "model": overrides(settings, DensityConfig) if settings else None,
+    }  # fmt: skip
+    choices = {name: value for name, value in asked.items() if value is not None}
+    seen: list[float] = []
+    with bars.bar("train") as tell:
+        made = run(
+            data, output, resume=resume, budget=budget, **choices,
+            progress=lambda report: show_step(tell, report, seen, form=".2%"),
+        )  # fmt: skip
+    console.show_summary(made)
+
+
+@app.command("score")
+def score(
+    weights: Path = typer.Argument(..., metavar="RUN|FILE", help="Of `density train`, or `packaged`."),
+    data: Path = typer.Argument(..., metavar="DATA", help="Folder that `density data` made."),
+    split: str = typer.Option("test", "--split", help="test, heldout or train."),
+    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Keep the record."),
+    chunk: int = typer.Option(None, "--chunk", help="Probes at one time."),
+    device: str = DEVICE,
+) -> None:
+    """Measure a model on a data set, superposed atoms beside it.
+
+    NMAE = sum w |predicted - true| / sum w |true|, w being the volume a probe stands for; the mean is
+    over the samples.
+    """
+    from pinchpoint.backends.base import backend
+
+    backend("torch")
+    from pinchpoint.core.files import check_output
+    from pinchpoint.workloads.density.scores import evaluate_set
+
+    if output is not None:
+        check_output(output)
+    with bars.bar("score") as tell:
+        made = evaluate_set(
+            None if str(weights) == "packaged" else weights, data, split, device=device, chunk=chunk,  # pyright: ignore[reportArgumentType]
+            progress=lambda done, total: tell("samples", done, total),
+        )  # fmt: skip
+    console.show_summary(made)
+    if output is not None:
+        console.show_pairs([("written", str(made.save(output)))])
+
+
+@app.command("bench")
+def bench(
+    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="The record."),
+    grid: str = typer.Option(None, "--grid", metavar="NX,NY,NZ", help="Of HfO2.  [80,80,80 on cuda, 12,12,12 on cpu]"),
+    mul: int = typer.Option(None, "--mul", help="Width of the network.  [500 on cuda, 100 on cpu]"),
+    forms: str = typer.Option("original,full,scalar", "--forms", help="Which, with commas between; the first is the baseline."),
+    repeats: int = typer.Option(7, "--repeats", help="Runs of each."),
+    seed: int = typer.Option(0, "--seed", help="Of the weights."),
+    device: str = DEVICE,
+) -> None:
+    """Time the three forms of the model side by side on HfO2.
+
+    Seconds of the probe stage for a whole grid, peaks, and how well the forms agree. The slow ones
+    are timed on a few chunks and scaled up, which the record says.
+    """
+    from pinchpoint.backends.base import backend
+    from pinchpoint.core.files import check_output
+
+    backend("torch")
+    from pinchpoint.workloads.density.bench import bench as measure
+    from pinchpoint.workloads.density.grids import parse_grid
+
+    if output is not None:
+        check_output(output)
+    chosen: Any = tuple(word.strip() for word in forms.split(","))
+    with bars.bar("bench") as tell:
+        made = measure(
+            device=device, grid=None if grid is None else parse_grid(grid), mul=mul, forms=chosen, repeats=repeats, seed=seed,
+            output=output, progress=tell,
+        )  # fmt: skip
+    console.show_summary(made)
     for note in made.notes:
         console.say(f"note: {note}")

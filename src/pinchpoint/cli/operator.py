@@ -7,14 +7,12 @@ seen, `predict` answers for a mesh of your own.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import typer
 
 from pinchpoint.cli import bars, console
-
-if TYPE_CHECKING:
-    from pinchpoint.workloads.training.loop import Report
+from pinchpoint.cli.steps import show as show_step
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -127,26 +125,8 @@ def train(
     choices = {name: value for name, value in asked.items() if value is not None}
     seen: list[float] = []
     with bars.bar("train") as tell:
-        made = run(data, output, resume=resume, budget=budget, progress=lambda report: _show(tell, report, seen), **choices)
+        made = run(data, output, resume=resume, budget=budget, progress=lambda report: show_step(tell, report, seen), **choices)
     console.show_summary(made)
-
-
-def _show(tell: bars.Bar, report: Report, seen: list[float]) -> None:
-    """One report on the bar. seen: errors on the bodies held back so far; the last stays in sight."""
-    row = report.row
-    if report.stage == "stopped":
-        where = f"at step {report.done:,} of {report.total:,} with a checkpoint" if report.done else "before the first step"
-        console.say(f"stopped {where}; go on with --resume")
-        return
-    if row is None:
-        tell(report.stage, report.done, report.total, text=report.note)
-        return
-    text = f"loss {report.loss:.4f}  {bars.show_memory(row.memory_bytes)}"
-    if row.validation is not None:
-        seen.append(row.validation)
-    if seen:
-        text += f"  held back {seen[-1]:.1%}"
-    tell("steps", report.done, report.total, text=text, eta_s=report.eta_s)
 
 
 @app.command("eval")

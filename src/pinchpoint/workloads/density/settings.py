@@ -18,7 +18,7 @@ class Settings(Common):
     FREE: ClassVar[frozenset[str]] = Common.FREE | {"chunk"}
 
     steps: int = 4000
-    lr: float = 5e-3
+    lr: float = 1e-2
     weight_decay: float = 0.0
     ema: float = 0.998
     molecules: int = 4  # structures a step
