@@ -178,3 +178,13 @@ def test_a_budget_picks_the_probes_at_one_time_by_what_a_real_step_holds(
     with pytest.raises(DoesNotFit, match="the budget is 10") as caught:
         chunk_for(config, told, items, budget="10KiB", device="cpu")
     assert "raise --budget" in caught.value.mend
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_a_run_on_a_gpu_stays_within_its_budget_and_near_the_cpu(density_data: Path, tmp_path: Path, precision: str) -> None:
+    train(density_data, tmp_path / "cpu", **CHOICES)
+    made = train(density_data, tmp_path / "cuda", budget="2GiB", **{**CHOICES, "device": "cuda", "precision": precision})
+    assert made.predicted_bytes is not None and made.peak_bytes <= made.predicted_bytes <= 2 * 2**30
+    found, wanted = ([row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("cuda", "cpu"))
+    assert found == pytest.approx(wanted, rel=0.1 if precision == "bf16" else 1e-2)

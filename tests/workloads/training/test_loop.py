@@ -87,7 +87,7 @@ def test_averaged_weights_follow_their_formula(tmp_path: Path) -> None:
     for number, weight in enumerate(seen, start=1):
         decay = min(0.9, number / (9 + number))
         mean = decay * mean + (1 - decay) * weight
-    assert float(toy.updates.trained().weight) == pytest.approx(mean, rel=1e-5)
+    assert float(toy.updates.trained().weight.detach()) == pytest.approx(mean, rel=1e-5)
 
 
 def spoil(toy: Toy, number: int) -> None:
@@ -119,12 +119,22 @@ def test_what_diverges_in_bf16_is_told_of_fp32(tmp_path: Path) -> None:
     assert caught.value.mend == "train again with --lr 0.2 or --precision fp32 and another -o"
 
 
-def test_an_error_while_preparing_leaves_no_run_and_a_stop_leaves_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
+def test_an_error_while_preparing_leaves_no_run_and_a_stop_leaves_one(tmp_path: Path, stop: BaseException) -> None:
     run, seen = Run(tmp_path / "run", Common(steps=9)), []
     with pytest.raises(ValueError), preparing(run, seen.append):
         raise ValueError("bad data")
     assert not run.folder.exists() and seen == []
-    with pytest.raises(KeyboardInterrupt), preparing(run, seen.append):
-        raise KeyboardInterrupt
+    with pytest.raises(type(stop)), preparing(run, seen.append):
+        raise stop
     assert (run.folder / "config.json").exists()
     assert [(report.stage, report.done, report.total) for report in seen] == [("stopped", 0, 9)]
+
+
+def test_a_stop_while_preparing_to_resume_says_where_the_run_is(tmp_path: Path) -> None:
+    told = Common(steps=6)
+    go(tmp_path / "run", told)
+    seen: list[Report] = []
+    with pytest.raises(KeyboardInterrupt), preparing(Run(tmp_path / "run", told), seen.append):
+        raise KeyboardInterrupt
+    assert [(report.stage, report.done) for report in seen] == [("stopped", 6)]

@@ -20,6 +20,7 @@ from torch import Tensor
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
+from pinchpoint.workloads.density.atomic import load_table
 from pinchpoint.workloads.density.batches import Item, batch_of, drawn, item_of
 from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.dataset import Dataset, open_dataset
@@ -153,12 +154,14 @@ def _first(item: Item, count: int) -> Item:
 
 def _configured(data: Dataset, run: Run, overrides: Mapping[str, Any]) -> DensityConfig:
     """The whole configuration of the model, with what the training geometries tell."""
-    if given := [name for name in ("species",) if name in overrides]:
-        raise BadInput(f"--set {' and '.join(given)}", mend="it follows from the data set: leave it out")
+    if "species" in overrides:
+        raise BadInput("--set species", mend="they follow from the data set: leave them out")
     samples = [data.sample(name) for name in run.names(data)[0]]
     species = tuple(sorted({symbol for sample in samples for symbol in sample.species}))
     spin = any(sample.spin is not None for sample in samples)
-    known: dict[str, Any] = {"spin": spin, "prior": True, **overrides}
+    # Where the atoms are known, what is left to learn is what bonds change.
+    prior = set(species) <= set(load_table().species)
+    known: dict[str, Any] = {"spin": spin, "prior": prior, **overrides}
     config = DensityConfig.preset(run.settings.preset, species, **known)
     if "mean_neighbours" in overrides:
         return config
