@@ -308,3 +308,16 @@ def test_densities_on_other_grids_and_cells_are_refused_by_eval(
     assert code == 2 and "cells differ" in what and "density predict" in mend
     code, what, mend = failed(["eval", tmp_path / "a.npz", tmp_path / "a.npz", "--at", "middle"], capsys)
     assert code == 2 and "no place" in what and "0.5,0.5,0.5" in mend
+
+
+def test_bench_times_the_forms_asked_for_and_refuses_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="the density model is torch's")
+    small = ["--grid", "6,6,6", "--mul", "5", "--repeats", "2", "--device", "cpu"]
+    out, err = done(["bench", *small, "--forms", "scalar", "-o", tmp_path / "bench.json"], capsys)
+    record = json.loads((tmp_path / "bench.json").read_text())
+    assert record["probes"] == 216 and [one["form"] for one in record["forms"]] == ["scalar"]
+    assert "216 probes, mul 5" in out and "random weights" in err
+    code, what, mend = failed(["bench", *small, "--forms", "scalar,other"], capsys)
+    assert code == 2 and "other" in what and "original, full, scalar" in mend
+    code, what, mend = failed(["bench", *small, "-o", tmp_path / "no" / "bench.json"], capsys)
+    assert code == 2 and "cannot write" in what and mend
