@@ -71,8 +71,8 @@ def draw_slices(
             x, y = (NAMES[other] for other in range(3) if other != row)
             label = f"{x}, {y} at {NAMES[row]} = {nearest(at[row], reference.grid[row]) / reference.grid[row]:.3f}"
             axes[row][0].text(0.0, -0.01, label, transform=axes[row][0].transAxes, va="top", color=style.MUTED, fontsize=8.5)
-        _bar(figure, axes[:, :2], VALUES, scale, "e / Å³")
-        _bar(figure, axes[:, 2:], DIFFERENCE, around, "predicted − reference, e / Å³")
+        _bar(figure, axes[:, :2], VALUES, scale, "e / Å³", extend="max")
+        _bar(figure, axes[:, 2:], DIFFERENCE, around, "predicted − reference, e / Å³", extend="both")
         figure.suptitle(style.drawable(title), fontsize=11.5, fontweight="bold", x=0.01, ha="left")
         data = io.BytesIO()
         figure.savefig(data, format="png")
@@ -99,12 +99,21 @@ def _draw(axes: Any, volume: Volume, axis: int, at: float, values: np.ndarray, c
     axes.axis("off")
 
 
-def _bar(figure: Any, axes: Any, colours: str, norm: Any, label: str) -> None:
+def _bar(figure: Any, axes: Any, colours: str, norm: Any, label: str, *, extend: str) -> None:
     from matplotlib.cm import ScalarMappable
+    from matplotlib.ticker import MaxNLocator
 
     shown = ScalarMappable(norm, cmap=colours)
     bar = figure.colorbar(
-        shown, ax=axes.ravel().tolist(), location="bottom", shrink=0.6, aspect=30, pad=0.02, label=label, extend="max"
+        shown,
+        ax=axes.ravel().tolist(),
+        location="bottom",
+        shrink=0.6,
+        aspect=30,
+        pad=0.02,
+        label=label,
+        extend=extend,
+        ticks=MaxNLocator(4),
     )
     bar.outline.set_visible(False)
     bar.ax.grid(False)
