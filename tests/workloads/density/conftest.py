@@ -20,3 +20,38 @@ def draw():
         return Volume(structure, rng.gamma(1.0, 1.0, grid), rng.normal(size=grid) if spin else None, comment=f"drawn {seed}")
 
     return made
+
+
+@pytest.fixture
+def crystal():
+    """crystal(seed, species=..., atoms=...): a random skewed cell whose atoms are at least 0.7 angstrom apart."""
+
+    def made(seed: int, species: tuple[str, ...] = ("H", "C", "O"), atoms: int = 5) -> Structure:
+        rng = np.random.default_rng(seed)
+        lattice = np.diag([4.0, 4.5, 5.0]) + rng.normal(size=(3, 3)) * 0.4
+        positions: list[np.ndarray] = []
+        while len(positions) < atoms:
+            tried = rng.random(3)
+            apart = np.array([tried - other for other in positions]).reshape(-1, 3)
+            if (np.linalg.norm((apart - np.round(apart)) @ lattice, axis=1) > 0.7).all():
+                positions.append(tried)
+        return Structure(lattice, tuple(rng.choice(species, atoms)), np.array(positions))
+
+    return made
+
+
+@pytest.fixture
+def inputs_of():
+    """inputs_of(structure, config, points, dtype): the atoms' graph, and one tile of all points with every image a slot."""
+
+    def made(structure, config, points, dtype):  # torch is imported by the tests that want it
+        import torch
+
+        from pinchpoint.workloads.density.images import atom_graph, images_of
+
+        images = images_of(structure, config.cutoff_a)
+        neighbours = torch.from_numpy(images.atom)[None]
+        vectors = torch.from_numpy(points[None, :, None] - images.positions[None, None]).to(dtype)
+        return atom_graph(structure, config, dtype=dtype), neighbours, vectors
+
+    return made

@@ -1,4 +1,4 @@
-"""Monoclinic HfO2, the crystal that benchmarks and studies of the density use: 12 atoms, 25 within 4 angstrom of a point."""
+"""Monoclinic HfO2, the crystal of benchmarks and studies: 12 atoms, some 23 neighbours of a point within 4 angstrom."""
 
 from __future__ import annotations
 

@@ -80,7 +80,9 @@ class Probes(nn.Module):
 
         Zero where the states are zero: far from all atoms there is no density.
         """
-        hidden = activate(torch.cat(states, dim=1) @ self.head_in + self.head_bias) - activate(self.head_bias)
+        inner = torch.cat(states, dim=1) @ self.head_in
+        # In the same shape: vector and scalar code of one activation differ in the last bit.
+        hidden = activate(inner + self.head_bias) - activate(torch.zeros_like(inner) + self.head_bias)
         return states[-1] @ self.readout + hidden @ self.head_out
 
 
