@@ -78,7 +78,7 @@ def _whole(live: int, device: str, named: Card | None) -> int:
 
 
 def _counted(config: DensityConfig, told: Settings, batch: Batch, chunk: int) -> int:
-    """Most bytes of tensors alive in a step, of those after the first."""
+    """Most bytes of tensors alive in a step, of those after the first, or in a look at what is held back."""
     weights = sum(weight.nbytes for weight in DensityModel(config).parameters())
 
     def step() -> None:
@@ -86,7 +86,12 @@ def _counted(config: DensityConfig, told: Settings, batch: Batch, chunk: int) ->
             stepper = Stepper(DensityModel(config), replace(told, chunk=chunk, ema=0.0), "cpu")
             atoms = AtomGraph(*(_blank(getattr(batch.atoms, name)) for name in ("species", "source", "destination", "vectors")))
             parts = (_blank(part) for part in (batch.neighbours, batch.vectors, batch.values, batch.weights))
-            stepper.step(Batch(atoms, *parts), number=1)
+            fake = Batch(atoms, *parts)
+            stepper.step(fake, number=1)
+            # What is held back passes without tables and gradients, which may be more or less.
+            model, part = stepper.model.eval(), next(fake.parts(chunk))
+            with torch.no_grad():
+                model(model.fields(atoms), atoms.species, part.neighbours, part.vectors)
 
     # From the first step on the optimizer holds two numbers for each weight; averaged weights are one more.
     return (real.account(step) or 0) + weights * (3 if told.ema else 2)

@@ -37,6 +37,7 @@ from pinchpoint.workloads.training.settings import chosen as checked
 from pinchpoint.workloads.training.turns import at_turn
 
 LOOKED_AT = 4096  # probes of each geometry that is held back
+LOOKED_INTO = 32  # geometries whose neighbours are counted before a run
 MADE_BY = "density train"
 
 
@@ -137,7 +138,7 @@ class _Learner:
     def validate(self) -> float:
         """Mean error of the geometries held back, of the averaged weights where there are some."""
         model = self.stepper.updates.trained().eval()
-        found = [nmae(values_at(model, item, precision=self.told.precision), item) for item in self.held]
+        found = [nmae(values_at(model, item, precision=self.told.precision, chunk=self.told.chunk), item) for item in self.held]
         return sum(found) / len(found)
 
     def state(self) -> dict[str, Any]:
@@ -156,22 +157,23 @@ def _configured(data: Dataset, run: Run, overrides: Mapping[str, Any]) -> Densit
     """The whole configuration of the model, with what the training geometries tell."""
     if "species" in overrides:
         raise BadInput("--set species", mend="they follow from the data set: leave them out")
-    samples = [data.sample(name) for name in run.names(data)[0]]
-    species = tuple(sorted({symbol for sample in samples for symbol in sample.species}))
-    spin = any(sample.spin is not None for sample in samples)
+    names = run.names(data)[0]
+    # A few say what all of them do: reading draws all probes again, which takes its time.
+    some = [data.sample(name) for name in names[:: max(1, len(names) // LOOKED_INTO)]]
+    species = data.species
+    spin = all(sample.spin is not None for sample in some)
     # Where the atoms are known, what is left to learn is what bonds change.
     prior = set(species) <= set(load_table().species)
     known: dict[str, Any] = {"spin": spin, "prior": prior, **overrides}
     config = DensityConfig.preset(run.settings.preset, species, **known)
     if "mean_neighbours" in overrides:
         return config
-    return replace(config, mean_neighbours=round(_neighbours(samples, config), 2))
+    return replace(config, mean_neighbours=round(_neighbours(some, config), 2))
 
 
 def _neighbours(samples: list[Sample], config: DensityConfig) -> float:
-    """Mean number of atoms within the cutoff of an atom, over some geometries."""
-    some = samples[:: max(1, len(samples) // 32)]
-    graphs = [item_of(sample, config).atoms for sample in some]
+    """Mean number of atoms within the cutoff of an atom."""
+    graphs = [item_of(sample, config).atoms for sample in samples]
     edges, atoms = (sum(len(getattr(graph, name)) for graph in graphs) for name in ("source", "species"))
     return max(1.0, edges / atoms)
 
