@@ -11,9 +11,12 @@ import torch
 from pinchpoint.backends.torch.real import account
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import MIB
+from pinchpoint.workloads.density import model as model_module
 from pinchpoint.workloads.density.atoms import AtomGraph
 from pinchpoint.workloads.density.config import DensityConfig
+from pinchpoint.workloads.density.hafnia import hafnia
 from pinchpoint.workloads.density.model import DensityModel
+from pinchpoint.workloads.density.scalar import sums_over_neighbours
 
 SPECIES = ("H", "C", "O")
 
@@ -166,6 +169,21 @@ def test_the_table_of_a_model_is_within_1e_5_of_its_networks(crystal, inputs_of)
     assert (read - exact).norm() < 1e-5 * exact.norm()
 
 
+@pytest.mark.parametrize("train_knots", [0, 128])
+def test_half_precision_leaves_geometry_and_sums_whole(crystal, inputs_of, monkeypatch, train_knots: int) -> None:
+    model = DensityModel(config(lmax=3, train_knots=train_knots))
+    graph, neighbours, vectors = inputs_of(crystal(4), model.config, points(20), torch.float32)
+    seen = []
+    monkeypatch.setattr(model_module, "sums_over_neighbours", lambda *given: seen.append(given) or sums_over_neighbours(*given))
+    exact = model(model.fields(graph), graph.species, neighbours, vectors)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = model(model.fields(graph), graph.species, neighbours, vectors)
+    (_, _, _, whole, _, _), (_, fields, _, rough, radial, _) = seen
+    assert all(torch.equal(one, two) for one, two in zip(whole, rough, strict=True))
+    assert fields.dtype == radial[0].dtype == torch.float32
+    assert 0 < (half.float() - exact).norm() < 0.05 * exact.norm()
+
+
 def test_a_seed_makes_the_same_weights_whatever_was_drawn_before() -> None:
     torch.manual_seed(1)
     first = DensityModel(config(), seed=7).state_dict()
@@ -219,3 +237,24 @@ def test_json_of_another_version_and_unknown_presets_are_refused() -> None:
 def test_species_the_model_never_saw_are_named() -> None:
     with pytest.raises(BadInput, match=r"never saw Fe, U; it knows H, C, O"):
         config().index_of(["H", "U", "Fe"])
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_gpu_gives_the_densities_of_a_cpu_within_a_gigabyte(inputs_of) -> None:
+    model = DensityModel(DensityConfig.preset("original", ("Hf", "O"))).eval()
+    structure = hafnia()
+    graph, neighbours, vectors = inputs_of(structure, model.config, points(40), torch.float32)
+    with torch.no_grad():
+        wanted = model(model.fields(graph), graph.species, neighbours, vectors)
+        on_gpu = model.cuda()
+        graph = AtomGraph(graph.species.cuda(), graph.source.cuda(), graph.destination.cuda(), graph.vectors.cuda())
+        for form in (on_gpu, on_gpu.tabulate(8192)):
+            found = form(form.fields(graph), graph.species, neighbours.cuda(), vectors.cuda()).cpu()
+            assert (found - wanted).norm() <= 1e-5 * wanted.norm()
+        table, fields = on_gpu.tabulate(4096), on_gpu.fields(graph)
+        slots = torch.zeros(64, 32, dtype=torch.long, device="cuda")
+        many = torch.randn(64, 64, 32, 3, device="cuda")
+        torch.cuda.reset_peak_memory_stats()
+        table(fields, graph.species, slots, many)
+        assert torch.cuda.max_memory_allocated() < 1024 * MIB

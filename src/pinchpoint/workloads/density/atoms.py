@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.workloads.density.config import DensityConfig
-from pinchpoint.workloads.density.harmonics import Exact, Harmonics, coupling
+from pinchpoint.workloads.density.harmonics import Exact, Harmonics, coupling, in_full
 from pinchpoint.workloads.density.radial import RadialNetworks, activate, soft_distance
 
 Irrep = tuple[int, int]  # degree, parity
@@ -104,7 +104,10 @@ class Convolution(nn.Module):
             spread = weights[:, start:stop].reshape(-1, len(own), width).index_select(1, columns).transpose(1, 2)
             start = stop
             upper = map_channels(features[irrep], self.up[name_of(irrep)])
-            edge = (harmonics @ self.couplings[name_of(irrep)](harmonics)).view(len(harmonics), 2 * irrep[0] + 1, len(columns))
+            with in_full(harmonics):
+                edge = (harmonics @ self.couplings[name_of(irrep)](harmonics)).view(
+                    len(harmonics), 2 * irrep[0] + 1, len(columns)
+                )
             messages = (upper.index_select(0, graph.source) @ edge) * spread
             total = messages.new_zeros(len(graph.species), width, messages.shape[2])
             total = total.index_add(0, graph.destination, messages) / math.sqrt(self.config.mean_neighbours)

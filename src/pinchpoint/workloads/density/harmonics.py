@@ -9,6 +9,7 @@ direction, polynomials without a kink at zero.
 from __future__ import annotations
 
 import math
+from contextlib import AbstractContextManager, nullcontext
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -16,6 +17,12 @@ import torch
 from torch import Tensor, nn
 
 Polynomial = dict[tuple[int, int, int], float]  # exponents of x, y, z -> coefficient
+
+
+def in_full(like: Tensor) -> AbstractContextManager[object]:
+    """A block in the type of its tensors, also where autocast would take half of it: geometry and long sums need every digit."""
+    kind = like.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 class Exact(nn.Module):
@@ -53,7 +60,8 @@ class Harmonics(nn.Module):
             # Rows of N numbers are chosen, not columns: whole runs of memory are copied.
             lower, axis = self.get_buffer(f"lower{degree}"), self.get_buffer(f"axis{degree}")
             monomials = monomials.index_select(0, lower) * vectors.index_select(0, axis)
-            found.append(coefficients(vectors) @ monomials)
+            with in_full(vectors):
+                found.append(coefficients(vectors) @ monomials)
         return found
 
 

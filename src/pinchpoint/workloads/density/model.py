@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.atoms import AtomGraph, AtomNetwork
 from pinchpoint.workloads.density.config import DensityConfig
-from pinchpoint.workloads.density.harmonics import Harmonics
+from pinchpoint.workloads.density.harmonics import Harmonics, in_full
 from pinchpoint.workloads.density.radial import RadialTable, soft_distance
 from pinchpoint.workloads.density.scalar import Probes, sums_over_neighbours
 
@@ -109,7 +109,9 @@ def density(
     flat = vectors.permute(3, 0, 2, 1).reshape(3, tiles * slots * probes)
     squared, soft = soft_distance(flat, config)
     harmonics = model.harmonics(flat / soft)
-    sums = sums_over_neighbours(config, fields, neighbours, harmonics, radial(squared, soft), probes)
+    values = radial(squared, soft)
+    with in_full(flat):
+        sums = sums_over_neighbours(config, fields.to(flat.dtype), neighbours, harmonics, values, probes)
     out = model.probes.read(model.probes.states(sums)).view(tiles, probes, config.outputs)
     if config.prior:
         first = prior_density(model.prior, species, neighbours, squared.view(tiles, slots, probes), config.cutoff_a)

@@ -53,7 +53,8 @@ class RadialNetworks(nn.Module):
 
     def forward(self, squared: Tensor, soft: Tensor) -> Tensor:
         """squared and soft: (N,) -> (L, N, C)."""
-        return hidden_layer(self.inner, squared, soft, self.config).transpose(1, 2) @ self.outer
+        found = hidden_layer(self.inner, squared, soft, self.config).transpose(1, 2) @ self.outer
+        return found.to(soft.dtype)  # half of it under autocast
 
 
 def hidden_layer(inner: Tensor, squared: Tensor, soft: Tensor, config: DensityConfig) -> Tensor:
@@ -102,7 +103,7 @@ class RadialTable:
         row = place.long().clamp(max=last - 1)
         right = place - row
         rows, weights = torch.stack((row, row + 1), dim=1), torch.stack((1 - right, right), dim=1)
-        found = functional.embedding_bag(rows, self.values.to(weights.dtype), per_sample_weights=weights, mode="sum")
+        found = functional.embedding_bag(rows, self.values, per_sample_weights=weights, mode="sum")
         parts = found.split([networks * width for networks, width in self.shapes], dim=1)
         return [part.unflatten(1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
