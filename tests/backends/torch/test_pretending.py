@@ -270,3 +270,23 @@ def test_a_sparse_tensor_is_refused_with_a_way_out(pretend: Any) -> None:
         with pytest.raises(CannotFake, match="sparse tensor") as caught:
             table(torch.zeros(5, dtype=torch.int64, device="cuda")).sum().backward()
         assert "sparse=False" in caught.value.mend
+
+
+@pytest.mark.parametrize("data", [(4, 4, 4), [[1.0], [2.0]], 7])
+def test_new_tensor_takes_its_shape_from_the_data_and_the_rest_from_the_tensor(pretend: Any, data: Any) -> None:
+    real = torch.zeros(3, 3, dtype=torch.float64).new_tensor(data)
+    with pretend():
+        there = torch.zeros(3, 3, dtype=torch.float64, device="cuda")
+        made, here = there.new_tensor(data), there.new_tensor(data, device="cpu", dtype=torch.int32)
+        assert (made.shape, made.dtype, made.device.type) == (real.shape, torch.float64, "cuda")
+        assert (here.shape, here.dtype, here.device.type) == (real.shape, torch.int32, "cpu")
+
+
+def test_a_tensor_made_of_pretended_ones_has_the_type_and_place_asked_for(pretend: Any) -> None:
+    with pretend():
+        there = torch.ones(2, 3, device="cuda")
+        halves = torch.tensor(there, dtype=torch.float16, device="cuda")
+        assert (halves.shape, halves.dtype) == ((2, 3), torch.float16)
+        assert torch.as_tensor(there) is there and torch.tensor(there) is not there
+        assert torch.tensor(there).device.type == "cuda"
+        assert torch.as_tensor([there.sum(), there.sum()], device="cuda").shape == (2,)

@@ -102,15 +102,14 @@ def _constructors(patches: Patches, observer: Observer) -> None:
 
         def construct(*args: Any, **kwargs: Any) -> torch.Tensor:
             device = kwargs.pop("device", None)
-            if device is None and name != "new_tensor":
+            if device is None:
                 data = args[0] if args else kwargs.get("data")
-                device = data.device if isinstance(data, torch.Tensor) and name != "tensor" else default_device()
-            elif device is None:
-                device = args[0].device
+                device = data.device if isinstance(data, torch.Tensor) else default_device()
             requires_grad = kwargs.pop("requires_grad", False)
             if _has_fake(args):
                 made = torch.stack([torch.as_tensor(v) for v in args[0]]) if not isinstance(args[0], torch.Tensor) else args[0]
-                made = made.to(device, dtype=kwargs.get("dtype")) if name != "tensor" else made.detach().clone()
+                made = made.to(device, dtype=kwargs.get("dtype"))
+                made = made.detach().clone() if name == "tensor" and made is args[0] else made
             else:
                 made = (
                     original(*args, **kwargs, device="cpu")
@@ -126,7 +125,13 @@ def _constructors(patches: Patches, observer: Observer) -> None:
     patches.set(torch, "get_default_device", lambda: CUDA if default_device().type == "cuda" else default_device())
     for name in ("tensor", "as_tensor", "asarray"):
         wrap(torch, name)
-    wrap(torch.Tensor, "new_tensor")
+
+    def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
+        """Only its type and place come from the tensor it is called on."""
+        kwargs = {name: value for name, value in kwargs.items() if value is not None}
+        return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **kwargs})
+
+    patches.set(torch.Tensor, "new_tensor", new_tensor)
 
 
 def _has_fake(args: tuple[Any, ...]) -> bool:
