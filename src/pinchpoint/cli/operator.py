@@ -190,9 +190,10 @@ def predict(
             which=checkpoint, progress=tell,  # pyright: ignore[reportArgumentType]
         )  # fmt: skip
     console.show_pairs([
-        ("written", f"{made.path}: Cp and Normals on {made.faces:,} faces"),
+        ("written", f"{made.path}: Cp and Normals on {made.faces:,} faces" + (", over an earlier file" if made.replaced else "")),
         ("Cp", f"{made.cp_low:.3f} to {made.cp_high:.3f}"),
         ("edges", f"{made.edges:,}" + (f" in chunks of {made.chunk:,}" if made.chunk else "")),
+        ("device", made.device),
         ("time", show_seconds(made.seconds)),
     ])  # fmt: skip
     for note in made.notes:

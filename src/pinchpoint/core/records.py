@@ -132,6 +132,7 @@ class Forecast(Record):
             rows.append(("variant", self.variant))
         rows += _settings(self.settings)
         rows += [
+            ("card", self.card),
             ("peak allocated", show_bytes(self.peak_allocated_bytes)),
             ("peak reserved", show_bytes(self.peak_reserved_bytes)),
             ("workspace", show_bytes(self.workspace_bytes)),

@@ -103,6 +103,12 @@ class Edges:
     def to(self, device: str | torch.device) -> Edges:
         return Edges(self.offsets.to(device), self.sources.to(device), self.source_count, self.starts)
 
+    def rows(self, first: int, last: int) -> Edges:
+        """Rows first to last as a graph of their own, with the sources of the whole."""
+        starts = self.starts[first : last + 1]
+        offsets = torch.from_numpy(starts - starts[0]).to(self.offsets.device)
+        return Edges(offsets, self.sources[int(starts[0]) : int(starts[-1])], self.source_count, starts - starts[0])
+
     def turned(self) -> Edges:
         """The same edges the other way: rows are sources, in the order of their destinations."""
         order = torch.sort(self.sources, stable=True).indices

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import shutil
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.workloads.operator.dataset import make_dataset, open_dataset
 from pinchpoint.workloads.operator.evaluate import evaluate
 from pinchpoint.workloads.operator.graph import graph_of
@@ -189,6 +190,57 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(run: Path, tmp
         predict(run, car[0], tmp_path / "out.vtp", scale=0.0, device="cpu")
     with pytest.raises(BadInput, match="a chunk of 0 edges"):
         predict(run, car[0], tmp_path / "out.vtp", chunk=0, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("how", "what"),
+    [
+        ({"yaw": math.nan}, "--yaw nan"), ({"clearance": math.inf}, "--clearance inf"), ({"scale": math.inf}, "--scale inf"),
+        ({"budget": "much"}, "unknown card 'much'"), ({"budget": "-3GiB"}, "-3GiB"),
+    ],
+)  # fmt: skip
+def test_numbers_that_are_none_are_blamed_and_not_the_mesh(run: Path, tmp_path: Path, how: dict[str, Any], what: str) -> None:
+    with pytest.raises(BadInput, match=what):
+        predict(run, tmp_path / "not_read.stl", tmp_path / "out.vtp", device="cpu", **how)
+
+
+def test_a_budget_that_is_too_small_for_a_mesh_speaks_of_the_mesh(run: Path, tmp_path: Path, car: tuple[Path, Any]) -> None:
+    with pytest.raises(DoesNotFit, match=r"the budget is 1\.00 MiB") as caught:
+        predict(run, car[0], tmp_path / "out.vtp", budget="1MiB", device="cpu")
+    assert "coarser mesh" in caught.value.mend
+
+
+def test_a_mesh_is_not_written_over_and_an_earlier_answer_not_silently(run: Path, tmp_path: Path, car: tuple[Path, Any]) -> None:
+    with pytest.raises(BadInput, match="is the mesh itself"):
+        predict(run, car[0], car[0], device="cpu")
+    first, second = (predict(run, car[0], tmp_path / "out.vtp", device="cpu") for _ in range(2))
+    assert (first.replaced, second.replaced) == (False, True)
+    assert second.device == "cpu, fp32, edge MLPs layer by layer"
+
+
+def test_a_mesh_with_y_up_is_noticed(run: Path, tmp_path: Path, car: tuple[Path, Any]) -> None:
+    mesh = car[1].mesh
+    turned = mesh.vertices[:, [0, 2, 1]]
+    small = turned - turned.amin(0) + torch.tensor([0.0, 0.0, 0.15], dtype=torch.float64)
+    lying = write_fields(tmp_path / "up.vtp", Mesh(small, mesh.faces), {})
+    made = predict(run, lying, tmp_path / "out.vtp", device="cpu")
+    assert any("x must be along the car and z up" in note for note in made.notes)
+    across = write_fields(tmp_path / "across.vtp", Mesh(mesh.vertices[:, [1, 0, 2]], mesh.faces), {})
+    with pytest.raises(BadInput, match="does not lie in") as caught:
+        predict(run, across, tmp_path / "out.vtp", device="cpu")
+    assert caught.value.mend == "x is along the car and z up: does it stand across x? turn it"
+
+
+def box() -> Mesh:
+    """4 x 1.6 x 1.2 m in 12 triangles, over the ground."""
+    corners = torch.tensor([[x, y, z] for x in (-2.0, 2.0) for y in (-0.8, 0.8) for z in (0.2, 1.4)], dtype=torch.float64)
+    sides = [(0, 1, 3, 2), (4, 6, 7, 5), (0, 4, 5, 1), (2, 3, 7, 6), (0, 2, 6, 4), (1, 5, 7, 3)]
+    return Mesh(corners, torch.tensor([face for a, b, c, d in sides for face in ((a, b, c), (a, c, d))]))
+
+
+def test_a_mesh_coarser_than_those_of_training_is_answered_and_noted(run: Path, tmp_path: Path) -> None:
+    made = predict(run, write_fields(tmp_path / "c.vtp", box(), {}), tmp_path / "out.vtp", device="cpu")
+    assert any(note.startswith("the mesh is coarser than those of training (12 faces)") for note in made.notes)
 
 
 def test_a_run_on_other_data_says_nothing_of_a_mesh(

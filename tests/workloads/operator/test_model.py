@@ -12,7 +12,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.graph import graph_of
 from pinchpoint.workloads.operator.kernels import Cosine
-from pinchpoint.workloads.operator.model import Operator, on_body_of
+from pinchpoint.workloads.operator.model import Operator, on_body_of, spread_of
 
 OURS: dict[str, Any] = {"vectors": (0, 3)}
 KINDS: dict[str, dict[str, Any]] = {
@@ -128,9 +128,9 @@ def test_features_and_targets_pass_through_their_scales() -> None:
 
 def test_the_place_on_a_body_does_not_depend_on_where_it_stands_and_how_long_it_is() -> None:
     points, _, areas = body()
-    place, middle, spread = on_body_of(points, areas)
+    place, middle, spread = on_body_of(points, *spread_of(points, areas))
     stretch, shift = torch.tensor([1.5, 0.7, 1.2], dtype=torch.float64), torch.tensor([0.1, 0.2, -0.3], dtype=torch.float64)
-    moved = on_body_of(points * stretch + shift, areas)
+    moved = on_body_of(points * stretch + shift, *spread_of(points * stretch + shift, areas))
     assert torch.allclose(moved[0], place, atol=1e-5)
     assert torch.allclose(moved[1], middle * stretch + shift, rtol=1e-9)
     assert torch.allclose(moved[2], spread + stretch.log(), atol=1e-5)

@@ -27,7 +27,10 @@ WORKLOAD = Workload(
     settings=(
         Setting("part", "encoder", "what is run", choices=("encoder", "decoder", "full")),
         Setting(
-            "mlp", "128,128,128", "hidden widths of the edge MLP with commas between", pattern=r"[1-9]\d{0,4}(,[1-9]\d{0,4})*"
+            "mlp",
+            "128,128,128",
+            "hidden widths of the edge MLP; three of 65 to 128 are one kernel on H100, H200",
+            pattern=r"[1-9]\d{0,4}(,[1-9]\d{0,4})*",
         ),
         Setting("precision", "fp32", "of the forward pass: bf16 by autocast", choices=("fp32", "bf16")),
     ),

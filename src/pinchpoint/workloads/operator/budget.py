@@ -48,7 +48,7 @@ def chunk_for(
     progress: Callable[[str], None] | None = None,
 ) -> Chosen:  # fmt: skip
     """The largest chunk for a step on this graph, or `DoesNotFit` with the numbers."""
-    budget_bytes, name = _budget(budget)
+    budget_bytes, name = budget_of(budget)
     most = max(edges.count for edges in (*graph.encoder, *graph.decoder))
     with tempfile.TemporaryDirectory(prefix="pinchpoint-operator-") as folder:
         faked.describe(Path(folder), config, replace(told, chunk=None), graph)
@@ -69,12 +69,13 @@ def chunk_for(
             best = largest_that_fits(predicted, budget_bytes=budget_bytes, start=most, floor=floor, up_to=most, tolerance=NEAR)
     if best.fits is None:
         least = best.samples[0]
-        mend = f"raise --budget by at least {show_bytes(least.need_bytes - budget_bytes)}, or choose a smaller model or lattice"
+        other = "choose a smaller model or lattice" if mode == "train" else "give a coarser mesh"
+        mend = f"raise --budget by at least {show_bytes(least.need_bytes - budget_bytes)}, or {other}"
         raise _too_small(least, budget_bytes, device, mend=mend)
     return Chosen(best.fits.number, best.fits.need_bytes, budget_bytes)
 
 
-def _budget(budget: str | int) -> tuple[int, str]:
+def budget_of(budget: str | int) -> tuple[int, str]:
     """The bytes, and the card whose workspace and context are modelled."""
     if isinstance(budget, int) or budget.strip()[:1].isdigit():
         wanted = parse_bytes(budget)

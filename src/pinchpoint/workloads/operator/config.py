@@ -25,7 +25,7 @@ Corner = tuple[float, float, float]
 _CHOICES = {"geometry": Geometry, "weights": Weights, "transform": Transform}
 # A ball this many panels in radius looks the same when they are cut in four; one of fewer does not, and what a network
 # learns of it would mislead it on a finer mesh.
-_PANELS = 3.5
+PANELS = 3.5
 _COUNTS = ("in_features", "out_features", "channels", "width", "depth", "heads")
 
 
@@ -130,7 +130,7 @@ class OperatorConfig:
         half = math.hypot(*_spacing(*corners, chosen.get("lattice", cls.lattice))) / 2
         chosen.setdefault("radii", tuple(r * half for r in reach))
         widest = math.dist(*corners)
-        local = [min(max(r * half, _PANELS * panel_side * 2**at), widest) for at, r in enumerate(local_reach)]
+        local = [min(max(r * half, PANELS * panel_side * 2**at), widest) for at, r in enumerate(local_reach)]
         chosen.setdefault("local_radii", () if chosen.get("compat") else tuple(local))
         return cls(in_features=in_features, out_features=out_features, low=corners[0], high=corners[1], **chosen)
 

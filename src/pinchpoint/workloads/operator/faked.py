@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pinchpoint.core.workload import Case, Variant, Workload
 from pinchpoint.kit.edges import Edges
+from pinchpoint.workloads.operator.answer import answer_one_chunk
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.geometry import COLUMNS
 from pinchpoint.workloads.operator.graph import Graph
@@ -64,9 +65,14 @@ def described(folder: Path, *, device: str, mode: str, memory: str, chunk: int |
     turns = min(told.accumulate, 2)
     steps: dict[str, Callable[[], Tensor]] = {
         "train": lambda: stepper.step(_copies(sample, graph, turns), number=1),
-        "infer": lambda: stepper.predict(sample, graph),
+        "infer": lambda: _answer(stepper, sample, graph, told),
     }
     return Case(step=steps[mode], processed=graph.edges)
+
+
+@torch.no_grad()
+def _answer(stepper: Stepper, sample: Sample, graph: Graph, told: Settings) -> Tensor:
+    return answer_one_chunk(stepper.model.eval(), sample, graph, told)
 
 
 def _copies(sample: Sample, graph: Graph, turns: int) -> Any:

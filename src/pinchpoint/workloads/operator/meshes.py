@@ -116,7 +116,8 @@ def mesh_sample(mesh: Mesh, conditions: Conditions, *, name: str = "mesh") -> Sa
     clearance = float(low[2]) if conditions.clearance is None else conditions.clearance
     if not clearance > 0:
         raise BadInput(
-            f"the clearance over the ground is {clearance:g} m", mend="give a --clearance above 0, or raise the mesh over z = 0"
+            f"the clearance over the ground is {clearance:g} m",
+            mend="z is up: give a --clearance above 0, or raise the mesh over z = 0",
         )
     move = -(low + high) / 2
     move[2] = clearance - low[2]

@@ -6,13 +6,10 @@ The sign is decided on the device: no step waits for it. Edges stay as they are;
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from pinchpoint.workloads.operator.config import OperatorConfig
-from pinchpoint.workloads.operator.graph import Graph
 
 
 class Mirror:
@@ -32,15 +29,9 @@ class Mirror:
         """(P, K) to (P, K): the y part of every vector."""
         return features if self.turned is None else self._signed(features, [column + 1 for column in self.config.vectors])
 
-    def graph(self, graph: Graph) -> Graph:
-        """With the centroids of all surroundings reflected."""
-        if self.turned is None:
-            return graph
-        return replace(
-            graph,
-            token_statistics=tuple(self._signed(found, [4]) for found in graph.token_statistics),
-            point_statistics=tuple(self._signed(found, [4]) for found in graph.point_statistics),
-        )
+    def surroundings(self, found: Tensor) -> Tensor:
+        """(N, 9) to (N, 9): statistics with their centroids reflected."""
+        return found if self.turned is None else self._signed(found, [4])
 
     def tokens(self, tokens: Tensor) -> Tensor:
         """(L, C) to (L, C): each to the place of its image, so that the transformer finds them where they seem to lie."""

@@ -19,10 +19,14 @@ reach the kernels in units of the box's longest half, so that they lie in [-1, 1
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.kit import Edges
 from pinchpoint.kit.transform import Memory
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.geometry import COLUMNS
@@ -60,44 +64,85 @@ class Operator(nn.Module):
         self, points: Tensor, features: Tensor, areas: Tensor, graph: Graph, *, memory: Memory = "flat", chunk: Chunk = "auto"
     ) -> Tensor:
         _check(self.config, points, features, areas, graph)
-        mirror = Mirror(self.config, features)
-        features, graph = mirror.features(features), mirror.graph(graph)
-        at_points, at_tokens = (mirror.places(places) for places in (self.scaling.places(points), self.scaling.tokens))
-        inputs = self._inputs(features, at_points, areas, graph)
-        how = {"memory": memory, "chunk": chunk}
-        tokens = self.encoder(at_tokens, at_points, self.lift(inputs), graph.encoder, areas=self.scaling.areas(areas), **how)
-        beside = [at_tokens]
-        if self.pointnet is not None:
-            beside.append(self.pointnet(at_tokens, at_points, None, graph.encoder, **how))
-        elif self.config.geometry == "statistics":
-            beside.extend(found.to(tokens.dtype) for found in graph.token_statistics)
-        tokens = self.combine(torch.cat([tokens, *beside], dim=1))
-        processed = mirror.tokens(self.transformer(mirror.tokens(tokens)))
-        tokens = processed if self.config.compat else tokens + processed
-        decoded = self.decoder(at_points, at_tokens, tokens, graph.decoder, **how)
-        return self.scaling.targets(self.project(decoded if self.config.compat else torch.cat([decoded, inputs], dim=1)))
+        body = self.body(points, features, areas)
+        places = self.places(body, points)
+        inputs = self.inputs(body, places, features, graph.point_statistics)
+        tokens = self.encode(body, places, self.lift(inputs), areas, graph, memory=memory, chunk=chunk)
+        return self.decode(body, tokens, places, inputs, graph.decoder, memory=memory, chunk=chunk)
 
-    def _inputs(self, features: Tensor, at_points: Tensor, areas: Tensor, graph: Graph) -> Tensor:
-        """(P, I): features, place, products of vectors, the surroundings of every point, and its place on the body."""
+    def body(self, points: Tensor, features: Tensor, areas: Tensor) -> Body:
+        """What all points of a body share; from then on any of them can be read without the others."""
+        mirror = Mirror(self.config, features)
+        if self.config.compat:
+            return Body(mirror, None)
+        return Body(mirror, spread_of(mirror.places(self.scaling.places(points)), areas))
+
+    def places(self, body: Body, points: Tensor) -> Tensor:
+        """(P, 3) in the units the network reads."""
+        return body.mirror.places(self.scaling.places(points))
+
+    def inputs(self, body: Body, places: Tensor, features: Tensor, surroundings: Sequence[Tensor]) -> Tensor:
+        """(P, I): features, place, products of vectors, the surroundings of every point, and its place on the body.
+
+        Of any points of the body. surroundings: (P, 9) each, the graph's `point_statistics`.
+        """
+        features = body.mirror.features(features)
         vectors = [features[:, at : at + 3] for at in self.config.vectors]
-        around = [found.to(at_points.dtype) for found in graph.point_statistics]
+        around = [body.mirror.surroundings(found).to(places.dtype) for found in surroundings]
         products = [
             (one * other).sum(1, keepdim=True)
             for number, one in enumerate(vectors)
             for other in (*vectors[:number], *(found[:, 3:6] for found in around))
         ]
-        on_body = [] if self.config.compat else on_body_of(at_points, areas)
-        return torch.cat([self.scaling.features(features), at_points, *products, *around, *on_body], dim=1)
+        on_body = [] if body.spread is None else on_body_of(places, *body.spread)
+        return torch.cat([self.scaling.features(features), places, *products, *around, *on_body], dim=1)
+
+    def encode(
+        self, body: Body, places: Tensor, lifted: Tensor, areas: Tensor, graph: Graph, *, memory: Memory, chunk: Chunk
+    ) -> Tensor:
+        """(L, C) from all points of the body. lifted: (P, C), what `lift` makes of their inputs."""
+        at_tokens = body.mirror.places(self.scaling.tokens)
+        tokens = self.encoder(
+            at_tokens, places, lifted, graph.encoder, areas=self.scaling.areas(areas), memory=memory, chunk=chunk
+        )
+        beside = [at_tokens]
+        if self.pointnet is not None:
+            beside.append(self.pointnet(at_tokens, places, None, graph.encoder, memory=memory, chunk=chunk))
+        elif self.config.geometry == "statistics":
+            beside.extend(body.mirror.surroundings(found).to(tokens.dtype) for found in graph.token_statistics)
+        tokens = self.combine(torch.cat([tokens, *beside], dim=1))
+        processed = body.mirror.tokens(self.transformer(body.mirror.tokens(tokens)))
+        return processed if self.config.compat else tokens + processed
+
+    def decode(
+        self, body: Body, tokens: Tensor, places: Tensor, inputs: Tensor, edges: tuple[Edges, ...], *, memory: Memory,
+        chunk: Chunk,
+    ) -> Tensor:  # fmt: skip
+        """(P, T) at any points of the body. edges: into these points, one for each radius."""
+        decoded = self.decoder(places, body.mirror.places(self.scaling.tokens), tokens, edges, memory=memory, chunk=chunk)
+        return self.scaling.targets(self.project(decoded if self.config.compat else torch.cat([decoded, inputs], dim=1)))
 
 
-def on_body_of(points: Tensor, areas: Tensor) -> list[Tensor]:
-    """Three of (P, 3): a point's place in units of the body's own spread, the body's middle, and the logarithm of its spread.
+@dataclass(frozen=True)
+class Body:
+    """What all points of a body share. spread: its middle and spread, each (3,); None where the network reads no such thing."""
 
-    A nose is a nose on a long body and on a short one. By area, so that a finer mesh of the body gives the same.
-    """
+    mirror: Mirror
+    spread: tuple[Tensor, Tensor] | None
+
+
+def spread_of(points: Tensor, areas: Tensor) -> tuple[Tensor, Tensor]:
+    """Middle and spread of a body, each (3,). By area, so that a finer mesh of the body gives the same."""
     shares = (areas / areas.sum())[:, None]
     middle = (shares * points).sum(0)
-    spread = (shares * (points - middle).square()).sum(0).add(_THIN**2).sqrt()
+    return middle, (shares * (points - middle).square()).sum(0).add(_THIN**2).sqrt()
+
+
+def on_body_of(points: Tensor, middle: Tensor, spread: Tensor) -> list[Tensor]:
+    """Three of (P, 3): a point's place in units of the body's own spread, the body's middle, and the logarithm of its spread.
+
+    A nose is a nose on a long body and on a short one.
+    """
     return [(points - middle) / spread, middle.expand_as(points), spread.log().expand_as(points)]
 
 

@@ -1,8 +1,8 @@
 """Cp on a user's mesh by a trained operator, written where ParaView opens it.
 
 A mesh is refused where the operator was never trained: another size, another height over the ground.
-Conditions beyond those of training are answered and noted. Edges pass in chunks, so beside the mesh and
-its graph the peak does not grow with the mesh.
+Conditions beyond those of training are answered and noted. Edges pass in chunks, and points before and after
+the encoder too, so that beside the mesh, its graph and what the encoder reads of it the peak does not grow.
 """
 
 from __future__ import annotations
@@ -18,19 +18,22 @@ import torch
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output
-from pinchpoint.workloads.operator.budget import chunk_for
-from pinchpoint.workloads.operator.config import OperatorConfig
+from pinchpoint.kit.network import is_one_kernel
+from pinchpoint.workloads.operator.answer import POINTS, answer
+from pinchpoint.workloads.operator.budget import budget_of, chunk_for
+from pinchpoint.workloads.operator.config import PANELS, OperatorConfig
 from pinchpoint.workloads.operator.graph import graph_of
 from pinchpoint.workloads.operator.meshes import WRITES, Conditions, check_mesh, mesh_sample, outward, read_mesh, write_fields
+from pinchpoint.workloads.operator.model import Operator
 from pinchpoint.workloads.operator.runs import Which, trained
 from pinchpoint.workloads.operator.sample import Sample
 from pinchpoint.workloads.operator.settings import Settings
-from pinchpoint.workloads.operator.stepper import forward
 from pinchpoint.workloads.operator.surface import Mesh, facets
-from pinchpoint.workloads.training.precision import matmuls, usable
+from pinchpoint.workloads.training.precision import autocast, matmuls, usable
 from pinchpoint.workloads.training.settings import chosen
 
 _SMALLEST = 0.3  # of the box's longest side: a body shorter than that is no car in metres
+_COARSE = 1.25  # times the panels of training: what meshes of one count of faces differ by
 _UNITS = {0.001: "millimetres", 0.01: "centimetres", 0.0254: "inches", 0.3048: "feet"}
 
 
@@ -45,6 +48,8 @@ class Prediction:
     cp_high: float
     chunk: int | None
     seconds: float
+    device: str  # the card by its name, and how the edge MLPs run there
+    replaced: bool  # a file of that name was there
     notes: tuple[str, ...] = ()
 
 
@@ -59,7 +64,9 @@ def predict(
     scale: metres for one unit of the mesh.
     """
     start, tell = time.perf_counter(), progress or (lambda text: None)
-    _check(Path(output), scale)
+    _check(Path(mesh), Path(output), scale, yaw, clearance)
+    if budget is not None:
+        budget_of(budget)  # before the work it is for
     device = resolve_device(device, backend("torch"))
     found = trained(Path(run), which=which, device=device)
     if found.settings.kind != "flow":
@@ -80,21 +87,37 @@ def predict(
         tell("choosing the chunk")
         told = replace(told, chunk=chunk_for(found.config, told, graph, budget=budget, device=device, mode="infer").chunk)
     tell("predicting")
-    with matmuls(told.precision), torch.no_grad():
-        cp = forward(found.model, sample.to(device), graph.to(device), told).float().cpu()[:, 0]
+    with matmuls(told.precision):
+        shown = None if len(sample.points) <= POINTS else lambda done, total: tell(f"predicting {done:,} of {total:,} points")
+        cp = answer(found.model, sample, graph, told, progress=shown)[:, 0]
     whole, _ = outward(check_mesh(given))
+    replaced = Path(output).exists()
     path = write_fields(output, whole, {"Cp": cp, "Normals": facets(whole).normals.float()})
     return Prediction(
         path, len(cp), graph.edges, float(cp.min()), float(cp.max()), told.chunk, time.perf_counter() - start,
-        _beyond(sample, found.settings),
+        _where(found.model, told, device), replaced,
+        (*_beyond(sample, found.settings), *_coarse(sample, found.config), *_lying(sample)),
     )  # fmt: skip
 
 
-def _check(output: Path, scale: float) -> None:
+def _where(model: Operator, told: Settings, device: str) -> str:
+    """The device by name, the precision, and whether edge MLPs run there as one kernel."""
+    with autocast(told.precision, device):
+        one = all(is_one_kernel(kernel, like=model.scaling.tokens) for kernel in (*model.encoder.kernels, *model.decoder.kernels))
+    name = torch.cuda.get_device_name() if device == "cuda" else device
+    return f"{name}, {told.precision}, edge MLPs {'as one kernel' if one else 'layer by layer'}"
+
+
+def _check(mesh: Path, output: Path, scale: float, yaw: float, clearance: float | None) -> None:
+    for name, value in (("yaw", yaw), ("clearance", clearance)):
+        if value is not None and not math.isfinite(value):
+            raise BadInput(f"--{name} {value:g}", mend=f"give --{name} a finite number")
+    if output.exists() and mesh.exists() and output.samefile(mesh):
+        raise BadInput(f"{output} is the mesh itself, and would be written over", mend="name another file with -o")
     if output.suffix.lower() not in WRITES:
         raise BadInput(f"cannot write fields to {output.name!r}", mend=f"name a file that ends in {', '.join(WRITES)}")
     check_output(output)
-    if not scale > 0:
+    if not 0 < scale < math.inf:
         raise BadInput(f"--scale {scale:g}", mend="give metres for one unit of the mesh, such as 0.001 for millimetres")
 
 
@@ -115,6 +138,10 @@ def _check_inside(sample: Sample, config: OperatorConfig, scale: float) -> None:
 
 
 def _mend(extent: list[float], box: list[float], scale: float) -> str:
+    if any(a > b for a, b in zip(extent, box, strict=True)):
+        for axes, how in (((0, 2, 1), "is y up in it? turn it"), ((1, 0, 2), "does it stand across x? turn it")):
+            if all(extent[axis] <= side for axis, side in zip(axes, box, strict=True)):
+                return f"x is along the car and z up: {how}"
     for factor, name in _UNITS.items():
         scaled = [factor * value for value in extent]
         if all(value <= side for value, side in zip(scaled, box, strict=True)) and max(scaled) >= 0.5 * max(box):
@@ -133,6 +160,24 @@ def _beyond(sample: Sample, told: Settings) -> tuple[str, ...]:
         if not low - room <= value <= high + room:
             notes.append(f"the {shown.format(value)}; training saw {low:.3g} to {high:.3g}, so this is a guess")
     return tuple(notes)
+
+
+def _coarse(sample: Sample, config: OperatorConfig) -> list[str]:
+    """A ball of too few panels looks unlike the one the operator learned from."""
+    side = float(sample.areas.mean().sqrt())
+    if not config.local_radii or PANELS * side <= _COARSE * min(config.local_radii):
+        return []
+    finer = math.ceil(len(sample.areas) * (PANELS * side / min(config.local_radii)) ** 2 / 100) * 100
+    return [
+        f"the mesh is coarser than those of training ({len(sample.areas):,} faces); about {finer:,} are wanted for their errors"
+    ]
+
+
+def _lying(sample: Sample) -> list[str]:
+    length, width, height = (sample.points.amax(0) - sample.points.amin(0)).tolist()
+    if length >= width >= height:
+        return []
+    return [f"the mesh is {length:.3g} m long, {width:.3g} wide and {height:.3g} high: x must be along the car and z up"]
 
 
 def _degrees(sine: float) -> float:
