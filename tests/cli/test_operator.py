@@ -82,7 +82,7 @@ def test_train_eval_and_predict_lead_to_a_mesh_with_its_cp(
     assert run(["operator", "eval", str(trained), str(data), "-o", str(out), "--device", "cpu", "--no-pictures"]) == 0
     shown = capsys.readouterr().out
     made = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
-    assert f"relative L1           {made['l1']['median']:.2%}" in shown
+    assert f"relative L1       {made['l1']['median']:.2%}" in shown
     assert "mean field" in shown
     opened = open_dataset(data)
     mesh = write_fields(tmp_path / "car.vtp", opened.body(opened.names("test")[0]).mesh, {})
@@ -105,6 +105,87 @@ def test_a_folder_of_something_else_and_a_file_are_no_place_for_a_run(
     (tmp_path / "taken").write_text("mine", encoding="utf-8")
     code, what, _ = failed(["train", data, "-o", tmp_path / "taken", *TINY], capsys)
     assert code == 2 and "cannot make the folder" in what
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["eval", "{trained}", "{data}", "-o", "{data}"], "is the folder of a data set"),
+        (["eval", "{trained}", "{data}", "-o", "{trained}"], "is the folder of a run"),
+        (["data", "-o", "{trained}", "--train", "1", "--test", "1", "--panels", "100"], "is the folder of a run"),
+        (["train", "{trained}", "-o", "{new}"], "is the folder of a run"),
+    ],
+)
+def test_each_thing_has_a_folder_of_its_own(
+    args: list[str], says: str, data: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"data": data, "trained": trained, "new": tmp_path / "new"}
+    before = {path: sorted(path.iterdir()) for path in (data, trained)}
+    code, what, mend = failed([arg.format(**places) for arg in args], capsys)
+    assert code == 2 and says in what
+    assert "data -o" not in mend, "which would mix the two"
+    assert before == {path: sorted(path.iterdir()) for path in (data, trained)}
+
+
+def test_a_smaller_data_set_in_the_folder_of_a_larger_one_says_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make = ["operator", "data", "-o", str(tmp_path / "set"), "--panels", "100", "--test", "1", "--jobs", "1"]
+    assert run([*make, "--train", "2"]) == 0
+    assert "more bodies" not in capsys.readouterr().err
+    assert run([*make, "--train", "0"]) == 0
+    told = capsys.readouterr().err
+    assert "2 more bodies lie in" in told
+    assert "no bodies to train with" in told
+
+
+def test_an_evaluation_takes_the_pictures_of_an_earlier_one_away_and_names_few_bodies(
+    data: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    measure = ["operator", "eval", str(trained), str(data), "-o", str(out), "--device", "cpu"]
+    assert run(measure) == 0
+    assert (out / "best.png").exists()
+    (out / "mine.png").write_bytes(b"mine")
+    capsys.readouterr()
+    assert run([*measure, "--no-pictures"]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["errors.csv", "evaluation.json", "mine.png"]
+    shown = capsys.readouterr()
+    made = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
+    assert "too few for a 95 % interval" in shown.err
+    larger = "times smaller" if made["factor"] >= 1 else "times LARGER"
+    assert larger in next(line for line in shown.out.splitlines() if line.startswith("against the mean"))
+
+
+def test_a_model_worse_than_the_mean_is_called_so() -> None:
+    from types import SimpleNamespace
+    from typing import cast
+
+    from pinchpoint.cli.operator import _errors
+
+    def told(factor: float) -> str:
+        return _errors(cast("Any", SimpleNamespace(factor=factor, summary=lambda: [("run", "r"), ("last", "")])))[-1][1]
+
+    assert told(0.5) == "relative L1 is 2.00 times LARGER"
+    assert told(3.0) == "relative L1 is 3.00 times smaller"
+
+
+@pytest.mark.parametrize(
+    ("verb", "says"),
+    [("data", "the same command makes the others"), ("eval", "there is no evaluation"), ("predict", "nothing was written")],
+)
+def test_ctrl_c_says_what_is_left(
+    verb: str, says: str, data: Path, trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    def stop(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    where = {"data": "dataset.make_dataset", "eval": "evaluate.evaluate", "predict": "predict.predict"}[verb]
+    monkeypatch.setattr(f"pinchpoint.workloads.operator.{where}", stop)
+    given = {"data": [], "eval": [str(trained), str(data)], "predict": [str(trained), "car.stl"]}[verb]
+    assert run(["operator", verb, *given, "-o", str(tmp_path / "out")]) == 130
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("stopped; ") and line.endswith(says)
 
 
 def test_resuming_with_another_configuration_names_what_differs(

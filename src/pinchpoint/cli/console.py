@@ -81,6 +81,31 @@ def show_json(text: str) -> None:
 
 
 @contextmanager
+def told_when_stopped(text: str) -> Iterator[None]:
+    """Within, Ctrl-C and SIGTERM say what is left: `stopped; <text>`."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        say(f"stopped; {text}")
+        raise SystemExit(130) from stop
+    except SystemExit as stop:
+        if stop.code == 143:
+            say(f"stopped; {text}")
+        raise
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """On a terminal, say what is waited for while a large library is imported; it is forgotten after."""
+    out = stderr()
+    if not out.is_terminal:
+        yield
+        return
+    with out.status(f"loading {what}", spinner="dots"):
+        yield
+
+
+@contextmanager
 def progress(label: str) -> Iterator[Callable[[str], None]]:
     """Show that long work goes on; call what it yields with each stage's name.
 

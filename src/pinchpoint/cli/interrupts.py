@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from types import FrameType
 
 _AGAIN_S = 0.02  # between two looks whether the import is done
+_SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"  # a spinner that is left at once would keep it hidden
 _IMPORTING = "<frozen importlib._bootstrap>"
 
 Act = Callable[[int, FrameType | None], object]
@@ -33,7 +34,7 @@ class Handler:
             return
         if _is_importing(frame):
             if not self.at_work:
-                os.write(2, b"stopped\n")
+                os.write(2, _SHOW_CURSOR * os.isatty(2) + b"stopped\n")
                 os._exit(128 + number)
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
             return

@@ -7,12 +7,17 @@ seen, `predict` answers for a mesh of your own.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import typer
 
 from pinchpoint.cli import bars, console
 from pinchpoint.cli.steps import show as show_step
+
+if TYPE_CHECKING:
+    from pinchpoint.workloads.operator.records import Evaluation
+
+BODIES = 6  # the fewest that give a 95 % interval of a median
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -39,10 +44,13 @@ def data(
     import time
 
     from pinchpoint.core.units import show_bytes, show_seconds
-    from pinchpoint.workloads.operator.dataset import make_dataset
+
+    with console.loading("torch"):
+        from pinchpoint.workloads.operator.dataset import make_dataset
 
     start = time.perf_counter()
-    with bars.bar("data") as tell:
+    kept = "the bodies made are kept, and the same command makes the others"
+    with console.told_when_stopped(kept), bars.bar("data") as tell:
 
         def progress(made: int, wanted: int) -> None:
             spent = time.perf_counter() - start
@@ -75,6 +83,13 @@ def data(
     ])  # fmt: skip
     for name, faults in left_out.items():
         console.say(f"note: {name} is left out: {'; '.join(faults)}")
+    beyond = made.beyond()
+    if beyond:
+        console.say(
+            f"note: {len(beyond):,} more bodies lie in {output}, in neither split now; a larger --train or --test takes them in"
+        )
+    if not made.names("train"):
+        console.say("note: there are no bodies to train with; --train 64 makes some")
 
 
 @app.command("train")
@@ -111,11 +126,15 @@ def train(
     """
     from pinchpoint.backends.base import backend
 
-    backend("torch")  # says how to install it, where it is missing
-    from pinchpoint.workloads.operator.config import OperatorConfig
-    from pinchpoint.workloads.operator.train import train as run
-    from pinchpoint.workloads.training.settings import overrides
+    with console.loading("torch"):
+        backend("torch")  # says how to install it, where it is missing
+        from pinchpoint.workloads.operator.budget import budget_of
+        from pinchpoint.workloads.operator.config import OperatorConfig
+        from pinchpoint.workloads.operator.train import train as run
+        from pinchpoint.workloads.training.settings import overrides
 
+    if budget is not None:
+        budget_of(budget)  # before the graphs are made
     asked = {
         "steps": steps, "seed": seed, "device": device, "precision": precision, "accumulate": accumulate, "chunk": chunk,
         "memory": memory, "preset": preset, "lr": lr, "warmup": warmup, "weight_decay": weight_decay, "clip": clip, "ema": ema,
@@ -124,8 +143,19 @@ def train(
     }  # fmt: skip
     choices = {name: value for name, value in asked.items() if value is not None}
     seen: list[float] = []
-    with bars.bar("train") as tell:
-        made = run(data, output, resume=resume, budget=budget, progress=lambda report: show_step(tell, report, seen), **choices)
+    stages: set[str] = set()
+
+    def watch(report: Any) -> None:
+        stages.add(report.stage)
+        show_step(tell, report, seen)
+
+    try:
+        with bars.bar("train") as tell:
+            made = run(data, output, resume=resume, budget=budget, progress=watch, **choices)
+    except KeyboardInterrupt as stop:
+        if "stopped" in stages:  # it was said with the step, and need not be said again
+            raise SystemExit(130) from stop
+        raise
     console.show_summary(made)
 
 
@@ -143,21 +173,30 @@ def evaluate(
 
     Every body of the split is predicted, and beside it stands the error of predicting the training mean.
     relative L1 = sum a |p - t| / sum a |t|, relative L2 = sqrt(sum a (p - t)^2 / sum a t^2), a being
-    the areas of the panels. Medians over the bodies with a 95 % interval. DIR gets errors.csv,
-    evaluation.json and pictures of predicted, true and error.
+    the areas of the panels. Medians over the bodies with a 95 % interval, or with the whole range where
+    they are fewer than 6. DIR gets errors.csv, evaluation.json and pictures of predicted, true and error;
+    those of an earlier evaluation are replaced.
     """
     from pinchpoint.backends.base import backend
 
-    backend("torch")
-    from pinchpoint.workloads.operator.evaluate import evaluate as measure
+    with console.loading("torch"):
+        backend("torch")
+        from pinchpoint.workloads.operator.evaluate import evaluate as measure
 
-    with bars.bar("eval") as tell:
+    with console.told_when_stopped("there is no evaluation"), bars.bar("eval") as tell:
         made = measure(
             run, data, output, split=split, which=checkpoint, device=device, pictures=pictures,  # pyright: ignore[reportArgumentType]
             progress=lambda done, total: tell("bodies", done, total),
         )  # fmt: skip
-    console.show_summary(made)
-    console.show_pairs([("written", f"{output}: evaluation.json, {', '.join(made.files)}")])
+    console.show_pairs([*_errors(made), ("written", f"{output}: evaluation.json, {', '.join(made.files)}")])
+    if len(made.bodies) < BODIES:
+        console.say(f"note: in brackets is the whole range: {len(made.bodies)} bodies are too few for a 95 % interval")
+
+
+def _errors(made: Evaluation) -> list[tuple[str, str]]:
+    """The record's pairs, the last in words: a factor below one is no gain."""
+    against = f"{made.factor:.2f} times smaller" if made.factor >= 1 else f"{1 / made.factor:.2f} times LARGER"
+    return [*made.summary()[:-1], ("against the mean", f"relative L1 is {against}")]
 
 
 @app.command("predict")
@@ -179,12 +218,13 @@ def predict(
     over the ground as the bodies of training are; OUT holds it where it was.
     """
     from pinchpoint.backends.base import backend
-
-    backend("torch")
     from pinchpoint.core.units import show_seconds
-    from pinchpoint.workloads.operator.predict import predict as answer
 
-    with console.progress("predict") as tell:
+    with console.loading("torch"):
+        backend("torch")
+        from pinchpoint.workloads.operator.predict import predict as answer
+
+    with console.told_when_stopped("nothing was written"), console.progress("predict") as tell:
         made = answer(
             run, mesh, output, yaw=yaw, clearance=clearance, scale=scale, device=device, budget=budget, chunk=chunk,
             which=checkpoint, progress=tell,  # pyright: ignore[reportArgumentType]

@@ -29,7 +29,7 @@ WORKLOAD = Workload(
         Setting(
             "mlp",
             "128,128,128",
-            "hidden widths of the edge MLP; three of 65 to 128 are one kernel on H100, H200",
+            "hidden widths of the edge MLP with commas between",
             pattern=r"[1-9]\d{0,4}(,[1-9]\d{0,4})*",
         ),
         Setting("precision", "fp32", "of the forward pass: bf16 by autocast", choices=("fp32", "bf16")),

@@ -32,6 +32,7 @@ from pinchpoint.workloads.operator.body import (
     making_bytes,
     unpack,
 )
+from pinchpoint.workloads.operator.folders import refuse_others
 from pinchpoint.workloads.operator.makers import Order, made_bodies
 from pinchpoint.workloads.operator.sample import Sample, check_sample
 from pinchpoint.workloads.operator.triangulation import counts_for
@@ -85,6 +86,11 @@ class Dataset:
         """The bodies that broke a limit, and which."""
         return {name: entry["faults"] for name, entry in self.bodies.items() if entry["faults"]}
 
+    def beyond(self) -> list[str]:
+        """Sound bodies of a larger set that was made here before; in neither split."""
+        taken = {name for names in self.splits.values() for name in names}
+        return [name for name, entry in self.bodies.items() if name not in taken and not entry["faults"]]
+
 
 def make_dataset(
     output: str | Path,
@@ -134,6 +140,7 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
     """The data set of a folder. check=False leaves out the comparison of sha256 when a body is read."""
     folder = Path(path)
     if not (folder / _INDEX).exists():
+        refuse_others(folder, own=_INDEX, mend="name the folder that `operator data` made")
         raise BadInput(
             f"{folder} holds no data set: there is no {_INDEX}", mend=f"make one: pinchpoint operator data -o {folder}"
         )
@@ -176,6 +183,7 @@ def _check(kind: str, train: int, test: int, panels: int, seed: int, jobs: int |
 
 def _held(folder: Path, identity: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """The whole bodies an earlier run of the same set left in the folder, which is made where there is none."""
+    refuse_others(folder, own=_INDEX)
     make_folder(folder)
     known: dict[str, Any] = {}
     if (folder / _INDEX).exists():

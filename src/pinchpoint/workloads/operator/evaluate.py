@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
@@ -20,6 +21,7 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_text
 from pinchpoint.workloads.operator.dataset import Dataset, Split, open_dataset
+from pinchpoint.workloads.operator.folders import refuse_others
 from pinchpoint.workloads.operator.graph import graph_of
 from pinchpoint.workloads.operator.metrics import middle_of, relative_errors
 from pinchpoint.workloads.operator.pictures import picture
@@ -29,6 +31,9 @@ from pinchpoint.workloads.operator.stepper import forward
 from pinchpoint.workloads.training.precision import matmuls, usable
 
 DEFINITION = "relative L1 = sum a |p - t| / sum a |t|; relative L2 = sqrt(sum a (p - t)^2 / sum a t^2); a: area of a panel"
+RECORD = "evaluation.json"
+PICTURED = ("best", "median", "worst")
+_FILES = {"errors.csv", *(f"{which}.png" for which in PICTURED)}
 LABELS = {"cp": "Cp", "potential": "potential"}
 
 
@@ -47,7 +52,9 @@ def evaluate(
     names = _names(dataset, found, split)
     fields: dict[str, Any] = {}
     rows = []
+    refuse_others(Path(output), own=RECORD)
     folder = make_folder(output)
+    earlier = _earlier(folder)
     with matmuls(told.precision):
         for number, name in enumerate(names):
             row, fields[name] = _one(found, dataset, name, device)
@@ -63,8 +70,19 @@ def evaluate(
         l1=l1, l2=l2, mean_l1=mean_l1, mean_l2=mean_l2, factor=mean_l1["median"] / l1["median"],
         seconds=time.perf_counter() - start, definition=DEFINITION, files=tuple(file.name for file in files),
     )  # fmt: skip
-    made.save(folder / "evaluation.json")
+    made.save(folder / RECORD)
+    for name in earlier - set(made.files):  # of bodies and a model that are not those of this evaluation
+        (folder / name).unlink(missing_ok=True)
     return made
+
+
+def _earlier(folder: Path) -> set[str]:
+    """The files an earlier evaluation says it left in the folder."""
+    try:
+        files = json.loads((folder / RECORD).read_text(encoding="utf-8"))["files"]
+        return {name for name in files if name in _FILES}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()
 
 
 def _names(dataset: Dataset, found: Trained, split: Split) -> list[str]:
@@ -108,9 +126,9 @@ def _table(path: Path, rows: list[dict[str, Any]]) -> Path:
 def _pictures(folder: Path, dataset: Dataset, rows: list[dict[str, Any]], fields: dict[str, Any]) -> list[Path]:
     """The best, the median and the worst body, of which some are the same where there are fewer than three."""
     ordered = sorted(rows, key=lambda row: row["l1"])
-    chosen = {"best": ordered[0], "median": ordered[(len(ordered) - 1) // 2], "worst": ordered[-1]}
+    chosen = (ordered[0], ordered[(len(ordered) - 1) // 2], ordered[-1])
     made, target = [], dataset.targets[0]
-    for which, row in chosen.items():
+    for which, row in zip(PICTURED, chosen, strict=True):
         body = dataset.body(row["name"])
         title = f"{which} body: {row['name']}, relative L1 {row['l1']:.1%} (mean field {row['mean_l1']:.1%})"
         true, predicted = body.fields[target].numpy(), fields[row["name"]][:, 0]
