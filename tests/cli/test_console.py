@@ -8,12 +8,14 @@ import pytest
 
 from pinchpoint.cli import console
 from pinchpoint.core.records import Record
+from pinchpoint.core.units import show_size
 
 
 def test_a_summary_is_one_line_a_pair_and_keeps_brackets(capsys: pytest.CaptureFixture[str], samples: dict[str, Record]) -> None:
     console.show_summary(samples["verdict"])
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(samples["verdict"].summary())
+    assert any(line.split() == ["size", f"{show_size(samples['verdict'].size)},", samples["verdict"].mode] for line in lines)
     assert any(line.startswith("speed-up") and line.endswith("1.50 [1.40, 1.60]") for line in lines)
 
 

@@ -214,3 +214,15 @@ def test_a_users_own_matplotlib_settings_are_neither_used_nor_changed(study):
         figure = drawn(peak, study)
         assert figure.axes[0].xaxis.label.get_fontsize() == style.RC["axes.labelsize"]
         assert dict(matplotlib.rcParams) == dict(before)
+
+
+def test_labels_of_ratios_that_are_alike_do_not_lie_on_each_other():
+    assert ratio.apart([3.2, 1.0, 1.01, 1.02], least=0.2) == pytest.approx([3.2, 1.0, 1.2, 1.4])
+
+
+@pytest.mark.parametrize(("wide", "drawn"), [(1.5, 1), (100.0, 0)])
+def test_a_band_over_decades_is_not_drawn_over_the_others(study, wide, drawn):
+    one = study.laws[0]
+    band = tuple((size, value(one, size) / wide, value(one, size) * wide) for size in SIZES)
+    figure = peak.draw(replace(study, laws=(replace(one, band=band),)))
+    assert sum(bool(part.get_paths()) for part in figure.axes[0].collections) == drawn

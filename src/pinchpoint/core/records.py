@@ -291,6 +291,7 @@ class Verdict(Record):
     def summary(self) -> list[tuple[str, str]]:
         rows = [
             ("target", self.target),
+            ("size", f"{show_size(self.size)}, {self.mode}"),
             *_settings(self.settings),
             ("variant", f"{self.variant} against {self.baseline}"),
             ("status", f"{self.status}: {self.reason}"),

@@ -107,3 +107,16 @@ def test_a_damaged_configuration_is_refused(text: str, says: str) -> None:
 
 def test_json_holds_plain_values_alone() -> None:
     assert all(isinstance(v, int | float | str | list | bool | None) for v in json.loads(config().to_json()).values())
+
+
+@pytest.mark.parametrize(
+    ("lattice", "what", "mend"),
+    [
+        ((2, 2, 2), r"a lattice of \(2, 2, 2\) is too coarse", "more planes"), ((4, 4), r"a lattice of \(4, 4\)", "three counts"),
+        ((8, 8, 1), r"a lattice of \(8, 8, 1\)", "three counts"),
+    ],
+)  # fmt: skip
+def test_a_lattice_that_cannot_be_is_blamed_and_not_what_follows_from_it(lattice: Any, what: str, mend: str) -> None:
+    with pytest.raises(BadInput, match=what) as refused:
+        OperatorConfig.preset("small", low=(0, 0, 0), high=(5, 2, 2), in_features=7, lattice=lattice)
+    assert mend in refused.value.mend

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+_WIDE = 3.0  # times its low end: a band that is wider is not drawn
+
 
 def draw(study: Study) -> Figure | None:
     drawn = {key: [p for p in points if p.peak_allocated_bytes] for key, points in style.lines_of(study).items()}
@@ -46,7 +48,9 @@ def _law(axes: Axes, law: Law, look: dict[str, Any]) -> None:
     axes.plot(sizes, [value(law, size) for size in sizes], **stroke)
     if law.band:
         at, low, high = zip(*law.band, strict=True)
-        axes.fill_between(at, np.maximum(low, 1), high, color=look["color"], alpha=0.18, linewidth=0)
+        low, high = np.maximum(low, 1), np.asarray(high)
+        # A band over decades says that the law is not known there, and would hide the others.
+        axes.fill_between(at, low, high, where=high <= _WIDE * low, color=look["color"], alpha=0.18, linewidth=0)
 
 
 def _out_of_memory(axes: Axes, study: Study, laws: dict[tuple[str, str], Law]) -> None:

@@ -127,9 +127,15 @@ class OperatorConfig:
         chosen: dict[str, Any] = {**PRESETS[name], **changes}
         reach, local_reach = chosen.pop("reach"), chosen.pop("local_reach")
         corners = _corner(low, "low"), _corner(high, "high")
-        half = math.hypot(*_spacing(*corners, chosen.get("lattice", cls.lattice))) / 2
+        lattice = _lattice(chosen.get("lattice", cls.lattice))
+        half = math.hypot(*_spacing(*corners, lattice)) / 2
         chosen.setdefault("radii", tuple(r * half for r in reach))
         widest = math.dist(*corners)
+        if "radii" not in changes and max(reach) * half > widest:
+            raise BadInput(
+                f"a lattice of {lattice} is too coarse: a radius of {max(reach):g} half diagonals of its cells passes the box",
+                mend=f"give it more planes, such as {PRESETS['small']['lattice']}, or choose radii too",
+            )
         local = [min(max(r * half, PANELS * panel_side * 2**at), widest) for at, r in enumerate(local_reach)]
         chosen.setdefault("local_radii", () if chosen.get("compat") else tuple(local))
         return cls(in_features=in_features, out_features=out_features, low=corners[0], high=corners[1], **chosen)
@@ -139,8 +145,7 @@ class OperatorConfig:
             a >= b for a, b in zip(self.low, self.high, strict=True)
         ):
             raise BadInput(f"a box from {self.low} to {self.high}", mend="give finite corners, low below high along every axis")
-        if len(self.lattice) != 3 or min(self.lattice) < 2:
-            raise BadInput(f"a lattice of {self.lattice}", mend="give three counts of at least 2, such as (32, 16, 16)")
+        _lattice(self.lattice)
         if not self.radii:
             raise BadInput("no radius", mend=f"give at least one; {self.covering_radius:.4g} leaves no holes")
         largest = math.dist(self.low, self.high)
@@ -230,6 +235,12 @@ PRESETS: dict[str, dict[str, Any]] = {
 def _spacing(low: Corner, high: Corner, lattice: Triple) -> Corner:
     x, y, z = ((b - a) / max(count - 1, 1) for a, b, count in zip(low, high, lattice, strict=True))
     return x, y, z
+
+
+def _lattice(counts: Triple) -> Triple:
+    if len(counts) != 3 or min(counts) < 2:
+        raise BadInput(f"a lattice of {counts}", mend="give three counts of at least 2, such as (32, 16, 16)")
+    return counts
 
 
 def _corner(values: Sequence[float], name: str) -> Corner:

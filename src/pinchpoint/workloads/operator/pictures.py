@@ -20,7 +20,7 @@ from pinchpoint.workloads.operator.surface import Mesh
 
 VIEWS = ((-148.0, 22.0), (32.0, 22.0))  # degrees of azimuth and elevation of the eye: ahead and behind, both from one side up
 VALUES, DIFFERENCE = "RdYlBu_r", "PuOr_r"
-_SHADE = 0.30  # how much darker a face gets that the light only grazes
+_SHADE = 0.10  # how much darker a face gets that the light only grazes: more, and a colour could not be told from the bar
 _CLIP = 0.5  # percent of the faces at each end that do not stretch the colours
 
 
