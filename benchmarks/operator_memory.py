@@ -145,9 +145,13 @@ def fill(text: str, name: str, body: str) -> str:
 def page(text: str, predicted: Studies, measured: Studies) -> str:
     """The page's text with every table made anew."""
     where = {made.machine.get("gpu") for made in measured.values()}
-    said = f"Measured on {', '.join(sorted(filter(None, where)))}." if measured else "No measured record is there yet."
+    said = (
+        f"Measured on {', '.join(sorted(filter(None, where)))}." if measured else "Predicted; no record of a measurement is here."
+    )
     mlps = [shown_mlp(mlp) for mlp in MLPS]
-    compared = table(["variant", "edges", "predicted", "measured", "error", "step"], peaks(predicted, measured))
+    columns = ["variant", "edges", "predicted", "measured", "error", "step"]
+    shown = len(columns) if measured else 3  # no columns of dashes
+    compared = table(columns[:shown], (row[:shown] for row in peaks(predicted, measured)))
     made = {
         "slopes": table(["part", "MLP", "eager train", "eager infer", "train / infer", "flat train", "flat infer"],
                         slopes(predicted, measured)),

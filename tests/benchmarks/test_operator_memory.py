@@ -55,3 +55,10 @@ def test_filling_the_page_again_changes_nothing(script: Any) -> None:
 def test_a_page_without_its_markers_is_refused(script: Any) -> None:
     with pytest.raises(SystemExit, match="no markers for slopes"):
         script.page("# A page\n", {}, {})
+
+
+def test_without_a_measurement_there_are_no_columns_for_one(script: Any) -> None:
+    text = script.page(script.PAGE.read_text(encoding="utf-8"), script.read(script.PREDICTED), {})
+    header = next(line for line in text.splitlines() if line.startswith("| variant | edges"))
+    assert header == "| variant | edges | predicted |"
+    assert "| - | - | - |" not in text

@@ -420,7 +420,7 @@ def test_a_setting_with_several_values_is_a_second_axis(forecasts):
 
 
 def test_a_flat_variant_is_held_to_its_claim_under_every_setting(forecasts):
-    made = study("operator", sizes="1k:8k:4", modes="train", variants="flat", settings={"mlp": MLPS}, forecaster=forecasts())
+    made = study("operator", sizes="200k:1600k:4", modes="train", variants="flat", settings={"mlp": MLPS}, forecaster=forecasts())
     assert len(made.gate) == 2
     assert all("declared to grow by no more than 48 B/point" in reason for reason in made.gate)
 
