@@ -84,10 +84,10 @@ def test_the_packaged_weights_count_the_electrons_of_a_molecule_they_saw() -> No
     assert PACKAGED.stat().st_size < 3e6
     model = load_weights()
     known = molecule("water")
-    probes = grid_probes(known.positions, spacing_a=0.25, padding_a=3.0)
+    probes = grid_probes(known.positions, spacing_a=0.15, padding_a=3.0)  # a coarser grid miscounts the density itself
     nothing = np.zeros(len(probes.points), np.float32)
     sample = Sample("water", "water", known.species, known.positions, None, probes.points, nothing, probes.weights, 8.0)
     found = values_at(model, item_of(sample, model.config))[:, 0]
-    assert float((found.double() * torch.from_numpy(probes.weights)).sum()) == pytest.approx(8.0, rel=5e-3)
+    assert float((found.double() * torch.from_numpy(probes.weights)).sum()) == pytest.approx(8.0, rel=2e-3)
     about = json.loads(PACKAGED.with_suffix(".json").read_text(encoding="utf-8"))
     assert about["test_nmae"] < about["test_superposition"] and about["seed"] >= 0 and about["data_sha256"]
