@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from pinchpoint.workloads.density.harmonics import Exact, Harmonics, coupling
+from pinchpoint.workloads.density.harmonics import Exact, Harmonics, coupling, is_rounded
 
 o3 = pytest.importorskip("e3nn.o3", reason="the truth is e3nn's")
 
@@ -52,3 +53,45 @@ def test_exact_numbers_outlive_a_cast_to_float32_and_back() -> None:
     numbers = np.sqrt(np.arange(5.0))
     kept = Exact(numbers).float().double()
     assert np.array_equal(kept(torch.zeros(1, dtype=torch.float64)).numpy(), numbers)
+
+
+class Products(TorchDispatchMode):
+    """The types of the factors of every matrix product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.types: set[torch.dtype] = set()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        if function.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.bmm):
+            self.types |= {factor.dtype for factor in args}
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    ("precision", "factors"), [("highest", torch.float32), ("high", torch.float64), ("medium", torch.float64)]
+)
+def test_products_of_geometry_keep_their_digits_where_others_may_be_rounded(precision: str, factors: torch.dtype) -> None:
+    vectors = directions().t()
+    usual = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        with Products() as seen:
+            found = Harmonics(4)(vectors.float())
+    finally:
+        torch.set_float32_matmul_precision(usual)
+    assert seen.types == {factors}
+    for degree, values in enumerate(found, start=1):
+        wanted = o3.spherical_harmonics(degree, vectors.t(), normalize=False, normalization="component").t()
+        assert values.dtype == torch.float32
+        assert torch.allclose(values.double(), wanted, rtol=0, atol=3e-6)
+
+
+def test_precision_set_through_the_other_interface_of_torch_counts_as_rounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not is_rounded()
+
+    def refuse() -> str:
+        raise RuntimeError("a mix of the legacy and new APIs")
+
+    monkeypatch.setattr(torch, "get_float32_matmul_precision", refuse)
+    assert is_rounded()

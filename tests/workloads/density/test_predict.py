@@ -228,13 +228,13 @@ def test_on_a_gpu_the_density_is_the_same_and_the_peak_does_not_grow_with_the_gr
 
 @pytest.mark.gpu
 def test_on_a_gpu_any_chunk_of_whole_tiles_gives_the_same_bits() -> None:
-    # One description of the atoms for all: adding up over edges has no fixed order on a GPU.
     model = model_of(mul=100, lmax=4).cuda()
     bricks = bricks_of((40, 36, 44), CRYSTAL.lattice, CUTOFF)
     near = surroundings_of(CRYSTAL, bricks, CUTOFF, device="cuda")
     graph = atom_graph(CRYSTAL, model.config, device="cuda")
     with torch.no_grad():
         fields = model.fields(graph)
+        assert all(torch.equal(model.fields(graph), fields) for _ in range(10))
 
     def by(**options) -> sweeping.Swept:
         return sweeping.sweep(model.tabulate(), lambda: fields, graph.species, near, outputs=1, **options)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.workloads.density.config import DensityConfig
-from pinchpoint.workloads.density.harmonics import Exact, Harmonics, coupling, in_full
+from pinchpoint.workloads.density.harmonics import Exact, Harmonics, coupling, product_in_full
 from pinchpoint.workloads.density.radial import RadialNetworks, activate, soft_distance
 
 Irrep = tuple[int, int]  # degree, parity
@@ -104,13 +104,11 @@ class Convolution(nn.Module):
             spread = weights[:, start:stop].reshape(-1, len(own), width).index_select(1, columns).transpose(1, 2)
             start = stop
             upper = map_channels(features[irrep], self.up[name_of(irrep)])
-            with in_full(harmonics):
-                edge = (harmonics @ self.couplings[name_of(irrep)](harmonics)).view(
-                    len(harmonics), 2 * irrep[0] + 1, len(columns)
-                )
+            edge = product_in_full(harmonics, self.couplings[name_of(irrep)](harmonics))
+            edge = edge.view(len(harmonics), 2 * irrep[0] + 1, len(columns))
             messages = (upper.index_select(0, graph.source) @ edge) * spread
-            total = messages.new_zeros(len(graph.species), width, messages.shape[2])
-            total = total.index_add(0, graph.destination, messages) / math.sqrt(self.config.mean_neighbours)
+            total = sum_by_destination(messages, graph.destination, len(graph.species))
+            total = total / math.sqrt(self.config.mean_neighbours)
             pieces = total.split([2 * path[2][0] + 1 for path in own], dim=2)
             arrived.update(zip(own, pieces, strict=True))
         return self._mix(features, arrived)
@@ -144,6 +142,15 @@ def gate(made: Features, after: Widths) -> Features:
             found[irrep] = made[irrep] * gates[:, start : start + width]
             start += width
     return found
+
+
+def sum_by_destination(messages: Tensor, destination: Tensor, count: int) -> Tensor:
+    """messages: (E, ...), destination: (E,) -> (count, ...), the same bits every time."""
+    total = messages.new_zeros(count, *messages.shape[1:])
+    if not messages.is_cuda:
+        return total.index_add(0, destination, messages)
+    # On a GPU index_add adds in the order in which threads arrive; this sorts the edges first.
+    return total.index_put((destination,), messages, accumulate=True)
 
 
 def map_channels(values: Tensor, weights: Tensor) -> Tensor:

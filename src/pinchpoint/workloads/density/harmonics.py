@@ -25,6 +25,21 @@ def in_full(like: Tensor) -> AbstractContextManager[object]:
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
+def is_rounded() -> bool:
+    """Whether torch may round the factors of float32 matrix products, to TF32 or bfloat16."""
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # set through another of torch's interfaces, of which this one does not tell
+        return True
+
+
+def product_in_full(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right, to all digits of their type whatever precision is set: float64 is out of the reach of TF32."""
+    kind = torch.float64 if is_rounded() else left.dtype
+    with in_full(left):
+        return (left.to(kind) @ right.to(kind)).to(left.dtype)
+
+
 class Exact(nn.Module):
     """Fixed numbers, kept in float64 whatever the module around them is cast to. Call it for a tensor like another."""
 
@@ -60,8 +75,7 @@ class Harmonics(nn.Module):
             # Rows of N numbers are chosen, not columns: whole runs of memory are copied.
             lower, axis = self.get_buffer(f"lower{degree}"), self.get_buffer(f"axis{degree}")
             monomials = monomials.index_select(0, lower) * vectors.index_select(0, axis)
-            with in_full(vectors):
-                found.append(coefficients(vectors) @ monomials)
+            found.append(product_in_full(coefficients(vectors), monomials))
         return found
 
 
