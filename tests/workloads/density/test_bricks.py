@@ -6,12 +6,16 @@ import numpy as np
 import pytest
 import torch
 
+from pinchpoint.backends.torch.real import account
 from pinchpoint.core.errors import DoesNotFit
+from pinchpoint.core.units import GIB, MIB
 from pinchpoint.workloads.density.bricks import SLOTS, Bricks, bricks_of, classes_of, radius_a, surroundings_of
+from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.grids import choose_grid, is_smooth, parse_grid
 from pinchpoint.workloads.density.images import images_of
+from pinchpoint.workloads.density.model import DensityModel
 from pinchpoint.workloads.density.structure import Structure
-from pinchpoint.workloads.density.sweep import Swept, sweep
+from pinchpoint.workloads.density.sweep import TILE_BYTES, Swept, sweep
 from pinchpoint.workloads.density.volume import grid_points
 
 CELLS = {
@@ -180,6 +184,20 @@ def test_the_peak_does_not_grow_with_the_grid() -> None:
         swept = sweep(bump, lambda: torch.ones(3, 1), torch.zeros(3, dtype=torch.int64), near, outputs=2, budget="64MiB")
         peaks.append(swept.peak_bytes)
     assert peaks[1] <= 1.1 * peaks[0]
+
+
+def test_a_tile_of_a_gpu_stays_below_a_gibibyte_at_the_original_width() -> None:
+    model = DensityModel(DensityConfig.preset("original", ("Hf", "O"))).tabulate(4096)
+    fields, species = torch.randn(12, model.config.field_width), torch.zeros(12, dtype=torch.int64)
+
+    def peak(bricks: int) -> int:
+        slots = torch.zeros(bricks, 32, dtype=torch.int64)
+        return account(lambda: model(fields, species, slots, torch.ones(bricks, 64, 32, 3))) or 0
+
+    few, more = peak(4), peak(8)
+    bricks = TILE_BYTES["cuda"] // (model.config.field_width * 4 * 64 * 32)
+    # On a line, as nothing grows faster than the bricks; cuBLAS takes 32 MiB on its own.
+    assert 0.5 * GIB < few + (more - few) * (bricks - 4) / 4 + 32 * MIB < GIB
 
 
 def test_progress_counts_probes_up_to_all_of_them() -> None:
