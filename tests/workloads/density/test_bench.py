@@ -69,7 +69,16 @@ def test_the_scalar_form_alone_needs_no_other() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"forms": ("fast",)}, {"forms": ()}, {"forms": ("full", "full")}, {"repeats": 0}, {"chunk": 0}]
+    "wrong",
+    [
+        {"forms": ("fast",)},
+        {"forms": ()},
+        {"forms": ("full", "full")},
+        {"repeats": 0},
+        {"chunk": 0},
+        {"mul": 0},
+        {"grid": (10**5,) * 3},
+    ],
 )
 def test_wrong_questions_are_refused(wrong) -> None:
     with pytest.raises(BadInput):

@@ -77,7 +77,10 @@ def test_other_grids_and_cells_are_refused_and_other_atoms_told(draw, tmp_path: 
     assert "the atoms differ" in notes[0] and "only the reference density has a spin part" in notes[1]
 
 
-def test_a_reference_of_nothing_and_a_place_that_is_none_are_refused() -> None:
+def test_a_reference_of_nothing_and_a_place_that_is_none_are_refused(draw, tmp_path: Path) -> None:
+    path = write_volume(tmp_path / "a.npz", draw(0))
+    with pytest.raises(BadInput, match="no place"):
+        evaluate(path, path, at=(0.5, float("nan"), 0.0))
     with pytest.raises(BadInput, match="zero everywhere"):
         nmae_of(np.ones(3), np.zeros(3))
     assert parse_place("0.5,0,1.25") == (0.5, 0.0, 1.25)

@@ -219,6 +219,11 @@ def test_a_configuration_survives_json() -> None:
         ({"species": ()}, "species"),
         ({"species": ("H", "H")}, "species"),
         ({"species": ("Xx",)}, "species"),
+        ({"species": "HO"}, "species 'HO'"),
+        ({"mul": 2.5}, "mul = 2.5"),
+        ({"hidden": "8"}, "hidden = '8'"),
+        ({"lmax": True}, "lmax = True"),
+        ({"cutoff_a": None}, "cutoff_a = None"),
     ],
 )
 def test_a_wrong_configuration_is_refused_where_it_is_made(changes, said: str) -> None:

@@ -198,19 +198,32 @@ def test_progress_names_the_stages_and_counts_the_probes() -> None:
         ({"padding_a": 0.0}, "padding of 0"),
         ({"electrons": -1.0}, "-1 electrons"),
         ({"chunk": 0}, "chunk of 0"),
+        ({"chunk": 2.5}, "chunk of 2.5"),
         ({"chunk": 64, "budget": "1GiB"}, "both a chunk and a budget"),
         ({"grid": (8, 8, 8), "spacing_a": 0.1}, "both a grid and a spacing"),
         ({"spacing_a": 0.0}, "spacing of 0"),
         ({"spacing_a": 1e-9}, "grid points take"),
         ({"grid": (10**5, 10**5, 10**5)}, "grid points take"),
         ({"grid": (1, 8, 8)}, "grid of 1 x 8 x 8"),
+        ({"grid": (8, 8)}, r"\(8, 8\) is no grid"),
+        ({"grid": (8.5, 8, 8)}, "is no grid"),
+        ({"weights": 42}, "weights are int"),
+        ({"weights": model_of().half()}, "torch.float16: too coarse"),
         ({"device": "tpu"}, "unknown device"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused_with_a_mend(options: dict, said: str) -> None:
     with pytest.raises(BadInput, match=said) as caught:
-        predict(CRYSTAL, weights=model_of(), **{"device": "cpu", **options})
+        predict(CRYSTAL, **{"weights": model_of(), "device": "cpu", **options})
     assert caught.value.mend
+
+
+def test_a_model_that_is_still_in_training_stays_so_and_predicts_as_it_will_afterwards() -> None:
+    model = model_of(train_knots=16)
+    assert model.training
+    during = predict(CRYSTAL, weights=model, grid=(8, 8, 8), device="cpu", knots=None).volume.total
+    assert model.training
+    assert np.array_equal(during, predict(CRYSTAL, weights=model.eval(), grid=(8, 8, 8), device="cpu", knots=None).volume.total)
 
 
 @pytest.mark.gpu

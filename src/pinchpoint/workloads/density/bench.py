@@ -29,6 +29,7 @@ from pinchpoint.workloads.density.atoms import AtomGraph
 from pinchpoint.workloads.density.bricks import Surroundings, bricks_of, surroundings_of
 from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.full import FullForm
+from pinchpoint.workloads.density.grids import choose_grid
 from pinchpoint.workloads.density.hafnia import hafnia
 from pinchpoint.workloads.density.images import atom_graph
 from pinchpoint.workloads.density.model import DensityModel
@@ -103,10 +104,12 @@ def bench(
     _check(forms, repeats, chunks, chunk)
     used = backend("torch")
     place = resolve_device(device, used)
-    points, width = grid or USUAL[place][0], mul or USUAL[place][1]
+    usual_grid, usual_mul = USUAL[place]
+    structure = hafnia()
+    points = choose_grid(structure.lattice, grid=usual_grid if grid is None else grid)
+    width = usual_mul if mul is None else mul
     config = DensityConfig.preset("original", ("Hf", "O"), mul=width, lmax=lmax)
     model = DensityModel(config, seed=seed).to(place).eval()
-    structure = hafnia()
     graph = atom_graph(structure, config, device=place)
     near = surroundings_of(structure, bricks_of(points, structure.lattice, config.cutoff_a), config.cutoff_a, device=place)
     runs: dict[Form, _Run] = {}

@@ -17,6 +17,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.structure import SYMBOLS
 
 _COUNTS = ("mul", "interactions", "gaussians", "hidden", "head")
+_LENGTHS = ("cutoff_a", "softening_a", "mean_neighbours")
 LARGEST_DEGREE = 6
 
 
@@ -39,6 +40,7 @@ class DensityConfig:
     prior: bool = False  # add the superposed spherical atoms, a table in the weights, to the first output
 
     def __post_init__(self) -> None:
+        self._check_kinds()
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise BadInput(f"{name} = {getattr(self, name)}", mend=f"give {name} of at least 1")
@@ -46,7 +48,7 @@ class DensityConfig:
             raise BadInput(f"train_knots = {self.train_knots}", mend="give 0 for none, or some 1,000")
         if not 0 <= self.lmax <= LARGEST_DEGREE:
             raise BadInput(f"lmax = {self.lmax}", mend=f"give a degree of 0 to {LARGEST_DEGREE}")
-        for name in ("cutoff_a", "softening_a", "mean_neighbours"):
+        for name in _LENGTHS:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
                 raise BadInput(f"{name} = {getattr(self, name)}", mend=f"give a finite {name} above zero")
         if self.softening_a >= self.cutoff_a:
@@ -59,6 +61,16 @@ class DensityConfig:
             raise BadInput(
                 f"species {', '.join(self.species) or '(none)'}", mend="give symbols of elements, each once, such as H, C, N, O"
             )
+
+    def _check_kinds(self) -> None:
+        for name in (*_COUNTS, "lmax", "train_knots"):
+            if type(getattr(self, name)) is not int:
+                raise BadInput(f"{name} = {getattr(self, name)!r:.40}", mend=f"give {name} as a whole number")
+        for name in _LENGTHS:
+            if not isinstance(getattr(self, name), int | float):
+                raise BadInput(f"{name} = {getattr(self, name)!r:.40}", mend=f"give {name} as a number")
+        if not isinstance(self.species, tuple) or not all(isinstance(symbol, str) for symbol in self.species):
+            raise BadInput(f"species {self.species!r:.40}", mend='give a tuple of symbols, such as ("H", "C", "N", "O")')
 
     @property
     def outputs(self) -> int:

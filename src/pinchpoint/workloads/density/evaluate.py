@@ -73,6 +73,8 @@ def evaluate(
     """Compare two files. `output`: a folder for evaluation.json and slices.png. at: where the planes cross, fractional;
     the reference's centre of charge without it."""
     folder = None if output is None else check_folder(output)
+    if at is not None:
+        _check_place(at, at)
     ours, theirs = read_volume(predicted), read_volume(reference)
     check_comparable(ours, theirs)
     where = centre_of_charge(theirs.total) if at is None else at
@@ -105,9 +107,13 @@ def parse_place(text: str) -> tuple[float, float, float]:
         x, y, z = (float(word) for word in text.split(","))
     except ValueError:
         x = y = z = float("nan")
-    if not np.isfinite([x, y, z]).all():
-        raise BadInput(f"{text!r} is no place", mend="give three fractions of the lattice vectors, such as 0.5,0.5,0.5")
+    _check_place((x, y, z), text)
     return x, y, z
+
+
+def _check_place(at: tuple[float, float, float], given: object) -> None:
+    if len(at) != 3 or not np.isfinite(at).all():
+        raise BadInput(f"{given!r:.60} is no place", mend="give three fractions of the lattice vectors, such as 0.5,0.5,0.5")
 
 
 def nmae_of(predicted: np.ndarray, reference: np.ndarray) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -181,8 +182,8 @@ def _check(output: Any, padding_a: float, form: str, electrons: float | None, ch
         raise BadInput(f"a padding of {padding_a:g} angstrom", mend="give room round a molecule, such as --padding 4")
     if electrons is not None and not (math.isfinite(electrons) and electrons > 0):
         raise BadInput(f"{electrons:g} electrons", mend="give --electrons a number above 0, or leave it out")
-    if chunk is not None and chunk < 1:
-        raise BadInput(f"a chunk of {chunk} probes", mend="give at least 1, or leave it out")
+    if chunk is not None and not (isinstance(chunk, int) and chunk >= 1):
+        raise BadInput(f"a chunk of {chunk} probes", mend="give a whole number of at least 1, or leave it out")
     if chunk is not None and budget is not None:
         raise BadInput("both a chunk and a budget were given", mend="leave one of them out")
 
@@ -197,11 +198,21 @@ def _structure(thing: Any, padding_a: float) -> Structure:
 
 
 def _model(weights: str | Path | DensityModel | None, device: str) -> DensityModel:
-    if weights is not None and not isinstance(weights, str | Path):
-        return weights.to(device).eval()
-    from pinchpoint.workloads.density.weights import load_weights
+    """On the device, for inference. A model that was given stays where and as it is."""
+    from pinchpoint.workloads.density.model import DensityModel
 
-    return load_weights(weights, device).eval()
+    if weights is None or isinstance(weights, str | Path):
+        from pinchpoint.workloads.density.weights import load_weights
+
+        return load_weights(weights, device).eval()
+    if not isinstance(weights, DensityModel):
+        raise BadInput(f"weights are {type(weights).__name__}", mend="give a run, an exported file or a DensityModel")
+    held = next(weights.parameters())
+    if held.dtype not in (torch.float32, torch.float64):
+        raise BadInput(f"the model is in {held.dtype}: too coarse for distances", mend="give model.float()")
+    if held.device.type == device and not weights.training:
+        return weights
+    return deepcopy(weights).to(device).eval()
 
 
 def _grid(structure: Structure, group: Symmetry | None, grid: Any, spacing_a: float | None) -> tuple[int, int, int]:

@@ -63,6 +63,8 @@ def grid_points(grid: tuple[int, int, int]) -> np.ndarray:
 
 
 def check_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    if len(grid) != 3 or not all(isinstance(n, int | np.integer) for n in grid):
+        raise BadInput(f"{grid!r:.60} is no grid", mend="give three whole numbers, such as (80, 80, 80)")
     if min(grid) < SMALLEST_GRID:
         shown = " x ".join(map(str, grid))
         raise BadInput(f"a grid of {shown} points", mend=f"give at least {SMALLEST_GRID} points along each lattice vector")
