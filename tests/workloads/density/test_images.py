@@ -67,6 +67,21 @@ def test_edges_between_atoms_are_those_of_the_slow_sum(cell: str) -> None:
     assert graph.species.tolist() == [1, 0, 1]
 
 
+def test_edges_of_many_atoms_are_all_there_by_destination() -> None:
+    rng = np.random.default_rng(2)
+    places = np.stack(np.meshgrid(*[np.arange(n) / n for n in (12, 4, 5)], indexing="ij"), axis=-1).reshape(-1, 3)
+    structure = Structure(np.diag([24.0, 8.0, 10.0]), ("H",) * 240, rng.permutation(places) + rng.uniform(0, 0.02, (240, 3)))
+    config = DensityConfig(("H",), mul=8, lmax=1, gaussians=4, hidden=8, cutoff_a=3.0)
+    graph = atom_graph(structure, config, dtype=torch.float64)
+    # No two images of an atom are near one atom in so large a cell.
+    apart = structure.positions[None] - structure.positions[:, None]
+    apart = (apart - np.round(apart)) @ structure.lattice
+    to, source = np.nonzero((np.linalg.norm(apart, axis=2) < 3.0) & ~np.eye(240, dtype=bool))
+    made = np.lexsort((graph.source.numpy(), graph.destination.numpy()))
+    assert np.array_equal(graph.destination.numpy(), to) and np.array_equal(graph.source.numpy()[made], source)
+    np.testing.assert_allclose(graph.vectors.numpy()[made], apart[to, source], atol=1e-12)
+
+
 def test_a_coordinate_just_below_zero_is_no_second_atom() -> None:
     structure = Structure(np.eye(3) * 3.0, ("H",), np.array([[-1e-17, 0.5, 1.0]]))
     images = images_of(structure, 0.1)

@@ -16,7 +16,7 @@ from pinchpoint.workloads.density.atoms import AtomGraph
 from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.structure import Structure, check_structure
 
-_AT_ONCE = 2**22  # pairs of an atom and an image that are looked at in one step
+_BLOCK = 64  # atoms whose neighbours are looked for together
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,15 +35,11 @@ def images_of(structure: Structure, reach_a: float) -> Images:
     # A lattice plane and the next are this far apart, which in a skewed cell is less than the lattice vector is long.
     heights = 1 / np.linalg.norm(np.linalg.inv(structure.lattice), axis=0)
     room = reach_a / heights + 1e-9
-    ranges = [np.arange(-int(np.ceil(share)) - 1, int(np.ceil(share)) + 2) for share in room]
+    ranges = [np.arange(-int(np.ceil(share)), int(np.ceil(share)) + 2) for share in room]
     shifts = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, 3)
-    found, whose = [], []
-    for atom, place in enumerate(inside):
-        moved = place + shifts
-        kept = moved[((moved >= -room) & (moved <= 1 + room)).all(axis=1)]
-        found.append(kept)
-        whose.append(np.full(len(kept), atom, dtype=np.int64))
-    return Images(inside @ structure.lattice, np.concatenate(found) @ structure.lattice, np.concatenate(whose))
+    moved = inside[:, None] + shifts  # (A, shifts, 3)
+    atom, shift = np.nonzero(((moved >= -room) & (moved <= 1 + room)).all(axis=2))
+    return Images(inside @ structure.lattice, moved[atom, shift] @ structure.lattice, atom)
 
 
 def atom_graph(
@@ -53,19 +49,33 @@ def atom_graph(
     check_structure(structure)
     species = torch.tensor(config.index_of(structure.species), dtype=torch.int64)
     images = images_of(structure, config.cutoff_a)
-    sources, destinations, vectors = [], [], []
-    block = max(1, _AT_ONCE // len(images.atom))
-    for start in range(0, len(images.home), block):
-        apart = images.positions[None] - images.home[start : start + block, None]  # (a, I, 3)
-        square = (apart**2).sum(axis=-1)
-        # An atom itself is the one image without a distance: no two atoms of a checked structure are that near.
-        to, image = np.nonzero((square < config.cutoff_a**2) & (square > 1e-8))
-        sources.append(images.atom[image])
-        destinations.append(to + start)
-        vectors.append(apart[to, image])
+    to, image = _pairs_within(images.home, images.positions, config.cutoff_a)
     return AtomGraph(
         species=species.to(device),
-        source=torch.from_numpy(np.concatenate(sources)).to(device),
-        destination=torch.from_numpy(np.concatenate(destinations)).to(device),
-        vectors=torch.from_numpy(np.concatenate(vectors)).to(device, dtype),
+        source=torch.from_numpy(images.atom[image]).to(device),
+        destination=torch.from_numpy(to).to(device),
+        vectors=torch.from_numpy(images.positions[image] - images.home[to]).to(device, dtype),
     )
+
+
+def _pairs_within(home: np.ndarray, positions: np.ndarray, cutoff_a: float) -> tuple[np.ndarray, np.ndarray]:
+    """(E,) and (E,): atoms and images nearer to them than the cutoff, by atom, then by image; an atom itself left out."""
+    axis = int(np.ptp(positions, axis=0).argmax())
+    order = np.argsort(positions[:, axis], kind="stable")
+    along = positions[order, axis]
+    atoms, images = [], []
+    # In their order along the longest side a block of atoms has its neighbours in one run of the images.
+    by = np.argsort(home[:, axis], kind="stable")
+    for part in np.split(by, range(_BLOCK, len(by), _BLOCK)):
+        ends = home[part[0], axis] - cutoff_a, home[part[-1], axis] + cutoff_a
+        near = order[slice(*np.searchsorted(along, ends))]
+        square = np.zeros((len(part), len(near)))
+        for side in range(3):
+            square += (positions[near, side] - home[part, side, None]) ** 2
+        # An atom itself is the one image without a distance: no two atoms of a checked structure are that near.
+        to, image = np.nonzero((square < cutoff_a**2) & (square > 1e-8))
+        atoms.append(part[to])
+        images.append(near[image])
+    to, image = np.concatenate(atoms), np.concatenate(images)
+    sorted_ = np.lexsort((image, to))
+    return to[sorted_], image[sorted_]
