@@ -17,10 +17,11 @@ from pinchpoint.workloads.density import dataset as dataset_module
 from pinchpoint.workloads.density import makers
 from pinchpoint.workloads.density import sample as sample_module
 from pinchpoint.workloads.density.dataset import make_data, open_dataset
-from pinchpoint.workloads.density.makers import made_samples, serve
+from pinchpoint.workloads.density.makers import made_samples
 from pinchpoint.workloads.density.orders import PRESETS, orders_of
 from pinchpoint.workloads.density.quantum import solve
 from pinchpoint.workloads.density.sample import decode, encode, make_sample, pack, sample_of, unpack
+from pinchpoint.workloads.samples import processes
 
 pytest.importorskip("pyscf", reason="densities are computed with PySCF")
 TINY = orders_of(PRESETS["tiny"], 0)
@@ -245,13 +246,13 @@ def test_without_pyscf_a_finished_set_is_still_read(made, monkeypatch, tmp_path)
 
 def test_an_error_in_a_process_comes_back_with_its_mend():
     answers = io.BytesIO()
-    serve(io.BytesIO(json.dumps(vars(TINY[0]) | {"molecule": "benzene"}).encode()), answers)
+    processes.serve(io.BytesIO(json.dumps(vars(TINY[0]) | {"molecule": "benzene"}).encode()), answers, makers.make)
     error = from_dict(json.loads(answers.getvalue()))
     assert isinstance(error, BadInput) and "benzene" in error.what and "acetone" in error.mend
 
 
 def test_a_process_that_dies_is_told_with_the_sample(monkeypatch, tmp_path):
-    monkeypatch.setattr(makers, "SOURCE", tmp_path)
+    monkeypatch.setattr(processes, "SOURCE", tmp_path)
     package = tmp_path / "pinchpoint" / "workloads" / "density"
     package.mkdir(parents=True)
     for folder in (package, package.parent, package.parent.parent):

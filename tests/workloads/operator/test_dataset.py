@@ -22,8 +22,10 @@ from pinchpoint.workloads.operator.body import Body, make_body, pack, unpack  # 
 from pinchpoint.workloads.operator.cars import draw_car  # noqa: E402
 from pinchpoint.workloads.operator.dataset import make_dataset, open_dataset  # noqa: E402
 from pinchpoint.workloads.operator.flow import onset, solve_flow  # noqa: E402
-from pinchpoint.workloads.operator.makers import Order, made_bodies, serve  # noqa: E402
+from pinchpoint.workloads.operator.makers import Order, made_bodies  # noqa: E402
 from pinchpoint.workloads.operator.surface import facets, smooth_normals  # noqa: E402
+from pinchpoint.workloads.samples import folder as folder_module  # noqa: E402
+from pinchpoint.workloads.samples import processes  # noqa: E402
 
 SETTINGS = {"kind": "flow", "train": 3, "test": 2, "panels": 200}
 
@@ -245,7 +247,7 @@ def test_settings_that_cannot_be_are_refused_before_a_file_is_made(tmp_path, cha
 def test_as_many_bodies_are_made_at_one_time_as_there_is_memory_for(tmp_path, monkeypatch):
     asked: list[int] = []
     monkeypatch.setattr(dataset_module, "made_bodies", lambda orders, *, jobs: asked.append(jobs) or iter(()))
-    monkeypatch.setattr(dataset_module.os, "sched_getaffinity", lambda _: range(8), raising=False)
+    monkeypatch.setattr(folder_module.os, "sched_getaffinity", lambda _: range(8), raising=False)
     one = 8 * 20_000**2 + 2**29
     for times, jobs, wanted in ((3.5, None, 3), (100, None, 8), (1.5, 4, 4)):
         monkeypatch.setattr(dataset_module, "free_bytes", lambda times=times: int(times * one))
@@ -294,7 +296,9 @@ def test_a_body_is_what_was_packed():
 def test_an_error_in_a_maker_is_its_answer_and_the_next_order_is_made():
     orders = [Order("flow", "a", 0, 0, 8, "cpu"), Order("harmonic", "b", 0, 1, 200, "cpu")]
     answers = io.BytesIO()
-    serve(io.BytesIO(b"".join(json.dumps(dataclasses.asdict(order)).encode() + b"\n" for order in orders)), answers)
+    processes.serve(
+        io.BytesIO(b"".join(json.dumps(dataclasses.asdict(order)).encode() + b"\n" for order in orders)), answers, makers.make
+    )
     answers.seek(0)
     error = from_dict(json.loads(answers.readline()))
     assert isinstance(error, BadInput) and "cannot show a body" in error.what
@@ -311,7 +315,7 @@ def test_a_library_that_prints_does_not_spoil_the_answers(monkeypatch):
 
 
 def test_a_maker_that_dies_is_reported(monkeypatch):
-    monkeypatch.setattr(makers.sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(processes.sys, "executable", shutil.which("false"))
     with pytest.raises(TargetFailed, match="a process that makes bodies ended") as caught:
         list(made_bodies([Order("flow", "a", 0, 0, 200, "cpu")], jobs=1))
     assert "only what is missing" in caught.value.mend

@@ -1,122 +1,27 @@
-"""Samples made by processes of their own, one thread each: the same bytes whatever their number.
-
-Run as a program it is one such process: a line of JSON in for each sample, a line and the sample's file out. It has one
-thread, by its environment, because sums depend on their number.
-"""
+"""Densities made by processes of their own: run as a program it is one of them."""
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import IO
+from typing import Any
 
-from pinchpoint.core.errors import PinchpointError, TargetFailed, from_dict, to_dict
-from pinchpoint.core.warden import Warden
 from pinchpoint.workloads.density.sample import Order, make_sample, pack
+from pinchpoint.workloads.samples.processes import Program, made_by, serve_pipes
 
-SOURCE = Path(__file__).resolve().parents[3]
-_THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+PROGRAM = Program(
+    "pinchpoint.workloads.density.makers", "samples", mend="run it again with fewer --jobs: it makes only what is missing"
+)
 
 
 def made_samples(orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, bytes]]:
     """Each order with its file's bytes, as they come ready. All processes end with the iteration, however it ends."""
-    todo: queue.SimpleQueue[Order] = queue.SimpleQueue()
-    for order in orders:
-        todo.put(order)
-    done: queue.SimpleQueue[tuple[Order, bytes] | BaseException] = queue.SimpleQueue()
-    wardens: list[Warden] = []
-    with tempfile.TemporaryDirectory(prefix="pinchpoint-") as scratch:
-        try:
-            for number in range(min(jobs, len(orders))):
-                said = Path(scratch) / f"{number}.txt"
-                maker = _start(said)
-                wardens.append(Warden(maker, scratch))
-                threading.Thread(target=_feed, args=(maker, said, todo, done), daemon=True).start()
-            for _ in orders:
-                answer = done.get()
-                if isinstance(answer, BaseException):
-                    raise answer
-                yield answer
-        finally:
-            for warden in wardens:
-                warden.end()
+    return made_by(PROGRAM, orders, jobs=jobs)
 
 
-def _start(said: Path) -> subprocess.Popen[bytes]:
-    paths = [str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | dict.fromkeys(_THREADS, "1")
-    with said.open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "pinchpoint.workloads.density.makers"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, env=environment, start_new_session=True,
-        )  # fmt: skip
-
-
-def _feed(
-    maker: subprocess.Popen[bytes],
-    said: Path,
-    todo: queue.SimpleQueue[Order],
-    done: queue.SimpleQueue[tuple[Order, bytes] | BaseException],
-) -> None:
-    """Hands one process its orders, in a thread: it sleeps until the process answers."""
-    assert maker.stdin is not None and maker.stdout is not None
-    try:
-        while True:
-            order = todo.get_nowait()
-            maker.stdin.write(json.dumps(asdict(order)).encode() + b"\n")
-            maker.stdin.flush()
-            header = json.loads(maker.stdout.readline() or b"{}")
-            if "error" in header:
-                raise from_dict(header)
-            data = maker.stdout.read(header["bytes"]) if "bytes" in header else b""
-            if not data or len(data) != header["bytes"]:
-                raise _died(maker, said, order)
-            done.put((order, data))
-    except queue.Empty:
-        maker.stdin.close()
-    except BrokenPipeError:
-        done.put(_died(maker, said, None))
-    except BaseException as error:
-        done.put(error)
-
-
-def _died(maker: subprocess.Popen[bytes], said: Path, order: Order | None) -> PinchpointError:
-    code = maker.wait()
-    lines = [line.strip() for line in said.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    if code == -signal.SIGKILL:
-        last = ": it was killed, most likely because the host ran out of memory"
-    else:
-        last = f": {lines[-1][:200]}" if lines else f" with code {code}"
-    return TargetFailed(
-        f"a process that makes samples ended{last}" + (f" ({order.name})" if order else ""),
-        mend="run it again with fewer --jobs: it makes only what is missing",
-    )
-
-
-def serve(orders: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer orders until there are no more."""
-    for line in orders:
-        try:
-            data = pack(make_sample(Order(**json.loads(line))))
-        except PinchpointError as error:
-            answers.write(json.dumps(to_dict(error)).encode() + b"\n")
-        else:
-            answers.write(json.dumps({"bytes": len(data)}).encode() + b"\n" + data)
-        answers.flush()
+def make(order: dict[str, Any]) -> bytes:
+    """An order's values -> the bytes of the sample's file."""
+    return pack(make_sample(Order(**order)))
 
 
 if __name__ == "__main__":
-    # Libraries that print do so to the error file: the pipe is for answers alone.
-    pipe = os.dup(1)
-    os.dup2(2, 1)
-    with os.fdopen(pipe, "wb") as answering:
-        serve(sys.stdin.buffer, answering)
+    serve_pipes(make)

@@ -1,28 +1,17 @@
-"""Bodies made by processes of their own, one thread each: the same bytes whatever their number.
-
-Run as a program it is one such process: a line of JSON in for each body, a line and the body's file out. It has one
-thread, by its environment, because sums depend on their number; a GPU is used by one process alone.
-"""
+"""Bodies made by processes of their own: run as a program it is one of them. A GPU is used by one process alone."""
 
 from __future__ import annotations
 
-import json
-import os
-import queue
-import signal
-import subprocess
-import sys
-import tempfile
-import threading
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
-from typing import IO, Any
+from dataclasses import dataclass
+from typing import Any
 
-from pinchpoint.core.errors import PinchpointError, TargetFailed, from_dict, to_dict
-from pinchpoint.core.warden import Warden
+from pinchpoint.workloads.samples.processes import Program, made_by, serve_pipes
 
-SOURCE = Path(__file__).resolve().parents[3]
+PROGRAM = Program(
+    "pinchpoint.workloads.operator.makers", "bodies",
+    mend="run it again with fewer --jobs or --panels: it makes only what is missing",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -39,98 +28,15 @@ class Order:
 
 def made_bodies(orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, bytes]]:
     """Each order with its file's bytes, as they come ready. All processes end with the iteration, however it ends."""
-    todo: queue.SimpleQueue[Order] = queue.SimpleQueue()
-    for order in orders:
-        todo.put(order)
-    done: queue.SimpleQueue[tuple[Order, bytes] | BaseException] = queue.SimpleQueue()
-    wardens: list[Warden] = []
-    with tempfile.TemporaryDirectory(prefix="pinchpoint-") as scratch:
-        try:
-            for number in range(min(jobs, len(orders))):
-                said = Path(scratch) / f"{number}.txt"
-                maker = _start(said)
-                wardens.append(Warden(maker, scratch))
-                threading.Thread(target=_feed, args=(maker, said, todo, done), daemon=True).start()
-            for _ in orders:
-                answer = done.get()
-                if isinstance(answer, BaseException):
-                    raise answer
-                yield answer
-        finally:
-            for warden in wardens:
-                warden.end()
+    return made_by(PROGRAM, orders, jobs=jobs)
 
 
-def _start(said: Path) -> subprocess.Popen[bytes]:
-    paths = [str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
-    with said.open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "pinchpoint.workloads.operator.makers"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=output, env=environment, start_new_session=True,
-        )  # fmt: skip
-
-
-def _feed(
-    maker: subprocess.Popen[bytes],
-    said: Path,
-    todo: queue.SimpleQueue[Order],
-    done: queue.SimpleQueue[tuple[Order, bytes] | BaseException],
-) -> None:
-    """Hands one process its orders, in a thread: it sleeps until the process answers."""
-    assert maker.stdin is not None and maker.stdout is not None
-    try:
-        while True:
-            order = todo.get_nowait()
-            maker.stdin.write(json.dumps(asdict(order)).encode() + b"\n")
-            maker.stdin.flush()
-            header = json.loads(maker.stdout.readline() or b"{}")
-            if "error" in header:
-                raise from_dict(header)
-            data = maker.stdout.read(header["bytes"]) if "bytes" in header else b""
-            if not data or len(data) != header["bytes"]:
-                raise _died(maker, said, order)
-            done.put((order, data))
-    except queue.Empty:
-        maker.stdin.close()
-    except BrokenPipeError:
-        done.put(_died(maker, said, None))
-    except BaseException as error:
-        done.put(error)
-
-
-def _died(maker: subprocess.Popen[bytes], said: Path, order: Order | None) -> PinchpointError:
-    code = maker.wait()
-    lines = [line.strip() for line in said.read_text(encoding="utf-8", errors="replace").splitlines() if line.strip()]
-    if code == -signal.SIGKILL:
-        last = ": it was killed, most likely because the host ran out of memory"
-    else:
-        last = f": {lines[-1][:200]}" if lines else f" with code {code}"
-    return TargetFailed(
-        f"a process that makes bodies ended{last}" + (f" ({order.name})" if order else ""),
-        mend="run it again with fewer --jobs or --panels: it makes only what is missing",
-    )
-
-
-def serve(orders: IO[bytes], answers: IO[bytes]) -> None:
-    """Answer orders until there are no more."""
+def make(order: dict[str, Any]) -> bytes:
+    """An order's values -> the bytes of the body's file."""
     from pinchpoint.workloads.operator.body import make_body, pack
 
-    for line in orders:
-        order: dict[str, Any] = json.loads(line)
-        kind = order.pop("kind")
-        try:
-            data = pack(make_body(kind, **order))
-        except PinchpointError as error:
-            answers.write(json.dumps(to_dict(error)).encode() + b"\n")
-        else:
-            answers.write(json.dumps({"bytes": len(data)}).encode() + b"\n" + data)
-        answers.flush()
+    return pack(make_body(**order))
 
 
 if __name__ == "__main__":
-    # Libraries that print (MKL_VERBOSE) do so to the error file: the pipe is for answers alone.
-    pipe = os.dup(1)
-    os.dup2(2, 1)
-    with os.fdopen(pipe, "wb") as answering:
-        serve(sys.stdin.buffer, answering)
+    serve_pipes(make)
