@@ -7,7 +7,6 @@ onto itself is refused with one that works: dropping operations quietly would gi
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -116,11 +115,12 @@ def orbits(
     symmetry: Symmetry, bricks: Bricks, *, device: str, progress: Callable[[int, int], None] | None = None
 ) -> Orbits:  # fmt: skip
     """Each grid point's first equal, in the order of bricks: so the points to compute lie in few bricks."""
-    rotations, shifts = check_on_grid(symmetry, bricks.grid)
+    rotations, shifts = (found.tolist() for found in check_on_grid(symmetry, bricks.grid))
+    nx, ny, nz = bricks.grid
     first = stream(
-        lambda index, turn, move: _first_equal(index, turn, move, bricks), math.prod(bricks.grid), device=device, out="numpy",
-        extra=(rotations, shifts), chunk=_AT_ONCE, progress=progress,
-    )  # fmt: skip
+        lambda planes: _first_equal(planes, rotations, shifts, bricks), nx, device=device, out="numpy",
+        chunk=max(1, _AT_ONCE // (ny * nz)), progress=progress,
+    ).reshape(-1)  # fmt: skip
     wanted = np.zeros(bricks.count * bricks.probes, dtype=bool)
     wanted[first] = True
     used = np.flatnonzero(wanted.reshape(-1, bricks.probes).any(axis=1))
@@ -130,24 +130,24 @@ def orbits(
     return Orbits(used, place[brick] * bricks.probes + local, int(np.count_nonzero(wanted)))
 
 
-def _first_equal(index: Tensor, rotations: Tensor, shifts: Tensor, bricks: Bricks) -> Tensor:
-    """index: (C,) of grid points, z fastest -> (C,) the least place, brick by brick, among their images."""
-    nx, ny, nz = bricks.grid
-    points = torch.stack([index // (ny * nz), index // nz % ny, index % nz])  # (3, C)
+def _first_equal(planes: Tensor, rotations: list[list[list[int]]], shifts: list[list[int]], bricks: Bricks) -> Tensor:
+    """planes: (C,) first coordinates of grid points -> (C, ny, nz) the least place, brick by brick, among their images."""
+    _, ny, nz = bricks.grid
+    point = planes[:, None, None], torch.arange(ny, device=planes.device)[:, None], torch.arange(nz, device=planes.device)
     least = None
     for turn, move in zip(rotations, shifts, strict=True):
-        # Integers have no matrix product on a GPU.
-        moved = [(turn[axis, :, None] * points).sum(dim=0) + move[axis] for axis in range(3)]
-        image = [at.remainder(n) for at, n in zip(moved, (nx, ny, nz), strict=True)]
-        place = _place(image, bricks)
+        # A coordinate of the image mostly follows from one or two of the point: what is divided is a line or a plane.
+        image = [move[axis] + sum(factor * point[of] for of, factor in enumerate(turn[axis]) if factor) for axis in range(3)]
+        first, second, third = (_share_of_place(at, axis, bricks) for axis, at in enumerate(image))
+        place = first + second + third
         least = place if least is None else torch.minimum(least, place)
     assert least is not None, "a group holds the identity"
     return least
 
 
-def _place(point: list[Tensor], bricks: Bricks) -> Tensor:
-    """Three of (C,) grid coordinates -> (C,) number of the brick times B, and the probe inside it."""
-    (_, by, bz), (sx, sy, sz) = bricks.along, bricks.sides
-    x, y, z = point
-    brick = ((x // sx) * by + y // sy) * bz + z // sz
-    return brick * bricks.probes + ((x % sx) * sy + y % sy) * sz + z % sz
+def _share_of_place(at: Any, axis: int, bricks: Bricks) -> Tensor:
+    """What one coordinate adds to the number of the brick times B and the probe inside it. at: any shape, any cell."""
+    (_, by, bz), (_, sy, sz) = bricks.along, bricks.sides
+    inside = at.remainder(bricks.grid[axis])
+    side = bricks.sides[axis]
+    return inside // side * ((by * bz, bz, 1)[axis] * bricks.probes) + inside % side * (sy * sz, sz, 1)[axis]
