@@ -18,14 +18,13 @@ from painn import PaiNN, parameter_count, width_for
 
 from pinchpoint.core.errors import BadInput, TargetFailed
 from pinchpoint.workloads.density.atomic import radial_tables, superpose
-from pinchpoint.workloads.density.batches import Item, batch_of, drawn, item_of
+from pinchpoint.workloads.density.batches import Item, drawn, item_of, step_batch
 from pinchpoint.workloads.density.dataset import Dataset, Split
 from pinchpoint.workloads.density.model import PRIOR_KNOTS, DensityModel
 from pinchpoint.workloads.density.settings import Settings
 from pinchpoint.workloads.density.stepper import FIRST_OUTPUT, Stepper, new_model, nmae, values_at
 from pinchpoint.workloads.density.train import begin
 from pinchpoint.workloads.training.precision import matmuls
-from pinchpoint.workloads.training.turns import at_turn
 
 CONTENDERS = re.compile(r"ours|painn(-[1-9]\d*)?")  # painn has as many parameters as ours; painn-128 is that wide
 JUDGED: tuple[Split, ...] = ("test", "heldout")
@@ -81,10 +80,8 @@ class Contest:
         start = time.perf_counter()
         with matmuls(told.precision):
             for number in range(1, told.steps + 1):
-                turns = range((number - 1) * told.molecules, number * told.molecules)
-                taken = [items[at_turn(self.names, seed=seed, turn=turn)] for turn in turns]
-                picked = [drawn(item, told.probes, seed=seed, step=number) for item in taken]
-                waiting.append(stepper.step(batch_of(taken, self.config, chosen=picked), number=number)[0])
+                batch = step_batch(items, self.names, told, self.config, number=number)
+                waiting.append(stepper.step(batch, number=number)[0])
                 if number % stretch == 0 or number == told.steps:
                     # Read a stretch at a time: every reading waits for the device.
                     losses.append(float(torch.stack(waiting).mean()))

@@ -182,7 +182,7 @@ def test_both_begin_as_superposed_atoms_and_see_the_same_batches(data, monkeypat
         seen.append([(item.name, of.tolist()) for item, of in zip(taken, chosen, strict=True)])
         return batch_of(taken, config, chosen=chosen)
 
-    monkeypatch.setattr(contest, "batch_of", noted)
+    monkeypatch.setattr("pinchpoint.workloads.density.batches.batch_of", noted)
     for name in ("ours", "painn"):
         held.trained(name, seed=1, lr=1e-3)
     assert seen[:2] == seen[2:] and seen[0] != seen[1]

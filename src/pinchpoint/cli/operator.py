@@ -128,9 +128,9 @@ def train(
 
     with console.loading("torch"):
         backend("torch")  # says how to install it, where it is missing
-        from pinchpoint.workloads.operator.budget import budget_of
         from pinchpoint.workloads.operator.config import OperatorConfig
         from pinchpoint.workloads.operator.train import train as run
+        from pinchpoint.workloads.training.budgets import budget_of
         from pinchpoint.workloads.training.settings import overrides
 
     if budget is not None:

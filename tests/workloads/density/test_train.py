@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +20,7 @@ torch = pytest.importorskip("torch", reason="density models are torch's")
 from pinchpoint.backends.torch.real import account  # noqa: E402
 from pinchpoint.core.errors import BadInput, DoesNotFit  # noqa: E402
 from pinchpoint.workloads.density import fitting  # noqa: E402
-from pinchpoint.workloads.density.batches import batch_of, drawn, item_of  # noqa: E402
+from pinchpoint.workloads.density.batches import batch_of, drawn, item_of, step_batch  # noqa: E402
 from pinchpoint.workloads.density.config import DensityConfig  # noqa: E402
 from pinchpoint.workloads.density.dataset import open_dataset  # noqa: E402
 from pinchpoint.workloads.density.fitting import chunk_for  # noqa: E402
@@ -66,6 +69,46 @@ def test_a_stopped_run_goes_on_to_the_bit(density_data: Path, tmp_path: Path) ->
     assert record["kind"] == "density-training" and record["validation"] > 0
 
 
+KILLED = """
+import json, os, signal, sys
+from pathlib import Path
+from pinchpoint.workloads.density.train import train
+from pinchpoint.workloads.training import checkpoints
+
+write = checkpoints.write_text
+
+def killed(path, text):
+    if json.loads(text)[-1]["step"] == 4:  # the checkpoint of step 4 is written, the list is not
+        Path(path).with_name(".step-00000004.pt.half").write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return write(path, text)
+
+checkpoints.write_text = killed
+train(sys.argv[1], sys.argv[2], **json.loads(sys.argv[3]))
+"""
+
+
+def test_a_run_killed_within_a_checkpoint_goes_on_to_the_bit(density_data: Path, tmp_path: Path) -> None:
+    choices = {**CHOICES, "checkpoint_every": 2}
+    train(density_data, tmp_path / "whole", **choices)
+    command = [sys.executable, "-c", KILLED, str(density_data), str(tmp_path / "run"), json.dumps(choices)]
+    found = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, check=False)
+    assert found.returncode == -signal.SIGKILL, found.stderr
+    assert last_state(tmp_path / "run")["step"] == 2
+    assert [row.step for row in logs.read(tmp_path / "run" / "log.csv")] == [1, 2, 3, 4]
+    assert train(density_data, tmp_path / "run", resume=True).complete
+    one, other = last_state(tmp_path / "whole"), last_state(tmp_path / "run")
+    for part in ("model", "ema"):
+        assert all(torch.equal(one[part][name], other[part][name]) for name in one[part])
+    moments = [state["optimizer"]["state"] for state in (one, other)]
+    assert all(torch.equal(moments[0][at][key], moments[1][at][key]) for at in moments[0] for key in moments[0][at])
+    losses = [[row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("whole", "run")]
+    assert losses[0] == losses[1]
+    listed = json.loads((tmp_path / "run" / "checkpoints" / "index.json").read_text(encoding="utf-8"))
+    kept = {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()}
+    assert kept == {"index.json", *(entry["file"] for entry in listed)}, "nothing half written is left"
+
+
 def test_a_stop_while_data_are_read_leaves_a_run_to_resume(density_data: Path, tmp_path: Path) -> None:
     said: list[Report] = []
 
@@ -106,6 +149,8 @@ def test_scores_are_those_of_the_definition(density_data: Path) -> None:
     assert scores.samples[0]["nmae"] == pytest.approx(scores.samples[0]["superposition"], rel=0.15)
     with pytest.raises(BadInput, match="no split"):
         evaluate_set(model, data, "training", device="cpu")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(BadInput, match="a chunk of -5 probes"):
+        evaluate_set(model, data, "test", device="cpu", chunk=-5)
 
 
 def stepped(told: Settings, config: DensityConfig, batch: Any) -> tuple[torch.Tensor, list[torch.Tensor]]:
@@ -126,6 +171,36 @@ def test_a_step_in_parts_has_the_gradient_of_the_whole(density_data: Path) -> No
     assert len(whole) == len(list(new_model(config, seed=0).parameters())), "every parameter has a gradient"
     for one, other in zip(whole, parts, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def test_a_step_in_many_parts_loses_nothing_in_bf16(density_data: Path) -> None:
+    data = open_dataset(density_data)
+    config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, prior=True, **TINY)
+    items = [item_of(data.sample(name), config) for name in data.names("train")[:2]]
+    batch = batch_of(items, config)
+    told = Settings(clip=1e9, precision="bf16")
+    names = [name for name, _ in new_model(config, seed=0).named_parameters()]
+    (_, whole), (_, parts) = (stepped(replace(told, chunk=chunk), config, batch) for chunk in (None, 20))
+    # What the probes want of the atoms is gathered from 50 parts; in the 8 bits of bf16 it would be wrong by half a percent.
+    for name, one, other in zip(names, whole, parts, strict=True):
+        if name.startswith("probes.up"):
+            assert float((one - other).norm() / one.norm()) < 2e-4, name
+
+
+def test_a_step_never_waits_for_its_device(density_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Tensors without values stand for those of a device: to read one of them, or to mix them with the host's, is an error.
+    monkeypatch.setattr(torch, "is_autocast_enabled", lambda *kind: False)
+    monkeypatch.setattr("pinchpoint.workloads.density.stepper.autocast", lambda *told: nullcontext())
+    data = open_dataset(density_data)
+    config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, prior=True, **TINY)
+    items = {name: item_of(data.sample(name), config, device="meta") for name in data.names("train")}
+    told = Settings(molecules=2, probes=32, chunk=20)
+    stepper = Stepper(new_model(config, seed=0), told, "meta")
+    for number in (1, 2):
+        found = stepper.step(step_batch(items, list(items), told, config, number=number), number=number)
+    assert found.is_meta and found.shape == (2,)
+    with pytest.raises((RuntimeError, NotImplementedError)):
+        float(found[0])
 
 
 def test_bf16_trains_near_fp32_and_keeps_its_weights(density_data: Path, tmp_path: Path) -> None:
@@ -158,7 +233,7 @@ def test_a_budget_picks_the_probes_at_one_time_by_what_a_real_step_holds(
     config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, prior=True, **TINY)
     items = [item_of(data.sample(name), config) for name in data.names("train")[:2]]
     told = Settings(molecules=2, probes=400)
-    batch = batch_of(items, config, chosen=[drawn(item, 400, seed=0, step=1) for item in items])
+    batch = batch_of([items[1]] * 2, config, chosen=[drawn(items[1], 400, seed=0, step=1)] * 2)  # methane, the larger
 
     def real_bytes(chunk: int) -> int:
         def steps() -> None:
@@ -181,6 +256,42 @@ def test_a_budget_picks_the_probes_at_one_time_by_what_a_real_step_holds(
     with pytest.raises(DoesNotFit, match="the budget is 10") as caught:
         chunk_for(config, told, items, budget="10KiB", device="cpu")
     assert "raise --budget" in caught.value.mend
+
+
+def test_a_card_holds_the_data_too(density_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fitting, "_counted", lambda config, told, batch, chunk: 1000 * chunk)
+    data = open_dataset(density_data)
+    config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, **TINY)
+    items = [item_of(data.sample(name), config) for name in data.names("train")[:2]]
+    told = Settings(molecules=2, probes=400)
+    few, many = (chunk_for(config, told, items * copies, budget="8GiB", device="cuda") for copies in (1, 100))
+    stored = sum(part.nbytes for item in items for part in (item.probes, item.values, item.weights))
+    assert many.predicted_bytes - few.predicted_bytes > 99 * stored
+    assert few.predicted_bytes > 256 * 2**20, "the context alone"
+
+
+def test_a_budget_that_is_none_is_refused_before_the_data_are_read(density_data: Path, tmp_path: Path) -> None:
+    said: list[Report] = []
+    for budget in ("many", "8", "0GiB"):
+        with pytest.raises(BadInput):
+            train(density_data, tmp_path / "run", budget=budget, progress=said.append, **CHOICES)
+    assert said == []
+
+
+@pytest.mark.gpu
+def test_a_step_on_a_gpu_does_not_wait_for_it(density_data: Path) -> None:
+    data = open_dataset(density_data)
+    config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, prior=True, **TINY)
+    items = {name: item_of(data.sample(name), config, device="cuda") for name in data.names("train")}
+    told = Settings(molecules=2, probes=32)
+    stepper = Stepper(new_model(config, seed=0), told, "cuda")
+    try:
+        for number in range(1, 6):
+            if number == 3:  # what is set up once may wait
+                torch.cuda.set_sync_debug_mode("error")
+            stepper.step(step_batch(items, list(items), told, config, number=number), number=number)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.gpu

@@ -9,7 +9,7 @@ else each probe is a tile of its own with the images within the cutoff.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,7 +21,9 @@ from pinchpoint.workloads.density.atoms import AtomGraph
 from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.images import atom_graph, images_of
 from pinchpoint.workloads.density.sample import Sample
+from pinchpoint.workloads.density.settings import Settings
 from pinchpoint.workloads.density.structure import Structure
+from pinchpoint.workloads.training.turns import at_turn
 
 SHARED = 32  # slots up to which a tile holds all images: then most of them are neighbours of most probes
 
@@ -97,13 +99,20 @@ def item_of(sample: Sample, config: DensityConfig, *, device: str = "cpu", dtype
     )  # fmt: skip
 
 
+def step_batch(items: Mapping[str, Item], names: Sequence[str], told: Settings, config: DensityConfig, *, number: int) -> Batch:
+    """What step 1, 2, ... sees: the next structures in turn and some probes of each, whatever model is trained."""
+    turns = range((number - 1) * told.molecules, number * told.molecules)
+    taken = [items[at_turn(names, seed=told.seed, turn=turn)] for turn in turns]
+    return batch_of(taken, config, chosen=[drawn(item, told.probes, seed=told.seed, step=number) for item in taken])
+
+
 def batch_of(items: Sequence[Item], config: DensityConfig, *, chosen: Sequence[Tensor] | None = None) -> Batch:
     """One batch of several structures: all of their probes, or of each those chosen. Weights are of the mean over structures.
 
-    chosen: (p,) int64 for each structure; as many of each, and their weights grow by P / p.
+    chosen: (p,) int64 for each structure, on any device; the weights of each grow by P / p.
     """
-    dtype = items[0].weights.dtype
-    picked = [torch.arange(len(item.probes), device=item.probes.device) for item in items] if chosen is None else chosen
+    dtype, device = items[0].weights.dtype, items[0].probes.device
+    picked = _moved([torch.arange(len(item.probes)) for item in items] if chosen is None else chosen, device)
     shifts = np.cumsum([0, *(len(item.atoms.species) for item in items)])
     shared = max(len(item.atom) for item in items) <= SHARED and len({len(of) for of in picked}) == 1
     found = [
@@ -124,11 +133,22 @@ def batch_of(items: Sequence[Item], config: DensityConfig, *, chosen: Sequence[T
 
 
 def drawn(item: Item, count: int, *, seed: int, step: int) -> Tensor:
-    """(p,) of the item's probes, each at most once: decided by the seed, the step and the item's name."""
+    """(p,) of the item's probes, on the CPU, each at most once: decided by the seed, the step and the item's name."""
     said = hashlib.sha256(f"{seed} {step} {item.name}".encode()).digest()
     shuffle = torch.Generator().manual_seed(int.from_bytes(said[:8], "little") >> 1)
     total = len(item.probes)
-    return torch.randperm(total, generator=shuffle)[: min(count, total)].to(item.probes.device)
+    return torch.randperm(total, generator=shuffle)[: min(count, total)]
+
+
+def _moved(chosen: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """What was chosen, on the device: in one transfer, for which the host does not wait.
+
+    A copy of memory that is not pinned waits for all that the device has still to do: at every step it would run dry.
+    """
+    joined = torch.cat(list(chosen))
+    if device.type == "cuda" and joined.device.type == "cpu":
+        joined = joined.pin_memory()
+    return list(joined.to(device, non_blocking=True).split([len(of) for of in chosen]))
 
 
 def _shared(item: Item, probes: Tensor, cutoff_a: float) -> tuple[Tensor, Tensor]:

@@ -1,51 +1,45 @@
 """How many probes may pass at one time so that a training step stays within a budget: predicted before it runs.
 
-The step is the trainer's own, run on fake tensors with the largest structures; two sizes tell what is fixed and what a
-probe costs. On a CPU what this process holds already is added; on CUDA the context, and a margin for the allocator.
+The step is the trainer's own, run on fake tensors with the largest structure; two sizes tell what is fixed and what a
+probe costs. On a CPU what this process holds already is added; on CUDA the data, the context, and a margin for the allocator.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
 from pinchpoint.backends.torch import compat, real
 from pinchpoint.core.errors import DoesNotFit
-from pinchpoint.core.units import MIB, parse_bytes, show_bytes
-from pinchpoint.memory.cards import Card, card
+from pinchpoint.core.units import show_bytes
+from pinchpoint.memory.cards import Card
 from pinchpoint.workloads.density.atoms import AtomGraph
 from pinchpoint.workloads.density.batches import Batch, Item, batch_of, drawn
 from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.model import DensityModel
 from pinchpoint.workloads.density.settings import Settings
 from pinchpoint.workloads.density.stepper import Stepper
+from pinchpoint.workloads.training.budgets import Chosen, budget_of
 from pinchpoint.workloads.training.precision import resident_bytes
 
 LEAST = 16  # probes at one time: below this a step is mostly overhead
-WORKSPACE = 32 * MIB  # of cuBLAS
-CONTEXT = 512 * MIB  # of CUDA, on a card that is not named
 ROUNDED = 1.1  # what the allocator keeps beyond the tensors
 BENT = 1.02  # what a straight line through two sizes may lack in between
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What a budget allows. chunk: probes at one time."""
-
-    chunk: int
-    predicted_bytes: int
-    budget_bytes: int
-
-
 def chunk_for(
-    config: DensityConfig, told: Settings, largest: Sequence[Item], *, budget: str | int, device: str
+    config: DensityConfig, told: Settings, items: Sequence[Item], *, budget: str | int, device: str
 ) -> Chosen:  # fmt: skip
-    """The largest chunk for a step with these structures, or `DoesNotFit` with the numbers."""
-    named = card(budget) if isinstance(budget, str) and not budget.strip()[:1].isdigit() else None
-    budget_bytes = named.memory_bytes if named else parse_bytes(budget)  # pyright: ignore[reportArgumentType]
-    batch = batch_of(largest, config, chosen=[drawn(item, told.probes, seed=0, step=1) for item in largest])
+    """The largest chunk for any step with structures of these, all of which lie on the device; or `DoesNotFit`."""
+    within = budget_of(budget)
+    budget_bytes = within.memory_bytes
+    stored = sum(tensor.nbytes for item in items for tensor in _tensors(item))
+    # A structure may come twice in a step, at the end of one pass and the beginning of the next: no batch is larger than this.
+    largest = max(items, key=lambda item: (len(item.images), len(item.atoms.source)))
+    picked = drawn(largest, told.probes, seed=0, step=1)
+    batch = batch_of([largest] * told.molecules, config, chosen=[picked] * told.molecules)
     most = batch.probes
     low = -(-most // 2)
     first, last = (_counted(config, told, batch, chunk) for chunk in (low, most))
@@ -53,7 +47,7 @@ def chunk_for(
     fixed = first - each * low
 
     def need(chunk: int) -> int:
-        return _whole(round(BENT * (fixed + each * chunk)), device, named)
+        return _whole(round(BENT * (fixed + each * chunk)), stored, device, within)
 
     if need(most) <= budget_bytes:
         return Chosen(most, need(most), budget_bytes)
@@ -71,10 +65,11 @@ def chunk_for(
     return Chosen(low, need(low), budget_bytes)
 
 
-def _whole(live: int, device: str, named: Card | None) -> int:
+def _whole(live: int, stored: int, device: str, within: Card) -> int:
+    """What a step takes in all. live: its own tensors; stored: those of the data, which a CPU's resident bytes hold already."""
     if device == "cpu":
         return resident_bytes() + live
-    return round(live * ROUNDED) + WORKSPACE + (named.context_bytes if named else CONTEXT)
+    return round((live + stored) * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
 
 
 def _counted(config: DensityConfig, told: Settings, batch: Batch, chunk: int) -> int:
@@ -95,6 +90,12 @@ def _counted(config: DensityConfig, told: Settings, batch: Batch, chunk: int) ->
 
     # From the first step on the optimizer holds two numbers for each weight; averaged weights are one more.
     return (real.account(step) or 0) + weights * (3 if told.ema else 2)
+
+
+def _tensors(item: Item) -> list[torch.Tensor]:
+    atoms = item.atoms
+    parts = [item.images, item.atom, item.probes, item.values, item.weights]
+    return [*parts, atoms.species, atoms.source, atoms.destination, atoms.vectors]
 
 
 def _blank(tensor: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,8 @@ def evaluate_set(
 
     weights: a run, a file, a model, or None for those of the package. chunk: probes at one time.
     """
+    if chunk is not None and chunk < 1:
+        raise BadInput(f"a chunk of {chunk} probes", mend="give a chunk of at least 1 probe")
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
     model = weights.to(device).eval() if isinstance(weights, DensityModel) else load_weights(weights, device)

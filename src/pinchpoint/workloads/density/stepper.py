@@ -35,7 +35,8 @@ class Stepper:
         self.updates.begin(number)
         with autocast(self.told.precision, self.device):
             fields = self.model.fields(batch.atoms)
-        held = fields.detach().requires_grad_()
+        # Gradients of parts are gathered in fp32: in the 8 bits of bf16 a sum of many loses the small ones.
+        held = fields.detach().to(torch.promote_types(fields.dtype, torch.float32)).requires_grad_()
         total = torch.zeros((), device=self.device)
         for part in batch.parts(self.told.chunk):
             with autocast(self.told.precision, self.device):
@@ -43,7 +44,8 @@ class Stepper:
             loss = (part.weights * (output.float() - part.values).abs().sum(-1)).sum()
             loss.backward()
             total += loss.detach()
-        fields.backward(held.grad)
+        assert held.grad is not None
+        fields.backward(held.grad.to(fields.dtype))
         return torch.stack([total, self.updates.finish(number)])
 
 

@@ -21,20 +21,20 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
 from pinchpoint.workloads.density.atomic import load_table
-from pinchpoint.workloads.density.batches import Item, batch_of, drawn, item_of
+from pinchpoint.workloads.density.batches import Item, item_of, step_batch
 from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.dataset import Dataset, open_dataset
-from pinchpoint.workloads.density.fitting import Chosen, chunk_for
+from pinchpoint.workloads.density.fitting import chunk_for
 from pinchpoint.workloads.density.records import Training
 from pinchpoint.workloads.density.sample import Sample
 from pinchpoint.workloads.density.settings import Settings
 from pinchpoint.workloads.density.stepper import Stepper, new_model, nmae, values_at
 from pinchpoint.workloads.training import runs
+from pinchpoint.workloads.training.budgets import Chosen, budget_of
 from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
 from pinchpoint.workloads.training.precision import check_precision
 from pinchpoint.workloads.training.runs import check_place, held_back, plain, taken_up
 from pinchpoint.workloads.training.settings import chosen as checked
-from pinchpoint.workloads.training.turns import at_turn
 
 LOOKED_AT = 4096  # probes of each geometry that is held back
 LOOKED_INTO = 32  # geometries whose neighbours are counted before a run
@@ -66,6 +66,8 @@ def train(
     leaves the gradient of a step as it is. Ctrl-C and SIGTERM write a checkpoint after the step at hand and are then raised.
     """
     tell = progress or (lambda report: None)
+    if budget is not None:
+        budget_of(budget)  # before the data are read
     dataset = open_dataset(Path(data))
     run = begin(Path(output), dataset, resume=resume, choices=choices)
     device = resolve_device(run.settings.device, backend("torch"))
@@ -80,8 +82,7 @@ def train(
             tell(Report("data", len(items), len(names) + len(held)))
         if budget is not None:
             tell(Report("budget", 0, 0, note="the largest structures"))
-            largest = sorted((items[name] for name in names), key=lambda item: -len(item.images))[: run.settings.molecules]
-            chosen = chunk_for(run.config, run.settings, largest, budget=budget, device=device)
+            chosen = chunk_for(run.config, run.settings, list(items.values()), budget=budget, device=device)
             run = replace(run, settings=replace(run.settings, chunk=chosen.chunk))
     learner = _Learner(run, items, names, held, device=device)
 
@@ -129,11 +130,7 @@ class _Learner:
         self.stepper = Stepper(new_model(run.config, seed=run.settings.seed), run.settings, device)
 
     def step(self, number: int) -> Tensor:
-        told = self.told
-        turns = range((number - 1) * told.molecules, number * told.molecules)
-        taken = [self.items[at_turn(self.names, seed=told.seed, turn=turn)] for turn in turns]
-        picked = [drawn(item, told.probes, seed=told.seed, step=number) for item in taken]
-        return self.stepper.step(batch_of(taken, self.config, chosen=picked), number=number)
+        return self.stepper.step(step_batch(self.items, self.names, self.told, self.config, number=number), number=number)
 
     def validate(self) -> float:
         """Mean error of the geometries held back, of the averaged weights where there are some."""

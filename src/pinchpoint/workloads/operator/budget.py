@@ -11,21 +11,21 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 from pinchpoint.backends.torch import compat, real
 from pinchpoint.core.errors import DoesNotFit
-from pinchpoint.core.units import parse_bytes, show_bytes
+from pinchpoint.core.units import show_bytes
 from pinchpoint.flow.search import Sample as Trial
 from pinchpoint.flow.search import largest_that_fits
-from pinchpoint.memory.cards import card
 from pinchpoint.memory.forecaster import Forecaster
 from pinchpoint.workloads.operator import faked
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.graph import Graph
 from pinchpoint.workloads.operator.settings import Settings
+from pinchpoint.workloads.training.budgets import Chosen, budget_of
 from pinchpoint.workloads.training.precision import resident_bytes
 
 LEAST = 256  # edges: a chunk below this is mostly overhead
@@ -34,25 +34,17 @@ Mode = Literal["train", "infer"]
 Peaks = Callable[[int | None], tuple[int, int]]  # from a chunk to the bytes it needs in all, and those of its tensors
 
 
-@dataclass(frozen=True)
-class Chosen:
-    """What a budget allows. chunk: None where the step is not cut into chunks."""
-
-    chunk: int | None
-    predicted_bytes: int
-    budget_bytes: int
-
-
 def chunk_for(
     config: OperatorConfig, told: Settings, graph: Graph, *, budget: str | int, device: str, mode: Mode,
     progress: Callable[[str], None] | None = None,
 ) -> Chosen:  # fmt: skip
     """The largest chunk for a step on this graph, or `DoesNotFit` with the numbers."""
-    budget_bytes, name = budget_of(budget)
+    within = budget_of(budget)
+    budget_bytes = within.memory_bytes
     most = max(edges.count for edges in (*graph.encoder, *graph.decoder))
     with tempfile.TemporaryDirectory(prefix="pinchpoint-operator-") as folder:
         faked.describe(Path(folder), config, replace(told, chunk=None), graph)
-        found = _on_cpu(Path(folder), told, mode) if device == "cpu" else _on_card(folder, told, graph, mode, name)
+        found = _on_cpu(Path(folder), told, mode) if device == "cpu" else _on_card(folder, told, graph, mode, within.name)
         with found as peaks:
 
             def predicted(chunk: int | None) -> Trial:
@@ -73,15 +65,6 @@ def chunk_for(
         mend = f"raise --budget by at least {show_bytes(least.need_bytes - budget_bytes)}, or {other}"
         raise _too_small(least, budget_bytes, device, mend=mend)
     return Chosen(best.fits.number, best.fits.need_bytes, budget_bytes)
-
-
-def budget_of(budget: str | int) -> tuple[int, str]:
-    """The bytes, and the card whose workspace and context are modelled."""
-    if isinstance(budget, int) or budget.strip()[:1].isdigit():
-        wanted = parse_bytes(budget)
-        return wanted, f"{wanted}B"
-    named = card(budget)
-    return named.memory_bytes, named.name
 
 
 def _too_small(trial: Trial, budget_bytes: int, device: str, *, mend: str) -> DoesNotFit:

@@ -20,7 +20,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output
 from pinchpoint.kit.network import is_one_kernel
 from pinchpoint.workloads.operator.answer import POINTS, answer
-from pinchpoint.workloads.operator.budget import budget_of, chunk_for
+from pinchpoint.workloads.operator.budget import chunk_for
 from pinchpoint.workloads.operator.config import PANELS, OperatorConfig
 from pinchpoint.workloads.operator.graph import graph_of
 from pinchpoint.workloads.operator.meshes import WRITES, Conditions, check_mesh, mesh_sample, outward, read_mesh, write_fields
@@ -29,6 +29,7 @@ from pinchpoint.workloads.operator.runs import Which, trained
 from pinchpoint.workloads.operator.sample import Sample
 from pinchpoint.workloads.operator.settings import Settings
 from pinchpoint.workloads.operator.surface import Mesh, facets
+from pinchpoint.workloads.training.budgets import budget_of
 from pinchpoint.workloads.training.precision import autocast, matmuls, usable
 from pinchpoint.workloads.training.settings import chosen
 

@@ -12,13 +12,14 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
-from pinchpoint.workloads.operator.budget import Chosen, chunk_for
+from pinchpoint.workloads.operator.budget import chunk_for
 from pinchpoint.workloads.operator.dataset import open_dataset
 from pinchpoint.workloads.operator.metrics import middle_of, relative_errors
 from pinchpoint.workloads.operator.records import Training
 from pinchpoint.workloads.operator.runs import Run, begin
 from pinchpoint.workloads.operator.stepper import Stepper
 from pinchpoint.workloads.operator.supply import Supply
+from pinchpoint.workloads.training.budgets import Chosen
 from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
 from pinchpoint.workloads.training.precision import check_precision
 from pinchpoint.workloads.training.turns import at_turn

@@ -72,7 +72,8 @@ class Checkpoints:
         best = min(scored, key=lambda entry: (entry.score, -entry.step), default=None)
         kept = [entry for entry in found if entry in found[-KEPT:] or entry == best]
         write_text(self.folder / "index.json", json.dumps([asdict(entry) for entry in kept], indent=1) + "\n")
-        for old in self.folder.glob("step-*.pt"):
+        # A dot before the name: what a kill left half written.
+        for old in (*self.folder.glob("step-*.pt"), *self.folder.glob(".step-*.pt.*"), *self.folder.glob(".index.json.*")):
             if old.name not in {entry.file for entry in kept}:
                 old.unlink()
         return path

@@ -1,0 +1,25 @@
+"""Budgets of a step: what is asked for, and what it allows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pinchpoint.core.units import parse_bytes
+from pinchpoint.memory.cards import Card, card, cards, nameless
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """What a budget allows. chunk: points at one time; None where a step is not cut into chunks."""
+
+    chunk: int | None
+    predicted_bytes: int
+    budget_bytes: int
+
+
+def budget_of(budget: str | int) -> Card:
+    """The card of that name, or for bytes a nameless one that has so many."""
+    if isinstance(budget, int) or budget.strip()[:1].isdigit():
+        wanted = parse_bytes(budget)
+        return nameless(f"{wanted}B", wanted, like=cards()["h200"])
+    return card(budget)
