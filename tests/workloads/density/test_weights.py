@@ -78,6 +78,9 @@ def test_what_holds_no_weights_is_refused(run: Path, tmp_path: Path, harm: str) 
 def test_a_file_that_cannot_be_written_is_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot write"):
         export(run, tmp_path / "nowhere" / "mine.pt")
+    with pytest.raises(BadInput, match="its JSON would overwrite them"):
+        export(run, tmp_path / "mine.json")
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_packaged_weights_count_the_electrons_of_a_molecule_they_saw() -> None:

@@ -58,6 +58,8 @@ def export(
 ) -> Path:
     """One file with the weights of a run, averaged where it kept such, and a JSON beside it. half: store float16."""
     path = check_output(path)
+    if path.suffix == ".json":
+        raise BadInput(f"weights in {path.name}: its JSON would overwrite them", mend="name a file in .pt")
     found, weights, step, score = trained_state(Path(run), which=which)
     told = found.settings
     said = {
@@ -80,9 +82,7 @@ def _read(path: str | Path | None, which: Which) -> tuple[DensityModel, dict[str
     try:
         data = file.read_bytes()
     except OSError as error:
-        raise BadInput(
-            f"cannot read weights from {file}: {error.strerror}", mend="name the folder of a run, or a file it exported"
-        ) from error
+        raise BadInput(f"cannot read weights from {file}: {error.strerror}", mend=_NAME) from error
     try:
         held = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
         if not isinstance(held, dict) or held.get("format") != FORMAT:
@@ -90,9 +90,7 @@ def _read(path: str | Path | None, which: Which) -> tuple[DensityModel, dict[str
         config, about = DensityConfig.from_json(held["config"]), json.loads(held["about"])
         weights = {name: value.float() for name, value in held["weights"].items()}
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, pickle.UnpicklingError) as error:
-        raise BadInput(
-            f"{file} holds no weights of a density model: {error}", mend="name the folder of a run, or a file it exported"
-        ) from error
+        raise BadInput(f"{file} holds no weights of a density model: {error}", mend=_NAME) from error
     return _made(config, weights, str(file)), about
 
 

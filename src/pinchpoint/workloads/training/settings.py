@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_
 from pinchpoint.core.errors import BadInput
 
 PRECISIONS = ("fp32", "tf32", "bf16")
+LARGEST_SEED = 2**32 - 1  # times a million it is still a seed of torch's
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,8 @@ class Common:
             if (getattr(self, name) or 0) < 0:
                 option = name.replace("_", "-")
                 raise BadInput(f"--{option} {getattr(self, name):g}", mend=f"give --{option} 0 or more")
+        if self.seed > LARGEST_SEED:
+            raise BadInput(f"--seed {self.seed}", mend=f"give at most {LARGEST_SEED}")
         if not 0 <= self.ema < 1:
             raise BadInput(f"--ema {self.ema:g}", mend="give a decay from 0 (none) to below 1, such as 0.99")
 
