@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import check_folder
+from pinchpoint.core.files import check_folder, write_text
 
 
 def test_a_folder_that_is_only_checked_leaves_nothing(tmp_path: Path) -> None:
@@ -19,3 +20,19 @@ def test_a_folder_that_is_only_checked_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine", encoding="utf-8")
     with pytest.raises(BadInput, match="cannot make the folder"):
         check_folder(tmp_path / "file" / "run")
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
+def test_a_stop_while_a_file_is_written_leaves_the_old_one_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, stop: BaseException
+) -> None:
+    path = write_text(tmp_path / "result.json", "old")
+
+    def stopped(*paths: str) -> None:
+        raise stop
+
+    monkeypatch.setattr(os, "replace", stopped)
+    with pytest.raises(type(stop)):
+        write_text(path, "new")
+    assert [entry.name for entry in tmp_path.iterdir()] == ["result.json"]
+    assert path.read_text(encoding="utf-8") == "old"

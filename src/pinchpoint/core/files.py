@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from pinchpoint.core.errors import BadInput
@@ -66,9 +67,12 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
         # mkstemp makes files private; a result is for everyone the folder is for.
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
-    except OSError as error:
-        os.unlink(name)
-        raise BadInput(f"cannot write {path}: {error.strerror}", mend="free some space, or choose another -o") from error
+    except BaseException as error:  # Ctrl-C too: nothing half written stays
+        with suppress(FileNotFoundError):
+            os.unlink(name)
+        if isinstance(error, OSError):
+            raise BadInput(f"cannot write {path}: {error.strerror}", mend="free some space, or choose another -o") from error
+        raise
     return path
 
 
