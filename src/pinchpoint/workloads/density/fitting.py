@@ -22,7 +22,7 @@ from pinchpoint.workloads.density.model import DensityModel
 from pinchpoint.workloads.density.settings import Settings
 from pinchpoint.workloads.density.stepper import Stepper
 from pinchpoint.workloads.training.budgets import Chosen, budget_of
-from pinchpoint.workloads.training.precision import resident_bytes
+from pinchpoint.workloads.training.precision import matmuls, resident_bytes
 
 LEAST = 16  # probes at one time: below this a step is mostly overhead
 ROUNDED = 1.1  # what the allocator keeps beyond the tensors
@@ -77,7 +77,7 @@ def _counted(config: DensityConfig, told: Settings, batch: Batch, chunk: int) ->
     weights = sum(weight.nbytes for weight in DensityModel(config).parameters())
 
     def step() -> None:
-        with compat.fake_mode():
+        with compat.fake_mode(), matmuls(told.precision):
             stepper = Stepper(DensityModel(config), replace(told, chunk=chunk, ema=0.0), "cpu")
             atoms = AtomGraph(*(_blank(getattr(batch.atoms, name)) for name in ("species", "source", "destination", "vectors")))
             parts = (_blank(part) for part in (batch.neighbours, batch.vectors, batch.values, batch.weights))
