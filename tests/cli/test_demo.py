@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from pinchpoint.core.records import Record, load
 @pytest.fixture
 def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[str, list[Any]]:
     """The four verbs replaced by ones that answer at once; what they were asked is kept."""
-    asked: dict[str, list[Any]] = {"predict": [], "study": [], "verify": [], "report": []}
+    asked: dict[str, list[Any]] = {"predict": [], "study": [], "verify": [], "example": [], "report": []}
 
     def predict(target: str, **options: Any) -> Record:
         asked["predict"].append((target, options["size"]))
@@ -31,7 +32,22 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
 
     def verify(target: str, *, variant: str, **options: Any) -> Record:
         asked["verify"].append((target, variant))
+        shipped()[target].chosen(options["settings"])  # refuses one that there is not
         return samples["verdict"]
+
+    def example(folder: Path, **options: Any) -> Any:
+        asked["example"].append(folder.name)
+        volume = SimpleNamespace(grid=(4, 5, 6))
+        made = SimpleNamespace(
+            volume=volume,
+            probes=120,
+            probes_s=0.5,
+            device="cpu",
+            electrons_raw=20.002,
+            path=folder / "CHGCAR",
+            notes=("no augmentation",),
+        )
+        return SimpleNamespace(name="ethanol", electrons=20, made=made, moved=0.17, picture=folder / "slices.png")
 
     def report(records: list[Path], output: Path) -> Path:
         asked["report"] = [load(path).to_dict()["kind"] for path in records]
@@ -40,6 +56,7 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
     monkeypatch.setattr("pinchpoint.memory.forecast.predict", predict)
     monkeypatch.setattr("pinchpoint.measure.study.study", study)
     monkeypatch.setattr("pinchpoint.proof.verdict.verify", verify)
+    monkeypatch.setattr("pinchpoint.workloads.density.example.example", example)
     monkeypatch.setattr("pinchpoint.render.page.report", report)
     return asked
 
@@ -50,9 +67,12 @@ def test_the_demo_predicts_studies_and_verifies_every_workload_it_shows(
     assert run(["demo", "-o", str(tmp_path / "out")]) == 0
     assert [target for target, _ in verbs["predict"]] == ["field", "operator", "orbital"]
     assert {on for _, _, on in verbs["study"]} == {"fake"}
-    assert verbs["verify"] == [(name, shipped()[name].variants[-1].name) for name in ("field", "operator", "orbital")]
-    assert verbs["report"] == ["forecast", "study", "verdict"] * 3
-    assert str(tmp_path / "out" / "report.html") in capsys.readouterr().out.splitlines()[-1]
+    shown = ("field", "operator", "density", "orbital")
+    assert verbs["verify"] == [(name, shipped()[name].variants[-1].name) for name in shown]
+    assert verbs["report"] == [*["forecast", "study", "verdict"] * 2, "verdict", "forecast", "study", "verdict"]
+    said = capsys.readouterr().out
+    assert str(tmp_path / "out" / "report.html") in said.splitlines()[-1]
+    assert verbs["example"] == ["density-ethanol"] and "20.002 by the model, 20 in the molecule" in said
 
 
 def test_a_failed_verdict_makes_the_demo_exit_1(
@@ -69,7 +89,9 @@ def test_a_workload_whose_framework_is_missing_is_left_out_aloud(
     monkeypatch.setattr(demo, "_installed", lambda framework: framework == "torch")
     assert run(["demo", "-o", str(tmp_path)]) == 0
     assert [target for target, _ in verbs["predict"]] == ["field", "operator"]
-    assert "orbital is left out: jax is not installed" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "orbital is left out: jax is not installed" in said and "density is left out: e3nn is not installed" in said
+    assert verbs["example"] == []
     monkeypatch.setattr(demo, "_installed", lambda framework: False)
     assert run(["demo", "-o", str(tmp_path)]) == 3
 
