@@ -1,0 +1,137 @@
+"""Optional packages are imported late, and where one is missing the command says so with its mend: exit 3, no traceback."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.cli.main import run
+from pinchpoint.core.errors import Missing
+
+OPTIONAL = ("pyscf", "spglib", "ase", "e3nn", "pymatgen", "meshio")
+SOURCE = Path(__file__).resolve().parents[2] / "src" / "pinchpoint"
+POSCAR = """water
+1.0
+5.0 0.0 0.0
+0.0 5.0 0.0
+0.0 0.0 5.0
+O H
+1 2
+Cartesian
+2.5 2.5 2.4
+2.5 3.26 2.98
+2.5 1.74 2.98
+"""
+
+
+@pytest.fixture
+def hide(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes a package one that is not installed, also where it was imported before."""
+
+    def hidden(package: str) -> None:
+        class Refuse:
+            def find_spec(self, name: str, path: object = None, target: object = None) -> None:
+                if name.partition(".")[0] == package:
+                    raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setattr(sys, "meta_path", [Refuse(), *sys.meta_path])
+
+    return hidden
+
+
+@pytest.fixture
+def poscar(tmp_path: Path) -> str:
+    pytest.importorskip("torch", reason="densities are torch's")
+    (tmp_path / "POSCAR").write_text(POSCAR, encoding="utf-8")
+    return str(tmp_path / "POSCAR")
+
+
+def missed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What a command says where it misses a package."""
+    assert run(list(arguments)) == 3
+    said = capsys.readouterr().err
+    assert "Traceback" not in said
+    return " ".join(said.split())
+
+
+def early_imports(path: Path) -> list[str]:
+    """Optional packages that a module imports when it is imported itself."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    late = {
+        part for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.If)
+        if not isinstance(node, ast.If) or ast.unparse(node.test) == "TYPE_CHECKING"
+        for part in ast.walk(node)
+    }  # fmt: skip
+    names = [
+        name
+        for node in ast.walk(tree)
+        if node not in late and isinstance(node, ast.Import | ast.ImportFrom)
+        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+    ]
+    return [name for name in names if name.partition(".")[0] in OPTIONAL]
+
+
+def test_optional_packages_are_imported_late() -> None:
+    found = {str(path.relative_to(SOURCE)): early_imports(path) for path in sorted(SOURCE.rglob("*.py"))}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_an_early_import_is_seen(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text("import ase.io\ndef f():\n    import e3nn\nif True:\n    from spglib import x\n")
+    assert early_imports(tmp_path / "a.py") == ["ase.io", "spglib"]
+
+
+def test_densities_without_pyscf_are_missed(hide, tmp_path: Path, capsys) -> None:
+    hide("pyscf")
+    said = missed(capsys, "density", "data", "-o", str(tmp_path / "data"), "--preset", "tiny")
+    assert "PySCF, which is not installed" in said and "pip install 'pinchpoint[pyscf]'" in said
+
+
+def test_symmetry_without_spglib_is_missed(hide, poscar: str, tmp_path: Path, capsys) -> None:
+    hide("spglib")
+    said = missed(capsys, "density", "predict", poscar, "-o", str(tmp_path / "CHGCAR"), "--symmetry")
+    assert "spglib is not installed" in said and "leave --symmetry out" in said
+    assert not (tmp_path / "CHGCAR").exists()
+
+
+@pytest.mark.parametrize("suffix", ["xyz", "cif"])
+def test_structures_without_ase_are_missed_and_a_poscar_is_read(hide, suffix: str, poscar: str, tmp_path: Path, capsys) -> None:
+    hide("ase")
+    (tmp_path / f"water.{suffix}").write_text("3\n\nO 0 0 0\nH 0 0.76 0.58\nH 0 -0.76 0.58\n", encoding="utf-8")
+    output = str(tmp_path / "CHGCAR")
+    said = missed(capsys, "density", "predict", str(tmp_path / f"water.{suffix}"), "-o", output)
+    assert f"ASE is not installed; it is needed for .{suffix} files" in said and "or give a POSCAR" in said
+    assert run(["density", "predict", poscar, "-o", output, "--grid", "4,4,4", "--device", "cpu"]) == 0
+
+
+def test_the_slow_forms_without_e3nn_are_missed(hide, poscar: str, tmp_path: Path, capsys) -> None:
+    hide("e3nn")
+    small = ("--grid", "4,4,4", "--device", "cpu")
+    commands = (
+        ("density", "predict", poscar, "-o", str(tmp_path / "CHGCAR"), "--form", "full", *small),
+        ("density", "bench", "--mul", "2", "--repeats", "1", *small),
+        ("verify", "density", "--variant", "scalar", "--size", "64", "--set", "mul=2", "--set", "lmax=0", "--device", "cpu"),
+    )
+    for command in commands:
+        said = missed(capsys, *command)
+        assert "e3nn" in said and "pip install" in said, command
+
+
+def test_conversions_without_their_package_are_missed(hide) -> None:
+    import numpy as np
+
+    from pinchpoint.workloads.density.exchange import to_ase, to_pymatgen
+    from pinchpoint.workloads.density.structure import Structure
+
+    crystal = Structure(np.eye(3) * 3.0, ("H",), np.zeros((1, 3)))
+    for package, convert in (("ase", to_ase), ("pymatgen", to_pymatgen)):
+        hide(package)
+        with pytest.raises(Missing, match=f"(?i){package}") as caught:
+            convert(crystal)
+        assert "pip install" in caught.value.mend
