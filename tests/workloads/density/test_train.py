@@ -268,6 +268,11 @@ def test_a_card_holds_the_data_too(density_data: Path, monkeypatch: pytest.Monke
     stored = sum(part.nbytes for item in items for part in (item.probes, item.values, item.weights))
     assert many.predicted_bytes - few.predicted_bytes > 99 * stored
     assert few.predicted_bytes > 256 * 2**20, "the context alone"
+    # The most that fits, and not one more.
+    within = chunk_for(config, told, items, budget=few.predicted_bytes - 1, device="cuda")
+    assert within.chunk == 799 and within.predicted_bytes < few.predicted_bytes
+    with pytest.raises(DoesNotFit, match="with 64 probes at one time"):  # one of each structure at least
+        chunk_for(config, replace(told, molecules=64), items, budget="1MiB", device="cuda")
 
 
 def test_a_budget_that_is_none_is_refused_before_the_data_are_read(density_data: Path, tmp_path: Path) -> None:

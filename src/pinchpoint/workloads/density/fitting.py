@@ -6,6 +6,7 @@ probe costs. On a CPU what this process holds already is added; on CUDA the data
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -14,7 +15,6 @@ import torch
 from pinchpoint.backends.torch import compat, real
 from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.core.units import show_bytes
-from pinchpoint.memory.cards import Card
 from pinchpoint.workloads.density.atoms import AtomGraph
 from pinchpoint.workloads.density.batches import Batch, Item, batch_of, drawn
 from pinchpoint.workloads.density.config import DensityConfig
@@ -46,30 +46,23 @@ def chunk_for(
     each = (last - first) / max(1, most - low)
     fixed = first - each * low
 
-    def need(chunk: int) -> int:
-        return _whole(round(BENT * (fixed + each * chunk)), stored, device, within)
+    resident = resident_bytes() if device == "cpu" else 0
 
-    if need(most) <= budget_bytes:
-        return Chosen(most, need(most), budget_bytes)
-    least = min(most, LEAST)
-    if need(least) > budget_bytes:
+    def need(chunk: int) -> int:
+        """What a step takes in all, the data with it: a CPU's resident bytes hold them already."""
+        live = BENT * (fixed + each * chunk)
+        if device == "cpu":
+            return resident + round(live)
+        return round((live + stored) * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
+
+    chunk = bisect_right(range(most + 1), budget_bytes, key=need) - 1  # `need` grows in a straight line
+    least = min(most, max(LEAST, told.molecules))  # a part has some probes of every structure
+    if chunk < least:
         raise DoesNotFit(
             f"a step needs {show_bytes(need(least))} with {least} probes at one time; the budget is {show_bytes(budget_bytes)}",
             mend=f"raise --budget by at least {show_bytes(need(least) - budget_bytes)}, or take fewer --molecules or --probes",
         )
-    # The most that fits: `need` grows in a straight line.
-    low, high = least, most
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if need(middle) <= budget_bytes else (low, middle)
-    return Chosen(low, need(low), budget_bytes)
-
-
-def _whole(live: int, stored: int, device: str, within: Card) -> int:
-    """What a step takes in all. live: its own tensors; stored: those of the data, which a CPU's resident bytes hold already."""
-    if device == "cpu":
-        return resident_bytes() + live
-    return round((live + stored) * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
+    return Chosen(chunk, need(chunk), budget_bytes)
 
 
 def _counted(config: DensityConfig, told: Settings, batch: Batch, chunk: int) -> int:
