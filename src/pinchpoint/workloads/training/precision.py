@@ -6,6 +6,7 @@ import resource
 import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from typing import Any
 
 import torch
 
@@ -28,12 +29,20 @@ def usable(precision: str, device: str) -> str:
 @contextmanager
 def matmuls(precision: str) -> Iterator[None]:
     """fp32 products exact or, for tf32, with 10 bits of mantissa."""
-    before = torch.get_float32_matmul_precision()
+    before: list[tuple[Any, str]] = []
+    try:
+        legacy = torch.get_float32_matmul_precision()
+    except RuntimeError:  # set through torch's newer interface, of which this one does not tell
+        legacy = "highest"
+        parts: Any = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue]
+        before = [(part, part.fp32_precision) for part in parts]
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision(before)
+        torch.set_float32_matmul_precision(legacy)
+        for part, value in before:
+            part.fp32_precision = value
 
 
 def autocast(precision: str, device: str) -> AbstractContextManager[object]:
