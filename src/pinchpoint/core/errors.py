@@ -51,7 +51,14 @@ class DoesNotFit(PinchpointError):
     exit_code = 1
 
 
-_BY_NAME = {cls.__name__: cls for cls in (PinchpointError, BadInput, TargetFailed, CannotFake, TimedOut, Missing, DoesNotFit)}
+class Diverged(PinchpointError):
+    """While training, the loss, a gradient or a weight is no number any more."""
+
+    exit_code = 1
+
+
+_KINDS = (PinchpointError, BadInput, TargetFailed, CannotFake, TimedOut, Missing, DoesNotFit, Diverged)
+_BY_NAME = {kind.__name__: kind for kind in _KINDS}
 
 
 def to_dict(error: PinchpointError) -> dict[str, str]:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.errors import BadInput, Diverged, Missing
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.dataset import open_dataset
 from pinchpoint.workloads.operator.runs import read_settings
@@ -23,7 +23,7 @@ from pinchpoint.workloads.operator.supply import Supply
 from pinchpoint.workloads.operator.train import train
 from pinchpoint.workloads.training import logs
 from pinchpoint.workloads.training.checkpoints import Checkpoints
-from pinchpoint.workloads.training.loop import Diverged, Report
+from pinchpoint.workloads.training.loop import Report
 
 STEPS = 8
 

@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pinchpoint.core.errors import Diverged
 from pinchpoint.core.records import Record
 from pinchpoint.workloads.training import logs
-from pinchpoint.workloads.training.loop import Diverged, Ended, Report, preparing, take_steps
+from pinchpoint.workloads.training.loop import Ended, Report, preparing, take_steps
 from pinchpoint.workloads.training.runs import Run
 from pinchpoint.workloads.training.settings import Common
 from pinchpoint.workloads.training.updates import Updates

@@ -18,7 +18,7 @@ from typing import Any, Literal, Protocol, TypeVar
 import torch
 from torch import Tensor
 
-from pinchpoint.core.errors import PinchpointError
+from pinchpoint.core.errors import Diverged
 from pinchpoint.core.records import Record
 from pinchpoint.workloads.training import logs
 from pinchpoint.workloads.training.precision import matmuls, peak_bytes
@@ -28,12 +28,6 @@ from pinchpoint.workloads.training.stopping import Stop, stop_between_steps
 READ_EVERY = 10  # steps between two readings of the losses on CUDA: each waits for the device
 SMOOTHED = 20  # steps the loss that is shown is the mean of
 Made = TypeVar("Made", bound=Record)
-
-
-class Diverged(PinchpointError):
-    """The loss, a gradient or a weight is no number any more."""
-
-    exit_code = 1
 
 
 @dataclass(frozen=True)
