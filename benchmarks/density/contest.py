@@ -17,7 +17,7 @@ import torch
 from painn import PaiNN, parameter_count, width_for
 
 from pinchpoint.core.errors import BadInput, TargetFailed
-from pinchpoint.workloads.density.atomic import radial_tables, superpose
+from pinchpoint.workloads.density.atomic import load_table, radial_tables, superpose
 from pinchpoint.workloads.density.batches import Item, drawn, item_of, step_batch
 from pinchpoint.workloads.density.dataset import Dataset, Split
 from pinchpoint.workloads.density.model import PRIOR_KNOTS, DensityModel
@@ -102,8 +102,11 @@ class Contest:
         return {name: nmae(values_at(model, item, precision=self.told.precision), item) for name, item in self._judged(names)}  # pyright: ignore[reportArgumentType]
 
     def superposition(self) -> dict[str, Any]:
-        """The same of superposed spherical atoms."""
+        """The same of superposed spherical atoms; nothing where a species has no table."""
         found: dict[str, Any] = {}
+        if unknown := sorted(set(self.data.species) - set(load_table().species)):
+            self.say(f"no superposed atoms: there is no table of {', '.join(unknown)}")
+            return found
         for split in JUDGED:
             rows = {}
             for name, item in self._judged(self.data.names(split)):
@@ -118,7 +121,8 @@ class Contest:
         model, found = self.trained(name, seed=seed, lr=lr)
         for split in JUDGED:
             found[split] = summed(self.errors(model, self.data.names(split)))
-            self.say(f"{name}:{seed}: NMAE {found[split]['mean']:.3%} on {split}")
+            if found[split]["mean"] is not None:
+                self.say(f"{name}:{seed}: NMAE {found[split]['mean']:.3%} on {split}")
         return found
 
     def tune(self, name: str, *, rates: Sequence[float], steps: int) -> dict[str, Any]:

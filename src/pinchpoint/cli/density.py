@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pinchpoint.cli import bars, console
+from pinchpoint.cli.lists import listing
 from pinchpoint.cli.steps import show as show_step
 
 if TYPE_CHECKING:
@@ -117,29 +118,45 @@ def evaluate(
         console.say(f"note: {note}")
 
 
-@app.command("data")
+@app.command("data", cls=listing("--from", "--test-files"))
 def data(
     output: Path = typer.Option(..., "-o", "--output", metavar="DIR", help="Folder of the data set; gone on with if it is one."),
-    preset: str = typer.Option("default", "--preset", help="default: 16 molecules and 3 held out; tiny: 2 and 1."),
+    files: list[Path] = typer.Option(None, "--from", metavar="FILE|DIR...", help="Your densities: CHGCAR, .vasp, .cube, .npz."),
+    test: float = typer.Option(None, "--test", help="Of --from: fraction of the files to test with.  [0.1]"),
+    test_files: list[Path] = typer.Option(None, "--test-files", metavar="FILE|DIR...", help="Of --from: those to test with."),
+    grid_points: int = typer.Option(None, "--grid-points", help="Of --from: the most of a file to test with.  [1000000]"),
+    preset: str = typer.Option(None, "--preset", help="default: 16 molecules and 3 held out; tiny: 2 and 1.  [default]"),
     molecules: str = typer.Option(None, "--molecules", metavar="A,B", help="Names to train and test with."),
     heldout: str = typer.Option(None, "--heldout", metavar="A,B", help="Names that are only tested."),
     geometries: int = typer.Option(None, "--geometries", help="Of each molecule, to train.  [30]"),
     tests: int = typer.Option(None, "--tests", help="Of each molecule, to test: full grids.  [2]"),
-    probes: int = typer.Option(None, "--probes", help="Of each geometry to train.  [20000]"),
+    probes: int = typer.Option(None, "--probes", help="Of each geometry or file to train with.  [20000]"),
     spacing: float = typer.Option(None, "--spacing", help="Of full grids, angstrom.  [0.25]"),
-    seed: int = typer.Option(0, "--seed", help="Seed of the geometries and probes."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the geometries, the probes and the split."),
     jobs: int = typer.Option(None, "--jobs", help="Processes at one time; every core without it."),
 ) -> None:
-    """Make valence densities of molecules with PySCF.
+    """Make densities to learn from: of your own files, or of molecules with PySCF.
 
-    PBE with GTH pseudopotentials, rattled geometries. Samples that are there and whole are not made
-    again, so a run that was stopped is gone on with by the same command.
+    --from takes files and folders, which are searched; each file is a sample with points of its own
+    grid. Without it valence densities of molecules are computed: PBE with GTH pseudopotentials,
+    rattled geometries. Samples that are there and whole are not made again, so a run that was stopped
+    is gone on with by the same command.
     """
     import time
 
     from pinchpoint.core.units import show_bytes, show_seconds
+    from pinchpoint.workloads.density.collect import import_data
     from pinchpoint.workloads.density.dataset import make_data
 
+    of_files = {"--test": test, "--test-files": test_files or None, "--grid-points": grid_points}
+    of_molecules = {
+        "--preset": preset, "--molecules": molecules, "--heldout": heldout, "--geometries": geometries, "--tests": tests,
+        "--spacing": spacing,
+    }  # fmt: skip
+    if files:
+        _refuse_given(of_molecules, "is for molecules that are made here", "leave it out: --from takes files as they are")
+    else:
+        _refuse_given(of_files, "is for files of your own", "name them with --from, or leave it out")
     start = time.perf_counter()
     first: dict[str, int] = {}
     with bars.bar("data") as tell:
@@ -148,22 +165,37 @@ def data(
             new = made - first.setdefault("made", made)
             tell("samples", made, wanted, eta_s=(time.perf_counter() - start) / new * (wanted - made) if new else None)
 
-        made = make_data(
-            output, preset=preset, molecules=_names(molecules), heldout=_names(heldout), geometries=geometries, tests=tests,
-            probes=probes, spacing_a=spacing, seed=seed, jobs=jobs, progress=progress,
-        )  # fmt: skip
-    counts = ", ".join(f"{len(made.names(split)):,} {split}" for split in ("train", "test", "heldout"))
+        if files:
+            made = import_data(
+                output, files, test=test, test_files=test_files or (), probes=probes, grid_points=grid_points, seed=seed,
+                jobs=jobs, progress=progress,
+            )  # fmt: skip
+        else:
+            made = make_data(
+                output, preset=preset or "default", molecules=_names(molecules), heldout=_names(heldout), geometries=geometries,
+                tests=tests, probes=probes, spacing_a=spacing, seed=seed, jobs=jobs, progress=progress,
+            )  # fmt: skip
+    counted = ", ".join(f"{len(made.names(split)):,} {split}" for split in ("train", "test", "heldout"))
     left_out = made.left_out()
     console.show_pairs([
         ("data", str(output)),
-        ("samples", f"{counts}; {first.get('made', 0):,} were there already"),
+        ("samples", f"{counted}; {first.get('made', 0):,} were there already"),
         ("not sound", f"{len(left_out):,}, left out of the splits"),
-        ("species", ", ".join(made.species)),
+        ("species", ", ".join(made.species) + (", with spin" if made.spin else "")),
         ("size", show_bytes(sum(file.stat().st_size for file in output.glob("*") if file.is_file()))),
         ("time", show_seconds(time.perf_counter() - start)),
     ])  # fmt: skip
-    for name, faults in left_out.items():
-        console.say(f"note: {name} is left out: {'; '.join(faults)}")
+    for note in (*(f"{name} is left out: {'; '.join(faults)}" for name, faults in left_out.items()), *made.notes):
+        console.say(f"note: {note}")
+
+
+def _refuse_given(options: dict[str, Any], why: str, mend: str) -> None:
+    """Refuse an option that would be passed over in silence."""
+    from pinchpoint.core.errors import BadInput
+
+    for name, value in options.items():
+        if value is not None:
+            raise BadInput(f"{name} {why}", mend=mend)
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:

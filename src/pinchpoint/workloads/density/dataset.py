@@ -1,9 +1,10 @@
-"""Data sets on disk: molecules with their valence densities, made in parallel, continued where they stopped, checked when read.
+"""Data sets on disk: structures with their valence densities, made in parallel, continued where they stopped, checked when read.
 
-`DIR/index.json` says what the set is and holds a sha256 of every sample's file, `DIR/MOLECULE-NUMBER.npz`. Geometries for
-training are numbered from 0 and hold probes; those for testing, and of held-out molecules, are numbered from 900,000 and
-are full grids. A sample that breaks a limit stays on disk with its faults and is left out of the splits. Files appear whole
-or not at all, and each says by itself what it was made from: an index that is lost or damaged is made again from them.
+`DIR/index.json` says what the set is and holds a sha256 of every sample's file. Molecules made here are `MOLECULE-NUMBER.npz`:
+geometries for training are numbered from 0 and hold probes; those for testing, and of held-out molecules, are numbered from
+900,000 and are full grids. Samples of a user's files (see `collect`) are `FILE-SHA256.npz`. A sample that breaks a limit stays on
+disk with its faults and is left out of the splits. Files appear whole or not at all, and each says by itself what it was made
+from: an index that is lost or damaged is made again from them.
 """
 
 from __future__ import annotations
@@ -15,11 +16,22 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.density.imported import entry_of, imported_sample, unpack_imported
 from pinchpoint.workloads.density.makers import made_samples
 from pinchpoint.workloads.density.molecules import molecule
-from pinchpoint.workloads.density.orders import DECIDING, PRESETS, DataSettings, check_seed, check_settings, orders_of
+from pinchpoint.workloads.density.orders import (
+    DECIDING,
+    PRESETS,
+    DataSettings,
+    FileSettings,
+    check_seed,
+    check_settings,
+    orders_of,
+)
+from pinchpoint.workloads.density.packing import opened
 from pinchpoint.workloads.density.quantum import require_pyscf
 from pinchpoint.workloads.density.sample import GENERATOR, Made, Order, Sample, sample_of, unpack
+from pinchpoint.workloads.folders import refuse_others
 from pinchpoint.workloads.samples import folder as samples
 
 Split = Literal["train", "test", "heldout"]
@@ -33,10 +45,11 @@ class Dataset:
 
     path: Path
     seed: int
-    settings: DataSettings
+    settings: DataSettings | FileSettings
     splits: dict[str, tuple[str, ...]]  # the good samples
     samples: dict[str, dict[str, Any]]  # per name: sha256, atoms, probes, attempts, quality, faults
     check: bool = True
+    notes: tuple[str, ...] = ()  # what the user of a set of files must know
 
     @property
     def sha256(self) -> str:
@@ -46,19 +59,33 @@ class Dataset:
 
     @property
     def species(self) -> tuple[str, ...]:
-        """The elements of the training molecules, in order of the alphabet."""
+        """The elements of the training samples, in order of the alphabet."""
+        if isinstance(self.settings, FileSettings):
+            return tuple(sorted({symbol for name in self.splits["train"] for symbol in self.samples[name]["species"]}))
         return tuple(sorted({symbol for name in self.settings.molecules for symbol in molecule(name).species}))
+
+    @property
+    def spin(self) -> bool:
+        """Whether every training sample has a spin density."""
+        return all(self.samples[name].get("spin", False) for name in self.splits["train"])
 
     def names(self, split: Split) -> list[str]:
         return samples.split_names(self.splits, split)
 
     def sample(self, name: str) -> Sample:
+        if isinstance(self.settings, FileSettings):
+            return imported_sample(unpack_imported(self._bytes(name), where=self._where(name)))
         return sample_of(self.made(name))
 
     def made(self, name: str) -> Made:
-        """What the file of a sample holds."""
-        data = samples.read_sample(self.path, SET, self.samples, name, check=self.check)
-        return unpack(data, where=str(self.path / samples.file_of(name)))
+        """What the file of a molecule's sample holds."""
+        return unpack(self._bytes(name), where=self._where(name))
+
+    def _bytes(self, name: str) -> bytes:
+        return samples.read_sample(self.path, SET, self.samples, name, check=self.check)
+
+    def _where(self, name: str) -> str:
+        return str(self.path / samples.file_of(name))
 
     def left_out(self) -> dict[str, list[str]]:
         """The samples that broke a limit, and which."""
@@ -103,6 +130,7 @@ def make_data(
     folder = Path(output)
     orders = {order.name: order for order in orders_of(check_settings(settings), check_seed(seed))}
     samples.check_jobs(jobs)
+    refuse_others(folder, own=samples.INDEX)
     identity = {"format": FORMAT, "generator": GENERATOR, "seed": seed, **{key: getattr(settings, key) for key in DECIDING}}
     held = samples.held_samples(folder, SET, identity)
     if held and not resume:
@@ -121,15 +149,19 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
     """The data set of a folder. check=False leaves out the comparison of sha256 when a sample is read."""
     folder = Path(path)
     if not (folder / samples.INDEX).exists():
+        refuse_others(folder, own=samples.INDEX, mend="name the folder that `density data` made")
         raise BadInput(
             f"{folder} holds no data set: there is no {samples.INDEX}", mend=f"make one: pinchpoint density data -o {folder}"
         )
     index = samples.read_index(folder, SET)
     try:
         samples.require_finished(folder, SET, index)
+        seed = index["seed"]
+        told = FileSettings if "grid_points" in index["settings"] else DataSettings
         return Dataset(
-            folder, index["seed"], DataSettings.from_json(index["settings"]),
+            folder, seed, told.from_json(index["settings"]),
             {split: tuple(names) for split, names in index["splits"].items()}, index["samples"], check,
+            tuple(index.get("notes", ())),
         )  # fmt: skip
     except (KeyError, TypeError, AttributeError) as error:
         raise SET.damaged(folder, f"it lacks {error}") from error
@@ -152,6 +184,9 @@ def _save(
 
 
 def _look(data: bytes, where: str) -> samples.Found:
+    if "content" in opened(data, where=where)[1].get("order", {}):
+        found = unpack_imported(data, where=where)
+        return samples.Found(found.order.name, asdict(found.order), entry_of(found))
     made = unpack(data, where=where)
     entry = {
         "atoms": len(made.positions), "probes": len(made.codes), "attempts": made.attempts, "quality": made.quality,

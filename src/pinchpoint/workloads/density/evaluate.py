@@ -19,7 +19,9 @@ from pinchpoint.core.records import Record, now
 from pinchpoint.workloads.density.formats import read_volume
 from pinchpoint.workloads.density.slices import centre_of_charge, draw_slices
 from pinchpoint.workloads.density.volume import Volume
+from pinchpoint.workloads.folders import refuse_others
 
+RECORD = "evaluation.json"
 DEFINITION = "NMAE = sum |predicted - reference| / sum |reference| over the grid points"
 _SAME_CELL = 1e-4  # of the longest lattice vector: some writers keep six decimals
 _SAME_PLACE_A = 0.01
@@ -73,6 +75,8 @@ def evaluate(
     """Compare two files. `output`: a folder for evaluation.json and slices.png. at: where the planes cross, fractional;
     the reference's centre of charge without it."""
     folder = None if output is None else check_folder(output)
+    if folder is not None:
+        refuse_others(folder, own=RECORD)
     if at is not None:
         _check_place(at, at)
     ours, theirs = read_volume(predicted), read_volume(reference)
@@ -97,7 +101,7 @@ def evaluate(
         slices_at=where, notes=notes, files=files,
     )  # fmt: skip
     if folder is not None:
-        made.save(folder / "evaluation.json")
+        made.save(folder / RECORD)
     return made
 
 

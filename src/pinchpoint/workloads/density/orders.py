@@ -1,4 +1,4 @@
-"""DataSettings: what a data set of densities holds, checked, and the orders it comes to."""
+"""DataSettings and FileSettings: what a data set of densities holds, checked, and the orders it comes to."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pinchpoint.workloads.density.quantum import LEVEL
 from pinchpoint.workloads.density.sample import Kind, Order
 
 FIRST_TEST = 900_000
+FILE_DECIDING = ("probes", "grid_points")
 DECIDING = ("probes", "spacing_a", "padding_a", "rattle_a", "level")  # settings that decide the numbers of a sample
 
 
@@ -34,6 +35,19 @@ class DataSettings:
     def from_json(cls, data: dict[str, Any]) -> DataSettings:
         values: dict[str, Any] = data | {"molecules": tuple(data["molecules"]), "heldout": tuple(data["heldout"])}
         return cls(**values)
+
+
+@dataclass(frozen=True)
+class FileSettings:
+    """What a data set of a user's files holds."""
+
+    probes: int = 20_000  # of each file to train on
+    grid_points: int = 1_000_000  # of a file to test on: of a larger grid every second point or so is kept
+    test: float = 0.1  # fraction of the files
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> FileSettings:
+        return cls(**data)
 
 
 PRESETS: dict[str, DataSettings] = {
@@ -60,6 +74,18 @@ def check_settings(settings: DataSettings) -> DataSettings:
             f"rattle {settings.rattle_a:g}",
             mend="give one probe or more, a spacing above 0, and a padding and a rattle of 0 or more, in angstrom",
         )
+    return settings
+
+
+def check_file_settings(settings: FileSettings) -> FileSettings:
+    """The same for a set of files."""
+    if settings.probes < 1 or settings.grid_points < 8:
+        raise BadInput(
+            f"{settings.probes} probes, {settings.grid_points} grid points",
+            mend="give one probe or more of each file to train on, and 8 grid points or more of each to test on",
+        )
+    if not 0 <= settings.test < 1:
+        raise BadInput(f"a fraction of {settings.test:g} to test", mend="give one of 0 or more and below 1, such as 0.1")
     return settings
 
 

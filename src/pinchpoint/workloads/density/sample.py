@@ -2,33 +2,27 @@
 
 Letters: A atoms, P probes. A file is an .npz with the positions of the atoms, a 16-bit code of each value and `about`, a JSON
 text with the rest: what the sample was made from, its quality, its faults and a sha256 of all it holds. Probes are not
-stored: they are drawn again from the same seed. The code is linear below `FLOOR` and logarithmic above.
+stored: they are drawn again from the same seed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import math
-import zipfile
-import zlib
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.geometry import Geometry, draw_geometry, key_of
 from pinchpoint.workloads.density.molecules import VALENCE, molecule
+from pinchpoint.workloads.density.packing import FAILURES, decode, encode, no_sample, opened, packed
 from pinchpoint.workloads.density.probes import Probes, draw_probes, grid_probes
 from pinchpoint.workloads.density.quantum import Solution, solve
 
 Kind = Literal["probes", "grid"]
 # Rises with every change that gives a sample other numbers; a data set of another generator is not continued.
 GENERATOR = 1
-FLOOR = 2e-4  # e / A^3: well below it codes are spaced evenly, well above it their logarithms are
-TOP_CODE = 65_535
 CODE_LIMIT, CODE_FROM = 1e-4, 1e-3  # the code's error: of a value above 1e-3 e / A^3, of 1e-3 below it
 GRID_LIMIT = 5e-3  # of the electrons: what may lie beyond the box or between the points of a grid
 ATTEMPTS = 3
@@ -56,11 +50,12 @@ class Order:
 class Sample:
     """positions: (A, 3) and probes: (P, 3) float64, cartesian; values: (P,) float32 in e/A^3; weights: (P,) float64.
 
-    The sum of weight * |x| estimates the integral of |x| over space. `grid` are the counts of a full grid, z fastest.
+    The sum of weight * |x| estimates the integral of |x| over space, or over the cell. `grid`: the counts of a full grid, z
+    fastest.
     """
 
     name: str
-    molecule: str
+    molecule: str  # or the formula of a crystal
     species: tuple[str, ...]
     positions: np.ndarray
     lattice: np.ndarray | None  # (3, 3) rows; None for a molecule: it has no images
@@ -68,7 +63,7 @@ class Sample:
     values: np.ndarray
     weights: np.ndarray
     electrons: float
-    spin: np.ndarray | None = None  # (P,) float32, up less down; None where every shell is closed
+    spin: np.ndarray | None = None  # (P,) float32, up less down; None where it is not known, or every shell is closed
     grid: tuple[int, int, int] | None = None
 
 
@@ -115,42 +110,22 @@ def sample_of(made: Made) -> Sample:
     )  # fmt: skip
 
 
-def encode(values: np.ndarray, top: float) -> np.ndarray:
-    """(P,) uint16 of values in [0, top]."""
-    return np.rint(TOP_CODE * np.log1p(values / FLOOR) / math.log1p(top / FLOOR)).astype(np.uint16)
-
-
-def decode(codes: np.ndarray, top: float) -> np.ndarray:
-    """(P,) float64."""
-    return FLOOR * np.expm1(codes.astype(np.float64) * (math.log1p(top / FLOOR) / TOP_CODE))
-
-
 def pack(made: Made) -> bytes:
     """The bytes of a file: the same for the same sample."""
-    arrays = {"positions": made.positions, "codes": made.codes}
     about = {key: getattr(made, key) for key in ("top", "attempts", "quality", "faults")} | {"order": asdict(made.order)}
-    about["sha256"] = _digest(arrays, about)
-    held = io.BytesIO()
-    np.savez(held, **arrays, about=np.array(json.dumps(about, sort_keys=True)))  # pyright: ignore[reportArgumentType]
-    return held.getvalue()
+    return packed({"positions": made.positions, "codes": made.codes}, about)
 
 
 def unpack(data: bytes, *, where: str) -> Made:
     """What the bytes of a file hold; BadInput names the file where they are none, or not as they were written."""
+    arrays, about = opened(data, where=where)
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as held:
-            about = json.loads(str(held["about"]))
-            arrays = {key: held[key] for key in ("positions", "codes")}
-        if about.pop("sha256") != _digest(arrays, about):
-            raise ValueError("its sha256 is not that of what it holds")
         return Made(
             Order(**about["order"]), arrays["positions"], arrays["codes"], about["top"], about["attempts"], about["quality"],
             tuple(about["faults"]),
         )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zlib.error, zipfile.BadZipFile) as error:
-        raise BadInput(
-            f"{where} is not a sample of a data set: {error}", mend="name a file made by `pinchpoint density data`"
-        ) from error
+    except FAILURES as error:
+        raise no_sample(where, error) from error
 
 
 def _measure(order: Order, drawn: Geometry, solution: Solution, *, attempts: int) -> Made:
@@ -185,10 +160,3 @@ def _probes(order: Order, species: tuple[str, ...], positions: np.ndarray) -> Pr
         return grid_probes(positions, spacing_a=order.spacing_a, padding_a=order.padding_a)
     key = (order.seed, key_of(order.molecule), 2 * order.number + _PROBES)
     return draw_probes(species, positions, count=order.probes, key=key)
-
-
-def _digest(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    for name, values in sorted(arrays.items()):
-        digest.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())
-    return digest.hexdigest()

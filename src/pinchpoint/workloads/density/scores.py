@@ -1,4 +1,7 @@
-"""Errors of a model on every sample of a data set's split, with those of superposed spherical atoms beside them."""
+"""Errors of a model on every sample of a data set's split, with those of superposed spherical atoms beside them.
+
+Superposed atoms are there where all species have a table, errors of the spin where model and sample have one.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import numpy as np
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.density.atomic import superpose
+from pinchpoint.workloads.density.atomic import AtomTable, load_table, superpose
 from pinchpoint.workloads.density.batches import item_of
 from pinchpoint.workloads.density.dataset import Dataset, Split, open_dataset
 from pinchpoint.workloads.density.model import DensityModel
@@ -39,27 +42,41 @@ def evaluate_set(
     if not names:
         raise BadInput(f"{data.path} has no samples to {split}", mend="take another --split, or make some: density data")
     rows: list[dict[str, Any]] = []
+    table = load_table()
     for number, name in enumerate(names):
         sample = data.sample(name)
-        found = values_at(model, item_of(sample, model.config, device=device), chunk=chunk)[:, 0].double().cpu().numpy()
+        found = values_at(model, item_of(sample, model.config, device=device), chunk=chunk).double().cpu().numpy()
+        known = set(sample.species) <= set(table.species)
         rows.append({
-            "name": name, "molecule": sample.molecule, "probes": len(sample.probes), "nmae": _nmae(found, sample),
-            "superposition": _nmae(superpose(sample.species, sample.positions, sample.probes, sample.lattice), sample),
-            "electrons": sample.electrons, "integral": float((sample.weights * found).sum()),
+            "name": name, "molecule": sample.molecule, "probes": len(sample.probes),
+            "nmae": _nmae(found[:, 0], sample.values, sample.weights),
+            "superposition": _superposed(sample, table) if known else None,
+            "electrons": sample.electrons, "integral": float((sample.weights * found[:, 0]).sum()),
         })  # fmt: skip
+        if sample.spin is not None and model.config.spin and np.abs(sample.spin).max() > 0:
+            rows[-1]["spin_nmae"] = _nmae(found[:, 1], sample.spin, sample.weights)
         if progress is not None:
             progress(number + 1, len(names))
     named = "a model" if isinstance(weights, DensityModel) else "packaged" if weights is None else str(weights)
     return Scores(
-        target=named, data=str(data.path), split=split, samples=tuple(rows), nmae=_mean(rows, "nmae"),
-        superposition=_mean(rows, "superposition"), seconds=time.perf_counter() - start, device=device,
+        target=named, data=str(data.path), split=split, samples=tuple(rows), nmae=sum(row["nmae"] for row in rows) / len(rows),
+        superposition=_mean(rows, "superposition"), spin_nmae=_mean(rows, "spin_nmae"), seconds=time.perf_counter() - start,
+        device=device,
     )  # fmt: skip
 
 
-def _nmae(values: np.ndarray, sample: Sample) -> float:
-    true = sample.values.astype(np.float64)
-    return float((sample.weights * np.abs(values - true)).sum() / (sample.weights * np.abs(true)).sum())
+def _superposed(sample: Sample, table: AtomTable) -> float:
+    atoms = superpose(sample.species, sample.positions, sample.probes, sample.lattice, table=table)
+    return _nmae(atoms, sample.values, sample.weights)
 
 
-def _mean(rows: list[dict[str, Any]], key: str) -> float:
-    return sum(row[key] for row in rows) / len(rows)
+def _nmae(values: np.ndarray, true: np.ndarray, weights: np.ndarray) -> float:
+    """values, true, weights: (P,)."""
+    true = true.astype(np.float64)
+    return float((weights * np.abs(values - true)).sum() / (weights * np.abs(true)).sum())
+
+
+def _mean(rows: list[dict[str, Any]], key: str) -> float | None:
+    """Over the samples that have it."""
+    found = [row[key] for row in rows if row.get(key) is not None]
+    return sum(found) / len(found) if found else None

@@ -108,7 +108,7 @@ def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, An
         return Run(folder, taken_up(folder, stored, asked, data=fingerprint(data)))
     told = checked(Settings(), {**asked, "model": {}, "data": fingerprint(data)})
     count = len(data.names("train"))
-    held = held_back(told.validation, count, what="geometries", mend="make some: density data --geometries 30")
+    held = held_back(told.validation, count, what="geometries", mend="make some with density data")
     run = Run(folder, replace(told, validation=held))
     config = _configured(data, run, choices.get("model", {}))
     return replace(run, settings=replace(run.settings, model=json.loads(config.to_json())))
@@ -158,10 +158,9 @@ def _configured(data: Dataset, run: Run, overrides: Mapping[str, Any]) -> Densit
     # A few say what all of them do: reading draws all probes again, which takes its time.
     some = [data.sample(name) for name in names[:: max(1, len(names) // LOOKED_INTO)]]
     species = data.species
-    spin = all(sample.spin is not None for sample in some)
     # Where the atoms are known, what is left to learn is what bonds change.
     prior = set(species) <= set(load_table().species)
-    known: dict[str, Any] = {"spin": spin, "prior": prior, **overrides}
+    known: dict[str, Any] = {"spin": data.spin, "prior": prior, **overrides}
     config = DensityConfig.preset(run.settings.preset, species, **known)
     if "mean_neighbours" in overrides:
         return config

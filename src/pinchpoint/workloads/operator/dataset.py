@@ -16,9 +16,9 @@ from typing import Any, Literal
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.ram import free_bytes
 from pinchpoint.core.units import show_bytes
+from pinchpoint.workloads.folders import refuse_others
 from pinchpoint.workloads.operator import cars, harmonic
 from pinchpoint.workloads.operator.body import FEATURES, GENERATOR, KINDS, TARGETS, Body, Kind, body_sample, making_bytes, unpack
-from pinchpoint.workloads.operator.folders import refuse_others
 from pinchpoint.workloads.operator.makers import Order, made_bodies
 from pinchpoint.workloads.operator.sample import Sample, check_sample
 from pinchpoint.workloads.operator.triangulation import counts_for

@@ -20,8 +20,8 @@ import torch
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_text
+from pinchpoint.workloads.folders import refuse_others
 from pinchpoint.workloads.operator.dataset import Dataset, Split, open_dataset
-from pinchpoint.workloads.operator.folders import refuse_others
 from pinchpoint.workloads.operator.graph import graph_of
 from pinchpoint.workloads.operator.metrics import middle_of, relative_errors
 from pinchpoint.workloads.operator.pictures import picture

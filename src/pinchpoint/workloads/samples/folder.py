@@ -19,6 +19,7 @@ from pinchpoint.core.files import make_folder, write_bytes, write_text
 from pinchpoint.workloads.samples.processes import Named
 
 INDEX = "index.json"
+OURS = "pinchpoint "  # how the format of every kind begins
 Entries = dict[str, dict[str, Any]]  # per name what the index says of a sample: sha256, faults and what its kind adds
 
 
@@ -68,6 +69,7 @@ def held_samples(folder: Path, kind: Kind, identity: dict[str, Any]) -> Entries:
         try:
             index = read_index(folder, kind)
         except BadInput:
+            _refuse_other_format(folder, kind)
             index = {}  # damaged: the files themselves tell what they are
         if identity.keys() <= index.keys():
             _require_same(folder, index, identity)
@@ -189,6 +191,16 @@ def check_jobs(jobs: int | None) -> None:
 def cores() -> int:
     """That this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _refuse_other_format(folder: Path, kind: Kind) -> None:
+    """Refuse the index of another kind of data set, which would be written over. What no kind wrote is damaged."""
+    try:
+        found = json.loads((folder / INDEX).read_text(encoding="utf-8"))["format"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return
+    if isinstance(found, str) and found.startswith(OURS) and found != kind.format:
+        raise BadInput(f"{folder} holds another kind of data set: {found!r:.60}", mend="choose another -o")
 
 
 def _require_same(folder: Path, found: dict[str, Any], identity: dict[str, Any]) -> None:

@@ -14,11 +14,12 @@ from typing import Any, Generic, Literal
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_text
+from pinchpoint.workloads.folders import refuse_others
 from pinchpoint.workloads.training.checkpoints import Checkpoints, Entry
 from pinchpoint.workloads.training.settings import Common, Told, chosen, differing
 
 Which = Literal["last", "best"]
-_OF_OTHERS = ("index.json", "evaluation.json")  # what a data set and an evaluation keep in their folders
+CONFIG = "config.json"
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ class Run(Generic[Told]):
     def write(self) -> None:
         """config.json: from here on the folder holds a run."""
         make_folder(self.folder)
-        write_text(self.folder / "config.json", json.dumps(self.settings.to_dict(), indent=1) + "\n")
+        write_text(self.folder / CONFIG, json.dumps(self.settings.to_dict(), indent=1) + "\n")
 
     def resumed_state(self) -> dict[str, Any] | None:
         """The last checkpoint; None where the run ended before its first."""
@@ -67,9 +68,9 @@ class Run(Generic[Told]):
 
 def check_place(folder: Path, *, resume: bool) -> None:
     """Refuse a folder of something else, one that holds a run already, and one that holds none to resume."""
-    there = (folder / "config.json").exists()
-    if not there and (other := next((name for name in _OF_OTHERS if (folder / name).exists()), None)) is not None:
-        raise BadInput(f"{folder} holds something else: {other} is in it", mend="choose a folder of its own for the run with -o")
+    there = (folder / CONFIG).exists()
+    if not there:
+        refuse_others(folder, own=CONFIG, mend="choose a folder of its own for the run with -o")
     if there and not resume:
         raise BadInput(f"{folder} already holds a run", mend="go on with --resume, or choose another -o")
     if resume and not there:
@@ -113,7 +114,7 @@ def _longer(folder: Path, stored: Common, asked: Mapping[str, Any]) -> bool:
 
 def read_settings(folder: Path, kind: type[Told], *, made_by: str) -> Told:
     """What the run in a folder was told. made_by: the command that makes such runs."""
-    path = folder / "config.json"
+    path = folder / CONFIG
     try:
         return kind.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
