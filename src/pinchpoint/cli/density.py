@@ -168,7 +168,7 @@ def data(
         if files:
             made = import_data(
                 output, files, test=test, test_files=test_files or (), probes=probes, grid_points=grid_points, seed=seed,
-                jobs=jobs, progress=progress,
+                jobs=jobs, reading=lambda read, total: tell("files", read, total), progress=progress,
             )  # fmt: skip
         else:
             made = make_data(

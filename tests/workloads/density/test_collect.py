@@ -16,6 +16,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density import collect, dataset, makers
 from pinchpoint.workloads.density.collect import import_data
 from pinchpoint.workloads.density.dataset import make_data, open_dataset
+from pinchpoint.workloads.density.evaluate import evaluate
 from pinchpoint.workloads.density.formats import write_volume
 from pinchpoint.workloads.density.imported import unpack_imported
 from pinchpoint.workloads.density.poscar import poscar_text
@@ -162,6 +163,13 @@ def test_what_is_no_density_is_refused(change: Any, says: str, tmp_path: Path, i
     assert "no difference" in caught.value.mend
 
 
+def test_spin_is_learnt_only_where_every_file_has_it(files: Path, tmp_path: Path, in_place: list[str]) -> None:
+    runs = [files / f"run{number}" for number in range(3)]
+    assert import_data(tmp_path / "all", runs, **OPTIONS).spin
+    mixed = import_data(tmp_path / "mixed", runs, test_files=[files / "three.cube"], **OPTIONS)
+    assert not mixed.spin and "three.cube is without a spin density" in mixed.notes[0], "or it could not be tested"
+
+
 def test_small_ripples_below_zero_are_kept(tmp_path: Path, in_place: list[str], toy_volume: Any) -> None:
     volume = toy_volume(0)
     rippled = replace(volume, total=volume.total - 2e-3)
@@ -206,6 +214,7 @@ def test_folders_are_searched_but_not_data_sets_and_hidden_files(files: Path, tm
     assert [str(file.relative_to(source)) for file in found] == [
         "four.npz", "three.cube", "run0/CHGCAR", "run1/CHGCAR", "run2/CHGCAR.gz",
     ]  # fmt: skip
+    assert len(find_files([source], besides=source / "run0")) == 4
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="empty holds no density files"):
         find_files([tmp_path / "empty"])
@@ -255,6 +264,11 @@ def test_folders_of_others_are_never_written_into(files: Path, tmp_path: Path, i
                 make()
         with pytest.raises(BadInput, match=f"is the folder of {kind}"):
             open_dataset(folder)
+    for name in ("config.json", "index.json"):
+        (tmp_path / "taken").mkdir(exist_ok=True)
+        (tmp_path / "taken" / name).write_text("{}")
+        with pytest.raises(BadInput, match="is the folder of"):
+            evaluate(files / "three.cube", files / "three.cube", tmp_path / "taken")
     other = tmp_path / "cars"
     other.mkdir()
     (other / "index.json").write_text(json.dumps({"format": "pinchpoint operator data"}))

@@ -34,6 +34,7 @@ def import_data(
     grid_points: int | None = None,
     seed: int = 0,
     jobs: int | None = None,
+    reading: Callable[[int, int], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
     resume: bool = True,
 ) -> Dataset:
@@ -41,7 +42,8 @@ def import_data(
 
     test: fraction of the files to test with, a tenth without it, or none where `test_files` names them. Which they are
     follows from what each holds. A folder that holds an earlier run with the same probes, grid points and seed is continued,
-    and more files may be named; resume=False refuses such a folder. `progress(made, wanted)` counts samples.
+    and more files may be named; resume=False refuses such a folder. `reading(read, all)` counts files whose sha256 is
+    taken first, `progress(made, wanted)` samples, with those already there.
     """
     fraction = (0.0 if test_files else TEST) if test is None else test
     given = {"probes": probes, "grid_points": grid_points, "test": fraction}
@@ -53,7 +55,7 @@ def import_data(
     folder = Path(output)
     check_folder(folder)
     refuse_others(folder, own=samples.INDEX)
-    found = read_sources(files, test_files)
+    found = read_sources(files, test_files, besides=folder, progress=reading)
     total = len(found.files) + len(found.refused)
     if not found.files:
         raise refusal(found.refused, total=total)

@@ -66,8 +66,9 @@ class Dataset:
 
     @property
     def spin(self) -> bool:
-        """Whether every training sample has a spin density."""
-        return all(self.samples[name].get("spin", False) for name in self.splits["train"])
+        """Whether every sample has a spin density, those to test with among them."""
+        names = [name for split in self.splits.values() for name in split]
+        return bool(names) and all(self.samples[name].get("spin", False) for name in names)
 
     def names(self, split: Split) -> list[str]:
         return samples.split_names(self.splits, split)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,15 +44,16 @@ class Sources:
     notes: list[str]
 
 
-def find_files(given: Iterable[str | Path]) -> list[Path]:
+def find_files(given: Iterable[str | Path], *, besides: str | Path | None = None) -> list[Path]:
     """The files named, and those of the folders named: CHGCAR*, .vasp, .cube, .npz, packed or not, all the way down.
 
-    Folders of data sets, runs and evaluations are passed by, and what begins with a dot. A file comes once.
+    Folders of data sets, runs and evaluations are passed by, the folder `besides`, and what begins with a dot. A file
+    comes once.
     """
     found: dict[Path, Path] = {}
     for place in map(Path, given):
         if place.is_dir():
-            inside = _inside(place)
+            inside = _inside(place, None if besides is None else Path(besides).resolve())
             if not inside:
                 raise BadInput(f"{place} holds no density files", mend="name a folder with CHGCAR, .vasp, .cube or .npz files")
         else:
@@ -63,14 +64,20 @@ def find_files(given: Iterable[str | Path]) -> list[Path]:
     return list(found.values())
 
 
-def read_sources(given: Sequence[str | Path], tested: Sequence[str | Path]) -> Sources:
-    """All files of both lists, by their paths. A file of both, or with the bytes of a tested one, is tested."""
-    marked = {file.resolve() for file in find_files(tested)}
+def read_sources(
+    given: Sequence[str | Path], tested: Sequence[str | Path], *, besides: str | Path | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Sources:  # fmt: skip
+    """All files of both lists. A file of both, or with the bytes of a tested one, is tested. `progress(read, all)`."""
+    marked = {file.resolve() for file in find_files(tested, besides=besides)}
+    found = find_files([*tested, *given], besides=besides)
     files: dict[str, Source] = {}
     refused: dict[str, PinchpointError] = {}
     notes: list[str] = []
     # Those that are to be tested come first: a copy of one among the others must not be trained on.
-    for file in sorted(find_files([*tested, *given]), key=lambda file: (file.resolve() not in marked, str(file))):
+    for number, file in enumerate(sorted(found, key=lambda file: (file.resolve() not in marked, str(file)))):
+        if progress is not None:
+            progress(number, len(found))
         try:
             content = hashlib.sha256(read_blob(file)).hexdigest()
         except PinchpointError as error:
@@ -114,10 +121,10 @@ def refusal(refused: dict[str, PinchpointError], *, total: int) -> BadInput:
     )
 
 
-def _inside(folder: Path) -> list[Path]:
+def _inside(folder: Path, besides: Path | None) -> list[Path]:
     found: list[Path] = []
     for place, folders, files in os.walk(folder):
-        if any(name in files for name in KINDS):
+        if any(name in files for name in KINDS) or Path(place).resolve() == besides:
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
