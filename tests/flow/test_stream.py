@@ -376,6 +376,8 @@ def _changes(x: Any) -> Any:
         ((lambda x: (), POINTS), {}, "gave \\(\\)"),
         ((_changes, POINTS), {}, "float64 \\(C, 3\\) for the first chunk and float32 \\(C, 3\\)"),
         ((wave, (POINTS, POINTS[1:])), {}, "5,003, 5,002 rows"),
+        ((3, POINTS), {}, "the function is 3"),
+        ((wave, POINTS), {"chunk": "auto", "budget": "-3GiB"}, "'-3GiB' is not a number of bytes"),
         ((wave, "points"), {}, "points are 'points'"),
         ((wave, [[1.0, 2.0]]), {}, "points are \\(list\\)"),
         ((wave, ()), {}, "points are"),

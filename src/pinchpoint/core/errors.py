@@ -46,9 +46,13 @@ class Missing(PinchpointError):
 
 
 class DoesNotFit(PinchpointError):
-    """Nothing fits into the bytes that were asked for."""
+    """Nothing fits into the bytes that were asked for. need_bytes: what the least takes, where that was seen."""
 
     exit_code = 1
+
+    def __init__(self, what: str, *, mend: str, need_bytes: int | None = None) -> None:
+        super().__init__(what, mend=mend)
+        self.need_bytes = need_bytes
 
 
 class Diverged(PinchpointError):

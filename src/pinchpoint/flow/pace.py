@@ -125,4 +125,5 @@ class Pace:
         return DoesNotFit(
             f"{what}{held}; the budget is {show_bytes(self.room.bound_bytes)}",
             mend=f"give a budget of at least {show_bytes(need_bytes * 1.05)}, or a tile smaller than {self.tile:,}",
+            need_bytes=round(need_bytes * 1.05),
         )

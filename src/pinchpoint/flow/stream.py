@@ -73,6 +73,8 @@ def stream(
     bytes_per_point: what a point of a chunk takes, if known: no trials. check: refuse a function that mixes rows.
     progress(done, total) is called before the first chunk and after each; report(flow) once at the end.
     """
+    if not callable(function):
+        raise BadInput(f"the function is {function!r:.40}", mend="give stream a function first, then the points")
     given = _points(points)
     wanted, tile = _sizes(chunk, tile, bytes_per_point, budget, most)
     lane = _lane(function, given, device=device, out=out, extra=tuple(extra), pad=pad)
@@ -205,7 +207,7 @@ def _sizes(
 def _budget(budget: str | int | Card | None) -> int | None:
     if budget is None:
         return None
-    if isinstance(budget, str) and not budget.strip()[:1].isdigit():
+    if isinstance(budget, str) and not budget.strip().lstrip("+-.")[:1].isdigit():
         budget = card(budget)
     if isinstance(budget, Card):
         return budget.memory_bytes - budget.context_bytes

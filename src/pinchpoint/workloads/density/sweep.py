@@ -7,6 +7,7 @@ bricks a tile holds follows from the width of the model and the device; a budget
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import DoesNotFit
+from pinchpoint.core.units import show_bytes
 from pinchpoint.flow.stream import Flow, stream
 from pinchpoint.memory.cards import Card
 from pinchpoint.workloads.density.bricks import SLOTS, Surroundings, classes_of
@@ -155,8 +157,9 @@ def _through(
                 device=str(numbers.device),
                 out=out,
                 pad=False,  # tiles have one shape already
-                # A quarter of stream's tile is its first trial: one of ours, so that no chunk begins inside a tile.
-                tile=tile if wanted is not None else 4 * tile,
+                # A quarter of stream's tile is its first trial: one of ours, so that no chunk begins inside a tile. Where a
+                # tile is one brick a chunk may be, too: the least that can be asked for.
+                tile=tile if wanted is not None or tile == 1 else 4 * tile,
                 chunk="auto" if wanted is None else wanted,
                 most=None if wanted is not None else TILES * tile,
                 budget=budget,
@@ -165,10 +168,21 @@ def _through(
             )
         except DoesNotFit as error:
             if tile == 1:
-                raise DoesNotFit(
-                    f"even {run.surroundings.bricks.probes} probes at one time do not fit: {error.what}",
-                    mend="give a larger --budget, free memory, or use --device cpu",
-                ) from error
+                raise _nothing_fits(run.surroundings.bricks.probes, error, budget, numbers.device.type) from error
             tiles.halvings += 1
             continue
         return flows
+
+
+def _nothing_fits(probes: int, error: DoesNotFit, budget: str | int | Card | None, device: str) -> DoesNotFit:
+    need, elsewhere = error.need_bytes, ", or use --device cpu" if device == "cuda" else ""
+    if budget is None or need is None:
+        return DoesNotFit(
+            f"even {probes} probes at one time do not fit: {error.what}", mend=f"free memory{elsewhere}", need_bytes=need
+        )
+    asked = budget.name if isinstance(budget, Card) else budget if isinstance(budget, str) else show_bytes(budget)
+    return DoesNotFit(
+        f"even {probes} probes at one time do not fit into {asked}, with all that the atoms take on the device",
+        mend=f"give --budget at least {math.ceil(need / 2**20)}MiB{elsewhere}",
+        need_bytes=need,
+    )
