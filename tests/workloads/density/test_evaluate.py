@@ -12,7 +12,7 @@ import pytest
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.evaluate import Evaluation, evaluate, nmae_of, parse_place
 from pinchpoint.workloads.density.formats import write_volume
-from pinchpoint.workloads.density.slices import centre_of_charge, plane_of
+from pinchpoint.workloads.density.slices import centre_of_charge, draw_slices, plane_of
 from pinchpoint.workloads.density.structure import Structure
 from pinchpoint.workloads.density.volume import Volume, grid_points
 
@@ -60,6 +60,23 @@ def test_planes_pass_through_the_centre_of_charge_round_the_edge_of_the_cell() -
     assert centre_of_charge(np.ones((4, 4, 4))) == (0.0, 0.0, 0.0)
 
 
+def test_slices_say_lengths_their_colours_and_the_worst(draw, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    figure_of = pytest.importorskip("matplotlib.figure", reason="pictures are matplotlib's").Figure
+    kept = []
+    save = figure_of.savefig
+    monkeypatch.setattr(figure_of, "savefig", lambda self, *args, **options: (kept.append(self), save(self, *args, **options)))
+    reference = draw(0, (4, 5, 6))
+    total = reference.total.copy()
+    total[2, 2, 3] += 0.5  # one point among many, on the planes
+    draw_slices(tmp_path / "a.png", total, reference, at=(0.5, 0.4, 0.5), title="a")
+    axes = kept[0].axes
+    drawn = next(one for one in axes if one.get_title() == "difference").collections[0]
+    assert drawn.norm.vmax == pytest.approx(0.5) == -drawn.norm.vmin
+    labels = [text for one in axes for text in (one.get_xlabel(), one.get_ylabel())]
+    assert sum("Å" in text and "along" in text for text in labels) == 9
+    assert sum("square root" in text for text in labels) == 2 and any("at most 0.5 e" in text for text in labels)
+
+
 def test_other_grids_and_cells_are_refused_and_other_atoms_told(draw, tmp_path: Path) -> None:
     first = write_volume(tmp_path / "a.npz", draw(0, (4, 5, 6)))
     with pytest.raises(BadInput, match="4 x 5 x 6 points cannot be compared with one of 6 x 5 x 4") as caught:
@@ -83,7 +100,7 @@ def test_a_reference_of_nothing_and_a_place_that_is_none_are_refused(draw, tmp_p
         evaluate(path, path, at=(0.5, float("nan"), 0.0))
     with pytest.raises(BadInput, match="zero everywhere"):
         nmae_of(np.ones(3), np.zeros(3))
-    assert parse_place("0.5,0,1.25") == (0.5, 0.0, 1.25)
-    for text in ("0.5", "a,b,c", "0,0,nan"):
+    assert parse_place("0.5,0,0.25") == (0.5, 0.0, 0.25)
+    for text in ("0.5", "a,b,c", "0,0,nan", "2,0,0", "0,0,1", "-0.1,0,0"):
         with pytest.raises(BadInput, match="no place"):
             parse_place(text)

@@ -115,6 +115,17 @@ def test_pymatgen_takes_and_gives_structures(draw) -> None:
         from_pymatgen(mixed)
 
 
+def test_a_molecule_of_pymatgen_is_put_into_a_box() -> None:
+    core = pytest.importorskip("pymatgen.core", reason="pymatgen is not installed")
+    theirs = core.Molecule(["O", "H", "H"], [[0.0, 0.0, 0.1], [0.0, 0.76, -0.48], [0.0, -0.76, -0.48]])
+    made = as_structure(theirs, padding_a=4.0)
+    assert made.species == ("O", "H", "H")
+    np.testing.assert_allclose(np.diag(made.lattice), [8.0, 9.52, 8.58])
+    np.testing.assert_allclose(made.cartesian, theirs.cart_coords + np.array([4.0, 4.76, 4.48]))
+    with pytest.raises(BadInput, match="no cell"):
+        as_structure(theirs)
+
+
 def test_objects_are_taken_by_what_they_offer() -> None:
     atoms = SimpleNamespace(cell=CUBIC, get_positions=lambda: np.array([[1.0, 2.0, 3.0]]), get_chemical_symbols=lambda: ["O"])
     np.testing.assert_allclose(as_structure(atoms).positions, [[0.25, 0.5, 0.75]])
@@ -139,6 +150,18 @@ def test_cif_and_xyz_are_read_by_ase(tmp_path) -> None:
     boxed = read_structure(tmp_path / "water.xyz", padding_a=4.0)
     np.testing.assert_allclose(np.diag(boxed.lattice), [8.0, 9.52, 8.58])
     np.testing.assert_allclose(boxed.cartesian.min(axis=0), 4.0)
+    (tmp_path / "two.xyz").write_text(WATER + WATER)
+    with pytest.raises(BadInput, match="holds 2 structures") as caught:
+        read_structure(tmp_path / "two.xyz", padding_a=4.0)
+    assert "index=':'" in caught.value.mend
+    (tmp_path / "nan.xyz").write_text(WATER.replace("0.76", "nan"))
+    with pytest.raises(BadInput, match="the position of atom 2 is NaN"):
+        read_structure(tmp_path / "nan.xyz", padding_a=4.0)
+    (tmp_path / "blank.xyz").write_text("\n\n")
+    with pytest.raises(BadInput, match="holds no structure"):
+        read_structure(tmp_path / "blank.xyz", padding_a=4.0)
+    with pytest.raises(BadInput, match="is a folder"):
+        read_structure(tmp_path)
     (tmp_path / "bad.cif").write_text("nothing")
     with pytest.raises(BadInput, match="cannot read"):
         read_structure(tmp_path / "bad.cif")

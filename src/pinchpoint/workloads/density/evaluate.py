@@ -116,8 +116,11 @@ def parse_place(text: str) -> tuple[float, float, float]:
 
 
 def _check_place(at: tuple[float, float, float], given: object) -> None:
-    if len(at) != 3 or not np.isfinite(at).all():
-        raise BadInput(f"{given!r:.60} is no place", mend="give three fractions of the lattice vectors, such as 0.5,0.5,0.5")
+    if len(at) != 3 or not all(0 <= part < 1 for part in at):
+        raise BadInput(
+            f"{given!r:.60} is no place in the cell",
+            mend="give three fractions of the lattice vectors, from 0 to below 1, such as 0.5,0.5,0.5",
+        )
 
 
 def nmae_of(predicted: np.ndarray, reference: np.ndarray) -> float:

@@ -26,6 +26,8 @@ _OTHERS = {".cif": "cif", ".xyz": "extxyz", ".extxyz": "extxyz", ".pdb": "protei
 def read_structure(path: str | Path, *, padding_a: float | None = None) -> Structure:
     """The structure of a file. `padding_a`: a molecule without a cell is put into a box with as much room on every side."""
     path = Path(path)
+    if path.is_dir():
+        raise BadInput(f"{path} is a folder", mend="name the file of a structure in it, such as POSCAR")
     bare = path.with_suffix("") if path.suffix == ".gz" else path
     suffix = bare.suffix.lower()
     if suffix in (".cube", ".cub", ".npz"):
@@ -36,24 +38,32 @@ def read_structure(path: str | Path, *, padding_a: float | None = None) -> Struc
     return _by_ase(path, padding_a)
 
 
-def as_structure(thing: Any) -> Structure:
-    """A Structure, ASE's Atoms, pymatgen's Structure or the path of a file, as a checked Structure."""
+def as_structure(thing: Any, *, padding_a: float | None = None) -> Structure:
+    """A Structure, ASE's Atoms, pymatgen's Structure or Molecule, or the path of a file, as a checked Structure.
+
+    `padding_a`: what has no cell is put into a box with as much room on every side.
+    """
     if isinstance(thing, Structure):
         return check_structure(thing)
     if isinstance(thing, str | Path):
-        return read_structure(thing)
+        return read_structure(thing, padding_a=padding_a)
     if hasattr(thing, "get_chemical_symbols"):
-        return from_ase(thing)
+        return from_ase(thing, padding_a=padding_a)
     if hasattr(thing, "frac_coords"):
         return from_pymatgen(thing)
+    if hasattr(thing, "cart_coords"):
+        return from_pymatgen_molecule(thing, padding_a=padding_a)
     raise BadInput(
-        f"a {type(thing).__name__} is no structure", mend="give the path of a file, ASE's Atoms or pymatgen's Structure"
+        f"a {type(thing).__name__} is no structure",
+        mend="give the path of a file, ASE's Atoms, or pymatgen's Structure or Molecule",
     )
 
 
-def from_ase(atoms: Any) -> Structure:
-    """atoms: ase.Atoms with a cell of three vectors."""
+def from_ase(atoms: Any, *, padding_a: float | None = None) -> Structure:
+    """atoms: ase.Atoms with a cell of three vectors, or with none and room to make one of."""
     lattice = np.array(atoms.cell[:], dtype=np.float64)
+    if padding_a is not None and not lattice.any():
+        return _boxed(tuple(atoms.get_chemical_symbols()), np.array(atoms.get_positions(), dtype=np.float64), padding_a)
     if not cell_volume(lattice) > 0:
         raise BadInput(
             "the atoms have no cell of three vectors",
@@ -74,13 +84,41 @@ def to_ase(structure: Structure) -> Any:
 
 def from_pymatgen(structure: Any) -> Structure:
     """structure: pymatgen.core.Structure, ordered: one element a site."""
+    lattice = np.array(structure.lattice.matrix, dtype=np.float64)
+    positions = np.array(structure.frac_coords, dtype=np.float64).reshape(-1, 3)
+    return check_structure(Structure(lattice, _symbols(structure), positions))
+
+
+def from_pymatgen_molecule(molecule: Any, *, padding_a: float | None) -> Structure:
+    """molecule: pymatgen.core.Molecule, put into a box."""
+    if padding_a is None:
+        raise BadInput("a molecule has no cell", mend="give a padding: a box is put round it")
+    return _boxed(_symbols(molecule), np.array(molecule.cart_coords, dtype=np.float64).reshape(-1, 3), padding_a)
+
+
+def _symbols(sites: Any) -> tuple[str, ...]:
     species = []
-    for at, site in enumerate(structure):
+    for at, site in enumerate(sites):
         if not getattr(site, "is_ordered", True):
             raise BadInput(f"site {at + 1} holds {site.species_string}", mend="give an ordered structure: one element a site")
         species.append(str(getattr(site.specie, "symbol", site.specie)))
-    lattice = np.array(structure.lattice.matrix, dtype=np.float64)
-    return check_structure(Structure(lattice, tuple(species), np.array(structure.frac_coords, dtype=np.float64).reshape(-1, 3)))
+    return tuple(species)
+
+
+def _boxed(species: tuple[str, ...], positions: np.ndarray, padding_a: float) -> Structure:
+    """positions: (A, 3) cartesian; the atoms in the middle of a box with room on every side."""
+    if len(positions) == 0:
+        raise BadInput("the structure has no atoms", mend="give at least one atom")
+    _check_finite(positions)
+    low = positions.min(axis=0)
+    sides = positions.max(axis=0) - low + 2 * padding_a
+    return check_structure(Structure(np.diag(sides), species, (positions - low + padding_a) / sides))
+
+
+def _check_finite(positions: np.ndarray) -> None:
+    bad = np.flatnonzero(~np.isfinite(positions).all(axis=1))
+    if len(bad):
+        raise BadInput(f"the position of atom {bad[0] + 1} is NaN or infinite", mend="give finite coordinates")
 
 
 def to_pymatgen(structure: Structure) -> Any:
@@ -100,16 +138,19 @@ def _by_ase(path: Path, padding_a: float | None) -> Structure:
     except ModuleNotFoundError as error:
         raise _missing_ase(f"{path.suffix or path.name} files") from error
     try:
-        atoms = read(str(path), format=_OTHERS.get(path.suffix.lower()))
+        frames: Any = read(str(path), index=":", format=_OTHERS.get(path.suffix.lower()))
     except Exception as error:  # its readers meet text of any kind, and fail in any way
         why = str(error) or type(error).__name__
         raise BadInput(f"cannot read {path}: {why}", mend="give a structure as POSCAR, cif or extended xyz") from error
-    if isinstance(atoms, list):
-        raise BadInput(f"{path} holds {len(atoms)} structures", mend="give a file with one")
-    if padding_a is not None and not atoms.cell.rank:
-        atoms.center(vacuum=padding_a)
+    if len(frames) == 0:
+        raise BadInput(f"{path} holds no structure", mend="give a structure as POSCAR, cif or extended xyz")
+    if len(frames) > 1:
+        raise BadInput(
+            f"{path} holds {len(frames)} structures",
+            mend="give a file with one; in Python give one of ase.io.read(path, index=':')",
+        )
     try:
-        return from_ase(atoms)
+        return from_ase(frames[0], padding_a=padding_a)
     except BadInput as error:
         raise BadInput(f"{path}: {error.what}", mend=error.mend) from error
 

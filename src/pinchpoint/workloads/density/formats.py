@@ -47,7 +47,10 @@ def write_volume(path: str | Path, volume: Volume) -> Path:
 
 def check_volume_output(path: str | Path) -> Path:
     """Refuse an output before the work: a name of no known format, a folder, a place that cannot be written."""
-    kind_of(path)
+    if Path(path).is_dir():
+        raise BadInput(f"cannot write {path}: it is a folder", mend="name a file in it, such as CHGCAR")
+    if kind_of(path) == "npz":
+        _check_plain(path)
     return check_writable(path)
 
 
@@ -66,6 +69,7 @@ def warnings_of(volume: Volume, path: str | Path) -> tuple[str, ...]:
 
 def write_npz(path: str | Path, volume: Volume) -> Path:
     """numpy's own format: every number bit for bit, no text to parse."""
+    _check_plain(path)
     check_volume(volume)
     arrays: dict[str, Any] = {
         "lattice": volume.lattice, "species": np.array(volume.species), "positions": volume.positions, "total": volume.total,
@@ -76,6 +80,11 @@ def write_npz(path: str | Path, volume: Volume) -> Path:
     stream = io.BytesIO()
     np.savez(stream, **arrays)
     return write_blob(path, stream.getvalue())
+
+
+def _check_plain(path: str | Path) -> None:
+    if Path(path).suffix == ".gz":
+        raise BadInput(f"{Path(path).name}: numpy cannot read a packed .npz", mend="leave out the .gz")
 
 
 def read_npz(path: str | Path) -> Volume:

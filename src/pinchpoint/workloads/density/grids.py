@@ -34,9 +34,12 @@ def smooth_from(number: int) -> int:
 
 
 def choose_grid(
-    lattice: np.ndarray, *, grid: tuple[int, int, int] | None = None, spacing_a: float | None = None
+    lattice: np.ndarray, *, grid: int | tuple[int, int, int] | None = None, spacing_a: float | None = None
 ) -> tuple[int, int, int]:
-    """The grid itself, checked; or the coarsest smooth one whose points are nowhere farther apart than the spacing."""
+    """The grid itself, checked; or the coarsest smooth one whose points are nowhere farther apart than the spacing.
+
+    grid: one number stands for all three.
+    """
     if grid is not None and spacing_a is not None:
         raise BadInput("both a grid and a spacing were given", mend="leave one of them out")
     if grid is None:
@@ -48,11 +51,15 @@ def choose_grid(
             raise _too_many(math.prod(int(length) for length in lengths))
         # 10 angstrom at 0.1 are 100 points, whatever the last bit of the quotient says.
         nx, ny, nz = (smooth_from(math.ceil(length - 1e-9)) for length in lengths)
-        grid = (nx, ny, nz)
-    check_grid(grid)
-    if math.prod(grid) * _BYTES > ram.free_bytes():
-        raise _too_many(math.prod(grid))
-    return grid
+        points = (nx, ny, nz)
+    elif isinstance(grid, int | np.integer):
+        points = (int(grid), int(grid), int(grid))
+    else:
+        points = grid
+    check_grid(points)
+    if math.prod(points) * _BYTES > ram.free_bytes():
+        raise _too_many(math.prod(points))
+    return points
 
 
 def parse_grid(text: str) -> tuple[int, int, int]:

@@ -68,6 +68,8 @@ def check_settings(settings: DataSettings) -> DataSettings:
     if min(counts.values()) < 0 or settings.geometries > FIRST_TEST or not orders_of(settings, 0):
         shown = ", ".join(f"{key} {value}" for key, value in counts.items())
         raise BadInput(f"cannot make a data set of {shown}", mend=f"ask for one or more in all, at most {FIRST_TEST:,} to train")
+    if settings.molecules and settings.geometries < 1:
+        raise BadInput("a data set with nothing to train on", mend="give --geometries 1 or more, or name heldout molecules only")
     if settings.probes < 1 or not (settings.spacing_a > 0 and settings.padding_a >= 0 and settings.rattle_a >= 0):
         raise BadInput(
             f"{settings.probes} probes, spacing {settings.spacing_a:g}, padding {settings.padding_a:g}, "

@@ -1,7 +1,9 @@
 """Pictures of two densities on three planes of the cell: predicted, reference and their difference.
 
 Each plane holds two lattice vectors and passes through one point. It is drawn as it lies in space, skewed where the cell is, a
-patch a grid point and nothing interpolated. Atoms near the plane are marked.
+patch a grid point and nothing interpolated; lengths are in angstrom. Atoms near the plane are marked. Colours follow the
+square root of a value, so that tails and small differences are seen beside peaks; those of the difference reach the worst
+point of the planes.
 """
 
 from __future__ import annotations
@@ -53,11 +55,10 @@ def draw_slices(
         planes = [[plane_of(part, axis, at[axis]) for axis in range(3)] for part in (predicted, reference.total)]
         off = [a - b for a, b in zip(*planes, strict=True)]
         most = float(np.percentile(np.concatenate([p.ravel() for p in planes[0] + planes[1]]), 100 - _CLIP)) or 1.0
-        worst = float(np.percentile(np.abs(np.concatenate([p.ravel() for p in off])), 100 - _CLIP)) or 1.0
-        from matplotlib.colors import Normalize, PowerNorm
+        worst = worst_of(off)
+        from matplotlib.colors import FuncNorm, PowerNorm
 
-        # The root shows the tails between atoms beside the peaks on them.
-        scale, around = PowerNorm(0.5, 0.0, most), Normalize(-worst, worst)
+        scale, around = PowerNorm(0.5, 0.0, most), FuncNorm((_root, _square), -worst, worst)
         parts = (
             ("predicted", planes[0], VALUES, scale),
             ("reference", planes[1], VALUES, scale),
@@ -69,14 +70,30 @@ def draw_slices(
             axes[0][column].set_title(name, loc="center")
         for row in range(3):
             x, y = (NAMES[other] for other in range(3) if other != row)
-            label = f"{x}, {y} at {NAMES[row]} = {nearest(at[row], reference.grid[row]) / reference.grid[row]:.3f}"
-            axes[row][0].text(0.0, -0.01, label, transform=axes[row][0].transAxes, va="top", color=style.MUTED, fontsize=8.5)
-        _bar(figure, axes[:, :2], VALUES, scale, "e / Å³", extend="max")
-        _bar(figure, axes[:, 2:], DIFFERENCE, around, "predicted − reference, e / Å³", extend="both")
+            at_row = f"{NAMES[row]} = {nearest(at[row], reference.grid[row]) / reference.grid[row]:.3f}"
+            axes[row][0].set_ylabel(f"{at_row}\ntowards {y}, Å")
+            for column in range(3):
+                axes[row][column].set_xlabel(f"along {x}, Å")
+        _bar(figure, axes[:, :2], VALUES, scale, "e / Å³; colours follow the square root", extend="max")
+        label = f"predicted − reference, at most {worst:.2g} e / Å³ here;\ncolours follow the square root"
+        _bar(figure, axes[:, 2:], DIFFERENCE, around, label, extend="neither")
         figure.suptitle(style.drawable(title), fontsize=11.5, fontweight="bold", x=0.01, ha="left")
         data = io.BytesIO()
         figure.savefig(data, format="png")
     return write_bytes(path, data.getvalue())
+
+
+def worst_of(planes: list[np.ndarray]) -> float:
+    """The largest |difference| of the planes, which the colours reach; 1 where there is none."""
+    return max(float(np.abs(plane).max()) for plane in planes) or 1.0
+
+
+def _root(values: Any) -> Any:
+    return np.sign(values) * np.sqrt(np.abs(values))
+
+
+def _square(values: Any) -> Any:
+    return np.sign(values) * np.square(values)
 
 
 def _draw(axes: Any, volume: Volume, axis: int, at: float, values: np.ndarray, colours: str, norm: Any) -> None:
@@ -96,7 +113,7 @@ def _draw(axes: Any, volume: Volume, axis: int, at: float, values: np.ndarray, c
     dots = (inside[:, :1] * first + inside[:, 1:] * second) @ frame
     axes.plot(dots[:, 0], dots[:, 1], linestyle="none", marker="o", markersize=3.5, markerfacecolor="none", markeredgecolor="0.6")
     axes.set_aspect("equal")
-    axes.axis("off")
+    axes.grid(False)
 
 
 def _bar(figure: Any, axes: Any, colours: str, norm: Any, label: str, *, extend: str) -> None:

@@ -63,7 +63,7 @@ def grid_points(grid: tuple[int, int, int]) -> np.ndarray:
 
 
 def check_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
-    if len(grid) != 3 or not all(isinstance(n, int | np.integer) for n in grid):
+    if not hasattr(grid, "__len__") or len(grid) != 3 or not all(isinstance(n, int | np.integer) for n in grid):
         raise BadInput(f"{grid!r:.60} is no grid", mend="give three whole numbers, such as (80, 80, 80)")
     if min(grid) < SMALLEST_GRID:
         shown = " x ".join(map(str, grid))
