@@ -136,7 +136,8 @@ def test_electrons_scale_all_points_by_one_factor_and_the_raw_count_is_told() ->
     assert raw.scale == 1.0 and raw.electrons_raw == raw.volume.electrons == made.electrons_raw
     assert made.volume.electrons == pytest.approx(15.0, rel=1e-12)
     np.testing.assert_allclose(made.volume.total, raw.volume.total * made.scale)
-    assert any("electrons" in note for note in made.notes) == (abs(made.scale - 1) > 0.05)
+    # 11 electrons are in the neutral atoms, so that 15 mean a charge.
+    assert made.electrons_neutral == 11 and any("15 electrons asked for, 11 in the neutral atoms" in note for note in made.notes)
     less = model_of(prior=True)
     less.set_prior(-model.prior * 10)
     with pytest.raises(BadInput, match="no factor brings to 15"):
@@ -151,7 +152,7 @@ def test_the_file_holds_the_density_and_its_user_is_told_what_it_lacks(name: str
     assert back.species == CRYSTAL.species and made.path == tmp_path / name
     assert (back.spin is None) == name.endswith("cube")
     said = {"CHGCAR": "augmentation", "CHGCAR.gz": "augmentation", "rho.cube": "total density only"}.get(name)
-    assert said is None or said in made.notes[0]
+    assert said is None or any(said in note for note in made.notes)
     assert made.file_s > 0 and made.atoms_s + made.probes_s + made.file_s <= made.seconds
 
 
@@ -181,7 +182,40 @@ def test_a_budget_is_kept_and_one_too_small_is_refused() -> None:
     np.testing.assert_allclose(made.volume.total, free.volume.total, rtol=0, atol=1e-6 * np.abs(free.volume.total).max())
     with pytest.raises(DoesNotFit, match="even 8 probes at one time do not fit") as caught:
         predict(CRYSTAL, weights=model_of(), grid=(24, 20, 18), device="cpu", budget="64KiB")
-    assert "--budget" in caught.value.mend
+    assert "--device cpu" not in caught.value.mend, "it is the cpu"
+
+
+def test_the_budget_that_an_error_tells_is_enough() -> None:
+    with pytest.raises(DoesNotFit) as caught:
+        predict(CRYSTAL, weights=model_of(), grid=(24, 20, 18), device="cpu", budget="64KiB")
+    need = caught.value.need_bytes
+    assert need is not None and caught.value.mend == f"give --budget at least {-(-need // 2**20)}MiB"
+    made = predict(CRYSTAL, weights=model_of(), grid=(24, 20, 18), device="cpu", budget=need)
+    assert made.peak_bytes is not None and made.peak_bytes <= need
+    with pytest.raises(DoesNotFit, match="do not fit"):
+        predict(CRYSTAL, weights=model_of(), grid=(24, 20, 18), device="cpu", budget=need * 8 // 10)
+
+
+def test_one_number_is_a_grid_of_three() -> None:
+    made = predict(CRYSTAL, weights=model_of(), grid=6, device="cpu")
+    assert made.volume.grid == (6, 6, 6)
+
+
+def test_the_file_of_the_structure_is_never_written_over(tmp_path: Path) -> None:
+    made = predict(CRYSTAL, output=tmp_path / "CHGCAR", weights=model_of(), grid=(6, 6, 6), device="cpu")
+    assert made.path is not None
+    before = made.path.read_bytes()
+    (tmp_path / "other.vasp").symlink_to(made.path)
+    for output in (made.path, tmp_path / "other.vasp"):
+        with pytest.raises(BadInput, match="it would be lost") as caught:
+            predict(made.path, output=output, weights=model_of(), grid=(6, 6, 6), device="cpu")
+        assert "-o" in caught.value.mend
+    assert made.path.read_bytes() == before
+
+
+def test_a_model_that_was_never_trained_has_no_notes_on_what_it_saw() -> None:
+    made = predict(CRYSTAL, weights=model_of(), grid=(6, 6, 6), device="cpu")
+    assert made.electrons_neutral is None and not any("training data" in note for note in made.notes)
 
 
 def test_progress_names_the_stages_and_counts_the_probes() -> None:
@@ -207,6 +241,12 @@ def test_progress_names_the_stages_and_counts_the_probes() -> None:
         ({"grid": (1, 8, 8)}, "grid of 1 x 8 x 8"),
         ({"grid": (8, 8)}, r"\(8, 8\) is no grid"),
         ({"grid": (8.5, 8, 8)}, "is no grid"),
+        ({"grid": 1}, "grid of 1 x 1 x 1"),
+        ({"grid": 8.5}, "8.5 is no grid"),
+        ({"budget": "-3GiB"}, "'-3GiB' is not a number of bytes"),
+        ({"budget": -3}, "-3 bytes is no budget"),
+        ({"output": "rho.npz.gz"}, "numpy cannot read a packed .npz"),
+        ({"output": "."}, "it is a folder"),
         ({"weights": 42}, "weights are int"),
         ({"weights": model_of().half()}, "torch.float16: too coarse"),
         ({"device": "tpu"}, "unknown device"),

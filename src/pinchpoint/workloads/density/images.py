@@ -49,7 +49,7 @@ def atom_graph(
     check_structure(structure)
     species = torch.tensor(config.index_of(structure.species), dtype=torch.int64)
     images = images_of(structure, config.cutoff_a)
-    to, image = _pairs_within(images.home, images.positions, config.cutoff_a)
+    to, image = pairs_within(images.home, images.positions, config.cutoff_a)
     return AtomGraph(
         species=species.to(device),
         source=torch.from_numpy(images.atom[image]).to(device),
@@ -58,7 +58,7 @@ def atom_graph(
     )
 
 
-def _pairs_within(home: np.ndarray, positions: np.ndarray, cutoff_a: float) -> tuple[np.ndarray, np.ndarray]:
+def pairs_within(home: np.ndarray, positions: np.ndarray, cutoff_a: float) -> tuple[np.ndarray, np.ndarray]:
     """(E,) and (E,): atoms and images nearer to them than the cutoff, by atom, then by image; an atom itself left out."""
     axis = int(np.ptp(positions, axis=0).argmax())
     order = np.argsort(positions[:, axis], kind="stable")

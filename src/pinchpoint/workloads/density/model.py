@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,9 @@ from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.harmonics import Harmonics, in_full
 from pinchpoint.workloads.density.radial import RadialTable, soft_distance
 from pinchpoint.workloads.density.scalar import Probes, sums_over_neighbours
+
+if TYPE_CHECKING:
+    from pinchpoint.workloads.density.domain import Seen
 
 PRIOR_KNOTS = 401
 
@@ -36,6 +40,7 @@ class DensityModel(nn.Module):
     def __init__(self, config: DensityConfig, *, seed: int = 0) -> None:
         super().__init__()
         self.config = config
+        self.seen: Seen | None = None  # what it was trained on, where that is known
         generator = torch.Generator().manual_seed(seed)
         self.atoms = AtomNetwork(config, generator)
         self.probes = Probes(config, generator)

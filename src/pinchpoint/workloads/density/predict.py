@@ -1,7 +1,8 @@
 """The electron density of a structure on a grid, by a trained model, written as CHGCAR, cube or npz.
 
 The atoms are described once; then every grid point is computed from the atoms around it, brick by brick (`sweep`). The count
-of electrons is told as the model gives it; one factor for all points brings it to a number that is asked for.
+of electrons is told as the model gives it; one factor for all points brings it to a number that is asked for. What the model
+never saw the like of is predicted all the same, with a note for everything that is strange (`domain`, `counts`).
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.memory.cards import Card
 from pinchpoint.workloads.density.bricks import Bricks, bricks_of, surroundings_of
-from pinchpoint.workloads.density.exchange import as_structure, read_structure
+from pinchpoint.workloads.density.counts import count_notes, negative_notes
+from pinchpoint.workloads.density.domain import strangeness, valence_electrons
+from pinchpoint.workloads.density.exchange import as_structure
 from pinchpoint.workloads.density.formats import check_volume_output, warnings_of, write_volume
 from pinchpoint.workloads.density.grids import choose_grid
 from pinchpoint.workloads.density.images import atom_graph
-from pinchpoint.workloads.density.structure import Structure, check_structure
+from pinchpoint.workloads.density.structure import Structure
 from pinchpoint.workloads.density.sweep import Swept, sweep
 from pinchpoint.workloads.density.symmetry import Symmetry, check_on_grid, grid_for, orbits, symmetry_of
 from pinchpoint.workloads.density.volume import Volume, check_volume
@@ -35,7 +38,6 @@ if TYPE_CHECKING:
     from pinchpoint.workloads.density.model import DensityModel
 
 FORMS = ("scalar", "full", "original")
-FAR_OFF = 0.05  # of the electrons asked for: a model that is so far off has not seen the like of the structure
 KNOTS = 4096  # of the radial tables: within 2e-6 of the networks, and ten times as fast
 _FULL = 32  # times more bytes a pair takes in the full form than in the scalar one
 Progress = Callable[[str, int, int], None]
@@ -48,6 +50,7 @@ class Predicted:
     volume: Volume
     path: Path | None
     electrons_raw: float  # the integral before any scaling
+    electrons_neutral: int | None  # of the atoms; None where their valence, as the model counts it, is not known
     scale: float  # what the total was multiplied by
     probes: int  # of the grid
     computed: int  # of them, padding of bricks too
@@ -70,25 +73,26 @@ class Predicted:
 
 def predict(
     structure: Any, *, output: str | Path | None = None, weights: str | Path | DensityModel | None = None,
-    grid: tuple[int, int, int] | None = None, spacing_a: float | None = None, padding_a: float = 4.0,
+    grid: int | tuple[int, int, int] | None = None, spacing_a: float | None = None, padding_a: float = 4.0,
     budget: str | int | Card | None = None, device: str = "auto", form: str = "scalar", symmetry: bool = False,
     electrons: float | None = None, chunk: int | None = None, knots: int | None = KNOTS, seed: int = 0,
     progress: Progress | None = None,
 ) -> Predicted:  # fmt: skip
-    """The density of a structure: a path, a Structure, ASE's Atoms or pymatgen's Structure.
+    """The density of a structure: a path, a Structure, ASE's Atoms, pymatgen's Structure or Molecule.
 
-    weights: a run, an exported file or a model; the packaged model without. grid: points along each lattice vector, or
-    spacing_a: the most between two of them (0.1 without either). padding_a: room round a molecule without a cell.
+    weights: a run, an exported file or a model; the packaged model without. grid: points along each lattice vector (one number
+    for all three), or spacing_a: the most between two of them (0.1 without either). padding_a: room round a molecule without
+    a cell. output: a file, never the one the structure is read from.
     budget: bytes or a card; all that lies on the device counts. chunk: probes at one time. form: "scalar", "full" (all paths,
     with dead weights from `seed`) or "original" (the same, atoms described again for every chunk). symmetry: compute only
     points that the space group does not make equal. electrons: scale the total to so many. knots: of the tables that stand
     for the scalar form's radial networks; None runs the networks. progress(stage, done, total).
     """
     start, tell = time.perf_counter(), progress or (lambda stage, done, total: None)
-    _check(output, padding_a, form, electrons, chunk, budget)
+    _check(structure, output, padding_a, form, electrons, chunk, budget)
     place = resolve_device(device, backend("torch"))
     tell("reading", 0, 0)
-    held = _structure(structure, padding_a)
+    held = as_structure(structure, padding_a=padding_a)
     model = _model(weights, place)
     model.config.index_of(held.species)
     group = symmetry_of(held) if symmetry else None
@@ -101,14 +105,12 @@ def predict(
     total, spin, swept, distinct = _densities(stage, held, bricks, group, budget, chunk, tell)
     probes_s = time.perf_counter() - at
     volume = check_volume(Volume(held, total, spin, comment=f"{held.formula}: density predicted by pinchpoint"))
-    raw, scale, notes = volume.electrons, 1.0, []
+    raw, neutral, scale = volume.electrons, _neutral(model, held), 1.0
+    notes = [*(() if model.seen is None else strangeness(held, model.seen)), *negative_notes(volume)]
     if electrons is not None:
         scale = _scale(raw, electrons)
-        volume = replace(volume, total=total * scale)
-        if abs(scale - 1) > FAR_OFF:
-            notes.append(
-                f"the model gives {raw:.4g} electrons where {electrons:g} were asked for: it may not know such structures"
-            )
+    notes += count_notes(volume, raw, neutral=neutral, asked=electrons)
+    volume = replace(volume, total=total * scale)
     at = time.perf_counter()
     path = None
     if output is not None:
@@ -117,7 +119,7 @@ def predict(
         notes += warnings_of(volume, path)
     end = time.perf_counter()
     return Predicted(
-        volume, path, raw, scale, math.prod(points), len(swept.values) * bricks.probes, swept.pairs, swept.chunk,
+        volume, path, raw, neutral, scale, math.prod(points), len(swept.values) * bricks.probes, swept.pairs, swept.chunk,
         swept.tile * bricks.probes, swept.calls, swept.halvings, _peak(place, swept), place, form,
         None if group is None else group.group, distinct, atoms_s, probes_s, end - at, end - start, tuple(notes),
     )  # fmt: skip
@@ -172,10 +174,15 @@ def _densities(
     return parts[0], parts[1] if stage.outputs > 1 else None, swept, None if equal is None else equal.points
 
 
-def _check(output: Any, padding_a: float, form: str, electrons: float | None, chunk: int | None, budget: Any) -> None:
+def _check(
+    structure: Any, output: Any, padding_a: float, form: str, electrons: float | None, chunk: int | None, budget: Any
+) -> None:
     """Refuse what cannot work, before the work."""
     if output is not None:
         check_volume_output(output)
+        read = Path(structure) if isinstance(structure, str | Path) else None
+        if read is not None and read.exists() and Path(output).exists() and Path(output).samefile(read):
+            raise BadInput(f"{output} is the file the structure is read from: it would be lost", mend="choose another -o")
     if form not in FORMS:
         raise BadInput(f"there is no form {form!r}", mend=f"use one of: {', '.join(FORMS)}")
     if not (math.isfinite(padding_a) and padding_a > 0):
@@ -186,15 +193,6 @@ def _check(output: Any, padding_a: float, form: str, electrons: float | None, ch
         raise BadInput(f"a chunk of {chunk} probes", mend="give a whole number of at least 1, or leave it out")
     if chunk is not None and budget is not None:
         raise BadInput("both a chunk and a budget were given", mend="leave one of them out")
-
-
-def _structure(thing: Any, padding_a: float) -> Structure:
-    if isinstance(thing, str | Path):
-        return read_structure(thing, padding_a=padding_a)
-    if hasattr(thing, "get_chemical_symbols") and not thing.cell.rank:  # ASE's Atoms, no cell
-        thing = thing.copy()
-        thing.center(vacuum=padding_a)
-    return check_structure(as_structure(thing))
 
 
 def _model(weights: str | Path | DensityModel | None, device: str) -> DensityModel:
@@ -223,6 +221,12 @@ def _grid(structure: Structure, group: Symmetry | None, grid: Any, spacing_a: fl
         points = grid_for(group, points) or points
     check_on_grid(group, points)
     return points
+
+
+def _neutral(model: DensityModel, structure: Structure) -> int | None:
+    """Electrons of the neutral atoms as the model's data count them; a prior is made of such atoms."""
+    known = model.config.prior if model.seen is None else model.seen.neutral
+    return valence_electrons(structure.species) if known else None
 
 
 def _scale(raw: float, wanted: float) -> float:

@@ -19,11 +19,12 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import check_folder
+from pinchpoint.core.files import check_folder, make_folder, write_text
 from pinchpoint.workloads.density.atomic import load_table
 from pinchpoint.workloads.density.batches import Item, item_of, step_batch
 from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.dataset import Dataset, open_dataset
+from pinchpoint.workloads.density.domain import Seen, joined, look_at
 from pinchpoint.workloads.density.fitting import chunk_for
 from pinchpoint.workloads.density.records import Training
 from pinchpoint.workloads.density.sample import Sample
@@ -39,6 +40,7 @@ from pinchpoint.workloads.training.settings import chosen as checked
 LOOKED_AT = 4096  # probes of each geometry that is held back
 LOOKED_INTO = 32  # geometries whose neighbours are counted before a run
 MADE_BY = "density train"
+SEEN = "seen.json"  # of a run: what its training structures are like
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,14 @@ def train(
     check_folder(run.folder)
     names, held = run.names(dataset)
     chosen: Chosen | None = None
+    seen: Seen | None = None
     with preparing(run, tell):
         items: dict[str, Item] = {}
         for name in [*names, *held]:
-            items[name] = item_of(dataset.sample(name), run.config, device=device)
+            sample = dataset.sample(name)
+            items[name] = item_of(sample, run.config, device=device)
+            if len(items) <= len(names):
+                seen = joined(seen, look_at(sample, reach_a=run.config.cutoff_a))
             tell(Report("data", len(items), len(names) + len(held)))
         if budget is not None:
             tell(Report("budget", 0, 0, note="the largest structures"))
@@ -96,6 +102,8 @@ def train(
             predicted_bytes=chosen.predicted_bytes if chosen else None, budget_bytes=chosen.budget_bytes if chosen else None,
         )  # fmt: skip
 
+    if seen is not None:
+        write_text(make_folder(run.folder) / SEEN, seen.to_json() + "\n")
     return take_steps(run, learner, device=device, record=record, tell=tell, clock=clock)
 
 
@@ -172,6 +180,12 @@ def _neighbours(samples: list[Sample], config: DensityConfig) -> float:
     graphs = [item_of(sample, config).atoms for sample in samples]
     edges, atoms = (sum(len(getattr(graph, name)) for graph in graphs) for name in ("source", "species"))
     return max(1.0, edges / atoms)
+
+
+def seen_by(folder: Path) -> Seen | None:
+    """What the run in a folder was trained on; None for a run that did not keep it."""
+    path = folder / SEEN
+    return Seen.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
 
 
 def trained_state(folder: Path, *, which: runs.Which = "best") -> tuple[Run, dict[str, Tensor], int, float | None]:

@@ -21,8 +21,9 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output, write_bytes, write_text
 from pinchpoint.core.records import now
 from pinchpoint.workloads.density.config import DensityConfig
+from pinchpoint.workloads.density.domain import Seen
 from pinchpoint.workloads.density.model import DensityModel
-from pinchpoint.workloads.density.train import trained_state
+from pinchpoint.workloads.density.train import seen_by, trained_state
 from pinchpoint.workloads.training.runs import Which
 
 FORMAT = "pinchpoint density weights 1"
@@ -61,10 +62,11 @@ def export(
     if path.suffix == ".json":
         raise BadInput(f"weights in {path.name}: its JSON would overwrite them", mend="name a file in .pt")
     found, weights, step, score = trained_state(Path(run), which=which)
-    told = found.settings
+    told, seen = found.settings, seen_by(Path(run))
     said = {
         "step": step, "steps": told.steps, "seed": told.seed, "preset": told.preset, "precision": told.precision,
-        "data_sha256": told.data, "held_back_nmae": score, "created": now(), **(about or {}),
+        "data_sha256": told.data, "held_back_nmae": score, "created": now(),
+        **({} if seen is None else {"seen": json.loads(seen.to_json())}), **(about or {}),
     }  # fmt: skip
     kept = {name: value.half() if half and value.dim() > 1 and name != "prior" else value for name, value in weights.items()}
     buffer = io.BytesIO()
@@ -77,7 +79,8 @@ def export(
 def _read(path: str | Path | None, which: Which) -> tuple[DensityModel, dict[str, Any]]:
     if path is not None and Path(path).is_dir():
         run, weights, step, score = trained_state(Path(path), which=which)
-        return _made(run.config, weights, str(path)), {"step": step, "held_back_nmae": score, "data_sha256": run.settings.data}
+        model = _made(run.config, weights, str(path), seen_by(Path(path)))
+        return model, {"step": step, "held_back_nmae": score, "data_sha256": run.settings.data}
     file = PACKAGED if path is None else Path(path)
     try:
         data = file.read_bytes()
@@ -89,15 +92,18 @@ def _read(path: str | Path | None, which: Which) -> tuple[DensityModel, dict[str
             raise ValueError(f"its format is not {FORMAT!r}")
         config, about = DensityConfig.from_json(held["config"]), json.loads(held["about"])
         weights = {name: value.float() for name, value in held["weights"].items()}
+        seen = Seen.from_json(json.dumps(about["seen"])) if "seen" in about else None
     except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, EOFError, OSError, pickle.UnpicklingError) as error:
-        raise BadInput(f"{file} holds no weights of a density model: {error}", mend=_NAME) from error
-    return _made(config, weights, str(file)), about
+        # What torch says of files that are not its own is long, and advises to run the code in them.
+        raise BadInput(f"{file} holds no weights of a density model", mend=_NAME) from error
+    return _made(config, weights, str(file), seen), about
 
 
-def _made(config: DensityConfig, weights: dict[str, Tensor], where: str) -> DensityModel:
+def _made(config: DensityConfig, weights: dict[str, Tensor], where: str, seen: Seen | None) -> DensityModel:
     model = DensityModel(config)
     try:
         model.load_state_dict(weights)
     except RuntimeError as error:
         raise BadInput(f"{where} does not hold the model of its configuration", mend="restore it, or train again") from error
+    model.seen = seen
     return model

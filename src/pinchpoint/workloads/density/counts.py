@@ -1,0 +1,88 @@
+"""What the count of a density's electrons and its least value tell: of the grid, of the charge, of the model.
+
+A grid that is too coarse for the peaks at the nuclei counts wrongly by itself. How much, spherical atoms tell: their density
+is known, so the sum over the grid points near them can be held against the integral.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from pinchpoint.workloads.density.atomic import AtomTable, load_table
+from pinchpoint.workloads.density.grids import SPACING_A
+from pinchpoint.workloads.density.structure import Structure
+from pinchpoint.workloads.density.volume import Volume
+
+OFF = 0.01  # of the electrons: a count so far off is noted
+FAR_OFF = 0.05  # the same where the count of the neutral atoms is not known, but one was asked for
+NEGATIVE, NEGATIVE_CHARGE = 1e-3, 1e-4  # in e / angstrom^3, and of the electrons: less is rounding
+_PEAK_A = 2.5  # from a nucleus: what lies beyond is smooth
+_ATOMS = 64  # whose peaks are looked at
+
+
+def count_notes(volume: Volume, raw: float, *, neutral: int | None, asked: float | None) -> tuple[str, ...]:
+    """Sentences on the count. volume: as the model gave it, with `raw` electrons; neutral: of the atoms, where it is known."""
+    if neutral is None:
+        if asked is None or abs(asked / raw - 1) <= FAR_OFF:
+            return ()
+        return (f"{raw:.4g} electrons by the model, {asked:g} asked for, more than {FAR_OFF:.0%} apart: the structure is unlike "
+                f"the training data, charged, or the grid is too coarse ({spacing_of(volume):.2g} angstrom)",)  # fmt: skip
+    notes, off = [], raw - neutral
+    if asked is not None and abs(asked - neutral) > OFF * neutral:
+        notes.append(f"{asked:g} electrons asked for, {neutral} in the neutral atoms: the model knows of no charge")
+    if abs(off) > OFF * neutral:
+        told = f"{raw:.5g} electrons by the model, {neutral} in the neutral atoms ({off / neutral:+.1%})"
+        by_grid = grid_error(volume.structure, volume.grid)
+        finer = f"the grid is too coarse for the peaks ({spacing_of(volume):.2g} angstrom): give --spacing {SPACING_A:g}"
+        rest = abs(off - by_grid)
+        if rest <= max(OFF * neutral, 0.25 * abs(by_grid)):
+            notes.append(f"{told}: {finer}")
+        elif abs(by_grid) > OFF * neutral:
+            notes.append(f"{told}: {finer}, which is {by_grid:+.2g} of it by superposed atoms")
+        else:
+            notes.append(f"{told}: the structure is unlike the training data, or charged; the grid is fine enough")
+    return tuple(notes)
+
+
+def negative_notes(volume: Volume) -> tuple[str, ...]:
+    """A sentence where the density is below zero by more than rounding."""
+    below = volume.total < 0
+    least = float(volume.total.min())
+    charge = float(volume.total[below].sum()) * volume.structure.volume / volume.total.size
+    if least > -NEGATIVE and charge > -NEGATIVE_CHARGE * max(abs(volume.electrons), 1.0):
+        return ()
+    return (f"the density is below zero at {int(below.sum()):,} of {below.size:,} grid points: {least:.2g} e/angstrom^3 at the "
+            f"lowest, {charge:.2g} electrons in all",)  # fmt: skip
+
+
+def spacing_of(volume: Volume) -> float:
+    """The most between two neighbouring grid points, angstrom."""
+    return float((np.linalg.norm(volume.lattice, axis=1) / volume.grid).max())
+
+
+def grid_error(structure: Structure, grid: tuple[int, int, int], *, table: AtomTable | None = None) -> float:
+    """Electrons by which a sum over the grid misses the integral over spherical atoms; atoms of the table only.
+
+    Only the peaks are summed: each atom's density is brought to zero at 2.5 angstrom. Of many atoms some stand for all.
+    """
+    table = table or load_table()
+    some = np.unique(np.linspace(0, len(structure.species) - 1, _ATOMS).astype(int))
+    step = structure.lattice / np.array(grid)[:, None]  # (3, 3) from point to point
+    # So many planes of grid points lie within reach along each vector.
+    planes = _PEAK_A * np.linalg.norm(np.linalg.inv(step), axis=0)
+    voxel, missed = structure.volume / np.prod(grid), 0.0
+    for atom in some:
+        # A grid point near the atom, then all around: grids coarser than the peak have one or none.
+        row = _peak(table, structure.species[atom])
+        away = -((structure.positions[atom] * grid) % 1.0)
+        axes = [np.arange(-np.floor(reach), np.floor(reach) + 2) + part for reach, part in zip(planes, away, strict=True)]
+        points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3) @ step
+        apart = np.linalg.norm(points, axis=1)
+        missed += np.interp(apart, table.radii, row, right=0.0).sum() * voxel
+        missed -= 4 * np.pi * float(row @ table.radii**2) * table.radii[1]  # zero at both ends
+    return float(missed) * len(structure.species) / len(some)
+
+
+def _peak(table: AtomTable, symbol: str) -> np.ndarray:
+    way = np.clip(table.radii / _PEAK_A, 0, 1)
+    return table.row(symbol) * (1 - way**3 * (10 - 15 * way + 6 * way**2))
