@@ -111,7 +111,7 @@ def test_a_structure_becomes_a_density_with_its_count_time_and_warnings(
     out, err = done([*args, "-o", tmp_path / name, "--electrons", "8"], capsys)
     volume = read_volume(tmp_path / name)
     assert volume.grid == (8, 10, 12) and volume.electrons == pytest.approx(8, rel=1e-9)
-    assert "by the model; scaled by" in out and "8 x 10 x 12, 960 probes" in out
+    assert "by the model, 8 in the neutral atoms; scaled by" in out and "8 x 10 x 12, 960 probes" in out
     for part in ("atoms", "probes", "file"):
         assert part in next(line for line in out.splitlines() if line.startswith("time"))
     assert ("no augmentation occupancies" in err) == (name == "CHGCAR")
@@ -203,6 +203,7 @@ def test_an_empty_molecule_is_refused(args: list[Any], tmp_path: Path, capsys: p
         (["--grid", "0,8,8"], "grid of 0 x 8 x 8", "at least 2"),
         (["--grid", "8,1,8"], "grid of 8 x 1 x 8", "at least 2"),
         (["--grid", "8,8"], "'8,8' is no grid", "80,80,80"),
+        (["--budget=-3GiB"], "'-3GiB' is not a number of bytes", "24GiB"),
         (["--grid", "9999999"], "of main memory", "coarser"),
         (["--spacing", "0.2"], "both a grid and a spacing", "leave one"),
         (["--electrons", "0"], "0 electrons", "above 0"),
@@ -240,7 +241,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(
     code, what, mend = failed([*args, "-o", old], capsys)
     assert code == 2 and "read-only" in what and "-o" in mend
     assert old.read_text() == "mine"
-    for output, said in ((tmp_path, "cannot tell the format"), (tmp_path / "no" / "CHGCAR", "cannot write"),
+    for output, said in ((tmp_path, "it is a folder"), (tmp_path / "no" / "CHGCAR", "cannot write"),
                          (tmp_path / "density.txt", "cannot tell the format")):  # fmt: skip
         code, what, mend = failed([*args, "-o", output], capsys)
         assert code == 2 and said in what and mend
@@ -321,3 +322,25 @@ def test_bench_times_the_forms_asked_for_and_refuses_others(tmp_path: Path, caps
     assert code == 2 and "other" in what and "original, full, scalar" in mend
     code, what, mend = failed(["bench", *small, "-o", tmp_path / "no" / "bench.json"], capsys)
     assert code == 2 and "cannot write" in what and mend
+
+
+def test_a_grid_that_is_none_is_refused_before_the_heavy_imports(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pinchpoint.cli.main import run\n"
+        "assert run(['density', 'predict', 'POSCAR', '-o', 'CHGCAR', '--grid', 'abc']) == 2\n"
+        "assert run(['density', 'predict', 'POSCAR', '-o', 'CHGCAR', '--chunk', 'abc']) == 2\n"
+        "assert 'torch' not in sys.modules, 'imported'"
+    )
+    made = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert made.returncode == 0 and "'abc' is no grid" in made.stderr, made.stderr
+
+
+def test_what_the_packaged_model_never_saw_is_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("ase", reason="xyz files are read by ASE")
+    (tmp_path / "H2.xyz").write_text("2\nH2\nH 0 0 0\nH 0.74 0 0\n")
+    out, err = done(["predict", tmp_path / "H2.xyz", "-o", tmp_path / "a.npz", "--spacing", "0.25", "--device", "cpu"], capsys)
+    assert "by the model, 2 in the neutral atoms" in out
+    assert "note: H-H at 0.74 angstrom: the training data has none nearer than" in err and "(-" in err
+    (tmp_path / "water.xyz").write_text(XYZ)
+    out, err = done(["predict", tmp_path / "water.xyz", "-o", tmp_path / "a.npz", "--spacing", "0.2", "--device", "cpu"], capsys)
+    assert "note" not in err

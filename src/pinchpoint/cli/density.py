@@ -42,15 +42,19 @@ def predict(
     """Predict the electron density of a structure on a grid.
 
     A structure without a lattice is put into a box. Grids from --spacing are such that Fourier
-    transforms like them. A species that the model never saw is refused.
+    transforms like them. A species that the model never saw is refused. The packaged weights know
+    neutral closed-shell molecules of H, C, N and O near rest; what is unlike that is noted.
     """
+    from pinchpoint.core.units import parse_size
+    from pinchpoint.workloads.density.grids import parse_grid
+
+    points = None if grid is None else parse_grid(grid)
+    probes = None if chunk is None else parse_size(chunk)
     from pinchpoint.backends.base import backend
 
     backend("torch")  # says how to install it, where it is missing
     import time
 
-    from pinchpoint.core.units import parse_size
-    from pinchpoint.workloads.density.grids import parse_grid
     from pinchpoint.workloads.density.predict import predict as answer
 
     started: dict[str, float] = {}
@@ -61,9 +65,8 @@ def predict(
             tell(stage, done, total, eta_s=spent / done * (total - done) if done else None)
 
         made = answer(
-            structure, output=output, weights=weights, grid=None if grid is None else parse_grid(grid), spacing_a=spacing,
-            padding_a=padding, budget=budget, device=device, form=form, symmetry=symmetry, electrons=electrons,
-            chunk=None if chunk is None else parse_size(chunk), seed=seed, progress=progress,
+            structure, output=output, weights=weights, grid=points, spacing_a=spacing, padding_a=padding, budget=budget,
+            device=device, form=form, symmetry=symmetry, electrons=electrons, chunk=probes, seed=seed, progress=progress,
         )  # fmt: skip
     _show(made)
 
@@ -72,12 +75,13 @@ def _show(made: Predicted) -> None:
     from pinchpoint.core.units import show_bytes, show_seconds
 
     volume = made.volume
+    neutral = "" if made.electrons_neutral is None else f", {made.electrons_neutral:,} in the neutral atoms"
     scaled = "" if made.scale == 1 else f"; scaled by {made.scale:.6f} to {volume.electrons:.6g}"
     rows = [
         ("written", str(made.path)),
         ("structure", f"{volume.structure.formula}, {len(volume.species):,} atoms in {volume.structure.volume:.4g} angstrom^3"),
         ("grid", f"{' x '.join(map(str, volume.grid))}, {made.probes:,} probes in chunks of {made.chunk:,}"),
-        ("electrons", f"{made.electrons_raw:.6g} by the model{scaled}"),
+        ("electrons", f"{made.electrons_raw:.6g} by the model{neutral}{scaled}"),
     ]
     if volume.spin is not None:
         rows.append(("moment", f"{volume.moment:.6g}"))
