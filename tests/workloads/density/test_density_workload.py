@@ -7,6 +7,7 @@ import pytest
 
 from pinchpoint.core.discover import shipped
 from pinchpoint.core.errors import BadInput
+from pinchpoint.memory.forecaster import Forecaster
 from pinchpoint.workloads.density import scaling
 from pinchpoint.workloads.density.bricks import Bricks
 from pinchpoint.workloads.density.hafnia import hafnia
@@ -86,3 +87,14 @@ def test_no_probes_and_chunks_of_none_are_refused() -> None:
     for size, chunk in ((0, None), (10, 0)):
         with pytest.raises(BadInput, match="at least 1"):
             probe("scalar", "infer", size, chunk)
+
+
+def test_a_predicted_peak_is_that_of_all_chunks_though_few_are_looked_at() -> None:
+    few, many = 64 * (scaling.LOOKED_AT["scalar"] + 2), 64 * 1_000
+    with Forecaster("density", card="24GiB") as forecaster:
+        peaks = [
+            forecaster.predict(size=size, mode="infer", variant="scalar", chunk=64, settings=SMALL).peak_allocated_bytes
+            for size in (few, many)
+        ]
+    # All chunks of the first were gone through; the second may add the longer answer alone, 4 bytes a probe.
+    assert 0 <= peaks[1] - peaks[0] <= 4 * (many - few) + 512

@@ -6,6 +6,8 @@ from pinchpoint.core.settings import Setting
 from pinchpoint.core.workload import Tolerance, Variant, Workload
 
 CHUNK = 2_048  # probes of the scalar form at one time: 32 bricks of 64
+FULL_CHUNK = 3_000  # probes the original sends through at one time
+HELD = 32  # bytes a probe beside a chunk: its density, and where it lies in the answer
 
 WORKLOAD = Workload(
     name="density",
@@ -13,11 +15,14 @@ WORKLOAD = Workload(
     framework="torch",
     build="pinchpoint.workloads.density.scaling:build",
     variants=(
-        Variant("original", "all couplings of every pair in chunks of 3,000 probes; the atoms are computed again for each"),
-        Variant("full", "the same, the atoms computed once"),
+        Variant(
+            "original", "all couplings of every pair in chunks of 3,000 probes; the atoms are computed again for each",
+            flat=True, held_bytes=HELD, chunk=FULL_CHUNK,
+        ),
+        Variant("full", "the same, the atoms computed once", flat=True, held_bytes=HELD, chunk=FULL_CHUNK),
         Variant(
             "scalar", "only what reaches the density, all interactions in one pass over the pairs",
-            flat=True, held_bytes=32, chunk=CHUNK,
+            flat=True, held_bytes=HELD, chunk=CHUNK,
         ),
     ),
     about="the electron density of HfO2 by an equivariant network, at probes of an 80 x 80 x 80 grid",
