@@ -20,10 +20,11 @@ from typing import Any
 
 import results
 
-from pinchpoint.core.errors import BadInput, PinchpointError
+from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.units import parse_size
 
+HALVINGS = 3  # of a rate, before a run that diverges is given up
 EVERYTHING = ["superposition", "tune", "ours:0,1,2", "painn:0,1,2"]
 
 
@@ -64,10 +65,27 @@ def run(args: argparse.Namespace) -> int:
                 print(f"{name}:{seed}: not begun, it would not end within {args.minutes:g} minutes", flush=True)
                 continue
             lr = part["tuned"].get(name, {}).get("lr", contest.told.lr)
-            part["runs"][f"{name}:{seed}"] = contest.run(name, seed=seed, lr=lr)
+            part["runs"][f"{name}:{seed}"] = trained(contest, name, seed=seed, lr=lr)
         results.save(args.output, part)
     print(results.table(part))
     return 0
+
+
+def trained(contest: Any, name: str, *, seed: int, lr: float) -> dict[str, Any]:
+    """A run at the rate that was tuned; where it diverges at half of it, and so on. `diverged`: the rates that did.
+
+    Tuning takes fewer steps, so its best rate may not last: nobody is to lose by that.
+    """
+    diverged: list[float] = []
+    while True:
+        try:
+            return {**contest.run(name, seed=seed, lr=lr), "diverged": diverged}
+        except TargetFailed as error:
+            diverged.append(lr)
+            if len(diverged) > HALVINGS:
+                raise
+            lr /= 2
+            print(f"{name}:{seed}: {error.what}; again with lr={lr:g}", flush=True)
 
 
 def pieces(only: list[str]) -> Iterator[tuple[str, int | None]]:

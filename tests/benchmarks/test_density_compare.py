@@ -17,7 +17,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the density models need torch")
 
-from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.core.errors import BadInput, TargetFailed  # noqa: E402
 from pinchpoint.workloads.density.batches import batch_of, drawn, item_of  # noqa: E402
 from pinchpoint.workloads.density.config import DensityConfig  # noqa: E402
 from pinchpoint.workloads.density.dataset import make_data, open_dataset  # noqa: E402
@@ -232,3 +232,26 @@ def test_work_that_is_not_known_and_files_of_others_are_refused(tmp_path) -> Non
     (tmp_path / "other.json").write_text('{"what": "operator against GINO"}')
     with pytest.raises(BadInput, match="is no part of this comparison"):
         read(tmp_path / "other.json")
+
+
+class Diverging:
+    """A contest in which every rate above one diverges."""
+
+    def __init__(self, most: float) -> None:
+        self.most, self.tried = most, []
+
+    def run(self, name: str, *, seed: int, lr: float) -> dict[str, Any]:
+        self.tried.append(lr)
+        if lr > self.most:
+            raise TargetFailed("the loss is nan at step 600", mend="take a lower learning rate")
+        return {"lr": lr}
+
+
+def test_a_run_that_diverges_is_trained_again_at_half_the_rate() -> None:
+    compare, contest = loaded("compare"), Diverging(most=0.006)
+    assert compare.trained(contest, "painn", seed=0, lr=0.02) == {"lr": 0.005, "diverged": [0.02, 0.01]}
+    assert compare.trained(Diverging(1.0), "ours", seed=0, lr=0.02) == {"lr": 0.02, "diverged": []}
+    hopeless = Diverging(most=0.0)
+    with pytest.raises(TargetFailed, match="nan"):
+        compare.trained(hopeless, "painn", seed=0, lr=0.02)
+    assert len(hopeless.tried) == 4
