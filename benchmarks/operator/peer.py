@@ -24,8 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.kit.edges import Edges
 from pinchpoint.kit import Lattice, lattice_edges
+from pinchpoint.kit.edges import Edges
 from pinchpoint.workloads.operator.sample import Sample
 
 CARRIED = Path(__file__).parents[2] / "scratch" / "peer"

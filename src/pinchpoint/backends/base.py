@@ -67,5 +67,8 @@ def resolve_device(asked: str, used: Backend) -> str:
     if asked == "auto":
         return "cuda" if used.has_cuda() else "cpu"
     if asked == "cuda" and not used.has_cuda():
-        raise Missing("no CUDA device is visible here", mend="use --device cpu, or run where there is a GPU; predict and study --on fake need none")
+        raise Missing(
+            "no CUDA device is visible here",
+            mend="use --device cpu, or run where there is a GPU; predict and study --on fake need none",
+        )
     return asked
