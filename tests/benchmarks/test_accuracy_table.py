@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 import importlib.util
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -17,10 +16,8 @@ FITS = "runs at the boundary where the forecast says it fits, and 2 % above"
 
 
 @pytest.fixture(scope="module")
-def entries() -> Iterator[ModuleType]:
-    sys.path.insert(0, str(FOLDER))
-    yield importlib.import_module("entries")
-    sys.path.remove(str(FOLDER))
+def entries() -> ModuleType:
+    return importlib.import_module("entries")
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,6 @@ import copy
 import importlib
 import json
 import math
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -33,13 +31,6 @@ TOY += ["--device", "cpu", "--set", "mul=8", "--set", "lmax=1", "--set", "hidden
 
 def loaded(name: str) -> ModuleType:
     return importlib.import_module(name)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def folder() -> Iterator[None]:
-    sys.path.insert(0, str(FOLDER))
-    yield
-    sys.path.remove(str(FOLDER))
 
 
 @pytest.fixture(scope="module")

@@ -6,8 +6,6 @@ import copy
 import importlib
 import importlib.util
 import math
-import sys
-from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -31,13 +29,6 @@ ABOUT: dict[str, Any] = {"lattice": LATTICE, "radii": (0.25, 0.5), "features": 7
 
 def loaded(name: str) -> ModuleType:
     return importlib.import_module(name)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def folder() -> Iterator[None]:
-    sys.path.insert(0, str(FOLDER))
-    yield
-    sys.path.remove(str(FOLDER))
 
 
 def ball(count: int = 200) -> Sample:

@@ -139,7 +139,7 @@ def data(
     seed: int = typer.Option(0, "--seed", help="Seed of the geometries, the probes and the split."),
     jobs: int = typer.Option(None, "--jobs", help="Processes at one time; every core without it."),
 ) -> None:
-    """Make densities to learn from: of your own files, or of molecules with PySCF.
+    """Make densities to learn from, of your files or of molecules.
 
     --from takes files and folders, which are searched; each file is a sample with points of its own
     grid. Without it valence densities of molecules are computed: PBE with GTH pseudopotentials,
