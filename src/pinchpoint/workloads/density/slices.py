@@ -75,7 +75,7 @@ def draw_slices(
             for column in range(3):
                 axes[row][column].set_xlabel(f"along {x}, Å")
         _bar(figure, axes[:, :2], VALUES, scale, "e / Å³; colours follow the square root", extend="max")
-        label = f"predicted − reference, at most {worst:.2g} e / Å³ here;\ncolours follow the square root"
+        label = f"predicted − reference:\nat most {worst:.2g} e / Å³ here;\ncolours follow the square root"
         _bar(figure, axes[:, 2:], DIFFERENCE, around, label, extend="neither")
         figure.suptitle(style.drawable(title), fontsize=11.5, fontweight="bold", x=0.01, ha="left")
         data = io.BytesIO()

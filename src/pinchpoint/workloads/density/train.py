@@ -36,6 +36,7 @@ from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparin
 from pinchpoint.workloads.training.precision import check_precision
 from pinchpoint.workloads.training.runs import check_place, held_back, plain, taken_up
 from pinchpoint.workloads.training.settings import chosen as checked
+from pinchpoint.workloads.training.turns import at_turn
 
 LOOKED_AT = 4096  # probes of each geometry that is held back
 LOOKED_INTO = 32  # geometries whose neighbours are counted before a run
@@ -163,8 +164,9 @@ def _configured(data: Dataset, run: Run, overrides: Mapping[str, Any]) -> Densit
     if "species" in overrides:
         raise BadInput("--set species", mend="they follow from the data set: leave them out")
     names = run.names(data)[0]
-    # A few say what all of them do: reading draws all probes again, which takes its time.
-    some = [data.sample(name) for name in names[:: max(1, len(names) // LOOKED_INTO)]]
+    # A few say what all of them do: reading draws all probes again, which takes its time. Taken at random, for molecules
+    # come in turn, and every n-th geometry may be of one molecule.
+    some = [data.sample(at_turn(names, seed=0, turn=turn)) for turn in range(min(len(names), LOOKED_INTO))]
     species = data.species
     # Where the atoms are known, what is left to learn is what bonds change.
     prior = set(species) <= set(load_table().species)
