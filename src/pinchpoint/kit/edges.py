@@ -6,6 +6,7 @@ since the number of edges may pass what 32 bits hold while the number of points 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -101,7 +102,11 @@ class Edges:
         return rows.repeat_interleave(self.degrees(), output_size=self.count)
 
     def to(self, device: str | torch.device) -> Edges:
-        return Edges(self.offsets.to(device), self.sources.to(device), self.source_count, self.starts)
+        return self.mapped(lambda values: values.to(device))
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Edges:
+        """The same edges with both tensors changed: moved, or pinned."""
+        return Edges(change(self.offsets), change(self.sources), self.source_count, self.starts)
 
     def rows(self, first: int, last: int) -> Edges:
         """Rows first to last as a graph of their own, with the sources of the whole."""

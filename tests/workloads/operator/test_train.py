@@ -276,6 +276,25 @@ def test_bodies_that_do_not_fit_in_memory_are_made_again_the_same(tiny_data: Pat
     assert torch.equal(made.get(name)[1].encoder[0].sources, kept.get(name)[1].encoder[0].sources)
 
 
+def test_bodies_held_for_a_gpu_are_pinned_whole_and_the_same(
+    tiny_data: Path, tiny_model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = open_dataset(tiny_data)
+    config = OperatorConfig.preset("small", low=data.low, high=data.high, in_features=7, **tiny_model["model"])
+    name, plain = data.names("train")[0], Supply(data, config).get(data.names("train")[0])
+    pinned: list[int] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self.data_ptr()) or self)
+    held = Supply(data, config, pinned=True).get(name)
+
+    def tensors(sample: Any, graph: Any) -> list[torch.Tensor]:
+        edges = [part for edges in (*graph.encoder, *graph.decoder) for part in (edges.offsets, edges.sources)]
+        statistics = [*graph.token_statistics, *graph.point_statistics]
+        return [sample.points, sample.features, sample.target, sample.areas, *edges, *statistics]
+
+    assert {tensor.data_ptr() for tensor in tensors(*held)} <= set(pinned)
+    assert all(torch.equal(a, b) for a, b in zip(tensors(*held), tensors(*plain), strict=True))
+
+
 def test_a_graph_is_read_from_disk_as_it_was_made_and_made_again_where_it_is_damaged(
     tiny_data: Path, tiny_model: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

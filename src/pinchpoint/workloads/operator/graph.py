@@ -7,6 +7,7 @@ are refused: nothing could be said there.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from pinchpoint.kit import Edges, GraphCache, Lattice, lattice_edges_multi, requ
 from pinchpoint.kit.edges import offsets_of
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.geometry import departure, readable, statistics
+from pinchpoint.workloads.operator.sample import moved
 from pinchpoint.workloads.operator.surroundings import own_statistics
 
 
@@ -35,11 +37,15 @@ class Graph:
         return sum(edges.count for edges in (*self.encoder, *self.decoder))
 
     def to(self, device: str | torch.device) -> Graph:
+        return self.mapped(lambda values: moved(values, device))
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Graph:
+        """The same graph with all tensors changed: moved, or pinned."""
         return Graph(
-            tuple(edges.to(device) for edges in self.encoder),
-            tuple(edges.to(device) for edges in self.decoder),
-            tuple(values.to(device) for values in self.token_statistics),
-            tuple(values.to(device) for values in self.point_statistics),
+            tuple(edges.mapped(change) for edges in self.encoder),
+            tuple(edges.mapped(change) for edges in self.decoder),
+            tuple(change(values) for values in self.token_statistics),
+            tuple(change(values) for values in self.point_statistics),
         )
 
 

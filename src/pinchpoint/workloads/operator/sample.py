@@ -6,6 +6,7 @@ Everything is float32 on one device; the double-precision truth stays with whoev
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import torch
@@ -25,13 +26,16 @@ class Sample:
     areas: Tensor  # (P,) quadrature weights
 
     def to(self, device: torch.device | str) -> Sample:
-        return replace(
-            self,
-            points=self.points.to(device),
-            features=self.features.to(device),
-            target=self.target.to(device),
-            areas=self.areas.to(device),
-        )
+        return self.mapped(lambda values: moved(values, device))
+
+    def mapped(self, change: Callable[[Tensor], Tensor]) -> Sample:
+        """The same body with all tensors changed: moved, or pinned."""
+        return replace(self, **{name: change(getattr(self, name)) for name in ("points", "features", "target", "areas")})
+
+
+def moved(values: Tensor, device: torch.device | str) -> Tensor:
+    """On the device. To a GPU from pinned memory without waiting; from elsewhere torch waits, and from a GPU it must."""
+    return values.to(device, non_blocking=torch.device(device).type == "cuda")
 
 
 def check_sample(sample: Sample) -> Sample:

@@ -30,12 +30,16 @@ _DIGEST = 32  # bytes of the hash a file begins with
 
 
 class Supply:
-    """Samples and graphs by name, on the CPU. graphs: the folder that keeps graphs; none are kept without it."""
+    """Samples and graphs by name, on the CPU. graphs: the folder that keeps graphs; none are kept without it.
+
+    pinned: what is held lies in pinned memory, from which a GPU fetches it while it computes.
+    """
 
     def __init__(
-        self, data: Dataset, config: OperatorConfig, *, graphs: Path | None = None, held_bytes: int = HELD_BYTES
-    ) -> None:
-        self.data, self.config, self.graphs = data, config, graphs
+        self, data: Dataset, config: OperatorConfig, *, graphs: Path | None = None, held_bytes: int = HELD_BYTES,
+        pinned: bool = False,
+    ) -> None:  # fmt: skip
+        self.data, self.config, self.graphs, self.pinned = data, config, graphs, pinned
         self._held: dict[str, tuple[Sample, Graph]] = {}
         self._room = held_bytes
 
@@ -47,6 +51,8 @@ class Supply:
         size = sum(tensor.nbytes for tensor in _tensors(*made))
         if size <= self._room:
             self._room -= size
+            if self.pinned:
+                made = made[0].mapped(torch.Tensor.pin_memory), made[1].mapped(torch.Tensor.pin_memory)
             self._held[name] = made
         return made
 

@@ -42,7 +42,7 @@ def train(
     check_precision(run.settings.precision, device)
     names, held = run.train_names(dataset), run.held_names(dataset)
     check_folder(run.folder)
-    bodies = Supply(dataset, run.config, graphs=run.folder / "graphs")
+    bodies = Supply(dataset, run.config, graphs=run.folder / "graphs", pinned=device == "cuda")
     chosen: Chosen | None = None
     with preparing(run, tell):
         largest = _largest(bodies, [*names, *held], tell)
