@@ -290,13 +290,15 @@ def test_a_step_on_a_gpu_does_not_wait_for_it(density_data: Path) -> None:
     items = {name: item_of(data.sample(name), config, device="cuda") for name in data.names("train")}
     told = Settings(molecules=2, probes=32)
     stepper = Stepper(new_model(config, seed=0), told, "cuda")
+    found = []
     try:
         for number in range(1, 6):
-            if number == 3:  # what is set up once may wait
+            if number == 3:  # what is set up once may wait; from here on a wait is an error
                 torch.cuda.set_sync_debug_mode("error")
-            stepper.step(step_batch(items, list(items), told, config, number=number), number=number)
+            found.append(stepper.step(step_batch(items, list(items), told, config, number=number), number=number))
     finally:
         torch.cuda.set_sync_debug_mode("default")
+    assert len(found) == 5 and torch.isfinite(torch.stack(found)).all()
 
 
 @pytest.mark.gpu

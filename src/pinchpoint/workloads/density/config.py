@@ -6,14 +6,13 @@ that every degree costs about the same.
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.configs import JsonConfig
 from pinchpoint.workloads.density.structure import SYMBOLS
 
 _COUNTS = ("mul", "interactions", "gaussians", "hidden", "head")
@@ -22,7 +21,7 @@ LARGEST_DEGREE = 6
 
 
 @dataclass(frozen=True)
-class DensityConfig:
+class DensityConfig(JsonConfig):
     """One model. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
 
     species: tuple[str, ...]  # the order of the one-hot
@@ -100,27 +99,6 @@ class DensityConfig:
                 mend="give weights trained on these species, or train a model on them",
             )
         return [self.species.index(symbol) for symbol in species]
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        try:
-            data: Any = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise BadInput(f"a configuration that is no JSON: {error}", mend="give what DensityConfig.to_json wrote") from error
-        known = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(data, dict) or not set(data) <= known:
-            strange = sorted(set(data) - known) if isinstance(data, dict) else type(data).__name__
-            raise BadInput(
-                f"a configuration with unknown parts: {strange}", mend="it was written by another version: train again"
-            )
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise BadInput(f"a configuration that lacks parts: {error}", mend="give what DensityConfig.to_json wrote") from error
 
     @classmethod
     def preset(cls, name: str, species: Sequence[str], **changes: Any) -> Self:

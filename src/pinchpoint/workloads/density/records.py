@@ -7,53 +7,21 @@ from typing import Any, ClassVar
 
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
-from pinchpoint.core.units import show_bytes, show_seconds
+from pinchpoint.core.units import show_seconds
+from pinchpoint.workloads.training.records import TrainingRecord
 
 
-@dataclass(frozen=True)
-class Training(Record):
-    """A training run: record.json of its folder."""
+@dataclass(frozen=True, kw_only=True)
+class Training(TrainingRecord):
+    """loss: error per electron; validation: mean NMAE of the geometries held back; chunk: probes."""
 
     kind: ClassVar[str] = "density-training"
-    target: str  # the folder of the run
-    data: str  # the folder of the data set
-    settings: dict[str, Any]
-    step: int
-    loss: float | None  # mean of the last tenth of the steps: error per electron
-    validation: float | None  # mean NMAE of the geometries held back, at the best checkpoint
-    best_step: int | None
-    parameters: int
     structures: int  # trained on
     probes: int  # stored of them
-    device: str
-    chunk: int | None  # probes at one time
-    peak_bytes: int  # peak allocated on CUDA, peak resident on CPU
-    seconds: float
-    complete: bool
-    predicted_bytes: int | None = None  # by --budget
-    budget_bytes: int | None = None
-    machine: dict[str, Any] = field(default_factory=_machine.describe)
-    created: str = field(default_factory=now)
 
     def summary(self) -> list[tuple[str, str]]:
-        rows = [
-            ("run", self.target),
-            ("steps", f"{self.step:,} of {self.settings['steps']:,}"),
-            ("structures", f"{self.structures:,} with {self.probes:,} probes"),
-            ("parameters", f"{self.parameters:,}"),
-        ]
-        if self.loss is not None:
-            rows.append(("loss", f"{self.loss:.4f} per electron (mean of the last tenth)"))
-        if self.validation is not None:
-            rows.append(("held back", f"{self.validation:.2%} NMAE at step {self.best_step:,}, the best"))
-        what = "allocated" if self.device == "cuda" else "resident"
-        rows.append(("peak", f"{show_bytes(self.peak_bytes)} {what}"))
-        if self.budget_bytes is not None:
-            rows.append(("budget", f"{show_bytes(self.budget_bytes)}; {show_bytes(self.predicted_bytes)} predicted"))
-        if self.chunk is not None:
-            rows.append(("chunk", f"{self.chunk:,} probes at one time"))
-        rows.append(("time", f"{show_seconds(self.seconds)} on {self.device}"))
-        return rows
+        trained_on = "structures", f"{self.structures:,} with {self.probes:,} probes"
+        return self.rows(trained_on, loss="per electron (mean of the last tenth)", error="NMAE", points="probes")
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,13 @@ Imports no framework. Lengths (`low`, `high`, `radii`, `local_radii`) are in the
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.configs import JsonConfig
 
 Geometry = Literal["none", "statistics", "pointnet"]
 Weights = Literal["mean", "quadrature", "attention"]
@@ -30,7 +29,7 @@ _COUNTS = ("in_features", "out_features", "channels", "width", "depth", "heads")
 
 
 @dataclass(frozen=True)
-class OperatorConfig:
+class OperatorConfig(JsonConfig):
     """One operator. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
 
     in_features: int  # K read at every point
@@ -91,27 +90,6 @@ class OperatorConfig:
         """How many patches there are along each axis."""
         x, y, z = (count // self.patch for count in self.lattice)
         return x, y, z
-
-    def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self), indent=1, allow_nan=False)
-
-    @classmethod
-    def from_json(cls, text: str) -> Self:
-        try:
-            data: Any = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise BadInput(f"a configuration that is no JSON: {error}", mend="give what OperatorConfig.to_json wrote") from error
-        known = {field.name for field in dataclasses.fields(cls)}
-        if not isinstance(data, dict) or not set(data) <= known:
-            strange = sorted(set(data) - known) if isinstance(data, dict) else type(data).__name__
-            raise BadInput(
-                f"a configuration with unknown parts: {strange}", mend="it was written by another version: train again"
-            )
-        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in data.items()}
-        try:
-            return cls(**values)
-        except TypeError as error:
-            raise BadInput(f"a configuration that lacks parts: {error}", mend="give what OperatorConfig.to_json wrote") from error
 
     @classmethod
     def preset(
