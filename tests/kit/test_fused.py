@@ -45,8 +45,6 @@ def four(inputs: int, hidden: int, outputs: int, act: Any = nn.GELU) -> list[nn.
 def test_values_and_gradients_are_those_of_float64(
     inputs: int, outputs: int, between: int, act: type[nn.Module], precision: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if act is not nn.GELU and between != 1:
-        pytest.skip("an activation is one line of the kernel: the other two are tried with one layer between")
     monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
     torch.manual_seed(0)
     mlp = network(inputs, outputs, between, act).cuda()
@@ -59,16 +57,22 @@ def test_values_and_gradients_are_those_of_float64(
     of_inputs, values = made.backward(x, gradient.to(dtype), into, want_inputs=True, want_values=True)
     made.finish(into)
     assert torch.equal(values, made.forward(x)) if values is not None else False
-    for found, right in zip([values, of_inputs, *into.values()], truth, strict=True):
+    # Rounded inputs of a ReLU fall on the other side of its kink, for torch as for us.
+    rounded = _gradients(network_like(mlp).to(dtype), x.to(dtype), gradient.to(dtype)) if act is nn.ReLU else truth
+    for found, right, torchs in zip([values, of_inputs, *into.values()], truth, rounded, strict=True):
         assert found is not None
-        assert float((found.double() - right).norm() / right.norm()) < BARS[precision]
+        bar = max(BARS[precision], 1.2 * float((torchs.double() - right).norm() / right.norm()))
+        assert float((found.double() - right).norm() / right.norm()) < bar
 
 
 def _truth(mlp: nn.Sequential, x: Tensor, gradient: Tensor) -> list[Tensor]:
-    exact = network_like(mlp).double()
-    leaf = x.double().requires_grad_()
-    out = exact(leaf)
-    return [out.detach(), *torch.autograd.grad(out, [leaf, *exact.parameters()], gradient.double())]
+    return _gradients(network_like(mlp).double(), x.double(), gradient.double())
+
+
+def _gradients(mlp: nn.Sequential, x: Tensor, gradient: Tensor) -> list[Tensor]:
+    leaf = x.detach().clone().requires_grad_()
+    out = mlp(leaf)
+    return [out.detach(), *torch.autograd.grad(out, [leaf, *mlp.parameters()], gradient)]
 
 
 def network_like(mlp: nn.Sequential) -> nn.Sequential:

@@ -308,4 +308,6 @@ def test_a_run_on_a_gpu_stays_within_its_budget_and_near_the_cpu(density_data: P
     made = train(density_data, tmp_path / "cuda", budget="2GiB", **{**CHOICES, "device": "cuda", "precision": precision})
     assert made.predicted_bytes is not None and made.peak_bytes <= made.predicted_bytes <= 2 * 2**30
     found, wanted = ([row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("cuda", "cpu"))
-    assert found == pytest.approx(wanted, rel=0.1 if precision == "bf16" else 1e-2)
+    assert found[0] == pytest.approx(wanted[0], rel=1e-2 if precision == "bf16" else 2e-3)
+    # Adam's first steps go by the signs of the gradients: what rounding does to the smallest of them grows from step to step.
+    assert found == pytest.approx(wanted, rel=1e-2 if precision == "fp32" else 0.3)

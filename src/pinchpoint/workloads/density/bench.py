@@ -142,7 +142,9 @@ class _Whole:
 
     def __call__(self) -> None:
         outputs = self.form.config.outputs
-        swept = sweep(self.form, lambda: self.fields, self.graph.species, self.near, outputs=outputs)
+        swept = sweep(
+            self.form, lambda: self.fields, self.graph.species, self.near, outputs=outputs, heavy=self.form.heavy(self.fields)
+        )
         self.values, self.chunk, self.pairs = swept.values, swept.chunk, swept.pairs
 
 

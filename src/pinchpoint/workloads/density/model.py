@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.atoms import AtomGraph, AtomNetwork
 from pinchpoint.workloads.density.config import DensityConfig
+from pinchpoint.workloads.density.fused import FUSED_FLOATS, is_fused, sums_from_table
 from pinchpoint.workloads.density.harmonics import Harmonics, in_full
 from pinchpoint.workloads.density.radial import RadialTable, soft_distance
 from pinchpoint.workloads.density.scalar import Probes, sums_over_neighbours
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 PRIOR_KNOTS = 401
 
-# squared and soft distances of N pairs -> of each degree (N, L, C_l)
-Radial = Callable[[Tensor, Tensor], list[Tensor]]
+# fields (A, W), neighbours (T, K), harmonics of degrees 1.. (d, N), squared and soft distances (N,), probes -> (P, L, C)
+Sums = Callable[[Tensor, Tensor, list[Tensor], Tensor, Tensor, int], Tensor]
 
 
 class DensityModel(nn.Module):
@@ -70,17 +71,22 @@ class DensityModel(nn.Module):
         A slot not in use has a vector as long as the cutoff or longer, and any atom: it adds exactly zero. K may be 0. Where
         no atom is within the cutoff the density is exactly zero.
         """
-        return density(self, fields, species, neighbours, vectors, radial=self._radial)
+        return density(self, fields, species, neighbours, vectors, sums=self._sums)
 
     def tabulate(self, knots: int = 4096) -> TabulatedModel:
         """The same model with its radial networks as tables, as the weights are now. For inference."""
         return TabulatedModel(self, knots)
 
-    def _radial(self, squared: Tensor, soft: Tensor) -> list[Tensor]:
+    def _sums(
+        self, fields: Tensor, neighbours: Tensor, harmonics: list[Tensor], squared: Tensor, soft: Tensor, probes: int
+    ) -> Tensor:
         networks, widths = self.probes.radial, self.probes.widths
         if self.training and self.config.train_knots:
-            return RadialTable.of(networks, widths, self.config.train_knots).read(soft)
-        return list(networks(squared, soft).transpose(0, 1).split(widths, dim=2))
+            radial = RadialTable.of(networks, widths, self.config.train_knots).read(soft)
+        else:
+            radial = list(networks(squared, soft).transpose(0, 1).split(widths, dim=2))
+        with in_full(soft):
+            return sums_over_neighbours(self.config, fields, neighbours, harmonics, radial, probes)
 
 
 class TabulatedModel(nn.Module):
@@ -100,24 +106,30 @@ class TabulatedModel(nn.Module):
         return self.model.fields(atoms)
 
     @torch.no_grad()
+    def heavy(self, fields: Tensor) -> float:
+        """How many times the bytes a pair takes that are usual for the width of the fields."""
+        return FUSED_FLOATS / fields.shape[1] if is_fused(fields, 1) else 1.0
+
+    @torch.no_grad()
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
         table = replace(self.table, values=self.values)
-        return density(self.model, fields, species, neighbours, vectors, radial=lambda _, soft: table.read(soft))
+
+        def sums(fields: Tensor, near: Tensor, harmonics: list[Tensor], _: Tensor, soft: Tensor, probes: int) -> Tensor:
+            with in_full(soft):
+                return sums_from_table(self.config, fields, near, harmonics, table, soft, probes)
+
+        return density(self.model, fields, species, neighbours, vectors, sums=sums)
 
 
-def density(
-    model: DensityModel, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor, *, radial: Radial
-) -> Tensor:
-    """One forward pass of the scalar form with whatever gives its radial functions. Shapes as in DensityModel.forward."""
+def density(model: DensityModel, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor, *, sums: Sums) -> Tensor:
+    """One forward pass of the scalar form with whatever sums over the neighbours. Shapes as in DensityModel.forward."""
     config = model.config
     tiles, probes, slots, _ = vectors.shape
     flat = vectors.permute(3, 0, 2, 1).reshape(3, tiles * slots * probes)
     squared, soft = soft_distance(flat, config)
     harmonics = model.harmonics(flat / soft)
-    values = radial(squared, soft)
-    with in_full(flat):
-        sums = sums_over_neighbours(config, fields.to(flat.dtype), neighbours, harmonics, values, probes)
-    out = model.probes.read(model.probes.states(sums)).view(tiles, probes, config.outputs)
+    found = sums(fields.to(flat.dtype), neighbours, harmonics, squared, soft, probes)
+    out = model.probes.read(model.probes.states(found)).view(tiles, probes, config.outputs)
     if config.prior:
         first = prior_density(model.prior, species, neighbours, squared.view(tiles, slots, probes), config.cutoff_a)
         out = torch.cat([out[..., :1] + first[..., None], out[..., 1:]], dim=2)

@@ -135,7 +135,7 @@ class Stage:
     dtype: torch.dtype
     outputs: int
     cutoff_a: float
-    heavy: int
+    heavy: float  # as `sweep` takes it
 
 
 def _stage(model: DensityModel, structure: Structure, form: str, knots: int | None, seed: int, device: str) -> Stage:
@@ -151,7 +151,8 @@ def _stage(model: DensityModel, structure: Structure, form: str, knots: int | No
     if device == "cuda":
         torch.cuda.synchronize()
     fields = (lambda: used.fields(atoms)) if form == "original" else (lambda: once)
-    return Stage(used, fields, atoms.species, dtype, config.outputs, config.cutoff_a, 1 if form == "scalar" else _FULL)
+    heavy = _FULL if form != "scalar" else 1.0 if knots is None else used.heavy(once)
+    return Stage(used, fields, atoms.species, dtype, config.outputs, config.cutoff_a, heavy)
 
 
 def _densities(

@@ -96,12 +96,16 @@ class RadialTable:
         groups = [part.transpose(0, 1).flatten(1) for part in found.split(widths, dim=2)]
         return cls(torch.cat(groups, dim=1), low, (high - low) / knots, tuple((len(found), width) for width in widths))
 
-    def read(self, soft: Tensor) -> list[Tensor]:
-        """soft: (N,) -> of each group (N, L, width). Both rows of a pair are read, weighted and added in one pass."""
+    def place(self, soft: Tensor) -> tuple[Tensor, Tensor]:
+        """soft: (N,) -> the knot to the left of each, int64, and how far it is from there to the next, each (N,)."""
         last = len(self.values) - 1
         place = ((soft - self.low) / self.step).clamp(0, last)
         row = place.long().clamp(max=last - 1)
-        right = place - row
+        return row, place - row
+
+    def read(self, soft: Tensor) -> list[Tensor]:
+        """soft: (N,) -> of each group (N, L, width). Both rows of a pair are read, weighted and added in one pass."""
+        row, right = self.place(soft)
         rows, weights = torch.stack((row, row + 1), dim=1), torch.stack((1 - right, right), dim=1)
         found = functional.embedding_bag(rows, self.values, per_sample_weights=weights, mode="sum")
         parts = found.split([networks * width for networks, width in self.shapes], dim=1)

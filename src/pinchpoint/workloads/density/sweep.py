@@ -46,18 +46,18 @@ class Swept:
 
 def sweep(
     forward: Forward, fields: Callable[[], Tensor], species: Tensor, surroundings: Surroundings, *, outputs: int,
-    numbers: np.ndarray | None = None, budget: str | int | Card | None = None, chunk: int | None = None, heavy: int = 1,
+    numbers: np.ndarray | None = None, budget: str | int | Card | None = None, chunk: int | None = None, heavy: float = 1.0,
     progress: Progress | None = None,
 ) -> Swept:  # fmt: skip
     """`forward(fields, species, neighbours, vectors)` of bricks: all, or those whose numbers are given.
 
-    fields: called once a chunk, (A, W). chunk: probes at one time. heavy: how many times more bytes a pair takes than is
-    usual for the width of the fields. progress(done, total): in probes.
+    fields: called once a chunk, (A, W). chunk: probes at one time. heavy: how many times the bytes a pair takes
+    that are usual for the width of the fields. progress(done, total): in probes.
     """
     device, dtype, probes = species.device, surroundings.offsets.dtype, surroundings.bricks.probes
     chosen = torch.arange(surroundings.bricks.count) if numbers is None else torch.from_numpy(np.asarray(numbers, np.int64))
     chosen = chosen.to(device)
-    tiles = _Tiles(width=fields().shape[1] * dtype.itemsize * heavy * probes, device=device.type)
+    tiles = _Tiles(width=round(fields().shape[1] * dtype.itemsize * heavy * probes), device=device.type)
     classes = classes_of(surroundings, chosen, least=tiles.bricks(2 * SLOTS))
     rows_of_host = torch.empty(0, dtype=dtype).numpy().dtype
     # Rows lie class by class, each filled by its own stream, and are put in order at the end.

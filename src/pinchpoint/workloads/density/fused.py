@@ -1,0 +1,41 @@
+"""What each probe sums over its neighbours, straight from the table of radial functions: on a GPU nothing of a pair is stored.
+
+Letters as in `scalar`. A program holds the sums of some channels of one tile's probes and goes through the slots; it reads
+two rows of the table for each pair, from the caches, and the fields of one atom for all probes of the tile.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pinchpoint.kit.along import is_fake, on_device, own_kernels
+from pinchpoint.workloads.density.config import DensityConfig
+from pinchpoint.workloads.density.radial import RadialTable
+from pinchpoint.workloads.density.scalar import sums_over_neighbours
+
+FUSED_FLOATS = 160  # twice what a pair takes at the peak, at degrees up to 4: its vector, harmonics and their monomials
+
+
+def is_fused(fields: Tensor, probes: int) -> bool:
+    """Is it one kernel a degree? For float32 on a GPU without gradients, in tiles of 2^n probes."""
+    is_plain = fields.dtype is torch.float32 and not torch.is_grad_enabled()
+    return is_plain and own_kernels(fields) and probes.bit_count() == 1
+
+
+def sums_from_table(
+    config: DensityConfig, fields: Tensor, neighbours: Tensor, harmonics: list[Tensor], table: RadialTable, soft: Tensor,
+    probes: int,
+) -> Tensor:  # fmt: skip
+    """(P, L, C). soft: (N,); the rest as for `sums_over_neighbours`."""
+    if not is_fused(fields, probes):
+        return sums_over_neighbours(config, fields, neighbours, harmonics, table.read(soft), probes)
+    tiles = len(neighbours)
+    out = fields.new_empty(tiles * probes, config.interactions, config.aggregates)
+    row, right = table.place(soft)
+    if not is_fake(fields) and tiles:
+        from pinchpoint.workloads.density import fused_triton
+
+        with on_device(fields):
+            fused_triton.sums(fields, neighbours, harmonics, row, right, table, out.view(tiles, probes, -1))
+    return out
