@@ -1,9 +1,9 @@
 """A small perceptron as one kernel forward and a few back, for CUDA: what `network_of` gives where it fits.
 
-Fits: four linear layers with GELU between them and none at the end, the widest hidden one between 65
-and 128, at most 32 inputs and 16 outputs, in float32 or bf16: what has been seen to come out right.
-The kernels themselves take two to four layers, SiLU, ReLU and float16 too. Between layers nothing is
-stored, so an edge costs its inputs and outputs alone.
+Fits: two to four linear layers with GELU between them and none at the end, the widest hidden one between
+65 and 128, at most 32 inputs and outputs, in float32, bf16 or float16: what has been seen to come out right.
+The kernels themselves take SiLU and ReLU too. Between layers nothing is stored, so an edge costs its inputs
+and outputs alone.
 
 float32 products are made on the matrix units from bf16 parts, to float32's own accuracy, or in tf32
 where `torch.backends.cuda.matmul.allow_tf32` asks for it.
@@ -31,8 +31,8 @@ _LEAST = 16  # the matrix units take no narrower tile
 # Some tiles of several products come out of Triton 3.6 wrong on sm_90 (its issues 10486 and 11366), silently: taken is
 # only what was compared with float64 on an H200.
 _NARROWEST = 65
-_MOST_INPUTS, _MOST_OUTPUTS = 32, 16
-_SEEN_PARTS, _SEEN_DTYPES = 7, (torch.float32, torch.bfloat16)
+_MOST_ENDS = 32  # inputs, and outputs
+_SEEN_PARTS, _SEEN_DTYPES = (3, 5, 7), (torch.float32, torch.bfloat16, torch.float16)
 
 
 def fits(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> bool:
@@ -41,7 +41,7 @@ def fits(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> bo
         return False
     linear: list[Any] = parts[0::2]
     between = parts[1::2]
-    if len(parts) != _SEEN_PARTS or dtype not in _SEEN_DTYPES:
+    if len(parts) not in _SEEN_PARTS or dtype not in _SEEN_DTYPES:
         return False
     if not all(type(layer) is nn.Linear and layer.bias is not None for layer in linear):
         return False
@@ -50,7 +50,7 @@ def fits(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> bo
     widths = [layer.in_features for layer in linear] + [linear[-1].out_features]
     if any(above.in_features != below.out_features for below, above in pairwise(linear)):
         return False  # for torch to refuse
-    return _NARROWEST <= max(widths[1:-1]) <= _WIDEST and widths[0] <= _MOST_INPUTS and widths[-1] <= _MOST_OUTPUTS
+    return _NARROWEST <= max(widths[1:-1]) <= _WIDEST and max(widths[0], widths[-1]) <= _MOST_ENDS
 
 
 @dataclass(frozen=True)
