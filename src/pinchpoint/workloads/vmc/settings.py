@@ -1,0 +1,123 @@
+"""Settings: every choice that makes one training of a wave function, as plain values that survive JSON.
+
+Imports no framework, so that the command line reads the defaults for its help. `Settings.preset` gives a tried recipe
+for a network and a number of electrons; wrong values raise BadInput here and nowhere later.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any, Literal, Self, get_args
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.configs import JsonConfig
+
+Kind = Literal["metropolis", "langevin"]
+Optimizer = Literal["adam", "spring", "adam+spring"]
+Method = Literal["auto", "nested", "hessian", "loop", "forward"]
+Precision = Literal["float32", "float64"]
+
+_CHOICES = {"kind": Kind, "optimizer": Optimizer, "method": Method, "precision": Precision}
+_COUNTS = ("walkers", "moves", "steps")
+_ABOVE_ZERO = ("width", "adam_rate", "adam_decay", "spring_rate", "spring_decay", "damping", "norm_cap", "clip")
+LARGEST_SEED = 2**32 - 1
+# Langevin proposals know the way: more of them are taken at the width that mixes best.
+ACCEPTANCE = {"metropolis": 0.5, "langevin": 0.7}
+
+
+class Stage(IntEnum):
+    """What a random number is for. The key of a step is made of (seed, stage, step): to resume takes the step number alone."""
+
+    PARAMETERS = 0
+    WALKERS = 1
+    PRETRAIN = 2
+    BURN = 3
+    TRAIN = 4
+    EVALUATE = 5
+
+
+@dataclass(frozen=True)
+class Settings(JsonConfig):
+    """One training. Made by hand, by `preset`, or by `from_json`."""
+
+    walkers: int = 512
+    moves: int = 10  # of all electrons at once, in each step
+    kind: Kind = "metropolis"
+    width: float = 0.3  # bohr, of the first proposals; then set by the acceptance
+    acceptance: float = 0.0  # aimed at; 0: what suits the kind of moves
+    burn: int = 50  # steps of moves alone before the first step of training
+    steps: int = 1000  # of training, in all
+    optimizer: Optimizer = "adam+spring"
+    adam_steps: int = 300  # of the warm start of adam+spring
+    adam_rate: float = 3e-3
+    adam_decay: float = 1000.0  # steps after which the rate is half
+    spring_rate: float = 0.05
+    spring_decay: float = 300.0  # steps after which the rate is half, counted from SPRING's first
+    momentum: float = 0.95  # how much of the last direction SPRING keeps
+    damping: float = 1e-3  # put on the diagonal of SPRING's matrix
+    norm_cap: float = 3e-3  # largest squared length of one change of all parameters by SPRING
+    clip: float = 5.0  # mean absolute deviations from the median that a local energy may lie off
+    chunk: int | None = None  # walkers at a time in local energies and gradients; None: all
+    method: Method = "auto"  # of the Laplacian
+    seed: int = 0
+    precision: Precision = "float32"
+
+    def __post_init__(self) -> None:
+        for name, known in _CHOICES.items():
+            if getattr(self, name) not in get_args(known):
+                raise BadInput(f"unknown {name} {getattr(self, name)!r}", mend=f"use one of: {', '.join(get_args(known))}")
+        for name in _COUNTS:
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} = {getattr(self, name)}", mend=f"give {name} of at least 1")
+        for name in ("burn", "adam_steps"):
+            if getattr(self, name) < 0:
+                raise BadInput(f"{name} = {getattr(self, name)}", mend=f"give {name} of at least 0")
+        for name in _ABOVE_ZERO:
+            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
+                raise BadInput(f"{name} = {getattr(self, name)}", mend=f"give {name} a finite number above 0")
+        if not 0 <= self.momentum < 1:
+            raise BadInput(f"momentum = {self.momentum}", mend="give at least 0 and less than 1")
+        if not 0 <= self.acceptance < 1:
+            raise BadInput(f"acceptance = {self.acceptance}", mend="give a part of 1 above 0, or 0 for what suits the moves")
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise BadInput(f"seed = {self.seed}", mend=f"give a whole number from 0 to {LARGEST_SEED}")
+        if self.optimizer != "adam" and self.walkers < 2:
+            raise BadInput("SPRING with one walker", mend="give at least 2 walkers, or --optimizer adam")
+        self._check_chunk()
+
+    @property
+    def target(self) -> float:
+        """The acceptance the width is set for."""
+        return self.acceptance or ACCEPTANCE[self.kind]
+
+    @property
+    def adam_until(self) -> int:
+        """The first step that is SPRING's."""
+        return {"adam": self.steps, "spring": 0, "adam+spring": self.adam_steps}[self.optimizer]
+
+    @classmethod
+    def preset(cls, net: str, *, electrons: int, **changes: Any) -> Self:
+        """The tried recipe for a network's preset and a number of electrons. `changes` are fields to set otherwise."""
+        chosen: dict[str, Any] = {**RECIPES.get(net, RECIPES["small"]), **changes}
+        return cls(**chosen)
+
+    def _check_chunk(self) -> None:
+        if self.chunk is None:
+            return
+        if self.chunk < 1:
+            raise BadInput(f"a chunk of {self.chunk} walkers", mend="give at least 1, or leave it out for all at once")
+        if self.walkers % min(self.chunk, self.walkers):
+            near = max(part for part in range(1, self.chunk + 1) if self.walkers % part == 0)
+            raise BadInput(
+                f"{self.walkers} walkers do not divide into chunks of {self.chunk}",
+                mend=f"take a chunk of {near}, or {-(-self.walkers // self.chunk) * self.chunk} walkers",
+            )
+
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "small": {},
+    "ferminet": {"walkers": 1024, "steps": 10_000, "adam_steps": 1000, "burn": 100},
+    "psiformer": {"walkers": 1024, "steps": 10_000, "adam_steps": 1000, "burn": 100},
+}
