@@ -1,9 +1,10 @@
-"""The three forms side by side on HfO2: seconds of the probe stage for a whole grid, peaks, and how well they agree.
+"""The forms side by side on HfO2: seconds of the probe stage for a whole grid, peaks, and how well they agree.
 
 A form's seconds run from described atoms to densities in host memory, neighbours included; `original` describes the atoms
-again for each of its chunks, which is what sets it apart. The scalar form really computes the whole grid. The other two are
-timed on a few chunks spread over it and scaled up to all probes, which the record says; every probe costs them nearly the same.
-Weights are random: neither time nor memory depends on them. Forms run in turn, the device awaited; peaks are of runs apart.
+again for each of its chunks, which is what sets it apart. `plain` is the scalar form by torch's kernels alone, which on a CPU
+are all there are. It and the scalar form really compute the whole grid. The other two are timed on a few chunks spread over
+it and scaled up to all probes, which the record says; every probe costs them nearly the same. Weights are random: neither
+time nor memory depends on them. Forms run in turn, the device awaited; peaks are of runs apart.
 """
 
 from __future__ import annotations
@@ -35,8 +36,9 @@ from pinchpoint.workloads.density.images import atom_graph
 from pinchpoint.workloads.density.model import DensityModel
 from pinchpoint.workloads.density.sweep import sweep
 
-Form = Literal["original", "full", "scalar"]
-FORMS: tuple[Form, ...] = ("original", "full", "scalar")
+Form = Literal["original", "full", "plain", "scalar"]
+FORMS: tuple[Form, ...] = ("original", "full", "plain", "scalar")
+USUAL_FORMS: dict[str, tuple[Form, ...]] = {"cuda": FORMS, "cpu": ("original", "full", "scalar")}
 CHUNK = 3_000  # probes the original sends through at one time
 KNOTS = 4_096
 # A grid and a width that a machine gets through in a minute.
@@ -97,13 +99,17 @@ class Benchmark(Record):
 
 def bench(
     *, device: str = "auto", grid: tuple[int, int, int] | None = None, mul: int | None = None, lmax: int = 4,
-    forms: tuple[Form, ...] = FORMS, repeats: int = 7, chunks: int = 4, chunk: int = CHUNK, seed: int = 0,
+    forms: tuple[Form, ...] | None = None, repeats: int = 7, chunks: int = 4, chunk: int = CHUNK, seed: int = 0,
     output: str | Path | None = None, progress: Progress | None = None, clock: Callable[[], float] = time.perf_counter,
 ) -> Benchmark:  # fmt: skip
-    """Time the forms in turn. chunks: how many of `chunk` probes `original` and `full` are timed on. output: FILE.json."""
-    _check(forms, repeats, chunks, chunk)
+    """Time the forms in turn; default all, without `plain` on a CPU.
+
+    chunks: how many of `chunk` probes `original` and `full` are timed on. output: FILE.json.
+    """
     used = backend("torch")
     place = resolve_device(device, used)
+    forms = USUAL_FORMS[place] if forms is None else forms
+    _check(forms, repeats, chunks, chunk)
     usual_grid, usual_mul = USUAL[place]
     structure = hafnia()
     points = choose_grid(structure.lattice, grid=usual_grid if grid is None else grid)
@@ -113,10 +119,12 @@ def bench(
     graph = atom_graph(structure, config, device=place)
     near = surroundings_of(structure, bricks_of(points, structure.lattice, config.cutoff_a), config.cutoff_a, device=place)
     runs: dict[Form, _Run] = {}
-    full = FullForm(model, seed=seed + 1).eval() if set(forms) - {"scalar"} else None
+    full = FullForm(model, seed=seed + 1).eval() if set(forms) - {"plain", "scalar"} else None
     for form in forms:
-        runs[form] = _Whole(model, graph, near) if full is None or form == "scalar" else _Some(
-            full, graph, near, chunks, chunk, again=form == "original")  # fmt: skip
+        if full is None or form in ("plain", "scalar"):
+            runs[form] = _Whole(model, graph, near, own=form == "scalar")
+        else:
+            runs[form] = _Some(full, graph, near, chunks, chunk, again=form == "original")
     seconds, atoms_s = _times(runs, used, place, repeats, clock, progress or (lambda stage, done, total: None), model, graph)
     peaks: dict[Form, int | None] = {form: _peak(run, used, place) for form, run in runs.items()}
     made = Benchmark(
@@ -131,8 +139,8 @@ def bench(
 class _Whole:
     """The scalar form over the whole grid."""
 
-    def __init__(self, model: DensityModel, graph: AtomGraph, near: Surroundings) -> None:
-        self.form, self.graph, self.near = model.tabulate(KNOTS), graph, near
+    def __init__(self, model: DensityModel, graph: AtomGraph, near: Surroundings, *, own: bool) -> None:
+        self.form, self.graph, self.near = model.tabulate(KNOTS, own=own), graph, near
         with torch.no_grad():
             self.fields = model.fields(graph)
         self.numbers = np.arange(near.bricks.count)

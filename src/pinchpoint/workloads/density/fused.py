@@ -25,11 +25,13 @@ def is_fused(fields: Tensor, probes: int) -> bool:
 
 def sums_from_table(
     config: DensityConfig, fields: Tensor, neighbours: Tensor, harmonics: list[Tensor], table: RadialTable, soft: Tensor,
-    probes: int,
+    probes: int, *, own: bool = True,
 ) -> Tensor:  # fmt: skip
-    """(P, L, C). soft: (N,); the rest as for `sums_over_neighbours`."""
-    if not is_fused(fields, probes):
-        return sums_over_neighbours(config, fields, neighbours, harmonics, table.read(soft), probes)
+    """(P, L, C). soft: (N,); the rest as for `sums_over_neighbours`. own: by our own kernel where it can be."""
+    if not (own and is_fused(fields, probes)):
+        in_turn = fields.is_cuda and not torch.is_grad_enabled()
+        radial = table.read_in_turn(soft) if in_turn else table.read(soft)
+        return sums_over_neighbours(config, fields, neighbours, harmonics, radial, probes)
     tiles = len(neighbours)
     out = fields.new_empty(tiles * probes, config.interactions, config.aggregates)
     row, right = table.place(soft)

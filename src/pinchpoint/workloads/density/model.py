@@ -73,9 +73,12 @@ class DensityModel(nn.Module):
         """
         return density(self, fields, species, neighbours, vectors, sums=self._sums)
 
-    def tabulate(self, knots: int = 4096) -> TabulatedModel:
-        """The same model with its radial networks as tables, as the weights are now. For inference."""
-        return TabulatedModel(self, knots)
+    def tabulate(self, knots: int = 4096, *, own: bool = True) -> TabulatedModel:
+        """The same model with its radial networks as tables, as the weights are now. For inference.
+
+        own: sums over neighbours by our own kernel where there is one, else in plain torch.
+        """
+        return TabulatedModel(self, knots, own=own)
 
     def _sums(
         self, fields: Tensor, neighbours: Tensor, harmonics: list[Tensor], squared: Tensor, soft: Tensor, probes: int
@@ -94,9 +97,10 @@ class TabulatedModel(nn.Module):
 
     values: Tensor
 
-    def __init__(self, model: DensityModel, knots: int) -> None:
+    def __init__(self, model: DensityModel, knots: int, *, own: bool = True) -> None:
         super().__init__()
         self.model = model
+        self.own = own
         self.config = model.config
         with torch.no_grad():
             self.table = RadialTable.of(model.probes.radial, model.probes.widths, knots)
@@ -108,7 +112,7 @@ class TabulatedModel(nn.Module):
     @torch.no_grad()
     def heavy(self, fields: Tensor) -> float:
         """How many times the bytes a pair takes that are usual for the width of the fields."""
-        return FUSED_FLOATS / fields.shape[1] if is_fused(fields, 1) else 1.0
+        return FUSED_FLOATS / fields.shape[1] if self.own and is_fused(fields, 1) else 1.0
 
     @torch.no_grad()
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
@@ -116,7 +120,7 @@ class TabulatedModel(nn.Module):
 
         def sums(fields: Tensor, near: Tensor, harmonics: list[Tensor], _: Tensor, soft: Tensor, probes: int) -> Tensor:
             with in_full(soft):
-                return sums_from_table(self.config, fields, near, harmonics, table, soft, probes)
+                return sums_from_table(self.config, fields, near, harmonics, table, soft, probes, own=self.own)
 
         return density(self.model, fields, species, neighbours, vectors, sums=sums)
 

@@ -10,6 +10,7 @@ interactions are summed in one pass over the pairs.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -87,7 +88,12 @@ class Probes(nn.Module):
 
 
 def sums_over_neighbours(
-    config: DensityConfig, fields: Tensor, neighbours: Tensor, harmonics: list[Tensor], radial: list[Tensor], probes: int
+    config: DensityConfig,
+    fields: Tensor,
+    neighbours: Tensor,
+    harmonics: list[Tensor],
+    radial: Iterable[Tensor],
+    probes: int,
 ) -> Tensor:
     """What each probe sums: (P, L, C).
 
