@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 Position = tuple[float, float, float]
 
-SYMBOLS = tuple(
-    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr".split()
-)  # all electrons are kept, which beyond krypton is out of reach
+# All electrons are kept, which beyond krypton is out of reach.
+_TABLE = "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr"
+SYMBOLS = tuple(_TABLE.split())
 CHAIN_BOHR = 1.8  # spacing of a chain of hydrogen atoms
 # Shells in the order they are filled, by how many electrons each takes; chromium and copper break it.
 _SHELLS = (2, 2, 6, 2, 6, 2, 10, 6)

@@ -205,8 +205,9 @@ def _check_nuclei(system: System) -> None:
     for i, j in combinations(range(system.nuclei), 2):
         apart = math.dist(system.positions[i], system.positions[j])
         if apart < CLOSEST_BOHR:
+            first, second = (f"{k + 1} ({system.symbols[k]})" for k in (i, j))
             raise BadInput(
-                f"nuclei {i + 1} ({system.symbols[i]}) and {j + 1} ({system.symbols[j]}) of {system.name} are {apart:.3g} bohr apart",
+                f"nuclei {first} and {second} of {system.name} are {apart:.3g} bohr apart",
                 mend=f"move them at least {CLOSEST_BOHR:g} bohr apart; xyz files are in angstrom",
             )
 
