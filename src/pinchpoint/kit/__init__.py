@@ -1,4 +1,4 @@
-"""Fast building blocks for models of very many points; torch is imported when one is used."""
+"""Fast building blocks for models of very many points; torch or JAX is imported when one is used."""
 
 from __future__ import annotations
 
@@ -7,19 +7,23 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from pinchpoint.kit.covering import Coverage, Degrees, coverage, least_radius, radius_for, require_radius
+    from pinchpoint.kit.derivatives import Laplace
     from pinchpoint.kit.edges import Edges
     from pinchpoint.kit.graph_cache import GraphCache
+    from pinchpoint.kit.laplace import kinetic_energy, laplacian, laplacian_of_batch
     from pinchpoint.kit.lattice import Lattice
     from pinchpoint.kit.neighbours import lattice_edges, lattice_edges_multi, radius_edges
     from pinchpoint.kit.transform import edge_transform
 
 __all__ = [
-    "Coverage", "Degrees", "Edges", "GraphCache", "Lattice", "coverage", "edge_transform", "lattice_edges",
-    "lattice_edges_multi", "least_radius", "radius_edges", "radius_for", "require_radius",
+    "Coverage", "Degrees", "Edges", "GraphCache", "Laplace", "Lattice", "coverage", "edge_transform", "kinetic_energy",
+    "laplacian", "laplacian_of_batch", "lattice_edges", "lattice_edges_multi", "least_radius", "radius_edges", "radius_for",
+    "require_radius",
 ]  # fmt: skip
 
 _WHERE = {
     "Coverage": "covering", "Degrees": "covering", "Edges": "edges", "GraphCache": "graph_cache", "Lattice": "lattice",
+    "Laplace": "derivatives", "kinetic_energy": "laplace", "laplacian": "laplace", "laplacian_of_batch": "laplace",
     "edge_transform": "transform", "lattice_edges": "neighbours", "lattice_edges_multi": "neighbours",
     "least_radius": "covering", "radius_edges": "neighbours", "radius_for": "covering", "require_radius": "covering",
     "coverage": "covering",
