@@ -1,0 +1,83 @@
+"""FermiNet's streams: a vector for each electron and one for each pair, mixed by means, equivariant under swaps of equal spins.
+
+Letters: n electrons, M nuclei, k electrons of one spin. A layer's input for electron i is its own vector, the means of all
+vectors of each spin, and the means of its pairs with each spin. The weights of these parts are kept apart, so that the means
+over electrons, which all electrons share, are multiplied once a walker and not n times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pinchpoint.workloads.vmc.config import NetConfig
+from pinchpoint.workloads.vmc.features import Geometry, one_electron, two_electrons
+from pinchpoint.workloads.vmc.layers import matmul, weights
+from pinchpoint.workloads.vmc.system import System
+
+Array = jax.Array
+Params = dict[str, Any]
+
+_PAIR_FEATURES = 4
+
+
+def init_streams(key: Array, system: System, config: NetConfig) -> Params:
+    """{"one": a dict for each layer, "two": another each, absent for one electron}."""
+    one_keys, two_keys = (jax.random.split(part, config.layers) for part in jax.random.split(key))
+    paired = system.electrons > 1
+    ones: list[Params] = []
+    twos: list[Params] = []
+    one, two = 4 * system.nuclei, _PAIR_FEATURES
+    for layer in range(config.layers):
+        if paired:
+            twos.append({"weights": weights(two_keys[layer], two, config.two), "bias": jnp.zeros(config.two)})
+            two = config.two
+        ones.append(_init_one(one_keys[layer], system, one, two if paired else 0, config.one))
+        one = config.one
+    return {"one": ones, "two": twos} if paired else {"one": ones}
+
+
+def _init_one(key: Array, system: System, one: int, two: int, width: int) -> Params:
+    rows = {"self": one}
+    if two:
+        for spin in spins(system):
+            rows |= {f"mean_{spin}": one, f"pairs_{spin}": two}
+    keys = jax.random.split(key, len(rows))
+    fan_in = sum(rows.values())
+    parts = {name: weights(k, count, width, fan_in=fan_in) for k, (name, count) in zip(keys, rows.items(), strict=True)}
+    return {**parts, "bias": jnp.zeros(width)}
+
+
+def spins(system: System) -> dict[str, slice]:
+    """The electrons of each spin there is."""
+    both = {"up": slice(0, system.up), "down": slice(system.up, system.electrons)}
+    return {spin: part for spin, part in both.items() if part.stop > part.start}
+
+
+def streams(params: Params, system: System, places: Geometry) -> Array:
+    """(n, one): the vector of each electron after all layers."""
+    h = one_electron(system, places)
+    pairs = two_electrons(places) if "two" in params else None
+    for layer, one in enumerate(params["one"]):
+        if pairs is not None:
+            two = params["two"][layer]
+            pairs = _residual(pairs, jnp.tanh(matmul(pairs, two["weights"]) + two["bias"]))
+        h = _residual(h, jnp.tanh(_mixed(one, system, h, pairs)))
+    return h
+
+
+def _mixed(params: Params, system: System, h: Array, pairs: Array | None) -> Array:
+    """(n, width): the weights applied to an electron's vector, the means and its pairs' means."""
+    own = matmul(h, params["self"])
+    shared = params["bias"]
+    if pairs is not None:
+        for spin, part in spins(system).items():
+            shared = shared + matmul(jnp.mean(h[part], axis=0), params[f"mean_{spin}"])
+            own = own + matmul(jnp.mean(pairs[:, part], axis=1), params[f"pairs_{spin}"])
+    return own + shared
+
+
+def _residual(old: Array, new: Array) -> Array:
+    return old + new if old.shape == new.shape else new

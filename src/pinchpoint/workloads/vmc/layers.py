@@ -1,0 +1,32 @@
+"""Small parts of the networks: a product with weights in full precision, and how weights start.
+
+Weights have the default float type of the run. Products ask for full precision: the ten bits of tf32 that a GPU would take
+for float32 show in a Laplacian.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+
+Array = jax.Array
+
+
+def matmul(x: Array, weights: Array) -> Array:
+    """x: (..., a) and weights: (a, b) -> (..., b)."""
+    return jnp.matmul(x, weights, precision=jax.lax.Precision.HIGHEST)
+
+
+def weights(key: Array, rows: int, columns: int, *, fan_in: int | None = None, scale: float = 1.0) -> Array:
+    """(rows, columns) of normal numbers, so that a sum over `fan_in` (rows) inputs of size one has the size `scale`."""
+    return jax.random.normal(key, (rows, columns)) * (scale / (fan_in or rows) ** 0.5)
+
+
+def positive(raw: Array) -> Array:
+    """Numbers above zero from any: log(1 + e^raw)."""
+    return jax.nn.softplus(raw)
+
+
+def raw_of(value: Array) -> Array:
+    """What `positive` makes `value` of: its inverse. value: above zero."""
+    return value + jnp.log(-jnp.expm1(-value))
