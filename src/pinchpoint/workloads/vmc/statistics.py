@@ -39,8 +39,9 @@ class Extrapolated:
 def blocked(series: Any) -> Estimate:
     """Mean of a series (T,) or (T, C), with the error bar of block means.
 
-    Blocks of b steps are doubled until b**3 > 2 N s**2, with N samples and s the samples that count as one at that length: shorter ones
-    are still correlated, longer ones are too few to tell more. Where no length is enough, the largest error is given.
+    Blocks of b steps are doubled until b**3 > 2 N s**2, with N samples and s the samples that count as one at that length:
+    shorter ones are still correlated, longer ones are too few to tell more. Where no length is enough, the largest error is
+    given.
     """
     data = _series(series)
     steps, chains = data.shape

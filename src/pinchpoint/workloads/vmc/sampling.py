@@ -1,0 +1,131 @@
+"""Walkers that are spread as |psi|^2: a first place, Metropolis and Langevin moves, and a width that follows the acceptance.
+
+B walkers, n electrons; all electrons of a walker move at once. Moves are turns of one loop inside the caller's program, with
+log|psi| carried along. The width is the same within a call, so each call keeps detailed balance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from pinchpoint.workloads.vmc.hamiltonian import LogPsi
+from pinchpoint.workloads.vmc.settings import Kind, Stage
+from pinchpoint.workloads.vmc.system import System
+
+_LONGEST = 0.2  # change of log(width) in one adaptation is at most this
+_WIDTHS = (1e-3, 10.0)  # bohr
+
+
+class Walkers(NamedTuple):
+    """x: (B, n, 3) bohr; log: (B,) log|psi| there, for the parameters of the last moves; width: () bohr, of proposals."""
+
+    x: Any
+    log: Any
+    width: Any
+
+
+def key_of(seed: int, stage: Stage, step: Any = 0) -> Any:
+    """The random key of one step: the same numbers whenever, and on however many devices, it is taken."""
+    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), int(stage)), step)
+
+
+def start(system: System, walkers: int, key: Any, *, dtype: Any = None) -> Any:
+    """Places (B, n, 3) near the nuclei, each nucleus with its electrons and spins in turn, so that atoms begin neutral."""
+    homes = jnp.asarray([system.positions[at] for at in _homes(system)], dtype)
+    return homes + jax.random.normal(key, (walkers, system.electrons, 3), homes.dtype)
+
+
+def moves(
+    log_psi: LogPsi, params: Any, walkers: Walkers, key: Any, *, steps: int, kind: Kind = "metropolis"
+) -> tuple[Walkers, Any]:
+    """`steps` moves of every walker, and the part of them that was accepted. walkers.log must be of these parameters."""
+    turn, carried = _KINDS[kind](log_psi, params, walkers)
+    (x, log, *_), accepted = jax.lax.scan(turn, carried, jax.random.split(key, steps))
+    return Walkers(x, log, walkers.width), accepted.mean()
+
+
+def refreshed(log_psi: LogPsi, params: Any, walkers: Walkers) -> Walkers:
+    """The same walkers with log|psi| of these parameters: wanted before moves wherever the parameters or places are new."""
+    return walkers._replace(log=jax.vmap(log_psi, (None, 0))(params, walkers.x))
+
+
+def adapt(walkers: Walkers, acceptance: Any, target: float) -> Walkers:
+    """The same walkers with a wider proposal where too much was accepted, a narrower one where too little was."""
+    change = jnp.clip(acceptance - target, -_LONGEST, _LONGEST)
+    width = jnp.clip(walkers.width * jnp.exp(change), *_WIDTHS)
+    return walkers._replace(width=width.astype(walkers.width.dtype))
+
+
+def _metropolis(log_psi: LogPsi, params: Any, walkers: Walkers) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    logs = jax.vmap(log_psi, (None, 0))
+
+    def turn(carried: tuple[Any, ...], key: Any) -> tuple[tuple[Any, ...], Any]:
+        x, log = carried
+        to_where, to_accept = jax.random.split(key)
+        there = x + walkers.width * jax.random.normal(to_where, x.shape, x.dtype)
+        log_there = logs(params, there)
+        taken = _accepted(2 * (log_there - log), to_accept)
+        return (_chosen(taken, there, x), jnp.where(taken, log_there, log)), taken.mean(dtype=x.dtype)
+
+    return turn, (walkers.x, walkers.log)
+
+
+def _langevin(log_psi: LogPsi, params: Any, walkers: Walkers) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    both = jax.vmap(jax.value_and_grad(log_psi, argnums=1), (None, 0))
+    time = walkers.width**2
+
+    def turn(carried: tuple[Any, ...], key: Any) -> tuple[tuple[Any, ...], Any]:
+        x, log, drift = carried
+        to_where, to_accept = jax.random.split(key)
+        noise = walkers.width * jax.random.normal(to_where, x.shape, x.dtype)
+        there = x + drift + noise
+        log_there, slope = both(params, there)
+        drift_there = _limited(slope, time)
+        # How much likelier the way back is proposed than the way there: without it psi^2 would not be what is drawn.
+        back = x - there - drift_there
+        ratio = (jnp.sum(noise**2, axis=(1, 2)) - jnp.sum(back**2, axis=(1, 2))) / (2 * time)
+        taken = _accepted(2 * (log_there - log) + ratio, to_accept)
+        kept = _chosen(taken, there, x), jnp.where(taken, log_there, log), _chosen(taken, drift_there, drift)
+        return kept, taken.mean(dtype=x.dtype)
+
+    _, slope = both(params, walkers.x)
+    return turn, (walkers.x, walkers.log, _limited(slope, time))
+
+
+_KINDS = {"metropolis": _metropolis, "langevin": _langevin}
+
+
+def _limited(slope: Any, time: Any) -> Any:
+    """The drift in `time` along a slope (B, n, 3) of log|psi|, for small slopes time * slope.
+
+    Near a node or a nucleus the slope is good for a short way only: an electron goes no farther than about sqrt(2 time).
+    """
+    square = time * jnp.sum(slope**2, axis=-1, keepdims=True)
+    return time * slope * 2 / (1 + jnp.sqrt(1 + 2 * square))
+
+
+def _accepted(log_ratio: Any, key: Any) -> Any:
+    """(B,) whether a move is taken. A proposal whose log|psi| is no number never is."""
+    return -jax.random.exponential(key, log_ratio.shape, log_ratio.dtype) < log_ratio
+
+
+def _chosen(taken: Any, new: Any, old: Any) -> Any:
+    return jnp.where(taken[:, None, None], new, old)
+
+
+def _homes(system: System) -> list[int]:
+    """The nucleus of every electron, up first, then down."""
+    places = [at for at, charge in enumerate(system.charges) for _ in range(charge)]
+    heaviest = max(range(system.nuclei), key=lambda at: system.charges[at])
+    places = (places + [heaviest] * system.electrons)[: system.electrons] if system.charge else places
+    up: list[int] = []
+    down: list[int] = []
+    for turn, place in enumerate(places):
+        wants_up = turn % 2 == 0
+        goes_up = (wants_up and len(up) < system.up) or len(down) == system.down
+        (up if goes_up else down).append(place)
+    return up + down

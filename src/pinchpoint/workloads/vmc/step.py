@@ -1,0 +1,140 @@
+"""One step of training as one program: moves, local energies, gradient, optimizer; and many steps in one program.
+
+B walkers. Nothing inside waits for the host. Arrays of the carry are donated: what goes into a step cannot be used after it.
+Where a step's energy or change is no number, parameters and optimizer stay as they were and `Stats.finite` is false.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.vmc.hamiltonian import local_energies
+from pinchpoint.workloads.vmc.optimizers import OptimizerState, optimizer_state, updated
+from pinchpoint.workloads.vmc.sampling import Walkers, adapt, key_of, moves, refreshed, start
+from pinchpoint.workloads.vmc.settings import Settings, Stage
+from pinchpoint.workloads.vmc.sharding import placed, placed_jit
+from pinchpoint.workloads.vmc.system import System
+
+
+class Wave(Protocol):
+    """What a step needs of a wave function."""
+
+    @property
+    def system(self) -> System: ...
+    @property
+    def init(self) -> Callable[[Any], Any]: ...
+    def log(self, params: Any, x: Any) -> Any: ...
+
+
+class Carry(NamedTuple):
+    """All that a run goes on from. step: () how many were made."""
+
+    params: Any
+    optimizer: OptimizerState
+    walkers: Walkers
+    step: Any
+
+
+class Stats(NamedTuple):
+    """Of one step, () each; of many in one program, (count,) each."""
+
+    energy: Any  # mean local energy of the walkers before the change, none clipped
+    variance: Any  # of the local energy
+    acceptance: Any
+    width: Any  # of the proposals of this step
+    norm: Any  # length of the change of all parameters
+    clipped: Any  # part of the walkers whose energy was clipped
+    finite: Any  # whether energy and change are numbers; else nothing was changed
+
+
+Step = Callable[[Carry], tuple[Carry, Stats]]
+
+
+def begin(wave: Wave, settings: Settings, *, params: Any = None, x: Any = None, mesh: Mesh | None = None) -> Carry:
+    """The carry of a new run: parameters (drawn unless given), walkers (near the nuclei unless given), moved for a while.
+
+    x: (B, n, 3), such as pretraining leaves.
+    """
+    dtype = dtype_of(settings)
+    if params is None:
+        params = wave.init(key_of(settings.seed, Stage.PARAMETERS))
+    # A copy even where the kind of number is right: the carry is donated, the caller's arrays are not ours.
+    params = jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype, copy=True), params)
+    if x is None:
+        x = start(wave.system, settings.walkers, key_of(settings.seed, Stage.WALKERS), dtype=dtype)
+    walkers = Walkers(jnp.array(x, dtype, copy=True), jnp.zeros(len(x), dtype), jnp.asarray(settings.width, dtype))
+    carry = Carry(params, optimizer_state(params, settings), walkers, jnp.asarray(0, jnp.int32))
+    carry = placed(carry, mesh)
+    if not settings.burn:
+        return carry
+    walkers, _ = make_burn(wave, settings, mesh=mesh)(carry.params, carry.walkers, settings.burn)
+    return carry._replace(walkers=walkers)
+
+
+def make_step(wave: Wave, settings: Settings, *, mesh: Mesh | None = None) -> Step:
+    """step(carry) -> (carry, stats), compiled at the first call; the carry is donated."""
+    return placed_jit(_step(wave, settings), mesh=mesh)
+
+
+def make_steps(wave: Wave, settings: Settings, count: int, *, mesh: Mesh | None = None) -> Step:
+    """The same, `count` steps in one program: small steps take less time than it takes to launch them one by one."""
+    if count < 1:
+        raise BadInput(f"{count} steps in one program", mend="give at least 1")
+    step = _step(wave, settings)
+    return placed_jit(lambda carry: jax.lax.scan(lambda c, _: step(c), carry, length=count), mesh=mesh)
+
+
+def make_burn(wave: Wave, settings: Settings, *, mesh: Mesh | None = None) -> Callable[[Any, Walkers, int], tuple[Walkers, Any]]:
+    """burn(params, walkers, steps) -> (walkers, acceptance): moves alone, with the width set for the acceptance aimed at."""
+
+    def burn(params: Any, walkers: Walkers, steps: Any) -> tuple[Walkers, Any]:
+        def turn(at: Any, carried: tuple[Walkers, Any]) -> tuple[Walkers, Any]:
+            key = key_of(settings.seed, Stage.BURN, at)
+            walkers, accepted = moves(wave.log, params, carried[0], key, steps=settings.moves, kind=settings.kind)
+            return adapt(walkers, accepted, settings.target), accepted
+
+        first = refreshed(wave.log, params, walkers), jnp.zeros((), walkers.x.dtype)
+        return jax.lax.fori_loop(0, steps, turn, first)
+
+    return placed_jit(burn, mesh=mesh, donate=1)
+
+
+def clipped(energies: Any, deviations: float) -> tuple[Any, Any]:
+    """Energies (B,) brought within so many mean absolute deviations of their median, and the part that lay outside."""
+    middle = jnp.median(energies)
+    reach = deviations * jnp.mean(jnp.abs(energies - middle))
+    within = jnp.clip(energies, middle - reach, middle + reach)
+    return within, jnp.mean(within != energies, dtype=energies.dtype)
+
+
+def dtype_of(settings: Settings) -> Any:
+    """The kind of number of a run. float64 must have been switched on: JAX would quietly take float32."""
+    if settings.precision == "float64" and not jax.config.jax_enable_x64:
+        raise BadInput("float64 is not switched on in JAX", mend='call jax.config.update("jax_enable_x64", True) first')
+    return jnp.dtype(settings.precision)
+
+
+def _step(wave: Wave, settings: Settings) -> Step:
+    energies_of = local_energies(wave.log, wave.system, method=settings.method, chunk=settings.chunk)
+
+    def step(carry: Carry) -> tuple[Carry, Stats]:
+        params, state = carry.params, carry.optimizer
+        key = key_of(settings.seed, Stage.TRAIN, carry.step)
+        walkers = refreshed(wave.log, params, carry.walkers)  # the last step changed the parameters
+        walkers, accepted = moves(wave.log, params, walkers, key, steps=settings.moves, kind=settings.kind)
+        energies = energies_of(params, walkers.x)
+        within, outside = clipped(energies, settings.clip)
+        new, new_state, norm = updated(wave.log, params, state, walkers.x, within, carry.step, settings)
+        energy = energies.mean()
+        finite = jnp.isfinite(energy) & jnp.isfinite(norm)
+        new, new_state = jax.tree_util.tree_map(lambda a, b: jnp.where(finite, a, b), (new, new_state), (params, state))
+        stats = Stats(energy, energies.var(), accepted, walkers.width, norm, outside, finite)
+        return Carry(new, new_state, adapt(walkers, accepted, settings.target), carry.step + 1), stats
+
+    return step

@@ -1,0 +1,165 @@
+"""A step is one program: compiled once, the same scanned or stepwise, whole or in chunks, and it tells when it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.vmc.observe import make_observe
+from pinchpoint.workloads.vmc.sampling import Walkers
+from pinchpoint.workloads.vmc.settings import Settings
+from pinchpoint.workloads.vmc.statistics import blocked
+from pinchpoint.workloads.vmc.step import begin, clipped, make_burn, make_step, make_steps
+
+from .closed import Closed, helium, hydrogen, hydrogen_walkers
+
+SMALL = Settings(walkers=32, moves=3, burn=4, adam_steps=3, method="hessian")
+
+
+@pytest.fixture
+def _float64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def same(a: Any, b: Any) -> bool:
+    return all(np.array_equal(x, y) for x, y in zip(jax.tree_util.tree_leaves(a), jax.tree_util.tree_leaves(b), strict=True))
+
+
+def test_steps_scanned_in_one_program_are_those_taken_one_by_one_to_the_bit() -> None:
+    wave = helium()
+    step, three = make_step(wave, SMALL), make_steps(wave, SMALL, 3)
+    carry, each = begin(wave, SMALL), []
+    for _ in range(6):
+        carry, stats = step(carry)
+        each.append(stats)
+    scanned, first = three(begin(wave, SMALL))
+    scanned, second = three(scanned)
+    assert int(scanned.step) == 6
+    assert same(scanned, carry)
+    wanted = jax.tree_util.tree_map(lambda *parts: np.stack(parts), *each)
+    assert same(jax.tree_util.tree_map(lambda a, b: np.concatenate([a, b]), first, second), wanted)
+
+
+def test_a_run_is_traced_once_and_its_buffers_are_given_on() -> None:
+    plain, traces = helium(), []
+
+    def log(params: Any, x: Any) -> Any:
+        traces.append(1)
+        return plain.log(params, x)
+
+    wave = Closed(plain.system, plain.init, log)
+    step = make_step(wave, SMALL)
+    carry = begin(wave, SMALL)
+    old = carry.walkers.x
+    carry, _ = step(carry)
+    assert old.is_deleted()  # donated: a step needs no second copy of the walkers
+    after_first = len(traces)
+    for _ in range(5):  # across the change from Adam to SPRING
+        carry, _ = step(carry)
+    assert len(traces) == after_first
+
+
+@pytest.mark.usefixtures("_float64")
+@pytest.mark.parametrize("optimizer", ["adam", "spring"])
+def test_a_step_in_chunks_is_the_step_of_all_walkers_at_once(optimizer: Any) -> None:
+    wave = helium()
+    whole = replace(SMALL, precision="float64", optimizer=optimizer)
+    found = [make_steps(wave, s, 3)(begin(wave, s)) for s in (whole, replace(whole, chunk=8))]
+    for a, b in zip(*(jax.tree_util.tree_leaves(f) for f in found), strict=True):
+        assert np.allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_training_finds_the_exponent_of_hydrogen() -> None:
+    wave = hydrogen(0.7)
+    settings = Settings(
+        walkers=128, moves=5, burn=20, optimizer="adam+spring", adam_steps=100, adam_rate=5e-3, method="hessian"
+    )  # fmt: skip
+    carry, stats = make_steps(wave, settings, 250)(begin(wave, settings))
+    assert float(carry.params["a"]) == pytest.approx(1.0, abs=1e-3)
+    assert float(stats.energy[-1]) == pytest.approx(-0.5, abs=1e-4)
+    assert float(stats.variance[-1]) < 1e-4 < float(stats.variance[0])
+    assert float(stats.acceptance[-50:].mean()) == pytest.approx(0.5, abs=0.05)
+    assert bool(stats.finite.all())
+
+
+def test_an_energy_that_is_no_number_is_told_and_changes_no_parameter() -> None:
+    plain = helium()
+    wave = Closed(plain.system, plain.init, lambda params, x: plain.log(params, x) * jnp.sqrt(params["a"]))
+    settings = replace(SMALL, burn=0)
+    broken = {**plain.init(None), "a": jnp.asarray(-1.0)}
+    carry, stats = make_step(wave, settings)(begin(wave, settings, params=broken))
+    assert not bool(stats.finite)
+    assert same(carry.params, broken)
+    assert np.all(np.isfinite(carry.optimizer.direction))
+
+
+def test_far_energies_are_clipped_about_the_median() -> None:
+    energies = np.linspace(-1, 1, 101)
+    energies[-1] = 1e4
+    found, part = clipped(jnp.asarray(energies, jnp.float32), 5.0)
+    reach = 5 * np.mean(np.abs(energies))
+    assert float(found[-1]) == pytest.approx(reach, rel=1e-5)
+    assert np.allclose(found[:-1], energies[:-1])
+    assert float(part) == pytest.approx(1 / 101)
+
+
+def test_the_same_seed_gives_the_same_start_and_another_seed_another() -> None:
+    wave = helium()
+    first, again, other = (begin(wave, replace(SMALL, seed=seed)) for seed in (1, 1, 2**32 - 1))
+    assert same(first, again)
+    assert not np.allclose(first.walkers.x, other.walkers.x)
+
+
+def test_what_the_caller_gives_to_begin_with_is_not_donated() -> None:
+    wave = hydrogen()
+    params, x = wave.init(None), jnp.asarray(hydrogen_walkers(32, 1.0, 0), jnp.float32)
+    carry = begin(wave, SMALL, params=params, x=x)
+    make_step(wave, SMALL)(carry)
+    assert float(params["a"]) == 1.0 and x.shape == (32, 1, 3) and not x.is_deleted()
+
+
+def test_float64_without_the_switch_is_refused() -> None:
+    with pytest.raises(BadInput, match="float64"):
+        begin(helium(), replace(SMALL, precision="float64"))
+
+
+def test_no_steps_are_refused() -> None:
+    for make in (make_steps, make_observe):
+        with pytest.raises(BadInput):
+            make(helium(), SMALL, 0)
+
+
+def test_the_error_bar_of_a_short_run_covers_the_exact_energy() -> None:
+    a, steps = 0.8, 24
+    wave, exact = hydrogen(), a**2 / 2 - a
+    settings = Settings(walkers=64, moves=4, method="hessian", width=0.9)
+    params = {"a": jnp.asarray(a)}
+    observe = make_observe(wave, settings, steps)
+    covered, deviations = [], []
+    for run in range(100):
+        x = jnp.asarray(hydrogen_walkers(settings.walkers, a, run), jnp.float32)
+        _, seen = observe(params, Walkers(x, jnp.zeros(len(x)), jnp.asarray(0.9)), run * steps)
+        found = blocked(np.asarray(seen.energies))
+        covered.append(abs(found.mean - exact) <= 2 * found.error)
+        deviations.append((found.mean - exact) / found.error)
+    assert 0.90 <= np.mean(covered) <= 0.99
+    assert abs(np.mean(deviations)) < 0.4
+    assert found.variance == pytest.approx((a - 1) ** 2 * a**2, rel=0.25)
+
+
+def test_burning_in_forgets_where_the_walkers_began() -> None:
+    wave = hydrogen()
+    settings = Settings(walkers=512, moves=10)
+    far = Walkers(jnp.full((512, 1, 3), 8.0), jnp.zeros(512), jnp.asarray(0.01))
+    walkers, accepted = make_burn(wave, settings)({"a": jnp.asarray(1.0)}, far, 100)
+    radius = np.linalg.norm(walkers.x, axis=-1)
+    assert radius.mean() == pytest.approx(1.5, abs=5 * np.sqrt(0.75 / 512))
+    assert float(accepted) == pytest.approx(0.5, abs=0.05)
