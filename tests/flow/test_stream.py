@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint import Flow, stream
+from pinchpoint.backends.torch.streaming import Outputs
 from pinchpoint.core.errors import BadInput, DoesNotFit, Missing
 
 N = 5_003
@@ -132,6 +133,13 @@ def test_all_calls_have_one_shape_when_padded_and_a_ragged_tail_when_not() -> No
     assert ragged.rows == [1_000] * 5 + [3]
 
 
+def test_a_chunk_that_was_given_is_the_shape_of_every_call_however_few_points_there_are() -> None:
+    padded, ragged = Recorder(), Recorder()
+    assert np.array_equal(stream(padded, POINTS[:10], chunk=64, device="cpu"), wave(POINTS[:10]))
+    stream(ragged, POINTS[:10], chunk=64, device="cpu", pad=False)
+    assert padded.rows == [64] and ragged.rows == [10]
+
+
 def test_padding_repeats_the_last_point_so_that_no_strange_point_is_ever_seen() -> None:
     seen: list[Any] = []
     stream(lambda x: (seen.append(x.copy()), x)[1], POINTS[:10], chunk=8, device="numpy")
@@ -205,6 +213,28 @@ def test_an_interrupt_leaves_the_finished_chunks_in_out(device: str) -> None:
         stream(interrupted, POINTS, chunk=1_000, device=device, out=out)
     assert np.array_equal(out[:3_000], wave(POINTS[:3_000])) and np.isnan(out[3_000:]).all()
     assert caught.value.__notes__ == ["stream: the results of 3,000 of 5,003 points are stored"]
+
+
+def test_a_result_that_cannot_be_stored_is_told_with_what_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    stored = Outputs.store
+
+    def full(self: Outputs, part: int, start: int, stop: int, rows: Any) -> None:
+        if start >= 2_000:
+            raise OSError(28, "No space left on device")
+        stored(self, part, start, stop, rows)
+
+    monkeypatch.setattr(Outputs, "store", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        stream(wave, POINTS, chunk=1_000, device="cpu")
+    assert caught.value.__notes__ == ["stream: the results of 2,000 of 5,003 points are stored"]
+
+
+@pytest.mark.parametrize("device", ["numpy", "cpu"])
+def test_results_are_never_rounded_into_a_narrower_type(device: str) -> None:
+    outs = [np.empty((N, 3), np.float32)] + ([torch.empty(N, 3)] if device == "cpu" else [])
+    for out in outs:
+        with pytest.raises(BadInput, match="float64"):
+            stream(lambda x: x * 2, POINTS.astype(np.float64), chunk=1_000, device=device, out=out)
 
 
 def test_progress_starts_at_nothing_grows_and_ends_with_all() -> None:

@@ -20,7 +20,7 @@ class Pace:
 
     def __init__(
         self, count: int, *, tile: int, room: Room | None = None, chunk: int | None = None, bytes_per_point: int | None = None,
-        held_bytes: int = 0, most: int | None = None,
+        held_bytes: int = 0, most: int | None = None, whole: bool = False,
     ) -> None:  # fmt: skip
         self.count = count
         self.tile = max(1, min(tile, count))
@@ -30,7 +30,8 @@ class Pace:
         self.bytes_per_point: float | None = bytes_per_point
         self.peak_bytes: int | None = None
         self.halvings = 0
-        self.settled = None if chunk is None else max(1, min(chunk, count))
+        # A chunk that was given and is filled up keeps its shape, however few points there are.
+        self.settled = None if chunk is None else max(1, chunk if whole else min(chunk, count))
         self._trials: list[tuple[int, int]] = []
         self._confirmed: int | None = None  # the settled chunk, once it was seen to keep within the bound
         self._top = count + self.tile if most is None else min(count + self.tile, most)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,9 +81,10 @@ def stream(
     lane = _lane(function, given, device=device, out=out, extra=tuple(extra), pad=pad)
     if check:
         _check(lane, given.count, tile)
-    room = None if wanted is not None else lane.room(_budget(budget))
+    room = None if wanted is not None else lane.room(budget_bytes(budget))
     pace = Pace(
-        given.count, tile=tile, room=room, chunk=wanted, bytes_per_point=bytes_per_point, held_bytes=lane.held_bytes(), most=most
+        given.count, tile=tile, room=room, chunk=wanted, whole=pad, bytes_per_point=bytes_per_point,
+        held_bytes=lane.held_bytes(), most=most,
     )  # fmt: skip
     try:
         last, calls = _run(lane, pace, given.count, progress)
@@ -136,9 +138,10 @@ def _run(lane: Lane, pace: Pace, count: int, progress: Progress | None) -> tuple
             pace.halve(chunk, why=failed, free_bytes=lane.free_bytes())
             chunk = 0
     except BaseException as error:
-        while flying:  # what was sent before the fault is whole, Ctrl-C or not
-            lane.land()
-            done = flying.popleft()
+        with suppress(Exception):  # landing may be what failed, and fails again: the first fault is the one to tell
+            while flying:  # what was sent before the fault is whole, Ctrl-C or not
+                lane.land()
+                done = flying.popleft()
         error.add_note(f"stream: the results of {done:,} of {count:,} points are stored")
         raise
     return chunk, calls
@@ -204,7 +207,8 @@ def _sizes(
     return wanted, tile or (TILE if wanted is None else max(1, min(TILE, wanted >> HALVINGS)))
 
 
-def _budget(budget: str | int | Card | None) -> int | None:
+def budget_bytes(budget: str | int | Card | None) -> int | None:
+    """Bytes for tensors: of a card, what its context leaves."""
     if budget is None:
         return None
     if isinstance(budget, str) and not budget.strip().lstrip("+-.")[:1].isdigit():

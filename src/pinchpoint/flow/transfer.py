@@ -119,7 +119,7 @@ class HostLane:
             self._out = [_empty((self._points.count, *part.shape[1:]), part.dtype) for part in parts]
         seam.check_given(self._out, form)
         for array, part in zip(self._out, parts, strict=True):
-            if not np.can_cast(part.dtype, array.dtype, "same_kind"):
+            if not np.can_cast(part.dtype, array.dtype, "safe"):
                 raise seam.no_cast(part.dtype, array.dtype)
         self._form = form
         return parts

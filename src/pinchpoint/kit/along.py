@@ -6,6 +6,8 @@ Letters: e edges of the chunk, q rows, C channels. On a GPU each is one Triton k
 
 from __future__ import annotations
 
+import os
+import shutil
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from importlib.util import find_spec
@@ -121,7 +123,7 @@ def widest(*tensors: Tensor | None) -> torch.dtype:
 
 def own_kernels(tensor: Tensor) -> bool:
     """Do our own kernels run there? On a GPU that is only thought of they are taken to."""
-    return tensor.is_cuda and (is_fake(tensor) or _has_triton())
+    return tensor.is_cuda and (is_fake(tensor) or _triton_works(tensor.device))
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
@@ -135,5 +137,8 @@ def is_fake(tensor: Tensor) -> bool:
 
 
 @cache
-def _has_triton() -> bool:
-    return find_spec("triton") is not None
+def _triton_works(device: torch.device) -> bool:
+    """Is it there, with a C compiler for its launchers and a card it makes code for? Else plain torch does the work."""
+    compilers = (os.environ.get("CC"), "gcc", "clang", "cc")
+    has_compiler = any(shutil.which(name) for name in compilers if name)
+    return find_spec("triton") is not None and has_compiler and torch.cuda.get_device_capability(device) >= (8, 0)

@@ -57,8 +57,9 @@ def cards() -> dict[str, Card]:
 
 
 def card(text: str) -> Card:
-    """The card of that name (`rtx4090`, `RTX 4090`), or a nameless one of that many bytes (`24GiB`)."""
+    """The card of that name (`rtx4090`, `RTX 4090`), or a nameless one of that many bytes (`24GiB`, `card:24GiB`)."""
     known = cards()
+    text = text.strip().removeprefix("card:")
     name = re.sub(r"[\s_]+", "", text.lower())
     if name in known:
         return known[name]

@@ -68,6 +68,13 @@ def test_a_form_alone_has_the_peak_it_has_among_others_and_no_error(made: tuple[
     assert original.peak_bytes > full.peak_bytes  # it describes the atoms too
 
 
+def test_the_scalar_form_in_plain_torch_is_timed_beside_it_where_asked_for(made: tuple[Benchmark, Path]) -> None:
+    record = bench(device="cpu", grid=(8, 8, 8), mul=20, lmax=1, repeats=1, forms=("plain", "scalar"))
+    plain, scalar = record.forms
+    assert (plain.form, plain.scaled, plain.timed_probes) == ("plain", False, 512)
+    assert plain.peak_bytes == scalar.peak_bytes, "on a CPU they are the same"
+
+
 @pytest.mark.parametrize(
     "wrong",
     [

@@ -176,6 +176,33 @@ def test_a_small_budget_makes_tiles_smaller_and_is_kept_and_a_smaller_one_is_ref
     assert "--budget" in caught.value.mend
 
 
+def test_memory_that_runs_out_late_costs_no_brick_that_is_done_and_the_tile_told_is_one_that_ran(monkeypatch) -> None:
+    monkeypatch.setattr("pinchpoint.workloads.density.sweep.TILE_BYTES", {"cpu": 2**14})
+    structure = drawn("skewed")
+    bricks = bricks_of((40, 40, 40), structure.lattice, CUTOFF)
+    near = surroundings_of(structure, bricks, CUTOFF)
+    ran, told = [], []
+
+    def scarce(fields, species, neighbours, vectors):
+        # From its 60th call on, memory is enough for 3 bricks.
+        if len(ran) >= 60 and len(vectors) > 3:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        ran.append(len(vectors))
+        return bump(fields, species, neighbours, vectors)
+
+    def by(forward, **options) -> Swept:
+        return sweep(forward, lambda: torch.ones(3, 1), torch.zeros(3, dtype=torch.int64), near, outputs=2, **options)
+
+    made = by(scarce, progress=lambda done, total: told.append(done))
+    whole = by(bump)
+    np.testing.assert_allclose(made.values, whole.values, rtol=0, atol=1e-6)
+    assert made.halvings > 0 and told == sorted(told)
+    assert made.tile == max(ran)
+    assert by(bump, chunk=5 * bricks.probes).tile == 5
+    # Only what was under way is computed again, and tiles are filled up.
+    assert sum(ran) <= 1.1 * bricks.count + 16 * made.tile
+
+
 def test_the_peak_does_not_grow_with_the_grid() -> None:
     structure = drawn("skewed")
     peaks = []

@@ -249,7 +249,7 @@ def test_species_the_model_never_saw_are_named() -> None:
 def test_a_gpu_gives_the_densities_of_a_cpu_within_a_gigabyte(inputs_of) -> None:
     model = DensityModel(DensityConfig.preset("original", ("Hf", "O"))).eval()
     structure = hafnia()
-    graph, neighbours, vectors = inputs_of(structure, model.config, points(40), torch.float32)
+    graph, neighbours, vectors = inputs_of(structure, model.config, points(64), torch.float32)
     with torch.no_grad():
         wanted = model(model.fields(graph), graph.species, neighbours, vectors)
         on_gpu = model.cuda()

@@ -33,6 +33,20 @@ def test_the_envelope_is_one_at_the_nucleus_and_ends_with_two_derivatives_of_zer
     assert bend[[0, 2]].tolist() == pytest.approx([0.0, 0.0], abs=1e-12)
 
 
+def test_the_envelope_falls_without_noise_up_to_the_cutoff_in_float32() -> None:
+    r = torch.linspace(3.9, 4.0, 2001)
+    value, exact = envelope(r.square(), 4.0), envelope(r.double().square(), 4.0)
+    assert (value >= 0).all() and (value.diff() <= 0).all()
+    assert (value - exact).abs().max() < 5e-9
+
+
+def test_no_distance_is_read_beyond_the_table() -> None:
+    table = RadialTable.of(networks(), [5, 7], 64)
+    row, _ = table.place(torch.tensor([float("nan"), float("inf"), -1.0, 0.2], dtype=torch.float64))
+    assert row.min() >= 0 and row.max() <= 63
+    assert torch.isnan(table.read(torch.tensor([float("nan")], dtype=torch.float64))[0]).all()
+
+
 def test_every_channel_is_exactly_zero_at_the_cutoff_and_beyond() -> None:
     far = at(torch.tensor([4.0, 4.5, 100.0], dtype=torch.float64))
     assert not networks()(*far).any()

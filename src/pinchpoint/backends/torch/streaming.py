@@ -115,9 +115,9 @@ class Outputs:
         seam.check_given(self.arrays, form)
         for array, part in zip(self.arrays, parts, strict=True):
             if isinstance(array, Tensor):
-                allowed = torch.can_cast(part.dtype, array.dtype)
+                allowed = torch.promote_types(part.dtype, array.dtype) == array.dtype
             else:
-                allowed = np.can_cast(_numpy_type(part.dtype), array.dtype, "same_kind")
+                allowed = np.can_cast(_numpy_type(part.dtype), array.dtype, "safe")
             if not allowed:
                 raise seam.no_cast(part.dtype, array.dtype)
         self.form = form

@@ -122,7 +122,7 @@ def bench(
     full = FullForm(model, seed=seed + 1).eval() if set(forms) - {"plain", "scalar"} else None
     for form in forms:
         if full is None or form in ("plain", "scalar"):
-            runs[form] = _Whole(model, graph, near, own=form == "scalar")
+            runs[form] = _Whole(model, graph, near, own_kernel=form == "scalar")
         else:
             runs[form] = _Some(full, graph, near, chunks, chunk, again=form == "original")
     seconds, atoms_s = _times(runs, used, place, repeats, clock, progress or (lambda stage, done, total: None), model, graph)
@@ -139,8 +139,8 @@ def bench(
 class _Whole:
     """The scalar form over the whole grid."""
 
-    def __init__(self, model: DensityModel, graph: AtomGraph, near: Surroundings, *, own: bool) -> None:
-        self.form, self.graph, self.near = model.tabulate(KNOTS, own=own), graph, near
+    def __init__(self, model: DensityModel, graph: AtomGraph, near: Surroundings, *, own_kernel: bool) -> None:
+        self.form, self.graph, self.near = model.tabulate(KNOTS, own_kernel=own_kernel), graph, near
         with torch.no_grad():
             self.fields = model.fields(graph)
         self.numbers = np.arange(near.bricks.count)

@@ -1,4 +1,4 @@
-"""What each probe sums over its neighbours, straight from the table of radial functions: on a GPU nothing of a pair is stored.
+"""What each probe sums over its neighbours, straight from the table of radial functions: on a GPU no channel of a pair is stored.
 
 Letters as in `scalar`. A program holds the sums of some channels of one tile's probes and goes through the slots; it reads
 two rows of the table for each pair, from the caches, and the fields of one atom for all probes of the tile.
@@ -14,21 +14,27 @@ from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.radial import RadialTable
 from pinchpoint.workloads.density.scalar import sums_over_neighbours
 
-FUSED_FLOATS = 160  # twice what a pair takes at the peak, at degrees up to 4: its vector, harmonics and their monomials
+MOST_PROBES = 64  # of a tile: a program holds the sums of all of them
 
 
 def is_fused(fields: Tensor, probes: int) -> bool:
-    """Is it one kernel a degree? For float32 on a GPU without gradients, in tiles of 2^n probes."""
+    """Is it one kernel a degree? For float32 on a GPU without gradients, in small tiles of 2^n probes."""
     is_plain = fields.dtype is torch.float32 and not torch.is_grad_enabled()
-    return is_plain and own_kernels(fields) and probes.bit_count() == 1
+    return is_plain and own_kernels(fields) and probes.bit_count() == 1 and probes <= MOST_PROBES
+
+
+def pair_floats(lmax: int) -> int:
+    """What a pair takes at the peak where the sums are fused: its vector, harmonics of all degrees, monomials of the last two."""
+    harmonics, last, before = (lmax + 1) ** 2 - 1, (lmax + 1) * (lmax + 2) // 2, lmax * (lmax + 1) // 2
+    return harmonics + 2 * last + before + 28
 
 
 def sums_from_table(
     config: DensityConfig, fields: Tensor, neighbours: Tensor, harmonics: list[Tensor], table: RadialTable, soft: Tensor,
-    probes: int, *, own: bool = True,
+    probes: int, *, own_kernel: bool = True,
 ) -> Tensor:  # fmt: skip
-    """(P, L, C). soft: (N,); the rest as for `sums_over_neighbours`. own: by our own kernel where it can be."""
-    if not (own and is_fused(fields, probes)):
+    """(P, L, C). soft: (N,); the rest as for `sums_over_neighbours`. own_kernel: by our own where it can be."""
+    if not (own_kernel and is_fused(fields, probes)):
         in_turn = fields.is_cuda and not torch.is_grad_enabled()
         radial = table.read_in_turn(soft) if in_turn else table.read(soft)
         return sums_over_neighbours(config, fields, neighbours, harmonics, radial, probes)

@@ -17,14 +17,16 @@ def sums(
     fields: Tensor, neighbours: Tensor, harmonics: list[Tensor], row: Tensor, right: Tensor, table: RadialTable, out: Tensor
 ) -> None:
     """row and right: (N,), the left knot of each pair and how far it is from there; out: (T, B, L * C), written over."""
+    # The kernel goes by these layouts; of one probe or one slot torch may lay harmonics out by pair.
+    fields, neighbours, row, right, values = (x.contiguous() for x in (fields, neighbours, row, right, table.values))
     (tiles, slots), probes, total = neighbours.shape, out.shape[1], out.shape[2] // table.shapes[0][0]
     field = column = place = 0
     for degree, (layers, width) in enumerate(table.shapes):
         count, size = layers * width, 2 * degree + 1
         block = min(triton.next_power_of_2(count), max(16, min(64, _SUMS // probes)))
         _sums[(tiles, triton.cdiv(count, block))](
-            fields, neighbours, harmonics[degree - 1] if degree else right, row, right, table.values, out,
-            slots, len(row), fields.stride(0), table.values.stride(0), field, column, place, count, width, total,
+            fields, neighbours, harmonics[degree - 1].contiguous() if degree else right, row, right, values, out,
+            slots, len(row), fields.stride(0), values.stride(0), field, column, place, count, width, total,
             SIZE=size, PROBES=probes, BLOCK=block, num_warps=4,
         )  # fmt: skip
         field, column, place = field + size * count, column + count, place + width
@@ -53,8 +55,10 @@ def _sums(
             angular = tl.load(own, mask=there, other=0.0)[None, :]
         else:
             angular = tl.zeros((PROBES, BLOCK), tl.float32)
+            component = harmonics + pair
             for part in tl.static_range(SIZE):
-                harmonic = tl.load(harmonics + part * pairs + pair)
+                harmonic = tl.load(component)
+                component += pairs  # step by step: the product of both would pass 2^31
                 angular += harmonic[:, None] * tl.load(own + part * count, mask=there, other=0.0)[None, :]
         found += ((1 - right) * low + right * high) * angular
     layer = channel // width

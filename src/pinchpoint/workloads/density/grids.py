@@ -15,7 +15,7 @@ from pinchpoint.core.units import show_bytes
 from pinchpoint.workloads.density.volume import check_grid
 
 SPACING_A = 0.1
-_BYTES = 32  # of main memory a grid point takes while a density is put together
+_BYTES = 112  # of main memory a grid point takes at most, with a spin density, until its CHGCAR is written
 
 
 def is_smooth(number: int) -> bool:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.atoms import AtomGraph, AtomNetwork
 from pinchpoint.workloads.density.config import DensityConfig
-from pinchpoint.workloads.density.fused import FUSED_FLOATS, is_fused, sums_from_table
+from pinchpoint.workloads.density.fused import is_fused, pair_floats, sums_from_table
 from pinchpoint.workloads.density.harmonics import Harmonics, in_full
 from pinchpoint.workloads.density.radial import RadialTable, soft_distance
 from pinchpoint.workloads.density.scalar import Probes, sums_over_neighbours
@@ -73,12 +73,12 @@ class DensityModel(nn.Module):
         """
         return density(self, fields, species, neighbours, vectors, sums=self._sums)
 
-    def tabulate(self, knots: int = 4096, *, own: bool = True) -> TabulatedModel:
+    def tabulate(self, knots: int = 4096, *, own_kernel: bool = True) -> TabulatedModel:
         """The same model with its radial networks as tables, as the weights are now. For inference.
 
-        own: sums over neighbours by our own kernel where there is one, else in plain torch.
+        own_kernel: sums over neighbours by our own where there is one, else in plain torch.
         """
-        return TabulatedModel(self, knots, own=own)
+        return TabulatedModel(self, knots, own_kernel=own_kernel)
 
     def _sums(
         self, fields: Tensor, neighbours: Tensor, harmonics: list[Tensor], squared: Tensor, soft: Tensor, probes: int
@@ -97,10 +97,10 @@ class TabulatedModel(nn.Module):
 
     values: Tensor
 
-    def __init__(self, model: DensityModel, knots: int, *, own: bool = True) -> None:
+    def __init__(self, model: DensityModel, knots: int, *, own_kernel: bool = True) -> None:
         super().__init__()
         self.model = model
-        self.own = own
+        self.own_kernel = own_kernel
         self.config = model.config
         with torch.no_grad():
             self.table = RadialTable.of(model.probes.radial, model.probes.widths, knots)
@@ -112,7 +112,7 @@ class TabulatedModel(nn.Module):
     @torch.no_grad()
     def heavy(self, fields: Tensor) -> float:
         """How many times the bytes a pair takes that are usual for the width of the fields."""
-        return FUSED_FLOATS / fields.shape[1] if self.own and is_fused(fields, 1) else 1.0
+        return 2 * pair_floats(self.config.lmax) / fields.shape[1] if self.own_kernel and is_fused(fields, 1) else 1.0
 
     @torch.no_grad()
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ class TabulatedModel(nn.Module):
 
         def sums(fields: Tensor, near: Tensor, harmonics: list[Tensor], _: Tensor, soft: Tensor, probes: int) -> Tensor:
             with in_full(soft):
-                return sums_from_table(self.config, fields, near, harmonics, table, soft, probes, own=self.own)
+                return sums_from_table(self.config, fields, near, harmonics, table, soft, probes, own_kernel=self.own_kernel)
 
         return density(self.model, fields, species, neighbours, vectors, sums=sums)
 

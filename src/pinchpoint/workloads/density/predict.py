@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,9 @@ import torch
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, DoesNotFit
+from pinchpoint.core.units import show_bytes
+from pinchpoint.flow.stream import budget_bytes
 from pinchpoint.memory.cards import Card
 from pinchpoint.workloads.density.bricks import Bricks, bricks_of, surroundings_of
 from pinchpoint.workloads.density.counts import count_notes, negative_notes
@@ -33,6 +34,7 @@ from pinchpoint.workloads.density.structure import Structure
 from pinchpoint.workloads.density.sweep import Swept, sweep
 from pinchpoint.workloads.density.symmetry import Symmetry, check_on_grid, grid_for, orbits, symmetry_of
 from pinchpoint.workloads.density.volume import Volume, check_volume
+from pinchpoint.workloads.density.weights import for_inference
 
 if TYPE_CHECKING:
     from pinchpoint.workloads.density.model import DensityModel
@@ -93,13 +95,13 @@ def predict(
     place = resolve_device(device, backend("torch"))
     tell("reading", 0, 0)
     held = as_structure(structure, padding_a=padding_a)
-    model = _model(weights, place)
+    model = for_inference(weights, place)
     model.config.index_of(held.species)
     group = symmetry_of(held) if symmetry else None
     points = _grid(held, group, grid, spacing_a)
     tell("atoms", 0, 0)
     at = time.perf_counter()
-    stage = _stage(model, held, form, knots, seed, place)
+    stage, atoms_bytes = _described(lambda: _stage(model, held, form, knots, seed, place), place, budget)
     atoms_s, at = time.perf_counter() - at, time.perf_counter()
     bricks = bricks_of(points, held.lattice, model.config.cutoff_a)
     total, spin, swept, distinct = _densities(stage, held, bricks, group, budget, chunk, tell)
@@ -110,7 +112,8 @@ def predict(
     if electrons is not None:
         scale = _scale(raw, electrons)
     notes += count_notes(volume, raw, neutral=neutral, asked=electrons)
-    volume = replace(volume, total=total * scale)
+    if scale != 1:
+        volume = replace(volume, total=total * scale)
     at = time.perf_counter()
     path = None
     if output is not None:
@@ -120,7 +123,7 @@ def predict(
     end = time.perf_counter()
     return Predicted(
         volume, path, raw, neutral, scale, math.prod(points), len(swept.values) * bricks.probes, swept.pairs, swept.chunk,
-        swept.tile * bricks.probes, swept.calls, swept.halvings, _peak(place, swept), place, form,
+        swept.tile * bricks.probes, swept.calls, swept.halvings, _peak(place, swept, atoms_bytes), place, form,
         None if group is None else group.group, distinct, atoms_s, probes_s, end - at, end - start, tuple(notes),
     )  # fmt: skip
 
@@ -153,6 +156,29 @@ def _stage(model: DensityModel, structure: Structure, form: str, knots: int | No
     fields = (lambda: used.fields(atoms)) if form == "original" else (lambda: once)
     heavy = _FULL if form != "scalar" else 1.0 if knots is None else used.heavy(once)
     return Stage(used, fields, atoms.species, dtype, config.outputs, config.cutoff_a, heavy)
+
+
+def _described(make: Callable[[], Stage], device: str, budget: Any) -> tuple[Stage, int]:
+    """The stage and the most bytes it took; on a CPU these are watched where there is a budget. Atoms are not taken in chunks."""
+    made: list[Stage] = []
+    if device == "cuda":
+        if budget is not None:
+            torch.cuda.reset_peak_memory_stats()
+        made.append(make())
+        peak = torch.cuda.max_memory_allocated()
+    elif budget is not None:
+        peak = backend("torch").account(lambda: made.append(make())) or 0
+    else:
+        made.append(make())
+        peak = 0
+    bound = None if budget is None else budget_bytes(budget)
+    if bound is not None and peak > bound:
+        raise DoesNotFit(
+            f"describing the {len(made[0].species)} atoms takes {show_bytes(peak)}, more than {show_bytes(bound)}",
+            mend=f"give --budget at least {math.ceil(peak / 2**20)}MiB" + ("" if device == "cpu" else ", or use --device cpu"),
+            need_bytes=peak,
+        )
+    return made[0], peak
 
 
 def _densities(
@@ -196,24 +222,6 @@ def _check(
         raise BadInput("both a chunk and a budget were given", mend="leave one of them out")
 
 
-def _model(weights: str | Path | DensityModel | None, device: str) -> DensityModel:
-    """On the device, for inference. A model that was given stays where and as it is."""
-    from pinchpoint.workloads.density.model import DensityModel
-
-    if weights is None or isinstance(weights, str | Path):
-        from pinchpoint.workloads.density.weights import load_weights
-
-        return load_weights(weights, device).eval()
-    if not isinstance(weights, DensityModel):
-        raise BadInput(f"weights are {type(weights).__name__}", mend="give a run, an exported file or a DensityModel")
-    held = next(weights.parameters())
-    if held.dtype not in (torch.float32, torch.float64):
-        raise BadInput(f"the model is in {held.dtype}: too coarse for distances", mend="give model.float()")
-    if held.device.type == device and not weights.training:
-        return weights
-    return deepcopy(weights).to(device).eval()
-
-
 def _grid(structure: Structure, group: Symmetry | None, grid: Any, spacing_a: float | None) -> tuple[int, int, int]:
     points = choose_grid(structure.lattice, grid=grid, spacing_a=spacing_a)
     if group is None:
@@ -239,7 +247,7 @@ def _scale(raw: float, wanted: float) -> float:
     return wanted / raw
 
 
-def _peak(device: str, swept: Swept) -> int | None:
-    if device != "cuda":
-        return swept.peak_bytes
-    return max(torch.cuda.max_memory_allocated(), swept.peak_bytes or 0)
+def _peak(device: str, swept: Swept, atoms_bytes: int) -> int | None:
+    if device == "cuda":
+        return max(torch.cuda.max_memory_allocated(), swept.peak_bytes or 0, atoms_bytes)
+    return None if swept.peak_bytes is None else max(swept.peak_bytes, atoms_bytes)

@@ -33,7 +33,8 @@ def soft_distance(vectors: Tensor, config: DensityConfig) -> tuple[Tensor, Tenso
 def envelope(squared: Tensor, cutoff_a: float) -> Tensor:
     """squared: r^2 (N,) -> 1 at the nucleus, falling by r^6 at first, 0 with two derivatives at the cutoff and beyond."""
     y = (squared / cutoff_a**2).clamp(max=1.0)
-    return 1 - y**3 * (10 - 15 * y + 6 * y * y)
+    # 1 - 10 y^3 + 15 y^4 - 6 y^5 in a form that loses no digits where it ends.
+    return (1 - y) ** 3 * (1 + 3 * y + 6 * y * y)
 
 
 def activate(x: Tensor) -> Tensor:
@@ -101,7 +102,7 @@ class RadialTable:
         """soft: (N,) -> the knot to the left of each, int64, and how far it is from there to the next, each (N,)."""
         last = len(self.values) - 1
         place = ((soft - self.low) / self.step).clamp(0, last)
-        row = place.long().clamp(max=last - 1)
+        row = place.long().clamp(0, last - 1)  # of NaN too: what is read must lie in the table
         return row, place - row
 
     def read(self, soft: Tensor) -> list[Tensor]:

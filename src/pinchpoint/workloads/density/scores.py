@@ -21,7 +21,7 @@ from pinchpoint.workloads.density.model import DensityModel
 from pinchpoint.workloads.density.records import Scores
 from pinchpoint.workloads.density.sample import Sample
 from pinchpoint.workloads.density.stepper import values_at
-from pinchpoint.workloads.density.weights import load_weights
+from pinchpoint.workloads.density.weights import for_inference
 
 
 def evaluate_set(
@@ -36,7 +36,7 @@ def evaluate_set(
         raise BadInput(f"a chunk of {chunk} probes", mend="give a chunk of at least 1 probe")
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
-    model = weights.to(device).eval() if isinstance(weights, DensityModel) else load_weights(weights, device)
+    model = for_inference(weights, device)
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     names = data.names(split)
     if not names:

@@ -62,6 +62,7 @@ def sweep(
     rows_of_host = torch.empty(0, dtype=dtype).numpy().dtype
     # Rows lie class by class, each filled by its own stream, and are put in order at the end.
     values, flows = np.empty((len(chosen), probes, outputs), rows_of_host), []
+    largest = 1
     done, pairs, tell = 0, 0, progress or (lambda count, total: None)
     for kind in classes:
         # One slot that is not in use, where there are no neighbours: not every kernel takes nothing.
@@ -72,8 +73,10 @@ def sweep(
             out[:] = run.of(chosen[kind.rows[:1]], 1).cpu().numpy()
             tell((start + size) * probes, len(chosen) * probes)
         else:
-            flows += _through(run, chosen[kind.rows], out, tiles, budget, chunk, lambda n, _, s=start: tell(
+            tile, made = _through(run, chosen[kind.rows], out, tiles, budget, chunk, lambda n, s=start: tell(
                 (s + n) * probes, len(chosen) * probes))  # fmt: skip
+            flows += made
+            largest = max(largest, tile)
             pairs += size * probes * kind.slots
         done += size
     order = torch.cat([kind.rows for kind in classes]) if classes else torch.arange(0)
@@ -82,7 +85,7 @@ def sweep(
     peaks = [flow.peak_bytes for flow in flows if flow.peak_bytes is not None]
     return Swept(
         sorted_back, pairs,
-        tile=max((tiles.evened(kind.slots, len(kind.rows)) for kind in classes), default=0),
+        tile=largest,
         chunk=max((flow.chunk for flow in flows), default=0) * probes,
         calls=sum(flow.calls for flow in flows),
         halvings=sum(flow.halvings for flow in flows) + tiles.halvings,
@@ -139,10 +142,18 @@ class _Runner:
 
 def _through(
     run: _Runner, numbers: Tensor, out: np.ndarray, tiles: _Tiles, budget: str | int | Card | None, chunk: int | None,
-    progress: Progress,
-) -> list[Flow]:  # fmt: skip
-    """All bricks of a class into `out`, with ever smaller tiles where they do not fit."""
+    progress: Callable[[int], None],
+) -> tuple[int, list[Flow]]:  # fmt: skip
+    """All bricks of a class into `out`, with ever smaller tiles where they do not fit; the largest tile that ran."""
     flows: list[Flow] = []
+    done = largest = 0
+
+    def told(count: int) -> None:
+        nonlocal done, largest
+        if count > done:
+            done, largest = count, max(largest, tile)
+        progress(done)
+
     while True:
         tile = tiles.evened(run.slots, len(numbers))
         wanted = None if budget is not None else TILES * tile
@@ -153,9 +164,9 @@ def _through(
         try:
             stream(
                 lambda part, tile=tile: run.of(part, tile),
-                numbers,
+                numbers[done:],
                 device=str(numbers.device),
-                out=out,
+                out=out[done:],
                 pad=False,  # tiles have one shape already
                 # A quarter of stream's tile is its first trial: one of ours, so that no chunk begins inside a tile. Where a
                 # tile is one brick a chunk may be, too: the least that can be asked for.
@@ -163,7 +174,7 @@ def _through(
                 chunk="auto" if wanted is None else wanted,
                 most=None if wanted is not None else TILES * tile,
                 budget=budget,
-                progress=progress,
+                progress=lambda count, _, before=done: told(before + count),
                 report=flows.append,
             )
         except DoesNotFit as error:
@@ -171,7 +182,7 @@ def _through(
                 raise _nothing_fits(run.surroundings.bricks.probes, error, budget, numbers.device.type) from error
             tiles.halvings += 1
             continue
-        return flows
+        return largest, flows
 
 
 def _nothing_fits(probes: int, error: DoesNotFit, budget: str | int | Card | None, device: str) -> DoesNotFit:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import pickle
+from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +47,20 @@ def load_weights(path: str | Path | None = None, device: str = "cpu", *, which: 
     which: of a run, the best checkpoint (the last one where nothing was held back) or the last.
     """
     return _read(path, which)[0].to(device).eval()
+
+
+def for_inference(weights: str | Path | DensityModel | None, device: str) -> DensityModel:
+    """Those of the package, of a run or of a file, on the device. A model that was given stays where and as it is."""
+    if weights is None or isinstance(weights, str | Path):
+        return load_weights(weights, device).eval()
+    if not isinstance(weights, DensityModel):
+        raise BadInput(f"weights are {type(weights).__name__}", mend="give a run, an exported file or a DensityModel")
+    held = next(weights.parameters())
+    if held.dtype not in (torch.float32, torch.float64):
+        raise BadInput(f"the model is in {held.dtype}: too coarse for distances", mend="give model.float()")
+    if held.device.type == device and not weights.training:
+        return weights
+    return deepcopy(weights).to(device).eval()
 
 
 def origin_of(path: str | Path | None = None) -> Origin:
