@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from training import Contender
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.graph import Graph, graph_of, lattice_of
-from pinchpoint.workloads.operator.model import Operator
+from pinchpoint.workloads.operator.model import Operator, input_count
 from pinchpoint.workloads.operator.sample import Sample
 
 NAMES = ("ours", "gino", "gino+query")
@@ -52,11 +52,27 @@ class Ours(nn.Module):
         self.operator = Operator(config)
 
     def prepare(self, sample: Sample) -> tuple[Sample, Graph]:
-        return sample, graph_of(sample.points, self.config, areas=sample.areas)
+        return sample, graph_of(sample.points, self.config, areas=sample.areas, features=sample.features)
 
     def forward(self, body: tuple[Sample, Graph]) -> Tensor:
         sample, graph = body
         return self.operator(sample.points, sample.features, sample.areas, graph, memory=self.memory)
+
+
+Query = Callable[[Sample], Tensor]
+
+
+def query_of(config: OperatorConfig) -> Query:
+    """Gives all that ours reads at a query of a sample beside what it decodes there: (P, I)."""
+
+    @torch.no_grad()
+    def query(sample: Sample) -> Tensor:
+        reads = Operator(config).to(sample.points.device)
+        graph = graph_of(sample.points, config, areas=sample.areas, features=sample.features)
+        body = reads.body(sample.points, sample.features, sample.areas)
+        return reads.inputs(body, reads.places(body, sample.points), sample.features, graph.point_statistics)
+
+    return query
 
 
 class Scaled(nn.Module):
@@ -67,15 +83,16 @@ class Scaled(nn.Module):
     target_shift: Tensor
     target_scale: Tensor
 
-    def __init__(self, gino: Gino, scales: Scales) -> None:
+    def __init__(self, gino: Gino, scales: Scales, query: Query | None = None) -> None:
         super().__init__()
-        self.gino = gino
+        self.gino, self.query = gino, query
         for name, values in asdict(scales).items():
             self.register_buffer(name, torch.tensor(values), persistent=False)
 
     def prepare(self, sample: Sample) -> Any:
         shift, scale = self.feature_shift.to(sample.features.device), self.feature_scale.to(sample.features.device)
-        return self.gino.prepare(replace(sample, features=(sample.features - shift) / scale), normals=sample.features[:, :3])
+        scaled = replace(sample, features=(sample.features - shift) / scale)
+        return self.gino.prepare(scaled, normals=sample.features[:, :3], query=self.query(sample) if self.query else None)
 
     def forward(self, body: Any) -> Tensor:
         return self.gino(body) * self.target_scale + self.target_shift
@@ -99,11 +116,12 @@ class Problem:
             return Ours(self.config, memory=self.memory)
         if name not in NAMES:
             raise BadInput(f"no model {name!r}", mend=f"use one of: {', '.join(NAMES)}")
+        query = query_of(self.config) if name == "gino+query" else None
         about = {
             "lattice": lattice_of(self.config), "radii": (min(self.config.radii), max(self.config.radii)),
             "features": self.config.in_features, "targets": self.config.out_features,
-            "choices": replace(choices, query_features=name == "gino+query"),
+            "choices": replace(choices, query_features=input_count(self.config) if query else 0),
         }  # fmt: skip
         channels = gino_of_size(self.parameters(), **about).channels
         torch.manual_seed(seed)  # again: the search for the size drew numbers too
-        return Scaled(Gino(channels=channels, **about), self.scales)
+        return Scaled(Gino(channels=channels, **about), self.scales, query)

@@ -49,7 +49,7 @@ class Choices:
     frequencies: int = 6  # of the positions' embedding: 2**5 half waves over the box, about the lattice's Nyquist limit
     layers: int = 4
     repeat: int = 2  # copies of the input function, each with a kernel of its own: the encoder's channels
-    query_features: bool = False  # not GINO's own: the decoder's last network also reads the query's features
+    query_features: int = 0  # not GINO's own: the decoder's last network also reads as many features of the query
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ class GinoBody:
     points: Tensor  # (1, P, 3)
     inputs: Tensor  # (1, P, C)
     latent: Tensor  # (1, *lattice, 1 + K): signed distance, position, and the features that are the same all over
-    features: Tensor  # (1, P, K)
+    query: Tensor | None  # (1, P, query_features)
     into_tokens: dict[str, Tensor]
     into_points: dict[str, Tensor]
 
@@ -96,13 +96,20 @@ class Gino(nn.Module):
         if choices.query_features:
             old = self.gino.projection
             self.gino.projection = type(old)(
-                in_channels=channels + features, out_channels=targets, hidden_channels=old.hidden_channels, n_layers=2, n_dim=1
+                in_channels=channels + choices.query_features,
+                out_channels=targets,
+                hidden_channels=old.hidden_channels,
+                n_layers=2,
+                n_dim=1,
             )
             self.gino.gno_out = Appending(self.gino.gno_out)
         self.register_buffer("tokens", self._units(lattice.points()), persistent=False)
 
-    def prepare(self, sample: Sample, *, normals: Tensor) -> GinoBody:
-        """What the forward needs beside the parameters, made once for a body. normals: (P, 3), of length 1."""
+    def prepare(self, sample: Sample, *, normals: Tensor, query: Tensor | None = None) -> GinoBody:
+        """What the forward needs beside the parameters, made once for a body.
+
+        normals: (P, 3), of length 1; query: (P, query_features), where it was built for some.
+        """
         into_tokens, into_points = lattice_edges(sample.points, self.lattice, self.in_radius)
         if self.out_radius != self.in_radius:
             into_points = lattice_edges(sample.points, self.lattice, self.out_radius)[1]
@@ -115,7 +122,7 @@ class Gino(nn.Module):
             points=points[None],
             inputs=inputs.repeat(1, self.choices.repeat)[None],
             latent=torch.cat([signed[:, None], tokens, rest], dim=1).reshape(1, *self.lattice.shape, -1),
-            features=sample.features[None],
+            query=None if query is None else query[None],
             into_tokens=as_neighbours(into_tokens),
             into_points=as_neighbours(into_points)
             | ({"weights": squared_lengths(into_points, points, tokens)} if self.choices.weighting else {}),
@@ -125,7 +132,8 @@ class Gino(nn.Module):
         """(P, T)."""
         decoder = self.gino.gno_out
         if isinstance(decoder, Appending):
-            decoder.features, decoder = body.features, decoder.block
+            assert body.query is not None, "a body prepared without the query's features"
+            decoder.features, decoder = body.query, decoder.block
         self.gino.gno_in.neighbor_search.neighbours = body.into_tokens
         decoder.neighbor_search.neighbours = body.into_points
         grid = self.tokens.reshape(1, *self.lattice.shape, 3)

@@ -49,7 +49,14 @@ def held(sample: Sample, graph: Graph) -> int:
 
 @pytest.mark.parametrize(
     "changes",
-    [VECTORS, {"compat": True}, {"geometry": "pointnet"}, {"weights": "attention", **VECTORS}, {"transform": "nonlinear"}],
+    [
+        VECTORS,
+        {"turning": True, **VECTORS},
+        {"compat": True},
+        {"geometry": "pointnet"},
+        {"weights": "attention", **VECTORS},
+        {"transform": "nonlinear"},
+    ],
 )
 @torch.no_grad()
 def test_chunks_of_points_give_what_the_whole_body_does(
@@ -58,7 +65,7 @@ def test_chunks_of_points_give_what_the_whole_body_does(
     torch.manual_seed(0)
     config, sample = config_of(tiny_data, tiny_model, **changes), many(tiny_data, 3)
     model, told = Operator(config).eval(), Settings(memory="flat")
-    graph = graph_of(sample.points, config, areas=sample.areas)
+    graph = graph_of(sample.points, config, areas=sample.areas, features=sample.features)
     whole = forward(model, sample, graph, told)
     seen: list[tuple[int, int]] = []
     found = answer(model, sample, graph, told, points=50, progress=lambda done, total: seen.append((done, total)))
@@ -74,7 +81,7 @@ def test_the_peak_grows_by_what_the_encoder_reads_of_a_point(tiny_data: Path, ti
     peaks = []
     for copies in (20, 60):
         sample = many(tiny_data, copies)
-        graph = graph_of(sample.points, config, areas=sample.areas)
+        graph = graph_of(sample.points, config, areas=sample.areas, features=sample.features)
         ways = (
             lambda s=sample, g=graph: answer(model, s, g, told, points=128),
             lambda s=sample, g=graph: forward(model, s, g, told),
@@ -92,7 +99,7 @@ def test_what_a_budget_is_compared_with_is_what_the_chunks_take(
 ) -> None:
     monkeypatch.setattr(budget, "resident_bytes", lambda: 0)
     config, sample = config_of(tiny_data, tiny_model, **VECTORS), many(tiny_data, 20)
-    graph = graph_of(sample.points, config, areas=sample.areas)
+    graph = graph_of(sample.points, config, areas=sample.areas, features=sample.features)
     model, told = Operator(config).eval(), Settings(memory="flat")
     found = chunk_for(config, told, graph, budget="1GiB", device="cpu", mode="infer")
     told = Settings(memory="flat", chunk=found.chunk)

@@ -74,6 +74,8 @@ def test_local_radii_hold_some_panels_of_training_however_coarse_they_are() -> N
         ({"feature_shift": (0.0,), "feature_scale": (1.0,)}, "feature_shift"),
         ({"target_shift": (0.0,), "target_scale": (0.0,)}, "target_shift"),
         ({"neighbour_cap": 32}, "neighbour_cap"),
+        ({"turning": True}, "turning=True with vectors"),
+        ({"turning": True, "vectors": (0,), "local_radii": ()}, "turning=True with vectors"),
         ({"compat": True}, "quadrature"),
         ({"compat": True, "weights": "mean", "vectors": (0,)}, "vectors"),
     ],
@@ -89,6 +91,18 @@ def test_the_mend_of_a_wrong_lattice_works() -> None:
         config(lattice=(15, 9, 7))
     assert "(16, 8, 8)" in caught.value.mend
     assert config(lattice=(16, 8, 8)).patches == (8, 4, 4)
+
+
+def test_turning_is_read_at_more_radii_than_the_surroundings_alone() -> None:
+    plain, turning = config(), config(vectors=(0,), turning=True)
+    assert turning.local_radii[:2] == plain.local_radii and len(turning.local_radii) == 4
+    assert 0.5 < max(turning.local_radii) / math.dist(*BOX.values()) <= 1
+
+
+def test_a_configuration_of_before_turning_was_known_is_read_without_it() -> None:
+    made = config(vectors=(0, 3))
+    old = {name: value for name, value in json.loads(made.to_json()).items() if name != "turning"}
+    assert OperatorConfig.from_json(json.dumps(old)) == made and not made.turning
 
 
 def test_an_unknown_preset_is_refused() -> None:

@@ -47,7 +47,7 @@ def test_errors_are_those_of_the_model_on_every_test_body(tiny_data: Path, run: 
     assert [row["name"] for row in made.bodies] == data.names("test")
     row = made.bodies[0]
     sample = data.sample(row["name"])
-    graph = graph_of(sample.points, found.config, areas=sample.areas)
+    graph = graph_of(sample.points, found.config, areas=sample.areas, features=sample.features)
     with torch.no_grad():
         predicted = found.model(sample.points, sample.features, sample.areas, graph).numpy().astype(float)
     true, areas = sample.target.numpy().astype(float), sample.areas.numpy().astype(float)[:, None]
@@ -139,7 +139,12 @@ def test_a_mesh_comes_back_with_the_cp_the_model_gives_its_body(
     features = sample.features.clone()
     features[:, 6] = body.mesh.vertices[:, 2].min()  # a mesh is known by its lowest vertex, not by what it was drawn from
     with torch.no_grad():
-        wanted = found.model(sample.points, features, sample.areas, graph_of(sample.points, found.config, areas=sample.areas))
+        wanted = found.model(
+            sample.points,
+            features,
+            sample.areas,
+            graph_of(sample.points, found.config, areas=sample.areas, features=sample.features),
+        )
     assert (made.cp_low, made.cp_high) == pytest.approx((float(wanted.min()), float(wanted.max())), abs=1e-4)
     written = read_mesh(tmp_path / "out.vtp")
     assert len(written.faces) == made.faces == len(body.mesh.faces)

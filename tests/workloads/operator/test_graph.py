@@ -25,6 +25,22 @@ def body(count: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(count, 3) * torch.tensor([4.0, 2.0, 1.0]) + torch.tensor([-2.0, -1.0, 0.0]), torch.rand(count)
 
 
+def test_turning_wants_the_features_and_reads_their_normals() -> None:
+    points, areas = body()
+    made = config(vectors=(1,), in_features=5, turning=True)
+    with pytest.raises(BadInput, match="without the features") as refused:
+        graph_of(points, made, areas=areas)
+    assert "features=features" in refused.value.mend
+    features = torch.rand(60, 5)
+    first, other = (graph_of(points, made, areas=areas, features=features + shift).point_statistics for shift in (0.0, 1.0))
+    plain = graph_of(points, config(), areas=areas).point_statistics
+    assert [tuple(found.shape) for found in first] == [(60, 21)] * 4
+    assert torch.equal(first[0][:, :9], plain[0])
+    # The sum of the normals rises by the amount there is, which the first statistic tells as a logarithm.
+    amount = (first[0][:, :1] / 5).exp() * 2 - 1
+    assert torch.allclose(other[0][:, 9:12] - first[0][:, 9:12], amount.expand(-1, 3), rtol=1e-4)
+
+
 def test_every_radius_has_all_its_neighbours_both_ways() -> None:
     points, areas = body()
     made = config()

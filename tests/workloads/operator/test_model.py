@@ -17,6 +17,7 @@ from pinchpoint.workloads.operator.model import Operator, on_body_of, spread_of
 OURS: dict[str, Any] = {"vectors": (0, 3)}
 KINDS: dict[str, dict[str, Any]] = {
     "quadrature, statistics": OURS,
+    "turning, mirror": {**OURS, "turning": True, "mirror": 4},
     "attention, pointnet, mirror": {**OURS, "mirror": 4, "weights": "attention", "geometry": "pointnet"},
     "mean, nonlinear": {"weights": "mean", "geometry": "none", "transform": "nonlinear", "local_radii": ()},
     "nonlinear_kernelonly, one radius": {"transform": "nonlinear_kernelonly", "radii": (0.9,)},
@@ -50,7 +51,7 @@ def model_of(made: OperatorConfig) -> Operator:
 def test_flat_memory_gives_the_values_and_every_gradient_of_eager(kind: str) -> None:
     made = config(**KINDS[kind])
     points, features, areas = body()
-    model, graph = model_of(made), graph_of(points, made, areas=areas)
+    model, graph = model_of(made), graph_of(points, made, areas=areas, features=features)
 
     def run(**how: Any) -> dict[str, Any]:
         model.zero_grad()
@@ -68,23 +69,25 @@ def test_flat_memory_gives_the_values_and_every_gradient_of_eager(kind: str) -> 
             assert float((found - truth).abs().max()) <= 1e-10 * max(float(truth.abs().max()), 1e-3), name
 
 
-@pytest.mark.parametrize("kind", ["quadrature, statistics", "attention, pointnet, mirror", "compat"])
+@pytest.mark.parametrize("kind", ["quadrature, statistics", "turning, mirror", "attention, pointnet, mirror", "compat"])
 def test_points_in_another_order_give_the_same_field_in_that_order(kind: str) -> None:
     made = config(**KINDS[kind])
     points, features, areas = body()
     model, order = model_of(made), torch.randperm(len(points))
-    first = model(points, features, areas, graph_of(points, made, areas=areas))
-    moved = model(points[order], features[order], areas[order], graph_of(points[order], made, areas=areas[order]))
+    first = model(points, features, areas, graph_of(points, made, areas=areas, features=features))
+    moved = model(
+        points[order], features[order], areas[order], graph_of(points[order], made, areas=areas[order], features=features[order])
+    )
     assert torch.allclose(moved, first[order], rtol=1e-9, atol=1e-12)
 
 
 def test_a_point_split_in_two_halves_of_its_area_changes_nothing_for_the_others() -> None:
-    made = config(**OURS)
+    made = config(**OURS, turning=True)
     points, features, areas = body()
     model = model_of(made)
-    first = model(points, features, areas, graph_of(points, made, areas=areas))
+    first = model(points, features, areas, graph_of(points, made, areas=areas, features=features))
     twice = [torch.cat([part, part]) for part in (points, features, areas / 2)]
-    second = model(*twice, graph_of(twice[0], made, areas=twice[2]))
+    second = model(*twice, graph_of(twice[0], made, areas=twice[2], features=twice[1]))
     assert torch.allclose(second, torch.cat([first, first]), rtol=1e-9, atol=1e-12)
 
 
@@ -94,19 +97,22 @@ def reflected(points: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tenso
     return points * sign[:3], features * sign[3:]
 
 
-def test_a_mirrored_body_has_the_mirrored_field_where_a_mirror_is_asked_for() -> None:
+@pytest.mark.parametrize("turning", [True, False])
+def test_a_mirrored_body_has_the_mirrored_field_where_a_mirror_is_asked_for(turning: bool) -> None:
     points, features, areas = body()
     features[:, 4] = 0.3
     image, mirrored = reflected(points, features)
     gaps = {}
     for mirror in (4, None):
-        made = config(**OURS, mirror=mirror)
+        made = config(**OURS, mirror=mirror, turning=turning)
         model = model_of(made)
-        right = model(points, features, areas, graph_of(points, made, areas=areas))
-        left = model(image, mirrored, areas, graph_of(image, made, areas=areas))
+        right = model(points, features, areas, graph_of(points, made, areas=areas, features=features))
+        left = model(image, mirrored, areas, graph_of(image, made, areas=areas, features=mirrored))
         gaps[mirror] = float((left - right).detach().abs().max() / right.detach().abs().max())
         if mirror is not None:
-            plain = model_of(config(**OURS))(points, features, areas, graph_of(points, made, areas=areas))
+            plain = model_of(config(**OURS, turning=turning))(
+                points, features, areas, graph_of(points, made, areas=areas, features=features)
+            )
             assert torch.equal(plain, right), "a body on the right side is read as it is"
     assert gaps[4] < 1e-9 < 1e-3 < gaps[None]
 
@@ -117,7 +123,7 @@ def test_features_and_targets_pass_through_their_scales() -> None:
     shift, scale = tuple(float(v) for v in range(7)), tuple(float(v + 1) for v in range(7))
     scaled = config(feature_shift=shift, feature_scale=scale, target_shift=(1.0, -1.0), target_scale=(2.0, 3.0))
     unscaled = config()
-    graph = graph_of(points, unscaled, areas=areas)
+    graph = graph_of(points, unscaled, areas=areas, features=features)
     stretched = (features - features.new_tensor(shift)) / features.new_tensor(scale)
     truth = model_of(unscaled)(points, stretched, areas, graph) * features.new_tensor([2.0, 3.0]) + features.new_tensor(
         [1.0, -1.0]
@@ -141,7 +147,7 @@ def test_the_place_on_a_body_does_not_depend_on_where_it_stands_and_how_long_it_
 
 def test_the_original_scores_edges_by_the_cosine_of_absolute_places() -> None:
     made = config(**KINDS["compat"])
-    points, _, areas = body()
+    points, features, areas = body()
     model = model_of(made)
     assert isinstance(model.encoder.scores[0], Cosine)
     y, x = torch.randn(2, 9, 3, dtype=torch.float64)
@@ -155,7 +161,7 @@ def test_the_original_scores_edges_by_the_cosine_of_absolute_places() -> None:
         model.encoder.mix.data[1] = -1e9  # type: ignore[union-attr]
         places, tokens = model.scaling.places(points), model.scaling.tokens
         f = torch.randn(len(points), made.channels, dtype=torch.float64)
-        graph = graph_of(points, made, areas=areas)
+        graph = graph_of(points, made, areas=areas, features=features)
         found = model.encoder(tokens, places, f, graph.encoder, memory="flat", chunk=50)
         row = int(graph.encoder[0].degrees().argmax())
         begin, end = graph.encoder[0].offsets[row : row + 2].tolist()
@@ -177,10 +183,16 @@ def test_inputs_of_another_operator_are_refused(wrong: dict[str, Any], says: str
     made = config(**OURS)
     points, features, areas = body()
     graphs = {
-        "another": lambda: graph_of(points, config(radii=(0.9,)), areas=areas),
+        "another": lambda: graph_of(points, config(radii=(0.9,)), areas=areas, features=features),
         "fewer": lambda: graph_of(points[1:], made, areas=areas[1:]),
     }
-    given = {"points": points, "features": features, "areas": areas, "graph": graph_of(points, made, areas=areas), **wrong}
+    given = {
+        "points": points,
+        "features": features,
+        "areas": areas,
+        "graph": graph_of(points, made, areas=areas, features=features),
+        **wrong,
+    }
     given["graph"] = graphs[given["graph"]]() if isinstance(given["graph"], str) else given["graph"]
     with pytest.raises(BadInput, match=says):
         model_of(made)(**given)
@@ -191,7 +203,7 @@ def test_it_learns_a_smooth_field_of_place_and_normal() -> None:
     made = config(**OURS, out_features=1, channels=16)
     truth = (features[:, 0] ** 2 - 0.5 * torch.sin(2 * points[:, 0]) * features[:, 2])[:, None]
     torch.manual_seed(0)
-    model, graph = Operator(made), graph_of(points, made, areas=areas)
+    model, graph = Operator(made), graph_of(points, made, areas=areas, features=features)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
     for _ in range(60):

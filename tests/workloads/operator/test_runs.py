@@ -31,9 +31,9 @@ def harmonic_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_flow_is_read_in_the_mirror_and_a_harmonic_field_is_not(tiny_data: Path, harmonic_data: Path) -> None:
     made, data = config_of(tiny_data), open_dataset(tiny_data)
     assert made.mirror is not None and data.features[made.mirror] == "onset_y"
-    assert made.vectors == (0, 3)
+    assert made.vectors == (0, 3) and made.turning and not config_of(tiny_data, model={"turning": False}).turning
     assert data.low[1] == -data.high[1], "the box is its own mirror image"
-    assert config_of(harmonic_data).mirror is None
+    assert config_of(harmonic_data).mirror is None and not config_of(harmonic_data).turning
     assert config_of(harmonic_data).vectors == (0,)
 
 
@@ -53,11 +53,12 @@ def test_surroundings_look_the_same_when_every_panel_of_training_is_cut_in_four(
     ca, ab, bc = middles.unbind(1)
     children = [torch.stack(part, 1) for part in ((ca, ab, bc), (a, ab, ca), (ab, b, bc), (ca, bc, c))]  # the first is amid
     areas = facets(mesh).areas.float()
+    features = torch.cat([facets(mesh).normals.float(), torch.zeros(len(areas), 4)], dim=1)
     coarse, fine = (torch.cat([part.mean(1) for part in parts]).float() for parts in ([corners], children))
 
     def changed(made: OperatorConfig) -> float:
-        one = graph_of(coarse, made, areas=areas)
-        four = graph_of(fine, made, areas=areas.repeat(4) / 4)
+        one = graph_of(coarse, made, areas=areas, features=features)
+        four = graph_of(fine, made, areas=areas.repeat(4) / 4, features=features.repeat(4, 1))
         gaps = [(x - y[: len(x)]).abs().mean() for x, y in zip(one.point_statistics, four.point_statistics, strict=True)]
         return max(float(gap) for gap in gaps)
 

@@ -9,7 +9,7 @@ import torch
 
 from pinchpoint.kit import radius_edges
 from pinchpoint.workloads.operator import surroundings
-from pinchpoint.workloads.operator.geometry import departure, statistics
+from pinchpoint.workloads.operator.geometry import departure, statistics, turned, turned_columns
 from pinchpoint.workloads.operator.surroundings import CELLS, merged, own_statistics, shifted, together
 
 RADIUS = 0.4
@@ -63,6 +63,70 @@ def test_a_mesh_finer_than_the_cells_is_read_as_if_it_were_not() -> None:
 def test_sources_do_not_grow_with_a_mesh_that_is_finer_than_the_cells() -> None:
     few, many = (len(merged(points / RADIUS, weights)) for points, weights in (sphere(150_000), sphere(300_000)))
     assert many < 1.1 * few
+
+
+def with_normals(points: torch.Tensor, normals: torch.Tensor, weights: torch.Tensor, some: torch.Tensor) -> torch.Tensor:
+    """(some, 12): the sums of normals and of offset times normal, by all pairs."""
+    offset = (points[None] - points[some][:, None]) / RADIUS
+    fading = 3 * (1 - offset.square().sum(2)).clamp_min(0).square() * weights
+    products = torch.einsum("ij,ija,jb->iab", fading, offset, normals).flatten(1)
+    return torch.cat([fading @ normals, products], dim=1)
+
+
+def test_sums_with_normals_are_those_of_all_pairs_and_leave_the_others_as_they_are() -> None:
+    points, weights = sphere(1500)
+    normals = torch.randn(1500, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    found = own_statistics(points + 50, radius=RADIUS, weights=weights, normals=normals)
+    assert torch.equal(found[:, :9], own_statistics(points + 50, radius=RADIUS, weights=weights))
+    assert torch.allclose(found[:, 9:], with_normals(points, normals, weights, torch.arange(1500)), atol=1e-9)
+
+
+def test_sums_with_normals_of_a_mesh_finer_than_the_cells_are_near_those_of_all_pairs() -> None:
+    points, weights = (values[:10_000] for values in sphere(60_000))
+    some = torch.arange(0, 10_000, 100)
+    found = own_statistics(points, radius=RADIUS, weights=weights, normals=points)[some, 9:]
+    assert float((found - with_normals(points, points, weights, some)).abs().max()) < 1e-3
+
+
+def test_how_a_sphere_turns_is_as_in_closed_form() -> None:
+    # With s = (distance / radius)^2 areas are even in s, so that a sum of f is the integral of 3 (1 - s)^2 f(s) over 0 to 1.
+    points, weights = sphere(20_000)
+    wind = torch.tensor([[0.6, -0.3, 0.8]], dtype=torch.float64).expand_as(points)
+    sums = own_statistics(points, radius=RADIUS, weights=weights, normals=points)[:, None, 9:]
+    away, facing, total, across, aside, added, through, along = (part[::50] / 5 for part in turned(sums, points, [wind]))
+    n, r = points[::50], RADIUS
+    u = wind[::50] - (wind[::50] * n).sum(1, keepdim=True) * n
+    facet = r / 8 - r**3 / 80  # the response of the sphere to a wind along it
+    normal = -r / 8 + r**3 / 40
+    for part, truth in (
+        (away, -n * r**2 / 8), (facing, torch.full_like(facing, -(r**2) / 8)), (total, torch.full_like(total, r / 8)),
+        (across, torch.full_like(across, normal)), (aside, torch.zeros_like(aside)),
+        (added, facet * u + normal * (wind[::50] - u)), (through, normal * (wind[::50] * n).sum(1, keepdim=True)),
+        (along, facet * u.square().sum(1, keepdim=True)),
+    ):  # fmt: skip
+        assert float((part - truth).abs().max()) < 5e-4
+    assert sum(part.shape[1] for part in turned(sums, points, [wind])) == turned_columns(1)
+
+
+def test_a_plane_does_not_turn_and_a_rotated_body_turns_the_same() -> None:
+    grid = torch.cartesian_prod(torch.arange(-20.0, 21.0), torch.arange(-20.0, 21.0), torch.zeros(1)).double() / 20
+    up, wind = torch.tensor([[0.0, 0.0, 1.0]]).double().expand_as(grid), torch.randn(1, 3).double().expand_as(grid)
+    shares = torch.full((len(grid),), 1 / 400 / math.pi / RADIUS**2, dtype=torch.float64)
+    middle = (grid.norm(dim=1) < 0.5).nonzero()[:, 0]
+    flat = own_statistics(grid, radius=RADIUS, weights=shares, normals=up)[middle, None, 9:]
+    assert all(float(part.abs().max()) < 5e-3 for part in turned(flat, up[middle], [wind[middle]]))
+
+    points, weights = sphere(2000)
+    points = points * torch.tensor([1.5, 1.0, 0.7], dtype=torch.float64)
+    normals = torch.nn.functional.normalize(points / torch.tensor([1.5, 1.0, 0.7], dtype=torch.float64).square(), dim=1)
+    wind = wind[:1].expand_as(points)
+    turn = torch.linalg.qr(torch.randn(3, 3, dtype=torch.float64)).Q
+    parts = []
+    for q in (torch.eye(3, dtype=torch.float64), turn):
+        sums = own_statistics(points @ q, radius=RADIUS, weights=weights, normals=normals @ q)[:, None, 9:]
+        parts.append(turned(sums, normals @ q, [wind @ q]))
+    for first, second in zip(*parts, strict=True):
+        assert torch.allclose(first if first.shape[1] == 1 else first @ turn, second, atol=5e-3)
 
 
 def test_points_all_in_one_place_are_one_source() -> None:

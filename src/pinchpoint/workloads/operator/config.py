@@ -50,6 +50,7 @@ class OperatorConfig(JsonConfig):
     local_radii: tuple[float, ...] = ()  # balls in which a point's own surroundings are described
     vectors: tuple[int, ...] = ()  # columns of `features` where 3-vectors begin: their products are read too
     mirror: int | None = None  # the y part of one of these: bodies with it below zero are read in the mirror y -> -y
+    turning: bool = False  # the first vector is the outward unit normal: how it turns within the local balls is read too
     feature_shift: tuple[float, ...] = ()  # (K,) taken off, then divided by the scale; empty: left as they are
     feature_scale: tuple[float, ...] = ()
     target_shift: tuple[float, ...] = ()  # (T,) put on what the network gives, after the scale
@@ -67,6 +68,7 @@ class OperatorConfig(JsonConfig):
         self._check_box()
         self._check_transformer()
         self._check_scales()
+        self._check_turning()
         self._check_mirror()
         self._check_compat()
 
@@ -103,7 +105,9 @@ class OperatorConfig(JsonConfig):
         if name not in PRESETS:
             raise BadInput(f"unknown preset {name!r}", mend=f"use one of: {', '.join(PRESETS)}")
         chosen: dict[str, Any] = {**PRESETS[name], **changes}
-        reach, local_reach = chosen.pop("reach"), chosen.pop("local_reach")
+        reach, local_reach, far_reach = (chosen.pop(name) for name in ("reach", "local_reach", "far_reach"))
+        if chosen.get("turning"):
+            local_reach += far_reach
         corners = _corner(low, "low"), _corner(high, "high")
         lattice = _lattice(chosen.get("lattice", cls.lattice))
         half = math.hypot(*_spacing(*corners, lattice)) / 2
@@ -169,6 +173,13 @@ class OperatorConfig(JsonConfig):
                 f"vectors that begin at columns {self.vectors} of {self.in_features} features", mend="a vector takes 3 columns"
             )
 
+    def _check_turning(self) -> None:
+        if self.turning and not (self.vectors and self.local_radii):
+            raise BadInput(
+                f"turning=True with vectors {self.vectors} and local_radii {self.local_radii}",
+                mend="name the column of the normal first in vectors, and give local_radii; or turning=False",
+            )
+
     def _check_mirror(self) -> None:
         if self.mirror is None:
             return
@@ -199,14 +210,15 @@ class OperatorConfig(JsonConfig):
                 raise BadInput(f"{name} = {getattr(self, name)!r} with compat=True", mend="the original has none: leave it out")
 
 
-# `reach` and `local_reach` are radii in units of the covering radius (half the diagonal of a cell).
+# Radii in units of the covering radius (half the diagonal of a cell); `far_reach` comes to `local_reach` where `turning` is read:
+# the velocity at a point is due to how the surface turns near it and far from it.
 PRESETS: dict[str, dict[str, Any]] = {
-    "base": {"reach": (1.25, 2.5), "local_reach": (2.0, 5.0)},
+    "base": {"reach": (1.25, 2.5), "local_reach": (2.0, 5.0), "far_reach": (12.0, 30.0)},
     "small": {
-        "reach": (1.25, 2.5), "local_reach": (1.0, 2.5), "lattice": (16, 8, 8), "mlp": (32, 32), "channels": 32, "width": 64,
-        "depth": 3, "heads": 4,
+        "reach": (1.25, 2.5), "local_reach": (1.0, 2.5), "far_reach": (6.0, 15.0), "lattice": (16, 8, 8), "mlp": (32, 32),
+        "channels": 32, "width": 64, "depth": 3, "heads": 4,
     },
-    "compat": {"reach": (1.25, 2.5), "local_reach": (), "weights": "attention", "compat": True},
+    "compat": {"reach": (1.25, 2.5), "local_reach": (), "far_reach": (), "weights": "attention", "compat": True},
 }  # fmt: skip
 
 

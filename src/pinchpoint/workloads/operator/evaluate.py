@@ -102,7 +102,7 @@ def _names(dataset: Dataset, found: Trained, split: Split) -> list[str]:
 def _one(found: Trained, dataset: Dataset, name: str, device: str) -> tuple[dict[str, Any], np.ndarray]:
     """The row of a body, and what is predicted on it: (F, T)."""
     sample = dataset.sample(name)
-    graph = graph_of(sample.points, found.config, areas=sample.areas)
+    graph = graph_of(sample.points, found.config, areas=sample.areas, features=sample.features)
     with torch.no_grad():
         predicted = forward(found.model, sample.to(device), graph.to(device), found.settings).float().cpu()
     errors = relative_errors(predicted, sample.target, sample.areas)

@@ -22,7 +22,7 @@ from pinchpoint.core.workload import Case, Variant, Workload
 from pinchpoint.kit.edges import Edges
 from pinchpoint.workloads.operator.answer import answer_one_chunk
 from pinchpoint.workloads.operator.config import OperatorConfig
-from pinchpoint.workloads.operator.geometry import COLUMNS
+from pinchpoint.workloads.operator.geometry import COLUMNS, TURNING
 from pinchpoint.workloads.operator.graph import Graph
 from pinchpoint.workloads.operator.sample import Sample
 from pinchpoint.workloads.operator.settings import Settings
@@ -94,7 +94,7 @@ def _graph(config: OperatorConfig, rows: dict[str, Any], points: int, device: st
         tuple(edges(rows[f"encoder{at}"], points) for at in radii),
         tuple(edges(rows[f"decoder{at}"], tokens) for at in radii),
         tuple(torch.zeros(tokens, COLUMNS, device=device) for _ in radii) if config.geometry == "statistics" else (),
-        tuple(torch.zeros(points, COLUMNS, device=device) for _ in config.local_radii),
+        tuple(torch.zeros(points, COLUMNS + TURNING * config.turning, device=device) for _ in config.local_radii),
     )
 
 

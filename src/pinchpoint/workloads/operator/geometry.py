@@ -9,6 +9,7 @@ only, so edges are read in chunks and none is kept; no gradient runs through the
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -17,6 +18,7 @@ from pinchpoint.kit import Edges
 from pinchpoint.kit.rows import row_chunks
 
 COLUMNS = 9
+TURNING = 12  # columns behind these where normals are known: their sum (3) and that of offset times normal (9)
 CHUNK = 262_144  # edges at one time: some 60 MiB
 # Of a flat disc seen from its middle, fading: amount, mean distance, variance, centroid, spread along both axes, none across.
 FLAT = (1, 16 / 35, 1 / 4 - (16 / 35) ** 2, 0, 0, 0, 1 / 8, 1 / 8, 0)
@@ -61,8 +63,37 @@ def _root(squares: Tensor) -> Tensor:
 
 
 def departure(found: Tensor) -> Tensor:
-    """How fading statistics differ from those of a flat disc, of the size a network reads. (..., 9) to (..., 9)."""
-    return _SHARPER * (readable(found) - readable(found.new_tensor(FLAT)))
+    """How fading statistics differ from those of a flat disc, of the size a network reads. (..., 9) to (..., 9).
+
+    Columns behind the nine stay as they are.
+    """
+    nine = _SHARPER * (readable(found[..., :COLUMNS]) - readable(found.new_tensor(FLAT)))
+    return torch.cat([nine, found[..., COLUMNS:]], dim=-1)
+
+
+def turned(sums: Tensor, normal: Tensor, others: Sequence[Tensor]) -> list[Tensor]:
+    """How the surface turns around each point, as a network reads it: each (P, R n).
+
+    sums: (P, R, 12) for R radii, with m the sum of the normals and G that of offset times normal; normal: (P, 3); others:
+    (P, 3) each, such as the onset flow U. G U is what sources of strength n . U around a point, as the panel method begins
+    with, would add to the velocity there, at the scale of a radius. All is zero on a plane.
+    """
+    n = normal[:, None]
+    turns = sums[..., 3:].unflatten(-1, (3, 3))
+    away, bent = sums[..., :3] - n, (turns * n[:, :, None]).sum(-1)
+    across = (bent * n).sum(-1, keepdim=True)
+    found = [away, (away * n).sum(-1, keepdim=True), turns.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)]
+    found += [across, bent - across * n]
+    for other in others:
+        u = other[:, None]
+        added, along = (turns * u[:, :, None]).sum(-1), u - (u * n).sum(-1, keepdim=True) * n
+        found += [added, (added * n).sum(-1, keepdim=True), (added * along).sum(-1, keepdim=True)]
+    return [_SHARPER * part.flatten(1) for part in found]
+
+
+def turned_columns(others: int) -> int:
+    """Numbers `turned` gives for each radius."""
+    return 9 + 5 * others
 
 
 def eigenvalues(matrices: Tensor) -> Tensor:

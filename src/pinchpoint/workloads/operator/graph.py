@@ -29,7 +29,8 @@ class Graph:
     encoder: tuple[Edges, ...]  # one for each radius, rows are tokens, sources are points
     decoder: tuple[Edges, ...]  # rows are points, sources are tokens
     token_statistics: tuple[Tensor, ...] = ()  # (L, 9) for each radius, `readable`; where the geometry embedding is `statistics`
-    point_statistics: tuple[Tensor, ...] = ()  # (P, 9) for each local radius, as `departure` gives them
+    # (P, 9) for each local radius, as `departure` gives them; (P, 21) where the configuration asks for `turning`
+    point_statistics: tuple[Tensor, ...] = ()
 
     @property
     def edges(self) -> int:
@@ -53,10 +54,14 @@ def lattice_of(config: OperatorConfig) -> Lattice:
     return Lattice(config.lattice, config.low, config.high)
 
 
-def graph_of(points: Tensor, config: OperatorConfig, *, areas: Tensor | None = None, cache: GraphCache | None = None) -> Graph:
+def graph_of(
+    points: Tensor, config: OperatorConfig, *, areas: Tensor | None = None, features: Tensor | None = None,
+    cache: GraphCache | None = None,
+) -> Graph:  # fmt: skip
     """The graph of points (P, 3).
 
-    areas: (P,), wanted where statistics are: by them a finer mesh of a body looks the same. cache: where edges are kept.
+    areas: (P,), wanted where statistics are: by them a finer mesh of a body looks the same. features: (P, K), wanted for
+    their normals where the configuration asks for `turning`. cache: where edges are kept.
     """
     lattice = lattice_of(config)
     _check_points(points, config)
@@ -64,6 +69,11 @@ def graph_of(points: Tensor, config: OperatorConfig, *, areas: Tensor | None = N
     if described and not config.compat and areas is None:
         raise BadInput(
             "statistics of a surface without its areas", mend="graph_of(points, config, areas=areas), areas of shape (P,)"
+        )
+    if config.turning and features is None:
+        raise BadInput(
+            "turning=True without the features, which hold the normals",
+            mend="graph_of(points, config, areas=areas, features=features), features of shape (P, K)",
         )
     require_radius(points, lattice, max(config.radii))
     pairs = (cache.lattice_edges if cache is not None else lattice_edges_multi)(points, lattice, config.radii)
@@ -81,10 +91,17 @@ def graph_of(points: Tensor, config: OperatorConfig, *, areas: Tensor | None = N
         if config.geometry == "statistics"
         else (),
         point_statistics=tuple(
-            departure(own_statistics(points, radius=radius, weights=disc_shares(weights, radius)))
+            departure(
+                own_statistics(points, radius=radius, weights=disc_shares(weights, radius), normals=normals_of(features, config))
+            )
             for radius in config.local_radii
         ),
     )
+
+
+def normals_of(features: Tensor | None, config: OperatorConfig) -> Tensor | None:
+    """(P, 3) of features (P, K), where the configuration asks for them."""
+    return features[:, config.vectors[0] : config.vectors[0] + 3] if config.turning and features is not None else None
 
 
 def disc_shares(areas: Tensor | None, radius: float) -> Tensor | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.workloads.operator.config import OperatorConfig
+from pinchpoint.workloads.operator.geometry import COLUMNS
 
 
 class Mirror:
@@ -30,8 +31,11 @@ class Mirror:
         return features if self.turned is None else self._signed(features, [column + 1 for column in self.config.vectors])
 
     def surroundings(self, found: Tensor) -> Tensor:
-        """(N, 9) to (N, 9): statistics with their centroids reflected."""
-        return found if self.turned is None else self._signed(found, [4])
+        """(..., 9) to (..., 9): statistics with their centroids reflected. Also (..., 21), with sums of normals."""
+        if self.turned is None:
+            return found
+        # Of the normals y; of offset times normal what has one y.
+        return self._signed(found, [4] if found.shape[-1] == COLUMNS else [4, 10, 13, 15, 17, 19])
 
     def tokens(self, tokens: Tensor) -> Tensor:
         """(L, C) to (L, C): each to the place of its image, so that the transformer finds them where they seem to lie."""
@@ -41,7 +45,7 @@ class Mirror:
 
     def _signed(self, values: Tensor, columns: list[int]) -> Tensor:
         assert self.turned is not None
-        parts = list(values.unbind(1))
+        parts = list(values.unbind(-1))
         for column in columns:
             parts[column] = torch.where(self.turned, -parts[column], parts[column])
-        return torch.stack(parts, dim=1)
+        return torch.stack(parts, dim=-1)

@@ -29,7 +29,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import Edges
 from pinchpoint.kit.transform import Memory
 from pinchpoint.workloads.operator.config import OperatorConfig
-from pinchpoint.workloads.operator.geometry import COLUMNS
+from pinchpoint.workloads.operator.geometry import COLUMNS, turned, turned_columns
 from pinchpoint.workloads.operator.graph import Graph
 from pinchpoint.workloads.operator.kernels import Chunk, MultiScale, Scaling, begin, mlp_of
 from pinchpoint.workloads.operator.mirror import Mirror
@@ -45,7 +45,7 @@ class Operator(nn.Module):
         super().__init__()
         self.config = config
         channels, wide = config.channels, 2 * config.channels
-        inputs = _inputs(config)
+        inputs = input_count(config)
         self.scaling = Scaling(config)
         self.lift = mlp_of((inputs, wide, channels))
         self.encoder = MultiScale(config, weights=config.weights)
@@ -84,18 +84,23 @@ class Operator(nn.Module):
     def inputs(self, body: Body, places: Tensor, features: Tensor, surroundings: Sequence[Tensor]) -> Tensor:
         """(P, I): features, place, products of vectors, the surroundings of every point, and its place on the body.
 
-        Of any points of the body. surroundings: (P, 9) each, the graph's `point_statistics`.
+        Of any points of the body. surroundings: (P, 9) or (P, 21) each, the graph's `point_statistics`.
         """
         features = body.mirror.features(features)
         vectors = [features[:, at : at + 3] for at in self.config.vectors]
-        around = [body.mirror.surroundings(found).to(places.dtype) for found in surroundings]
+        around: Sequence[Tensor] = ()
+        turns: list[Tensor] = []
+        if surroundings:
+            found = body.mirror.surroundings(torch.stack(tuple(surroundings), dim=1)).to(places.dtype)
+            around = found[..., :COLUMNS].unbind(1)
+            turns = turned(found[..., COLUMNS:], vectors[0], vectors[1:]) if self.config.turning else []
         products = [
             (one * other).sum(1, keepdim=True)
             for number, one in enumerate(vectors)
             for other in (*vectors[:number], *(found[:, 3:6] for found in around))
         ]
         on_body = [] if body.spread is None else on_body_of(places, *body.spread)
-        return torch.cat([self.scaling.features(features), places, *products, *around, *on_body], dim=1)
+        return torch.cat([self.scaling.features(features), places, *products, *around, *on_body, *turns], dim=1)
 
     def encode(
         self, body: Body, places: Tensor, lifted: Tensor, areas: Tensor, graph: Graph, *, memory: Memory, chunk: Chunk
@@ -146,10 +151,12 @@ def on_body_of(points: Tensor, middle: Tensor, spread: Tensor) -> list[Tensor]:
     return [(points - middle) / spread, middle.expand_as(points), spread.log().expand_as(points)]
 
 
-def _inputs(config: OperatorConfig) -> int:
+def input_count(config: OperatorConfig) -> int:
+    """Columns that `Operator.inputs` gives."""
     vectors, around = len(config.vectors), len(config.local_radii)
     products = vectors * (vectors - 1) // 2 + vectors * around
-    return config.in_features + 3 + products + COLUMNS * around + (0 if config.compat else 9)
+    turns = turned_columns(vectors - 1) * around if config.turning else 0
+    return config.in_features + 3 + products + COLUMNS * around + (0 if config.compat else 9) + turns
 
 
 def _check(config: OperatorConfig, points: Tensor, features: Tensor, areas: Tensor, graph: Graph) -> None:

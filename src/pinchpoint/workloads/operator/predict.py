@@ -83,7 +83,7 @@ def predict(
     sample = mesh_sample(given, Conditions(yaw_deg=yaw, clearance=clearance), name=Path(mesh).name)
     _check_inside(sample, found.config, scale)
     tell("describing surroundings")
-    graph = graph_of(sample.points, found.config, areas=sample.areas)
+    graph = graph_of(sample.points, found.config, areas=sample.areas, features=sample.features)
     if budget is not None:
         tell("choosing the chunk")
         told = replace(told, chunk=chunk_for(found.config, told, graph, budget=budget, device=device, mode="infer").chunk)

@@ -104,8 +104,9 @@ def _configured(data: Dataset, found: Statistics, preset: str, overrides: Mappin
     }  # fmt: skip
     if not overrides.get("compat", preset == "compat"):
         known["vectors"] = tuple(vectors)
-        # Bodies have a mirror image only where the wind has: its sign then says which of the two is read.
-        known["mirror"] = data.features.index(SIDE) if SIDE in data.features else None
+        if SIDE in data.features:
+            # Bodies have a mirror image where the wind has: its sign then says which of the two is read.
+            known |= {"mirror": data.features.index(SIDE), "turning": True}
     config = OperatorConfig.preset(
         preset, in_features=len(data.features), out_features=len(data.targets), panel_side=found.panel_side,
         **{**known, **overrides},

@@ -25,7 +25,7 @@ from pinchpoint.workloads.operator.graph import Graph, graph_of
 from pinchpoint.workloads.operator.sample import Sample
 
 HELD_BYTES = 4 * GIB
-_DECIDING = ("low", "high", "radii", "lattice", "geometry", "local_radii", "compat", "neighbour_cap")
+_DECIDING = ("low", "high", "radii", "lattice", "geometry", "local_radii", "turning", "compat", "neighbour_cap")
 _DIGEST = 32  # bytes of the hash a file begins with
 
 
@@ -60,7 +60,7 @@ class Supply:
         path = None if self.graphs is None else self.graphs / f"{_key(sample, self.config)}.graph"
         found = None if path is None else _read(path)
         if found is None:
-            found = graph_of(sample.points, self.config, areas=sample.areas)
+            found = graph_of(sample.points, self.config, areas=sample.areas, features=sample.features)
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_bytes(path, _packed(found))
@@ -72,7 +72,8 @@ def _key(sample: Sample, config: OperatorConfig) -> str:
     digest = hashlib.sha256(json.dumps([getattr(config, name) for name in _DECIDING]).encode())
     for file in (geometry.__file__, graph.__file__, surroundings.__file__):
         digest.update(Path(file).read_bytes())
-    for tensor in (sample.points, sample.areas):
+    normals = graph.normals_of(sample.features, config)
+    for tensor in (sample.points, sample.areas, *(() if normals is None else (normals,))):
         digest.update(tensor.numpy().tobytes())
     return digest.hexdigest()
 
