@@ -29,7 +29,8 @@ from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.units import parse_size
 
 VECTORS = (0, 3)  # where the normal and the onset's direction begin among the features
-MIRROR = 4  # the y part of the onset: ours reads a body in a wind from one side as its image in one from the other
+# What ours knows of flow, as `pinchpoint operator train` sets it: README.md says what each means.
+FLOW = {"vectors": VECTORS, "mirror": 4, "turning": True}
 
 
 def make_data(args: argparse.Namespace) -> int:
@@ -57,40 +58,47 @@ def run(args: argparse.Namespace) -> int:
     import torch
     from contenders import NAMES
     from peer import load_gino, reduce_by
+    from states import Late
 
+    begun = time.monotonic()
     device = torch.device(args.device)
     if args.tf32:
         torch.set_float32_matmul_precision("high")  # for both models alike
     check_output(args.output)
     load_gino()
-    work, about = open_work(args, device)
+    work, about = open_work(args, device, end=begun + 60 * args.minutes if args.minutes else None)
     part = parts.new(about)
     part["machines"][0]["versions"] |= versions()
     earlier = [args.output, *args.earlier] if args.output.exists() else args.earlier
     part = parts.merged(part, *(parts.read(path) for path in earlier))
-    end = time.monotonic() + 60 * args.minutes if args.minutes else None
     for piece in list(pieces(args.only, NAMES)):
         if piece.name in part["runs"] or (piece.kind == "time" and part["times"]) or (piece.kind == "tune" and part["chosen"]):
             print(f"{piece.name}: done before", flush=True)
             continue
-        if end is not None and piece.kind == "train" and time.monotonic() + work.seconds_for(part, piece.model) > end:
-            print(f"{piece.name}: not begun, it would not end within {args.minutes:g} minutes", flush=True)
+        if work.states.late():
+            print(f"{piece.name}: not begun, {args.minutes:g} minutes are over", flush=True)
             continue
-        with reduce_by("vectorised"):
-            if piece.kind == "tune":
-                work.tune(part, lambda: parts.save(args.output, part))
-            elif piece.kind == "time":
-                work.time(part, repeats=args.repeats, loops=args.loops)
-            else:
-                work.run(part, piece.model, piece.seed)
+        try:
+            with reduce_by("vectorised"):
+                if piece.kind == "tune":
+                    work.tune(part, lambda: parts.save(args.output, part))
+                elif piece.kind == "time":
+                    work.time(part, repeats=args.repeats, loops=args.loops)
+                else:
+                    work.run(part, piece.model, piece.seed)
+        except Late as late:
+            print(f"{late}: put aside after {args.minutes:g} minutes; call again to go on", flush=True)
+            continue
         parts.save(args.output, part)
+        work.states.done(piece.name)
     print(table(part))
     return 0
 
 
-def open_work(args: argparse.Namespace, device: Any) -> tuple[Any, dict[str, Any]]:
+def open_work(args: argparse.Namespace, device: Any, *, end: float | None) -> tuple[Any, dict[str, Any]]:
     """The work on a data set, and what identifies it."""
     from contenders import Problem, scales_of
+    from states import States
     from work import Work
 
     from pinchpoint.workloads.operator.config import OperatorConfig
@@ -104,14 +112,10 @@ def open_work(args: argparse.Namespace, device: Any) -> tuple[Any, dict[str, Any
     bodies["held"] = bodies["train"][-max(1, len(bodies["train"]) // 10) :]
     bodies["fine"] = [fine.sample(name) for name in fine.names("test")] if fine else []
     scales = scales_of(bodies["train"], vectors=VECTORS)
-    changes: dict[str, Any] = {"vectors": VECTORS, "mirror": MIRROR} | asdict(scales) | overrides(args.set, OperatorConfig)
+    changes: dict[str, Any] = FLOW | asdict(scales) | overrides(args.set, OperatorConfig)
     config = OperatorConfig.preset(
         args.preset, low=coarse.low, high=coarse.high, in_features=len(coarse.features),
         panel_side=statistics_of(bodies["train"]).panel_side, **changes,
-    )  # fmt: skip
-    work = Work(
-        Problem(config, scales, memory=args.memory), bodies, device, steps=args.steps, tune_steps=args.tune_steps,
-        rates=args.rates, loss=args.loss, say=lambda text: print(text, flush=True),
     )  # fmt: skip
     shape = {key: value for key, value in json.loads(config.to_json()).items() if not key.endswith(("_shift", "_scale"))}
     described = {
@@ -123,6 +127,11 @@ def open_work(args: argparse.Namespace, device: Any) -> tuple[Any, dict[str, Any
         "data": described, "config": shape, "steps": args.steps, "tune_steps": args.tune_steps, "rates": list(args.rates),
         "loss": args.loss, "tf32": args.tf32, "device": device.type,
     }  # fmt: skip
+    work = Work(
+        Problem(config, scales, memory=args.memory), bodies, device, steps=args.steps, tune_steps=args.tune_steps,
+        rates=args.rates, loss=args.loss, say=lambda text: print(text, flush=True),
+        states=States(args.output, args.earlier, json.loads(json.dumps(about)), end),
+    )  # fmt: skip
     return work, about
 
 
@@ -191,10 +200,10 @@ def main() -> int:
     one.add_argument("--loss", choices=("l1", "l2"), default="l2")
     one.add_argument("--preset", default="base")
     one.add_argument("--set", action="append", default=[], help="KEY=VALUE of ours' configuration")
-    one.add_argument("--memory", choices=("flat", "eager", "checkpoint"), default="flat", help="how ours holds its edges")
+    one.add_argument("--memory", choices=("flat", "eager", "checkpoint"), default="eager", help="how ours holds its edges")
     one.add_argument("--device", default="cpu")
     one.add_argument("--tf32", action=argparse.BooleanOptionalAction, default=True)
-    one.add_argument("--minutes", type=float, default=0, help="begin no training that would end later; 0: no limit")
+    one.add_argument("--minutes", type=float, default=0, help="then put the training aside; call again to go on; 0: no limit")
     one.add_argument("--repeats", type=int, default=30, help="timed steps of each model")
     one.add_argument("--loops", type=int, default=1, help="timed steps with GINO's own reduce; 0: none")
     one.set_defaults(do=run)

@@ -15,10 +15,13 @@ from statistics import median
 from typing import Any, Protocol
 
 import torch
+from states import States
 from torch import Tensor
 
 from pinchpoint.core.errors import TargetFailed
 from pinchpoint.workloads.operator.sample import Sample
+
+_LOOK = 10  # steps between looks at the clock
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,8 @@ class Contender(Protocol):
     def __call__(self, body: Any) -> Tensor: ...
     def parameters(self) -> Any: ...
     def train(self, mode: bool = True) -> Any: ...
+    def state_dict(self) -> Any: ...
+    def load_state_dict(self, state_dict: Any) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -77,8 +82,14 @@ def relative_error(predicted: Tensor, target: Tensor, which: str) -> Tensor:
     return ((predicted - target).square().sum() / target.square().sum()).sqrt()
 
 
-def train(model: Contender, bodies: Sequence[Prepared], schedule: Schedule, *, told: Told | None = None) -> dict[str, Any]:
-    """Train the model in place. Gives the losses (means of twenty stretches), the time, and the peak above bodies and weights."""
+def train(
+    model: Contender, bodies: Sequence[Prepared], schedule: Schedule, *, told: Told | None = None, states: States | None = None,
+    what: str = "",
+) -> dict[str, Any]:  # fmt: skip
+    """Train the model in place. Gives the losses (means of twenty stretches), the time, and the peak above bodies and weights.
+
+    states: where the training `what` is put aside and gone on from. Raises Late when its time is up.
+    """
     optimizer = torch.optim.AdamW(model.parameters(), lr=schedule.lr, weight_decay=schedule.weight_decay)
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule.rate)
     order = bodies_in_order(len(bodies), schedule)
@@ -92,8 +103,19 @@ def train(model: Contender, bodies: Sequence[Prepared], schedule: Schedule, *, t
     stretch = max(1, schedule.steps // 20)
     losses: list[float] = []
     waiting: list[Tensor] = []
-    start = time.perf_counter()
-    for step, number in enumerate(order, start=1):
+    done, spent, most = 0, 0.0, 0
+    state = states.read(what) if states else None
+    if state is not None:
+        for part, held in zip((model, optimizer, rates), state["parts"], strict=True):
+            part.load_state_dict(held)
+        losses, waiting, done, spent, most = (state[name] for name in ("losses", "waiting", "step", "seconds", "peak"))
+        waiting = [loss.to(bodies[0].target.device) for loss in waiting]
+    start = time.perf_counter() - spent
+
+    def peak() -> int:
+        return max(most, torch.cuda.max_memory_allocated() - before) if on_gpu else 0
+
+    for step, number in enumerate(order[done:], start=done + 1):
         one = bodies[number]
         loss = relative_error(model(one.body), one.target, schedule.loss)
         optimizer.zero_grad(set_to_none=True)
@@ -110,11 +132,14 @@ def train(model: Contender, bodies: Sequence[Prepared], schedule: Schedule, *, t
                 raise TargetFailed(f"the loss is {losses[-1]} at step {step}", mend="take a lower learning rate")
             if told:
                 told(step, schedule.steps, losses[-1])
+        if states and step % _LOOK == 0 and states.due():
+            held = {"parts": [part.state_dict() for part in (model, optimizer, rates)], "losses": losses, "waiting": waiting}
+            states.write(what, held | {"step": step, "seconds": time.perf_counter() - start, "peak": peak()})
     if on_gpu:
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start
-    peak = torch.cuda.max_memory_allocated() - before if on_gpu else None
-    return asdict(schedule) | {"losses": losses, "seconds": seconds, "step_s": seconds / schedule.steps, "peak_bytes": peak}
+    times = {"seconds": seconds, "step_s": seconds / schedule.steps, "peak_bytes": peak() if on_gpu else None}
+    return asdict(schedule) | {"losses": losses} | times
 
 
 def bodies_in_order(count: int, schedule: Schedule) -> list[int]:

@@ -15,6 +15,7 @@ import torch
 from contenders import Problem
 from parts import Part
 from peer import Choices, NoSuchSize, parameter_count, reduce_by
+from states import States
 from training import Contender, Prepared, Schedule, judge, prepare, relative_error, train
 
 from pinchpoint.core.errors import BadInput, TargetFailed
@@ -45,6 +46,7 @@ class Work:
     rates: Sequence[float]
     loss: str
     say: Say
+    states: States
     kept: dict[tuple[Any, ...], list[Prepared]] = field(default_factory=dict)
 
     def tune(self, part: Part, save: Callable[[], None]) -> None:
@@ -67,13 +69,16 @@ class Work:
         """Train with all training bodies and judge on the test bodies."""
         model, lr = self.model(part, name, seed)
         schedule = Schedule(self.steps, lr, seed=seed, loss=self.loss)
-        found = train(model, self.prepared(model, name, "train"), schedule, told=self._told(f"{name}:{seed}"))
+        what = f"{name}:{seed}"
+        found = train(
+            model, self.prepared(model, name, "train"), schedule, told=self._told(what), states=self.states, what=what
+        )  # fmt: skip
         found |= {"parameters": parameter_count(model), "about": _about(model)}  # pyright: ignore[reportArgumentType]
         for split in ("test", "fine"):
             if self.bodies[split]:
                 found[split] = judge(model, self.prepared(model, name, split))
                 self.say(f"{name}:{seed} {split}: median relative L1 {found[split]['median']['l1']:.2%}")
-        part["runs"][f"{name}:{seed}"] = found
+        part["runs"][what] = found
 
     def time(self, part: Part, *, repeats: int, loops: int) -> None:
         """A training step on the first test body, ours and GINO in turn; GINO's own reduce after that; and that both agree."""
@@ -122,17 +127,13 @@ class Work:
             self.kept[key] = prepare(model, self.bodies[split], self.device)
         return self.kept[key]
 
-    def seconds_for(self, part: Part, name: str) -> float:
-        """About how long a training will take, by what was seen of the model; 0 where nothing was."""
-        seen = [one["step_s"] for key, one in (part["tuning"] | part["runs"]).items() if key.startswith(name) and "step_s" in one]
-        return max(seen, default=0.0) * self.steps
-
     def _tried(self, part: Part, save: Callable[[], None], name: str, rate: float, choices: Choices) -> float:
         changed = {key: value for key, value in asdict(choices).items() if value != asdict(Choices())[key]}
         key = " ".join([name, f"lr={rate:g}", *(f"{key}={value}" for key, value in changed.items())])
         if key not in part["tuning"]:
             part["tuning"][key] = self._trial(key, name, rate, choices)
             save()
+            self.states.done(key)
         return part["tuning"][key].get("l1", float("inf"))
 
     def _trial(self, key: str, name: str, rate: float, choices: Choices) -> dict[str, Any]:
@@ -144,7 +145,8 @@ class Work:
             return {"refused": error.what}
         bodies = self.prepared(model, name, "train")
         try:
-            found = train(model, bodies[: len(bodies) - held], Schedule(self.tune_steps, rate, loss=self.loss))
+            schedule = Schedule(self.tune_steps, rate, loss=self.loss)
+            found = train(model, bodies[: len(bodies) - held], schedule, states=self.states, what=key)
         except TargetFailed as error:
             self.say(f"{key}: {error.what}")
             return {"refused": error.what}

@@ -15,6 +15,7 @@ import torch
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import Lattice, lattice_edges
+from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.sample import Sample
 
 ROOT = Path(__file__).parents[2]
@@ -91,12 +92,37 @@ def test_gino_gives_the_same_with_its_own_reduce_and_search(change: dict[str, st
 @needs_neuralop
 def test_gino_gets_as_many_parameters_as_asked_for_within_5_percent() -> None:
     peer = loaded("peer")
-    for change in ({}, {"modes": "half"}, {"modes": "half", "factorization": "tucker"}, {"query_features": True}):
+    for change in ({}, {"modes": "half"}, {"modes": "half", "factorization": "tucker"}, {"query_features": 44}):
         model = peer.gino_of_size(600_000, choices=peer.Choices(**change), **ABOUT)
         counted = sum(p.numel() * p.element_size() for p in model.parameters()) / 4  # bytes: a complex number has eight
         assert abs(counted / 600_000 - 1) <= 0.05
     with pytest.raises(peer.NoSuchSize, match="nearest GINO"):
         peer.gino_of_size(10_000, choices=peer.Choices(), **ABOUT)
+
+
+@needs_neuralop
+def test_gino_with_the_query_reads_there_what_ours_does_and_gino_does_not() -> None:
+    contenders, peer = loaded("contenders"), loaded("peer")
+    low, high = LATTICE.low, LATTICE.high
+    config = OperatorConfig.preset(
+        "small", low=low, high=high, in_features=7, vectors=(0, 3), turning=True, lattice=LATTICE.shape, radii=(0.25, 0.5)
+    )
+    sample = ball()
+    problem = contenders.Problem(config, contenders.scales_of([sample], vectors=(0, 3)))
+    ours = contenders.Operator(config)
+    queries = []
+    for name in ("gino", "gino+query"):
+        model = problem.build(name, seed=0, choices=peer.Choices())
+        assert abs(peer.parameter_count(model) / problem.parameters() - 1) <= 0.05
+        body = model.prepare(sample)
+        with peer.reduce_by("vectorised"):
+            assert model(body).shape == (200, 1)
+        queries.append(body.query)
+    assert queries[0] is None
+    seen: list[torch.Tensor] = []
+    ours.lift.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
+    ours(sample.points, sample.features, sample.areas, contenders.Ours(config, memory="eager").prepare(sample)[1])
+    assert torch.equal(queries[1][0], seen[0])
 
 
 @needs_neuralop
@@ -155,6 +181,56 @@ def test_training_fits_what_can_be_fitted_and_judging_reads_plain_and_weighted_e
     assert found["l1"] == pytest.approx(2 / 4)
     assert found["l2"] == pytest.approx(math.sqrt(2 / 10))
     assert found["l1_by_area"] == pytest.approx((3 + 1) / (3 + 3))
+
+
+class Bent(torch.nn.Module):
+    """A small network over the features, as both models are: what AdamW and the schedule hold of it matters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.network = torch.nn.Sequential(torch.nn.Linear(7, 8), torch.nn.Tanh(), torch.nn.Linear(8, 1))
+
+    def prepare(self, sample: Sample) -> torch.Tensor:
+        return sample.features
+
+    def forward(self, body: torch.Tensor) -> torch.Tensor:
+        return self.network(body)
+
+
+def test_a_training_put_aside_goes_on_to_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
+    training, states = loaded("training"), loaded("states")
+    schedule = training.Schedule(steps=60, lr=0.01, seed=1)
+    bodies = training.prepare(Bent(), [ball(40), ball(50), ball(60)], torch.device("cpu"))
+    whole = Bent()
+    losses = training.train(whole, bodies, schedule)["losses"]
+    now = iter(range(1000))  # a clock that is read at every look
+    kept = states.States(tmp_path / "part.json", about={"steps": 60}, end=3, clock=lambda: float(next(now)))
+    cut = Bent()
+    with pytest.raises(states.Late, match="ours:0"):
+        training.train(cut, bodies, schedule, states=kept, what="ours:0")
+    assert not torch.equal(cut.network[0].weight, whole.network[0].weight)
+    (file,) = tmp_path.iterdir()
+    assert file.name.startswith("part.ours-0-") and file.suffix == ".state"
+    again = states.States(tmp_path / "other.json", [tmp_path / "part.json"], about={"steps": 60})
+    resumed = Bent()
+    found = training.train(resumed, bodies, schedule, states=again, what="ours:0")
+    assert found["losses"] == losses
+    assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True))
+    kept.done("ours:0")
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_training_is_put_aside_now_and_then_and_none_of_another_comparison_is_gone_on_from(tmp_path: Path) -> None:
+    training, states = loaded("training"), loaded("states")
+    bodies = training.prepare(Bent(), [ball(40)], torch.device("cpu"))
+    seconds = iter(range(0, 100_000, 45))
+    kept = states.States(tmp_path / "part.json", about=1, clock=lambda: float(next(seconds)))
+    training.train(Bent(), bodies, training.Schedule(steps=50, lr=0.01), states=kept, what="gino lr=0.001")
+    assert states.States(tmp_path / "part.json", about=1).read("gino lr=0.001")["step"] == 40
+    assert states.States(tmp_path / "part.json", about=1).read("gino lr=0.003") is None
+    with pytest.raises(BadInput, match="another comparison"):
+        states.States(tmp_path / "part.json", about=2).read("gino lr=0.001")
 
 
 def test_parts_of_different_comparisons_are_not_merged() -> None:
