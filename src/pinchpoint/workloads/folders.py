@@ -6,7 +6,7 @@ from pathlib import Path
 
 from pinchpoint.core.errors import BadInput
 
-KINDS = {"index.json": "a data set", "config.json": "a run", "evaluation.json": "an evaluation"}
+KINDS = {"index.json": "a data set", "config.json": "a run", "evaluation.json": "an evaluation", "scan.json": "a scan"}
 
 
 def refuse_others(folder: Path, *, own: str, mend: str = "choose another folder with -o") -> None:

@@ -33,7 +33,7 @@ def fault(rows: Sequence[Row], *, lowest_ha: float | None, system: System) -> tu
     if not rows:
         return None
     now = median(row.energy_ha for row in rows)
-    if now < floor_ha(system):
+    if now < floor_ha(system) - _RISE_HA:  # noise may go a little below
         return rows[-1].step, f"the energy of {now:.6g} Ha is lower than any that {system.name} can have"
     if lowest_ha is not None and now > lowest_ha + max(_RISE_HA, _RISE * abs(lowest_ha)):
         return rows[-1].step, f"the energy exploded from {lowest_ha:.6g} to {now:.6g} Ha"
@@ -42,13 +42,13 @@ def fault(rows: Sequence[Row], *, lowest_ha: float | None, system: System) -> tu
 
 def likely_cause(row: Row, settings: Settings) -> tuple[str, str]:
     """Why it went wrong at a row, and the options to train again with."""
-    if row.acceptance < _STUCK or row.acceptance > _LOOSE:
+    if math.isfinite(row.energy_ha) and not _STUCK <= row.acceptance <= _LOOSE:  # of numbers that are none, no move is accepted
         return (
             f"walkers that do not sample ({row.acceptance:.1%} of the moves were accepted, {row.width:.3g} bohr wide)",
             f"--moves {2 * settings.moves} or --set burn={max(100, 4 * settings.burn)}",
         )
     rate = "adam_rate" if row.step <= settings.adam_until else "spring_rate"
-    cause = f"a {rate} that is too high ({getattr(settings, rate):g})"
+    cause = f"{rate} being too high ({getattr(settings, rate):g})"
     mend = f"--set {rate}={getattr(settings, rate) / 4:.2g}"
     if settings.walkers < 256:
         cause, mend = (

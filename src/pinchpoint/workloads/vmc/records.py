@@ -34,6 +34,7 @@ class Trained(Record):
     step_s: float | None  # median of a step
     peak_bytes: int | None  # allocated on CUDA, resident on CPU
     seconds: float
+    skipped: int = 0  # steps without a number, which changed nothing
     predicted_bytes: int | None = None  # by --budget
     budget_bytes: int | None = None
     files: tuple[str, ...] = ()
@@ -51,6 +52,8 @@ class Trained(Record):
             rows += _against(self.energy_ha, self.error_ha, self.reference_ha)
         if self.variance is not None:
             rows.append(("variance", f"{self.variance:.3g} Ha^2; {self.acceptance:.0%} of the moves accepted"))
+        if self.skipped:
+            rows.append(("skipped", f"{self.skipped:,} steps whose energy or change was not finite"))
         if self.peak_bytes is not None:
             rows.append(("peak", f"{show_bytes(self.peak_bytes)} {'allocated' if self.device == 'cuda' else 'resident'}"))
         if self.budget_bytes is not None:

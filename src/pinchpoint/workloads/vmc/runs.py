@@ -26,6 +26,7 @@ CONFIG, LOG, RECORD, PICTURE = "config.json", "log.csv", "record.json", "converg
 KIND = "vmc"
 FREE = ("steps", "chunk")  # of the settings: they change where a run ends and the order of sums, not what it learns
 MADE_BY = "pinchpoint vmc train"
+FEW, PRETRAIN = 4, 500  # electrons that need no pretraining, and its steps for more
 
 
 @dataclass(frozen=True)
@@ -122,10 +123,7 @@ def begin(
 
 def default_pretrain(system: System) -> int:
     """Steps towards Hartree-Fock: none for a few electrons, which find their way by themselves."""
-    return 0 if system.electrons <= FEW else 1000
-
-
-FEW = 4
+    return 0 if system.electrons <= FEW else PRETRAIN
 
 
 def check_place(folder: Path, *, resume: bool) -> None:

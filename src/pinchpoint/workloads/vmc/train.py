@@ -1,0 +1,220 @@
+"""Train a wave function: pretraining where it pays, one compiled program for many steps, resumable to the bit on a CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import check_folder
+from pinchpoint.workloads.training.budgets import Chosen, budget_of
+from pinchpoint.workloads.training.stopping import stop_between_steps
+from pinchpoint.workloads.vmc import logs, trees
+from pinchpoint.workloads.vmc.budget import chunk_for
+from pinchpoint.workloads.vmc.checkpoints import Checkpoint
+from pinchpoint.workloads.vmc.hosts import Host, on
+from pinchpoint.workloads.vmc.loop import BLOCK, Loop, Program, Report, Tell, summed
+from pinchpoint.workloads.vmc.pictures import draw_convergence
+from pinchpoint.workloads.vmc.records import Trained
+from pinchpoint.workloads.vmc.runs import CONFIG, LOG, PICTURE, RECORD, Run, begin
+from pinchpoint.workloads.vmc.sampling import key_of, start
+from pinchpoint.workloads.vmc.settings import Settings, Stage
+from pinchpoint.workloads.vmc.sharding import placed
+from pinchpoint.workloads.vmc.step import Carry, dtype_of, make_steps
+from pinchpoint.workloads.vmc.step import begin as first_carry
+from pinchpoint.workloads.vmc.system import System
+from pinchpoint.workloads.vmc.warm import warmed
+from pinchpoint.workloads.vmc.wavefunction import WaveFunction, wave_function
+
+CHECKPOINTS = 10  # in a run, where nothing else is asked for
+
+
+def train(
+    what: str | Path | System | None, output: str | Path, *, net: str | None = None, spin: int | None = None,
+    charge: int | None = None, bond: float | None = None, resume: bool = False, device: str = "auto",
+    budget: str | int | None = None, pretrain: int | None = None, orbitals: str | Path | None = None,
+    start_from: str | Path | None = None, checkpoint_every: int | None = None, net_changes: Mapping[str, Any] | None = None,
+    progress: Tell | None = None, clock: Callable[[], float] = time.perf_counter, **choices: Any,
+) -> Trained:  # fmt: skip
+    """Train the wave function of a molecule; the run lies in `output`. choices: fields of `Settings`; None is not asked for.
+
+    budget: bytes, "8GiB" or a card's name; the largest chunk of walkers within it is taken. pretrain: steps towards
+    Hartree-Fock, 500 for more than four electrons; orbitals: an npz of `vmc orbitals`, where PySCF is not at hand.
+    start_from: a run of the same atoms and network, whose parameters are the first. Ctrl-C and SIGTERM write a checkpoint
+    after the program at hand and are then raised.
+    """
+    tell = progress or (lambda report: None)
+    _check_asked(resume=resume, start_from=start_from, budget=budget, every=checkpoint_every)
+    run = begin(
+        Path(output), what, resume=resume, spin=spin, charge=charge, bond=bond, net=net, net_changes=net_changes,
+        choices=choices, pretrain=0 if start_from is not None and pretrain is None else pretrain,
+        warm="" if start_from is None else str(Path(start_from).resolve()),
+    )  # fmt: skip
+    if orbitals is not None and not run.told.pretrain:
+        raise BadInput("--orbitals without pretraining", mend="give --pretrain 500 too, or leave --orbitals out")
+    check_folder(run.folder)
+    with on(device, precision=run.told.settings.precision) as host:
+        maker = _Maker(run, host, tell)
+        with _preparing(run, tell):
+            chosen = None if budget is None else maker.choose_chunk(budget)
+            carry, before_s = maker.carry(orbitals=orbitals)
+            program = maker.program(maker.block)
+        maker.run.write()
+        every = checkpoint_every or max(1, -(-maker.settings.steps // CHECKPOINTS))
+        loop = Loop(
+            maker.run, carry, programs=lambda count: program if count == maker.block else maker.program(count),
+            block=maker.block, every=every, before_s=before_s, clock=clock,
+        )  # fmt: skip
+        with stop_between_steps() as stop:
+            if maker.run.checkpoints.last() is None:
+                loop.save()
+            loop.train(stop, tell)
+            made = _record(maker, loop, chosen)
+            made.save(maker.run.folder / RECORD)
+            if stop.number is not None and not made.complete:
+                tell(Report("stopped", made.step, maker.settings.steps))
+            stop.leave()
+    return made
+
+
+class _Maker:
+    """Makes what a run on a host needs: programs, the first carry, the chunk for a budget."""
+
+    def __init__(self, run: Run, host: Host, tell: Tell) -> None:
+        self.run, self.host, self.tell = run, host, tell
+        self.wave: WaveFunction = wave_function(run.told.system, run.told.net)
+        self.mesh: Mesh | None = host.mesh(run.told.settings.walkers)
+        self.block = min(BLOCK[host.name], run.told.settings.steps)
+        self.made: dict[int, Program] = {}
+
+    @property
+    def settings(self) -> Settings:
+        return self.run.told.settings
+
+    def like(self) -> Carry:
+        """Shapes and kinds of a carry: nothing is computed."""
+        return jax.eval_shape(lambda: first_carry(self.wave, replace(self.settings, burn=0)))
+
+    def choose_chunk(self, budget: str | int) -> Chosen:
+        empty = placed(jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.like()), self.mesh)
+
+        def compiled(settings: Settings) -> Any:
+            return _lowered(make_steps(self.wave, settings, self.block, mesh=self.mesh), empty).compile()
+
+        chosen = chunk_for(
+            self.settings, budget=budget, host=self.host, compiled=compiled,
+            progress=lambda text: self.tell(Report("budget", 0, 0, note=text)),
+        )  # fmt: skip
+        told = replace(self.run.told, settings=replace(self.settings, chunk=chosen.chunk))
+        self.run = replace(self.run, told=told)
+        return chosen
+
+    def program(self, count: int) -> Program:
+        """So many steps, compiled: the first of them is not slower than the others."""
+        if count not in self.made:
+            self.tell(Report("compile", 0, 0, note=f"{count} steps in one program"))
+            empty = placed(jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.like()), self.mesh)
+            self.made[count] = _lowered(make_steps(self.wave, self.settings, count, mesh=self.mesh), empty).compile()
+        return self.made[count]
+
+    def carry(self, *, orbitals: str | Path | None) -> tuple[Carry, float]:
+        """What the run goes on from, and the seconds it took so far."""
+        found = self.run.last()
+        if found is not None:
+            return self._restored(found), float(found.told["seconds"])
+        params, x = None, None
+        if self.run.told.warm:
+            params, x = warmed(Path(self.run.told.warm), self.wave, self.run.told)
+        if self.run.told.pretrain:
+            params, x = self._pretrained(params, orbitals)
+        self.tell(Report("warm-up", 0, 0, note=f"{self.settings.burn:,} steps of moves alone"))
+        return jax.block_until_ready(first_carry(self.wave, self.settings, params=params, x=x, mesh=self.mesh)), 0.0
+
+    def _pretrained(self, params: Any, orbitals: str | Path | None) -> tuple[Any, Any]:
+        """Parameters near the Hartree-Fock determinant, and walkers that follow it."""
+        from pinchpoint.workloads.vmc.gto import HartreeFock
+        from pinchpoint.workloads.vmc.hartree_fock import orbitals_for
+        from pinchpoint.workloads.vmc.pretrain import pretrain
+
+        system, told, steps = self.run.told.system, self.settings, self.run.told.pretrain
+        self.tell(Report("orbitals", 0, 0, note="Hartree-Fock"))
+        field = orbitals_for(system) if orbitals is None else HartreeFock.load(orbitals)
+        if not field.fits(system):
+            raise BadInput(
+                f"{orbitals} holds orbitals of another molecule than {system.name}",
+                mend=f"make them with: pinchpoint vmc orbitals {system.name} -o FILE.npz",
+            )
+        if params is None:
+            params = self.wave.init(key_of(told.seed, Stage.PARAMETERS))
+        dtype = dtype_of(told)
+        params = jax.tree_util.tree_map(lambda leaf: jnp.asarray(leaf, dtype), params)
+        x = start(system, told.walkers, key_of(told.seed, Stage.WALKERS), dtype=dtype)
+        made = pretrain(
+            self.wave, field, params, x, key_of(told.seed, Stage.PRETRAIN), steps=steps,
+            progress=lambda done, loss: self.tell(Report("pretrain", done, steps, note=f"loss {loss:.2e}")),
+        )  # fmt: skip
+        return made.params, made.x
+
+    def _restored(self, found: Checkpoint) -> Carry:
+        where = str(self.run.checkpoints.folder / self.run.checkpoints.name(found.step))
+        carry = trees.from_arrays(found.arrays, self.like(), where=where)
+        # Copies: a program may write into what it is given, and JAX may have taken the numpy arrays as they are.
+        return placed(jax.tree_util.tree_map(lambda array: jnp.array(array, copy=True), carry), self.mesh)
+
+
+@contextmanager
+def _preparing(run: Run, tell: Tell) -> Iterator[None]:
+    """Within, a stop leaves a run that can be resumed, at its first step or where it was. An error leaves no new one."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        if not (run.folder / CONFIG).exists():
+            run.write()
+        tell(Report("stopped", run.checkpoints.last() or 0, run.told.settings.steps))
+        raise
+
+
+def _record(maker: _Maker, loop: Loop, chosen: Chosen | None) -> Trained:
+    """The record, and the picture where there are steps to draw."""
+    run, settings, system = maker.run, maker.settings, maker.run.told.system
+    rows = logs.read(run.folder / LOG)
+    good = [row for row in rows if row.energy_ha == row.energy_ha]
+    late = [row for row in good if row.step > 0.9 * loop.step]
+    energy, error = summed(late)
+    files: tuple[str, ...] = ()
+    if len(good) > 1:
+        title = f"{system.name}, {run.told.net_name}, {settings.walkers:,} walkers"
+        columns = ([getattr(row, name) for row in good] for name in ("step", "energy_ha", "variance"))
+        files = (draw_convergence(run.folder / PICTURE, *columns, exact_ha=system.exact_ha, title=title).name,)
+    return Trained(
+        target=str(run.folder), system=system.name, electrons=system.electrons, net=run.told.net_name,
+        parameters=trees.count(loop.carry.params), settings={**asdict(settings), "pretrain": run.told.pretrain},
+        step=loop.step, complete=loop.step >= settings.steps, energy_ha=energy, error_ha=error,
+        variance=sum(row.variance for row in late) / len(late) if late else None,
+        acceptance=sum(row.acceptance for row in late) / len(late) if late else None, reference_ha=system.exact_ha,
+        device=maker.host.name, devices=len(maker.host.devices), chunk=settings.chunk, step_s=loop.step_s(),
+        peak_bytes=maker.host.peak_bytes(), seconds=loop.elapsed(), files=files, skipped=len(rows) - len(good),
+        predicted_bytes=chosen.predicted_bytes if chosen else None, budget_bytes=chosen.budget_bytes if chosen else None,
+    )  # fmt: skip
+
+
+def _check_asked(*, resume: bool, start_from: str | Path | None, budget: str | int | None, every: int | None) -> None:
+    """Refuse before anything is made."""
+    if every is not None and every < 1:
+        raise BadInput(f"--checkpoint-every {every}", mend="give at least 1 step")
+    if resume and start_from is not None:
+        raise BadInput("--from with --resume", mend="leave one out: a run that goes on has its own parameters")
+    if budget is not None:
+        budget_of(budget)
+
+
+def _lowered(program: Any, carry: Carry) -> Any:
+    return program.lower(carry)

@@ -1,0 +1,275 @@
+"""Training a wave function: what was stopped and resumed equals what was not, and what goes wrong is said."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("jax", reason="wave functions are JAX's")
+
+from pinchpoint.core.errors import BadInput, Diverged, DoesNotFit, Missing
+from pinchpoint.workloads.vmc import logs
+from pinchpoint.workloads.vmc import train as trainer
+from pinchpoint.workloads.vmc.budget import largest_chunk
+from pinchpoint.workloads.vmc.diverging import fault, floor_ha, likely_cause
+from pinchpoint.workloads.vmc.loop import Report
+from pinchpoint.workloads.vmc.runs import read_run
+from pinchpoint.workloads.vmc.settings import Settings
+from pinchpoint.workloads.vmc.system import system_of
+from pinchpoint.workloads.vmc.train import train
+from pinchpoint.workloads.vmc.warm import moved, resized
+
+
+def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
+    """A watcher that acts once the numbers of that step are read."""
+
+    def watch(report: Report) -> None:
+        if report.stage == "train" and report.done == number:
+            act()
+
+    return watch
+
+
+def arrays_of(run: Path) -> dict[str, np.ndarray]:
+    found = read_run(run).last()
+    assert found is not None
+    return found.arrays
+
+
+@pytest.fixture
+def whole(tiny: dict[str, Any], tmp_path: Path) -> Path:
+    """A run that nothing interrupted."""
+    train("H", tmp_path / "whole", **tiny)
+    return tmp_path / "whole"
+
+
+@pytest.mark.parametrize(
+    ("number", "raised", "code"), [(signal.SIGTERM, SystemExit, 143), (signal.SIGINT, KeyboardInterrupt, None)]
+)
+def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
+    tiny_network: dict[str, Any], tmp_path: Path, number: int, raised: Any, code: int | None
+) -> None:
+    whole, folder, reports = tmp_path / "whole", tmp_path / "run", []
+    train("H", whole, **tiny_network)
+    stopping = at_step(10, lambda: os.kill(os.getpid(), number))
+
+    def watch(report: Report) -> None:
+        reports.append(report)
+        stopping(report)
+
+    with pytest.raises(raised) as caught:
+        train("H", folder, progress=watch, **tiny_network)
+    assert code is None or caught.value.code == code
+    stopped = reports[-1]
+    assert stopped.stage == "stopped" and stopped.done in (10, 20) and stopped.total == 40
+    assert read_run(folder).checkpoints.last() == stopped.done
+    assert json.loads((folder / "record.json").read_text())["complete"] is False
+
+    made = train(None, folder, device="cpu", resume=True)
+    assert made.complete and made.step == 40
+    ours, theirs = arrays_of(folder), arrays_of(whole)
+    assert set(ours) == set(theirs)
+    assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
+
+    def timeless(run: Path) -> list[logs.Row]:
+        return [replace(row, seconds=0.0) for row in logs.read(run / "log.csv")]
+
+    assert timeless(folder) == timeless(whole)
+    assert [row.step for row in timeless(folder)] == list(range(1, 41))
+
+
+def test_a_run_leaves_what_it_says(whole: Path) -> None:
+    assert sorted(path.name for path in whole.iterdir()) == [
+        "checkpoints", "config.json", "convergence.png", "log.csv", "record.json",
+    ]  # fmt: skip
+    record = json.loads((whole / "record.json").read_text())
+    assert record["kind"] == "vmc-training" and record["complete"] and record["reference_ha"] == -0.5
+    assert record["parameters"] == sum(a.size for name, a in arrays_of(whole).items() if name.startswith("params"))
+    assert (whole / "convergence.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
+    last = [row.energy_ha for row in logs.read(whole / "log.csv")][-4:]
+    assert record["energy_ha"] == pytest.approx(np.mean(last), rel=1e-9)
+
+
+def test_a_run_is_made_longer_and_keeps_what_it_has(whole: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    train("H", tmp_path / "run", **{**tiny, "steps": 20})
+    made = train("H", tmp_path / "run", device="cpu", resume=True, steps=40)
+    assert made.step == 40
+    ours, theirs = arrays_of(tmp_path / "run"), arrays_of(whole)
+    assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
+
+
+def test_steps_that_fill_no_program_are_taken_one_by_one(tiny: dict[str, Any], tmp_path: Path) -> None:
+    made = train("H", tmp_path / "run", **{**tiny, "steps": 12})
+    assert made.step == 12 and [row.step for row in logs.read(tmp_path / "run" / "log.csv")] == list(range(1, 13))
+
+
+def test_a_run_begins_with_the_network_of_another(whole: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    first: list[dict[str, np.ndarray]] = []
+    train("H", tmp_path / "run", start_from=whole, progress=lambda report: None, **{**tiny, "steps": 1})
+    found = read_run(tmp_path / "run").checkpoints
+    assert found.steps() == [0, 1]
+    first.append(found.load(0).arrays)
+    theirs = arrays_of(whole)
+    assert all(first[0][name].tobytes() == theirs[name].tobytes() for name in theirs if name.startswith("params"))
+
+
+def test_a_run_does_not_begin_with_that_of_another_molecule_or_network(whole: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"is of H with 1 electrons up and 0 down, and cannot begin one of He") as caught:
+        train("He", tmp_path / "run", start_from=whole, **tiny)
+    assert caught.value.mend == "name a run of the same atoms in the same order, with as many electrons up and down"
+    with pytest.raises(BadInput, match=r"has another network: one \(was 4, is 32\)"):
+        train("H", tmp_path / "run", start_from=whole, **{**tiny, "net_changes": None})
+    assert not (tmp_path / "run").exists()
+
+
+def test_parameters_that_are_no_numbers_stop_the_run_and_name_the_last_good_checkpoint(
+    tiny: dict[str, Any], tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+
+    def spoil() -> None:
+        kept = read_run(run).checkpoints
+        found = kept.load(20)
+        spoilt = {name: np.full_like(a, np.nan) if name.startswith("params") else a for name, a in found.arrays.items()}
+        kept.save(20, spoilt, found.told)
+
+    train("H", run, checkpoint_every=10, **{**tiny, "steps": 20})
+    spoil()
+    with pytest.raises(Diverged) as caught:
+        train("H", run, device="cpu", resume=True, steps=40)
+    assert caught.value.exit_code == 1
+    assert caught.value.what.startswith("the energy or the change of the parameters is not finite at step 23; ")
+    assert f"the last good checkpoint is {run / 'checkpoints' / 'step-00000020.npz'}" in caught.value.what
+    assert "the likely cause is spring_rate being too high (0.05), or gradients of 8 walkers being too noisy" in caught.value.what
+    assert caught.value.mend.startswith("train again with --set spring_rate=0.013 --walkers 32 and another -o")
+
+
+def row(step: int, energy: float, **changes: float) -> logs.Row:
+    return replace(logs.Row(step, energy, 0.1, 0.5, 0.3, 0.01, 0.0, 1.0), **changes)
+
+
+def test_an_energy_explosion_and_one_below_all_bounds_are_found_and_noise_is_not() -> None:
+    he = system_of("He")
+    assert floor_ha(he) == -4.0  # two electrons, each alone with the nucleus: -Z²/2 twice
+    calm = [row(step, -2.9 + 0.5 * math.sin(step)) for step in range(10)]
+    assert fault(calm, lowest_ha=-2.9, system=he) is None
+    spike = [*calm[:-1], row(9, 500.0)]  # one walker near a node
+    assert fault(spike, lowest_ha=-2.9, system=he) is None
+    assert fault([row(7, 3.0)] * 3, lowest_ha=-2.9, system=he) == (7, "the energy exploded from -2.9 to 3 Ha")
+    assert fault([row(7, 3.0)] * 3, lowest_ha=None, system=he) is None  # where a run begins is no explosion
+    found = fault([row(7, -60.0)] * 3, lowest_ha=-2.9, system=he)
+    assert found == (7, "the energy of -60 Ha is lower than any that He can have")
+    assert fault([row(7, -2.9, norm=math.inf)], lowest_ha=-2.9, system=he) == (7, "the change of the parameters is not finite")
+
+
+def test_the_likely_cause_follows_from_the_last_rows() -> None:
+    told = Settings()
+    assert likely_cause(row(10, -1, acceptance=0.001), told)[0].startswith("walkers that do not sample (0.1% of the moves")
+    assert likely_cause(row(10, -1), told) == ("adam_rate being too high (0.003)", "--set adam_rate=0.00075")
+    assert likely_cause(row(500, -1), told)[1] == "--set spring_rate=0.013 --precision float64"
+
+
+def test_the_largest_chunk_within_a_budget_is_found_by_what_the_step_really_takes() -> None:
+    def need(chunk: int | None) -> int:
+        return 1000 + 10 * (chunk or 96)
+
+    for budget in range(1010, 1960, 7):
+        found = largest_chunk(need, walkers=96, budget_bytes=budget, device="cpu")
+        fitting = [part for part in range(1, 97) if 96 % part == 0 and need(part) <= budget]
+        assert (found.chunk or 96) == max(fitting)
+        assert found.predicted_bytes == need(found.chunk) <= budget
+
+
+def test_a_budget_below_one_walker_is_refused_with_the_numbers(tiny: dict[str, Any], tmp_path: Path) -> None:
+    with pytest.raises(DoesNotFit, match=r"a step needs 1,010 B with one walker at a time, .*; the budget is 500 B") as caught:
+        largest_chunk(lambda chunk: 1000 + 10 * (chunk or 96), walkers=96, budget_bytes=500, device="cpu")
+    assert caught.value.mend == "raise --budget by at least 510 B, or give fewer --walkers or a smaller --net"
+    with pytest.raises(
+        DoesNotFit, match="with one walker at a time, with what this process holds already; the budget is 1.00 KiB"
+    ):
+        train("H", tmp_path / "run", budget="1KiB", **tiny)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_budget_that_is_ample_asks_for_no_chunk(tiny: dict[str, Any], tmp_path: Path) -> None:
+    made = train("H", tmp_path / "run", budget="100GiB", **{**tiny, "steps": 10})
+    assert made.chunk is None and made.budget_bytes == 100 * 2**30 and made.predicted_bytes is not None
+    assert 0 < made.predicted_bytes < made.budget_bytes
+
+
+def test_a_gpu_that_is_not_here_is_missed_and_no_run_is_left(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pinchpoint.backends.jax import real
+
+    monkeypatch.setattr(real, "has_cuda", lambda: False)
+    with pytest.raises(Missing, match="no CUDA device is visible here") as caught:
+        train("H", tmp_path / "run", **{**tiny, "device": "cuda"})
+    assert caught.value.exit_code == 3 and caught.value.mend.startswith("use --device cpu")
+    assert not (tmp_path / "run").exists()
+
+
+def test_float64_is_on_within_a_run_and_off_after_it(tiny: dict[str, Any], tmp_path: Path) -> None:
+    import jax
+
+    before = jax.config.read("jax_enable_x64")
+    train("H", tmp_path / "run", **{**tiny, "steps": 10, "precision": "float64"})
+    assert {a.dtype for name, a in arrays_of(tmp_path / "run").items() if name != "step"} == {np.dtype("float64")}
+    assert jax.config.read("jax_enable_x64") == before
+
+
+def test_pretraining_is_asked_of_more_than_four_electrons_and_begins_the_run(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pinchpoint.workloads.vmc import pretrain as pretraining
+    from pinchpoint.workloads.vmc.runs import begin
+
+    asked = [begin(tmp_path / "none", name, resume=False).told.pretrain for name in ("H2", "LiH", "Be", "B", "H2O")]
+    assert asked == [0, 0, 0, 500, 500]
+    steps: list[int] = []
+
+    def pretended(wave: Any, field: Any, params: Any, x: Any, key: Any, *, steps: int, progress: Any) -> Any:
+        asked.append(steps)
+        progress(steps, 0.5)
+        return pretraining.Pretrained(params, x + 1.0, x[0])
+
+    monkeypatch.setattr(pretraining, "pretrain", pretended)
+    train("He", tmp_path / "run", pretrain=7, progress=lambda r: steps.append(r.done) if r.stage == "pretrain" else None,
+          **{**tiny, "steps": 1, "burn": 0, "optimizer": "adam"})  # fmt: skip
+    assert asked[-1] == 7 and steps == [7]
+    with pytest.raises(BadInput, match="--orbitals without pretraining"):
+        train("He", tmp_path / "other", orbitals="he.npz", **tiny)
+
+
+def test_walkers_go_along_with_their_nuclei() -> None:
+    before, after = system_of("H2", bond=1.0), system_of("H2", bond=2.0)
+    x = np.array([[[0.1, 0.0, -0.4], [0.0, 0.2, 0.6]]])
+    assert np.allclose(moved(x, before, after), [[[0.1, 0.0, -0.9], [0.0, 0.2, 1.1]]])
+    assert resized(np.arange(3), 7).tolist() == [0, 1, 2, 0, 1, 2, 0]
+
+
+def test_bad_requests_are_refused_before_anything_is_made(tiny: dict[str, Any], tmp_path: Path) -> None:
+    for asked, what in (
+        ({"walkers": 0}, "walkers = 0"),
+        ({"steps": 0}, "steps = 0"),
+        ({"budget": "12"}, "'12' is not a number of bytes"),
+        ({"checkpoint_every": 0}, "--checkpoint-every 0"),
+        ({"resume": True, "start_from": "x"}, "--from with --resume"),
+        ({"pretrain": -1}, "pretrain = -1"),
+        ({"net": "huge"}, "unknown network 'huge'"),
+        ({"device": "tpu"}, "unknown device 'tpu'"),
+    ):
+        with pytest.raises(BadInput) as caught:
+            train("H", tmp_path / "run", **{**tiny, **asked})
+        assert caught.value.what.startswith(what)
+    assert not (tmp_path / "run").exists()
+    assert trainer.CHECKPOINTS == 10
