@@ -1,4 +1,4 @@
-"""From a structure to a CHGCAR, warm, and the finest grid within a card of 6 GiB: HfO2 with the original's widths, random weights.
+"""From a structure to a CHGCAR, warm, and a fine grid within a card of 6 GiB: HfO2, the widths of the original, random weights.
 
     python benchmarks/density/whole.py --device cuda -o benchmarks/results/density_whole_h200.json
 
