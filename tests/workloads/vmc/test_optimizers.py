@@ -47,10 +47,10 @@ def step_of(wave: Any, settings: Settings, x: Any, energies: Any) -> Any:
 
 
 @pytest.mark.usefixtures("_float64")
-@pytest.mark.parametrize("a", [0.7, 1.0, 1.2])
+@pytest.mark.parametrize("a", [0.7, 1.0])
 def test_the_gradient_of_hydrogen_is_a_minus_one(a: float) -> None:
     wave, params = hydrogen(), {"a": jnp.asarray(a)}
-    x = jnp.asarray(hydrogen_walkers(200_000, a, 1))
+    x = jnp.asarray(hydrogen_walkers(50_000, a, 1))
 
     @jax.jit
     def gradient_of(params: Any, x: Any) -> Any:
@@ -123,15 +123,14 @@ def test_a_matrix_that_rounding_made_negative_is_solved_all_the_same() -> None:
 
 
 @pytest.mark.usefixtures("_float64")
-@pytest.mark.parametrize("chunk", [None, 8])
-def test_a_step_of_spring_goes_against_its_direction_no_farther_than_the_cap(chunk: int | None) -> None:
+def test_a_step_of_spring_goes_against_its_direction_no_farther_than_the_cap() -> None:
     wave = helium()
     params = wave.init(None)
     x = jax.random.normal(jax.random.key(0), (24, 2, 3))
     energies = jax.random.normal(jax.random.key(1), (24,))
     rows = np.asarray(jax.jit(lambda: scores(wave.log, params, x))())
     wanted = spring_reference(rows, np.asarray(energies), np.zeros(rows.shape[1]), 0.95, 1e-3)
-    for cap in (1e9, 1e-6):
+    for cap, chunk in ((1e9, None), (1e-6, 8)):
         settings = Settings(walkers=24, optimizer="spring", norm_cap=cap, chunk=chunk)
         state = optimizer_state(params, settings)
         moved, state, norm = step_of(wave, settings, x, energies)(params, state, 0)
