@@ -30,6 +30,7 @@ FRAMEWORKS = {
     "jaxlib",
     "e3nn",
     "optax",
+    "folx",
     "flax",
     "equinox",
     "torch_geometric",

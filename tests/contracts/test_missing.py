@@ -12,7 +12,7 @@ import pytest
 from pinchpoint.cli.main import run
 from pinchpoint.core.errors import Missing
 
-OPTIONAL = ("pyscf", "spglib", "ase", "e3nn", "pymatgen", "meshio")
+OPTIONAL = ("pyscf", "spglib", "ase", "e3nn", "pymatgen", "meshio", "folx")
 SOURCE = Path(__file__).resolve().parents[2] / "src" / "pinchpoint"
 POSCAR = """water
 1.0
