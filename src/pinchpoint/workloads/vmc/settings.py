@@ -48,9 +48,9 @@ class Settings(JsonConfig):
     width: float = 0.3  # bohr, of the first proposals; then set by the acceptance
     acceptance: float = 0.0  # aimed at; 0: what suits the kind of moves
     burn: int = 50  # steps of moves alone before the first step of training
-    steps: int = 1000  # of training, in all
+    steps: int = 700  # of training, in all
     optimizer: Optimizer = "adam+spring"
-    adam_steps: int = 300  # of the warm start of adam+spring
+    adam_steps: int = 100  # of the warm start of adam+spring
     adam_rate: float = 3e-3
     adam_decay: float = 1000.0  # steps after which the rate is half
     spring_rate: float = 0.05
@@ -100,7 +100,7 @@ class Settings(JsonConfig):
     @classmethod
     def preset(cls, net: str, *, electrons: int, **changes: Any) -> Self:
         """The tried recipe for a network's preset and a number of electrons. `changes` are fields to set otherwise."""
-        chosen: dict[str, Any] = {**RECIPES.get(net, RECIPES["small"]), **changes}
+        chosen: dict[str, Any] = {**_recipe(net, electrons), **changes}
         return cls(**chosen)
 
     def _check_chunk(self) -> None:
@@ -116,8 +116,22 @@ class Settings(JsonConfig):
             )
 
 
-RECIPES: dict[str, dict[str, Any]] = {
-    "small": {},
-    "ferminet": {"walkers": 1024, "steps": 10_000, "adam_steps": 1000, "burn": 100},
-    "psiformer": {"walkers": 1024, "steps": 10_000, "adam_steps": 1000, "burn": 100},
+# What differs from the defaults, by the size of the network and then by the most electrons it was chosen for.
+_SMALL: dict[int, dict[str, Any]] = {
+    2: {"steps": 700, "adam_steps": 100},
+    4: {"steps": 1500, "adam_steps": 300, "moves": 15, "burn": 100},
+    10: {"steps": 3000, "adam_steps": 500, "moves": 20, "burn": 200, "spring_decay": 600.0},
 }
+# Long runs: smaller rates that last, and a direction remembered for longer.
+_LONG = {"walkers": 1024, "adam_rate": 1e-3, "spring_rate": 0.02, "spring_decay": 3000.0, "momentum": 0.99, "norm_cap": 1e-3}
+_LARGE: dict[int, dict[str, Any]] = {
+    2: {**_LONG, "steps": 2000, "adam_steps": 200},
+    4: {**_LONG, "steps": 6000, "adam_steps": 500, "moves": 20, "burn": 100},
+    10: {**_LONG, "steps": 12_000, "adam_steps": 1000, "moves": 30, "burn": 200},
+}
+_LARGE_NETS = ("ferminet", "psiformer")
+
+
+def _recipe(net: str, electrons: int) -> dict[str, Any]:
+    sizes = _LARGE if net in _LARGE_NETS else _SMALL
+    return sizes[min((most for most in sizes if most >= electrons), default=max(sizes))]
