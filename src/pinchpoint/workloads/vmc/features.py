@@ -59,6 +59,7 @@ def one_electron(system: System, places: Geometry) -> Array:
 
 def two_electrons(places: Geometry) -> Array:
     """(n, n, 4): vector and soft distance of every pair; an electron with itself has zeros."""
-    damp = 1.0 / (1.0 + places.apart / _REACH)
+    # Even in the distance: a term r x_ij would add to the cusp of equal spins, whose psi begins with x_ij itself.
+    damp = 1.0 / jnp.sqrt(1.0 + (places.apart / _REACH) ** 2)
     vectors = places.to_electrons * damp[..., None]
     return jnp.concatenate([vectors, (soft(places.apart, 1.0) * damp)[..., None]], axis=-1)

@@ -38,8 +38,8 @@ def atomic_orbitals(charge: int) -> list[tuple[float, bool]]:
         screened = (inside[group] - 1) * (0.30 if group == 0 else 0.35)
         for other in range(group):
             # Of an s or p shell's own screening, the shell just below counts 0.85 each and all deeper ones in full.
-            near = not is_d and _GROUPS[other][2] >= number - 1.7 and _GROUPS[other][2] < number
-            screened += inside[other] * (0.85 if near and group > 0 else 1.0)
+            near = not is_d and number - 1.5 < _GROUPS[other][2] < number
+            screened += inside[other] * (0.85 if near else 1.0)
         zeta = max(charge - screened, 0.5) / number
         found += [(zeta, index < rounds) for index in range(orbitals)]
     return found

@@ -109,8 +109,7 @@ def system_of(what: str | Path | System, *, spin: int | None = None, charge: int
         name, known = Path(what).stem, Known(symbols, positions, -1)
     else:
         name, known = what, _by_name(what, bond)
-        bond = bond if len(known.symbols) == 2 else None  # a chain has its spacing by now
-    if bond is not None:
+    if bond is not None and not _is_chain(name):  # a chain has its spacing by now
         known = _stretched(name, known, bond)
     return _build(name, known, spin=spin, charge=charge)
 
@@ -148,9 +147,8 @@ def _by_name(name: str, bond: float | None) -> Known:
         if bond is not None:
             raise BadInput(f"a bond of {bond:g} bohr in the atom {name}", mend="leave out the bond, or name two atoms: H2, LiH")
         return Known((name,), ((0.0, 0.0, 0.0),))
-    match = _CHAIN.fullmatch(name)
-    if match and 3 <= int(match.group(1)) <= _LONGEST_CHAIN:
-        return chain(int(match.group(1)), CHAIN_BOHR if bond is None else _length(bond))
+    if _is_chain(name):
+        return chain(int(name[1:]), CHAIN_BOHR if bond is None else _length(bond))
     near = [other for other in (*molecules, *SYMBOLS) if other.lower() == str(name).lower()]
     if near:
         raise BadInput(f"no element or molecule {name!r}", mend=f"write {' or '.join(near)}: upper and lower case matter")
@@ -158,6 +156,11 @@ def _by_name(name: str, bond: float | None) -> Known:
         f"no element or molecule {name!r}",
         mend=f"name an element from H to Kr, one of {', '.join(molecules)}, a chain such as H10, or an .xyz file in angstrom",
     )
+
+
+def _is_chain(name: str) -> bool:
+    match = _CHAIN.fullmatch(name)
+    return match is not None and 3 <= int(match.group(1)) <= _LONGEST_CHAIN
 
 
 def _stretched(name: str, known: Known, bond: float) -> Known:
