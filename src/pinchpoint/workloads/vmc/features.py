@@ -15,7 +15,9 @@ from pinchpoint.workloads.vmc.system import System
 
 Array = jax.Array
 
-_TINY = 1e-30  # under the root: an electron on a nucleus or on itself has a distance with finite derivatives
+# Under the root: an electron on a nucleus or on itself has a distance with finite derivatives. The second is of the order of
+# _TINY^-1.5, which a float32 must hold: infinity times the zero beside it would be no number.
+_TINY = 1e-20
 _REACH = 4.0  # bohr, beyond which features grow more slowly than the distance
 
 
