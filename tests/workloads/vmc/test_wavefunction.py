@@ -172,6 +172,14 @@ def test_a_forward_laplacian_is_the_trace_of_the_hessian(name: str, cases: dict[
     assert float(compiled(lambda y: forward(y).laplacian)(x)) == pytest.approx(wanted, rel=1e-10)
 
 
+def test_the_local_energy_in_float32_is_near_that_in_float64(cases: dict[str, Case]) -> None:
+    for each in (cases["helium-all-up-attention"], made(system_of("He"), FERMINET)):
+        energy = compiled(jax.vmap(local_energy(each.wave.log, each.wave.system, method="forward"), (None, 0)))
+        x = np.stack([walker(each.wave.system, seed) for seed in range(ROWS)])
+        narrow = energy(jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), each.params), x.astype(np.float32))
+        assert narrow.dtype == np.float32 and np.allclose(narrow, energy(each.params, x), rtol=1e-3, atol=1e-3)
+
+
 def test_no_function_of_the_walker_has_a_derivative_of_its_own() -> None:
     """A forward Laplacian would take a full Hessian of it."""
     for config in (FERMINET, PSIFORMER):
