@@ -32,8 +32,8 @@ def test_nested_energies_of_exact_hydrogen_are_its_energy_everywhere() -> None:
 
 
 def test_the_original_s_energies_are_the_nested_ones_without_the_nuclei_s_own() -> None:
-    original = Original(system_of("H2"), TINY, moves=1)
-    params, x = original.init(jax.random.key(0)), walkers(2, 2)
+    original = Original(system_of("H2", charge=1), TINY, moves=1)
+    params, x = original.init(jax.random.key(0)), walkers(2, 1)
     wanted = nested_energies(original.log_psi, params, original.system, x) - original.system.repulsion
     np.testing.assert_allclose(jax.jit(original.energies)(params, x), wanted, rtol=1e-3)
 
