@@ -39,9 +39,9 @@ def drawn(log_psi: Any, params: Any, x: Any, *, width: float, kind: Kind, calls:
 @pytest.mark.parametrize(("kind", "width"), [("metropolis", 0.8), ("langevin", 0.5), ("langevin", 1.2)])
 def test_hydrogen_is_drawn_with_its_mean_radius_and_its_radial_law(kind: Kind, width: float) -> None:
     wave = hydrogen()
-    x = start(wave.system, 256, key_of(0, Stage.WALKERS))
-    places, accepted = drawn(wave.log, {"a": jnp.asarray(1.0)}, x, width=width, kind=kind, calls=120)
-    radius = np.linalg.norm(places[30:, :, 0], axis=-1)
+    x = start(wave.system, 192, key_of(0, Stage.WALKERS))
+    places, accepted = drawn(wave.log, {"a": jnp.asarray(1.0)}, x, width=width, kind=kind, calls=100)
+    radius = np.linalg.norm(places[20:, :, 0], axis=-1)
     found = blocked(radius)
     assert 0.3 < accepted < 0.98
     assert found.error < 0.02
@@ -58,9 +58,9 @@ def test_a_harmonic_well_of_three_electrons_is_drawn_with_its_widths(kind: Kind)
         return -0.5 * jnp.sum(params[:, None] * x**2)
 
     x = jax.random.normal(jax.random.key(3), (256, 3, 3))
-    places, _ = drawn(log, strength, x, width=0.4, kind=kind, calls=120)
+    places, _ = drawn(log, strength, x, width=0.4, kind=kind, calls=100)
     for electron, omega in enumerate(np.asarray(strength)):
-        found = blocked(np.square(places[30:, :, electron]).mean(axis=-1))
+        found = blocked(np.square(places[20:, :, electron]).mean(axis=-1))
         assert abs(found.mean - 1 / (2 * omega)) < 4 * found.error
 
 

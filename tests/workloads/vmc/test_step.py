@@ -129,16 +129,17 @@ def test_the_error_bar_of_a_short_run_covers_the_exact_energy() -> None:
     settings = Settings(walkers=64, moves=4, method="hessian", width=0.9)
     params = {"a": jnp.asarray(a)}
     observe = make_observe(wave, settings, steps)
-    covered, deviations = [], []
+    covered, deviations, variances = [], [], []
     for run in range(100):
         x = jnp.asarray(hydrogen_walkers(settings.walkers, a, run), jnp.float32)
         _, seen = observe(params, Walkers(x, jnp.zeros(len(x)), jnp.asarray(0.9)), run * steps)
         found = blocked(np.asarray(seen.energies))
         covered.append(abs(found.mean - exact) <= 2 * found.error)
         deviations.append((found.mean - exact) / found.error)
+        variances.append(found.variance)
     assert 0.90 <= np.mean(covered) <= 0.99
     assert abs(np.mean(deviations)) < 0.4
-    assert found.variance == pytest.approx((a - 1) ** 2 * a**2, rel=0.25)
+    assert np.mean(variances) == pytest.approx((a - 1) ** 2 * a**2, rel=0.25)  # its own spread is infinite
 
 
 def test_burning_in_forgets_where_the_walkers_began() -> None:

@@ -44,7 +44,11 @@ def moves(
 ) -> tuple[Walkers, Any]:
     """`steps` moves of every walker, and the part of them that was accepted. walkers.log must be of these parameters."""
     turn, carried = _KINDS[kind](log_psi, params, walkers)
-    (x, log, *_), accepted = jax.lax.scan(turn, carried, jax.random.split(key, steps))
+    # All at once, before the loop: drawn inside it they would cost a GPU as many launches as a small network does.
+    to_where, to_accept = jax.random.split(key)
+    noise = jax.random.normal(to_where, (steps, *walkers.x.shape), walkers.x.dtype)
+    threshold = -jax.random.exponential(to_accept, (steps, *walkers.log.shape), walkers.x.dtype)
+    (x, log, *_), accepted = jax.lax.scan(turn, carried, (noise, threshold))
     return Walkers(x, log, walkers.width), accepted.mean()
 
 
@@ -63,12 +67,11 @@ def adapt(walkers: Walkers, acceptance: Any, target: float) -> Walkers:
 def _metropolis(log_psi: LogPsi, params: Any, walkers: Walkers) -> tuple[Callable[..., Any], tuple[Any, ...]]:
     logs = jax.vmap(log_psi, (None, 0))
 
-    def turn(carried: tuple[Any, ...], key: Any) -> tuple[tuple[Any, ...], Any]:
-        x, log = carried
-        to_where, to_accept = jax.random.split(key)
-        there = x + walkers.width * jax.random.normal(to_where, x.shape, x.dtype)
+    def turn(carried: tuple[Any, ...], drawn: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
+        (x, log), (noise, threshold) = carried, drawn
+        there = x + walkers.width * noise
         log_there = logs(params, there)
-        taken = _accepted(2 * (log_there - log), to_accept)
+        taken = threshold < 2 * (log_there - log)  # never, where log|psi| is no number there
         return (_chosen(taken, there, x), jnp.where(taken, log_there, log)), taken.mean(dtype=x.dtype)
 
     return turn, (walkers.x, walkers.log)
@@ -78,17 +81,15 @@ def _langevin(log_psi: LogPsi, params: Any, walkers: Walkers) -> tuple[Callable[
     both = jax.vmap(jax.value_and_grad(log_psi, argnums=1), (None, 0))
     time = walkers.width**2
 
-    def turn(carried: tuple[Any, ...], key: Any) -> tuple[tuple[Any, ...], Any]:
-        x, log, drift = carried
-        to_where, to_accept = jax.random.split(key)
-        noise = walkers.width * jax.random.normal(to_where, x.shape, x.dtype)
-        there = x + drift + noise
+    def turn(carried: tuple[Any, ...], drawn: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
+        (x, log, drift), (noise, threshold) = carried, drawn
+        there = x + drift + walkers.width * noise
         log_there, slope = both(params, there)
         drift_there = _limited(slope, time)
         # How much likelier the way back is proposed than the way there: without it psi^2 would not be what is drawn.
-        back = x - there - drift_there
-        ratio = (jnp.sum(noise**2, axis=(1, 2)) - jnp.sum(back**2, axis=(1, 2))) / (2 * time)
-        taken = _accepted(2 * (log_there - log) + ratio, to_accept)
+        back = (x - there - drift_there) / walkers.width
+        ratio = jnp.sum(noise**2 - back**2, axis=(1, 2)) / 2
+        taken = threshold < 2 * (log_there - log) + ratio
         kept = _chosen(taken, there, x), jnp.where(taken, log_there, log), _chosen(taken, drift_there, drift)
         return kept, taken.mean(dtype=x.dtype)
 
@@ -106,11 +107,6 @@ def _limited(slope: Any, time: Any) -> Any:
     """
     square = time * jnp.sum(slope**2, axis=-1, keepdims=True)
     return time * slope * 2 / (1 + jnp.sqrt(1 + 2 * square))
-
-
-def _accepted(log_ratio: Any, key: Any) -> Any:
-    """(B,) whether a move is taken. A proposal whose log|psi| is no number never is."""
-    return -jax.random.exponential(key, log_ratio.shape, log_ratio.dtype) < log_ratio
 
 
 def _chosen(taken: Any, new: Any, old: Any) -> Any:

@@ -116,7 +116,9 @@ def clipped(energies: Any, deviations: float) -> tuple[Any, Any]:
 def dtype_of(settings: Settings) -> Any:
     """The kind of number of a run. float64 must have been switched on: JAX would quietly take float32."""
     if jax.dtypes.canonicalize_dtype(settings.precision) != jnp.dtype(settings.precision):
-        raise BadInput(f"{settings.precision} is not switched on in JAX", mend='call jax.config.update("jax_enable_x64", True) first')
+        raise BadInput(
+            f"{settings.precision} is not switched on in JAX", mend='call jax.config.update("jax_enable_x64", True) first'
+        )
     return jnp.dtype(settings.precision)
 
 
