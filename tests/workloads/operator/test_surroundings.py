@@ -93,7 +93,9 @@ def test_how_a_sphere_turns_is_as_in_closed_form() -> None:
     points, weights = sphere(20_000)
     wind = torch.tensor([[0.6, -0.3, 0.8]], dtype=torch.float64).expand_as(points)
     sums = own_statistics(points, radius=RADIUS, weights=weights, normals=points)[:, None, 9:]
-    away, facing, total, across, aside, added, through, along = (part[::50] / 5 for part in turned(sums, points, [wind]))
+    sizes = (2.5, 2.5, 10, 10, 30, 30, 30, 30)
+    parts = (part[::50] / size for part, size in zip(turned(sums, points, [wind]), sizes, strict=True))
+    away, facing, total, across, aside, added, through, along = parts
     n, r = points[::50], RADIUS
     u = wind[::50] - (wind[::50] * n).sum(1, keepdim=True) * n
     facet = r / 8 - r**3 / 80  # the response of the sphere to a wind along it
@@ -114,7 +116,7 @@ def test_a_plane_does_not_turn_and_a_rotated_body_turns_the_same() -> None:
     shares = torch.full((len(grid),), 1 / 400 / math.pi / RADIUS**2, dtype=torch.float64)
     middle = (grid.norm(dim=1) < 0.5).nonzero()[:, 0]
     flat = own_statistics(grid, radius=RADIUS, weights=shares, normals=up)[middle, None, 9:]
-    assert all(float(part.abs().max()) < 5e-3 for part in turned(flat, up[middle], [wind[middle]]))
+    assert all(float(part.abs().max()) < 3e-2 for part in turned(flat, up[middle], [wind[middle]]))
 
     points, weights = sphere(2000)
     points = points * torch.tensor([1.5, 1.0, 0.7], dtype=torch.float64)
@@ -126,7 +128,7 @@ def test_a_plane_does_not_turn_and_a_rotated_body_turns_the_same() -> None:
         sums = own_statistics(points @ q, radius=RADIUS, weights=weights, normals=normals @ q)[:, None, 9:]
         parts.append(turned(sums, normals @ q, [wind @ q]))
     for first, second in zip(*parts, strict=True):
-        assert torch.allclose(first if first.shape[1] == 1 else first @ turn, second, atol=5e-3)
+        assert torch.allclose(first if first.shape[1] == 1 else first @ turn, second, atol=3e-2)
 
 
 def test_points_all_in_one_place_are_one_source() -> None:

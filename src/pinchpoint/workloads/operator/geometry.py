@@ -23,6 +23,8 @@ CHUNK = 262_144  # edges at one time: some 60 MiB
 # Of a flat disc seen from its middle, fading: amount, mean distance, variance, centroid, spread along both axes, none across.
 FLAT = (1, 16 / 35, 1 / 4 - (16 / 35) ** 2, 0, 0, 0, 1 / 8, 1 / 8, 0)
 _SHARPER = 5.0  # bends and edges of a smooth body move its statistics by a tenth or two
+# What `turned` gives is then of size one on cars, from balls of a few panels to such as hold the whole.
+_NORMALS, _TOTALS, _VECTORS = 2.5, 10.0, 30.0
 _FAINT = 1e-3  # spreads well below this share of the radius count as none
 
 
@@ -82,13 +84,19 @@ def turned(sums: Tensor, normal: Tensor, others: Sequence[Tensor]) -> list[Tenso
     turns = sums[..., 3:].unflatten(-1, (3, 3))
     away, bent = sums[..., :3] - n, (turns * n[:, :, None]).sum(-1)
     across = (bent * n).sum(-1, keepdim=True)
-    found = [away, (away * n).sum(-1, keepdim=True), turns.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True)]
-    found += [across, bent - across * n]
+    found = [
+        _NORMALS * away,
+        _NORMALS * (away * n).sum(-1, keepdim=True),
+        _TOTALS * turns.diagonal(dim1=-2, dim2=-1).sum(-1, keepdim=True),
+        _TOTALS * across,
+        _VECTORS * (bent - across * n),
+    ]
     for other in others:
         u = other[:, None]
         added, along = (turns * u[:, :, None]).sum(-1), u - (u * n).sum(-1, keepdim=True) * n
-        found += [added, (added * n).sum(-1, keepdim=True), (added * along).sum(-1, keepdim=True)]
-    return [_SHARPER * part.flatten(1) for part in found]
+        both = (added * n).sum(-1, keepdim=True), (added * along).sum(-1, keepdim=True)
+        found += [_VECTORS * part for part in (added, *both)]
+    return [part.flatten(1) for part in found]
 
 
 def turned_columns(others: int) -> int:
