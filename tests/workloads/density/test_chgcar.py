@@ -138,7 +138,7 @@ def test_the_file_looks_as_vasp_writes_it(draw) -> None:
 
 
 def test_a_header_keeps_numbers_that_16_decimals_would_lose() -> None:
-    lattice = np.array([[1 / 3, 6.1e-17, 0], [0, 2 / 3, 1e-5 / 7], [0, 0, 12.1]])
+    lattice = np.array([[4 / 3, 6.1e-17, 0], [0, 2 / 3, 1e-5 / 7], [0, 0, 12.1]])
     volume = Volume(Structure(lattice, ("H",), np.array([[1 / 700, -1e-9, 1.25]])), np.ones((2, 2, 2)))
     read = chgcar_of(chgcar_bytes(volume), name="it")
     assert read.lattice.tobytes() == lattice.tobytes() and read.positions.tobytes() == volume.positions.tobytes()

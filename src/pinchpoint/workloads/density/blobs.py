@@ -30,6 +30,14 @@ def read_blob(path: str | Path) -> bytes:
         raise BadInput(f"cannot unpack {path}: {error}", mend="the file is cut short or damaged: copy it again") from error
 
 
+def read_text_blob(path: str | Path) -> bytes:
+    """The same of a file of text; one of anything else is refused."""
+    data = read_blob(path)
+    if b"\0" in data[:1024]:
+        raise BadInput(f"{path} is a binary file", mend="give a file of text, or its right name: the name says the format")
+    return data
+
+
 def write_blob(path: str | Path, data: bytes) -> Path:
     """Packed where the name ends in .gz. An old file stays as it is when the new one cannot be written whole."""
     path = check_writable(path)

@@ -15,7 +15,7 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.augmentation import read_augmentation
-from pinchpoint.workloads.density.blobs import read_blob, write_blob
+from pinchpoint.workloads.density.blobs import read_text_blob, write_blob
 from pinchpoint.workloads.density.parsing import NotNumbers, parse_numbers
 from pinchpoint.workloads.density.poscar import poscar_text, read_poscar
 from pinchpoint.workloads.density.printing import format_lines
@@ -28,7 +28,7 @@ _CUT = "the file is cut short or damaged: copy it again"
 
 def read_chgcar(path: str | Path) -> Volume:
     """The density of a CHGCAR, plain or gzipped."""
-    return chgcar_of(read_blob(path), name=str(path))
+    return chgcar_of(read_text_blob(path), name=str(path))
 
 
 def write_chgcar(path: str | Path, volume: Volume) -> Path:
@@ -46,7 +46,7 @@ def chgcar_of(data: bytes, *, name: str) -> Volume:
     head = _GRID.fullmatch(line.rstrip())
     if head is None:
         shown = line.decode("utf-8", errors="replace").strip()
-        raise BadInput(f"{name}: {shown!r} stands where the grid should", mend="give a CHGCAR; a POSCAR alone has no density")
+        raise BadInput(f"{name}: {shown!r:.80} stands where the grid should", mend="give a CHGCAR; a POSCAR alone has no density")
     text = np.frombuffer(data, dtype=np.uint8)
     grid = (int(head[1]), int(head[2]), int(head[3]))
     atoms = len(structure.species)

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.density.blobs import read_blob, write_blob
+from pinchpoint.workloads.density.blobs import read_text_blob, write_blob
 from pinchpoint.workloads.density.parsing import NotNumbers, parse_any
 from pinchpoint.workloads.density.printing import format_lines
 from pinchpoint.workloads.density.structure import SYMBOLS, Structure, cell_volume, check_structure
@@ -28,7 +28,7 @@ _CUT = "the file is cut short or damaged: copy it again"
 def read_cube(path: str | Path) -> Volume:
     """The density of a cube file, plain or gzipped."""
     name = str(path)
-    data = read_blob(path)
+    data = read_text_blob(path)
     stream = io.BytesIO(data)
     comment = stream.readline().decode("utf-8", errors="replace").strip()
     stream.readline()
@@ -96,5 +96,5 @@ def _row(stream: io.BytesIO, name: str, what: str, *, least: int) -> list[float]
     except ValueError:
         numbers = []
     if len(numbers) < least or not np.isfinite(numbers).all():
-        raise BadInput(f"{name}: {line.strip()!r} stands where {what} should", mend="give a Gaussian cube file that is whole")
+        raise BadInput(f"{name}: {line.strip()!r:.80} stands where {what} should", mend="give a Gaussian cube file that is whole")
     return numbers

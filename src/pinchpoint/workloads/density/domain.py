@@ -97,8 +97,11 @@ def valence_electrons(species: Iterable[str]) -> int | None:
     return sum(VALENCE[symbol] for symbol in symbols) if set(symbols) <= set(VALENCE) else None
 
 
-def strangeness(structure: Structure, seen: Seen) -> tuple[str, ...]:
-    """A sentence for everything about a structure that the model never saw; empty where all is within."""
+def strangeness(structure: Structure, seen: Seen, *, electrons: float | None = None) -> tuple[str, ...]:
+    """A sentence for everything about a structure that the model never saw; empty where all is within.
+
+    electrons: those asked for; an even number of them has no open shell.
+    """
     near, notes = _Near(structure, seen.reach_a), []
     for pair, apart in near.closest().items():
         least = seen.closest_a.get(pair)
@@ -117,9 +120,23 @@ def strangeness(structure: Structure, seen: Seen) -> tuple[str, ...]:
     if not seen.periodic and near.is_periodic():
         notes.append("the model saw molecules alone; here atoms touch images of one another: a crystal, or too small a box")
     count = valence_electrons(structure.species)
-    if seen.neutral and not seen.open_shells and count is not None and count % 2:
-        notes.append(f"an odd number of electrons, {count}: the model saw neutral structures with closed shells alone")
+    if seen.neutral and not seen.open_shells and count is not None:
+        held = round(count - structure.charge)
+        if held % 2 and (electrons is None or round(electrons) % 2):
+            notes.append(f"an odd number of electrons, {held}: the model saw neutral structures with closed shells alone")
     return tuple(notes)
+
+
+def charge_notes(structure: Structure, *, electrons: float | None) -> tuple[str, ...]:
+    """A sentence where the structure says a charge, which no model here knows of. electrons: those asked for."""
+    if structure.charge == 0:
+        return ()
+    count = valence_electrons(structure.species)
+    told = f"the structure has a charge of {structure.charge:+g}, which the model does not know of: this is the density of "
+    if electrons is not None:
+        return (f"{told}neutral atoms, scaled to {electrons:g} electrons",)
+    wanted = "N" if count is None else f"{count - structure.charge:g}"
+    return (f"{told}neutral atoms; --electrons {wanted} scales it to another count",)
 
 
 class _Near:

@@ -28,7 +28,9 @@ def read_poscar(stream: BinaryIO, *, name: str) -> tuple[Structure, str]:
     if kind[:1].lower() == "s":
         kind = _line(stream, name, "Direct or Cartesian")
     if kind[:1].lower() not in ("d", "c", "k"):
-        raise BadInput(f"{name}: {kind!r} stands where Direct or Cartesian should", mend="write one of them before the positions")
+        raise BadInput(
+            f"{name}: {kind!r:.80} stands where Direct or Cartesian should", mend="write one of them before the positions"
+        )
     rows = [_floats(stream, name, f"position {i + 1} of {sum(counts)}", least=3)[:3] for i in range(sum(counts))]
     positions = np.array(rows, dtype=np.float64).reshape(-1, 3)
     if kind[0].lower() != "d" and cell_volume(lattice) > 0:  # a flat cell is refused below
@@ -105,5 +107,5 @@ def _floats(stream: BinaryIO, name: str, what: str, *, least: int) -> list[float
         except ValueError:
             break
     if len(numbers) < least:
-        raise BadInput(f"{name}: {line!r} stands where {what} should", mend="give the numbers, with blanks between")
+        raise BadInput(f"{name}: {line!r:.80} stands where {what} should", mend="give the numbers, with blanks between")
     return numbers

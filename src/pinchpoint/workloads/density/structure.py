@@ -19,16 +19,23 @@ _TABLE = (
 )
 SYMBOLS = tuple(_TABLE.split())
 CLOSEST_A = 0.1  # no two nuclei of a real structure are as near as this
+SHORTEST_A = 0.5  # nor has any crystal, at any pressure, a lattice vector as short as this
 _FLAT = 1e-6  # of the product of the lattice vectors' lengths: below it a cell has no volume to speak of
+_SHORTER = 1e-9  # of a square: less is rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """lattice: (3, 3) float64 in angstrom, a vector a row; species: A symbols; positions: (A, 3) float64, fractional."""
+    """lattice: (3, 3) float64 in angstrom, a vector a row; species: A symbols; positions: (A, 3) float64, fractional.
+
+    charge: of the cell, as its source says; boxed: the cell is a box of ours round a molecule without one.
+    """
 
     lattice: np.ndarray
     species: tuple[str, ...]
     positions: np.ndarray
+    charge: float = 0.0
+    boxed: bool = False
 
     @property
     def volume(self) -> float:
@@ -61,6 +68,26 @@ def cell_volume(lattice: np.ndarray) -> float:
     return abs(float(np.cross(lattice[0], lattice[1]) @ lattice[2]))
 
 
+def reduced_cell(lattice: np.ndarray) -> np.ndarray:
+    """lattice: (3, 3) with a volume -> the same lattice by its shortest vectors, the shortest first; as thick as can be."""
+    basis = np.array(lattice, dtype=np.float64)
+    near = np.stack(np.meshgrid((-1, 0, 1), (-1, 0, 1), indexing="ij"), axis=-1).reshape(-1, 2)
+    while True:
+        basis = basis[np.argsort((basis**2).sum(axis=1), kind="stable")]
+        first, second, third = basis
+        second = second - np.round(second @ first / (first @ first)) * first
+        if second @ second < (first @ first) * (1 - _SHORTER):
+            basis = np.stack([second, first, third])
+            continue
+        # With two vectors that are the shortest of their plane, the nearest of it to the third is one of these.
+        plane = np.stack([first, second])
+        tried = third - (np.round(np.linalg.solve(plane @ plane.T, plane @ third)) + near) @ plane
+        least = tried[(tried**2).sum(axis=1).argmin()]
+        basis = np.stack([first, second, least])
+        if least @ least >= (second @ second) * (1 - _SHORTER):
+            return basis
+
+
 def check_structure(structure: Structure) -> Structure:
     """The structure itself where a density could belong to it; else BadInput with what is wrong and where."""
     lattice, positions, count = structure.lattice, structure.positions, len(structure.species)
@@ -81,6 +108,12 @@ def check_structure(structure: Structure) -> Structure:
     for at, symbol in enumerate(structure.species):
         if symbol not in SYMBOLS:
             raise BadInput(f"atom {at + 1} is of unknown species {symbol!r}", mend="give symbols of elements, such as Hf or O")
+    shortest = float(np.linalg.norm(reduced_cell(lattice), axis=1).min())
+    if shortest < SHORTEST_A:
+        raise BadInput(
+            f"atom 1 and its own image are {shortest:.3f} angstrom apart: a lattice vector is that short",
+            mend="give lattice vectors in angstrom, or leave the cell of a molecule out",
+        )
     if pair := close_pair(structure, CLOSEST_A):
         first, second, apart = pair
         raise BadInput(
@@ -93,13 +126,16 @@ def check_structure(structure: Structure) -> Structure:
 def close_pair(structure: Structure, within_a: float) -> tuple[int, int, float] | None:
     """Two atoms nearer than `within_a`, periodic images too, and their distance; None where there are none.
 
-    Sorts along the first lattice vector and looks only at neighbours there. Right while the cell is thicker than twice
-    `within_a`.
+    Sorts along a vector of the reduced cell and looks only at neighbours there. Right while that cell is thicker than twice
+    `within_a`; an atom is not held against its own images.
     """
-    wrapped = structure.positions - np.floor(structure.positions)
+    lattice = reduced_cell(structure.lattice)
+    inverse = np.linalg.inv(lattice)
+    fractions = structure.cartesian @ inverse
+    wrapped = fractions - np.floor(fractions)
     order = np.argsort(wrapped[:, 0], kind="stable")
     # The distance between lattice planes: moving along the other two vectors cannot bring atoms nearer than this.
-    height = 1 / np.linalg.norm(np.linalg.inv(structure.lattice)[:, 0])
+    height = 1 / np.linalg.norm(inverse[:, 0])
     window = within_a / height
     sorted_ = wrapped[order]
     again = sorted_[:, 0] < window
@@ -110,7 +146,7 @@ def close_pair(structure: Structure, within_a: float) -> tuple[int, int, float] 
         near = np.flatnonzero(gap[:, 0] < window)
         if len(near) == 0:
             return None
-        apart = np.linalg.norm((gap[near] - np.round(gap[near])) @ structure.lattice, axis=1)
+        apart = np.linalg.norm((gap[near] - np.round(gap[near])) @ lattice, axis=1)
         at = int(np.argmin(apart))
         if apart[at] < within_a:
             first, second = sorted((int(who[near[at]]), int(who[near[at] + shift])))
