@@ -264,7 +264,7 @@ def test_a_full_disk_leaves_the_old_file(
 
 def test_a_budget_too_small_says_what_is_needed(args: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, what, mend = failed([*args, "-o", tmp_path / "CHGCAR", "--budget", "4KiB"], capsys)
-    assert code == 1 and "do not fit" in what and "--budget" in mend
+    assert code == 1 and "describing the 3 atoms takes" in what and "--budget" in mend
 
 
 def test_damaged_densities_are_refused_by_eval(args: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -319,7 +319,7 @@ def test_bench_times_the_forms_asked_for_and_refuses_others(tmp_path: Path, caps
     assert record["probes"] == 216 and [one["form"] for one in record["forms"]] == ["scalar"]
     assert "216 probes, mul 5" in out and "random weights" in err
     code, what, mend = failed(["bench", *small, "--forms", "scalar,other"], capsys)
-    assert code == 2 and "other" in what and "original, full, scalar" in mend
+    assert code == 2 and "other" in what and "original, full, plain, scalar" in mend
     code, what, mend = failed(["bench", *small, "-o", tmp_path / "no" / "bench.json"], capsys)
     assert code == 2 and "cannot write" in what and mend
 

@@ -30,7 +30,7 @@ def predict(
     weights: Path = typer.Option(None, "--weights", metavar="RUN|FILE", help="Of `density train`; the packaged ones without."),
     grid: str = typer.Option(None, "--grid", metavar="NX,NY,NZ", help="Points along each lattice vector."),
     spacing: float = typer.Option(None, "--spacing", help="Or the most between two points, angstrom.  [0.1]"),
-    padding: float = typer.Option(4.0, "--padding", help="Room round a molecule without a cell, angstrom."),
+    padding: float = typer.Option(None, "--padding", help="Room round a molecule without a cell, angstrom.  [4]"),
     electrons: float = typer.Option(None, "--electrons", help="Scale the density to so many; the raw count is told anyway."),
     symmetry: bool = typer.Option(False, "--symmetry", help="Compute only points that the space group does not make equal."),
     budget: str = typer.Option(None, "--budget", help="Bytes it may take on the device: 6GiB, or a card."),
@@ -284,7 +284,7 @@ def score(
         check_output(output)
     with bars.bar("score") as tell:
         made = evaluate_set(
-            None if str(weights) == "packaged" else weights, data, split, device=device, chunk=chunk,  # pyright: ignore[reportArgumentType]
+            weights, data, split, device=device, chunk=chunk,  # pyright: ignore[reportArgumentType]
             progress=lambda done, total: tell("samples", done, total),
         )  # fmt: skip
     console.show_summary(made)

@@ -35,7 +35,9 @@ def parse_size(text: str | int) -> int:
     if match is None or unit not in _SIZE_UNITS:
         raise BadInput(f"size {text!r} is not a number of points", mend="give a whole number above 0, such as 512k or 1M")
     value = _number(match) * _SIZE_UNITS[unit]
-    if not 1 <= value < 2**63 or value != int(value):
+    if value >= 2**63:
+        raise BadInput(f"size {text!r} is too large", mend="give a size such as 1000, 512k or 1M")
+    if value < 1 or value != int(value):
         raise BadInput(f"size {text!r} is not a whole number above 0", mend="give a size such as 1000, 512k or 1M")
     return int(value)
 
@@ -81,6 +83,9 @@ def parse_ladder(text: str, *, default_count: int = 8) -> tuple[int, ...]:
 def show_bytes(value: float | None) -> str:
     if value is None:
         return "-"
+    for unit, scale in (("EiB", 2**60), ("PiB", 2**50)):
+        if abs(value) >= scale:
+            return f"{value / scale:,.0f} {unit}" if abs(value) < 1e6 * scale else f"{value / scale:.0e} {unit}"
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(value) >= scale:
             return f"{value / scale:,.2f} {unit}"

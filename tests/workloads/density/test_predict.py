@@ -242,7 +242,7 @@ def test_progress_names_the_stages_and_counts_the_probes() -> None:
         ({"chunk": 64, "budget": "1GiB"}, "both a chunk and a budget"),
         ({"grid": (8, 8, 8), "spacing_a": 0.1}, "both a grid and a spacing"),
         ({"spacing_a": 0.0}, "spacing of 0"),
-        ({"spacing_a": 1e-9}, "grid points take"),
+        ({"spacing_a": 1e-9}, "more than a million points"),
         ({"grid": (10**5, 10**5, 10**5)}, "grid points take"),
         ({"grid": (1, 8, 8)}, "grid of 1 x 8 x 8"),
         ({"grid": (8, 8)}, r"\(8, 8\) is no grid"),

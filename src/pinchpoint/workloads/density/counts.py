@@ -10,38 +10,69 @@ import numpy as np
 
 from pinchpoint.workloads.density.atomic import AtomTable, load_table
 from pinchpoint.workloads.density.grids import SPACING_A
-from pinchpoint.workloads.density.structure import Structure
+from pinchpoint.workloads.density.structure import SYMBOLS, Structure, reduced_cell
 from pinchpoint.workloads.density.volume import Volume
 
 OFF = 0.01  # of the electrons: a count so far off is noted
 FAR_OFF = 0.05  # the same where the count of the neutral atoms is not known, but one was asked for
 NEGATIVE, NEGATIVE_CHARGE = 1e-3, 1e-4  # in e / angstrom^3, and of the electrons: less is rounding
+_FEWEST = 0.1  # electrons an atom: no density of a structure has fewer
 _PEAK_A = 2.5  # from a nucleus: what lies beyond is smooth
 _ATOMS = 64  # whose peaks are looked at
+_COARSE_A = 0.5  # between points: such a grid may count anything
+_FINE_A = 0.03  # between points: such a grid misses nothing
+_AT_ONCE = 2**20  # grid points round an atom
 
 
 def count_notes(volume: Volume, raw: float, *, neutral: int | None, asked: float | None) -> tuple[str, ...]:
     """Sentences on the count. volume: as the model gave it, with `raw` electrons; neutral: of the atoms, where it is known."""
-    if neutral is None:
-        if asked is None or abs(asked / raw - 1) <= FAR_OFF:
-            return ()
-        return (f"{raw:.4g} electrons by the model, {asked:g} asked for, more than {FAR_OFF:.0%} apart: the structure is unlike "
-                f"the training data, charged, or the grid is too coarse ({spacing_of(volume):.2g} angstrom)",)  # fmt: skip
-    notes, off = [], raw - neutral
-    if asked is not None and abs(asked - neutral) > OFF * neutral:
+    notes = []
+    if asked is not None and neutral is not None and abs(asked - neutral) > OFF * neutral:
         notes.append(f"{asked:g} electrons asked for, {neutral} in the neutral atoms: the model knows of no charge")
+    if absurd := _absurd(volume.structure, raw):
+        spacing = spacing_of(volume)
+        coarse = (
+            f"give a finer grid than {spacing:.2g} angstrom"
+            if spacing > _COARSE_A
+            else "train the model more, or with a lower --lr"
+        )
+        notes.append(f"{raw:.4g} electrons by the model, {absurd}: this is no density; {coarse}")
+        return tuple(notes)
+    if neutral is None:
+        if asked is not None and abs(asked / raw - 1) > FAR_OFF:
+            notes.append(
+                f"{raw:.4g} electrons by the model, {asked:g} asked for, more than {FAR_OFF:.0%} apart: the structure is unlike "
+                f"the training data, charged, or the grid is too coarse ({spacing_of(volume):.2g} angstrom)"
+            )
+        return tuple(notes)
+    off = raw - neutral
     if abs(off) > OFF * neutral:
-        told = f"{raw:.5g} electrons by the model, {neutral} in the neutral atoms ({off / neutral:+.1%})"
-        by_grid = grid_error(volume.structure, volume.grid)
-        finer = f"the grid is too coarse for the peaks ({spacing_of(volume):.2g} angstrom): give --spacing {SPACING_A:g}"
-        rest = abs(off - by_grid)
-        if rest <= max(OFF * neutral, 0.25 * abs(by_grid)):
-            notes.append(f"{told}: {finer}")
+        by_grid, spacing = grid_error(volume.structure, volume.grid), spacing_of(volume)
+        by_model = off - by_grid
+        told = (f"{raw:.5g} electrons by the model, {neutral} in the neutral atoms ({off / neutral:+.1%}: grid {by_grid:+.2g}, "
+                f"model {by_model:+.2g})")  # fmt: skip
+        coarse = (
+            f"the grid is too coarse for the peaks ({spacing:.2g} angstrom): give --spacing {min(SPACING_A, spacing / 2):.2g}"
+        )
+        strange = "the structure is unlike the training data, or charged"
+        if abs(by_grid) >= abs(by_model) and by_grid * off > 0:
+            notes.append(f"{told}: {coarse}")
         elif abs(by_grid) > OFF * neutral:
-            notes.append(f"{told}: {finer}, which is {by_grid:+.2g} of it by superposed atoms")
+            notes.append(f"{told}: {strange}; besides, {coarse}")
         else:
-            notes.append(f"{told}: the structure is unlike the training data, or charged; the grid is fine enough")
+            notes.append(f"{told}: {strange}; the grid is fine enough")
     return tuple(notes)
+
+
+def _absurd(structure: Structure, raw: float) -> str:
+    """Why no atoms of this kind could have so many electrons; empty where they could."""
+    if not raw > 0:
+        return "no number above zero"
+    if raw > (every := sum(SYMBOLS.index(symbol) + 1 for symbol in structure.species)) * (1 + 2 * FAR_OFF):
+        return f"more than all {every:,} of the atoms, cores too"
+    if raw < _FEWEST * len(structure.species):
+        return f"less than {_FEWEST:g} an atom"
+    return ""
 
 
 def negative_notes(volume: Volume) -> tuple[str, ...]:
@@ -66,19 +97,23 @@ def grid_error(structure: Structure, grid: tuple[int, int, int], *, table: AtomT
     Only the peaks are summed: each atom's density is brought to zero at 2.5 angstrom. Of many atoms some stand for all.
     """
     table = table or load_table()
+    # The points as a lattice by its shortest vectors: steps of a skewed cell may all but lie along one line.
+    step = reduced_cell(structure.lattice / np.array(grid)[:, None])
+    if np.linalg.norm(step, axis=1).max() < _FINE_A:
+        return 0.0
     some = np.unique(np.linspace(0, len(structure.species) - 1, _ATOMS).astype(int))
-    step = structure.lattice / np.array(grid)[:, None]  # (3, 3) from point to point
-    # So many planes of grid points lie within reach along each vector.
-    planes = _PEAK_A * np.linalg.norm(np.linalg.inv(step), axis=0)
+    inverse = np.linalg.inv(step)
+    planes = np.floor(_PEAK_A * np.linalg.norm(inverse, axis=0))  # so many lie within reach along each vector
     voxel, missed = structure.volume / np.prod(grid), 0.0
     for atom in some:
         # A grid point near the atom, then all around: grids coarser than the peak have one or none.
         row = _peak(table, structure.species[atom])
-        away = -((structure.positions[atom] * grid) % 1.0)
-        axes = [np.arange(-np.floor(reach), np.floor(reach) + 2) + part for reach, part in zip(planes, away, strict=True)]
-        points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3) @ step
-        apart = np.linalg.norm(points, axis=1)
-        missed += np.interp(apart, table.radii, row, right=0.0).sum() * voxel
+        away = -((structure.cartesian[atom] @ inverse) % 1.0)
+        along, *axes = (np.arange(-reach, reach + 2) + part for reach, part in zip(planes, away, strict=True))
+        across = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 2) @ step[1:]
+        for part in np.split(along, range(0, len(along), max(1, _AT_ONCE // len(across)))[1:]):
+            apart = np.linalg.norm(part[:, None, None] * step[0] + across, axis=2)
+            missed += np.interp(apart, table.radii, row, right=0.0).sum() * voxel
         missed -= 4 * np.pi * float(row @ table.radii**2) * table.radii[1]  # zero at both ends
     return float(missed) * len(structure.species) / len(some)
 

@@ -12,10 +12,12 @@ import numpy as np
 from pinchpoint.core import ram
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import show_bytes
+from pinchpoint.workloads.density.structure import reduced_cell
 from pinchpoint.workloads.density.volume import check_grid
 
 SPACING_A = 0.1
 _BYTES = 112  # of main memory a grid point takes at most, with a spin density, until its CHGCAR is written
+_MANY = 8  # times the points of the reduced cell: of a cell that is skewed for no reason
 
 
 def is_smooth(number: int) -> bool:
@@ -47,19 +49,41 @@ def choose_grid(
         if not (math.isfinite(step) and step > 0):
             raise BadInput(f"a spacing of {step:g} angstrom", mend=f"give one above 0, such as {SPACING_A}")
         lengths = np.linalg.norm(lattice, axis=1) / step
-        if lengths.max() > 1e6:
-            raise _too_many(math.prod(int(length) for length in lengths))
-        # 10 angstrom at 0.1 are 100 points, whatever the last bit of the quotient says.
-        nx, ny, nz = (smooth_from(math.ceil(length - 1e-9)) for length in lengths)
-        points = (nx, ny, nz)
+        if not lengths.max() <= 1e6:
+            raise BadInput(
+                f"a spacing of {step:g} angstrom is more than a million points along {lengths.max() * step:.4g} angstrom",
+                mend=_coarser(lattice),
+            )
+        points = _spaced(lengths)
     elif isinstance(grid, int | np.integer):
         points = (int(grid), int(grid), int(grid))
     else:
         points = grid
     check_grid(points)
     if math.prod(points) * _BYTES > ram.free_bytes():
-        raise _too_many(math.prod(points))
+        raise _too_many(math.prod(points), lattice)
     return points
+
+
+def skew_notes(lattice: np.ndarray, points: tuple[int, int, int]) -> tuple[str, ...]:
+    """A sentence where vectors far longer than the cell is wide make far more grid points than its shortest would."""
+    share = _needless(lattice)
+    if share < _MANY:
+        return ()
+    return (f"the cell is strongly skewed: {math.prod(points):,} grid points, some {share:,.0f} times what its reduced cell "
+            "needs at the same spacing; reduce it (Niggli) to save as much time",)  # fmt: skip
+
+
+def _spaced(lengths: np.ndarray) -> tuple[int, int, int]:
+    # 10 angstrom at 0.1 are 100 points, whatever the last bit of the quotient says.
+    nx, ny, nz = (smooth_from(math.ceil(length - 1e-9)) for length in lengths)
+    return nx, ny, nz
+
+
+def _needless(lattice: np.ndarray) -> float:
+    """How many times more points the vectors of a cell want than the shortest of its lattice."""
+    given, least = (float(np.linalg.norm(cell, axis=1).prod()) for cell in (lattice, reduced_cell(lattice)))
+    return given / least
 
 
 def parse_grid(text: str) -> tuple[int, int, int]:
@@ -76,8 +100,15 @@ def parse_grid(text: str) -> tuple[int, int, int]:
     return check_grid((numbers[0], numbers[1], numbers[2]))
 
 
-def _too_many(points: int) -> BadInput:
+def _too_many(points: int, lattice: np.ndarray) -> BadInput:
+    shown = f"{points:,}" if points < 10**15 else f"{points:.1e}"
     return BadInput(
-        f"{points:,} grid points take {show_bytes(points * _BYTES)} of main memory; {show_bytes(ram.free_bytes())} are free",
-        mend="give a coarser --grid or a wider --spacing",
+        f"{shown} grid points take {show_bytes(points * _BYTES)} of main memory; {show_bytes(ram.free_bytes())} are free",
+        mend=_coarser(lattice),
     )
+
+
+def _coarser(lattice: np.ndarray) -> str:
+    share = _needless(lattice)
+    skewed = f"reduce the cell (Niggli), which needs some {share:,.0f} times fewer points; or " if share >= _MANY else ""
+    return f"{skewed}give a coarser --grid or a wider --spacing"

@@ -7,16 +7,21 @@ are kept, which is some more than there must be and never fewer.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 
+from pinchpoint.core import ram
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import show_bytes
 from pinchpoint.workloads.density.atoms import AtomGraph
 from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.structure import Structure, check_structure
 
 _BLOCK = 64  # atoms whose neighbours are looked for together
+_BYTES = 96  # of main memory for each image that is looked at
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,6 +41,12 @@ def images_of(structure: Structure, reach_a: float) -> Images:
     heights = 1 / np.linalg.norm(np.linalg.inv(structure.lattice), axis=0)
     room = reach_a / heights + 1e-9
     ranges = [np.arange(-int(np.ceil(share)), int(np.ceil(share)) + 2) for share in room]
+    need = len(inside) * math.prod(map(len, ranges)) * _BYTES
+    if need > ram.free_bytes():
+        raise BadInput(
+            f"finding the atoms' images takes {show_bytes(need)} of main memory; {show_bytes(ram.free_bytes())} are free",
+            mend="reduce the cell (Niggli): it is skewed, or give fewer atoms",
+        )
     shifts = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, 3)
     moved = inside[:, None] + shifts  # (A, shifts, 3)
     atom, shift = np.nonzero(((moved >= -room) & (moved <= 1 + room)).all(axis=2))

@@ -25,12 +25,12 @@ from pinchpoint.flow.stream import budget_bytes
 from pinchpoint.memory.cards import Card
 from pinchpoint.workloads.density.bricks import Bricks, bricks_of, surroundings_of
 from pinchpoint.workloads.density.counts import count_notes, negative_notes
-from pinchpoint.workloads.density.domain import strangeness, valence_electrons
+from pinchpoint.workloads.density.domain import charge_notes, strangeness, valence_electrons
 from pinchpoint.workloads.density.exchange import as_structure
 from pinchpoint.workloads.density.formats import check_volume_output, warnings_of, write_volume
-from pinchpoint.workloads.density.grids import choose_grid
+from pinchpoint.workloads.density.grids import choose_grid, skew_notes
 from pinchpoint.workloads.density.images import atom_graph
-from pinchpoint.workloads.density.structure import Structure
+from pinchpoint.workloads.density.structure import SYMBOLS, Structure
 from pinchpoint.workloads.density.sweep import Swept, sweep
 from pinchpoint.workloads.density.symmetry import Symmetry, check_on_grid, grid_for, orbits, symmetry_of
 from pinchpoint.workloads.density.volume import Volume, check_volume
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from pinchpoint.workloads.density.model import DensityModel
 
 FORMS = ("scalar", "full", "original")
+PADDING_A = 4.0
+FACTORS = 0.01, 100.0  # of --electrons: what is beyond is a slip
 KNOTS = 4096  # of the radial tables: within 2e-6 of the networks, and ten times as fast
 _FULL = 32  # times more bytes a pair takes in the full form than in the scalar one
 Progress = Callable[[str, int, int], None]
@@ -75,7 +77,7 @@ class Predicted:
 
 def predict(
     structure: Any, *, output: str | Path | None = None, weights: str | Path | DensityModel | None = None,
-    grid: int | tuple[int, int, int] | None = None, spacing_a: float | None = None, padding_a: float = 4.0,
+    grid: int | tuple[int, int, int] | None = None, spacing_a: float | None = None, padding_a: float | None = None,
     budget: str | int | Card | None = None, device: str = "auto", form: str = "scalar", symmetry: bool = False,
     electrons: float | None = None, chunk: int | None = None, knots: int | None = KNOTS, seed: int = 0,
     progress: Progress | None = None,
@@ -84,7 +86,7 @@ def predict(
 
     weights: a run, an exported file or a model; the packaged model without. grid: points along each lattice vector (one number
     for all three), or spacing_a: the most between two of them (0.1 without either). padding_a: room round a molecule without
-    a cell. output: a file, never the one the structure is read from.
+    a cell (4.0). output: a file, never the one the structure is read from.
     budget: bytes or a card; all that lies on the device counts. chunk: probes at one time. form: "scalar", "full" (all paths,
     with dead weights from `seed`) or "original" (the same, atoms described again for every chunk). symmetry: compute only
     points that the space group does not make equal. electrons: scale the total to so many. knots: of the tables that stand
@@ -94,7 +96,9 @@ def predict(
     _check(structure, output, padding_a, form, electrons, chunk, budget)
     place = resolve_device(device, backend("torch"))
     tell("reading", 0, 0)
-    held = as_structure(structure, padding_a=padding_a)
+    held = as_structure(structure, padding_a=PADDING_A if padding_a is None else padding_a)
+    if electrons is not None:
+        _check_electrons(electrons, held)
     model = for_inference(weights, place)
     model.config.index_of(held.species)
     group = symmetry_of(held) if symmetry else None
@@ -108,7 +112,10 @@ def predict(
     probes_s = time.perf_counter() - at
     volume = check_volume(Volume(held, total, spin, comment=f"{held.formula}: density predicted by pinchpoint"))
     raw, neutral, scale = volume.electrons, _neutral(model, held), 1.0
-    notes = [*(() if model.seen is None else strangeness(held, model.seen)), *negative_notes(volume)]
+    notes = [
+        *_input_notes(held, points, grid, padding_a), *charge_notes(held, electrons=electrons),
+        *(() if model.seen is None else strangeness(held, model.seen, electrons=electrons)), *negative_notes(volume),
+    ]  # fmt: skip
     if electrons is not None:
         scale = _scale(raw, electrons)
     notes += count_notes(volume, raw, neutral=neutral, asked=electrons)
@@ -202,7 +209,7 @@ def _densities(
 
 
 def _check(
-    structure: Any, output: Any, padding_a: float, form: str, electrons: float | None, chunk: int | None, budget: Any
+    structure: Any, output: Any, padding_a: float | None, form: str, electrons: float | None, chunk: int | None, budget: Any
 ) -> None:
     """Refuse what cannot work, before the work."""
     if output is not None:
@@ -212,7 +219,7 @@ def _check(
             raise BadInput(f"{output} is the file the structure is read from: it would be lost", mend="choose another -o")
     if form not in FORMS:
         raise BadInput(f"there is no form {form!r}", mend=f"use one of: {', '.join(FORMS)}")
-    if not (math.isfinite(padding_a) and padding_a > 0):
+    if padding_a is not None and not (math.isfinite(padding_a) and padding_a > 0):
         raise BadInput(f"a padding of {padding_a:g} angstrom", mend="give room round a molecule, such as --padding 4")
     if electrons is not None and not (math.isfinite(electrons) and electrons > 0):
         raise BadInput(f"{electrons:g} electrons", mend="give --electrons a number above 0, or leave it out")
@@ -232,10 +239,27 @@ def _grid(structure: Structure, group: Symmetry | None, grid: Any, spacing_a: fl
     return points
 
 
+def _input_notes(held: Structure, points: tuple[int, int, int], grid: Any, padding_a: float | None) -> tuple[str, ...]:
+    """Sentences on what was given."""
+    idle = padding_a is not None and not held.boxed
+    unused = (f"--padding {padding_a:g} changes nothing: the structure has a cell of its own",) if idle else ()
+    return (*unused, *(skew_notes(held.lattice, points) if grid is None else ()))
+
+
 def _neutral(model: DensityModel, structure: Structure) -> int | None:
     """Electrons of the neutral atoms as the model's data count them; a prior is made of such atoms."""
     known = model.config.prior if model.seen is None else model.seen.neutral
     return valence_electrons(structure.species) if known else None
+
+
+def _check_electrons(wanted: float, structure: Structure) -> None:
+    """Refuse a count that no model could come near to, before the work."""
+    every = sum(SYMBOLS.index(symbol) + 1 for symbol in structure.species)
+    if not FACTORS[0] * 0.1 * len(structure.species) <= wanted <= FACTORS[1] * every:
+        raise BadInput(
+            f"--electrons {wanted:g} for {len(structure.species):,} atoms with {every:,} electrons in all",
+            mend="give a count near that of the structure's valence electrons, or leave it out",
+        )
 
 
 def _scale(raw: float, wanted: float) -> float:
@@ -243,6 +267,12 @@ def _scale(raw: float, wanted: float) -> float:
         raise BadInput(
             f"the model gives {raw:.4g} electrons, which no factor brings to {wanted:g}",
             mend="leave --electrons out, or train more",
+        )
+    least, most = FACTORS
+    if not least <= wanted / raw <= most:
+        raise BadInput(
+            f"--electrons {wanted:g} is {wanted / raw:.2g} times the {raw:.4g} electrons that the model gives",
+            mend=f"give a count from {least * raw:.2g} to {most * raw:.2g}, near that of the structure, or leave it out",
         )
     return wanted / raw
 

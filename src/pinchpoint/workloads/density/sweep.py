@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from pinchpoint.core import ram
 from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.core.units import show_bytes
 from pinchpoint.flow.stream import Flow, stream
@@ -59,6 +60,15 @@ def sweep(
     chosen = chosen.to(device)
     tiles = _Tiles(width=round(fields().shape[1] * dtype.itemsize * heavy * probes), device=device.type)
     classes = classes_of(surroundings, chosen, least=tiles.bricks(2 * SLOTS))
+    # Half, as TILE_BYTES tells. A GPU that runs out says so; a machine that does ends the process.
+    need = tiles.width * classes[0].slots // 2 if classes else 0
+    if device.type == "cpu" and need > ram.free_bytes():
+        raise DoesNotFit(
+            f"{classes[0].slots:,} atoms lie round one brick of {probes} probes, which takes {show_bytes(need)} of main memory; "
+            f"{show_bytes(ram.free_bytes())} are free",
+            mend="give a finer --grid, so that bricks are smaller, or check the unit of the structure's lengths",
+            need_bytes=need,
+        )
     rows_of_host = torch.empty(0, dtype=dtype).numpy().dtype
     # Rows lie class by class, each filled by its own stream, and are put in order at the end.
     values, flows = np.empty((len(chosen), probes, outputs), rows_of_host), []

@@ -42,7 +42,7 @@ class Origin:
 
 
 def load_weights(path: str | Path | None = None, device: str = "cpu", *, which: Which = "best") -> DensityModel:
-    """The model of a run's folder or of an exported file; without a path the one that comes with the package.
+    """The model of a run's folder or of an exported file; without a path, or by "packaged", the one that comes with the package.
 
     which: of a run, the best checkpoint (the last one where nothing was held back) or the last.
     """
@@ -92,6 +92,8 @@ def export(
 
 
 def _read(path: str | Path | None, which: Which) -> tuple[DensityModel, dict[str, Any]]:
+    if str(path) == "packaged" and not Path("packaged").exists():
+        path = None
     if path is not None and Path(path).is_dir():
         run, weights, step, score = trained_state(Path(path), which=which)
         model = _made(run.config, weights, str(path), seen_by(Path(path)))

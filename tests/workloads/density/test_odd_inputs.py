@@ -1,0 +1,144 @@
+"""Structures and requests that look fine and are not: refused or told before they cost anything."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from pinchpoint.core import ram
+from pinchpoint.core.errors import BadInput, DoesNotFit
+from pinchpoint.workloads.density.counts import grid_error
+from pinchpoint.workloads.density.domain import charge_notes, strangeness
+from pinchpoint.workloads.density.exchange import as_structure, read_structure
+from pinchpoint.workloads.density.grids import choose_grid, skew_notes
+from pinchpoint.workloads.density.images import images_of
+from pinchpoint.workloads.density.predict import predict
+from pinchpoint.workloads.density.structure import Structure, cell_volume, check_structure, reduced_cell
+from pinchpoint.workloads.density.weights import load_weights
+
+SKEWED = np.array([[1000.0, 0, 0], [999.5, 0.8, 0], [0, 0, 8]])
+WATER = "3\nwater\nO 0.0 0.0 0.1173\nH 0.0 0.7572 -0.4692\nH 0.0 -0.7572 -0.4692\n"
+SHARED = """data_x
+_cell_length_a 4
+_cell_length_b 4
+_cell_length_c 4
+_cell_angle_alpha 90
+_cell_angle_beta 90
+_cell_angle_gamma 90
+_symmetry_space_group_name_H-M 'P 1'
+loop_
+_atom_site_label
+_atom_site_type_symbol
+_atom_site_occupancy
+_atom_site_fract_x
+_atom_site_fract_y
+_atom_site_fract_z
+O1 O 1.0 0.5 0.5 0.5
+"""
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"), [("C1 C 0.5 0 0 0\nN1 N 0.5 0 0 0\n", "site 2 holds C:0.5, N:0.5"), ("C1 C 0.8 0 0 0\n", "holds C:0.8")]
+)
+def test_a_cif_whose_sites_are_shared_or_partly_empty_is_refused(rows: str, said: str, tmp_path: Path) -> None:
+    pytest.importorskip("ase")
+    path = tmp_path / "mixed.cif"
+    path.write_text(SHARED + rows)
+    with pytest.raises(BadInput, match=said):
+        read_structure(path)
+    path.write_text(SHARED + "C1 C 1.0 0 0 0\n")  # occupancies that are all 1 are no disorder
+    assert read_structure(path).species == ("O", "C")
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_reduced_cell_has_the_shortest_vectors_of_the_same_lattice(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    lattice = np.diag(rng.uniform(2, 8, 3)) + rng.normal(size=(3, 3)) * 0.7
+    mixed = np.eye(3, dtype=int)
+    for _ in range(5):
+        to, by = rng.choice(3, 2, replace=False)
+        mixed[to] += rng.integers(-6, 7) * mixed[by]
+    found = reduced_cell(mixed @ lattice)
+    lengths = [np.linalg.norm(np.array(each) @ lattice) for each in itertools.product(range(-7, 8), repeat=3) if any(each)]
+    assert np.linalg.norm(found[0]) == pytest.approx(min(lengths))
+    whole = found @ np.linalg.inv(lattice)
+    np.testing.assert_allclose(whole, np.round(whole), atol=1e-6)
+    assert cell_volume(found) == pytest.approx(cell_volume(lattice))
+
+
+@pytest.mark.parametrize(
+    "lattice", [np.diag([0.01, 0.01, 8.0]), np.eye(3) * 0.1, np.array([[50.0, 0, 0], [49.98, 0.01, 0], [0, 0, 8]])]
+)
+def test_an_atom_on_top_of_its_own_image_is_refused(lattice: np.ndarray) -> None:
+    with pytest.raises(BadInput, match=r"atom 1 and its own image are 0\.\d+ angstrom apart"):
+        check_structure(Structure(lattice, ("H",), np.zeros((1, 3))))
+
+
+def test_atoms_of_a_skewed_cell_that_meet_across_its_borders_are_refused() -> None:
+    # 500 lattice steps away by fractions, 0.05 angstrom in truth.
+    apart = np.array([[0.0, 0, 0], [0.05, 0, 0] + 3 * SKEWED[0] - 3 * SKEWED[1]]) @ np.linalg.inv(SKEWED)
+    with pytest.raises(BadInput, match=r"atoms 1 and 2 are 0\.050 angstrom apart"):
+        check_structure(Structure(SKEWED, ("H", "H"), apart))
+
+
+def test_a_skewed_cell_that_does_not_fit_is_told_to_be_reduced_and_one_that_fits_is_noted(monkeypatch) -> None:
+    monkeypatch.setattr(ram, "free_bytes", lambda: 4 * 2**30)
+    with pytest.raises(BadInput, match="64,000,000 grid points") as error:
+        choose_grid(SKEWED, spacing_a=0.5)
+    assert "reduce the cell (Niggli)" in error.value.mend
+    assert "1,249 times" in skew_notes(SKEWED, (2000, 2000, 16))[0]
+    assert skew_notes(np.array([[4.0, 0, 0], [1.4, 2.4, 0], [-0.7, 0.9, 3.3]]), (8, 8, 8)) == ()
+    with pytest.raises(BadInput, match="images takes") as error:
+        images_of(Structure(np.array([[1000.0, 0, 0], [333.3, 1e-3, 0], [0, 0, 8]]), ("H",) * 9, np.zeros((9, 3))), 4.0)
+    assert "reduce the cell" in error.value.mend
+
+
+def test_what_the_grid_misses_does_not_depend_on_the_vectors_that_span_its_points() -> None:
+    places = np.array([[0.13, 0.2, 0.37], [0.6, 0.55, 0.81]])
+    plain = Structure(np.diag([5.0, 5.0, 6.0]), ("O", "C"), places)
+    skew = np.array([[1, 0, 0], [7, 1, 0], [0, 0, 1]])
+    other = Structure(skew @ plain.lattice, ("O", "C"), places @ np.linalg.inv(skew))
+    # On a grid of 10 along both vectors the points of the skewed cell are those of the plain one.
+    assert grid_error(other, (10, 10, 12)) == pytest.approx(grid_error(plain, (10, 10, 12)), abs=1e-9)
+    assert abs(grid_error(plain, (10, 10, 12))) > 0.01
+    assert grid_error(plain, (200, 200, 240)) == 0.0
+
+
+def test_a_brick_with_more_neighbours_than_memory_holds_is_refused(monkeypatch) -> None:
+    model, structure = load_weights(), Structure(np.eye(3) * 3, ("H",), np.zeros((1, 3)))
+    monkeypatch.setattr("pinchpoint.workloads.density.sweep.ram.free_bytes", lambda: 2**16)
+    with pytest.raises(DoesNotFit, match="atoms lie round one brick"):
+        predict(structure, weights=model, grid=4, device="cpu")
+
+
+def ammonium(charge: float) -> Structure:
+    corners = np.array([[0, 0, 0], [1, 1, 1], [-1, -1, 1], [-1, 1, -1], [1, -1, -1]]) * 0.59 + 5
+    return Structure(np.eye(3) * 10, ("N", "H", "H", "H", "H"), corners / 10, charge)
+
+
+def test_charges_of_other_libraries_are_kept_and_told(tmp_path: Path) -> None:
+    pytest.importorskip("ase")
+    core = pytest.importorskip("pymatgen.core")
+    from ase import Atoms
+
+    assert as_structure(core.Molecule(["O", "H"], [[0, 0, 0], [0, 0, 0.97]], charge=-1), padding_a=4).charge == -1
+    assert as_structure(core.Structure(core.Lattice.cubic(4), ["C"], [[0, 0, 0]], charge=2)).charge == 2
+    assert as_structure(core.Structure(core.Lattice.cubic(4), ["Na+", "Cl-"], [[0, 0, 0], [0.5, 0.5, 0.5]])).charge == 0
+    atoms = Atoms("OH", [[0, 0, 0], [0, 0, 0.97]], charges=[-1.1, 0.1])
+    assert as_structure(atoms, padding_a=4).charge == pytest.approx(-1)
+    (tmp_path / "ion.xyz").write_text("2\nProperties=species:S:1:pos:R:3 charge=-1\nO 0 0 0\nH 0 0 0.97\n")
+    assert read_structure(tmp_path / "ion.xyz", padding_a=4).charge == -1
+
+
+def test_a_charge_is_noted_and_counts_for_the_parity_of_the_electrons() -> None:
+    seen = load_weights().seen
+    assert seen is not None
+    assert any("odd number of electrons, 9" in note for note in strangeness(ammonium(0), seen))
+    assert not any("odd number" in note for note in strangeness(ammonium(1), seen))
+    assert not any("odd number" in note for note in strangeness(ammonium(0), seen, electrons=8))
+    (note,) = charge_notes(ammonium(1), electrons=None)
+    assert "a charge of +1" in note and "neutral atoms; --electrons 8 scales" in note
+    assert charge_notes(ammonium(0), electrons=None) == ()
