@@ -29,7 +29,8 @@ def inputs(config: DensityConfig, tiles: int, probes: int, slots: int, device: s
 
 
 def apart(one: Tensor, other: Tensor) -> float:
-    return float((one.double() - other.double()).norm() / other.double().norm())
+    """Relative; of what is zero in both, as where no neighbour is within the cutoff, nothing."""
+    return float((one.double() - other.double()).norm() / other.double().norm().clamp(min=1e-30))
 
 
 def test_only_float32_without_gradients_in_small_tiles_of_two_to_the_n_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
