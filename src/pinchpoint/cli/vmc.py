@@ -89,8 +89,7 @@ def train(
         if "stopped" in stages:  # it was said with the step, and need not be said again
             raise SystemExit(130) from stop
         raise
-    console.show_summary(made)
-    console.show_pairs([("next", f"pinchpoint vmc eval {output} -o eval.json")])
+    console.show_pairs([*made.summary(), ("next", f"pinchpoint vmc eval {output} -o eval.json")])
 
 
 @app.command("eval")
@@ -120,9 +119,7 @@ def evaluate(
             run, output, samples=samples, walkers=walkers, moves=moves, seed=seed, precision=precision, device=device,
             cube=cube, spacing=spacing, progress=lambda stage, done, total: tell(stage, done, total),
         )  # fmt: skip
-    console.show_summary(made)
-    if output is not None:
-        console.show_pairs([("written", str(output))])
+    console.show_pairs([*made.summary(), *([("written", str(output))] if output is not None else [])])
     for note in made.notes:
         console.say(f"note: {note}")
 
@@ -171,8 +168,7 @@ def scan(
             molecule, output, bonds=bond, net=net, spin=spin, charge=charge, follow=follow, samples=samples, device=device,
             budget=budget, net_changes=changes, pretrain=pretrain, orbitals=orbitals, progress=watch, **choices,
         )  # fmt: skip
-    console.show_summary(made)
-    console.show_pairs([("written", f"{output}: scan.json, {', '.join(made.files)}")])
+    console.show_pairs([*made.summary(), ("written", f"{output}: scan.json, {', '.join(made.files)}")])
 
 
 @app.command("orbitals")

@@ -41,7 +41,7 @@ def on(device: str, *, precision: str) -> Iterator[Host]:
     """Within, arrays are made on that device, and float64 exists where it is asked for; both are as before after it."""
     name = resolve_device(device, backend("jax"))
     devices = jax.devices(name)
-    wide = precision == "float64" or jax.config.read("jax_enable_x64")
+    wide = precision == "float64" or bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
     with jax.default_device(devices[0]), jax.enable_x64(wide):
         yield Host(name, tuple(devices))
 
