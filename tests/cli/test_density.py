@@ -264,7 +264,7 @@ def test_a_full_disk_leaves_the_old_file(
 
 def test_a_budget_too_small_says_what_is_needed(args: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, what, mend = failed([*args, "-o", tmp_path / "CHGCAR", "--budget", "4KiB"], capsys)
-    assert code == 1 and "describing the 3 atoms takes" in what and "--budget" in mend
+    assert code == 1 and "describing 3 atoms takes" in what and "--budget" in mend
 
 
 def test_damaged_densities_are_refused_by_eval(args: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -69,6 +69,6 @@ def resolve_device(asked: str, used: Backend) -> str:
     if asked == "cuda" and not used.has_cuda():
         raise Missing(
             "no CUDA device is visible here",
-            mend="use --device cpu, or run where there is a GPU; predict and study --on fake need none",
+            mend="use --device cpu, or run where there is a GPU; forecasts (pinchpoint predict, study --on fake) need none",
         )
     return asked

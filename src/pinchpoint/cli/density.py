@@ -17,6 +17,7 @@ from pinchpoint.cli.steps import show as show_step
 
 if TYPE_CHECKING:
     from pinchpoint.workloads.density.predict import Predicted
+    from pinchpoint.workloads.training.loop import Report
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -58,7 +59,7 @@ def predict(
     from pinchpoint.workloads.density.predict import predict as answer
 
     started: dict[str, float] = {}
-    with bars.bar("predict") as tell:
+    with console.told_when_stopped("nothing was written"), bars.bar("predict") as tell:
 
         def progress(stage: str, done: int, total: int) -> None:
             spent = time.perf_counter() - started.setdefault(stage, time.perf_counter())
@@ -77,9 +78,10 @@ def _show(made: Predicted) -> None:
     volume = made.volume
     neutral = "" if made.electrons_neutral is None else f", {made.electrons_neutral:,} in the neutral atoms"
     scaled = "" if made.scale == 1 else f"; scaled by {made.scale:.6f} to {volume.electrons:.6g}"
+    atoms = f"{len(volume.species):,} atom{'s' if len(volume.species) != 1 else ''}"
     rows = [
         ("written", str(made.path)),
-        ("structure", f"{volume.structure.formula}, {len(volume.species):,} atoms in {volume.structure.volume:.4g} angstrom^3"),
+        ("structure", f"{volume.structure.formula}, {atoms} in {volume.structure.volume:.4g} angstrom^3"),
         ("grid", f"{' x '.join(map(str, volume.grid))}, {made.probes:,} probes in chunks of {made.chunk:,}"),
         ("electrons", f"{made.electrons_raw:.6g} by the model{neutral}{scaled}"),
     ]
@@ -163,7 +165,8 @@ def data(
         _refuse_given(of_files, "is for files of your own", "name them with --from, or leave it out")
     start = time.perf_counter()
     first: dict[str, int] = {}
-    with bars.bar("data") as tell:
+    kept = "samples that are whole are kept: the same command goes on"
+    with console.told_when_stopped(kept), bars.bar("data") as tell:
 
         def progress(made: int, wanted: int) -> None:
             new = made - first.setdefault("made", made)
@@ -173,6 +176,7 @@ def data(
             made = import_data(
                 output, files, test=test, test_files=test_files or (), probes=probes, grid_points=grid_points, seed=seed,
                 jobs=jobs, reading=lambda read, total: tell("files", read, total), progress=progress,
+                refusing=lambda text: console.say(f"refused: {text}"),
             )  # fmt: skip
         else:
             made = make_data(
@@ -181,10 +185,13 @@ def data(
             )  # fmt: skip
     counted = ", ".join(f"{len(made.names(split)):,} {split}" for split in ("train", "test", "heldout"))
     left_out = made.left_out()
+    # A data set's spacing stays what it is: another needs a folder of its own.
+    coarse = not files and any(fault.startswith("the integral") for faults in left_out.values() for fault in faults)
+    finer = "; where an integral is off give a finer --spacing and another -o" if coarse else ""
     console.show_pairs([
         ("data", str(output)),
         ("samples", f"{counted}; {first.get('made', 0):,} were there already"),
-        ("not sound", f"{len(left_out):,}, left out of the splits"),
+        ("not sound", f"{len(left_out):,}, left out of the splits{finer}" if left_out else "none"),
         ("species", ", ".join(made.species) + (", with spin" if made.spin else "")),
         ("size", show_bytes(sum(file.stat().st_size for file in output.glob("*") if file.is_file()))),
         ("time", show_seconds(time.perf_counter() - start)),
@@ -252,12 +259,22 @@ def train(
     }  # fmt: skip
     choices = {name: value for name, value in asked.items() if value is not None}
     seen: list[float] = []
+    stages: set[str] = set()
     with bars.bar("train") as tell:
-        made = run(
-            data, output, resume=resume, budget=budget, **choices,
-            progress=lambda report: show_step(tell, report, seen, form=".2%"),
-        )  # fmt: skip
+
+        def progress(report: Report) -> None:
+            stages.add(report.stage)
+            show_step(tell, report, seen, form=".2%")
+
+        try:
+            made = run(data, output, resume=resume, budget=budget, **choices, progress=progress)
+        except SystemExit:  # SIGTERM; of Ctrl-C the word is said further up
+            if not stages & {"stopped", "train"}:
+                console.say("stopped before the first step; nothing was written")
+            raise
     console.show_summary(made)
+    for note in made.notes:
+        console.say(f"note: {note}")
 
 
 @app.command("score")
@@ -282,7 +299,7 @@ def score(
 
     if output is not None:
         check_output(output)
-    with bars.bar("score") as tell:
+    with console.told_when_stopped("nothing was written"), bars.bar("score") as tell:
         made = evaluate_set(
             weights, data, split, device=device, chunk=chunk,  # pyright: ignore[reportArgumentType]
             progress=lambda done, total: tell("samples", done, total),
@@ -321,7 +338,7 @@ def bench(
     if output is not None:
         check_output(output)
     chosen: Any = None if forms is None else tuple(word.strip() for word in forms.split(","))
-    with bars.bar("bench") as tell:
+    with console.told_when_stopped("nothing was written"), bars.bar("bench") as tell:
         made = measure(
             device=device, grid=None if grid is None else parse_grid(grid), mul=mul, forms=chosen, repeats=repeats, seed=seed,
             output=output, progress=tell,

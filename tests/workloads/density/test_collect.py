@@ -121,7 +121,7 @@ def test_a_set_is_continued_and_grows_and_changes_sides(files: Path, tmp_path: P
     assert [name.rpartition("-")[0] for name in in_place] == ["run0"] == [n.rpartition("-")[0] for n in data.names("test")]
     with pytest.raises(BadInput, match="whose probes is 600, not 700"):
         import_data(folder, [files], **OPTIONS | {"probes": 700})
-    with pytest.raises(BadInput, match="whose generator is 'files 1', not 1"):
+    with pytest.raises(BadInput, match="a data set of files of yours, not of molecules that were made here"):
         make_data(folder, preset="tiny")
     with pytest.raises(BadInput, match="holds 5 samples of an earlier run"):
         import_data(folder, [files], resume=False, **OPTIONS)
@@ -218,6 +218,7 @@ def test_folders_are_searched_but_not_data_sets_and_hidden_files(files: Path, tm
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match="empty holds no density files"):
         find_files([tmp_path / "empty"])
+    (tmp_path / "notes.txt").touch()
     with pytest.raises(BadInput, match=r"cannot tell the format of 'notes\.txt'"):
         find_files([tmp_path / "notes.txt"])
 

@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+pytest.importorskip("torch", reason="density models are torch's")
+
+from pinchpoint.cli.main import run
 from pinchpoint.core import ram
-from pinchpoint.core.errors import BadInput, DoesNotFit
-from pinchpoint.workloads.density.counts import grid_error
+from pinchpoint.core.errors import BadInput, DoesNotFit, PinchpointError
+from pinchpoint.core.units import parse_size, show_bytes
+from pinchpoint.workloads.density.counts import count_notes, grid_error
+from pinchpoint.workloads.density.dataset import make_data, unknown_species
 from pinchpoint.workloads.density.domain import charge_notes, strangeness
 from pinchpoint.workloads.density.exchange import as_structure, read_structure
+from pinchpoint.workloads.density.formats import read_volume
 from pinchpoint.workloads.density.grids import choose_grid, skew_notes
 from pinchpoint.workloads.density.images import images_of
+from pinchpoint.workloads.density.orders import PRESETS
 from pinchpoint.workloads.density.predict import predict
+from pinchpoint.workloads.density.settings import Settings
+from pinchpoint.workloads.density.sources import find_files, refusal
 from pinchpoint.workloads.density.structure import Structure, cell_volume, check_structure, reduced_cell
+from pinchpoint.workloads.density.train import loss_notes, seen_by
+from pinchpoint.workloads.density.volume import Volume
 from pinchpoint.workloads.density.weights import load_weights
 
 SKEWED = np.array([[1000.0, 0, 0], [999.5, 0.8, 0], [0, 0, 8]])
-WATER = "3\nwater\nO 0.0 0.0 0.1173\nH 0.0 0.7572 -0.4692\nH 0.0 -0.7572 -0.4692\n"
 SHARED = """data_x
 _cell_length_a 4
 _cell_length_b 4
@@ -142,3 +153,128 @@ def test_a_charge_is_noted_and_counts_for_the_parity_of_the_electrons() -> None:
     (note,) = charge_notes(ammonium(1), electrons=None)
     assert "a charge of +1" in note and "neutral atoms; --electrons 8 scales" in note
     assert charge_notes(ammonium(0), electrons=None) == ()
+
+
+def test_a_slab_of_two_vectors_is_told_what_to_give_and_not_a_padding() -> None:
+    atoms = pytest.importorskip("ase").Atoms("H", cell=[10, 10, 0])
+    with pytest.raises(BadInput, match="2 of its vectors are not zero") as error:
+        as_structure(atoms, padding_a=4.0)
+    assert "three lattice vectors" in error.value.mend and "give a padding" not in error.value.mend
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "said"),
+    [
+        ("a.xyz", b"1\n\nQq 0 0 0\n", "unknown element 'Qq'"),
+        ("a.foo", b"nothing that anyone knows\n", "a file of no kind that is known here"),
+        ("a.xyz", bytes(range(256)) * 8, "it is a binary file"),
+        ("POSCAR", bytes(range(256)) * 8, "POSCAR is a binary file"),
+        ("a.cube", bytes(range(256)) * 8, "a.cube is a binary file"),
+    ],
+)
+def test_files_that_cannot_be_read_are_told_in_words(name: str, data: bytes, said: str, tmp_path: Path) -> None:
+    pytest.importorskip("ase")
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(BadInput) as error:
+        read_structure(tmp_path / name, padding_a=4.0)
+    assert said in error.value.what and error.value.what.isprintable()
+
+
+def flat(raw: float, structure: Structure) -> Volume:
+    return Volume(structure, np.full((4, 4, 4), raw / structure.volume))
+
+
+def test_a_count_that_no_atoms_have_is_told_whatever_the_weights() -> None:
+    hydride = Structure(np.eye(3) * 2, ("H", "O"), np.array([[0, 0, 0], [0.5, 0.5, 0.5]]))
+    for raw, said in ((-2956.0, "no number above zero"), (99.0, "more than all 9 of the atoms"), (0.1, "less than 0.1 an atom")):
+        (note,) = count_notes(flat(raw, hydride), raw, neutral=None, asked=None)
+        assert note.startswith(f"{raw:.4g} electrons by the model, {said}") and "lower --lr" in note
+    assert count_notes(flat(7.0, hydride), 7.0, neutral=None, asked=None) == ()
+
+
+def test_the_grid_is_blamed_only_for_the_larger_share_of_the_same_sign(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Structure(np.eye(3) * 2, ("H", "H"), np.array([[0, 0, 0], [0.4, 0, 0]]))
+    for by_grid, said in (
+        (0.06, "unlike the training data, or charged; besides, the grid"),
+        (-0.07, "(-4.1%: grid -0.07, model -0"),
+    ):
+        monkeypatch.setattr("pinchpoint.workloads.density.counts.grid_error", lambda *_, found=by_grid: found)
+        (note,) = count_notes(flat(1.9172, pair), 1.9172, neutral=2, asked=None)
+        assert said in note
+        assert f"grid {by_grid:+.2g}, model {-0.0828 - by_grid:+.2g})" in note
+    assert note.endswith(": the grid is too coarse for the peaks (0.5 angstrom): give --spacing 0.1")
+
+
+def test_electrons_beyond_reason_are_refused_and_an_idle_padding_is_noted() -> None:
+    model, cell = load_weights(), Structure(np.eye(3) * 6, ("H", "H"), np.array([[0.4, 0.5, 0.5], [0.52, 0.5, 0.5]]))
+    for electrons in (1e300, 1e-300):
+        with pytest.raises(BadInput, match="--electrons"):
+            predict(cell, weights=model, grid=8, electrons=electrons, device="cpu")
+    with pytest.raises(BadInput, match=r"times the .* electrons that the model gives"):
+        predict(cell, weights=model, grid=12, electrons=0.003, device="cpu")
+    with pytest.raises(BadInput, match="a seed of 99999999999999999999999"):
+        predict(cell, weights=model, seed=99999999999999999999999)
+    made = predict(cell, weights="packaged", grid=12, padding_a=3.0, device="cpu")
+    assert "--padding 3 changes nothing: the structure has a cell of its own" in made.notes
+
+
+def test_a_loss_that_rose_is_told_with_a_mend_and_one_that_wavers_is_not() -> None:
+    told = Settings(steps=100, lr=0.02)
+    (note,) = loss_notes([0.118] * 20 + [5.0, 433.0] * 10, told, best_step=20)
+    assert "rose from 0.118 to 219" in note and "--lr 0.005" in note and "--warmup (it was 5 steps)" in note
+    assert "of step 20" in note
+    assert loss_notes([0.1, 0.15] * 20, told) == loss_notes([0.3], told) == loss_notes([], told) == ()
+
+
+def test_a_run_without_checkpoints_or_with_a_damaged_file_names_what_to_restore(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(BadInput, match="has no checkpoint") as error:
+        load_weights(tmp_path)
+    assert "--checkpoint" not in error.value.mend and "checkpoints" in error.value.mend
+    (tmp_path / "seen.json").write_text("[1]")
+    with pytest.raises(BadInput, match=r"seen\.json is damaged"):
+        seen_by(tmp_path)
+
+
+def test_held_out_molecules_of_other_elements_and_seeds_too_large_are_told_when_data_are_made(tmp_path: Path) -> None:
+    (note,) = unknown_species(replace(PRESETS["tiny"], molecules=("water", "ammonia"), heldout=("methane",)))
+    assert note.startswith("methane is held out, and no molecule to train on has C")
+    assert unknown_species(PRESETS["default"]) == []
+    with pytest.raises(BadInput, match="a seed of"):
+        make_data(tmp_path, preset="tiny", seed=10**22)
+
+
+def test_a_missing_file_is_missing_whatever_its_name(tmp_path: Path) -> None:
+    for missing in (lambda: read_volume(tmp_path / "nothing.txt"), lambda: find_files([tmp_path / "nothing.txt"])):
+        with pytest.raises(BadInput, match="there is no file"):
+            missing()
+
+
+def test_every_refused_file_is_told_where_there_are_several() -> None:
+    refused: dict[str, PinchpointError] = {
+        f"{number}/CHGCAR": BadInput("it is cut short", mend="copy it again") for number in range(9)
+    }
+    told: list[str] = []
+    error = refusal(refused, total=12, tell=told.append)
+    assert told == [f"{number}/CHGCAR: it is cut short" for number in range(9)]
+    assert "9 of 12 files cannot be used, each named above" in error.what
+    assert "and 6 more" in refusal(refused, total=12).what
+
+
+def test_sizes_and_bytes_beyond_all_reason_are_shown_in_words() -> None:
+    with pytest.raises(BadInput, match="is too large"):
+        parse_size("99999999999999999999")
+    assert show_bytes(3 * 2**60) == "3 EiB" and show_bytes(1e33 * 112) == "1e+17 EiB"
+
+
+@pytest.mark.parametrize("command", [["data", "-o", "x", "--preset", "tiny"], ["train", "x", "-o", "y"]])
+def test_a_sigterm_before_the_first_sample_or_step_says_stopped(
+    command: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*args: object, **options: object) -> None:
+        raise SystemExit(143)
+
+    monkeypatch.setattr("pinchpoint.workloads.density.dataset.make_data", stopped)
+    monkeypatch.setattr("pinchpoint.workloads.density.train.train", stopped)
+    assert run(["density", *command]) == 143
+    assert "stopped" in capsys.readouterr().err

@@ -141,7 +141,7 @@ def test_scores_are_those_of_the_definition(density_data: Path) -> None:
     scores = evaluate_set(model, data, "test", device="cpu", chunk=100)
     sample = data.sample(data.names("test")[0])
     item = item_of(sample, config)
-    found = values_at(model, item)[:, 0].numpy()
+    found = values_at(model.eval(), item)[:, 0].numpy()
     wanted = np.abs(found - sample.values).sum() / np.abs(sample.values).sum()  # a full grid: all weights are equal
     assert scores.samples[0]["nmae"] == pytest.approx(wanted, rel=1e-5)
     assert nmae(values_at(model, item), item) == pytest.approx(wanted, rel=1e-5)

@@ -34,6 +34,7 @@ from pinchpoint.workloads.density.grids import choose_grid
 from pinchpoint.workloads.density.hafnia import hafnia
 from pinchpoint.workloads.density.images import atom_graph
 from pinchpoint.workloads.density.model import DensityModel
+from pinchpoint.workloads.density.orders import check_seed
 from pinchpoint.workloads.density.sweep import sweep
 
 Form = Literal["original", "full", "plain", "scalar"]
@@ -110,6 +111,7 @@ def bench(
     place = resolve_device(device, used)
     forms = USUAL_FORMS[place] if forms is None else forms
     _check(forms, repeats, chunks, chunk)
+    check_seed(seed)
     usual_grid, usual_mul = USUAL[place]
     structure = hafnia()
     points = choose_grid(structure.lattice, grid=usual_grid if grid is None else grid)

@@ -13,7 +13,7 @@ from typing import Any
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
-from pinchpoint.workloads.density.dataset import FORMAT, SET, Dataset, open_dataset
+from pinchpoint.workloads.density.dataset import FORMAT, SET, Dataset, open_dataset, refuse_other_source
 from pinchpoint.workloads.density.imported import GENERATOR, FileOrder
 from pinchpoint.workloads.density.makers import imported_samples
 from pinchpoint.workloads.density.orders import FILE_DECIDING, FileSettings, check_file_settings, check_seed
@@ -36,6 +36,7 @@ def import_data(
     jobs: int | None = None,
     reading: Callable[[int, int], None] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    refusing: Callable[[str], None] | None = None,
     resume: bool = True,
 ) -> Dataset:
     """Make what `output` lacks of a data set of these files, and folders of files, and give it back.
@@ -43,7 +44,8 @@ def import_data(
     test: fraction of the files to test with, a tenth without it, or none where `test_files` names them. Which they are
     follows from what each holds. A folder that holds an earlier run with the same probes, grid points and seed is continued,
     and more files may be named; resume=False refuses such a folder. `reading(read, all)` counts files whose sha256 is
-    taken first, `progress(made, wanted)` samples, with those already there.
+    taken first, `progress(made, wanted)` samples, with those already there. `refusing(text)` is told of each file that cannot be
+    used, where there are several: the error names a few.
     """
     fraction = (0.0 if test_files else TEST) if test is None else test
     given = {"probes": probes, "grid_points": grid_points, "test": fraction}
@@ -58,7 +60,7 @@ def import_data(
     found = read_sources(files, test_files, besides=folder, progress=reading)
     total = len(found.files) + len(found.refused)
     if not found.files:
-        raise refusal(found.refused, total=total)
+        raise refusal(found.refused, total=total, tell=refusing)
     sources = shared_out(found.files, fraction=fraction, seed=seed)
     deciding = {key: getattr(settings, key) for key in FILE_DECIDING}
     orders = {
@@ -66,6 +68,7 @@ def import_data(
         for source in sources
     }
     identity = {"format": FORMAT, "generator": GENERATOR, "seed": seed, **deciding}
+    refuse_other_source(folder, GENERATOR)
     there = samples.held_samples(folder, SET, identity)
     if there and not resume:
         raise BadInput(f"{folder} holds {len(there):,} samples of an earlier run", mend="choose another -o, or continue it")
@@ -82,7 +85,7 @@ def import_data(
         wanted=len(orders), save=save, progress=progress,
     )  # fmt: skip
     if refused:
-        raise refusal(refused, total=total)
+        raise refusal(refused, total=total, tell=refusing)
     return open_dataset(folder)
 
 

@@ -133,6 +133,7 @@ def make_data(
     samples.check_jobs(jobs)
     refuse_others(folder, own=samples.INDEX)
     identity = {"format": FORMAT, "generator": GENERATOR, "seed": seed, **{key: getattr(settings, key) for key in DECIDING}}
+    refuse_other_source(folder, GENERATOR)
     held = samples.held_samples(folder, SET, identity)
     if held and not resume:
         raise BadInput(f"{folder} holds {len(held):,} samples of an earlier run", mend="choose another -o, or continue it")
@@ -181,7 +182,30 @@ def _save(
             splits["train" if order.kind == "probes" else "test" if order.molecule in settings.molecules else "heldout"].append(
                 name
             )
-    samples.write_index(folder, SET, identity | {"settings": asdict(settings)}, held, orders, splits)
+    about = identity | {"settings": asdict(settings), "notes": unknown_species(settings)}
+    samples.write_index(folder, SET, about, held, orders, splits)
+
+
+def unknown_species(settings: DataSettings) -> list[str]:
+    """A sentence for every held-out molecule that no model of this set can be scored on."""
+    known = {symbol for name in settings.molecules for symbol in molecule(name).species}
+    return [
+        f"{name} is held out, and no molecule to train on has {', '.join(lost)}: a model of this set cannot be scored on it"
+        for name in settings.heldout
+        if known and (lost := sorted(set(molecule(name).species) - known))
+    ]
+
+
+def refuse_other_source(folder: Path, generator: Any) -> None:
+    """Refuse a folder with a set of the other kind: of molecules that were made here, or of a user's files."""
+    try:
+        index = samples.read_index(folder, SET)
+    except BadInput:
+        return
+    of_files = [isinstance(told, str) for told in (index.get("generator"), generator)]
+    if "generator" in index and of_files[0] != of_files[1]:
+        held, wanted = (("files of yours" if yours else "molecules that were made here") for yours in of_files)
+        raise BadInput(f"{folder} holds a data set of {held}, not of {wanted}", mend="choose another -o")
 
 
 def _look(data: bytes, where: str) -> samples.Found:

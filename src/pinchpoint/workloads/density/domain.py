@@ -53,7 +53,10 @@ class Seen:
             flags = {name: bool(held[name]) for name in ("periodic", "open_shells", "neutral")}
             return cls(int(held["structures"]), float(held["reach_a"]), closest, nearest, **flags)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise BadInput(f"what the model has seen is damaged: {error}", mend="restore the weights, or train again") from error
+            raise BadInput(
+                f"what the model has seen is damaged ({type(error).__name__}: {error})",
+                mend="restore the weights, or train again",
+            ) from error
 
 
 def seen_of(samples: Iterable[Sample], *, reach_a: float = REACH_A) -> Seen | None:

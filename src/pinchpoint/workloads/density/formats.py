@@ -38,6 +38,8 @@ def kind_of(path: str | Path) -> Kind:
 
 
 def read_volume(path: str | Path) -> Volume:
+    if not Path(path).exists():
+        raise BadInput(f"there is no file {path}", mend="name a file that exists")
     return {"chgcar": read_chgcar, "cube": read_cube, "npz": read_npz}[kind_of(path)](path)
 
 

@@ -10,6 +10,7 @@ from pinchpoint.workloads.density.geometry import RATTLE_A
 from pinchpoint.workloads.density.molecules import HELD_OUT, TRAINING, molecule
 from pinchpoint.workloads.density.quantum import LEVEL
 from pinchpoint.workloads.density.sample import Kind, Order
+from pinchpoint.workloads.training.settings import LARGEST_SEED
 
 FIRST_TEST = 900_000
 FILE_DECIDING = ("probes", "grid_points")
@@ -92,8 +93,8 @@ def check_file_settings(settings: FileSettings) -> FileSettings:
 
 
 def check_seed(seed: int) -> int:
-    if seed < 0:
-        raise BadInput(f"a seed of {seed}", mend="give 0 or more")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise BadInput(f"a seed of {seed}", mend=f"give 0 or more, and at most {LARGEST_SEED}")
     return seed
 
 

@@ -30,6 +30,7 @@ from pinchpoint.workloads.density.exchange import as_structure
 from pinchpoint.workloads.density.formats import check_volume_output, warnings_of, write_volume
 from pinchpoint.workloads.density.grids import choose_grid, skew_notes
 from pinchpoint.workloads.density.images import atom_graph
+from pinchpoint.workloads.density.orders import check_seed
 from pinchpoint.workloads.density.structure import SYMBOLS, Structure
 from pinchpoint.workloads.density.sweep import Swept, sweep
 from pinchpoint.workloads.density.symmetry import Symmetry, check_on_grid, grid_for, orbits, symmetry_of
@@ -94,6 +95,7 @@ def predict(
     """
     start, tell = time.perf_counter(), progress or (lambda stage, done, total: None)
     _check(structure, output, padding_a, form, electrons, chunk, budget)
+    check_seed(seed)
     place = resolve_device(device, backend("torch"))
     tell("reading", 0, 0)
     held = as_structure(structure, padding_a=PADDING_A if padding_a is None else padding_a)
@@ -180,8 +182,9 @@ def _described(make: Callable[[], Stage], device: str, budget: Any) -> tuple[Sta
         peak = 0
     bound = None if budget is None else budget_bytes(budget)
     if bound is not None and peak > bound:
+        count = len(made[0].species)
         raise DoesNotFit(
-            f"describing the {len(made[0].species)} atoms takes {show_bytes(peak)}, more than {show_bytes(bound)}",
+            f"describing {count:,} atom{'s' if count != 1 else ''} takes {show_bytes(peak)}, more than {show_bytes(bound)}",
             mend=f"give --budget at least {math.ceil(peak / 2**20)}MiB" + ("" if device == "cpu" else ", or use --device cpu"),
             need_bytes=peak,
         )

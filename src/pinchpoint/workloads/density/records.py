@@ -18,6 +18,7 @@ class Training(TrainingRecord):
     kind: ClassVar[str] = "density-training"
     structures: int  # trained on
     probes: int  # stored of them
+    notes: tuple[str, ...] = ()  # what the user of the run must know
 
     def summary(self) -> list[tuple[str, str]]:
         trained_on = "structures", f"{self.structures:,} with {self.probes:,} probes"

@@ -40,7 +40,9 @@ def evaluate_set(
     data = dataset if isinstance(dataset, Dataset) else open_dataset(dataset)
     names = data.names(split)
     if not names:
-        raise BadInput(f"{data.path} has no samples to {split}", mend="take another --split, or make some: density data")
+        raise BadInput(
+            f"the {split} split of {data.path} has no samples", mend="take another --split, or make some: density data"
+        )
     rows: list[dict[str, Any]] = []
     table = load_table()
     for number, name in enumerate(names):

@@ -57,7 +57,7 @@ def find_files(given: Iterable[str | Path], *, besides: str | Path | None = None
             if not inside:
                 raise BadInput(f"{place} holds no density files", mend="name a folder with CHGCAR, .vasp, .cube or .npz files")
         else:
-            kind_of(place)
+            _check_named(place)
             inside = [place]
         for file in inside:
             found.setdefault(file.resolve(), file)
@@ -108,17 +108,32 @@ def shared_out(files: Sequence[Source], *, fraction: float, seed: int) -> list[S
     return [replace(source, test=source.content in tested) for source in files]
 
 
-def refusal(refused: dict[str, PinchpointError], *, total: int) -> BadInput:
-    """One error for all files that cannot be used, the first few by name."""
+def refusal(refused: dict[str, PinchpointError], *, total: int, tell: Callable[[str], None] | None = None) -> BadInput:
+    """One error for all files that cannot be used, the first few by name; tell: called with each, where there are several."""
     first = next(iter(refused.values()))
     told = [error.what if path in error.what else f"{path}: {error.what}" for path, error in refused.items()]
     if len(told) == 1:
         return BadInput(told[0], mend=f"{first.mend}; or leave the file out. The others are kept: run the command again")
-    more = f"; and {len(told) - _SHOWN} more" if len(told) > _SHOWN else ""
+    more = f"; and {len(told) - _SHOWN:,} more" if len(told) > _SHOWN else ""
+    named = f": {'; '.join(told[:_SHOWN])}{more}"
+    if tell is not None:
+        for text in told:
+            tell(text)
+        named = ", each named above"
     return BadInput(
-        f"{len(told):,} of {total:,} files cannot be used: {'; '.join(told[:_SHOWN])}{more}",
+        f"{len(told):,} of {total:,} files cannot be used{named}",
         mend=f"{first.mend}; or leave them out. The others are kept: run the command again",
     )
+
+
+def _check_named(place: Path) -> None:
+    """Refuse a file whose name says no format; one that is missing is called so."""
+    try:
+        kind_of(place)
+    except BadInput:
+        if place.exists():
+            raise
+        raise BadInput(f"there is no file {place}", mend="name files, or folders of them, that exist") from None
 
 
 def _inside(folder: Path, besides: Path | None) -> list[Path]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -30,7 +30,7 @@ from pinchpoint.workloads.density.records import Training
 from pinchpoint.workloads.density.sample import Sample
 from pinchpoint.workloads.density.settings import Settings
 from pinchpoint.workloads.density.stepper import Stepper, new_model, nmae, values_at
-from pinchpoint.workloads.training import runs
+from pinchpoint.workloads.training import logs, runs
 from pinchpoint.workloads.training.budgets import Chosen, budget_of
 from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
 from pinchpoint.workloads.training.precision import check_precision
@@ -40,6 +40,9 @@ from pinchpoint.workloads.training.turns import at_turn
 
 LOOKED_AT = 4096  # probes of each geometry that is held back
 LOOKED_INTO = 32  # geometries whose neighbours are counted before a run
+LOOKED_BACK = 10  # losses that are averaged at the beginning and at the end
+RISEN = 2  # times: a loss that rises by more has not merely wavered
+LOG = "log.csv"
 MADE_BY = "density train"
 SEEN = "seen.json"  # of a run: what its training structures are like
 
@@ -101,6 +104,9 @@ def train(
             probes=sum(len(items[name].probes) for name in names), device=device, chunk=run.settings.chunk,
             peak_bytes=ended.peak_bytes, seconds=ended.seconds, complete=ended.complete,
             predicted_bytes=chosen.predicted_bytes if chosen else None, budget_bytes=chosen.budget_bytes if chosen else None,
+            notes=loss_notes(
+                [row.loss for row in logs.read(run.folder / LOG)], run.settings, best_step=ended.best_step
+            ),
         )  # fmt: skip
 
     if seen is not None:
@@ -121,6 +127,20 @@ def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, An
     run = Run(folder, replace(told, validation=held))
     config = _configured(data, run, choices.get("model", {}))
     return replace(run, settings=replace(run.settings, model=json.loads(config.to_json())))
+
+
+def loss_notes(losses: Sequence[float], told: Settings, *, best_step: int | None = None) -> tuple[str, ...]:
+    """A sentence where the last steps have a loss far above that of the first. losses: of every step."""
+    few = min(LOOKED_BACK, len(losses) // 2)
+    if few == 0:
+        return ()
+    before, after = sum(losses[:few]) / few, sum(losses[-few:]) / few
+    if not after > RISEN * before:
+        return ()
+    best = "" if best_step is None else f", the best ones, which predict takes, are of step {best_step:,}"
+    return (f"training diverged: the loss rose from {before:.3g} to {after:.3g}, its last weights are worse than its first"
+            f"{best}; train again with --lr {told.lr / 4:.2g}, or a longer --warmup (it was {told.warmup_steps():,} steps), "
+            "and another -o",)  # fmt: skip
 
 
 def fingerprint(data: Dataset) -> str:
@@ -187,7 +207,15 @@ def _neighbours(samples: list[Sample], config: DensityConfig) -> float:
 def seen_by(folder: Path) -> Seen | None:
     """What the run in a folder was trained on; None for a run that did not keep it."""
     path = folder / SEEN
-    return Seen.from_json(path.read_text(encoding="utf-8")) if path.is_file() else None
+    if not path.is_file():
+        return None
+    try:
+        return Seen.from_json(path.read_text(encoding="utf-8"))
+    except (BadInput, ValueError, OSError) as error:
+        why = error.what if isinstance(error, BadInput) else str(error)
+        raise BadInput(
+            f"{path} is damaged: {why}", mend="restore it, or remove it: structures are then not held against what was trained on"
+        ) from error
 
 
 def trained_state(folder: Path, *, which: runs.Which = "best") -> tuple[Run, dict[str, Tensor], int, float | None]:

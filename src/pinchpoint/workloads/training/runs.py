@@ -61,8 +61,10 @@ class Run(Generic[Told]):
             raise BadInput(f"unknown checkpoint {which!r}", mend="use last or best")
         entry = self.checkpoints.last() if which == "last" else self.checkpoints.best()
         if entry is None:
-            what = "checkpoint" if which == "last" else "best checkpoint: nothing was held back"
-            raise BadInput(f"the run in {self.folder} has no {what}", mend="train it, or take --checkpoint last")
+            what, mend = "best checkpoint: nothing was held back", "train it, or take --checkpoint last"
+            if which == "last":
+                what, mend = "checkpoint", "train it, or put back the files that were in its folder checkpoints"
+            raise BadInput(f"the run in {self.folder} has no {what}", mend=mend)
         return entry
 
 
