@@ -66,10 +66,10 @@ def test_the_energy_of_another_exponent_is_the_closed_form_s(hydrogen: Path, tmp
     assert mean == pytest.approx(1.5 / 1.3, rel=0.05)
 
 
-def test_the_same_seed_gives_the_same_energy_and_another_another(hydrogen: Path) -> None:
+def test_the_same_seed_gives_the_same_energy(hydrogen: Path) -> None:
     set_params(hydrogen, a=1.3)
-    one, two, other = (evaluate(hydrogen, samples=20, device="cpu", seed=seed).energy_ha for seed in (5, 5, 6))
-    assert one == two != other
+    one, two = (evaluate(hydrogen, samples=20, device="cpu") for _ in range(2))
+    assert (one.energy_ha, one.error_ha, one.rhat) == (two.energy_ha, two.error_ha, two.rhat) and one.error_ha > 0
 
 
 def test_what_cannot_be_evaluated_is_refused(hydrogen: Path, tiny: dict[str, Any], tmp_path: Path) -> None:

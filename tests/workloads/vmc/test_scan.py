@@ -13,9 +13,12 @@ import pytest
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.vmc import scan as scanning
 from pinchpoint.workloads.vmc.loop import Report
-from pinchpoint.workloads.vmc.runs import read_run
+from pinchpoint.workloads.vmc.records import Evaluation
+from pinchpoint.workloads.vmc.runs import begin, read_run
 from pinchpoint.workloads.vmc.scan import lowest, parse_bonds, scan
+from pinchpoint.workloads.vmc.system import System
 
 
 def test_lengths_are_read_as_they_are_written() -> None:
@@ -37,34 +40,72 @@ def test_the_bottom_of_a_parabola_is_found_and_none_at_an_end() -> None:
     assert lowest(bonds, [4.0, 3.0, 2.0, 1.0]) is None
 
 
-def test_a_scan_that_was_stopped_goes_on_and_each_length_begins_with_the_one_before(tiny: dict[str, Any], tmp_path: Path) -> None:
-    asked = {**tiny, "bonds": "1.2,1.4", "samples": 20, "follow": 10, "steps": 20}
-    folder, trained = tmp_path / "scan", []
+def pretended_training(asked: list[dict[str, Any]]) -> Any:
+    """A training that leaves its run and its last checkpoint, and keeps what it was asked for."""
+
+    def train(system: System, output: Path, *, resume: bool, progress: Any, **options: Any) -> None:
+        asked.append({"bond": round(2 * system.positions[1][2], 6), "resume": resume, **options})
+        choices = {name: options[name] for name in ("steps", "adam_steps", "walkers") if name in options}
+        told = begin(output, system, resume=resume, choices=choices)
+        told.write()
+        progress(Report("train", 1, 2))
+        told.checkpoints.save(told.told.settings.steps, {"w": np.zeros(1)}, told.told.to_dict())
+
+    return train
+
+
+def pretended_evaluation(run: Path, output: Path, **options: Any) -> Evaluation:
+    """A parabola about 1.41 bohr."""
+    found = read_run(run)
+    system, step = found.told.system, found.checkpoints.last() or 0
+    energy = (2 * system.positions[1][2] - 1.41) ** 2 - 1.17
+    made = Evaluation(
+        target=str(run), system=system.name, step=step, energy_ha=energy, error_ha=1e-4, variance=1e-3, acceptance=0.5,
+        rhat=1.0, autocorrelation=1.0, block=1, walkers=8, samples=options["samples"], moves=2, reference_ha=system.exact_ha,
+        difference_ha=None, extrapolated_ha=None, extrapolated_error_ha=None, seed=0, precision="float32", device="cpu",
+        seconds=0.0,
+    )  # fmt: skip
+    made.save(output)
+    return made
+
+
+def test_a_scan_that_was_stopped_goes_on_and_each_length_begins_with_the_one_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(scanning, "train", pretended_training(asked))
+    monkeypatch.setattr(scanning, "evaluate", pretended_evaluation)
+    options = {"bonds": "1.2:1.6:3", "samples": 50, "steps": 30, "walkers": 8, "device": "cpu"}
+    folder = tmp_path / "scan"
 
     def stopping(number: int, count: int, length: float, report: Report) -> None:
         if number == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        scan("H2", folder, progress=stopping, **asked)
+        scan("H2", folder, progress=stopping, **options)
     done = json.loads((folder / "scan.json").read_text())
     assert [point["bond"] for point in done["points"]] == [1.2] and done["complete"] is False
-    before = (folder / "bond-1.2000" / "record.json").read_bytes()
+    assert [(one["bond"], one["resume"], one["start_from"], one["steps"]) for one in asked] == [
+        (1.2, False, None, 30), (1.4, False, folder / "bond-1.2000", 15),
+    ]  # fmt: skip
+    assert "adam_steps" not in asked[0] and asked[1]["adam_steps"] == 0
 
-    made = scan("H2", folder, progress=lambda number, *_: trained.append(number), **asked)
-    assert set(trained) == {2} and made.complete
-    assert (folder / "bond-1.2000" / "record.json").read_bytes() == before
-    first, second = (read_run(folder / f"bond-{length}") for length in ("1.2000", "1.4000"))
-    assert (second.told.settings.steps, second.told.settings.adam_steps) == (10, 0)
-    began, ended = second.checkpoints.load(0).arrays, first.checkpoints.load(20).arrays
-    assert all(began[name].tobytes() == ended[name].tobytes() for name in began if name.startswith("params"))
-
+    asked.clear()
+    made = scan("H2", folder, **options)
+    assert [(one["bond"], one["resume"], one["start_from"]) for one in asked] == [
+        (1.4, True, None), (1.6, False, folder / "bond-1.4000"),
+    ]  # fmt: skip
+    assert made.complete and made.lowest_bond == pytest.approx(1.41) and made.lowest_ha == pytest.approx(-1.17)
     with (folder / "scan.csv").open() as file:
         table = list(csv.DictReader(file))
-    assert [float(row["bond_bohr"]) for row in table] == [1.2, 1.4]
-    assert [float(row["energy_ha"]) for row in table] == pytest.approx([point["energy_ha"] for point in made.points], abs=1e-7)
+    assert [float(row["bond_bohr"]) for row in table] == [1.2, 1.4, 1.6] and [row["steps"] for row in table] == ["30", "15", "15"]
+    assert float(table[0]["energy_ha"]) == pytest.approx(0.21**2 - 1.17)
     assert (folder / "scan.png").read_bytes()[:4] == b"\x89PNG"
-    assert made.points[1]["reference_ha"] == -1.174476 and made.points[0]["reference_ha"] is None
+    assert [point["reference_ha"] for point in made.points] == [None, -1.174476, None]
+
+    asked.clear()
+    assert scan("H2", folder, **options).points == made.points and asked == []
 
 
 def test_a_scan_of_something_without_a_bond_is_refused_and_leaves_nothing(tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -75,9 +75,8 @@ class Loop:
         """Steps up to the last, or until asked to stop; a checkpoint at the end of either."""
         steps, saved = self.told.settings.steps, self.step
         while self.step < steps and stop.number is None:
-            count = self.block if self.step % self.block == 0 and self.step + self.block <= steps else 1
-            program = self.programs(count)
-            self.carry, stats = program(self.carry)
+            count = steps_at(self.step, block=self.block, steps=steps)
+            self.carry, stats = self.programs(count)(self.carry)
             self._read(tell)  # of the program before, while the device is at this one
             self._unread = self.step, stats
             self.step += count
@@ -157,6 +156,11 @@ class Loop:
             "train", step, total, energy, error, variance=median(row.variance for row in self._recent) if last else None,
             acceptance=last.acceptance if last else None, step_s=pace, eta_s=None if pace is None else pace * (total - step),
         )  # fmt: skip
+
+
+def steps_at(step: int, *, block: int, steps: int) -> int:
+    """How many the program at a step takes: a block where one begins and fits, else one."""
+    return block if step % block == 0 and step + block <= steps else 1
 
 
 def _row(step: int, stats: Stats, at: int, seconds: float) -> Row:

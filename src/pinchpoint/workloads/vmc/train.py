@@ -21,7 +21,7 @@ from pinchpoint.workloads.vmc import logs, trees
 from pinchpoint.workloads.vmc.budget import chunk_for
 from pinchpoint.workloads.vmc.checkpoints import Checkpoint
 from pinchpoint.workloads.vmc.hosts import Host, on
-from pinchpoint.workloads.vmc.loop import BLOCK, Loop, Program, Report, Tell, summed
+from pinchpoint.workloads.vmc.loop import BLOCK, Loop, Program, Report, Tell, steps_at, summed
 from pinchpoint.workloads.vmc.pictures import draw_convergence
 from pinchpoint.workloads.vmc.records import Trained
 from pinchpoint.workloads.vmc.runs import CONFIG, LOG, PICTURE, RECORD, Run, begin
@@ -66,12 +66,12 @@ def train(
         with _preparing(run, tell):
             chosen = None if budget is None else maker.choose_chunk(budget)
             carry, before_s = maker.carry(orbitals=orbitals)
-            program = maker.program(maker.block)
+            if int(carry.step) < maker.settings.steps:
+                maker.program(steps_at(int(carry.step), block=maker.block, steps=maker.settings.steps))
         maker.run.write()
         every = checkpoint_every or max(1, -(-maker.settings.steps // CHECKPOINTS))
         loop = Loop(
-            maker.run, carry, programs=lambda count: program if count == maker.block else maker.program(count),
-            block=maker.block, every=every, before_s=before_s, clock=clock,
+            maker.run, carry, programs=maker.program, block=maker.block, every=every, before_s=before_s, clock=clock
         )  # fmt: skip
         with stop_between_steps() as stop:
             if maker.run.checkpoints.last() is None:
@@ -92,7 +92,7 @@ class _Maker:
         self.run, self.host, self.tell = run, host, tell
         self.wave: WaveFunction = wave_function(run.told.system, run.told.net)
         self.mesh: Mesh | None = host.mesh(run.told.settings.walkers)
-        self.block = min(BLOCK[host.name], run.told.settings.steps)
+        self.block = BLOCK[host.name]
         self.made: dict[int, Program] = {}
 
     @property
@@ -107,7 +107,8 @@ class _Maker:
         empty = placed(jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.like()), self.mesh)
 
         def compiled(settings: Settings) -> Any:
-            return _lowered(make_steps(self.wave, settings, self.block, mesh=self.mesh), empty).compile()
+            count = steps_at(0, block=self.block, steps=settings.steps)
+            return _lowered(make_steps(self.wave, settings, count, mesh=self.mesh), empty).compile()
 
         chosen = chunk_for(
             self.settings, budget=budget, host=self.host, compiled=compiled,
@@ -120,7 +121,7 @@ class _Maker:
     def program(self, count: int) -> Program:
         """So many steps, compiled: the first of them is not slower than the others."""
         if count not in self.made:
-            self.tell(Report("compile", 0, 0, note=f"{count} steps in one program"))
+            self.tell(Report("compile", 0, 0, note=f"{count} steps in one program" if count > 1 else "a step"))
             empty = placed(jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.like()), self.mesh)
             self.made[count] = _lowered(make_steps(self.wave, self.settings, count, mesh=self.mesh), empty).compile()
         return self.made[count]
