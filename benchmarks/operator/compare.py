@@ -78,6 +78,9 @@ def run(args: argparse.Namespace) -> int:
         if work.states.late():
             print(f"{piece.name}: not begun, {args.minutes:g} minutes are over", flush=True)
             continue
+        if piece.kind == "prepare":
+            work.prepare()
+            continue
         try:
             with reduce_by("vectorised"):
                 if piece.kind == "tune":
@@ -130,14 +133,14 @@ def open_work(args: argparse.Namespace, device: Any, *, end: float | None) -> tu
     work = Work(
         Problem(config, scales, memory=args.memory), bodies, device, steps=args.steps, tune_steps=args.tune_steps,
         rates=args.rates, loss=args.loss, say=lambda text: print(text, flush=True),
-        states=States(args.output, args.earlier, json.loads(json.dumps(about)), end),
+        states=States(args.output, args.earlier, json.loads(json.dumps(about)), end), cache=Path(args.data) / "prepared",
     )  # fmt: skip
     return work, about
 
 
 @dataclass(frozen=True)
 class Piece:
-    """One piece of work: tune, time, or train MODEL with SEED."""
+    """One piece of work: prepare, tune, time, or train MODEL with SEED."""
 
     kind: str
     model: str = ""
@@ -149,15 +152,17 @@ class Piece:
 
 
 def pieces(only: list[str], known: tuple[str, ...]) -> Iterator[Piece]:
-    """`tune`, `time` and `MODEL:SEED,SEED`, in the order they are given."""
+    """`prepare`, `tune`, `time` and `MODEL:SEED,SEED`, in the order they are given."""
     for word in only:
         model, colon, seeds = word.partition(":")
-        if word in ("tune", "time"):
+        if word in ("prepare", "tune", "time"):
             yield Piece(word)
         elif colon and model in known and all(seed.isdigit() for seed in seeds.split(",")):
             yield from (Piece("train", model, int(seed)) for seed in seeds.split(","))
         else:
-            raise BadInput(f"--only {word!r}", mend=f"use tune, time or MODEL:0,1,2 with MODEL one of {', '.join(known)}")
+            raise BadInput(
+                f"--only {word!r}", mend=f"use prepare, tune, time or MODEL:0,1,2 with MODEL one of {', '.join(known)}"
+            )
 
 
 def versions() -> dict[str, str]:
@@ -193,7 +198,9 @@ def main() -> int:
     one.add_argument("-o", "--output", type=Path, required=True)
     one.add_argument("--from", dest="earlier", type=Path, nargs="*", default=[], help="parts made before, to go on from")
     everything = ["tune", "time", "ours:0,1,2", "gino:0,1,2"]
-    one.add_argument("--only", nargs="+", default=everything, help="tune, time, MODEL:SEED,SEED; all by default")
+    one.add_argument(
+        "--only", nargs="+", default=everything, help="prepare, tune, time, MODEL:SEED,SEED; all but prepare by default"
+    )
     one.add_argument("--steps", type=parse_size, default=6000)
     one.add_argument("--tune-steps", type=parse_size, default=1200)
     one.add_argument("--rates", type=float, nargs="+", default=[3e-4, 1e-3, 3e-3])
