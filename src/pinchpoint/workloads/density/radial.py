@@ -118,7 +118,8 @@ class RadialTable:
         row, right = self.place(soft)
         start = 0
         for networks, width in self.shapes:
-            own = self.values[:, start : start + networks * width]
+            # Whole rows of its own: torch copies them in long words, and the group is small beside what is read of it.
+            own = self.values[:, start : start + networks * width].contiguous()
             start += networks * width
             low, high = own.index_select(0, row), own.index_select(0, row + 1)
             yield low.lerp_(high, right[:, None]).unflatten(1, (networks, width))
