@@ -15,7 +15,7 @@ import jax.numpy as jnp  # noqa: E402
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.workloads.vmc import bench as benches  # noqa: E402
 from pinchpoint.workloads.vmc.baseline import Original, nested_energies  # noqa: E402
-from pinchpoint.workloads.vmc.bench import FIGURES, Benchmark, Size, bench  # noqa: E402
+from pinchpoint.workloads.vmc.bench import BESIDE, FIGURES, Benchmark, Size, bench  # noqa: E402
 from pinchpoint.workloads.vmc.config import NetConfig  # noqa: E402
 from pinchpoint.workloads.vmc.system import system_of  # noqa: E402
 
@@ -60,15 +60,15 @@ def test_the_five_figures_are_of_both_sides_and_the_nested_one_says_it_is_scaled
     step = {"n": 0}
 
     def fake(*_: Any, **__: Any) -> dict[str, Any]:
-        return {name: (lambda: jnp.zeros(())) for name in (*FIGURES, "train_step_scanned")}
+        return {name: (lambda: jnp.zeros(())) for name in (*FIGURES, *BESIDE)}
 
     monkeypatch.setitem(benches.CONFIGS, "report-cpu", Size("report-cpu", 4, 1))
     monkeypatch.setattr(benches, "_original", fake)
     monkeypatch.setattr(benches, "_ours", fake)
     monkeypatch.setattr(benches, "nested_energies", lambda log, params, system, x: (step.update(n=len(x)), jnp.zeros(len(x)))[1])
     made = bench("H", device="cpu", repeats=3, scanned=10, clock=lambda: next(clock), output=tmp_path / "bench.json")
-    assert [one.name for one in made.figures] == [*FIGURES, "train_step_scanned", "energy_nested"]
-    assert [one.speedup for one in made.figures] == [1, 1, 1, 1, 1, 10, 64]
+    assert [one.name for one in made.figures] == [*FIGURES, *BESIDE, "energy_nested"]
+    assert [one.speedup for one in made.figures] == [1, 1, 1, 1, 1, 1, 10, 64]
     nested = made.figure("energy_nested")
     assert (nested.timed_walkers, nested.walkers, nested.scaled, step["n"]) == (2, 128, True, 2)
     assert not made.figure("mcmc").scaled
