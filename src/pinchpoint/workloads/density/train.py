@@ -30,11 +30,12 @@ from pinchpoint.workloads.density.records import Training
 from pinchpoint.workloads.density.sample import Sample
 from pinchpoint.workloads.density.settings import Settings
 from pinchpoint.workloads.density.stepper import Stepper, new_model, nmae, values_at
+from pinchpoint.workloads.folders import check_run_folder
 from pinchpoint.workloads.training import logs, runs
 from pinchpoint.workloads.training.budgets import Chosen, budget_of
 from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
 from pinchpoint.workloads.training.precision import check_precision
-from pinchpoint.workloads.training.runs import check_place, held_back, plain, taken_up
+from pinchpoint.workloads.training.runs import held_back, plain, taken_up
 from pinchpoint.workloads.training.settings import chosen as checked
 from pinchpoint.workloads.training.turns import at_turn
 
@@ -116,7 +117,7 @@ def train(
 
 def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, Any]) -> Run:
     """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for."""
-    check_place(folder, resume=resume)
+    check_run_folder(folder, resume=resume)
     asked = plain(choices)
     if resume:
         stored = runs.read_settings(folder, Settings, made_by=MADE_BY)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.folders import check_run_folder
 from pinchpoint.workloads.operator.config import OperatorConfig
 from pinchpoint.workloads.operator.dataset import Dataset
 from pinchpoint.workloads.operator.metrics import Statistics, statistics_of
@@ -19,7 +20,7 @@ from pinchpoint.workloads.operator.model import Operator
 from pinchpoint.workloads.operator.settings import Settings
 from pinchpoint.workloads.operator.supply import fingerprint
 from pinchpoint.workloads.training import runs
-from pinchpoint.workloads.training.runs import Which, check_place, held_back, plain, taken_up
+from pinchpoint.workloads.training.runs import Which, held_back, plain, taken_up
 from pinchpoint.workloads.training.settings import chosen
 
 SIDE = "onset_y"  # the feature that changes its sign in the mirror y -> -y
@@ -44,7 +45,7 @@ class Run(runs.Run[Settings]):
 
 def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, Any]) -> Run:
     """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for."""
-    check_place(folder, resume=resume)
+    check_run_folder(folder, resume=resume)
     asked = plain(choices)
     if resume:
         return Run(folder, taken_up(folder, read_settings(folder), asked, data=fingerprint(data)))

@@ -14,7 +14,6 @@ from typing import Any, Generic, Literal
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_text
-from pinchpoint.workloads.folders import refuse_others
 from pinchpoint.workloads.training.checkpoints import Checkpoints, Entry
 from pinchpoint.workloads.training.settings import Common, Told, chosen, differing
 
@@ -66,17 +65,6 @@ class Run(Generic[Told]):
                 what, mend = "checkpoint", "train it, or put back the files that were in its folder checkpoints"
             raise BadInput(f"the run in {self.folder} has no {what}", mend=mend)
         return entry
-
-
-def check_place(folder: Path, *, resume: bool) -> None:
-    """Refuse a folder of something else, one that holds a run already, and one that holds none to resume."""
-    there = (folder / CONFIG).exists()
-    if not there:
-        refuse_others(folder, own=CONFIG, mend="choose a folder of its own for the run with -o")
-    if there and not resume:
-        raise BadInput(f"{folder} already holds a run", mend="go on with --resume, or choose another -o")
-    if resume and not there:
-        raise BadInput(f"no run in {folder} to resume", mend="leave out --resume to begin one, or name the run's folder with -o")
 
 
 def taken_up(folder: Path, stored: Told, asked: Mapping[str, Any], *, data: str) -> Told:

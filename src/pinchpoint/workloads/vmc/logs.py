@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import io
+from collections.abc import Mapping
 from dataclasses import astuple, dataclass, fields
 from pathlib import Path
+from typing import Any
 
-from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import write_text
+from pinchpoint.workloads.training.rows import RowLog
 
 
 @dataclass(frozen=True)
@@ -25,38 +24,19 @@ class Row:
     seconds: float
 
 
-COLUMNS = tuple(f.name for f in fields(Row))
+class Log(RowLog[Row]):
+    columns = tuple(f.name for f in fields(Row))
 
+    @classmethod
+    def row_of(cls, line: Mapping[str, str]) -> Row:
+        return Row(int(line["step"]), *(float(line[name]) for name in cls.columns[1:]))
 
-class Log:
-    """Appends rows; whole lines only reach the file."""
-
-    def __init__(self, path: Path, *, keep_to: int) -> None:
-        """Keep the rows of steps up to `keep_to`: what came after the checkpoint will be written again."""
-        self.path = path
-        rows = [row for row in read(path) if row.step <= keep_to] if path.exists() else []
-        write_text(path, ",".join(COLUMNS) + "\n" + _lines(rows))
-
-    def add(self, rows: list[Row]) -> None:
-        if rows:
-            with self.path.open("a", encoding="utf-8", newline="") as file:
-                file.write(_lines(rows))
+    @classmethod
+    def cells_of(cls, row: Row) -> list[Any]:
+        step, energy, *others, seconds = astuple(row)
+        return [step, f"{energy:.10g}", *(f"{value:.6g}" for value in others), f"{seconds:.4f}"]
 
 
 def read(path: Path) -> list[Row]:
-    """Every whole row. A last line cut off by a kill is left out."""
-    with path.open(encoding="utf-8", newline="") as file:
-        lines = [line for line in csv.DictReader(file) if None not in (line.get(name) for name in COLUMNS)]
-    try:
-        return [Row(int(line["step"]), *(float(line[name]) for name in COLUMNS[1:])) for line in lines]
-    except ValueError as error:
-        raise BadInput(f"{path} is damaged: {error}", mend="restore it, or train again with another -o") from error
-
-
-def _lines(rows: list[Row]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for row in rows:
-        step, energy, *others, seconds = astuple(row)
-        writer.writerow([step, f"{energy:.10g}", *(f"{value:.6g}" for value in others), f"{seconds:.4f}"])
-    return text.getvalue()
+    """Every whole row."""
+    return Log.read(path)

@@ -16,7 +16,7 @@ from typing import Any, Self
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_text
-from pinchpoint.workloads.folders import refuse_others
+from pinchpoint.workloads.folders import check_run_folder
 from pinchpoint.workloads.vmc.checkpoints import Checkpoint, Checkpoints
 from pinchpoint.workloads.vmc.config import NetConfig
 from pinchpoint.workloads.vmc.settings import Settings
@@ -101,7 +101,7 @@ def begin(
 
     choices: fields of `Settings`; net_changes: fields of `NetConfig`.
     """
-    check_place(folder, resume=resume)
+    check_run_folder(folder, resume=resume)
     if pretrain is not None and pretrain < 0:
         raise BadInput(f"pretrain = {pretrain}", mend="give 0 for none, or a number of steps")
     asked = {name: value for name, value in (choices or {}).items() if value is not None}
@@ -124,17 +124,6 @@ def begin(
 def default_pretrain(system: System) -> int:
     """Steps towards Hartree-Fock: none for a few electrons, which find their way by themselves."""
     return 0 if system.electrons <= FEW else PRETRAIN
-
-
-def check_place(folder: Path, *, resume: bool) -> None:
-    """Refuse a folder of something else, one that holds a run already, and one that holds none to resume."""
-    there = (folder / CONFIG).exists()
-    if not there:
-        refuse_others(folder, own=CONFIG, mend="choose a folder of its own for the run with -o")
-    if there and not resume:
-        raise BadInput(f"{folder} already holds a run", mend="go on with --resume, or choose another -o")
-    if resume and not there:
-        raise BadInput(f"no run in {folder} to resume", mend="leave out --resume to begin one, or name the run's folder with -o")
 
 
 def read_run(folder: Path) -> Run:
