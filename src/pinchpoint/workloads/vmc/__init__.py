@@ -10,7 +10,7 @@ from pinchpoint.core.settings import Setting
 from pinchpoint.core.workload import Tolerance, Variant, Workload
 
 CHUNK = 256  # walkers at one time
-HELD = 2_048  # bytes a walker beside a chunk: its place, energy and weight, a few copies of each, up to 28 electrons
+HELD = 512  # bytes a walker beside a chunk: its place, energy and weight, a copy or two of each, up to 14 electrons
 
 WORKLOAD = Workload(
     name="vmc",
