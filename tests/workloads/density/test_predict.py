@@ -180,7 +180,7 @@ def test_a_budget_is_kept_and_one_too_small_is_refused() -> None:
     free = predict(CRYSTAL, weights=model_of(), grid=(24, 20, 18), device="cpu")
     assert made.peak_bytes <= 2 * 2**20 and made.halvings > 0 and made.tile < free.tile
     np.testing.assert_allclose(made.volume.total, free.volume.total, rtol=0, atol=1e-6 * np.abs(free.volume.total).max())
-    with pytest.raises(DoesNotFit, match=r"describing the 3 atoms takes 1\.\d+ MiB, more than 64\.00 KiB") as caught:
+    with pytest.raises(DoesNotFit, match=r"describing 3 atoms takes 1\.\d+ MiB, more than 64\.00 KiB") as caught:
         predict(CRYSTAL, weights=model_of(), grid=(24, 20, 18), device="cpu", budget="64KiB")
     assert "--device cpu" not in caught.value.mend, "it is the cpu"
     assert made.peak_bytes >= caught.value.need_bytes, "the atoms are part of the whole"
@@ -195,7 +195,7 @@ def test_the_budget_that_an_error_tells_is_enough() -> None:
         refused.append(caught.value.what)
         need = caught.value.need_bytes
         assert need is not None and caught.value.mend == f"give --budget at least {-(-need // 2**20)}MiB"
-    assert "describing the 3 atoms" in refused[0] and "even 8 probes at one time do not fit" in refused[1]
+    assert "describing 3 atoms" in refused[0] and "even 8 probes at one time do not fit" in refused[1]
     made = predict(CRYSTAL, **options, budget=need)
     assert made.peak_bytes is not None and made.peak_bytes <= need
     with pytest.raises(DoesNotFit, match="do not fit"):
