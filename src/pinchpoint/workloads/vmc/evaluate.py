@@ -26,7 +26,7 @@ from pinchpoint.workloads.vmc.observe import make_observe
 from pinchpoint.workloads.vmc.records import Evaluation
 from pinchpoint.workloads.vmc.runs import LOG, Run, read_run
 from pinchpoint.workloads.vmc.sampling import Walkers
-from pinchpoint.workloads.vmc.settings import Settings
+from pinchpoint.workloads.vmc.settings import Settings, Stage
 from pinchpoint.workloads.vmc.sharding import placed
 from pinchpoint.workloads.vmc.spread import SPACING_BOHR, Spread
 from pinchpoint.workloads.vmc.statistics import Extrapolated, blocked, rhat, zero_variance
@@ -35,6 +35,7 @@ from pinchpoint.workloads.vmc.warm import resized, stored_params
 from pinchpoint.workloads.vmc.wavefunction import wave_function
 
 SAMPLES, FEWEST = 1000, 20
+LEAST_BURN = 50  # steps of moves before the first sample, in which the width of the moves is found again
 MIXED = 1.01  # R-hat above which walkers have not forgotten where they began
 OUTSIDE = 1e-3  # part of the electrons outside the box of a density that is worth a word
 _WINDOWS = 10  # of the log, for the extrapolation
@@ -98,7 +99,9 @@ def _sample(
     places = jnp.array(resized(x, settings.walkers), dtype)
     first = Walkers(places, jnp.zeros(len(places), dtype), jnp.asarray(settings.width, dtype))
     tell("warm-up", 0, 0)
-    walkers, _ = make_burn(wave, settings, mesh=mesh)(params, placed(first, mesh), max(settings.burn, 1))
+    # With random numbers of its own: those of the training's burn-in have moved these walkers before.
+    burn = make_burn(wave, settings, mesh=mesh, stage=Stage.EVALUATE_BURN)
+    walkers, _ = burn(params, placed(first, mesh), max(settings.burn, LEAST_BURN))
     # The density takes the walkers as they stand after a program: shorter ones give more of them.
     block = BLOCK[host.name] if spread is None else 2
     observe = make_observe(wave, settings, block, mesh=mesh)

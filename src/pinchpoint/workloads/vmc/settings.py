@@ -36,6 +36,7 @@ class Stage(IntEnum):
     BURN = 3
     TRAIN = 4
     EVALUATE = 5
+    EVALUATE_BURN = 6
 
 
 @dataclass(frozen=True)

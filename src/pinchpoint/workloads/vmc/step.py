@@ -90,12 +90,14 @@ def make_steps(wave: Wave, settings: Settings, count: int, *, mesh: Mesh | None 
     return placed_jit(lambda carry: jax.lax.scan(lambda c, _: step(c), carry, length=count), mesh=mesh)
 
 
-def make_burn(wave: Wave, settings: Settings, *, mesh: Mesh | None = None) -> Callable[[Any, Walkers, int], tuple[Walkers, Any]]:
+def make_burn(
+    wave: Wave, settings: Settings, *, mesh: Mesh | None = None, stage: Stage = Stage.BURN
+) -> Callable[[Any, Walkers, int], tuple[Walkers, Any]]:
     """burn(params, walkers, steps) -> (walkers, acceptance): moves alone, with the width set for the acceptance aimed at."""
 
     def burn(params: Any, walkers: Walkers, steps: Any) -> tuple[Walkers, Any]:
         def turn(at: Any, carried: tuple[Walkers, Any]) -> tuple[Walkers, Any]:
-            key = key_of(settings.seed, Stage.BURN, at)
+            key = key_of(settings.seed, stage, at)
             walkers, accepted = moves(wave.log, params, carried[0], key, steps=settings.moves, kind=settings.kind)
             return adapt(walkers, accepted, settings.target), accepted
 
