@@ -31,7 +31,7 @@ SEED: Any = typer.Option(None, "--seed", help="Of parameters, walkers and moves.
 PRECISION: Any = typer.Option(None, "--precision", help="float32 or float64.  [float32]")
 BUDGET: Any = typer.Option(None, "--budget", help="Take the largest chunk of walkers that stays within: 8GiB, or a card.")
 CHUNK: Any = typer.Option(None, "--chunk", help="Walkers at one time.")
-PRETRAIN: Any = typer.Option(None, "--pretrain", help="Steps towards Hartree-Fock.  [0; 500 for more than 4 electrons]")
+PRETRAIN: Any = typer.Option(None, "--pretrain", help="Steps towards Hartree-Fock.  [0; 1000 for more than 4 electrons]")
 ORBITALS: Any = typer.Option(None, "--orbitals", metavar="FILE.npz", help="Of `vmc orbitals`, where PySCF is not installed.")
 SET: Any = typer.Option(None, "--set", metavar="KEY=VALUE", help="Another choice of network or training: layers=3, clip=8.")
 

@@ -121,7 +121,10 @@ def test_the_loss_is_the_mean_square_difference_of_the_matrices(full: bool) -> N
     system, field = system_of("Li"), orbitals_for(system_of("Li"))
     config = NetConfig("ferminet", one=4, two=2, layers=1, determinants=2, full=full)
     x = np.random.default_rng(0).normal(size=(3, 3)).astype(np.float32)
-    up, down = (np.asarray(block) for block in jax.jit(lambda y: orbital_blocks(field, system, y))(x))
+    blocks = jax.jit(lambda y: orbital_blocks(field, system, y))(x)
+    # Lithium by Slater's rules: 2.7 for 1s and 1.3 / 2 for 2s.
+    heights = np.sqrt(np.array([2.7, 0.65]) ** 3 / np.pi)
+    up, down = (np.asarray(block) / heights[: len(block)] for block in blocks)
     ours = (np.random.default_rng(1).normal(size=(2, 3, 3)),) if full else tuple(np.zeros((2, k, k)) for k in (2, 1))
     wave = dataclasses.replace(wave_function(system, config), orbitals=lambda params, y: params)
     whole = np.zeros((3, 3))

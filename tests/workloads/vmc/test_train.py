@@ -272,7 +272,7 @@ def test_pretraining_is_asked_of_more_than_four_electrons_and_begins_the_run(
     from pinchpoint.workloads.vmc.runs import begin
 
     asked = [begin(tmp_path / "none", name, resume=False).told.pretrain for name in ("H2", "LiH", "Be", "B", "H2O")]
-    assert asked == [0, 0, 0, 500, 500]
+    assert asked == [0, 0, 0, 1000, 1000]
     steps: list[int] = []
 
     def pretended(wave: Any, field: Any, params: Any, x: Any, key: Any, *, steps: int, progress: Any) -> Any:

@@ -14,20 +14,22 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.vmc.gto import HartreeFock, log_determinant, orbital_blocks
+from pinchpoint.workloads.vmc.slater import starts
 from pinchpoint.workloads.vmc.system import System
 from pinchpoint.workloads.vmc.wavefunction import Params, WaveFunction
 
 Array = jax.Array
 
 FEW = 4  # electrons up to which random orbitals are a good enough start
-STEPS = 500
+STEPS = 1000
 _STRETCH = 100  # steps in one program: between two, progress is told
 _MOVES = 5  # of every walker before each step
-_RATE = 1e-3
+_RATE = 3e-3
 _WIDTH = 0.1  # bohr, the first; it is then moved to an acceptance of a half
 
 
@@ -52,15 +54,27 @@ def needs_pretraining(system: System) -> bool:
     return system.electrons > FEW
 
 
+def column_scales(system: System, count: int) -> np.ndarray:
+    """(count,) factors for the Hartree-Fock orbitals of a spin: one over the height at its nucleus of each one's first guess.
+
+    A determinant leaves the size of its columns free. The network's orbitals begin with a height of about one; normalised
+    ones reach 12 at an oxygen, and a core that must first grow so far is not learnt before the steps are over.
+    """
+    return np.array([math.sqrt(math.pi / start.zeta**3) for start in starts(system.charges, count)])
+
+
 def orbital_loss(wave: WaveFunction, field: HartreeFock, params: Params, x: Array) -> Array:
     """Mean square difference of the orbitals over walkers x: (B, n, 3), determinants and entries.
 
-    Where one determinant holds both spins, an electron in an orbital of the other spin should be nothing.
+    Hartree-Fock's orbitals are taken as large as the network's begin (`column_scales`). Where one determinant holds both
+    spins, an electron in an orbital of the other spin should be nothing.
     """
+    scales = [jnp.asarray(column_scales(wave.system, count)) for count in (wave.system.up, wave.system.down) if count]
 
     def of_one(walker: Array) -> Array:
         ours = wave.orbitals(params, walker)
-        theirs = orbital_blocks(field, wave.system, walker)
+        blocks = orbital_blocks(field, wave.system, walker)
+        theirs = tuple(block * scale.astype(block.dtype) for block, scale in zip(blocks, scales, strict=True))
         if wave.config.full and len(theirs) > 1:
             theirs = (jax.scipy.linalg.block_diag(*theirs),)
         parts = [jnp.mean(jnp.sum((a - b) ** 2, axis=(1, 2)), axis=0) for a, b in zip(ours, theirs, strict=True)]

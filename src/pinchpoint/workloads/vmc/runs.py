@@ -26,7 +26,7 @@ CONFIG, LOG, RECORD, PICTURE = "config.json", "log.csv", "record.json", "converg
 KIND = "vmc"
 FREE = ("steps", "chunk")  # of the settings: they change where a run ends and the order of sums, not what it learns
 MADE_BY = "pinchpoint vmc train"
-FEW, PRETRAIN = 4, 500  # electrons that need no pretraining, and its steps for more
+FEW, PRETRAIN = 4, 1000  # electrons that need no pretraining, and its steps for more
 
 
 @dataclass(frozen=True)

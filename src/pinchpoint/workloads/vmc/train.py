@@ -47,7 +47,7 @@ def train(
     """Train the wave function of a molecule; the run lies in `output`. choices: fields of `Settings`; None is not asked for.
 
     budget: bytes, "8GiB" or a card's name; the largest chunk of walkers within it is taken. pretrain: steps towards
-    Hartree-Fock, 500 for more than four electrons; orbitals: an npz of `vmc orbitals`, where PySCF is not at hand.
+    Hartree-Fock, 1,000 for more than four electrons; orbitals: an npz of `vmc orbitals`, where PySCF is not at hand.
     start_from: a run of the same atoms and network, whose parameters are the first. Ctrl-C and SIGTERM write a checkpoint
     after the program at hand and are then raised.
     """
@@ -59,7 +59,7 @@ def train(
         warm="" if start_from is None else str(Path(start_from).resolve()),
     )  # fmt: skip
     if orbitals is not None and not run.told.pretrain:
-        raise BadInput("--orbitals without pretraining", mend="give --pretrain 500 too, or leave --orbitals out")
+        raise BadInput("--orbitals without pretraining", mend="give --pretrain 1000 too, or leave --orbitals out")
     check_folder(run.folder)
     with on(device, precision=run.told.settings.precision) as host:
         maker = _Maker(run, host, tell)
