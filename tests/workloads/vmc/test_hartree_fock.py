@@ -15,7 +15,8 @@ from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.workloads.vmc.config import NetConfig
 from pinchpoint.workloads.vmc.gto import HartreeFock, evaluate, log_determinant, orbital_blocks
 from pinchpoint.workloads.vmc.hartree_fock import BASIS, orbitals_for, shipped, solve
-from pinchpoint.workloads.vmc.pretrain import needs_pretraining, orbital_loss, pretrain
+from pinchpoint.workloads.vmc.pretrain import orbital_loss, pretrain
+from pinchpoint.workloads.vmc.runs import default_pretrain
 from pinchpoint.workloads.vmc.system import System, system_of
 from pinchpoint.workloads.vmc.wavefunction import wave_function
 
@@ -56,7 +57,7 @@ def test_shipped_orbitals_are_those_solved_again() -> None:
 def test_named_molecules_that_need_pretraining_need_no_pyscf(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyscf", None)
     system = system_of(name)
-    assert needs_pretraining(system)
+    assert default_pretrain(system)
     field = orbitals_for(system)
     assert field.fits(system) and system.exact_ha is not None
     assert 0 < field.energy_ha - system.exact_ha < 0.01 * abs(system.exact_ha)
@@ -70,7 +71,7 @@ def test_without_pyscf_another_molecule_is_asked_to_install_it(monkeypatch: pyte
 
 
 def test_few_electrons_need_no_pretraining() -> None:
-    assert not any(needs_pretraining(system_of(name)) for name in ("H", "He", "H2", "LiH", "Be"))
+    assert not any(default_pretrain(system_of(name)) for name in ("H", "He", "H2", "LiH", "Be"))
 
 
 def test_shipped_orbitals_follow_a_stretched_bond_but_not_a_turned_molecule() -> None:
@@ -137,6 +138,6 @@ def test_pretraining_refuses_the_orbitals_of_another_system() -> None:
     wave = wave_function(system_of("Li"), NetConfig.preset("small"))
     x = jnp.zeros((2, 3, 3))
     with pytest.raises(BadInput, match="other electrons or nuclei"):
-        pretrain(wave, orbitals_for(system_of("Be")), {}, x, jax.random.key(0))
+        pretrain(wave, orbitals_for(system_of("Be")), {}, x, jax.random.key(0), steps=1)
     with pytest.raises(BadInput, match="0 steps"):
         pretrain(wave, orbitals_for(system_of("Li")), {}, x, jax.random.key(0), steps=0)

@@ -17,10 +17,11 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.blobs import read_blob
 from pinchpoint.workloads.density.formats import read_volume
 from pinchpoint.workloads.density.gridded import Grid, Picked, draw_points, grid_part, places
-from pinchpoint.workloads.density.packing import FAILURES, decode, encode, encode_signed, no_sample, opened, packed
+from pinchpoint.workloads.density.packing import decode, encode, encode_signed, no_sample, opened
 from pinchpoint.workloads.density.sample import Kind, Sample
 from pinchpoint.workloads.density.structure import Structure
 from pinchpoint.workloads.density.volume import Volume, check_volume
+from pinchpoint.workloads.samples.hashed import FAILURES, packed
 
 # Another word than the number of the molecules' generator: neither kind of set is continued as the other.
 GENERATOR = "files 1"

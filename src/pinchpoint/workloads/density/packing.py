@@ -5,22 +5,17 @@ Letters: P probes. A code is linear below `FLOOR` and logarithmic above: right t
 
 from __future__ import annotations
 
-import hashlib
-import io
-import json
 import math
-import zipfile
-import zlib
 from typing import Any
 
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.samples import hashed
 
 FLOOR = 2e-4  # e / A^3: well below it codes are spaced evenly, well above it their logarithms are
 TOP_CODE = 65_535
 TOP_SIGNED = 32_767
-FAILURES = (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zlib.error, zipfile.BadZipFile)
 
 
 def encode(values: np.ndarray, top: float) -> np.ndarray:
@@ -43,34 +38,14 @@ def encode_signed(values: np.ndarray, top: float) -> np.ndarray:
     return np.rint(np.sign(values) * TOP_SIGNED * size).astype(np.int16)
 
 
-def packed(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
-    """The bytes of a file: the same for the same sample."""
-    about = about | {"sha256": _digest(arrays, about)}
-    held = io.BytesIO()
-    np.savez(held, **arrays, about=np.array(json.dumps(about, sort_keys=True)))  # pyright: ignore[reportArgumentType]
-    return held.getvalue()
-
-
 def opened(data: bytes, *, where: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """The arrays and the text of a file; BadInput names it where it is none, or not as it was written."""
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as held:
-            about = json.loads(str(held["about"]))
-            arrays = {key: held[key] for key in held.files if key != "about"}
-        if about.pop("sha256") != _digest(arrays, about):
-            raise ValueError("its sha256 is not that of what it holds")
-    except FAILURES as error:
+        return hashed.opened(data)
+    except hashed.FAILURES as error:
         raise no_sample(where, error) from error
-    return arrays, about
 
 
 def no_sample(where: str, error: Exception) -> BadInput:
     """The error for a file that cannot be read as a sample."""
     return BadInput(f"{where} is not a sample of a data set: {error}", mend="name a file made by `pinchpoint density data`")
-
-
-def _digest(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    for name, values in sorted(arrays.items()):
-        digest.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())
-    return digest.hexdigest()

@@ -16,9 +16,10 @@ import numpy as np
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.geometry import Geometry, draw_geometry, key_of
 from pinchpoint.workloads.density.molecules import VALENCE, molecule
-from pinchpoint.workloads.density.packing import FAILURES, decode, encode, no_sample, opened, packed
+from pinchpoint.workloads.density.packing import decode, encode, no_sample, opened
 from pinchpoint.workloads.density.probes import Probes, draw_probes, grid_probes
 from pinchpoint.workloads.density.quantum import Solution, solve
+from pinchpoint.workloads.samples.hashed import FAILURES, packed
 
 Kind = Literal["probes", "grid"]
 # Rises with every change that gives a sample other numbers; a data set of another generator is not continued.

@@ -9,11 +9,6 @@ it is whole and which data set it belongs to. The field is computed on the mesh 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
-import io
-import json
-import zipfile
-import zlib
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -25,6 +20,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.operator import cars, flow, harmonic
 from pinchpoint.workloads.operator.sample import Sample
 from pinchpoint.workloads.operator.surface import Mesh, facets, smooth_normals
+from pinchpoint.workloads.samples import hashed
 
 Kind = Literal["flow", "harmonic"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -113,37 +109,23 @@ def pack(body: Body) -> bytes:
     arrays["faces"] = body.mesh.faces.numpy().astype(np.int32)
     about = {key: getattr(body, key) for key in ("name", "kind", "parameters", "quality", "faults")}
     about["origin"] = dataclasses.asdict(body.origin)
-    about["sha256"] = _digest(arrays, about)
-    held = io.BytesIO()
-    np.savez(held, **arrays, about=np.array(json.dumps(about, sort_keys=True)))  # pyright: ignore[reportArgumentType]
-    return held.getvalue()
+    return hashed.packed(arrays, about)
 
 
 def unpack(data: bytes, *, where: str) -> Body:
     """The body of a file's bytes; BadInput names the file where they are none, or not as they were written."""
     try:
-        with np.load(io.BytesIO(data), allow_pickle=False) as held:
-            about = json.loads(str(held["about"]))
-            arrays = {key: held[key] for key in held.files if key != "about"}
-        if about.pop("sha256") != _digest(arrays, about):
-            raise ValueError("its sha256 is not that of what it holds")
+        arrays, about = hashed.opened(data)
         mesh = Mesh(torch.from_numpy(arrays["vertices"]).double(), torch.from_numpy(arrays["faces"]).long())
         fields = {key.removeprefix("field_"): torch.from_numpy(arrays[key]) for key in arrays if key.startswith("field_")}
         return Body(
             about["name"], Origin(**about["origin"]), about["kind"], mesh, fields,
             about["parameters"], about["quality"], tuple(about["faults"]),
         )  # fmt: skip
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, EOFError, zlib.error, zipfile.BadZipFile) as error:
+    except hashed.FAILURES as error:
         raise BadInput(
             f"{where} is not a body of a data set: {error}", mend="name a body-*.npz made by `pinchpoint operator data`"
         ) from error
-
-
-def _digest(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> str:
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    for name, values in sorted(arrays.items()):
-        digest.update(f"{name} {values.dtype} {values.shape}".encode() + values.tobytes())
-    return digest.hexdigest()
 
 
 def _stored(mesh: Mesh) -> Mesh:

@@ -25,8 +25,6 @@ from pinchpoint.workloads.vmc.wavefunction import Params, WaveFunction
 
 Array = jax.Array
 
-FEW = 4  # electrons up to which random orbitals are a good enough start
-STEPS = 1000
 _STRETCH = 100  # steps in one program: between two, progress is told
 _MOVES = 5  # of every walker before each step
 _RATE = 3e-3
@@ -47,11 +45,6 @@ class _Carry(NamedTuple):
     x: Array
     width: Array
     key: Array
-
-
-def needs_pretraining(system: System) -> bool:
-    """More than a few electrons."""
-    return system.electrons > FEW
 
 
 def column_scales(system: System, count: int) -> np.ndarray:
@@ -90,7 +83,7 @@ def pretrain(
     x: Array,
     key: Array,
     *,
-    steps: int = STEPS,
+    steps: int,
     rate: float = _RATE,
     progress: Callable[[int, float], None] | None = None,
 ) -> Pretrained:
