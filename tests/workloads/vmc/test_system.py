@@ -59,6 +59,17 @@ def test_references_belong_to_the_geometry_the_charge_and_the_spin() -> None:
     assert system_of("Be").exact_ha == pytest.approx(-14.66736)
 
 
+# Kilocalories per mole to take a molecule apart into atoms, from experiment, the motion of its nuclei aside.
+@pytest.mark.parametrize(
+    ("name", "apart"),
+    [("H2", 109.5), ("LiH", 58.0), ("Li2", 24.4), ("N2", 228.5), ("CO", 259.6), ("H2O", 232.8), ("NH3", 298.0), ("CH4", 420.2)],
+)
+def test_references_of_molecules_lie_below_their_atoms_by_the_energy_that_takes_them_apart(name: str, apart: float) -> None:
+    molecule = system_of(name)
+    atoms = sum(system_of(symbol).exact_ha or 0.0 for symbol in molecule.symbols)
+    assert molecule.exact_ha == pytest.approx(atoms - apart / 627.5, abs=1.6e-3)
+
+
 def test_a_bond_sets_the_distance_of_two_atoms_and_the_spacing_of_a_chain() -> None:
     ends = system_of("LiH", bond=4.0).positions
     assert math.dist(*ends) == pytest.approx(4.0)
