@@ -1,0 +1,147 @@
+"""The yardstick of `forms.py`: FermiNet's step as one writes it first with folx, nothing done to make it quick.
+
+Letters: B walkers, n electrons, D determinants. Each layer puts [h, mean up, mean down, pairs up, pairs down] side by side for
+every electron and multiplies by one matrix; determinants are slogdet's; the Laplacian is `folx.forward_laplacian` of log|psi|,
+vmapped; moves, energies, gradient and Adam are one jitted program. Architecture and parameters are those of ours: `joined` makes
+its weights of ours, and both give the same log|psi|. For FermiNets of at least two electrons, one of each spin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import folx
+import jax
+import jax.numpy as jnp
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.vmc.config import NetConfig
+from pinchpoint.workloads.vmc.envelopes import log_cusp, soft_radii
+from pinchpoint.workloads.vmc.features import geometry, one_electron, two_electrons
+from pinchpoint.workloads.vmc.hamiltonian import potential
+from pinchpoint.workloads.vmc.jastrow import log_jastrow
+from pinchpoint.workloads.vmc.system import System
+
+PARTS = ("self", "mean_up", "mean_down", "pairs_up", "pairs_down")
+RATE, DECAYS, TINY, CLIP, WIDTH = 1e-3, (0.9, 0.999), 1e-8, 5.0, 0.1
+
+
+def joined(params: Any) -> Any:
+    """Weights of ours with those of a layer's parts put together in one matrix; all else as it is."""
+    ones = [{"weights": jnp.concatenate([one[part] for part in PARTS]), "bias": one["bias"]} for one in params["network"]["one"]]
+    return {**params, "network": {"one": ones, "two": params["network"]["two"]}}
+
+
+class State(NamedTuple):
+    """What a step goes on from. x: (B, n, 3); mean, square: Adam's, like the parameters; step: () how many were made."""
+
+    params: Any
+    mean: Any
+    square: Any
+    x: Any
+    key: Any
+    step: Any
+
+
+def begin(params: Any, x: Any, seed: int = 0) -> State:
+    """Of joined weights and places, both copied: a step takes its state's memory."""
+    params = jax.tree_util.tree_map(jnp.array, params)
+    mean, square = (jax.tree_util.tree_map(jnp.zeros_like, params) for _ in range(2))
+    return State(params, mean, square, jnp.array(x), jax.random.key(seed), jnp.asarray(0, jnp.int32))
+
+
+@dataclass(frozen=True)
+class Plain:
+    """The network `config` on `system`, and its step. precision: of its products; None is JAX's own choice, tf32 on GPUs."""
+
+    system: System
+    config: NetConfig
+    moves: int = 10
+    precision: Any = jax.lax.Precision.HIGHEST
+
+    def __post_init__(self) -> None:
+        if self.config.kind != "ferminet" or not self.config.full or not (self.system.up and self.system.down):
+            raise BadInput("no yardstick for this network", mend="take a FermiNet with full determinants and both spins")
+
+    def log(self, params: Any, x: Any) -> Any:
+        """log|psi| of one walker x: (n, 3); params: joined."""
+        places, up = geometry(self.system, x), self.system.up
+        h, pairs = one_electron(self.system, places), two_electrons(places)
+        for one, two in zip(params["network"]["one"], params["network"]["two"], strict=True):
+            new = jnp.tanh(self._product(pairs, two["weights"]) + two["bias"])
+            pairs = pairs + new if pairs.shape == new.shape else new
+            means = [jnp.broadcast_to(jnp.mean(part, axis=0), h.shape) for part in (h[:up], h[up:])]
+            beside = [jnp.mean(part, axis=1) for part in (pairs[:, :up], pairs[:, up:])]
+            new = jnp.tanh(self._product(jnp.concatenate([h, *means, *beside], axis=1), one["weights"]) + one["bias"])
+            h = h + new if h.shape == new.shape else new
+        sign, log = jnp.linalg.slogdet(self._orbitals(params, h, soft_radii(self.system, places)))
+        largest = jax.lax.stop_gradient(jnp.max(log))
+        log = jnp.log(jnp.abs(jnp.sum(sign * jnp.exp(log - largest)))) + largest
+        log = log + jnp.sum(log_cusp(self.system, params["cusp"], places))
+        return log + log_jastrow(self.system, params["jastrow"], places.apart) if self.config.jastrow else log
+
+    def _orbitals(self, params: Any, h: Any, radii: Any) -> Any:
+        """(D, n, n): the network's factors times the envelopes."""
+        rows = []
+        for spin, part in (("up", slice(0, self.system.up)), ("down", slice(self.system.up, None))):
+            made, shape = params["orbital"][spin], params["envelope"][spin]
+            factors = self._product(h[part], made["weights"]) + made["bias"]
+            factors = factors.reshape(-1, self.config.determinants, self.system.electrons)
+            decay = jnp.exp(-radii[part][:, :, None, None] * jax.nn.softplus(shape["sigma"]))
+            rows.append(factors * jnp.sum(shape["pi"] * decay, axis=1))
+        return jnp.swapaxes(jnp.concatenate(rows), 0, 1)
+
+    def _product(self, x: Any, weights: Any) -> Any:
+        return jnp.matmul(x, weights, precision=self.precision)
+
+    def energies(self, params: Any, x: Any) -> Any:
+        """(B,) local energies. x: (B, n, 3)."""
+
+        def energy(walker: Any) -> Any:
+            found: Any = folx.forward_laplacian(lambda place: self.log(params, place), sparsity_threshold=0)(walker)
+            return -0.5 * (found.laplacian + jnp.sum(found.jacobian.dense_array**2)) + potential(self.system, walker)
+
+        return jax.vmap(energy)(x)
+
+    def walk(self, params: Any, x: Any, key: Any) -> Any:
+        """(B, n, 3) after Metropolis moves of all electrons at once."""
+        logs = jax.vmap(self.log, (None, 0))
+
+        def turn(carried: Any, key: Any) -> Any:
+            x, log = carried
+            where, accept = jax.random.split(key)
+            there = x + WIDTH * jax.random.normal(where, x.shape, x.dtype)
+            log_there = logs(params, there)
+            taken = jnp.log(jax.random.uniform(accept, log.shape, log.dtype)) < 2 * (log_there - log)
+            return (jnp.where(taken[:, None, None], there, x), jnp.where(taken, log_there, log)), None
+
+        return jax.lax.scan(turn, (x, logs(params, x)), jax.random.split(key, self.moves))[0][0]
+
+    def step(self) -> Callable[[State], tuple[State, Any]]:
+        """state -> (state, energy): one jitted program, the state donated."""
+        return jax.jit(self._step, donate_argnums=0)
+
+    def _step(self, state: State) -> tuple[State, Any]:
+        key, here = jax.random.split(state.key)
+        x = self.walk(state.params, state.x, here)
+        energies = self.energies(state.params, x)
+        middle = jnp.median(energies)
+        reach = CLIP * jnp.mean(jnp.abs(energies - middle))
+        weights = jnp.clip(energies, middle - reach, middle + reach)
+        weights = 2 * (weights - weights.mean()) / len(weights)
+
+        def loss(params: Any) -> Any:
+            return jnp.sum(weights * jax.vmap(self.log, (None, 0))(params, x))
+
+        tree, (first, second) = jax.tree_util.tree_map, DECAYS
+        gradient = jax.grad(loss)(state.params)
+        mean = tree(lambda m, g: first * m + (1 - first) * g, state.mean, gradient)
+        square = tree(lambda s, g: second * s + (1 - second) * g**2, state.square, gradient)
+        turns = state.step + 1
+        params = tree(
+            lambda p, m, s: p - RATE * (m / (1 - first**turns)) / (jnp.sqrt(s / (1 - second**turns)) + TINY),
+            state.params, mean, square,
+        )  # fmt: skip
+        return State(params, mean, square, x, key, turns), energies.mean()

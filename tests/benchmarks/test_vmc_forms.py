@@ -1,0 +1,86 @@
+"""The yardstick of a wave function's step: that it is the same function and the same step, and how the bars are judged."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+
+jax = pytest.importorskip("jax", reason="wave functions are JAX's")
+pytest.importorskip("folx", reason="the yardstick is folx's")
+
+from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.workloads.vmc.config import NetConfig  # noqa: E402
+from pinchpoint.workloads.vmc.hamiltonian import local_energies  # noqa: E402
+from pinchpoint.workloads.vmc.step import clipped  # noqa: E402
+from pinchpoint.workloads.vmc.system import system_of  # noqa: E402
+from pinchpoint.workloads.vmc.wavefunction import wave_function  # noqa: E402
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "vmc"
+NET = NetConfig("ferminet", one=8, two=4, layers=2, determinants=2)
+compiled = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})  # fast to slower code
+
+
+@pytest.fixture(autouse=True)
+def _in_float64() -> Iterator[None]:
+    with jax.enable_x64(True):
+        yield
+
+
+def loaded(name: str) -> ModuleType:
+    return importlib.import_module(name)
+
+
+def drawn(tree: Any, seed: int) -> Any:
+    """Random numbers in place of the start's zeros and ones, which would hide a weight in the wrong place."""
+    rng = np.random.default_rng(seed)
+    return jax.tree.map(lambda leaf: jax.numpy.asarray(leaf + 0.3 * rng.normal(size=leaf.shape)), tree)
+
+
+def count(tree: Any) -> int:
+    return sum(leaf.size for leaf in jax.tree.leaves(tree))
+
+
+@pytest.mark.parametrize("name", ["LiH", "B"])
+def test_the_yardstick_is_our_wave_function_with_joined_weights(name: str) -> None:
+    plain, system = loaded("plain"), system_of(name)
+    wave = wave_function(system, NET)
+    params = drawn(wave.init(jax.random.key(0)), 1)
+    x = jax.numpy.asarray(np.random.default_rng(0).normal(size=(4, system.electrons, 3)))
+    theirs = plain.joined(params)
+    assert count(theirs) == count(params)
+    found = compiled(jax.vmap(plain.Plain(system, NET).log, (None, 0)))(theirs, x)
+    assert np.allclose(found, compiled(jax.vmap(wave.log, (None, 0)))(params, x), rtol=1e-12)
+
+
+def test_the_yardsticks_step_goes_against_the_energys_gradient() -> None:
+    plain, system = loaded("plain"), system_of("He")
+    net = dataclasses.replace(NET, layers=1, determinants=1)
+    wave = wave_function(system, net)
+    params = drawn(wave.init(jax.random.key(0)), 2)
+    made = plain.Plain(system, net, moves=2)
+    first = plain.begin(plain.joined(params), np.random.default_rng(0).normal(size=(16, 2, 3)))
+    after, energy = compiled(made._step)(first)
+    energies = compiled(local_energies(wave.log, system, method="hessian"))(params, after.x)
+    within = clipped(energies, plain.CLIP)[0]
+    pull = 2 * (within - within.mean()) / len(within)
+    gradient = plain.joined(compiled(jax.grad(lambda p: jax.numpy.sum(pull * jax.vmap(wave.log, (None, 0))(p, after.x))))(params))
+    # Adam's first change is the gradient's sign times the rate.
+    for old, new, slope in zip(*map(jax.tree.leaves, (first.params, after.params, gradient)), strict=True):
+        assert np.allclose(old - new, plain.RATE * slope / (np.abs(slope) + plain.TINY), atol=1e-9)
+    assert float(energy) == pytest.approx(float(energies.mean()), rel=1e-10)
+    assert np.any(np.asarray(after.x) != np.asarray(first.x)) and int(after.step) == 1
+
+
+def test_a_network_that_is_not_the_yardsticks_is_refused() -> None:
+    plain = loaded("plain")
+    for system, net in (("H", NET), ("He", dataclasses.replace(NET, full=False)), ("He", NetConfig.preset("psiformer"))):
+        with pytest.raises(BadInput, match="no yardstick"):
+            plain.Plain(system_of(system), net)
