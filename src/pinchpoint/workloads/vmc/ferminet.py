@@ -14,7 +14,8 @@ import jax.numpy as jnp
 
 from pinchpoint.workloads.vmc.config import NetConfig
 from pinchpoint.workloads.vmc.features import Geometry, one_electron, two_electrons
-from pinchpoint.workloads.vmc.layers import matmul, weights
+from pinchpoint.workloads.vmc.layers import matmul, residual, weights
+from pinchpoint.workloads.vmc.pairs import pair_means, spin_means
 from pinchpoint.workloads.vmc.system import System
 
 Array = jax.Array
@@ -59,25 +60,17 @@ def spins(system: System) -> dict[str, slice]:
 def streams(params: Params, system: System, places: Geometry) -> Array:
     """(n, one): the vector of each electron after all layers."""
     h = one_electron(system, places)
-    pairs = two_electrons(places) if "two" in params else None
-    for layer, one in enumerate(params["one"]):
-        if pairs is not None:
-            two = params["two"][layer]
-            pairs = _residual(pairs, jnp.tanh(matmul(pairs, two["weights"]) + two["bias"]))
-        h = _residual(h, jnp.tanh(_mixed(one, system, h, pairs)))
+    beside = pair_means(params["two"], system.up, two_electrons(places)) if "two" in params else [None] * len(params["one"])
+    for one, pairs in zip(params["one"], beside, strict=True):
+        h = residual(h, jnp.tanh(_mixed(one, system, h, pairs)))
     return h
 
 
 def _mixed(params: Params, system: System, h: Array, pairs: Array | None) -> Array:
-    """(n, width): the weights applied to an electron's vector, the means and its pairs' means."""
+    """(n, width): the weights applied to an electron's vector, the means and its pairs' means (n, s two)."""
     own = matmul(h, params["self"])
-    shared = params["bias"]
-    if pairs is not None:
-        for spin, part in spins(system).items():
-            shared = shared + matmul(jnp.mean(h[part], axis=0), params[f"mean_{spin}"])
-            own = own + matmul(jnp.mean(pairs[:, part], axis=1), params[f"pairs_{spin}"])
-    return own + shared
-
-
-def _residual(old: Array, new: Array) -> Array:
-    return old + new if old.shape == new.shape else new
+    if pairs is None:
+        return own + params["bias"]
+    means, beside = (jnp.concatenate([params[f"{part}_{spin}"] for spin in spins(system)]) for part in ("mean", "pairs"))
+    shared = matmul(spin_means(h, system.up), means) + params["bias"]
+    return own + matmul(pairs, beside) + shared

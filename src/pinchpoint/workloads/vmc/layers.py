@@ -1,4 +1,4 @@
-"""Small parts of the networks: a product with weights in full precision, and how weights start.
+"""Small parts of the networks: products in full precision, layers that add to their input, and how weights start.
 
 Weights have the default float type of the run. Products ask for full precision: the ten bits of tf32 that a GPU would take
 for float32 show in a Laplacian.
@@ -15,6 +15,16 @@ Array = jax.Array
 def matmul(x: Array, weights: Array) -> Array:
     """x: (..., a) and weights: (a, b) -> (..., b)."""
     return jnp.matmul(x, weights, precision=jax.lax.Precision.HIGHEST)
+
+
+def einsum(sum_of: str, a: Array, b: Array) -> Array:
+    """jnp.einsum of two arrays."""
+    return jnp.einsum(sum_of, a, b, precision=jax.lax.Precision.HIGHEST)
+
+
+def residual(old: Array, new: Array) -> Array:
+    """old + new where a layer keeps the width, else what is new."""
+    return old + new if old.shape == new.shape else new
 
 
 def weights(key: Array, rows: int, columns: int, *, fan_in: int | None = None, scale: float = 1.0) -> Array:
