@@ -29,7 +29,7 @@ MOVES: Any = typer.Option(None, "--moves", help="Of every walker in a step.  [by
 SAMPLER: Any = typer.Option(None, "--sampler", help="metropolis or langevin.  [metropolis]")
 SEED: Any = typer.Option(None, "--seed", help="Of parameters, walkers and moves.  [0]")
 PRECISION: Any = typer.Option(None, "--precision", help="float32 or float64.  [float32]")
-BUDGET: Any = typer.Option(None, "--budget", help="Take the largest chunk of walkers that stays within: 8GiB, or a card.")
+BUDGET: Any = typer.Option(None, "--budget", help="Bytes (8GiB) or a card to stay within.  [the device's memory]")
 CHUNK: Any = typer.Option(None, "--chunk", help="Walkers at one time.")
 PRETRAIN: Any = typer.Option(None, "--pretrain", help="Steps towards Hartree-Fock.  [0; 1000 for more than 4 electrons]")
 ORBITALS: Any = typer.Option(None, "--orbitals", metavar="FILE.npz", help="Of `vmc orbitals`, where PySCF is not installed.")
@@ -103,6 +103,7 @@ def evaluate(
     spacing: float = typer.Option(0.2, "--spacing", help="Of the density's grid, bohr."),
     seed: int = typer.Option(None, "--seed", help="Of the moves.  [as in training]"),
     precision: str = typer.Option(None, "--precision", help="float32 or float64.  [as in training]"),
+    budget: str = BUDGET,
     device: str = DEVICE,
 ) -> None:
     """Measure the energy of a trained wave function.
@@ -117,7 +118,7 @@ def evaluate(
     with console.told_when_stopped("there is no evaluation"), bars.bar("vmc") as tell:
         made = measure(
             run, output, samples=samples, walkers=walkers, moves=moves, seed=seed, precision=precision, device=device,
-            cube=cube, spacing=spacing, progress=lambda stage, done, total: tell(stage, done, total),
+            budget=budget, cube=cube, spacing=spacing, progress=lambda stage, done, total: tell(stage, done, total),
         )  # fmt: skip
     console.show_pairs([*made.summary(), *([("written", str(output))] if output is not None else [])])
     for note in made.notes:
@@ -261,6 +262,8 @@ def _show(tell: bars.Bar, report: Report, *, stage: str = "") -> None:
     if report.stage == "stopped":
         where = f"at step {report.done:,} of {report.total:,} with a checkpoint" if report.done else "before the first step"
         console.say(f"stopped {where}; go on with --resume")
+    elif report.stage == "budget" and report.total:
+        console.say(report.note)
     elif report.stage == "train":
         tell(stage, report.done, report.total, text=_numbers(report), eta_s=report.eta_s)
     else:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -19,12 +20,12 @@ import pytest
 
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
-from pinchpoint.core.errors import BadInput, Diverged, DoesNotFit, Missing
+from pinchpoint.core.errors import BadInput, Diverged, Missing
 from pinchpoint.workloads.vmc import logs
 from pinchpoint.workloads.vmc import train as trainer
-from pinchpoint.workloads.vmc.budget import largest_chunk
 from pinchpoint.workloads.vmc.diverging import fault, floor_ha, likely_cause
-from pinchpoint.workloads.vmc.loop import Report, steps_at
+from pinchpoint.workloads.vmc.hosts import Host
+from pinchpoint.workloads.vmc.loop import Report
 from pinchpoint.workloads.vmc.runs import read_run
 from pinchpoint.workloads.vmc.settings import Settings
 from pinchpoint.workloads.vmc.system import system_of
@@ -49,10 +50,22 @@ def arrays_of(run: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.fixture
-def whole(tiny: dict[str, Any], tmp_path: Path) -> Path:
-    """A run that nothing interrupted."""
-    train("H", tmp_path / "whole", **tiny)
-    return tmp_path / "whole"
+def whole(tiny: dict[str, Any], whole_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nothing interrupted, the same for all tests: to be read, not written."""
+    return _whole("tiny", tiny, whole_runs, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def whole_runs() -> dict[str, Path]:
+    """Those made so far, by the choices they were made of."""
+    return {}
+
+
+def _whole(name: str, choices: dict[str, Any], made: dict[str, Path], folders: pytest.TempPathFactory) -> Path:
+    if name not in made:
+        made[name] = folders.mktemp("whole") / name
+        train("H", made[name], **choices)
+    return made[name]
 
 
 @pytest.mark.parametrize(
@@ -60,11 +73,12 @@ def whole(tiny: dict[str, Any], tmp_path: Path) -> Path:
     [(signal.SIGTERM, SystemExit, 143, "tiny_network"), (signal.SIGINT, KeyboardInterrupt, None, "tiny")],
 )
 def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
-    tmp_path: Path, number: int, raised: Any, code: int | None, made_of: str, request: pytest.FixtureRequest
-) -> None:
+    tmp_path: Path, number: int, raised: Any, code: int | None, made_of: str, request: pytest.FixtureRequest,
+    whole_runs: dict[str, Path], tmp_path_factory: pytest.TempPathFactory,
+) -> None:  # fmt: skip
     choices = request.getfixturevalue(made_of)
-    whole, folder, reports = tmp_path / "whole", tmp_path / "run", []
-    train("H", whole, **choices)
+    folder, reports = tmp_path / "run", []
+    whole = _whole(made_of, choices, whole_runs, tmp_path_factory)
     stopping = at_step(10, lambda: os.kill(os.getpid(), number))
 
     def watch(report: Report) -> None:
@@ -121,34 +135,38 @@ made = importlib.util.module_from_spec(found)
 sys.modules["made"] = made
 found.loader.exec_module(made)
 train.wave_function = made.product
-record = train.train(None, sys.argv[2], device="cpu", resume=True, steps=2)
+told = lambda report: report.note.startswith("devices") and print(report.note)
+record = train.train(None, sys.argv[2], device="cpu", resume=True, steps=2, progress=told)
 print(record.devices, record.step)
 """
 
 
-def test_a_run_goes_on_with_another_number_of_devices(tiny: dict[str, Any], tmp_path: Path) -> None:
-    for name in ("one", "four"):
-        train("H", tmp_path / name, **{**tiny, "steps": 1, "optimizer": "adam"})
+def test_a_run_goes_on_with_as_many_devices_as_share_its_walkers(tiny: dict[str, Any], tmp_path: Path) -> None:
+    train("H", tmp_path / "one", **{**tiny, "walkers": 6, "steps": 1, "optimizer": "adam"})
+    shutil.copytree(tmp_path / "one", tmp_path / "four")
     train("H", tmp_path / "one", device="cpu", resume=True, steps=2)
     flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
     script = [sys.executable, "-c", SEVERAL, str(Path(__file__).with_name("conftest.py")), str(tmp_path / "four")]
     done = subprocess.run(script, env=flags, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.split() == ["4", "2"]
+    assert done.stdout.splitlines() == ["devices: 6 walkers go on 3 of 4 devices, which share them evenly", "3 2"]
     ours, theirs = arrays_of(tmp_path / "four"), arrays_of(tmp_path / "one")
     # Sums are in another order, which is seen in the last digits alone.
     for name in ("params['a'][0]", "walkers.x", "walkers.width"):
         assert np.allclose(ours[name], theirs[name], rtol=1e-4, atol=1e-5), name
 
 
+def test_a_new_run_is_told_walkers_that_its_devices_share() -> None:
+    host = Host("cpu", tuple(range(4)))
+    with pytest.raises(BadInput, match="6 walkers do not divide among 4 devices") as caught:
+        host.mesh(6)
+    assert "8 walkers" in caught.value.mend
+    assert [len(host.sharing(walkers).devices) for walkers in (8, 6, 5, 1)] == [4, 3, 1, 1]
+
+
 def test_steps_that_fill_no_program_are_taken_one_by_one(tiny: dict[str, Any], tmp_path: Path) -> None:
     made = train("H", tmp_path / "run", **{**tiny, "steps": 3, "optimizer": "adam"})
     assert made.step == 3 and [row.step for row in logs.read(tmp_path / "run" / "log.csv")] == [1, 2, 3]
-    taken, step = [], 17
-    while step < 43:
-        taken.append(steps_at(step, block=10, steps=43))
-        step += taken[-1]
-    assert taken == [1, 1, 1, 10, 10, 1, 1, 1]
 
 
 def test_a_run_begins_with_the_network_of_another(whole: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -215,32 +233,6 @@ def test_the_likely_cause_follows_from_the_last_rows() -> None:
     assert likely_cause(row(10, -1, acceptance=0.001), told)[0].startswith("walkers that do not sample (0.1% of the moves")
     assert likely_cause(row(10, -1), told) == ("adam_rate being too high (0.003)", "--set adam_rate=0.00075")
     assert likely_cause(row(500, -1), told)[1] == "--set spring_rate=0.013 --precision float64"
-
-
-def test_the_largest_chunk_within_a_budget_is_found_by_what_the_step_really_takes() -> None:
-    def need(chunk: int | None) -> int:
-        return 1000 + 10 * (chunk or 96)
-
-    for budget in range(1010, 1960, 7):
-        found = largest_chunk(need, walkers=96, budget_bytes=budget, device="cpu")
-        fitting = [part for part in range(1, 97) if 96 % part == 0 and need(part) <= budget]
-        assert (found.chunk or 96) == max(fitting)
-        assert found.predicted_bytes == need(found.chunk) <= budget
-
-
-def test_a_budget_below_one_walker_is_refused_with_the_numbers(tiny: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(DoesNotFit, match=r"a step needs 1,010 B with one walker at a time, .*; the budget is 500 B") as caught:
-        largest_chunk(lambda chunk: 1000 + 10 * (chunk or 96), walkers=96, budget_bytes=500, device="cpu")
-    assert caught.value.mend == "raise --budget by at least 510 B, or give fewer --walkers or a smaller --net"
-    with pytest.raises(DoesNotFit, match=r"one walker at a time, with what this process holds already; the budget is 1\.00 KiB"):
-        train("H", tmp_path / "run", budget="1KiB", **tiny)
-    assert not (tmp_path / "run").exists()
-
-
-def test_a_budget_that_is_ample_asks_for_no_chunk(tiny: dict[str, Any], tmp_path: Path) -> None:
-    made = train("H", tmp_path / "run", budget="100GiB", **{**tiny, "steps": 10})
-    assert made.chunk is None and made.budget_bytes == 100 * 2**30 and made.predicted_bytes is not None
-    assert 0 < made.predicted_bytes < made.budget_bytes
 
 
 def test_a_gpu_that_is_not_here_is_missed_and_no_run_is_left(

@@ -1,68 +1,165 @@
-"""The largest chunk of walkers whose step stays within a budget, by XLA's own account of the compiled step.
+"""The quickest Laplacian and the largest chunk of walkers that stay within a budget, chosen together by XLA's own account.
 
-The step is the trainer's own, compiled for the device that is here and not run: arguments, outputs and temporaries as XLA
-assigned them. On CUDA the context is added, on a CPU what this process is resident with already.
+The program is the caller's own, compiled for the device that is here and not run: arguments, outputs and temporaries as XLA
+assigned them, on each device. Tried in turn, quickest first: the quickest method with all walkers at once, then in chunks,
+then the loop in chunks, which takes least. Without a budget the device's own memory is one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pinchpoint.backends.jax import xla
 from pinchpoint.core.errors import DoesNotFit, Missing
 from pinchpoint.core.units import show_bytes
-from pinchpoint.workloads.training.budgets import Chosen, budget_of
+from pinchpoint.kit.derivatives import fastest
+from pinchpoint.kit.laplace_plan import LEAST
+from pinchpoint.workloads.training.budgets import budget_of
 from pinchpoint.workloads.vmc.hosts import Host, resident_bytes
-from pinchpoint.workloads.vmc.settings import Settings
+from pinchpoint.workloads.vmc.records import taken
+from pinchpoint.workloads.vmc.settings import Method, Settings
 
-Need = Callable[[int | None], int]  # from a chunk (None: all walkers) to the bytes a step takes in all
+Need = Callable[[Method, int | None], int]  # from a method and a chunk (None: all walkers) to the bytes a device needs in all
 
 
-def chunk_for(
-    settings: Settings, *, budget: str | int, host: Host, compiled: Callable[[Settings], Any],
+@dataclass(frozen=True)
+class Fit:
+    """How the Laplacian is taken. chunk: walkers at one time; None: all. why: in words, with the numbers."""
+
+    method: Method
+    chunk: int | None
+    predicted_bytes: int | None  # None where XLA gives no account
+    budget_bytes: int | None  # None where the device does not say what it has
+    why: str
+
+    def into(self, settings: Settings) -> Settings:
+        return replace(settings, method=self.method, chunk=self.chunk)
+
+    def text(self) -> str:
+        """`forward, 64 walkers at one time (...)`."""
+        return taken(self.method, self.chunk, self.why)
+
+
+def fit(
+    settings: Settings, *, electrons: int, budget: str | int | None, host: Host, compiled: Callable[[Settings], Any],
     progress: Callable[[str], None] | None = None,
-) -> Chosen:  # fmt: skip
-    """The largest chunk for a step, None where none is wanted; `DoesNotFit` with the numbers where one walker is too much.
+) -> Fit:  # fmt: skip
+    """Method and chunk for a program; those that `settings` names are kept. `DoesNotFit` where one walker is too much.
 
-    compiled: the program of a step with such settings, compiled.
+    compiled: the program with such settings, compiled.
     """
-    card = budget_of(budget)
+    card = None if budget is None else budget_of(budget)
+    allowed = device_bytes(host) if card is None else card.memory_bytes
+    context = card.context_bytes if card is not None and host.name == "cuda" else 0
 
-    def need(chunk: int | None) -> int:
+    def account(method: Method, chunk: int | None) -> int | None:
         if progress is not None:
-            progress("all walkers at once" if chunk is None else f"chunks of {chunk:,} walkers")
-        step = xla.compiled_bytes(compiled(replace(settings, chunk=chunk)))
-        if step is None:
-            raise Missing("XLA gives no memory analysis on this device", mend="choose a chunk yourself: --chunk 64")
-        # Read after compiling: what that took stays resident while training.
-        return step + (card.context_bytes if host.name == "cuda" else resident_bytes())
+            progress(f"{method}, {_size(chunk)} at one time")
+        step = xla.compiled_bytes(compiled(replace(settings, method=method, chunk=chunk)))
+        if step is None or host.name == "cuda":
+            return None if step is None else step + context
+        # Devices of a CPU share its memory. Read after compiling: what that took stays resident while training.
+        return step * len(host.devices) + resident_bytes()
 
-    return largest_chunk(need, walkers=settings.walkers, budget_bytes=card.memory_bytes, device=host.name)
+    def need(method: Method, chunk: int | None) -> int:
+        found = account(method, chunk)
+        if found is None:
+            raise Missing(
+                "XLA gives no memory analysis on this device", mend="leave out --budget, and choose a chunk: --chunk 64"
+            )
+        return found
+
+    first: Method = fastest(3 * electrons, device=host.name) if settings.method == "auto" else settings.method
+    if budget is None and (allowed is None or account(first, settings.chunk) is None):
+        return Fit(first, settings.chunk, None, None, "the quickest where nothing is known of the device's memory")
+    assert allowed is not None
+    return quickest(
+        need, methods=(first, "loop") if settings.method == "auto" and first != "loop" else (first,), walkers=settings.walkers,
+        chunk=settings.chunk, budget_bytes=allowed, devices=len(host.devices), on_top=_ON_TOP[host.name] if budget else "",
+    )  # fmt: skip
 
 
-def largest_chunk(need: Need, *, walkers: int, budget_bytes: int, device: str) -> Chosen:
-    """Among the numbers that divide the walkers; needs grow with the chunk, so half of those left are tried no more."""
-    whole = need(None)
-    if whole <= budget_bytes:
-        return Chosen(None, whole, budget_bytes)
-    parts = [part for part in range(1, walkers) if walkers % part == 0]
-    least = need(1) if parts else whole
-    if least > budget_bytes:
-        what = "its context included" if device == "cuda" else "with what this process holds already"
-        raise DoesNotFit(
-            f"a step needs {show_bytes(least)} with one walker at a time, {what}; the budget is {show_bytes(budget_bytes)}",
-            mend=f"raise --budget by at least {show_bytes(least - budget_bytes)}, or give fewer --walkers or a smaller --net",
-            need_bytes=least,
-        )
-    found = Chosen(1, least, budget_bytes)
-    low, high = 1, len(parts)  # parts[low - 1] fits; those from `high` on do not
+def quickest(
+    need: Need, *, methods: Sequence[Method], walkers: int, budget_bytes: int, chunk: int | None = None, devices: int = 1,
+    on_top: str = "",
+) -> Fit:  # fmt: skip
+    """The first of the methods, quickest first, in the largest chunk that fits; the last of them in chunks of any size.
+
+    chunk: the only one tried, where one is asked for. A chunk divides the walkers, and every device has the same share of it.
+    on_top: what is counted besides the program, for the refusal.
+    """
+    parts: list[int | None] = [part for part in range(devices, walkers, devices) if walkers % part == 0]
+    refused, least = "", 0
+    for method in methods:
+        if chunk is not None:
+            sizes = [chunk]
+        elif method == methods[-1]:  # all walkers at once are out of the question where a quicker method had to give way
+            sizes = parts if refused else [*parts, None]
+        else:
+            sizes = [*(part for part in parts if part is not None and part >= LEAST * devices), None]
+        found, needed, most = _largest(lambda size, method=method: need(method, size), sizes or [None], budget_bytes)
+        if needed <= budget_bytes:
+            why = f"{show_bytes(needed)} of {show_bytes(budget_bytes)}"
+            if found != sizes[-1]:
+                refused = f"{refused}{method} with {_size(sizes[-1])} at one time needs {show_bytes(most)}; "
+            return Fit(method, found, needed, budget_bytes, refused + why)
+        refused, least = f"{method} needs {show_bytes(needed)} with {_size(found)} at one time; ", needed
+    raise _does_not_fit(least, budget_bytes, chunk, parts, on_top)
+
+
+def device_bytes(host: Host) -> int | None:
+    """What the device has for this process: on CUDA the pool JAX may take, on a CPU the memory of the machine."""
+    if host.name == "cuda":
+        limits = [(device.memory_stats() or {}).get("bytes_limit") for device in host.devices]
+        return min((limit for limit in limits if limit), default=None)
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+_ON_TOP = {"cuda": ", its context included", "cpu": ", with what this process holds already"}
+
+
+def _largest(
+    need: Callable[[int | None], int], sizes: Sequence[int | None], budget_bytes: int
+) -> tuple[int | None, int, int]:  # fmt: skip
+    """The largest size that fits, or the least where none does; its bytes, and those of the largest. sizes: smallest first.
+
+    Needs grow with the size: half of those left are tried no more.
+    """
+    most = need(sizes[-1])
+    if most <= budget_bytes or len(sizes) == 1:
+        return sizes[-1], most, most
+    found, needed = sizes[0], need(sizes[0])
+    if needed > budget_bytes:
+        return found, needed, most
+    low, high = 1, len(sizes) - 1  # sizes[low - 1] fits; those from `high` on do not
     while low < high:
         middle = (low + high) // 2
-        needed = need(parts[middle])
-        if needed <= budget_bytes:
-            found, low = Chosen(parts[middle], needed, budget_bytes), middle + 1
+        tried = need(sizes[middle])
+        if tried <= budget_bytes:
+            found, needed, low = sizes[middle], tried, middle + 1
         else:
             high = middle
-    return found
+    return found, needed, most
+
+
+def _does_not_fit(
+    least: int, budget_bytes: int, chunk: int | None, parts: Sequence[int | None], on_top: str
+) -> DoesNotFit:  # fmt: skip
+    at_once = chunk if chunk is not None else parts[0] if parts else None
+    size = {None: "all walkers", 1: "one walker"}.get(at_once, f"{at_once} walkers")
+    smaller = "a smaller --chunk" if chunk is not None and chunk > 1 else "fewer --walkers or a smaller --net"
+    return DoesNotFit(
+        f"a step needs {show_bytes(least)} with {size} at a time{on_top}; the budget is {show_bytes(budget_bytes)}",
+        mend=f"raise --budget by at least {show_bytes(least - budget_bytes)}, or give {smaller}",
+        need_bytes=least,
+    )
+
+
+def _size(chunk: int | None) -> str:
+    return "all walkers" if chunk is None else "1 walker" if chunk == 1 else f"{chunk:,} walkers"

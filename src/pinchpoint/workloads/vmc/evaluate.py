@@ -19,7 +19,9 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput, Diverged
 from pinchpoint.core.files import check_output
+from pinchpoint.workloads.training.budgets import budget_of
 from pinchpoint.workloads.vmc import logs
+from pinchpoint.workloads.vmc.budget import Fit, fit
 from pinchpoint.workloads.vmc.hosts import Host, on
 from pinchpoint.workloads.vmc.loop import BLOCK
 from pinchpoint.workloads.vmc.observe import make_observe
@@ -48,16 +50,20 @@ Tell = Callable[[str, int, int], None]  # stage, samples done, samples in all
 def evaluate(
     run: str | Path, output: str | Path | None = None, *, samples: int = SAMPLES, walkers: int | None = None,
     moves: int | None = None, seed: int | None = None, precision: str | None = None, device: str = "auto",
-    cube: str | Path | None = None, spacing: float = SPACING_BOHR, progress: Tell | None = None,
+    budget: str | int | None = None, cube: str | Path | None = None, spacing: float = SPACING_BOHR,
+    progress: Tell | None = None,
 ) -> Evaluation:  # fmt: skip
     """Energy, variance and error bar of the last checkpoint of a run; `output`: the record as a JSON file.
 
-    samples: of each walker; walkers, moves between samples, seed, precision: the run's own where None. cube: a file for the
-    one-electron density, on a grid of `spacing` bohr.
+    samples: of each walker; walkers, moves between samples, seed, precision: the run's own where None. budget: as of training;
+    without one the run's method and chunk are taken, and with more walkers than it has what the device's memory allows.
+    cube: a file for the one-electron density, on a grid of `spacing` bohr.
     """
     start = time.perf_counter()
     tell = progress or (lambda stage, done, total: None)
     found = read_run(Path(run))
+    if budget is not None:
+        budget_of(budget)
     for path in (output, cube):
         if path is not None:
             check_output(path)
@@ -66,9 +72,15 @@ def evaluate(
     asked = {"walkers": walkers, "moves": moves, "seed": seed, "precision": precision}
     settings = _settings(found.told.settings, {name: value for name, value in asked.items() if value is not None})
     spread = None if cube is None else Spread(found.told.system, spacing=spacing)
+    if budget is not None or settings.walkers > found.told.settings.walkers:
+        settings = replace(settings, method="auto", chunk=None)
     with on(device, precision=settings.precision) as host:
-        step, energies, acceptance = _sample(found, settings, host, samples, spread, tell)
-    made = _record(found, settings, host.name, step, energies, acceptance)
+        sampler = _Sampler(found, settings, host, dense=spread is not None, tell=tell)
+        chosen = sampler.fit(budget)
+        energies, acceptance = sampler.sample(samples, spread)
+    made = _record(found, sampler.settings, host.name, sampler.step, energies, acceptance)
+    if chosen is not None:
+        made = replace(made, predicted_bytes=chosen.predicted_bytes, budget_bytes=chosen.budget_bytes, why=chosen.why)
     if spread is not None and cube is not None:
         made = replace(made, cube=str(spread.write(cube)), outside=spread.outside_part)
         if spread.outside_part > OUTSIDE:
@@ -87,39 +99,63 @@ def _settings(told: Settings, asked: dict[str, Any]) -> Settings:
     return replace(made, chunk=max(part for part in range(1, told.chunk + 1) if made.walkers % part == 0))
 
 
-def _sample(
-    run: Run, settings: Settings, host: Host, samples: int, spread: Spread | None, tell: Tell
-) -> tuple[int, np.ndarray, float]:
-    """The checkpoint's step, local energies (T, B) and the acceptance."""
-    wave = wave_function(run.told.system, run.told.net)
-    mesh = host.mesh(settings.walkers)
-    step, params, x = stored_params(run, wave)
-    dtype = jnp.dtype(settings.precision)
-    params = placed(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype), params), mesh)
-    places = jnp.array(resized(x, settings.walkers), dtype)
-    first = Walkers(places, jnp.zeros(len(places), dtype), jnp.asarray(settings.width, dtype))
-    tell("warm-up", 0, 0)
-    # With random numbers of its own: those of the training's burn-in have moved these walkers before.
-    burn = make_burn(wave, settings, mesh=mesh, stage=Stage.EVALUATE_BURN)
-    walkers, _ = burn(params, placed(first, mesh), max(settings.burn, LEAST_BURN))
-    # The density takes the walkers as they stand after a program: shorter ones give more of them.
-    block = BLOCK[host.name] if spread is None else 2
-    observe = make_observe(wave, settings, block, mesh=mesh)
-    energies, accepted, unread = [], [], None
-    for at in range(0, samples, block):
-        walkers, seen = observe(params, walkers, at)
-        if spread is not None:
-            spread.add(np.asarray(walkers.x))
-        if unread is not None:  # while the device is at the next
-            energies.append(np.asarray(unread.energies))
-            accepted.append(np.asarray(unread.acceptance))
-            tell("samples", at, samples)
-        unread = seen
-    assert unread is not None
-    energies.append(np.asarray(unread.energies))
-    accepted.append(np.asarray(unread.acceptance))
-    tell("samples", samples, samples)
-    return step, np.concatenate(energies)[:samples], float(np.concatenate(accepted)[:samples].mean())
+class _Sampler:
+    """Draws from the last checkpoint of a run on a host. dense: whether the walkers' places are wanted between programs."""
+
+    def __init__(self, run: Run, settings: Settings, host: Host, *, dense: bool, tell: Tell) -> None:
+        self.run, self.settings, self.host, self.tell = run, settings, host, tell
+        self.wave = wave_function(run.told.system, run.told.net)
+        self.mesh = host.mesh(settings.walkers)
+        # The density takes the walkers as they stand after a program: shorter ones give more of them.
+        self.block = 2 if dense else BLOCK[host.name]
+        self.step, params, x = stored_params(run, self.wave)
+        dtype = jnp.dtype(settings.precision)
+        self.params = placed(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype), params), self.mesh)
+        places = jnp.array(resized(x, settings.walkers), dtype)
+        width = jnp.asarray(settings.width, dtype)
+        self.first = placed(Walkers(places, jnp.zeros(len(places), dtype), width), self.mesh)
+        self.made: dict[Settings, Any] = {}
+
+    def fit(self, budget: str | int | None) -> Fit | None:
+        """Method and chunk, from here on taken; None where they are the run's own."""
+        if self.settings.method != "auto" and budget is None:
+            return None
+        found = fit(
+            self.settings, electrons=self.run.told.system.electrons, budget=budget, host=self.host, compiled=self.program,
+            progress=lambda text: self.tell(text, 0, 0),
+        )  # fmt: skip
+        self.settings = found.into(self.settings)
+        return found
+
+    def program(self, settings: Settings) -> Any:
+        """Moves and energies of `block` samples, compiled."""
+        if settings not in self.made:
+            observe: Any = make_observe(self.wave, settings, self.block, mesh=self.mesh)
+            self.made[settings] = observe.lower(self.params, self.first, 0).compile()
+        return self.made[settings]
+
+    def sample(self, samples: int, spread: Spread | None) -> tuple[np.ndarray, float]:
+        """Local energies (T, B) and the acceptance."""
+        self.tell("warm-up", 0, 0)
+        # With random numbers of its own: those of the training's burn-in have moved these walkers before.
+        burn = make_burn(self.wave, self.settings, mesh=self.mesh, stage=Stage.EVALUATE_BURN)
+        walkers, _ = burn(self.params, self.first, max(self.settings.burn, LEAST_BURN))
+        observe = self.program(self.settings)
+        energies, accepted, unread = [], [], None
+        for at in range(0, samples, self.block):
+            walkers, seen = observe(self.params, walkers, at)
+            if spread is not None:
+                spread.add(np.asarray(walkers.x))
+            if unread is not None:  # while the device is at the next
+                energies.append(np.asarray(unread.energies))
+                accepted.append(np.asarray(unread.acceptance))
+                self.tell("samples", at, samples)
+            unread = seen
+        assert unread is not None
+        energies.append(np.asarray(unread.energies))
+        accepted.append(np.asarray(unread.acceptance))
+        self.tell("samples", samples, samples)
+        return np.concatenate(energies)[:samples], float(np.concatenate(accepted)[:samples].mean())
 
 
 def _record(run: Run, settings: Settings, device: str, step: int, energies: np.ndarray, acceptance: float) -> Evaluation:
@@ -143,7 +179,8 @@ def _record(run: Run, settings: Settings, device: str, step: int, energies: np.n
         difference_ha=None if exact is None else found.mean - exact,
         extrapolated_ha=None if extrapolated is None else extrapolated.energy,
         extrapolated_error_ha=None if extrapolated is None else extrapolated.error,
-        seed=settings.seed, precision=settings.precision, device=device, seconds=0.0, notes=notes,
+        seed=settings.seed, precision=settings.precision, device=device, seconds=0.0, notes=notes, method=settings.method,
+        chunk=settings.chunk, why="as in training",
     )  # fmt: skip
 
 

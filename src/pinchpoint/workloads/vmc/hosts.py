@@ -28,6 +28,11 @@ class Host:
         """Over all devices; None where there is one."""
         return mesh_of(walkers, self.devices)
 
+    def sharing(self, walkers: int) -> Host:
+        """With as many of the devices as have equal shares of the walkers."""
+        count = max(count for count in range(1, len(self.devices) + 1) if walkers % count == 0)
+        return Host(self.name, self.devices[:count])
+
     def peak_bytes(self) -> int | None:
         """Peak allocated on CUDA since this process began; on a CPU the most it was ever resident with."""
         if self.name == "cuda":

@@ -30,13 +30,15 @@ class Trained(Record):
     reference_ha: float | None
     device: str
     devices: int
-    chunk: int | None  # walkers at one time
+    method: str  # of the Laplacian
+    chunk: int | None  # walkers at one time; None: all
     step_s: float | None  # median of a step
     peak_bytes: int | None  # allocated on CUDA, resident on CPU
     seconds: float
     skipped: int = 0  # steps without a number, which changed nothing
-    predicted_bytes: int | None = None  # by --budget
-    budget_bytes: int | None = None
+    predicted_bytes: int | None = None  # by XLA's analysis
+    budget_bytes: int | None = None  # asked for, or what the device has
+    why: str = ""  # of method and chunk
     files: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -56,10 +58,7 @@ class Trained(Record):
             rows.append(("skipped", f"{self.skipped:,} steps whose energy or change was not finite"))
         if self.peak_bytes is not None:
             rows.append(("peak", f"{show_bytes(self.peak_bytes)} {'allocated' if self.device == 'cuda' else 'resident'}"))
-        if self.budget_bytes is not None:
-            rows.append(("budget", f"{show_bytes(self.budget_bytes)}; {show_bytes(self.predicted_bytes)} by XLA's analysis"))
-        if self.chunk is not None:
-            rows.append(("chunk", f"{self.chunk:,} walkers at one time"))
+        rows.append(("laplacian", taken(self.method, self.chunk, self.why)))
         each = "" if self.step_s is None else f", {show_seconds(self.step_s)} a step"
         where = self.device if self.devices == 1 else f"{self.devices} devices ({self.device})"
         return [*rows, ("time", f"{show_seconds(self.seconds)} on {where}{each}")]
@@ -93,6 +92,11 @@ class Evaluation(Record):
     seconds: float
     cube: str | None = None  # the file of the one-electron density
     outside: float | None = None  # part of the electrons that lay outside its box
+    method: str = "auto"  # of the Laplacian
+    chunk: int | None = None  # walkers at one time; None: all
+    predicted_bytes: int | None = None  # by XLA's analysis
+    budget_bytes: int | None = None  # asked for, or what the device has
+    why: str = ""  # of method and chunk
     notes: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -113,6 +117,7 @@ class Evaluation(Record):
             rows.append(("zero variance", f"{energy(self.extrapolated_ha, self.extrapolated_error_ha)}, extrapolated"))
         if self.cube is not None:
             rows.append(("density", f"{self.cube}; {self.outside:.2%} of the electrons lay outside its box"))
+        rows.append(("laplacian", taken(self.method, self.chunk, self.why)))
         return [*rows, ("time", f"{show_seconds(self.seconds)} on {self.device}")]
 
 
@@ -137,6 +142,12 @@ class Scan(Record):
         if self.lowest_bond is not None:
             rows.append(("lowest", f"{self.lowest_ha:.5f} Ha at {self.lowest_bond:.3f} bohr, by a parabola"))
         return [*rows, ("time", show_seconds(self.seconds))]
+
+
+def taken(method: str, chunk: int | None, why: str) -> str:
+    """`forward, 64 walkers at one time (...)`."""
+    size = "all walkers" if chunk is None else "1 walker" if chunk == 1 else f"{chunk:,} walkers"
+    return f"{method}, {size} at one time" + (f" ({why})" if why else "")
 
 
 def energy(value: float, error: float | None) -> str:

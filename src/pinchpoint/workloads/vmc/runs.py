@@ -1,8 +1,8 @@
 """The folder of a run: refused, begun, taken up again. Imports no framework.
 
 RUN/config.json is what it was told, RUN/log.csv a row a step, RUN/checkpoints the last two, RUN/convergence.png the picture
-and RUN/record.json the summary. A run goes on with what it was begun with: only its length, its device and its chunk may
-change.
+and RUN/record.json the summary. A run goes on with what it was begun with: only its length, its device, its
+chunk and the method of its Laplacian may change.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pinchpoint.workloads.vmc.system import System, system_of
 
 CONFIG, LOG, RECORD, PICTURE = "config.json", "log.csv", "record.json", "convergence.png"
 KIND = "vmc"
-FREE = ("steps", "chunk")  # of the settings: they change where a run ends and the order of sums, not what it learns
+FREE = ("steps", "chunk", "method")  # of the settings: they change where a run ends and the order of sums, not what it learns
 MADE_BY = "pinchpoint vmc train"
 FEW, PRETRAIN = 4, 1000  # electrons that need no pretraining, and its steps for more
 

@@ -15,10 +15,10 @@ from jax.sharding import Mesh
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
-from pinchpoint.workloads.training.budgets import Chosen, budget_of
+from pinchpoint.workloads.training.budgets import budget_of
 from pinchpoint.workloads.training.stopping import stop_between_steps
 from pinchpoint.workloads.vmc import logs, trees
-from pinchpoint.workloads.vmc.budget import chunk_for
+from pinchpoint.workloads.vmc.budget import Fit, fit
 from pinchpoint.workloads.vmc.checkpoints import Checkpoint
 from pinchpoint.workloads.vmc.hosts import Host, on
 from pinchpoint.workloads.vmc.loop import BLOCK, Loop, Program, Report, Tell, steps_at, summed
@@ -46,10 +46,11 @@ def train(
 ) -> Trained:  # fmt: skip
     """Train the wave function of a molecule; the run lies in `output`. choices: fields of `Settings`; None is not asked for.
 
-    budget: bytes, "8GiB" or a card's name; the largest chunk of walkers within it is taken. pretrain: steps towards
-    Hartree-Fock, 1,000 for more than four electrons; orbitals: an npz of `vmc orbitals`, where PySCF is not at hand.
-    start_from: a run of the same atoms and network, whose parameters are the first. Ctrl-C and SIGTERM write a checkpoint
-    after the program at hand and are then raised.
+    budget: bytes, "8GiB" or a card's name; the quickest Laplacian and the largest chunk of walkers within it are taken, without
+    one those that the device's memory allows; a run that goes on keeps its own. pretrain: steps towards Hartree-Fock, 1,000 for
+    more than four electrons; orbitals: an npz of `vmc orbitals`, where PySCF is not at hand. start_from: a run of the same atoms
+    and network, whose parameters are the first. Ctrl-C and SIGTERM write a checkpoint after the program at hand and are then
+    raised.
     """
     tell = progress or (lambda report: None)
     _check_asked(resume=resume, start_from=start_from, budget=budget, every=checkpoint_every)
@@ -64,7 +65,7 @@ def train(
     with on(device, precision=run.told.settings.precision) as host:
         maker = _Maker(run, host, tell)
         with _preparing(run, tell):
-            chosen = None if budget is None else maker.choose_chunk(budget)
+            chosen = maker.fit(budget, again="method" not in choices)
             carry, before_s = maker.carry(orbitals=orbitals)
             if int(carry.step) < maker.settings.steps:
                 maker.program(steps_at(int(carry.step), block=maker.block, steps=maker.settings.steps))
@@ -89,11 +90,16 @@ class _Maker:
     """Makes what a run on a host needs: programs, the first carry, the chunk for a budget."""
 
     def __init__(self, run: Run, host: Host, tell: Tell) -> None:
-        self.run, self.host, self.tell = run, host, tell
+        walkers = run.told.settings.walkers
+        # A new run can have other walkers, one that goes on cannot: it takes as many devices as share its walkers evenly.
+        self.run, self.host, self.tell = run, host.sharing(walkers) if run.checkpoints.last() is not None else host, tell
         self.wave: WaveFunction = wave_function(run.told.system, run.told.net)
-        self.mesh: Mesh | None = host.mesh(run.told.settings.walkers)
+        self.mesh: Mesh | None = self.host.mesh(walkers)
+        if len(self.host.devices) < len(host.devices):
+            used = f"{walkers:,} walkers go on {len(self.host.devices)} of {len(host.devices)} devices, which share them evenly"
+            tell(Report("budget", 1, 1, note=f"devices: {used}"))
         self.block = BLOCK[host.name]
-        self.made: dict[int, Program] = {}
+        self.made: dict[tuple[Settings, int], Any] = {}
 
     @property
     def settings(self) -> Settings:
@@ -103,28 +109,38 @@ class _Maker:
         """Shapes and kinds of a carry: nothing is computed."""
         return jax.eval_shape(lambda: first_carry(self.wave, replace(self.settings, burn=0)))
 
-    def choose_chunk(self, budget: str | int) -> Chosen:
-        empty = placed(jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.like()), self.mesh)
+    def fit(self, budget: str | int | None, *, again: bool) -> Fit | None:
+        """Method and chunk, from here on those of the run; None where it goes on with those it has.
 
-        def compiled(settings: Settings) -> Any:
-            count = steps_at(0, block=self.block, steps=settings.steps)
-            return _lowered(make_steps(self.wave, settings, count, mesh=self.mesh), empty).compile()
-
-        chosen = chunk_for(
-            self.settings, budget=budget, host=self.host, compiled=compiled,
+        again: whether the method of a run that goes on may be another under a budget, since none was asked for.
+        """
+        if budget is None and self.run.checkpoints.last() is not None and self.settings.method != "auto":
+            return None
+        asked = self.settings
+        if budget is not None and self.run.checkpoints.last() is not None:
+            asked = replace(asked, chunk=None, method="auto" if again else asked.method)
+        found = fit(
+            asked, electrons=self.run.told.system.electrons, budget=budget, host=self.host,
+            compiled=lambda tried: self._compiled(tried, steps_at(0, block=self.block, steps=tried.steps)),
             progress=lambda text: self.tell(Report("budget", 0, 0, note=text)),
         )  # fmt: skip
-        told = replace(self.run.told, settings=replace(self.settings, chunk=chosen.chunk))
-        self.run = replace(self.run, told=told)
-        return chosen
+        self.run = replace(self.run, told=replace(self.run.told, settings=found.into(self.settings)))
+        self.made = {key: made for key, made in self.made.items() if key[0] == self.settings}  # what was only tried is let go
+        self.tell(Report("budget", 1, 1, note=f"laplacian: {found.text()}"))
+        return found
 
     def program(self, count: int) -> Program:
         """So many steps, compiled: the first of them is not slower than the others."""
-        if count not in self.made:
+        if (self.settings, count) not in self.made:
             self.tell(Report("compile", 0, 0, note=f"{count} steps in one program" if count > 1 else "a step"))
+        return self._compiled(self.settings, count)
+
+    def _compiled(self, settings: Settings, count: int) -> Any:
+        if (settings, count) not in self.made:
             empty = placed(jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.like()), self.mesh)
-            self.made[count] = _lowered(make_steps(self.wave, self.settings, count, mesh=self.mesh), empty).compile()
-        return self.made[count]
+            steps: Any = make_steps(self.wave, settings, count, mesh=self.mesh)
+            self.made[settings, count] = steps.lower(empty).compile()
+        return self.made[settings, count]
 
     def carry(self, *, orbitals: str | Path | None) -> tuple[Carry, float]:
         """What the run goes on from, and the seconds it took so far."""
@@ -183,7 +199,7 @@ def _preparing(run: Run, tell: Tell) -> Iterator[None]:
         raise
 
 
-def _record(maker: _Maker, loop: Loop, chosen: Chosen | None) -> Trained:
+def _record(maker: _Maker, loop: Loop, chosen: Fit | None) -> Trained:
     """The record, and the picture where there are steps to draw."""
     run, settings, system = maker.run, maker.settings, maker.run.told.system
     rows = logs.read(run.folder / LOG)
@@ -201,9 +217,10 @@ def _record(maker: _Maker, loop: Loop, chosen: Chosen | None) -> Trained:
         step=loop.step, complete=loop.step >= settings.steps, energy_ha=energy, error_ha=error,
         variance=sum(row.variance for row in late) / len(late) if late else None,
         acceptance=sum(row.acceptance for row in late) / len(late) if late else None, reference_ha=system.exact_ha,
-        device=maker.host.name, devices=len(maker.host.devices), chunk=settings.chunk, step_s=loop.step_s(),
-        peak_bytes=maker.host.peak_bytes(), seconds=loop.elapsed(), files=files, skipped=len(rows) - len(good),
-        predicted_bytes=chosen.predicted_bytes if chosen else None, budget_bytes=chosen.budget_bytes if chosen else None,
+        device=maker.host.name, devices=len(maker.host.devices), method=settings.method, chunk=settings.chunk,
+        step_s=loop.step_s(), peak_bytes=maker.host.peak_bytes(), seconds=loop.elapsed(), files=files,
+        skipped=len(rows) - len(good), predicted_bytes=chosen.predicted_bytes if chosen else None,
+        budget_bytes=chosen.budget_bytes if chosen else None, why=chosen.why if chosen else "as the run was begun",
     )  # fmt: skip
 
 
@@ -215,7 +232,3 @@ def _check_asked(*, resume: bool, start_from: str | Path | None, budget: str | i
         raise BadInput("--from with --resume", mend="leave one out: a run that goes on has its own parameters")
     if budget is not None:
         budget_of(budget)
-
-
-def _lowered(program: Any, carry: Carry) -> Any:
-    return program.lower(carry)
