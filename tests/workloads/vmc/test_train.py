@@ -266,17 +266,19 @@ def test_pretraining_is_asked_of_more_than_four_electrons_and_begins_the_run(
     asked = [begin(tmp_path / "none", name, resume=False).told.pretrain for name in ("H2", "LiH", "Be", "B", "H2O")]
     assert asked == [0, 0, 0, 1000, 1000]
     steps: list[int] = []
+    shared: list[dict[str, Any]] = []
 
-    def pretended(wave: Any, field: Any, params: Any, x: Any, key: Any, *, steps: int, progress: Any) -> Any:
+    def pretended(wave: Any, field: Any, params: Any, x: Any, key: Any, *, steps: int, progress: Any, **same: Any) -> Any:
         asked.append(steps)
+        shared.append(same)
         progress(steps, 0.5)
         return pretraining.Pretrained(params, x + 1.0, x[0])
 
     monkeypatch.setattr(pretraining, "pretrain", pretended)
     monkeypatch.setattr(hartree_fock, "orbitals_for", lambda system: SimpleNamespace(fits=lambda system: True))
-    told = {**tiny, "steps": 1, "burn": 0, "optimizer": "adam"}
+    told = {**tiny, "steps": 1, "burn": 0, "optimizer": "adam", "chunk": 4}
     train("H", tmp_path / "run", pretrain=7, progress=lambda r: steps.append(r.done) if r.stage == "pretrain" else None, **told)
-    assert asked[-1] == 7 and steps == [7]
+    assert asked[-1] == 7 and steps == [7] and shared == [{"chunk": 4, "mesh": None}]
     with pytest.raises(BadInput, match="--orbitals without pretraining"):
         train("He", tmp_path / "other", orbitals="he.npz", **tiny)
 

@@ -3,22 +3,28 @@
 Letters: B walkers, n electrons, D determinants. From random orbitals, more than a few electrons start so high in energy that
 training may end in another state. The loss is the mean square difference of the matrices, those of every determinant; half of
 the walkers follow the Hartree-Fock determinant and half the network, so that it learns where it itself goes. Many steps are one
-compiled program.
+compiled program; chunks and devices are those of the training it begins.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
+from jax.sharding import Mesh
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.vmc.chunks import split
 from pinchpoint.workloads.vmc.gto import HartreeFock, log_determinant, orbital_blocks
+from pinchpoint.workloads.vmc.hamiltonian import LogPsi
+from pinchpoint.workloads.vmc.optimizers import adam_change
+from pinchpoint.workloads.vmc.sampling import Walkers, adapt, moves, refreshed
+from pinchpoint.workloads.vmc.settings import ACCEPTANCE
+from pinchpoint.workloads.vmc.sharding import placed, placed_jit
 from pinchpoint.workloads.vmc.slater import starts
 from pinchpoint.workloads.vmc.system import System
 from pinchpoint.workloads.vmc.wavefunction import Params, WaveFunction
@@ -28,7 +34,7 @@ Array = jax.Array
 _STRETCH = 100  # steps in one program: between two, progress is told
 _MOVES = 5  # of every walker before each step
 _RATE = 3e-3
-_WIDTH = 0.1  # bohr, the first; it is then moved to an acceptance of a half
+_WIDTH = 0.1  # bohr, the first; it is then set by the acceptance
 
 
 class Pretrained(NamedTuple):
@@ -40,11 +46,13 @@ class Pretrained(NamedTuple):
 
 
 class _Carry(NamedTuple):
+    """groups: the walkers that follow Hartree-Fock, and those that follow the network where there are enough for both."""
+
     params: Params
-    state: optax.OptState
-    x: Array
-    width: Array
-    key: Array
+    mean: Params  # Adam's
+    square: Params
+    groups: tuple[Walkers, ...]
+    step: Array
 
 
 def column_scales(system: System, count: int) -> np.ndarray:
@@ -76,18 +84,29 @@ def orbital_loss(wave: WaveFunction, field: HartreeFock, params: Params, x: Arra
     return jnp.mean(jax.vmap(of_one)(x))
 
 
+def loss_and_gradient(
+    wave: WaveFunction, field: HartreeFock, params: Params, x: Array, *, chunk: int | None
+) -> tuple[Array, Params]:
+    """`orbital_loss` and its gradient by the parameters; `chunk` walkers at a time, which divides them (None: all)."""
+    of = jax.value_and_grad(lambda params, x: orbital_loss(wave, field, params, x))
+    if chunk is None or chunk >= x.shape[0]:
+        return of(params, x)
+
+    def turn(done: Any, part: Array) -> tuple[Any, None]:
+        return jax.tree_util.tree_map(lambda a, b: a + b * chunk / x.shape[0], done, of(params, part)), None
+
+    zero = jnp.zeros((), x.dtype), jax.tree_util.tree_map(jnp.zeros_like, params)
+    return jax.lax.scan(turn, zero, split(x, chunk))[0]
+
+
 def pretrain(
-    wave: WaveFunction,
-    field: HartreeFock,
-    params: Params,
-    x: Array,
-    key: Array,
-    *,
-    steps: int,
-    rate: float = _RATE,
-    progress: Callable[[int, float], None] | None = None,
-) -> Pretrained:
-    """Lower `orbital_loss` by Adam. x: (B, n, 3) walkers to start from; progress(steps done, loss) is told now and then."""
+    wave: WaveFunction, field: HartreeFock, params: Params, x: Array, key: Array, *, steps: int, rate: float = _RATE,
+    chunk: int | None = None, mesh: Mesh | None = None, progress: Callable[[int, float], None] | None = None,
+) -> Pretrained:  # fmt: skip
+    """Lower `orbital_loss` by Adam. x: (B, n, 3) walkers to start from; progress(steps done, loss) is told now and then.
+
+    chunk: the most walkers at a time in the gradient, None: all; mesh: devices that share the walkers.
+    """
     if not field.fits(wave.system):
         raise BadInput(
             f"Hartree-Fock orbitals of other electrons or nuclei than those of {wave.system.name}",
@@ -95,54 +114,60 @@ def pretrain(
         )
     if steps < 1:
         raise BadInput(f"{steps} steps of pretraining", mend="give at least 1, or leave pretraining out")
-    optimizer = optax.adam(rate)
-    run = _program(wave, field, optimizer)
-    carry = _Carry(params, optimizer.init(params), x, jnp.asarray(_WIDTH, dtype=x.dtype), key)
+    devices = 1 if mesh is None else mesh.size
+    half = devices * math.ceil(x.shape[0] / devices / 2)  # each group in equal shares
+    parts = (x[:half], x[half:]) if half < x.shape[0] else (x,)
+    groups = tuple(Walkers(part, jnp.zeros(len(part), x.dtype), jnp.asarray(_WIDTH, x.dtype)) for part in parts)
+    # Copies, apart from each other: the carry is donated, and the caller's arrays are not ours.
+    begun, mean, square = (jax.tree_util.tree_map(f, params) for f in (jnp.copy, jnp.zeros_like, jnp.zeros_like))
+    carry = placed(_Carry(begun, mean, square, jax.tree_util.tree_map(jnp.copy, groups), jnp.asarray(0)), mesh)
+    sizes = tuple(None if chunk is None else _part(len(part), chunk, devices) for part in parts)
+    step = _step(wave, field, key, rate=rate, chunks=sizes)
+    programs: dict[int, Any] = {}
     losses: list[Array] = []
     for start in range(0, steps, _STRETCH):
         # A last stretch that is shorter compiles once more: better than steps that nobody asked for.
-        carry, part = run(carry, min(_STRETCH, steps - start))
-        losses.append(part)
+        count = min(_STRETCH, steps - start)
+        if count not in programs:
+            programs[count] = placed_jit(lambda carry, count=count: jax.lax.scan(step, carry, length=count), mesh=mesh)
+        carry, found = programs[count](carry)
+        losses.append(found)
         if progress is not None:
-            progress(start + part.shape[0], float(part[-1]))
-    return Pretrained(carry.params, carry.x, jnp.concatenate(losses))
+            progress(start + count, float(found[-1]))
+    return Pretrained(carry.params, jnp.concatenate([group.x for group in carry.groups]), jnp.concatenate(losses))
 
 
-def _program(
-    wave: WaveFunction, field: HartreeFock, optimizer: optax.GradientTransformation
-) -> Callable[[_Carry, int], tuple[_Carry, Array]]:
-    loss = jax.value_and_grad(lambda params, x: orbital_loss(wave, field, params, x))
+def _step(
+    wave: WaveFunction, field: HartreeFock, key: Array, *, rate: float, chunks: tuple[int | None, ...]
+) -> Callable[[_Carry, None], tuple[_Carry, Array]]:
+    """Moves of every group by what it follows, then a step of Adam on the loss of all."""
+
+    def by_field(params: Params, walker: Array) -> Array:
+        return log_determinant(field, wave.system, walker)
+
+    follow: tuple[LogPsi, ...] = by_field, wave.log
 
     def step(carry: _Carry, _: None) -> tuple[_Carry, Array]:
-        key, moving = jax.random.split(carry.key)
-        x, accepted = _walk(wave, field, carry.params, carry.x, carry.width, moving)
-        value, gradient = loss(carry.params, x)
-        updates, state = optimizer.update(gradient, carry.state)
-        width = carry.width * jnp.exp(0.5 * (accepted - 0.5)).astype(x.dtype)
-        return _Carry(optax.apply_updates(carry.params, updates), state, x, width, key), value
+        keys = jax.random.split(jax.random.fold_in(key, carry.step), len(follow))
+        groups: list[Walkers] = []
+        # The rows of the groups stay apart, since each is spread over all devices.
+        found: list[Any] = []
+        for group, log_psi, part, chunk in zip(carry.groups, follow, keys, chunks, strict=False):
+            group, accepted = moves(log_psi, carry.params, refreshed(log_psi, carry.params, group), part, steps=_MOVES)
+            found.append(loss_and_gradient(wave, field, carry.params, group.x, chunk=chunk))
+            groups.append(adapt(group, accepted, ACCEPTANCE["metropolis"]))
+        total = sum(group.x.shape[0] for group in groups)
+        weights = [group.x.shape[0] / total for group in groups]
+        loss, gradient = jax.tree_util.tree_map(
+            lambda *leaves: sum(w * leaf for w, leaf in zip(weights, leaves, strict=True)), *found
+        )
+        change, mean, square = adam_change(gradient, carry.mean, carry.square, carry.step)
+        params = jax.tree_util.tree_map(lambda p, c: p - jnp.asarray(rate, p.dtype) * c, carry.params, change)
+        return _Carry(params, mean, square, tuple(groups), carry.step + 1), loss
 
-    def many(carry: _Carry, count: int) -> tuple[_Carry, Array]:
-        return jax.lax.scan(step, carry, length=count)
-
-    return jax.jit(many, static_argnums=1)
+    return step
 
 
-def _walk(wave: WaveFunction, field: HartreeFock, params: Params, x: Array, width: Array, key: Array) -> tuple[Array, Array]:
-    """Metropolis moves of all electrons of a walker together; the first half of the walkers by Hartree-Fock, the rest by psi."""
-    half = math.ceil(x.shape[0] / 2)
-
-    def log(places: Array) -> Array:
-        by_field = jax.vmap(lambda walker: log_determinant(field, wave.system, walker))(places[:half])
-        by_network = jax.vmap(lambda walker: wave.log(params, walker))(places[half:])
-        return jnp.concatenate([by_field, by_network])
-
-    def move(state: tuple[Array, Array], part: Array) -> tuple[tuple[Array, Array], Array]:
-        old, value = state
-        jump, draw = jax.random.split(part)
-        new = old + width * jax.random.normal(jump, old.shape, dtype=old.dtype)
-        proposed = log(new)
-        taken = jnp.log(jax.random.uniform(draw, value.shape, dtype=old.dtype)) < 2 * (proposed - value)
-        return (jnp.where(taken[:, None, None], new, old), jnp.where(taken, proposed, value)), jnp.mean(taken)
-
-    (x, _), accepted = jax.lax.scan(move, (x, log(x)), jax.random.split(key, _MOVES))
-    return x, jnp.mean(accepted)
+def _part(size: int, chunk: int, devices: int) -> int:
+    """The largest chunk up to the one asked for that divides so many walkers, with an equal share for every device."""
+    return max((part for part in range(devices, chunk + 1, devices) if size % part == 0), default=devices)

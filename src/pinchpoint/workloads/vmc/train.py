@@ -175,7 +175,7 @@ class _Maker:
         params = jax.tree_util.tree_map(lambda leaf: jnp.asarray(leaf, dtype), params)
         x = start(system, told.walkers, key_of(told.seed, Stage.WALKERS), dtype=dtype)
         made = pretrain(
-            self.wave, field, params, x, key_of(told.seed, Stage.PRETRAIN), steps=steps,
+            self.wave, field, params, x, key_of(told.seed, Stage.PRETRAIN), steps=steps, chunk=told.chunk, mesh=self.mesh,
             progress=lambda done, loss: self.tell(Report("pretrain", done, steps, note=f"loss {loss:.2e}")),
         )  # fmt: skip
         return made.params, made.x
