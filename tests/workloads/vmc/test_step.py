@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +13,7 @@ import pytest
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.vmc.observe import make_observe
 from pinchpoint.workloads.vmc.sampling import Walkers
-from pinchpoint.workloads.vmc.settings import Settings
+from pinchpoint.workloads.vmc.settings import OptimizerStage, Settings
 from pinchpoint.workloads.vmc.statistics import blocked
 from pinchpoint.workloads.vmc.step import Step, begin, clipped, make_burn, make_step, make_steps
 
@@ -23,9 +23,9 @@ SMALL = Settings(walkers=32, moves=3, burn=0, adam_steps=3, method="hessian")
 
 
 @pytest.fixture(scope="module")
-def step() -> Step:
-    """One program for all tests of this page that can share it."""
-    return make_step(helium(), SMALL)
+def steps() -> dict[OptimizerStage, Step]:
+    """The programs for all tests of this page that can share them."""
+    return {stage: make_step(helium(), SMALL, stage=stage) for stage in get_args(OptimizerStage)}
 
 
 def same(a: Any, b: Any) -> bool:
@@ -33,22 +33,22 @@ def same(a: Any, b: Any) -> bool:
     return all(np.array_equal(x, y, equal_nan=True) for x, y in zip(first, second, strict=True))
 
 
-def test_steps_scanned_in_one_program_are_those_taken_one_by_one_to_the_bit(step: Step) -> None:
+def test_steps_scanned_in_one_program_are_those_taken_one_by_one_to_the_bit(steps: dict[OptimizerStage, Step]) -> None:
     wave = helium()
-    three = make_steps(wave, SMALL, 3)
     carry, each = begin(wave, SMALL), []
-    for _ in range(6):
-        carry, stats = step(carry)
+    for at in range(6):
+        carry, stats = steps[SMALL.stage_at(at)](carry)
         each.append(stats)
-    scanned, first = three(begin(wave, SMALL))
-    scanned, second = three(scanned)
+    scanned, first = make_steps(wave, SMALL, 3, stage="adam")(begin(wave, SMALL))
+    scanned, second = make_steps(wave, SMALL, 3, stage="spring")(scanned)
     assert int(scanned.step) == 6
     assert same(scanned, carry)
     wanted = jax.tree_util.tree_map(lambda *parts: np.stack(parts), *each)
     assert same(jax.tree_util.tree_map(lambda a, b: np.concatenate([a, b]), first, second), wanted)
 
 
-def test_a_run_is_traced_once_and_its_buffers_are_given_on() -> None:
+@pytest.mark.parametrize("stage", get_args(OptimizerStage))
+def test_a_program_is_traced_once_and_its_buffers_are_given_on(stage: OptimizerStage) -> None:
     plain, traces = hydrogen(0.9), []
 
     def log(params: Any, x: Any) -> Any:
@@ -56,13 +56,13 @@ def test_a_run_is_traced_once_and_its_buffers_are_given_on() -> None:
         return plain.log(params, x)
 
     wave = Closed(plain.system, plain.init, log)
-    step = make_step(wave, SMALL)
+    step = make_step(wave, SMALL, stage=stage)
     carry = begin(wave, SMALL)
     old = carry.walkers.x
     carry, _ = step(carry)
     assert old.is_deleted()  # donated: a step needs no second copy of the walkers
     after_first = len(traces)
-    for _ in range(5):  # across the change from Adam to SPRING
+    for _ in range(3):
         carry, _ = step(carry)
     assert len(traces) == after_first
 
@@ -72,20 +72,24 @@ def test_training_finds_the_exponent_of_hydrogen() -> None:
     settings = Settings(
         walkers=128, moves=5, burn=20, optimizer="adam+spring", adam_steps=100, adam_rate=5e-3, method="hessian"
     )  # fmt: skip
-    carry, stats = make_steps(wave, settings, 250)(begin(wave, settings))
+    carry, _ = make_steps(wave, settings, 100, stage="adam")(begin(wave, settings))
+    carry, stats = make_steps(wave, settings, 150, stage="spring")(carry)
     assert float(carry.params["a"]) == pytest.approx(1.0, abs=1e-3)
     assert float(stats.energy[-1]) == pytest.approx(-0.5, abs=1e-4)
-    assert float(stats.variance[-1]) < 1e-4 < float(stats.variance[0])
+    assert float(stats.variance[-1]) < 1e-4
     assert float(stats.acceptance[-50:].mean()) == pytest.approx(0.5, abs=0.05)
     assert bool(stats.finite.all())
 
 
-def test_an_energy_that_is_no_number_is_told_and_changes_no_parameter(step: Step) -> None:
+@pytest.mark.parametrize("stage", get_args(OptimizerStage))
+def test_an_energy_that_is_no_number_is_told_and_changes_no_parameter(
+    stage: OptimizerStage, steps: dict[OptimizerStage, Step]
+) -> None:
     broken = {**helium().init(None), "b": jnp.asarray(jnp.nan)}
-    carry, stats = step(begin(helium(), SMALL, params=broken))
+    carry, stats = steps[stage](begin(helium(), SMALL, params=broken))
     assert not bool(stats.finite)
     assert same(carry.params, broken)
-    assert np.all(np.isfinite(carry.optimizer.direction)) and np.all(np.isfinite(carry.optimizer.mean["in"]))
+    assert all(np.all(np.asarray(kept) == 0) for kept in carry.optimizer)
     assert int(carry.step) == 1
 
 
@@ -106,9 +110,9 @@ def test_the_same_seed_gives_the_same_start_and_another_seed_another() -> None:
     assert not np.allclose(first.walkers.x, other.walkers.x)
 
 
-def test_what_the_caller_gives_to_begin_with_is_not_donated(step: Step) -> None:
+def test_what_the_caller_gives_to_begin_with_is_not_donated(steps: dict[OptimizerStage, Step]) -> None:
     params, x = helium().init(None), jnp.ones((32, 2, 3)) * jnp.arange(1.0, 3.0)[:, None]
-    step(begin(helium(), SMALL, params=params, x=x))
+    steps["adam"](begin(helium(), SMALL, params=params, x=x))
     assert float(params["a"]) == pytest.approx(1.9) and not x.is_deleted()
 
 
@@ -121,6 +125,13 @@ def test_no_steps_are_refused() -> None:
     for make in (make_steps, make_observe):
         with pytest.raises(BadInput):
             make(helium(), SMALL, 0)
+
+
+def test_a_stage_that_the_optimizer_does_not_have_or_that_is_not_told_is_refused() -> None:
+    for optimizer, stage in (("adam+spring", None), ("adam", "spring"), ("spring", "adam")):
+        with pytest.raises(BadInput) as caught:
+            make_step(helium(), replace(SMALL, optimizer=optimizer), stage=stage)
+        assert caught.value.mend == "give stage=settings.stage_at(step)"
 
 
 def test_the_error_bar_of_a_short_run_covers_the_exact_energy() -> None:

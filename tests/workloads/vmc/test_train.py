@@ -21,7 +21,7 @@ import pytest
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import BadInput, Diverged, Missing
-from pinchpoint.workloads.vmc import logs
+from pinchpoint.workloads.vmc import checkpoints, logs
 from pinchpoint.workloads.vmc import train as trainer
 from pinchpoint.workloads.vmc.diverging import fault, floor_ha, likely_cause
 from pinchpoint.workloads.vmc.hosts import Host
@@ -124,6 +124,18 @@ def test_a_run_is_made_longer_and_keeps_what_it_has(whole: Path, tiny: dict[str,
     assert made.step == 40
     ours, theirs = arrays_of(tmp_path / "run"), arrays_of(whole)
     assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
+
+
+def test_a_checkpoint_of_an_earlier_format_is_refused_and_may_begin_a_new_run(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as earlier:
+        earlier.setattr(checkpoints, "FORMAT", 1)
+        train("H", tmp_path / "old", **{**tiny, "steps": 1, "optimizer": "adam"})
+    with pytest.raises(BadInput, match="was written by another version: format 1, and 2 is read") as caught:
+        train(None, tmp_path / "old", device="cpu", resume=True, steps=2)
+    assert caught.value.mend == f"begin a new run with its network and walkers: --from {tmp_path / 'old'} and another -o"
+    assert train("H", tmp_path / "new", start_from=tmp_path / "old", **{**tiny, "steps": 1, "optimizer": "adam"}).step == 1
 
 
 SEVERAL = """

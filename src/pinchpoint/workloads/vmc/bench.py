@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core import machine as _machine
@@ -195,7 +196,8 @@ def _ours(system: System, net: NetConfig, size: Size, seed: int, scanned: int) -
     @jax.jit
     def update(params: Any, mean: Any, square: Any, gradient: Any) -> Any:
         change, mean, square = adam_change(gradient, mean, square, 0)
-        return jax.tree_util.tree_map(lambda p, c: p - settings.adam_rate * c, params, change), mean, square
+        flat, shaped = ravel_pytree(params)
+        return shaped(flat - settings.adam_rate * change), mean, square
 
     forward = jax.jit(jax.vmap(wave.log, (None, 0)))
     usual = replace(settings, kind="metropolis")

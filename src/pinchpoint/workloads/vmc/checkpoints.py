@@ -22,7 +22,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_bytes, write_text
 
 KEPT = 2
-FORMAT = 1
+FORMAT = 2  # 1: the optimizer's arrays were trees like the parameters
 _HASH = "sha256"
 
 
@@ -33,6 +33,7 @@ class Checkpoint:
     step: int
     arrays: dict[str, np.ndarray] = field(repr=False)
     told: dict[str, Any]
+    format: int = FORMAT
 
 
 class Checkpoints:
@@ -85,7 +86,7 @@ class Checkpoints:
         if body.pop(_HASH) != _hash(data, body):
             raise ValueError("the hash differs")
         with np.load(io.BytesIO(data), allow_pickle=False) as arrays:
-            return Checkpoint(body["step"], {name: arrays[name] for name in arrays.files}, body["told"])
+            return Checkpoint(body["step"], {name: arrays[name] for name in arrays.files}, body["told"], body["format"])
 
     def _damaged(self, step: int) -> BadInput:
         path = self.folder / self.name(step)

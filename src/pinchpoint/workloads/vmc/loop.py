@@ -1,8 +1,9 @@
 """The steps of a training: programs queued one ahead, the log read behind them, checkpoints, and a clean stop.
 
-A program holds `BLOCK` steps. While the device is at one, the numbers of the one before are read: nothing waits but for a
-checkpoint. Programs begin at multiples of `BLOCK`, whatever step a run is taken up at, and what a step draws follows from
-the seed and its number: a run that was stopped and resumed is the run that was not, to the bit on a CPU.
+A program holds `BLOCK` steps, by Adam or by SPRING: where one follows the other in a block, its steps are taken one by one. While
+the device is at a program, the numbers of the one before are read: nothing waits but for a checkpoint. Programs begin at
+multiples of `BLOCK`, whatever step a run is taken up at, and what a step draws follows from the seed and its number: a run that
+was stopped and resumed is the run that was not, to the bit on a CPU.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from pinchpoint.workloads.vmc import trees
 from pinchpoint.workloads.vmc.diverging import fault, likely_cause
 from pinchpoint.workloads.vmc.logs import Log, Row
 from pinchpoint.workloads.vmc.runs import LOG, Run
+from pinchpoint.workloads.vmc.settings import OptimizerStage, Settings
 from pinchpoint.workloads.vmc.statistics import blocked
 from pinchpoint.workloads.vmc.step import Carry, Stats
 
@@ -53,10 +55,10 @@ Tell = Callable[[Report], None]
 
 
 class Loop:
-    """A run at some step. programs: from a number of steps to what takes so many, compiled when it is first asked for."""
+    """A run at some step. programs: from a number of steps and what they are by to what takes so many, compiled by then."""
 
     def __init__(
-        self, run: Run, carry: Carry, *, programs: Callable[[int], Program], block: int, every: int,
+        self, run: Run, carry: Carry, *, programs: Callable[[int, OptimizerStage], Program], block: int, every: int,
         before_s: float = 0.0, clock: Callable[[], float] = time.perf_counter,
     ) -> None:  # fmt: skip
         self.run, self.told, self.carry = run, run.told, carry
@@ -75,8 +77,8 @@ class Loop:
         """Steps up to the last, or until asked to stop; a checkpoint at the end of either."""
         steps, saved = self.told.settings.steps, self.step
         while self.step < steps and stop.number is None:
-            count = steps_at(self.step, block=self.block, steps=steps)
-            self.carry, stats = self.programs(count)(self.carry)
+            count, stage = program_at(self.step, self.told.settings, block=self.block)
+            self.carry, stats = self.programs(count, stage)(self.carry)
             self._read(tell)  # of the program before, while the device is at this one
             self._unread = self.step, stats
             self.step += count
@@ -158,9 +160,25 @@ class Loop:
         )  # fmt: skip
 
 
-def steps_at(step: int, *, block: int, steps: int) -> int:
-    """How many the program at a step takes: a block where one begins and fits, else one."""
-    return block if step % block == 0 and step + block <= steps else 1
+def program_at(step: int, settings: Settings, *, block: int) -> tuple[int, OptimizerStage]:
+    """How many steps the program at a step takes, and what by: a block where one begins and fits within its stage, else one."""
+    end, stage = step + block, settings.stage_at(step)
+    whole = step % block == 0 and end <= settings.steps and settings.stage_at(end - 1) == stage
+    return block if whole else 1, stage
+
+
+def programs_from(step: int, settings: Settings, *, block: int) -> list[tuple[int, OptimizerStage]]:
+    """All programs that a run still needs from a step on, each once, in the order of their first use."""
+    found: dict[tuple[int, OptimizerStage], None] = {}
+    while step < settings.steps:
+        found[program := program_at(step, settings, block=block)] = None
+        step += program[0]
+    return list(found)
+
+
+def heaviest(programs: list[tuple[int, OptimizerStage]]) -> tuple[int, OptimizerStage]:
+    """The one that takes most memory: SPRING's holds all that Adam's does, and its matrix."""
+    return max(programs, key=lambda program: (program[1] == "spring", program[0]))
 
 
 def _row(step: int, stats: Stats, at: int, seconds: float) -> Row:

@@ -14,7 +14,7 @@ from jax.sharding import Mesh
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.vmc.hamiltonian import local_energies
-from pinchpoint.workloads.vmc.sampling import Walkers, key_of, moves, refreshed
+from pinchpoint.workloads.vmc.sampling import Walkers, moves, refreshed, stage_key
 from pinchpoint.workloads.vmc.settings import Settings, Stage
 from pinchpoint.workloads.vmc.sharding import placed_jit
 from pinchpoint.workloads.vmc.step import Wave
@@ -40,10 +40,11 @@ def make_observe(
 
     def observe(params: Any, walkers: Walkers, first: Any) -> tuple[Walkers, Observed]:
         def turn(walkers: Walkers, at: Any) -> tuple[Walkers, Observed]:
-            key = key_of(settings.seed, Stage.EVALUATE, first + at)
+            key = jax.random.fold_in(base, first + at)
             walkers, accepted = moves(wave.log, params, walkers, key, steps=settings.moves, kind=settings.kind)
             return walkers, Observed(energies_of(params, walkers.x), accepted)
 
+        base = stage_key(settings.seed, Stage.EVALUATE)
         return jax.lax.scan(turn, refreshed(wave.log, params, walkers), jnp.arange(count))
 
     return placed_jit(observe, mesh=mesh, donate=1)

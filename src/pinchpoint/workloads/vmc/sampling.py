@@ -1,12 +1,12 @@
 """Walkers that are spread as |psi|^2: a first place, Metropolis and Langevin moves, and a width that follows the acceptance.
 
 B walkers, n electrons; all electrons of a walker move at once. Moves are turns of one loop inside the caller's program, with
-log|psi| carried along. The width is the same within a call, so each call keeps detailed balance.
+log|psi| carried along. The width is the same within a call, so each call keeps detailed balance. What small systems wait for on
+a GPU is the number of launches: all random numbers of a call are one draw.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
@@ -28,9 +28,14 @@ class Walkers(NamedTuple):
     width: Any
 
 
+def stage_key(seed: int, stage: Stage) -> Any:
+    """The random key that those of a stage's steps are folded from."""
+    return jax.random.fold_in(jax.random.key(seed), int(stage))
+
+
 def key_of(seed: int, stage: Stage, step: Any = 0) -> Any:
     """The random key of one step: the same numbers whenever, and on however many devices, it is taken."""
-    return jax.random.fold_in(jax.random.fold_in(jax.random.key(seed), int(stage)), step)
+    return jax.random.fold_in(stage_key(seed, stage), step)
 
 
 def start(system: System, walkers: int, key: Any, *, dtype: Any = None) -> Any:
@@ -40,16 +45,18 @@ def start(system: System, walkers: int, key: Any, *, dtype: Any = None) -> Any:
 
 
 def moves(
-    log_psi: LogPsi, params: Any, walkers: Walkers, key: Any, *, steps: int, kind: Kind = "metropolis"
+    log_psi: LogPsi, params: Any, walkers: Walkers, key: Any, *, steps: int, kind: Kind = "metropolis", renew: bool = False
 ) -> tuple[Walkers, Any]:
-    """`steps` moves of every walker, and the part of them that was accepted. walkers.log must be of these parameters."""
-    turn, carried = _KINDS[kind](log_psi, params, walkers)
-    # All at once, before the loop: drawn inside it they would cost a GPU as many launches as a small network does.
-    to_where, to_accept = jax.random.split(key)
-    noise = jax.random.normal(to_where, (steps, *walkers.x.shape), walkers.x.dtype)
-    threshold = -jax.random.exponential(to_accept, (steps, *walkers.log.shape), walkers.x.dtype)
-    (x, log, *_), accepted = jax.lax.scan(turn, carried, (noise, threshold))
-    return Walkers(x, log, walkers.width), accepted.mean()
+    """`steps` moves of every walker, and the part of them that was accepted.
+
+    walkers.log must be of these parameters; renew: it is of others, and is found along with the first move.
+    """
+    shape = walkers.x.shape
+    drawn = jax.random.normal(key, (steps, shape[0], shape[1] * 3 + 2), walkers.x.dtype)
+    noise = drawn[..., :-2].reshape(steps, *shape)
+    threshold = -jnp.sum(drawn[..., -2:] ** 2, axis=-1) / 2  # the log of a number between 0 and 1, all alike
+    x, log, taken = _KINDS[kind](log_psi, params, walkers, noise, threshold, renew)
+    return Walkers(x, log, walkers.width), taken.mean() / steps
 
 
 def refreshed(log_psi: LogPsi, params: Any, walkers: Walkers) -> Walkers:
@@ -64,25 +71,36 @@ def adapt(walkers: Walkers, acceptance: Any, target: float) -> Walkers:
     return walkers._replace(width=width.astype(walkers.width.dtype))
 
 
-def _metropolis(log_psi: LogPsi, params: Any, walkers: Walkers) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _metropolis(log_psi: LogPsi, params: Any, walkers: Walkers, noise: Any, threshold: Any, renew: bool) -> tuple[Any, Any, Any]:
+    """Places (B, n, 3), log|psi| and how many moves were taken, (B,) each, after moves by noise: (steps, B, n, 3)."""
     logs = jax.vmap(log_psi, (None, 0))
 
-    def turn(carried: tuple[Any, ...], drawn: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
-        (x, log), (noise, threshold) = carried, drawn
-        there = x + walkers.width * noise
-        log_there = logs(params, there)
+    def decided(at: tuple[Any, ...], there: Any, log_there: Any, threshold: Any) -> tuple[Any, ...]:
+        x, log, count = at
         taken = threshold < 2 * (log_there - log)  # never, where log|psi| is no number there
-        return (_chosen(taken, there, x), jnp.where(taken, log_there, log)), taken.mean(dtype=x.dtype)
+        return _chosen(taken, there, x), jnp.where(taken, log_there, log), count + taken
 
-    return turn, (walkers.x, walkers.log)
+    def turn(at: tuple[Any, ...], drawn: tuple[Any, Any]) -> tuple[tuple[Any, ...], None]:
+        there = at[0] + walkers.width * drawn[0]
+        return decided(at, there, logs(params, there), drawn[1]), None
+
+    at: tuple[Any, ...] = walkers.x, walkers.log, jnp.zeros_like(walkers.log)
+    if renew:
+        # Both places of the first move in one pass, side by side: in a small system a pass costs its launches, not its work.
+        there = walkers.x + walkers.width * noise[0]
+        log, log_there = jax.vmap(logs, (None, 0))(params, jnp.stack([walkers.x, there], axis=1)).T
+        at = decided((walkers.x, log, at[2]), there, log_there, threshold[0])
+        noise, threshold = noise[1:], threshold[1:]
+    return jax.lax.scan(turn, at, (noise, threshold))[0]  # pyright: ignore[reportReturnType]
 
 
-def _langevin(log_psi: LogPsi, params: Any, walkers: Walkers) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+def _langevin(log_psi: LogPsi, params: Any, walkers: Walkers, noise: Any, threshold: Any, renew: bool) -> tuple[Any, Any, Any]:
+    """The same. The slope where they begin is wanted anyway, and log|psi| comes with it."""
     both = jax.vmap(jax.value_and_grad(log_psi, argnums=1), (None, 0))
     time = walkers.width**2
 
-    def turn(carried: tuple[Any, ...], drawn: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
-        (x, log, drift), (noise, threshold) = carried, drawn
+    def turn(at: tuple[Any, ...], drawn: tuple[Any, Any]) -> tuple[tuple[Any, ...], None]:
+        (x, log, drift, count), (noise, threshold) = at, drawn
         there = x + drift + walkers.width * noise
         log_there, slope = both(params, there)
         drift_there = _limited(slope, time)
@@ -91,10 +109,12 @@ def _langevin(log_psi: LogPsi, params: Any, walkers: Walkers) -> tuple[Callable[
         ratio = jnp.sum(noise**2 - back**2, axis=(1, 2)) / 2
         taken = threshold < 2 * (log_there - log) + ratio
         kept = _chosen(taken, there, x), jnp.where(taken, log_there, log), _chosen(taken, drift_there, drift)
-        return kept, taken.mean(dtype=x.dtype)
+        return (*kept, count + taken), None
 
-    _, slope = both(params, walkers.x)
-    return turn, (walkers.x, walkers.log, _limited(slope, time))
+    log, slope = both(params, walkers.x)
+    first = walkers.x, log if renew else walkers.log, _limited(slope, time), jnp.zeros_like(walkers.log)
+    (x, log, _, count), _ = jax.lax.scan(turn, first, (noise, threshold))
+    return x, log, count
 
 
 _KINDS = {"metropolis": _metropolis, "langevin": _langevin}

@@ -16,6 +16,7 @@ from pinchpoint.workloads.configs import JsonConfig
 
 Kind = Literal["metropolis", "langevin"]
 Optimizer = Literal["adam", "spring", "adam+spring"]
+OptimizerStage = Literal["adam", "spring"]  # what a single step is by
 Method = Literal["auto", "nested", "hessian", "loop", "forward"]
 Precision = Literal["float32", "float64"]
 
@@ -97,6 +98,10 @@ class Settings(JsonConfig):
     def adam_until(self) -> int:
         """The first step that is SPRING's."""
         return {"adam": self.steps, "spring": 0, "adam+spring": self.adam_steps}[self.optimizer]
+
+    def stage_at(self, step: int) -> OptimizerStage:
+        """What the step of this number, from 0, is by."""
+        return "adam" if self.optimizer == "adam" or step < self.adam_until else "spring"
 
     @classmethod
     def preset(cls, net: str, *, electrons: int, **changes: Any) -> Self:

@@ -1,7 +1,8 @@
 """One step of training as one program: moves, local energies, gradient, optimizer; and many steps in one program.
 
-B walkers. Nothing inside waits for the host. Arrays of the carry are donated: what goes into a step cannot be used after it.
-Where a step's energy or change is no number, parameters and optimizer stay as they were and `Stats.finite` is false.
+B walkers, P parameters. Nothing inside waits for the host. Arrays of the carry are donated: what goes into a step cannot be used
+after it. A program's steps are all by Adam or all by SPRING: one with both would hold the memory of both. Where a step's energy
+or change is no number, parameters and optimizer stay as they were and `Stats.finite` is false.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from typing import Any, NamedTuple, Protocol
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 from jax.sharding import Mesh
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.vmc.hamiltonian import local_energies
 from pinchpoint.workloads.vmc.optimizers import OptimizerState, optimizer_state, updated
-from pinchpoint.workloads.vmc.sampling import Walkers, adapt, key_of, moves, refreshed, start
-from pinchpoint.workloads.vmc.settings import Settings, Stage
+from pinchpoint.workloads.vmc.sampling import Walkers, adapt, key_of, moves, refreshed, stage_key, start
+from pinchpoint.workloads.vmc.settings import OptimizerStage, Settings, Stage
 from pinchpoint.workloads.vmc.sharding import placed, placed_jit
 from pinchpoint.workloads.vmc.system import System
 
@@ -77,17 +79,27 @@ def begin(wave: Wave, settings: Settings, *, params: Any = None, x: Any = None, 
     return carry._replace(walkers=walkers)
 
 
-def make_step(wave: Wave, settings: Settings, *, mesh: Mesh | None = None) -> Step:
-    """step(carry) -> (carry, stats), compiled at the first call; the carry is donated."""
-    return placed_jit(_step(wave, settings), mesh=mesh)
+def make_step(wave: Wave, settings: Settings, *, stage: OptimizerStage | None = None, mesh: Mesh | None = None) -> Step:
+    """step(carry) -> (carry, stats), compiled at the first call; the carry is donated.
+
+    stage: what the step is by, `settings.stage_at(carry.step)`; may be left out where the optimizer is one of the two.
+    """
+    many = _steps(wave, settings, 1, stage, mesh)
+
+    def step(carry: Carry) -> tuple[Carry, Stats]:
+        carry, stats = many(carry)
+        return carry, Stats(*(value[0] for value in stats))
+
+    return placed_jit(step, mesh=mesh)
 
 
-def make_steps(wave: Wave, settings: Settings, count: int, *, mesh: Mesh | None = None) -> Step:
+def make_steps(
+    wave: Wave, settings: Settings, count: int, *, stage: OptimizerStage | None = None, mesh: Mesh | None = None
+) -> Step:
     """The same, `count` steps in one program: small steps take less time than it takes to launch them one by one."""
     if count < 1:
         raise BadInput(f"{count} steps in one program", mend="give at least 1")
-    step = _step(wave, settings)
-    return placed_jit(lambda carry: jax.lax.scan(lambda c, _: step(c), carry, length=count), mesh=mesh)
+    return placed_jit(_steps(wave, settings, count, stage, mesh), mesh=mesh)
 
 
 def make_burn(
@@ -97,10 +109,11 @@ def make_burn(
 
     def burn(params: Any, walkers: Walkers, steps: Any) -> tuple[Walkers, Any]:
         def turn(at: Any, carried: tuple[Walkers, Any]) -> tuple[Walkers, Any]:
-            key = key_of(settings.seed, stage, at)
+            key = jax.random.fold_in(base, at)
             walkers, accepted = moves(wave.log, params, carried[0], key, steps=settings.moves, kind=settings.kind)
             return adapt(walkers, accepted, settings.target), accepted
 
+        base = stage_key(settings.seed, stage)
         first = refreshed(wave.log, params, walkers), jnp.zeros((), walkers.x.dtype)
         return jax.lax.fori_loop(0, steps, turn, first)
 
@@ -124,21 +137,48 @@ def dtype_of(settings: Settings) -> Any:
     return jnp.dtype(settings.precision)
 
 
-def _step(wave: Wave, settings: Settings) -> Step:
+def _steps(wave: Wave, settings: Settings, count: int, stage: OptimizerStage | None, mesh: Mesh | None) -> Step:
+    by = _stage(settings, stage)
     energies_of = local_energies(wave.log, wave.system, method=settings.method, chunk=settings.chunk)
 
-    def step(carry: Carry) -> tuple[Carry, Stats]:
-        params, state = carry.params, carry.optimizer
-        key = key_of(settings.seed, Stage.TRAIN, carry.step)
-        walkers = refreshed(wave.log, params, carry.walkers)  # the last step changed the parameters
-        walkers, accepted = moves(wave.log, params, walkers, key, steps=settings.moves, kind=settings.kind)
-        energies = energies_of(params, walkers.x)
-        within, outside = clipped(energies, settings.clip)
-        new, new_state, norm = updated(wave.log, params, state, walkers.x, within, carry.step, settings)
-        energy = energies.mean()
-        finite = jnp.isfinite(energy) & jnp.isfinite(norm)
-        new, new_state = jax.tree_util.tree_map(lambda a, b: jnp.where(finite, a, b), (new, new_state), (params, state))
-        stats = Stats(energy, energies.var(), accepted, walkers.width, norm, outside, finite)
-        return Carry(new, new_state, adapt(walkers, accepted, settings.target), carry.step + 1), stats
+    def steps(carry: Carry) -> tuple[Carry, Stats]:
+        # Parameters go from step to step as one vector: what is done to all of them is then a launch and not one for each leaf.
+        flat, shaped = ravel_pytree(carry.params)
+        base = stage_key(settings.seed, Stage.TRAIN)
 
-    return step
+        def step(carry: Carry, _: None) -> tuple[Carry, Any]:
+            params, state = shaped(carry.params), carry.optimizer
+            key = jax.random.fold_in(base, carry.step)
+            walkers, accepted = moves(
+                wave.log, params, carry.walkers, key, steps=settings.moves, kind=settings.kind, renew=True
+            )  # fmt: skip
+            energies = energies_of(params, walkers.x)
+            within, outside = clipped(energies, settings.clip)
+            change, after = updated(
+                wave.log, params, state, walkers.x, within, carry.step, settings, stage=by, mesh=mesh
+            )  # fmt: skip
+            energy, norm = energies.mean(), jnp.linalg.norm(change)
+            finite = jnp.isfinite(energy) & jnp.isfinite(norm)
+            kept = jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), after, state)
+            stats = Stats(energy, energies.var(), accepted, walkers.width, norm, outside, finite)
+            new = Carry(
+                jnp.where(finite, carry.params + change, carry.params), kept, adapt(walkers, accepted, settings.target),
+                carry.step + 1,
+            )  # fmt: skip
+            return new, jnp.stack([jnp.asarray(value, flat.dtype) for value in stats])
+
+        last, stats = jax.lax.scan(step, carry._replace(params=flat), length=count)
+        told = Stats(*stats.T)
+        return last._replace(params=shaped(last.params)), told._replace(finite=told.finite > 0)
+
+    return steps
+
+
+def _stage(settings: Settings, stage: OptimizerStage | None) -> OptimizerStage:
+    """What was asked for, or what alone there is."""
+    if stage is None and settings.optimizer == "adam+spring":
+        raise BadInput("a program of adam+spring without its stage", mend="give stage=settings.stage_at(step)")
+    chosen: OptimizerStage = stage or ("adam" if settings.optimizer == "adam" else "spring")
+    if chosen not in settings.optimizer:
+        raise BadInput(f"a step by {chosen!r} of optimizer {settings.optimizer!r}", mend="give stage=settings.stage_at(step)")
+    return chosen

@@ -19,14 +19,14 @@ from pinchpoint.workloads.training.budgets import budget_of
 from pinchpoint.workloads.training.stopping import stop_between_steps
 from pinchpoint.workloads.vmc import logs, trees
 from pinchpoint.workloads.vmc.budget import Fit, fit
-from pinchpoint.workloads.vmc.checkpoints import Checkpoint
+from pinchpoint.workloads.vmc.checkpoints import FORMAT, Checkpoint
 from pinchpoint.workloads.vmc.hosts import Host, on
-from pinchpoint.workloads.vmc.loop import BLOCK, Loop, Program, Report, Tell, steps_at, summed
+from pinchpoint.workloads.vmc.loop import BLOCK, Loop, Program, Report, Tell, heaviest, programs_from, summed
 from pinchpoint.workloads.vmc.pictures import draw_convergence
 from pinchpoint.workloads.vmc.records import Trained
 from pinchpoint.workloads.vmc.runs import CONFIG, LOG, PICTURE, RECORD, Run, begin
 from pinchpoint.workloads.vmc.sampling import key_of, start
-from pinchpoint.workloads.vmc.settings import Settings, Stage
+from pinchpoint.workloads.vmc.settings import OptimizerStage, Settings, Stage
 from pinchpoint.workloads.vmc.sharding import placed
 from pinchpoint.workloads.vmc.step import Carry, dtype_of, make_steps
 from pinchpoint.workloads.vmc.step import begin as first_carry
@@ -67,8 +67,9 @@ def train(
         with _preparing(run, tell):
             chosen = maker.fit(budget, again="method" not in choices)
             carry, before_s = maker.carry(orbitals=orbitals)
-            if int(carry.step) < maker.settings.steps:
-                maker.program(steps_at(int(carry.step), block=maker.block, steps=maker.settings.steps))
+            # Those of SPRING too: compiled when Adam's steps are over, a run would seem to stand still.
+            for count, stage in programs_from(int(carry.step), maker.settings, block=maker.block):
+                maker.program(count, stage)
         maker.run.write()
         every = checkpoint_every or max(1, -(-maker.settings.steps // CHECKPOINTS))
         loop = Loop(
@@ -99,7 +100,7 @@ class _Maker:
             used = f"{walkers:,} walkers go on {len(self.host.devices)} of {len(host.devices)} devices, which share them evenly"
             tell(Report("budget", 1, 1, note=f"devices: {used}"))
         self.block = BLOCK[host.name]
-        self.made: dict[tuple[Settings, int], Any] = {}
+        self.made: dict[tuple[Settings, int, OptimizerStage], Any] = {}
 
     @property
     def settings(self) -> Settings:
@@ -121,7 +122,7 @@ class _Maker:
             asked = replace(asked, chunk=None, method="auto" if again else asked.method)
         found = fit(
             asked, electrons=self.run.told.system.electrons, budget=budget, host=self.host,
-            compiled=lambda tried: self._compiled(tried, steps_at(0, block=self.block, steps=tried.steps)),
+            compiled=lambda tried: self._compiled(tried, *heaviest(programs_from(0, tried, block=self.block))),
             progress=lambda text: self.tell(Report("budget", 0, 0, note=text)),
         )  # fmt: skip
         self.run = replace(self.run, told=replace(self.run.told, settings=found.into(self.settings)))
@@ -129,18 +130,20 @@ class _Maker:
         self.tell(Report("budget", 1, 1, note=f"laplacian: {found.text()}"))
         return found
 
-    def program(self, count: int) -> Program:
+    def program(self, count: int, stage: OptimizerStage) -> Program:
         """So many steps, compiled: the first of them is not slower than the others."""
-        if (self.settings, count) not in self.made:
-            self.tell(Report("compile", 0, 0, note=f"{count} steps in one program" if count > 1 else "a step"))
-        return self._compiled(self.settings, count)
+        if (self.settings, count, stage) not in self.made:
+            by = {"adam": "Adam", "spring": "SPRING"}[stage]
+            self.tell(Report("compile", 0, 0, note=f"{count} steps by {by} in one program" if count > 1 else f"a step by {by}"))
+        return self._compiled(self.settings, count, stage)
 
-    def _compiled(self, settings: Settings, count: int) -> Any:
-        if (settings, count) not in self.made:
+    def _compiled(self, settings: Settings, count: int, stage: OptimizerStage) -> Any:
+        key = settings, count, stage
+        if key not in self.made:
             empty = placed(jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.like()), self.mesh)
-            steps: Any = make_steps(self.wave, settings, count, mesh=self.mesh)
-            self.made[settings, count] = steps.lower(empty).compile()
-        return self.made[settings, count]
+            steps: Any = make_steps(self.wave, settings, count, stage=stage, mesh=self.mesh)
+            self.made[key] = steps.lower(empty).compile()
+        return self.made[key]
 
     def carry(self, *, orbitals: str | Path | None) -> tuple[Carry, float]:
         """What the run goes on from, and the seconds it took so far."""
@@ -182,6 +185,11 @@ class _Maker:
 
     def _restored(self, found: Checkpoint) -> Carry:
         where = str(self.run.checkpoints.folder / self.run.checkpoints.name(found.step))
+        if found.format != FORMAT:
+            raise BadInput(
+                f"{where} was written by another version: format {found.format}, and {FORMAT} is read",
+                mend=f"begin a new run with its network and walkers: --from {self.run.folder} and another -o",
+            )
         carry = trees.from_arrays(found.arrays, self.like(), where=where)
         # Copies: a program may write into what it is given, and JAX may have taken the numpy arrays as they are.
         return placed(jax.tree_util.tree_map(lambda array: jnp.array(array, copy=True), carry), self.mesh)
