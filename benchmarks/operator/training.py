@@ -133,7 +133,10 @@ def train(
             if told:
                 told(step, schedule.steps, losses[-1])
         if states and step % _LOOK == 0 and states.due():
-            held = {"parts": [part.state_dict() for part in (model, optimizer, rates)], "losses": losses, "waiting": waiting}
+            # GINO lists its own settings, functions among them, beside its tensors; they are built, not restored.
+            tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
+            parts = [tensors, optimizer.state_dict(), rates.state_dict()]
+            held = {"parts": parts, "losses": losses, "waiting": waiting}
             states.write(what, held | {"step": step, "seconds": time.perf_counter() - start, "peak": peak()})
     if on_gpu:
         torch.cuda.synchronize()
