@@ -54,15 +54,6 @@ def test_every_channel_is_exactly_zero_at_the_cutoff_and_beyond() -> None:
     assert not any(part.any() for part in table.read(far[1]))
 
 
-def test_groups_read_in_turn_are_those_read_at_once() -> None:
-    table = RadialTable.of(networks(), [5, 7], 64)
-    _, soft = at(torch.tensor([0.0, 0.3, 1.7, 3.999, 4.0, 9.0], dtype=torch.float64))
-    with torch.no_grad():
-        for whole, single in zip(table.read(soft), table.read_in_turn(soft), strict=True):
-            assert torch.allclose(whole, single, rtol=1e-13, atol=1e-15)
-            assert not single[4:].any()
-
-
 def test_a_network_is_its_sums_written_out() -> None:
     nets = networks(channels=2)
     (squared, soft) = at(torch.tensor([1.3], dtype=torch.float64))

@@ -12,6 +12,7 @@ from torch import Tensor
 from pinchpoint.kit.along import is_fake, on_device, own_kernels
 from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.radial import RadialTable
+from pinchpoint.workloads.density.sampled import sums_by_sampling
 from pinchpoint.workloads.density.scalar import sums_over_neighbours
 
 MOST_PROBES = 64  # of a tile: a program holds the sums of all of them
@@ -35,9 +36,9 @@ def sums_from_table(
 ) -> Tensor:  # fmt: skip
     """(P, L, C). soft: (N,); the rest as for `sums_over_neighbours`. own_kernel: by our own where it can be."""
     if not (own_kernel and is_fused(fields, probes)):
-        in_turn = fields.is_cuda and not torch.is_grad_enabled()
-        radial = table.read_in_turn(soft) if in_turn else table.read(soft)
-        return sums_over_neighbours(config, fields, neighbours, harmonics, radial, probes)
+        if fields.is_cuda and not torch.is_grad_enabled():
+            return sums_by_sampling(config, fields, neighbours, harmonics, table, soft, probes)
+        return sums_over_neighbours(config, fields, neighbours, harmonics, table.read(soft), probes)
     tiles = len(neighbours)
     out = fields.new_empty(tiles * probes, config.interactions, config.aggregates)
     row, right = table.place(soft)

@@ -8,7 +8,6 @@ at the cutoff; beyond it every channel is exactly zero.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Self
 
@@ -112,17 +111,6 @@ class RadialTable:
         found = functional.embedding_bag(rows, self.values, per_sample_weights=weights, mode="sum")
         parts = found.split([networks * width for networks, width in self.shapes], dim=1)
         return [part.unflatten(1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
-
-    def read_in_turn(self, soft: Tensor) -> Iterator[Tensor]:
-        """What `read` gives, each group made when it is asked for: on a GPU rows are copied and mixed faster so, and in less."""
-        row, right = self.place(soft)
-        start = 0
-        for networks, width in self.shapes:
-            # Whole rows of its own: torch copies them in long words, and the group is small beside what is read of it.
-            own = self.values[:, start : start + networks * width].contiguous()
-            start += networks * width
-            low, high = own.index_select(0, row), own.index_select(0, row + 1)
-            yield low.lerp_(high, right[:, None]).unflatten(1, (networks, width))
 
 
 def soft_range(config: DensityConfig) -> tuple[float, float]:
