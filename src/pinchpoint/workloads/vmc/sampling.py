@@ -7,6 +7,9 @@ a GPU is the number of launches: all random numbers of a call are one draw.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -16,6 +19,8 @@ from pinchpoint.workloads.vmc.hamiltonian import LogPsi
 from pinchpoint.workloads.vmc.settings import Kind, Stage
 from pinchpoint.workloads.vmc.system import System
 
+_SMALL = 1e8  # electrons of all walkers times parameters: with fewer a card takes longer to launch a pass than to make it
+_WRITTEN_OUT = 10  # moves
 _LONGEST = 0.2  # change of log(width) in one adaptation is at most this
 _WIDTHS = (1e-3, 10.0)  # bohr
 
@@ -54,7 +59,7 @@ def moves(
     shape = walkers.x.shape
     drawn = jax.random.normal(key, (steps, shape[0], shape[1] * 3 + 2), walkers.x.dtype)
     noise = drawn[..., :-2].reshape(steps, *shape)
-    threshold = -jnp.sum(drawn[..., -2:] ** 2, axis=-1) / 2  # the log of a number between 0 and 1, all alike
+    threshold = -(drawn[..., -2] ** 2 + drawn[..., -1] ** 2) / 2  # the log of a number between 0 and 1, each as likely
     x, log, taken = _KINDS[kind](log_psi, params, walkers, noise, threshold, renew)
     return Walkers(x, log, walkers.width), taken.mean() / steps
 
@@ -91,7 +96,7 @@ def _metropolis(log_psi: LogPsi, params: Any, walkers: Walkers, noise: Any, thre
         log, log_there = jax.vmap(logs, (None, 0))(params, jnp.stack([walkers.x, there], axis=1)).T
         at = decided((walkers.x, log, at[2]), there, log_there, threshold[0])
         noise, threshold = noise[1:], threshold[1:]
-    return jax.lax.scan(turn, at, (noise, threshold))[0]  # pyright: ignore[reportReturnType]
+    return _turns(turn, at, (noise, threshold), params)
 
 
 def _langevin(log_psi: LogPsi, params: Any, walkers: Walkers, noise: Any, threshold: Any, renew: bool) -> tuple[Any, Any, Any]:
@@ -113,11 +118,24 @@ def _langevin(log_psi: LogPsi, params: Any, walkers: Walkers, noise: Any, thresh
 
     log, slope = both(params, walkers.x)
     first = walkers.x, log if renew else walkers.log, _limited(slope, time), jnp.zeros_like(walkers.log)
-    (x, log, _, count), _ = jax.lax.scan(turn, first, (noise, threshold))
+    x, log, _, count = _turns(turn, first, (noise, threshold), params)
     return x, log, count
 
 
 _KINDS = {"metropolis": _metropolis, "langevin": _langevin}
+
+
+def _turns(turn: Callable[..., Any], first: tuple[Any, ...], drawn: tuple[Any, Any], params: Any) -> tuple[Any, ...]:
+    """What is carried after all turns. On a card small systems have turns written out: fewer launches, more to compile."""
+
+    def looped(first: Any, drawn: Any, unroll: int = 1) -> Any:
+        return jax.lax.scan(turn, first, drawn, unroll=unroll)[0]
+
+    work = math.prod(first[0].shape[:2]) * sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
+    count = min(len(drawn[0]), _WRITTEN_OUT)
+    if work > _SMALL or count < 2:
+        return looped(first, drawn)
+    return jax.lax.platform_dependent(first, drawn, cpu=looped, default=partial(looped, unroll=count))
 
 
 def _limited(slope: Any, time: Any) -> Any:

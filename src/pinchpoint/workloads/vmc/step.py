@@ -122,7 +122,8 @@ def make_burn(
 
 def clipped(energies: Any, deviations: float) -> tuple[Any, Any]:
     """Energies (B,) brought within so many mean absolute deviations of their median, and the part that lay outside."""
-    middle = jnp.median(energies)
+    ordered = jnp.sort(energies)
+    middle = (ordered[(len(energies) - 1) // 2] + ordered[len(energies) // 2]) / 2  # the median, but for numbers that are none
     reach = deviations * jnp.mean(jnp.abs(energies - middle))
     within = jnp.clip(energies, middle - reach, middle + reach)
     return within, jnp.mean(within != energies, dtype=energies.dtype)
@@ -142,34 +143,28 @@ def _steps(wave: Wave, settings: Settings, count: int, stage: OptimizerStage | N
     energies_of = local_energies(wave.log, wave.system, method=settings.method, chunk=settings.chunk)
 
     def steps(carry: Carry) -> tuple[Carry, Stats]:
-        # Parameters go from step to step as one vector: what is done to all of them is then a launch and not one for each leaf.
-        flat, shaped = ravel_pytree(carry.params)
-        base = stage_key(settings.seed, Stage.TRAIN)
+        numbers = carry.step + jnp.arange(count, dtype=carry.step.dtype)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(stage_key(settings.seed, Stage.TRAIN), numbers)
+        shaped = ravel_pytree(carry.params)[1]
 
-        def step(carry: Carry, _: None) -> tuple[Carry, Any]:
-            params, state = shaped(carry.params), carry.optimizer
-            key = jax.random.fold_in(base, carry.step)
-            walkers, accepted = moves(
-                wave.log, params, carry.walkers, key, steps=settings.moves, kind=settings.kind, renew=True
-            )  # fmt: skip
+        def step(at: tuple[Any, ...], now: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
+            (params, state, walkers), (number, key) = at, now
+            walkers, accepted = moves(wave.log, params, walkers, key, steps=settings.moves, kind=settings.kind, renew=True)
             energies = energies_of(params, walkers.x)
             within, outside = clipped(energies, settings.clip)
-            change, after = updated(
-                wave.log, params, state, walkers.x, within, carry.step, settings, stage=by, mesh=mesh
-            )  # fmt: skip
+            change, after = updated(wave.log, params, state, walkers.x, within, number, settings, stage=by, mesh=mesh)
             energy, norm = energies.mean(), jnp.linalg.norm(change)
             finite = jnp.isfinite(energy) & jnp.isfinite(norm)
+            moved = jax.tree_util.tree_map(jnp.add, params, shaped(jnp.where(finite, change, 0)))
             kept = jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), after, state)
             stats = Stats(energy, energies.var(), accepted, walkers.width, norm, outside, finite)
-            new = Carry(
-                jnp.where(finite, carry.params + change, carry.params), kept, adapt(walkers, accepted, settings.target),
-                carry.step + 1,
-            )  # fmt: skip
-            return new, jnp.stack([jnp.asarray(value, flat.dtype) for value in stats])
+            # One row of numbers: each on its own would be a launch more.
+            row = jnp.stack([jnp.asarray(value, energies.dtype) for value in stats])
+            return (moved, kept, adapt(walkers, accepted, settings.target)), row
 
-        last, stats = jax.lax.scan(step, carry._replace(params=flat), length=count)
-        told = Stats(*stats.T)
-        return last._replace(params=shaped(last.params)), told._replace(finite=told.finite > 0)
+        last, rows = jax.lax.scan(step, carry[:3], (numbers, keys))
+        stats = Stats(*rows.T)
+        return Carry(*last, carry.step + count), stats._replace(finite=stats.finite > 0)
 
     return steps
 
