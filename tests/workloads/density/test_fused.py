@@ -45,15 +45,20 @@ def test_only_float32_without_gradients_in_small_tiles_of_two_to_the_n_is_taken(
         assert not fused.is_fused(fields.double(), 64)
 
 
+@pytest.mark.parametrize("own_kernel", [True, False], ids=["fused", "sampled"])
 @pytest.mark.parametrize("lmax", [1, 2, 4, 5, 6])
-def test_a_pair_takes_no_more_than_tiles_reckon_with(lmax: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pair_takes_no_more_than_tiles_reckon_with(lmax: int, own_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "own_kernels", lambda _: True)
     monkeypatch.setattr(fused, "is_fake", lambda _: True)  # nothing is launched, all is allocated
-    model = model_of(lmax).tabulate(64)
+    monkeypatch.setattr(fused, "is_sampled", lambda _: True)
+    model = model_of(lmax).tabulate(64, own_kernel=own_kernel)
     peaks = [account(lambda t=t: model(*inputs(model.config, t, 64, 32, "cpu"))) or 0 for t in (8, 16)]
     floats = (peaks[1] - peaks[0]) / (8 * 64 * 32) / 4
+    with torch.no_grad():
+        reckoned = fused.pair_floats(model.config, torch.zeros(1), 64, own_kernel=own_kernel)
     # What a probe sums, 32 pairs share.
-    assert 0.5 * fused.pair_floats(lmax) < floats < fused.pair_floats(lmax)
+    assert reckoned is not None
+    assert 0.5 * reckoned < floats < reckoned
 
 
 @pytest.mark.gpu

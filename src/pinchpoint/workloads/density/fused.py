@@ -12,7 +12,7 @@ from torch import Tensor
 from pinchpoint.kit.along import is_fake, on_device, own_kernels
 from pinchpoint.workloads.density.config import DensityConfig
 from pinchpoint.workloads.density.radial import RadialTable
-from pinchpoint.workloads.density.sampled import sums_by_sampling
+from pinchpoint.workloads.density.sampled import sampled_floats, sums_by_sampling
 from pinchpoint.workloads.density.scalar import sums_over_neighbours
 
 MOST_PROBES = 64  # of a tile: a program holds the sums of all of them
@@ -24,10 +24,20 @@ def is_fused(fields: Tensor, probes: int) -> bool:
     return is_plain and own_kernels(fields) and probes.bit_count() == 1 and probes <= MOST_PROBES
 
 
-def pair_floats(lmax: int) -> int:
-    """What a pair takes at the peak where the sums are fused: its vector, harmonics of all degrees, monomials of the last two."""
+def is_sampled(fields: Tensor) -> bool:
+    """Where they are not fused, is the table sampled? Anywhere on a GPU without gradients."""
+    return fields.is_cuda and not torch.is_grad_enabled()
+
+
+def pair_floats(config: DensityConfig, fields: Tensor, probes: int, *, own_kernel: bool) -> int | None:
+    """What a pair takes at the peak: its vector, harmonics of all degrees, monomials of the last two; and of its channels
+    what is made of them. None where whole rows of the table are read."""
+    lmax = config.lmax
     harmonics, last, before = (lmax + 1) ** 2 - 1, (lmax + 1) * (lmax + 2) // 2, lmax * (lmax + 1) // 2
-    return harmonics + 2 * last + before + 28
+    geometry = harmonics + 2 * last + before + 28
+    if own_kernel and is_fused(fields, probes):
+        return geometry
+    return geometry + sampled_floats(config) if is_sampled(fields) else None
 
 
 def sums_from_table(
@@ -36,7 +46,7 @@ def sums_from_table(
 ) -> Tensor:  # fmt: skip
     """(P, L, C). soft: (N,); the rest as for `sums_over_neighbours`. own_kernel: by our own where it can be."""
     if not (own_kernel and is_fused(fields, probes)):
-        if fields.is_cuda and not torch.is_grad_enabled():
+        if is_sampled(fields):
             return sums_by_sampling(config, fields, neighbours, harmonics, table, soft, probes)
         return sums_over_neighbours(config, fields, neighbours, harmonics, table.read(soft), probes)
     tiles = len(neighbours)

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.density.atoms import AtomGraph, AtomNetwork
 from pinchpoint.workloads.density.config import DensityConfig
-from pinchpoint.workloads.density.fused import is_fused, pair_floats, sums_from_table
+from pinchpoint.workloads.density.fused import pair_floats, sums_from_table
 from pinchpoint.workloads.density.harmonics import Harmonics, in_full
 from pinchpoint.workloads.density.radial import RadialTable, soft_distance
 from pinchpoint.workloads.density.scalar import Probes, sums_over_neighbours
@@ -112,7 +112,8 @@ class TabulatedModel(nn.Module):
     @torch.no_grad()
     def heavy(self, fields: Tensor) -> float:
         """How many times the bytes a pair takes that are usual for the width of the fields."""
-        return 2 * pair_floats(self.config.lmax) / fields.shape[1] if self.own_kernel and is_fused(fields, 1) else 1.0
+        floats = pair_floats(self.config, fields, 1, own_kernel=self.own_kernel)
+        return 1.0 if floats is None else 2 * floats / fields.shape[1]
 
     @torch.no_grad()
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:

@@ -29,21 +29,33 @@ def sums_by_sampling(
     for degree, (layers, width) in enumerate(table.shapes):
         size, many = 2 * degree + 1, layers * width
         own = near[:, start : start + size * many].view(tiles * slots, size, many)
-        image = columns[None, first : first + many, None]
-        # (L C_l, T K, B). Outside the image is its border: the last knot, which is zero.
-        radial = functional.grid_sample(image, places, mode="bilinear", padding_mode="border", align_corners=True)[0]
-        if degree:
-            angles = harmonics[degree - 1].view(size, tiles * slots, probes).transpose(0, 1)
-            angular = torch.empty_like(radial)
-            torch.bmm(own.transpose(1, 2), angles, out=angular.transpose(0, 1))
-            sums = radial.mul_(angular).view(many, tiles, slots, probes).sum(2)
-        else:
-            # One number an atom for all probes of its tile: weights of a sum over slots.
-            weights = own.view(tiles, slots, many).permute(2, 0, 1).unsqueeze(2)
-            sums = (weights @ radial.view(many, tiles, slots, probes)).squeeze(2)
-        found.append(sums.view(layers, width, tiles * probes))
+        # Outside the image is its border: the last knot, which is zero.
+        radial = functional.grid_sample(
+            columns[None, first : first + many, None], places, mode="bilinear", padding_mode="border", align_corners=True
+        )[0]
+        angles = harmonics[degree - 1].view(size, tiles * slots, probes) if degree else None
+        found.append(_summed(radial, own, angles, tiles).view(layers, width, tiles * probes))
+        del radial  # before the next is made: it is the largest there is
         first, start = first + many, start + size * many
     return torch.cat(found, dim=1).permute(2, 0, 1)
+
+
+def sampled_floats(config: DensityConfig) -> int:
+    """Channels of a pair that are held at one time: those of the scalars, or those of another degree and their angular part."""
+    return config.interactions * max(config.channels(degree) * (2 if degree else 1) for degree in range(config.lmax + 1))
+
+
+def _summed(radial: Tensor, own: Tensor, angles: Tensor | None, tiles: int) -> Tensor:
+    """radial: (L C_l, T K, B), written over; own: (T K, d, L C_l); angles: (d, T K, B) -> (L C_l, T, B)."""
+    many, rows, probes = radial.shape
+    slots = rows // tiles
+    if angles is None:
+        # One number an atom for all probes of its tile: the weights of a sum over slots.
+        weights = own.view(tiles, slots, many).permute(2, 0, 1).unsqueeze(2)
+        return (weights @ radial.view(many, tiles, slots, probes)).squeeze(2)
+    angular = torch.empty_like(radial)
+    torch.bmm(own.transpose(1, 2), angles.transpose(0, 1), out=angular.transpose(0, 1))
+    return radial.mul_(angular).view(many, tiles, slots, probes).sum(2)
 
 
 def _places(table: RadialTable, soft: Tensor) -> Tensor:

@@ -22,8 +22,8 @@ from pinchpoint.flow.stream import Flow, stream
 from pinchpoint.memory.cards import Card
 from pinchpoint.workloads.density.bricks import SLOTS, Surroundings, classes_of
 
-# Of a tile, pairs times the bytes of an atom's fields, which is twice what a pair takes at the peak: on a GPU as much as stays
-# below 1 GiB with weights and workspace, so that starting kernels costs little; on a CPU what suits its caches.
+# Of a tile, pairs times the bytes of an atom's fields (times `heavy`), twice what a pair takes at the peak: on a GPU as much
+# as stays below 1 GiB with weights and workspace, so that starting kernels costs little; on a CPU what suits its caches.
 TILE_BYTES = {"cuda": 1536 * 2**20, "cpu": 16 * 2**20}
 MOST_BRICKS = 512  # of a tile
 TILES = 16  # of a chunk
