@@ -80,6 +80,14 @@ def test_a_budget_below_one_walker_is_refused_with_the_numbers(tiny: dict[str, A
     assert not (tmp_path / "run").exists()
 
 
+def test_where_only_springs_arrays_do_not_fit_adam_is_named() -> None:
+    for own, named in ((0, False), (400, False), (502, True), (900, True)):
+        with pytest.raises(DoesNotFit) as caught:
+            quickest(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=500, spring_bytes=own)
+        words = f", or --optimizer adam: SPRING's own arrays take about {own} B"
+        assert caught.value.mend.endswith(words) if named else "adam" not in caught.value.mend
+
+
 class Compiled:
     """What XLA would say of a program with these settings."""
 

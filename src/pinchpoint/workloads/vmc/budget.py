@@ -45,32 +45,36 @@ class Fit:
 
 def fit(
     settings: Settings, *, electrons: int, budget: str | int | None, host: Host, compiled: Callable[[Settings], Any],
-    progress: Callable[[str], None] | None = None,
+    progress: Callable[[str], None] | None = None, spring_bytes: int = 0,
 ) -> Fit:  # fmt: skip
     """Method and chunk for a program; those that `settings` names are kept. `DoesNotFit` where one walker is too much.
 
-    compiled: the program with such settings, compiled.
+    compiled: the program with such settings, compiled. spring_bytes: of SPRING's own arrays, which no chunk makes smaller.
     """
     card = None if budget is None else budget_of(budget)
     allowed = device_bytes(host) if card is None else card.memory_bytes
     context = card.context_bytes if card is not None and host.name == "cuda" else 0
 
+    found: dict[tuple[Method, int | None], int | None] = {}
+
     def account(method: Method, chunk: int | None) -> int | None:
+        if (method, chunk) in found:
+            return found[method, chunk]
         if progress is not None:
             progress(f"{method}, {_size(chunk)} at one time")
         step = xla.compiled_bytes(compiled(replace(settings, method=method, chunk=chunk)))
-        if step is None or host.name == "cuda":
-            return None if step is None else step + context
-        # Devices of a CPU share its memory. Read after compiling: what that took stays resident while training.
-        return step * len(host.devices) + resident_bytes()
+        if step is not None:
+            # Devices of a CPU share its memory. Read after compiling: what that took stays resident while training.
+            step = step + context if host.name == "cuda" else step * len(host.devices) + resident_bytes()
+        found[method, chunk] = step
+        return step
 
     def need(method: Method, chunk: int | None) -> int:
-        found = account(method, chunk)
-        if found is None:
+        if (known := account(method, chunk)) is None:
             raise Missing(
                 "XLA gives no memory analysis on this device", mend="leave out --budget, and choose a chunk: --chunk 64"
             )
-        return found
+        return known
 
     first: Method = fastest(3 * electrons, device=host.name) if settings.method == "auto" else settings.method
     if budget is None and (allowed is None or account(first, settings.chunk) is None):
@@ -79,17 +83,18 @@ def fit(
     return quickest(
         need, methods=(first, "loop") if settings.method == "auto" and first != "loop" else (first,), walkers=settings.walkers,
         chunk=settings.chunk, budget_bytes=allowed, devices=len(host.devices), on_top=_ON_TOP[host.name] if budget else "",
+        spring_bytes=spring_bytes // (len(host.devices) if host.name == "cuda" else 1),
     )  # fmt: skip
 
 
 def quickest(
     need: Need, *, methods: Sequence[Method], walkers: int, budget_bytes: int, chunk: int | None = None, devices: int = 1,
-    on_top: str = "",
+    on_top: str = "", spring_bytes: int = 0,
 ) -> Fit:  # fmt: skip
     """The first of the methods, quickest first, in the largest chunk that fits; the last of them in chunks of any size.
 
     chunk: the only one tried, where one is asked for. A chunk divides the walkers, and every device has the same share of it.
-    on_top: what is counted besides the program, for the refusal.
+    on_top: what is counted besides the program, spring_bytes: what SPRING alone holds of it; both for the refusal.
     """
     parts: list[int | None] = [part for part in range(devices, walkers, devices) if walkers % part == 0]
     refused, least = "", 0
@@ -107,7 +112,7 @@ def quickest(
                 refused = f"{refused}{method} with {_size(sizes[-1])} at one time needs {show_bytes(most)}; "
             return Fit(method, found, needed, budget_bytes, refused + why)
         refused, least = f"{method} needs {show_bytes(needed)} with {_size(found)} at one time; ", needed
-    raise _does_not_fit(least, budget_bytes, chunk, parts, on_top)
+    raise _does_not_fit(least, budget_bytes, chunk, parts, on_top, spring_bytes)
 
 
 def device_bytes(host: Host) -> int | None:
@@ -149,11 +154,13 @@ def _largest(
 
 
 def _does_not_fit(
-    least: int, budget_bytes: int, chunk: int | None, parts: Sequence[int | None], on_top: str
+    least: int, budget_bytes: int, chunk: int | None, parts: Sequence[int | None], on_top: str, spring_bytes: int
 ) -> DoesNotFit:  # fmt: skip
     at_once = chunk if chunk is not None else parts[0] if parts else None
     size = {None: "all walkers", 1: "one walker"}.get(at_once, f"{at_once} walkers")
     smaller = "a smaller --chunk" if chunk is not None and chunk > 1 else "fewer --walkers or a smaller --net"
+    if least - spring_bytes <= budget_bytes:
+        smaller += f", or --optimizer adam: SPRING's own arrays take about {show_bytes(spring_bytes)}"
     return DoesNotFit(
         f"a step needs {show_bytes(least)} with {size} at a time{on_top}; the budget is {show_bytes(budget_bytes)}",
         mend=f"raise --budget by at least {show_bytes(least - budget_bytes)}, or give {smaller}",

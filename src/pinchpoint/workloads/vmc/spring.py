@@ -20,6 +20,7 @@ from pinchpoint.workloads.vmc.hamiltonian import LogPsi
 from pinchpoint.workloads.vmc.products import dot, gram
 
 ROWS_BYTES = 1 << 28  # rows made at one time on a device: what is copied to put them in place is no more than this
+_MATRICES = 6  # the matrix, scaled, with its diagonal, its factor and what is carried between tries
 _TRIES = 16.0  # how much more goes on the diagonal where a factor was not found
 
 
@@ -76,6 +77,11 @@ def rows_at_once(walkers: int, row_bytes: int, *, chunk: int | None, devices: in
     return max((part for part in parts if part % devices == 0), default=max(parts))
 
 
+def held_bytes(walkers: int, parameters: int, item_bytes: int) -> int:
+    """About what SPRING holds whatever the chunk: its rows, and a few matrices of walkers by walkers while it solves."""
+    return walkers * (parameters + _MATRICES * walkers) * item_bytes
+
+
 def in_order(values: Any, row_bytes: int, *, chunk: int | None, devices: int = 1) -> Any:
     """values (B,) in the order of the rows of `centred_scores`."""
     part = rows_at_once(values.shape[0], row_bytes, chunk=chunk, devices=devices)
@@ -112,7 +118,7 @@ def solved(matrix: Any, wanted: Any) -> Any:
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
 
     def tried(extra: Any) -> tuple[Any, Any]:
-        return extra, jnp.linalg.cholesky(scaled + extra * eye)
+        return extra, jax.lax.linalg.cholesky(scaled + extra * eye, symmetrize_input=False)
 
     def failed(state: tuple[Any, Any]) -> Any:
         return ~jnp.isfinite(jnp.trace(state[1])) & (state[0] < 1)

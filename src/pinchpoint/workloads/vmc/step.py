@@ -162,9 +162,9 @@ def _steps(wave: Wave, settings: Settings, count: int, stage: OptimizerStage | N
             row = jnp.stack([jnp.asarray(value, energies.dtype) for value in stats])
             return (moved, kept, adapt(walkers, accepted, settings.target)), row
 
-        last, rows = jax.lax.scan(step, carry[:3], (numbers, keys))
+        (params, state, walkers), rows = jax.lax.scan(step, carry[:3], (numbers, keys))
         stats = Stats(*rows.T)
-        return Carry(*last, carry.step + count), stats._replace(finite=stats.finite > 0)
+        return Carry(params, state, walkers, carry.step + count), stats._replace(finite=stats.finite > 0)
 
     return steps
 

@@ -28,6 +28,7 @@ from pinchpoint.workloads.vmc.runs import CONFIG, LOG, PICTURE, RECORD, Run, beg
 from pinchpoint.workloads.vmc.sampling import key_of, start
 from pinchpoint.workloads.vmc.settings import OptimizerStage, Settings, Stage
 from pinchpoint.workloads.vmc.sharding import placed
+from pinchpoint.workloads.vmc.spring import held_bytes
 from pinchpoint.workloads.vmc.step import Carry, dtype_of, make_steps
 from pinchpoint.workloads.vmc.step import begin as first_carry
 from pinchpoint.workloads.vmc.system import System
@@ -123,12 +124,17 @@ class _Maker:
         found = fit(
             asked, electrons=self.run.told.system.electrons, budget=budget, host=self.host,
             compiled=lambda tried: self._compiled(tried, *heaviest(programs_from(0, tried, block=self.block))),
-            progress=lambda text: self.tell(Report("budget", 0, 0, note=text)),
+            progress=lambda text: self.tell(Report("budget", 0, 0, note=text)), spring_bytes=self._spring_bytes(),
         )  # fmt: skip
         self.run = replace(self.run, told=replace(self.run.told, settings=found.into(self.settings)))
         self.made = {key: made for key, made in self.made.items() if key[0] == self.settings}  # what was only tried is let go
         self.tell(Report("budget", 1, 1, note=f"laplacian: {found.text()}"))
         return found
+
+    def _spring_bytes(self) -> int:
+        """Of SPRING's own arrays; 0 where no step is by SPRING."""
+        direction = self.like().optimizer.direction
+        return 0 if direction is None else held_bytes(self.settings.walkers, direction.size, direction.dtype.itemsize)
 
     def program(self, count: int, stage: OptimizerStage) -> Program:
         """So many steps, compiled: the first of them is not slower than the others."""
