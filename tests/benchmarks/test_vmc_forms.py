@@ -84,3 +84,22 @@ def test_a_network_that_is_not_the_yardsticks_is_refused() -> None:
     for system, net in (("H", NET), ("He", dataclasses.replace(NET, full=False)), ("He", NetConfig.preset("psiformer"))):
         with pytest.raises(BadInput, match="no yardstick"):
             plain.Plain(system_of(system), net)
+
+
+def row(form: str, seconds: float, peak: float, *, plain: Any, ours: Any, chunk: int | None = None) -> dict[str, Any]:
+    return {"form": form, "chunk": chunk, "seconds": seconds, "peak_over_plain": peak, "over_plain": plain, "over_ours": ours}
+
+
+def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between() -> None:
+    forms = loaded("forms")
+    rows = [
+        row("plain", 2.0, 1.0, plain=(1, 1, 1), ours=(2, 2, 2)),
+        row("ours", 1.0, 0.8, plain=(0.98, 0.9, 1.01), ours=(1, 1, 1)),
+        row("ours, chunks of 64", 1.05, 0.51, plain=(0.5, 0.5, 0.5), ours=(1.05, 1.0, 1.1), chunk=64),
+        row("ours, chunks of 32", 1.2, 0.5, plain=(0.6, 0.6, 0.6), ours=(1.2, 1.16, 1.3), chunk=32),
+        row("ours, chunks of 16", 1.3, 0.2, plain=(0.6, 0.6, 0.6), ours=(1.3, 1.2, 1.4), chunk=16),
+    ]
+    found = forms.verdicts(rows)
+    assert [bar["verdict"] for bar in found] == ["open", "held", "missed", "held"]
+    assert {bar["form"] for bar in found[1:]} == {"ours, chunks of 32"}
+    assert [bar["verdict"] for bar in forms.verdicts(rows[:3])] == ["open", "missed"]

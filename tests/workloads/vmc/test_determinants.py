@@ -28,7 +28,7 @@ def compiled(function: Any) -> Any:
 @pytest.mark.parametrize("sizes", [(4,), (5, 4), (4, 2)])
 def test_the_laplacian_of_a_sum_of_determinants_is_the_trace_of_its_hessian(sizes: tuple[int, ...]) -> None:
     rng = np.random.default_rng(0)
-    still, moving = ([rng.normal(size=(*first, 3, size, size)) for size in sizes] for first in ((), (6,)))
+    still, moving = ([jnp.asarray(rng.normal(size=(*first, 3, size, size))) for size in sizes] for first in ((), (6,)))
 
     def log(x: Any) -> Any:
         return sum_of_determinants(
