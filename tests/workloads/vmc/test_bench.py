@@ -67,8 +67,8 @@ def test_the_five_figures_are_of_both_sides_and_the_nested_one_says_it_is_scaled
     monkeypatch.setattr(benches, "_ours", fake)
     monkeypatch.setattr(benches, "nested_energies", lambda log, params, system, x: (step.update(n=len(x)), jnp.zeros(len(x)))[1])
     made = bench("H", device="cpu", repeats=3, scanned=10, clock=lambda: next(clock), output=tmp_path / "bench.json")
-    assert [one.name for one in made.figures] == [*FIGURES, *BESIDE, "energy_nested"]
-    assert [one.speedup for one in made.figures] == [1, 1, 1, 1, 1, 1, 10, 64]
+    assert [one.name for one in made.figures] == [FIGURES[0], *BESIDE, *FIGURES[1:], "energy_nested"]
+    assert [one.speedup for one in made.figures] == [1, 1, 10, 1, 1, 1, 1, 64]
     nested = made.figure("energy_nested")
     assert (nested.timed_walkers, nested.walkers, nested.scaled, step["n"]) == (2, 128, True, 2)
     assert not made.figure("mcmc").scaled
