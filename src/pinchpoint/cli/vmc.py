@@ -267,7 +267,8 @@ def _show(tell: bars.Bar, report: Report, *, stage: str = "") -> None:
     elif report.stage == "train":
         tell(stage, report.done, report.total, text=_numbers(report), eta_s=report.eta_s)
     else:
-        named = report.note if report.stage == "evaluate" else report.stage
+        # To choose within a budget is to compile one step after another.
+        named = {"evaluate": report.note, "budget": "compile"}.get(report.stage, report.stage)
         note = "" if report.stage == "evaluate" else report.note
         tell(f"{stage} {named}".strip(), report.done, report.total, text=note)
 

@@ -112,7 +112,7 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
         (["H2", "--charge", "2"], 2, "a charge of +2 leaves 0 of the 2 electrons of H2", "give a charge of at most +1"),
         (["H2", "--walkers", "0"], 2, "walkers = 0", "give walkers of at least 1"),
         (["H2", "--bond", "0"], 2, "a bond of 0 bohr", "give a finite length of at least 0.1 bohr"),
-        (["H2", "--net", "huge"], 2, "unknown network 'huge'", "use one of: small, report"),
+        (["H2", "--net", "huge"], 2, "unknown network 'huge'", "use one of: small, "),
         (["H2", "--optimizer", "sgd"], 2, "unknown optimizer 'sgd'", "use one of: adam, spring, adam+spring"),
         (["H2", "--set", "depth=3"], 2, "--set 'depth=3' names no choice of network or training", "use one of: kind, one"),
         (["H2", "--set", "walkers=3"], 2, "--set 'walkers=3' names no choice", "it has an option of its own: --walkers"),

@@ -32,7 +32,10 @@ def read_xyz(path: str | Path) -> tuple[tuple[str, ...], tuple[Position, ...]]:
     while rows and not rows[-1][1]:
         rows.pop()
     if len(rows) != int(head):
-        raise BadInput(f"{path} says {head} atoms and lists {len(rows)}", mend=f"write {len(rows)} on its first line, or {_FORM}")
+        raise BadInput(
+            f"{path} says {head} atoms and lists {len(rows)}",
+            mend=f"write {len(rows)} on its first line, or add the atoms that are missing",
+        )
     atoms = [_atom(path, number, words) for number, words in rows]
     return tuple(symbol for symbol, _ in atoms), tuple(place for _, place in atoms)
 
