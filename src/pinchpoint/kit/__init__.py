@@ -13,12 +13,16 @@ if TYPE_CHECKING:
     from pinchpoint.kit.laplace import kinetic_energy, laplacian, laplacian_of_batch
     from pinchpoint.kit.lattice import Lattice
     from pinchpoint.kit.neighbours import lattice_edges, lattice_edges_multi, radius_edges
+    from pinchpoint.kit.reduce import segment_max, segment_mean, segment_softmax, segment_sum
+    from pinchpoint.kit.segments import Segments
+    from pinchpoint.kit.subset import draw_counts, sample_one, sample_subset
     from pinchpoint.kit.transform import edge_transform
 
 __all__ = [
-    "Coverage", "Degrees", "Edges", "GraphCache", "Laplace", "Lattice", "coverage", "edge_transform", "kinetic_energy",
-    "laplacian", "laplacian_of_batch", "lattice_edges", "lattice_edges_multi", "least_radius", "radius_edges", "radius_for",
-    "require_radius",
+    "Coverage", "Degrees", "Edges", "GraphCache", "Laplace", "Lattice", "Segments", "coverage", "draw_counts", "edge_transform",
+    "kinetic_energy", "laplacian", "laplacian_of_batch", "lattice_edges", "lattice_edges_multi", "least_radius", "radius_edges",
+    "radius_for", "require_radius", "sample_one", "sample_subset", "segment_max", "segment_mean", "segment_softmax",
+    "segment_sum",
 ]  # fmt: skip
 
 _WHERE = {
@@ -26,7 +30,8 @@ _WHERE = {
     "Laplace": "derivatives", "kinetic_energy": "laplace", "laplacian": "laplace", "laplacian_of_batch": "laplace",
     "edge_transform": "transform", "lattice_edges": "neighbours", "lattice_edges_multi": "neighbours",
     "least_radius": "covering", "radius_edges": "neighbours", "radius_for": "covering", "require_radius": "covering",
-    "coverage": "covering",
+    "coverage": "covering", "Segments": "segments", "draw_counts": "subset", "sample_one": "subset", "sample_subset": "subset",
+    "segment_max": "reduce", "segment_mean": "reduce", "segment_softmax": "reduce", "segment_sum": "reduce",
 }  # fmt: skip
 
 

@@ -1,0 +1,174 @@
+"""Random subsets of the points of every cell, in one pass over all cells.
+
+A draw is defined once: every point has a 32-bit key, a function of its number and of (seed, step, rank, view), and the
+subset of a cell is the k points with the smallest keys. Keys are never equal. `exact` finds them by a Triton kernel on a
+GPU and by numba on a CPU, `sort` by one sort in plain torch: all give the same indices, bit for bit, on every device.
+Letters: N points, C cells, M points drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.kit import hashing
+from pinchpoint.kit.given import whole_number
+from pinchpoint.kit.segments import Segments
+
+Method = Literal["exact", "nested", "bernoulli", "sort"]
+
+
+def draw_counts(
+    segments: Segments, ratio: float | tuple[float, float], *, seed: int, step: int = 0, rank: int = 0, view: int = 0,
+    least: int = 1, together: bool = False,
+) -> Tensor:  # fmt: skip
+    """How many points of each cell to draw, (C,) int32: floor(n r + u) with u uniform in [0, 1), so n r on average.
+
+    At least `least` are drawn of a cell, or all it has. ratio: r for all cells, or (lo, hi): r is drawn for each cell,
+    or with `together` once for all. In whole numbers throughout: the same on every device.
+    """
+    require_segments(segments)
+    low, high = _fixed(ratio)
+    if (fewest := whole_number(least)) is None or fewest < 0:
+        raise BadInput(f"least = {least!r}", mend="give the fewest points to draw of a cell: 0, 1, 2 ...")
+    lengths = segments.counts.long()
+    cells = torch.arange(segments.cells, device=lengths.device)
+    shares = high
+    if low < high:
+        of = hashing.words(seed=seed, step=step, rank=rank, view=view, purpose=hashing.RATIOS)
+        # Half of a key, so that the product stays below 2**63.
+        where = hashing.key(0, of) >> 1 if together else hashing.keys(cells, of).bitwise_right_shift_(1)
+        shares = low + (where * (high - low) >> 31)
+    of = hashing.words(seed=seed, step=step, rank=rank, view=view, purpose=hashing.COUNTS)
+    drawn = hashing.keys(cells, of).add_(lengths * shares).bitwise_right_shift_(32)
+    return torch.minimum(drawn.clamp_(min=fewest), lengths).to(torch.int32)
+
+
+def sample_subset(
+    segments: Segments, counts: Tensor | int | float, *, method: Method = "exact", seed: int, step: int = 0, rank: int = 0,
+    view: int = 0, total: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Numbers of the points drawn, (M,) int32: cell by cell, in a cell in the order of places.
+
+    counts: (C,) whole numbers, none above its cell's; or one number for all cells, of which a smaller cell gives all it
+    has; or a ratio in 0..1 as a float, for `draw_counts`. total: the sum of the counts, where it is known: on a GPU the
+    draw then waits for nothing (a total that is not the sum is refused on a CPU; on a GPU places left over hold -1).
+
+    `exact`, `sort`: k points of every cell, each subset of k as likely as any other. `nested`: the same with `view` left
+    out, so that of two draws with the same (seed, step, rank) the one with smaller counts lies inside the other.
+    `bernoulli`: takes a ratio and keeps each point with that probability, and one of a cell where none was kept: its
+    counts are right on average only.
+    """
+    require_segments(segments)
+    if method not in get_args(Method):
+        raise BadInput(f"method = {method!r}", mend=f"give one of {', '.join(get_args(Method))}")
+    if method == "nested":
+        view = 0
+    of = hashing.words(seed=seed, step=step, rank=rank, view=view)
+    if method == "bernoulli":
+        return _bernoulli(segments, counts, of, total)
+    if isinstance(counts, Real) and whole_number(counts) is None:
+        counts = draw_counts(segments, float(counts), seed=seed, step=step, rank=rank, view=view)
+    wanted = _checked_counts(segments, counts)
+    if total is not None and ((known := whole_number(total)) is None or not 0 <= known <= segments.points):
+        raise BadInput(f"total = {total!r}", mend="give the sum of the counts, or leave total out")
+    return _by_sort(segments, wanted, of, total)
+
+
+def sample_one(segments: Segments, *, seed: int, step: int = 0, rank: int = 0, view: int = 0) -> Tensor:
+    """One point of every cell, (C,) int32: the first that `sample_subset` draws. Never waits for the device."""
+    require_segments(segments)
+    if segments.empty:
+        raise BadInput(
+            "cells without points have none to draw", mend="draw with sample_subset(segments, 1, ...): they give nothing"
+        )
+    of = hashing.words(seed=seed, step=step, rank=rank, view=view)
+    return _smallest(segments, hashing.keys(segments.order, of)).to(torch.int32)
+
+
+def _by_sort(segments: Segments, counts: Tensor, of: tuple[int, int], total: int | None) -> Tensor:
+    """The k smallest keys of each cell: those up to the k-th, which one sort of all (cell, key) finds."""
+    cells = segments.of_place.long()
+    values = hashing.keys(segments.order, of).bitwise_or_(cells << 32)
+    ordered = torch.sort(values).values
+    last = segments.offsets[:-1] + counts - 1
+    limits = ordered.index_select(0, last.clamp_(min=0)).masked_fill_(counts == 0, -1)
+    chosen = values <= limits.index_select(0, cells)
+    return _chosen(segments.order, chosen, total)
+
+
+def _chosen(values: Tensor, chosen: Tensor, total: int | None) -> Tensor:
+    """values[chosen], with no wait where their number is known."""
+    if total is None or not values.is_cuda:
+        kept = values[chosen]
+        if total is not None and len(kept) != total:
+            raise BadInput(f"total = {total:,} where the counts sum to {len(kept):,}", mend="give the sum of the counts as total")
+        return kept
+    # Each goes to its number among the chosen, from 1; what is not chosen goes to place 0, which is cut off.
+    to = chosen.cumsum(0).mul_(chosen)
+    return torch.full((total + 1,), -1, dtype=values.dtype, device=values.device).scatter_(0, to, values)[1:]
+
+
+def _smallest(segments: Segments, keys: Tensor) -> Tensor:
+    """(C,) int64: the point of each cell with the smallest key. keys: (N,) by place, in [0, 2**32)."""
+    values = (keys << 31).bitwise_or_(segments.order)  # a point's number takes 31 bits
+    least = torch.full((segments.cells,), 2**63 - 1, dtype=torch.int64, device=keys.device)
+    return least.scatter_reduce_(0, segments.of_place.long(), values, "amin").bitwise_and_(2**31 - 1)
+
+
+def _bernoulli(segments: Segments, ratio: object, of: tuple[int, int], total: int | None) -> Tensor:
+    if total is not None:
+        raise BadInput(
+            "bernoulli draws a number of points that is not known before", mend='leave total out, or use method="exact"'
+        )
+    if not isinstance(ratio, float):
+        raise BadInput(f"bernoulli with counts = {ratio!r}", mend="give a ratio in 0..1 as a float, such as 0.5")
+    keys = hashing.keys(segments.order, of)
+    chosen = keys < _fixed(ratio)[1]
+    # Where any point of a cell is kept, the one with the smallest key is: the others' smallest are added.
+    least = torch.full((segments.cells,), hashing.ONE, dtype=torch.int64, device=keys.device)
+    least.scatter_reduce_(0, segments.of_place.long(), keys, "amin")
+    chosen |= keys == least.index_select(0, segments.of_place)
+    return segments.order[chosen]
+
+
+def _fixed(ratio: Any) -> tuple[int, int]:
+    """A ratio or a range of them as two whole numbers in [0, 2**32]."""
+    pair = ratio if isinstance(ratio, tuple | list) else (ratio, ratio)
+    fine = len(pair) == 2 and all(isinstance(end, Real) and not isinstance(end, bool) and math.isfinite(end) for end in pair)
+    if not fine or not 0 <= pair[0] <= pair[1] <= 1:
+        raise BadInput(f"ratio = {ratio!r}", mend="give a ratio in 0..1, or a range (lo, hi) of such with lo <= hi")
+    low, high = (round(float(end) * hashing.ONE) for end in pair)
+    return low, high
+
+
+def _checked_counts(segments: Segments, counts: object) -> Tensor:
+    """(C,) int32 on the segments' device. On a GPU a count above its cell's is cut to it, as seeing one would wait."""
+    lengths = segments.counts
+    if isinstance(counts, Tensor):
+        if counts.shape != lengths.shape or counts.dtype is torch.bool or counts.is_floating_point():
+            raise BadInput(
+                f"counts of shape {tuple(counts.shape)} in {counts.dtype} for {segments.cells:,} cells",
+                mend=f"give ({segments.cells},) whole numbers, or a ratio as a float",
+            )
+        if counts.device != lengths.device:
+            raise BadInput(f"counts on {counts.device}, cells on {lengths.device}", mend=f"counts.to({str(lengths.device)!r})")
+        if not counts.is_cuda and bool(((counts < 0) | (counts > lengths)).any()):
+            raise BadInput("counts below 0 or above the points of their cell", mend="clamp them to 0 .. segments.counts")
+        return counts.to(torch.int32) if not counts.is_cuda else torch.minimum(counts.to(torch.int32).clamp(min=0), lengths)
+    same = whole_number(counts)
+    if same is None or same < 0:
+        raise BadInput(f"counts = {counts!r}", mend="give counts (C,), one whole number for all cells, or a ratio as a float")
+    return lengths.clamp(max=same)
+
+
+def require_segments(segments: object) -> None:
+    if not isinstance(segments, Segments):
+        raise BadInput(
+            f"cells as a {type(segments).__name__}", mend="make them with Segments.from_ids, from_coords or from_offsets"
+        )
