@@ -1,11 +1,14 @@
 """Energies of small atoms and molecules against the best known ones, three seeds each: train, freeze, evaluate.
 
     python benchmarks/vmc/accuracy.py run H2 He LiH Be --seeds 0 1 2 --device cuda -o part.json    # goes on where it stopped
+    python benchmarks/vmc/accuracy.py run LiH Be -o few.json \\
+        --set walkers=1024 steps=4000 adam_steps=300 moves=20 burn=200 spring_decay=1000
     python benchmarks/vmc/accuracy.py merge part*.json -o benchmarks/results/vmc_accuracy_h200.json
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. Runs lie beside the part, in a folder of its name. A system is
-right where every seed's energy lies within 1.6 mHa of the reference, its error bar included, and not below it by more than
-three error bars. Several processes may share a GPU: XLA_PYTHON_CLIENT_PREALLOCATE=false.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. --set takes any field of `Settings`; those above are a recipe for
+a card and up to 4 electrons. Runs lie beside the part, in a folder of its name. A system is right where every seed's energy lies
+within 1.6 mHa of the reference, its error bar included, and not below it by more than three error bars. Several processes may
+share a GPU: XLA_PYTHON_CLIENT_PREALLOCATE=false.
 """
 
 from __future__ import annotations
@@ -21,7 +24,9 @@ from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
+from pinchpoint.workloads.training.settings import overrides
 from pinchpoint.workloads.vmc.evaluate import evaluate
+from pinchpoint.workloads.vmc.settings import Settings
 from pinchpoint.workloads.vmc.train import train
 
 CHEMICAL_HA = 1.6e-3
@@ -35,17 +40,19 @@ def run(args: argparse.Namespace) -> None:
     }  # fmt: skip
     folder = args.output.with_suffix("")
     folder.mkdir(exist_ok=True)
-    changes = {"steps": args.steps, "walkers": args.walkers}
+    named = {"steps": args.steps, "walkers": args.walkers}
+    changes = {**overrides(args.set, Settings), **{key: value for key, value in named.items() if value is not None}}
     for system in args.systems:
         for seed in args.seeds:
             name = f"{system}:{args.net}:{seed}"
             if name in part["runs"]:
+                _check_same(args.output, name, part["runs"][name].get("changes", changes), changes)
                 print(f"{name}: done before", flush=True)
                 continue
             where = folder / name.replace(":", "-")
             start = time.perf_counter()
-            told = {**{key: value for key, value in changes.items() if value is not None}, "device": args.device}
-            train(system, where, net=args.net, seed=seed, resume=where.exists(), **told)
+            told = {**changes, "seed": seed, "device": args.device}
+            train(system, where, net=args.net, resume=where.exists(), **told)
             trained = time.perf_counter() - start
             made = evaluate(where, samples=args.samples, device=args.device)
             part["runs"][name] = {
@@ -54,9 +61,15 @@ def run(args: argparse.Namespace) -> None:
                 "seed": seed,
                 "system": system,
                 "net": args.net,
+                "changes": changes,
             }
             write_text(args.output, json.dumps(part, indent=1) + "\n")
             print(_line(name, part["runs"][name]), flush=True)
+
+
+def _check_same(path: Path, name: str, before: dict[str, Any], now: dict[str, Any]) -> None:
+    if before != now:
+        raise BadInput(f"{name} in {path} was trained with {before}, and {now} is asked for", mend="name another -o")
 
 
 def merge(args: argparse.Namespace) -> None:
@@ -111,6 +124,7 @@ def main() -> int:
     one.add_argument("--net", default="small")
     one.add_argument("--steps", type=int)
     one.add_argument("--walkers", type=int)
+    one.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="fields of Settings")
     one.add_argument("--samples", type=int, default=1000)
     one.add_argument("--device", default="cuda")
     one.add_argument("-o", "--output", type=Path, required=True)

@@ -20,7 +20,7 @@ app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": 
 
 MOLECULE: Any = typer.Argument(..., metavar="MOLECULE", help="H2, LiH, He ..., H10 for a chain, or an .xyz file in angstrom.")
 DEVICE: Any = typer.Option("auto", "--device", help="auto, cpu or cuda.")
-NET: Any = typer.Option(None, "--net", help="small, ferminet, psiformer, report or report-cpu.  [small]")
+NET: Any = typer.Option(None, "--net", help="small, medium, ferminet, psiformer, report or report-cpu.  [small]")
 SPIN: Any = typer.Option(None, "--spin", help="Electrons up less electrons down.  [the ground state's]")
 CHARGE: Any = typer.Option(None, "--charge", help="Of the whole molecule.  [0]")
 WALKERS: Any = typer.Option(None, "--walkers", help="Places of all electrons at one time.  [512; large networks 1024]")

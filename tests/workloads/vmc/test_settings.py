@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.vmc.config import PRESETS
+from pinchpoint.workloads.vmc.config import PRESETS, NetConfig
 from pinchpoint.workloads.vmc.settings import Settings
 
 
@@ -17,6 +17,21 @@ def test_every_recipe_survives_json(net: str, electrons: int) -> None:
     settings = Settings.preset(net, electrons=electrons, seed=3)
     assert Settings.from_json(settings.to_json()) == settings
     assert settings.seed == 3
+
+
+def test_the_medium_network_has_a_recipe_for_a_card() -> None:
+    told = Settings.preset("medium", electrons=10)
+    assert (told.walkers, told.steps, told.moves, told.burn, told.adam_steps) == (1024, 15_000, 20, 200, 100)
+    assert (told.adam_rate, told.spring_rate, told.spring_decay, told.momentum, told.norm_cap) == (1e-3, 0.05, 2000, 0.98, 2e-3)
+    net = NetConfig.preset("medium")
+    assert (net.one, net.two, net.layers, net.determinants) == (128, 32, 4, 16)
+
+
+def test_a_step_is_by_adam_up_to_its_last_and_by_spring_after() -> None:
+    told = Settings(optimizer="adam+spring", adam_steps=7)
+    assert [told.stage_at(step) for step in (0, 6, 7, 99)] == ["adam", "adam", "spring", "spring"]
+    assert Settings(optimizer="adam", steps=5).stage_at(99) == "adam"  # a run may be made longer
+    assert Settings(optimizer="spring").stage_at(0) == "spring"
 
 
 @pytest.mark.parametrize(

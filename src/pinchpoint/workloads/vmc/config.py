@@ -49,6 +49,7 @@ class NetConfig(JsonConfig):
 
 PRESETS: dict[str, dict[str, Any]] = {
     "small": {"kind": "ferminet", "one": 32, "two": 8, "layers": 2, "determinants": 4},
+    "medium": {"kind": "ferminet", "one": 128, "two": 32, "layers": 4, "determinants": 16},
     "report": {"kind": "ferminet", "one": 64, "two": 8, "layers": 2, "determinants": 2},
     "report-cpu": {"kind": "ferminet", "one": 32, "two": 8, "layers": 1, "determinants": 1},
     "ferminet": {"kind": "ferminet", "one": 256, "two": 32, "layers": 4, "determinants": 16},

@@ -135,9 +135,16 @@ _LARGE: dict[int, dict[str, Any]] = {
     4: {**_LONG, "steps": 6000, "adam_steps": 500, "moves": 20, "burn": 100},
     10: {**_LONG, "steps": 12_000, "adam_steps": 1000, "moves": 30, "burn": 200},
 }
-_LARGE_NETS = ("ferminet", "psiformer")
+# A network between the two, on a card: fewer parameters allow SPRING longer strides.
+_MEDIUM: dict[int, dict[str, Any]] = {
+    14: {
+        "walkers": 1024, "steps": 15_000, "moves": 20, "burn": 200, "adam_steps": 100, "adam_rate": 1e-3, "spring_rate": 0.05,
+        "spring_decay": 2000.0, "momentum": 0.98, "norm_cap": 2e-3,
+    },
+}  # fmt: skip
+_RECIPES = {"ferminet": _LARGE, "psiformer": _LARGE, "medium": _MEDIUM}
 
 
 def _recipe(net: str, electrons: int) -> dict[str, Any]:
-    sizes = _LARGE if net in _LARGE_NETS else _SMALL
+    sizes = _RECIPES.get(net, _SMALL)
     return sizes[min((most for most in sizes if most >= electrons), default=max(sizes))]
