@@ -29,7 +29,7 @@ def layers(features: int, width: int) -> list[dict[str, Any]]:
     return [{"weights": rng.normal(size=(rows, width)) / 2, "bias": rng.normal(size=width)} for rows in (features, width, width)]
 
 
-@pytest.mark.parametrize(("up", "electrons", "width"), [(2, 3, 3), (2, 4, 5), (3, 3, 5)])
+@pytest.mark.parametrize(("up", "electrons", "width"), [(3, 5, 3), (3, 6, 4), (5, 5, 4)])
 def test_the_rule_of_the_pairs_gives_all_first_and_second_derivatives(up: int, electrons: int, width: int) -> None:
     net, mix = layers(3, width), np.random.default_rng(1).normal(size=(7, electrons, 3))
 
@@ -48,6 +48,11 @@ def test_the_rule_of_the_pairs_gives_all_first_and_second_derivatives(up: int, e
     assert np.allclose(found.x, value, rtol=1e-12)
     assert np.allclose(jnp.moveaxis(found.jacobian.dense_array, 0, -1), slopes, atol=1e-12)
     assert np.allclose(found.laplacian, jnp.trace(curves, axis1=-2, axis2=-1), atol=1e-11)
+
+
+def test_few_electrons_take_no_rule() -> None:
+    made = jax.make_jaxpr(lambda y: pair_means(layers(3, 5), 1, y))(jnp.ones((2, 2, 3)))
+    assert "pinchpoint_pair_means" not in str(made)
 
 
 @pytest.mark.parametrize("up", [0, 1, 2, 4])

@@ -8,8 +8,6 @@ exp(-Z r): a hydrogen-like atom is exact.
 
 from __future__ import annotations
 
-from typing import Any
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -42,19 +40,18 @@ def init_cusp(system: System) -> Array:
     return raw_of(jnp.asarray(system.charges, dtype=float))
 
 
-def nearest(params: dict[str, Any], radii: Array) -> Array:
+def nearest(sigma: Array, radii: Array) -> Array:
     """(k,): the least exponent of each electron, to be added before and taken off after, so that nothing underflows far out.
 
-    No derivative passes through it: the wave function does not depend on it.
+    No derivative passes through it: the wave function does not depend on it. sigma: (k or 1, M, D, columns), above zero.
     """
-    least = jnp.min(positive(params["sigma"]), axis=(1, 2))
-    return jax.lax.stop_gradient(jnp.min(radii * least, axis=1))
+    return jax.lax.stop_gradient(jnp.min(radii * jnp.min(sigma, axis=(2, 3)), axis=1))
 
 
-def envelope(params: dict[str, Any], radii: Array, shift: Array) -> Array:
-    """(D, k, columns), times e^shift. radii: (k, M) soft distances; shift: (k,)."""
-    exponents = shift[:, None, None, None] - radii[:, :, None, None] * positive(params["sigma"])[None]
-    return jnp.swapaxes(jnp.sum(params["pi"][None] * jnp.exp(exponents), axis=1), 0, 1)
+def envelope(pi: Array, sigma: Array, radii: Array, shift: Array) -> Array:
+    """(k, D, columns), times e^shift. pi, sigma: (k or 1, M, D, columns); radii: (k, M) soft distances; shift: (k,)."""
+    exponents = shift[:, None, None, None] - radii[:, :, None, None] * sigma
+    return jnp.sum(pi * jnp.exp(exponents), axis=1)
 
 
 def soft_radii(system: System, places: Geometry) -> Array:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from pinchpoint.workloads.vmc.config import NetConfig
 from pinchpoint.workloads.vmc.features import Geometry, one_electron, two_electrons
-from pinchpoint.workloads.vmc.layers import matmul, residual, weights
+from pinchpoint.workloads.vmc.layers import launch_bound, matmul, residual, weights
 from pinchpoint.workloads.vmc.pairs import pair_means, spin_means
 from pinchpoint.workloads.vmc.system import System
 
@@ -68,9 +68,12 @@ def streams(params: Params, system: System, places: Geometry) -> Array:
 
 def _mixed(params: Params, system: System, h: Array, pairs: Array | None) -> Array:
     """(n, width): the weights applied to an electron's vector, the means and its pairs' means (n, s two)."""
-    own = matmul(h, params["self"])
     if pairs is None:
-        return own + params["bias"]
-    means, beside = (jnp.concatenate([params[f"{part}_{spin}"] for spin in spins(system)]) for part in ("mean", "pairs"))
-    shared = matmul(spin_means(h, system.up), means) + params["bias"]
-    return own + matmul(pairs, beside) + shared
+        return matmul(h, params["self"]) + params["bias"]
+    means = spin_means(h, system.up)
+    of_means, of_pairs = (jnp.concatenate([params[f"{part}_{spin}"] for spin in spins(system)]) for part in ("mean", "pairs"))
+    if launch_bound(h):
+        side_by_side = [h, jnp.broadcast_to(means, (h.shape[0], means.shape[0])), pairs]
+        whole = jnp.concatenate([params["self"], of_means, of_pairs])
+        return matmul(jnp.concatenate(side_by_side, axis=-1), whole) + params["bias"]
+    return matmul(h, params["self"]) + matmul(pairs, of_pairs) + (matmul(means, of_means) + params["bias"])

@@ -11,10 +11,17 @@ import jax.numpy as jnp
 
 Array = jax.Array
 
+_LAUNCH_BOUND = 256  # numbers of one walker: two electrons with vectors of 64 and 128, four with 64
+
 
 def matmul(x: Array, weights: Array) -> Array:
     """x: (..., a) and weights: (a, b) -> (..., b)."""
     return jnp.matmul(x, weights, precision=jax.lax.Precision.HIGHEST)
+
+
+def launch_bound(rows: Array) -> bool:
+    """Whether a product with so few rows as (n, width) takes a GPU less time than its launch: then one large is best."""
+    return rows.shape[0] * rows.shape[-1] <= _LAUNCH_BOUND
 
 
 def einsum(sum_of: str, a: Array, b: Array) -> Array:

@@ -21,6 +21,7 @@ Array = jax.Array
 Params = dict[str, Any]
 
 _NAME = "pinchpoint_pair_means_of_{up}_up"  # folx finds the rule of a jitted function by its name
+_FEW = 4  # electrons, up to which the coordinates are not many more than a pair's features: nothing to gain
 
 
 def pair_means(layers: Sequence[Params], up: int, features: Array) -> list[Array]:
@@ -36,10 +37,13 @@ def pair_means(layers: Sequence[Params], up: int, features: Array) -> list[Array
             found.append(spin_means(pairs, up))
         return found
 
+    flat = [layer[part] for layer in layers for part in ("weights", "bias")]
+    if features.shape[0] <= _FEW:
+        return run(*flat, features)
     run.__name__ = _NAME.format(up=up)
     if "folx" in sys.modules:  # whoever takes a forward Laplacian has imported it
         sys.modules["folx"].register_function(run.__name__, _rule(up))
-    return jax.jit(run)(*(layer[part] for layer in layers for part in ("weights", "bias")), features)
+    return jax.jit(run)(*flat, features)
 
 
 def spin_means(rows: Array, up: int) -> Array:

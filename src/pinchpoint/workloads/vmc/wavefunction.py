@@ -21,7 +21,7 @@ from pinchpoint.workloads.vmc.envelopes import envelope, init_cusp, init_envelop
 from pinchpoint.workloads.vmc.features import Geometry, geometry
 from pinchpoint.workloads.vmc.ferminet import init_streams, spins, streams
 from pinchpoint.workloads.vmc.jastrow import init_jastrow, log_jastrow
-from pinchpoint.workloads.vmc.layers import matmul, weights
+from pinchpoint.workloads.vmc.layers import launch_bound, matmul, positive, weights
 from pinchpoint.workloads.vmc.psiformer import attention_stream, init_attention
 from pinchpoint.workloads.vmc.slater import Start, starts
 from pinchpoint.workloads.vmc.system import System
@@ -119,15 +119,35 @@ def _matrices(params: Params, system: System, config: NetConfig, places: Geometr
         h = attention_stream(params["network"], system, config, places)
     else:
         h = streams(params["network"], system, places)
-    radii = soft_radii(system, places)
+    radii, parts = soft_radii(system, places), spins(system)
+    if config.full:
+        owner = np.arange(system.electrons) >= (system.up or system.electrons)  # whose parameters, of the spins there are
+        pi, sigma = (jnp.stack([params["envelope"][spin][name] for spin in parts])[owner.astype(int)] for name in ("pi", "sigma"))
+        block, shift = _block(_factors(params["orbital"], system, h), pi, positive(sigma), radii)
+        return (block,), shift
     blocks: list[Array] = []
     shifts: list[Array] = []
-    for spin, part in spins(system).items():
-        shift = nearest(params["envelope"][spin], radii[part])
-        factors = matmul(h[part], params["orbital"][spin]["weights"]) + params["orbital"][spin]["bias"]
-        shaped = jnp.swapaxes(factors.reshape(factors.shape[0], config.determinants, -1), 0, 1)
-        blocks.append(shaped * envelope(params["envelope"][spin], radii[part], shift))
+    for spin, part in parts.items():
+        made, shape = params["orbital"][spin], params["envelope"][spin]
+        factors = matmul(h[part], made["weights"]) + made["bias"]
+        block, shift = _block(factors, shape["pi"][None], positive(shape["sigma"])[None], radii[part])
+        blocks.append(block)
         shifts.append(shift)
-    if config.full and len(blocks) > 1:
-        blocks = [jnp.concatenate(blocks, axis=1)]
     return tuple(blocks), jnp.concatenate(shifts)
+
+
+def _block(factors: Array, pi: Array, sigma: Array, radii: Array) -> tuple[Array, Array]:
+    """(D, k, columns) orbitals of k electrons, and their shifts. factors: (k, D columns); pi, sigma: (k or 1, M, D, columns)."""
+    shift = nearest(sigma, radii)
+    shaped = envelope(pi, sigma, radii, shift)
+    return jnp.swapaxes(factors.reshape(shaped.shape) * shaped, 0, 1), shift
+
+
+def _factors(params: Params, system: System, h: Array) -> Array:
+    """(n, D n): the network's part of all orbitals, each electron's by the weights of its spin. h: (n, one)."""
+    parts = spins(system)
+    if launch_bound(h):
+        made = [jnp.concatenate([params[spin][name] for spin in parts], axis=-1) for name in ("weights", "bias")]
+        both = (matmul(h, made[0]) + made[1]).reshape(h.shape[0], len(parts), -1)
+        return jnp.concatenate([both[part, at] for at, part in enumerate(parts.values())])
+    return jnp.concatenate([matmul(h[part], params[spin]["weights"]) + params[spin]["bias"] for spin, part in parts.items()])
