@@ -37,8 +37,8 @@ class Laplace(NamedTuple):
     laplacian: Any
 
 
-def fastest(coordinates: int, *, device: str | None = None) -> Method:
-    """The quickest way where memory is no question. device: cpu or cuda; None: the one arrays are made on."""
+def fastest(coordinates: int) -> Method:
+    """The quickest way where memory is no question."""
     if has_folx():
         return "forward"
     return "hessian" if coordinates <= HESSIAN_MOST else "loop"

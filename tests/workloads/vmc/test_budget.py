@@ -60,6 +60,17 @@ def test_every_device_has_the_same_share_of_a_chunk() -> None:
         assert found.chunk is None or found.chunk % 4 == 0
 
 
+def test_no_more_walkers_go_at_one_time_than_are_quickest() -> None:
+    def found(budget: int, **options: Any) -> tuple[str, int | None]:
+        made = quickest(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=budget, **options)
+        return made.method, made.chunk
+
+    assert found(9999, at_most=40) == ("forward", 32) and found(9999, at_most=96) == ("forward", None)
+    assert found(9999, at_most=20) == ("forward", 16)  # where fewer are quicker, fewer than 32 are no loss
+    assert found(1319, at_most=40) == ("loop", 32) and found(1003, at_most=40) == ("loop", 1)
+    assert found(9999, at_most=40, chunk=48) == ("forward", 48)
+
+
 def test_why_it_was_chosen_is_told_with_the_numbers() -> None:
     ample = quickest(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=2000)
     assert ample.text() == "forward, all walkers at one time (1.91 KiB of 1.95 KiB)"
@@ -105,12 +116,14 @@ def test_without_a_budget_the_memory_of_the_device_is_one(monkeypatch: pytest.Mo
 
     with on("cpu", precision="float32") as host:
         assert (device_bytes(host) or 0) > resident_bytes()
-        monkeypatch.setattr(budgets, "fastest", lambda coordinates, device: "forward")
+        monkeypatch.setattr(budgets, "fastest", lambda coordinates: "forward")
         monkeypatch.setattr(budgets, "resident_bytes", lambda: 0)
         for memory, wanted in ((4000, ("forward", None)), (1490, ("forward", 48)), (1050, ("loop", 24))):
             monkeypatch.setattr(budgets, "device_bytes", lambda host, memory=memory: memory * 2**20)
-            found = fit(Settings(walkers=WALKERS), electrons=10, budget=None, host=host, compiled=Compiled)
+            found = fit(Settings(walkers=WALKERS), electrons=4, budget=None, host=host, compiled=Compiled)
             assert (found.method, found.chunk, found.budget_bytes) == (*wanted, memory * 2**20)
+        found = fit(Settings(walkers=WALKERS), electrons=10, budget="4GiB", host=host, compiled=Compiled)
+        assert (found.method, found.chunk) == ("forward", 48)  # on a CPU the largest up to 64
         monkeypatch.setattr(budgets, "device_bytes", lambda host: None)
         found = fit(Settings(walkers=WALKERS), electrons=10, budget=None, host=host, compiled=Compiled)
         assert (found.method, found.chunk, found.predicted_bytes) == ("forward", None, None)
@@ -121,7 +134,7 @@ def test_a_run_keeps_what_was_chosen_and_its_record_says_why(
 ) -> None:
     from pinchpoint.workloads.vmc import budget as budgets
 
-    monkeypatch.setattr(budgets, "fastest", lambda coordinates, device: "hessian")  # compiled for other tests already
+    monkeypatch.setattr(budgets, "fastest", lambda coordinates: "hessian")  # compiled for other tests already
     run, told = tmp_path / "run", {**tiny, "steps": 10, "optimizer": "adam", "method": "auto"}
     said: list[str] = []
 

@@ -22,6 +22,9 @@ from pinchpoint.workloads.vmc.hosts import Host, resident_bytes
 from pinchpoint.workloads.vmc.records import taken
 from pinchpoint.workloads.vmc.settings import Method, Settings
 
+# On a CPU, from so many electrons on, more walkers at one time than this leave its caches.
+CACHED_ELECTRONS, CACHED_WALKERS = 6, 64
+
 Need = Callable[[Method, int | None], int]  # from a method and a chunk (None: all walkers) to the bytes a device needs in all
 
 
@@ -55,57 +58,58 @@ def fit(
     allowed = device_bytes(host) if card is None else card.memory_bytes
     context = card.context_bytes if card is not None and host.name == "cuda" else 0
 
-    found: dict[tuple[Method, int | None], int | None] = {}
-
-    def account(method: Method, chunk: int | None) -> int | None:
-        if (method, chunk) in found:
-            return found[method, chunk]
+    def need(method: Method, chunk: int | None) -> int:
         if progress is not None:
             progress(f"{method}, {_size(chunk)} at one time")
         step = xla.compiled_bytes(compiled(replace(settings, method=method, chunk=chunk)))
-        if step is not None:
-            # Devices of a CPU share its memory. Read after compiling: what that took stays resident while training.
-            step = step + context if host.name == "cuda" else step * len(host.devices) + resident_bytes()
-        found[method, chunk] = step
-        return step
-
-    def need(method: Method, chunk: int | None) -> int:
-        if (known := account(method, chunk)) is None:
+        if step is None:
             raise Missing(
                 "XLA gives no memory analysis on this device", mend="leave out --budget, and choose a chunk: --chunk 64"
             )
-        return known
+        # Devices of a CPU share its memory. Read after compiling: what that took stays resident while training.
+        return step + context if host.name == "cuda" else step * len(host.devices) + resident_bytes()
 
-    first: Method = fastest(3 * electrons, device=host.name) if settings.method == "auto" else settings.method
-    if budget is None and (allowed is None or account(first, settings.chunk) is None):
-        return Fit(first, settings.chunk, None, None, "the quickest where nothing is known of the device's memory")
-    assert allowed is not None
-    return quickest(
-        need, methods=(first, "loop") if settings.method == "auto" and first != "loop" else (first,), walkers=settings.walkers,
-        chunk=settings.chunk, budget_bytes=allowed, devices=len(host.devices), on_top=_ON_TOP[host.name] if budget else "",
-        spring_bytes=spring_bytes // (len(host.devices) if host.name == "cuda" else 1),
-    )  # fmt: skip
+    first: Method = fastest(3 * electrons) if settings.method == "auto" else settings.method
+    at_most = CACHED_WALKERS * len(host.devices) if host.name == "cpu" and electrons >= CACHED_ELECTRONS else None
+    unknown = Fit(first, settings.chunk, None, None, "the quickest where nothing is known of the device's memory")
+    if allowed is None:
+        return unknown
+    try:
+        return quickest(
+            need, methods=(first, "loop") if settings.method == "auto" and first != "loop" else (first,),
+            walkers=settings.walkers, chunk=settings.chunk, at_most=at_most, budget_bytes=allowed, devices=len(host.devices),
+            on_top=_ON_TOP[host.name] if budget else "",
+            spring_bytes=spring_bytes // (len(host.devices) if host.name == "cuda" else 1),
+        )  # fmt: skip
+    except Missing:
+        if budget is not None:
+            raise
+        return unknown
 
 
 def quickest(
-    need: Need, *, methods: Sequence[Method], walkers: int, budget_bytes: int, chunk: int | None = None, devices: int = 1,
-    on_top: str = "", spring_bytes: int = 0,
+    need: Need, *, methods: Sequence[Method], walkers: int, budget_bytes: int, chunk: int | None = None,
+    at_most: int | None = None, devices: int = 1, on_top: str = "", spring_bytes: int = 0,
 ) -> Fit:  # fmt: skip
     """The first of the methods, quickest first, in the largest chunk that fits; the last of them in chunks of any size.
 
-    chunk: the only one tried, where one is asked for. A chunk divides the walkers, and every device has the same share of it.
-    on_top: what is counted besides the program, spring_bytes: what SPRING alone holds of it; both for the refusal.
+    chunk: the only one tried, where one is asked for; at_most: walkers at one time beyond which more are slower. A chunk
+    divides the walkers, and every device has the same share of it. on_top: what is counted besides the program, spring_bytes:
+    what SPRING alone holds of it; both for the refusal.
     """
     parts: list[int | None] = [part for part in range(devices, walkers, devices) if walkers % part == 0]
+    within = [part for part in parts if at_most is None or (part is not None and part <= at_most)]
+    whole = [None] if at_most is None or walkers <= at_most or not within else []
     refused, least = "", 0
     for method in methods:
         if chunk is not None:
             sizes = [chunk]
         elif method == methods[-1]:  # all walkers at once are out of the question where a quicker method had to give way
-            sizes = parts if refused else [*parts, None]
+            sizes = within if refused and within else [*within, *whole]
         else:
-            sizes = [*(part for part in parts if part is not None and part >= LEAST * devices), None]
-        found, needed, most = _largest(lambda size, method=method: need(method, size), sizes or [None], budget_bytes)
+            large = [part for part in within if part is not None and part >= LEAST * devices]
+            sizes = [*large, *whole] or within[-1:]
+        found, needed, most = _largest(lambda size, method=method: need(method, size), sizes, budget_bytes)
         if needed <= budget_bytes:
             why = f"{show_bytes(needed)} of {show_bytes(budget_bytes)}"
             if found != sizes[-1]:

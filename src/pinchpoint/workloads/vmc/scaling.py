@@ -33,7 +33,11 @@ _METHODS: dict[str, Method] = {"hessian": "hessian", "loop": "loop", "forward": 
 
 @dataclass(frozen=True)
 class Job:
-    """What is computed: energies (B,) and gradients of a wave function, `chunk` walkers at a time (None: all)."""
+    """What is computed: energies (B,) and gradients of a wave function, `chunk` walkers at a time (None: all).
+
+    The loop over chunks is not training's: here a chunk need not divide the walkers, and `verify` compares the gradient by each
+    walker's place too.
+    """
 
     wave: WaveFunction
     method: Method
