@@ -1,0 +1,230 @@
+"""Voxels of a batch of scenes at several levels, with tables of who lies beside and above whom. No hash, no extension.
+
+M points in B groups (a scene, or one view of a scene), C voxels of a level, P voxels of the next coarser one.
+A voxel's key is its group, then its place along a Morton curve: sorted keys lie group by group and near in space, a
+parent's key is the key shifted by three bits, and a neighbour is found by search. Tables are int32 and name absent rows C,
+one past the last, where readers put a row of zeros. Building waits for the device once beside `Segments`.
+A voxel takes 8 B for its key, 108 B for neighbours, 4 B for its place under its parent and 32 B as a parent: about 170 B
+a finest voxel for all levels together.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.segments import Segments
+
+AXIS_BITS = 16
+GROUP_BITS = 15
+SIDE = 2**AXIS_BITS  # voxels along an axis
+SELF = 13  # the offset (0, 0, 0) among the 27
+_ALIGNED = 2 ** (AXIS_BITS // 2)  # corners of groups are multiples: a thinned view keeps the grid of its scene at every level
+
+
+@dataclass(frozen=True)
+class Level:
+    """keys: (C,) int64, rising; neighbours: (C, 27) int32, the voxel at each offset x, y, z = -1..1, z fastest; C: none."""
+
+    keys: Tensor
+    neighbours: Tensor
+    depth: int  # 0 the finest
+
+    @property
+    def voxels(self) -> int:
+        """C."""
+        return self.keys.shape[0]
+
+    @property
+    def group(self) -> Tensor:
+        """(C,) int64: the group of each voxel, rising."""
+        return self.keys >> (3 * (AXIS_BITS - self.depth))
+
+    def coordinates(self) -> Tensor:
+        """(C, 3) int64, from the corner of the group."""
+        return torch.stack([_compact(self.keys >> shift, AXIS_BITS - self.depth) for shift in (2, 1, 0)], dim=1)
+
+
+@dataclass(frozen=True)
+class Stride:
+    """Between a level and the next coarser one. place: (C,) int32, 8 * parent + octant; children: (8 P,) int32; C: none."""
+
+    place: Tensor
+    children: Tensor
+
+
+@dataclass(frozen=True)
+class Voxels:
+    """segments: the points of the finest voxels; inside: (M, 3), where each point lies in its voxel, -0.5 to 0.5."""
+
+    segments: Segments
+    levels: tuple[Level, ...]
+    strides: tuple[Stride, ...]
+    inside: Tensor
+    group: Tensor  # (M,) int64 of each point
+    groups: int  # B
+
+    @cached_property
+    def of_point(self) -> Tensor:
+        """(M,) int32: the finest voxel of each point."""
+        return self.segments.of_point()
+
+
+def voxelise(xyz: Tensor, offsets: Tensor, *, cell: float, levels: int = 1) -> Voxels:
+    """xyz: (M, 3); offsets: (B + 1,), where the points of each group begin, and M. A group may be empty, not all of them."""
+    _check(xyz, offsets, cell, levels)
+    group = groups_of(offsets, xyz.shape[0])
+    keys, inside, extent = grid_keys(xyz, group, offsets.shape[0] - 1, cell=cell)
+    segments = Segments.from_ids(keys)
+    assert segments.ids is not None
+    # One wait for all levels; the extent is looked at here too, since keys of a cloud that is too large are only wrong.
+    deeper = [_ranks(segments.ids >> (3 * depth))[-1] for depth in range(1, levels)]
+    largest, first, end, least, *last = torch.stack([extent, *offset_ends(offsets), *(rank.double() for rank in deeper)]).tolist()
+    check_offsets(first, end, least, points=xyz.shape[0])
+    check_extent(largest, cell)
+    made = [Level(segments.ids, neighbours(segments.ids, depth=0), 0)]
+    strides = []
+    for depth, rank in enumerate(last, start=1):
+        keys, stride = _coarser(made[-1].keys, int(rank) + 1)
+        made.append(Level(keys, neighbours(keys, depth=depth), depth))
+        strides.append(stride)
+    return Voxels(segments, tuple(made), tuple(strides), inside, group, offsets.shape[0] - 1)
+
+
+def groups_of(offsets: Tensor, points: int) -> Tensor:
+    """(M,) int64: the group of each of the points, which lie group after group."""
+    places = torch.arange(points, dtype=offsets.dtype, device=offsets.device)
+    # Offsets that do not reach the last point are refused where a wait is due; until then no index may lie outside.
+    return torch.searchsorted(offsets[1:].contiguous(), places, right=True).clamp_(max=offsets.shape[0] - 2)
+
+
+def grid_keys(xyz: Tensor, group: Tensor, groups: int, *, cell: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys (M,) int64 of the cells of a grid through the origin; where points lie in them (M, 3); and the largest coordinate.
+
+    The last is left on the device, so that the caller reads it with what else it waits for, and gives it to `check_extent`.
+    """
+    # A tensor, since a GPU multiplies by the inverse of a plain number: points on a border would change cells.
+    size = torch.full((1,), float(cell), dtype=torch.float64, device=xyz.device)
+    scaled = xyz.detach().double() / size
+    corner = scaled.floor()
+    low = torch.full((groups, 3), math.inf, dtype=torch.float64, device=xyz.device)
+    low.scatter_reduce_(0, group[:, None].expand(-1, 3), corner, "amin")
+    place = corner - ((low / _ALIGNED).floor() * _ALIGNED)[group]
+    found = place.nan_to_num(0.0, 0.0, 0.0).clamp(0, SIDE - 1).long()
+    x, y, z = (_spread(found[:, axis]) for axis in range(3))
+    keys = (group << 3 * AXIS_BITS) | (x << 2) | (y << 1) | z
+    return keys, (scaled - corner - 0.5).to(xyz.dtype), place.amax()
+
+
+def check_extent(largest: float, cell: float) -> None:
+    """Refuse what `grid_keys` could not number."""
+    if not math.isfinite(largest):
+        raise BadInput("coordinates that are NaN or infinite", mend="drop those points first: xyz[xyz.isfinite().all(1)]")
+    if largest >= SIDE:
+        wanted = cell * (largest + 1) / (SIDE - _ALIGNED)
+        raise BadInput(
+            f"a cloud {largest + 1:,.0f} cells of {cell:g} long; {SIDE:,} are numbered",
+            mend=f"give cells of at least {wanted:.3g}, or cut the cloud into parts",
+        )
+
+
+def check_offsets(first: float, end: float, least: float, *, points: int) -> None:
+    """Refuse offsets that do not rise from 0 to the number of points. least: the smallest step."""
+    if first != 0 or end != points or least < 0:
+        raise BadInput(
+            f"offsets from {first:,.0f} to {end:,.0f} for {points:,} points" + (", which fall" if least < 0 else ""),
+            mend="offsets begin at 0, never fall and end at the number of points",
+        )
+
+
+def neighbours(keys: Tensor, *, depth: int = 0) -> Tensor:
+    """(C, 27) int32 of sorted keys: the voxel of the same group at each offset, or C."""
+    count = keys.shape[0]
+    bits = AXIS_BITS - depth
+    moved: list[list[Tensor]] = []  # for each axis the bits of the coordinate less one, as it is, and one more
+    outside: list[list[Tensor | None]] = []
+    for axis in range(3):
+        at = _compact(keys >> (2 - axis), bits)
+        steps = (at - 1, at, at + 1)
+        moved.append([_spread(step.clamp(0, 2**bits - 1)) << (2 - axis) for step in steps])
+        outside.append([steps[0] < 0, None, steps[2] >= 2**bits])
+    group = (keys >> 3 * bits) << 3 * bits
+    # One slot more than the table: what is not found is written there.
+    table = torch.full((count * 27 + 1,), count, dtype=torch.int32, device=keys.device)
+    rows = torch.arange(count, device=keys.device)
+    table[rows * 27 + SELF] = rows.int()
+    # Who lies at an offset of whom is who lies at the opposite of the other: half of the offsets are searched for.
+    for offset in range(SELF + 1, 27):
+        x, y, z = offset // 9, offset // 3 % 3, offset % 3
+        wanted = group | moved[0][x] | moved[1][y] | moved[2][z]
+        at = torch.searchsorted(keys, wanted).clamp_(max=count - 1)
+        hit = keys[at] == wanted
+        for edge in (outside[0][x], outside[1][y], outside[2][z]):
+            if edge is not None:
+                hit &= ~edge
+        table[torch.where(hit, rows * 27 + offset, count * 27)] = at.int()
+        table[torch.where(hit, at * 27 + 26 - offset, count * 27)] = rows.int()
+    return table[:-1].reshape(count, 27)
+
+
+def _coarser(keys: Tensor, parents: int) -> tuple[Tensor, Stride]:
+    """The keys (P,) of the parents, and the tables between."""
+    above = keys >> 3
+    rank = _ranks(above)
+    # All children of a parent write the same key.
+    coarse = torch.empty(parents, dtype=torch.int64, device=keys.device).scatter_(0, rank, above)
+    place = rank * 8 + (keys & 7)
+    children = torch.full((parents * 8,), keys.shape[0], dtype=torch.int32, device=keys.device)
+    children[place] = torch.arange(keys.shape[0], dtype=torch.int32, device=keys.device)
+    return coarse, Stride(place.int(), children)
+
+
+def offset_ends(offsets: Tensor) -> list[Tensor]:
+    """What `check_offsets` looks at, still on the device."""
+    return [offsets[0].double(), offsets[-1].double(), offsets.diff().amin().double()]
+
+
+def _ranks(ordered: Tensor) -> Tensor:
+    """(C,) int64: how many different values lie before each of rising ones."""
+    changes = torch.zeros_like(ordered)
+    changes[1:] = ordered[1:] != ordered[:-1]
+    return changes.cumsum(0)
+
+
+def _spread(value: Tensor) -> Tensor:
+    """Bit b of up to 16 bits to bit 3 b."""
+    value = (value | value << 16) & 0xFF0000FF
+    value = (value | value << 8) & 0xF00F00F00F
+    value = (value | value << 4) & 0xC30C30C30C3
+    return (value | value << 2) & 0x249249249249
+
+
+def _compact(value: Tensor, bits: int) -> Tensor:
+    """Bit 3 b to bit b, for as many bits: undoes `_spread`, whatever lies between and above."""
+    value = value & (0x249249249249 & ((1 << 3 * bits) - 1))
+    value = (value | value >> 2) & 0xC30C30C30C3
+    value = (value | value >> 4) & 0xF00F00F00F
+    value = (value | value >> 8) & 0xFF0000FF
+    return (value | value >> 16) & 0xFFFF
+
+
+def _check(xyz: Tensor, offsets: Tensor, cell: float, levels: int) -> None:
+    if xyz.dim() != 2 or xyz.shape[1] != 3 or not xyz.is_floating_point():
+        raise BadInput(f"coordinates of shape {tuple(xyz.shape)} in {xyz.dtype}", mend="give xyz (M, 3) in float32 or float64")
+    if not xyz.shape[0]:
+        raise BadInput("a cloud without points", mend="give at least one point")
+    if offsets.dim() != 1 or offsets.shape[0] < 2 or offsets.is_floating_point():
+        raise BadInput(
+            f"offsets of shape {tuple(offsets.shape)}", mend="give B + 1 whole numbers, from 0 to the number of points"
+        )
+    if offsets.shape[0] > 2**GROUP_BITS:
+        raise BadInput(f"{offsets.shape[0] - 1:,} scenes and views in a batch", mend=f"give at most {2**GROUP_BITS - 1:,}")
+    if isinstance(cell, bool) or not math.isfinite(cell) or not cell > 0:
+        raise BadInput(f"cells of size {cell!r}", mend="give a cell size above 0, in the units of the coordinates")
+    if not 1 <= levels <= AXIS_BITS // 2:
+        raise BadInput(f"{levels} levels", mend=f"give 1 to {AXIS_BITS // 2}")
