@@ -1,0 +1,63 @@
+"""Thinner clouds for evaluation: which points of a scene stay, seeded, by one rule each.
+
+Letters: N points, M of them kept. Independent of the sampler that training uses: plain numpy, so that a fault of that one
+cannot hide in its own test. Each gives indices (M,) int64 in rising order, for `Scene.take`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.cloud.scene import Scene
+
+Place = tuple[float, float, float]
+_SOFT = 0.25  # square metres added to the squared distance: a scanner is not infinitely dense at its foot
+
+
+def uniform(scene: Scene, fraction: float, *, seed: int) -> np.ndarray:
+    """round(N fraction) points, at least one, every subset equally likely."""
+    count = _count(scene.points, fraction)
+    return np.sort(_generator(seed).permutation(scene.points)[:count])
+
+
+def one_per_cell(scene: Scene, cell: float, *, seed: int) -> np.ndarray:
+    """One point, any of them alike, of every cell of a grid with edges of `cell`."""
+    if not (math.isfinite(cell) and cell > 0):
+        raise BadInput(f"cells of size {cell:g}", mend="give a cell size above 0, in the units of the coordinates")
+    corner = np.floor(scene.xyz.astype(np.float64) / cell)
+    order = _generator(seed).permutation(scene.points)
+    # The first of each cell in a random order of all points.
+    _, first = np.unique(corner[order], axis=0, return_index=True)
+    return np.sort(order[first])
+
+
+def by_distance(scene: Scene, fraction: float, *, seed: int, scanner: Place | None = None) -> np.ndarray:
+    """round(N fraction) points, at least one, drawn with weights that fall with the square of the distance to the scanner.
+
+    scanner: its place in the coordinates of the scene; None: a corner of the scene's box at half its height, so that the far
+    side is left with few points.
+    """
+    count = _count(scene.points, fraction)
+    low, high = scene.xyz.min(axis=0).astype(np.float64), scene.xyz.max(axis=0).astype(np.float64)
+    place = np.array((low[0], low[1], (low[2] + high[2]) / 2) if scanner is None else scanner, dtype=np.float64)
+    if place.shape != (3,) or not np.isfinite(place).all():
+        raise BadInput(f"a scanner at {scanner}", mend="give x, y and z")
+    square = ((scene.xyz - place) ** 2).sum(axis=1)
+    # Exponential waits over weights: the smallest are a draw without replacement by weight, of an exact number.
+    waits = _generator(seed).exponential(size=scene.points) * (square + _SOFT)
+    return np.sort(np.argpartition(waits, count - 1)[:count])
+
+
+def _count(points: int, fraction: float) -> int:
+    if not 0 < fraction <= 1:
+        raise BadInput(f"a fraction of {fraction:g} of the points", mend="give one above 0 and up to 1, such as 0.1")
+    return max(1, round(points * fraction))
+
+
+def _generator(seed: int) -> np.random.Generator:
+    if seed < 0:
+        raise BadInput(f"a seed of {seed}", mend="give 0 or more")
+    return np.random.default_rng(seed)
