@@ -120,10 +120,10 @@ def _matrices(params: Params, system: System, config: NetConfig, places: Geometr
     else:
         h = streams(params["network"], system, places)
     radii, parts = soft_radii(system, places), spins(system)
-    if config.full:
+    if config.full and launch_bound(h):
         owner = np.arange(system.electrons) >= (system.up or system.electrons)  # whose parameters, of the spins there are
         pi, sigma = (jnp.stack([params["envelope"][spin][name] for spin in parts])[owner.astype(int)] for name in ("pi", "sigma"))
-        block, shift = _block(_factors(params["orbital"], system, h), pi, positive(sigma), radii)
+        block, shift = _block(_factors(params["orbital"], system, h), pi, positive(sigma), radii)  # all electrons at once
         return (block,), shift
     blocks: list[Array] = []
     shifts: list[Array] = []
@@ -133,6 +133,8 @@ def _matrices(params: Params, system: System, config: NetConfig, places: Geometr
         block, shift = _block(factors, shape["pi"][None], positive(shape["sigma"])[None], radii[part])
         blocks.append(block)
         shifts.append(shift)
+    if config.full:
+        blocks = [jnp.concatenate(blocks, axis=1)]
     return tuple(blocks), jnp.concatenate(shifts)
 
 
@@ -140,14 +142,12 @@ def _block(factors: Array, pi: Array, sigma: Array, radii: Array) -> tuple[Array
     """(D, k, columns) orbitals of k electrons, and their shifts. factors: (k, D columns); pi, sigma: (k or 1, M, D, columns)."""
     shift = nearest(sigma, radii)
     shaped = envelope(pi, sigma, radii, shift)
-    return jnp.swapaxes(factors.reshape(shaped.shape) * shaped, 0, 1), shift
+    return jnp.swapaxes(factors.reshape(shaped.shape), 0, 1) * jnp.swapaxes(shaped, 0, 1), shift
 
 
 def _factors(params: Params, system: System, h: Array) -> Array:
-    """(n, D n): the network's part of all orbitals, each electron's by the weights of its spin. h: (n, one)."""
+    """(n, D n): the network's part of all orbitals, by one product with the weights of both spins. h: (n, one)."""
     parts = spins(system)
-    if launch_bound(h):
-        made = [jnp.concatenate([params[spin][name] for spin in parts], axis=-1) for name in ("weights", "bias")]
-        both = (matmul(h, made[0]) + made[1]).reshape(h.shape[0], len(parts), -1)
-        return jnp.concatenate([both[part, at] for at, part in enumerate(parts.values())])
-    return jnp.concatenate([matmul(h[part], params[spin]["weights"]) + params[spin]["bias"] for spin, part in parts.items()])
+    made, bias = (jnp.concatenate([params[spin][name] for spin in parts], axis=-1) for name in ("weights", "bias"))
+    both = (matmul(h, made) + bias).reshape(h.shape[0], len(parts), -1)
+    return jnp.concatenate([both[part, at] for at, part in enumerate(parts.values())])
