@@ -55,7 +55,8 @@ def test_the_energy_of_another_exponent_is_the_closed_form_s(hydrogen: Path, tmp
     exact = 1.3**2 / 2 - 1.3  # E = a² / 2 - a
     assert abs(made.energy_ha - exact) < 4 * made.error_ha < 0.02
     # The local energy is -a²/2 + (a - 1) / r, whose variance is (a - 1)² (<1/r²> - <1/r>²) = (a - 1)² a².
-    assert made.variance == pytest.approx((0.3 * 1.3) ** 2, rel=0.25)
+    # Its estimate scatters widely, since <1/r^4> is infinite: a walker near the nucleus counts for a thousand others.
+    assert made.variance == pytest.approx((0.3 * 1.3) ** 2, rel=0.5)
     assert made.walkers == 64 and made.autocorrelation > 1 and 0.2 < made.acceptance < 0.9
     volume = read_cube(tmp_path / "h.cube")
     assert volume.electrons == pytest.approx(1 - (made.outside or 0.0), abs=1e-6) and made.outside == 0.0
