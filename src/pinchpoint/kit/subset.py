@@ -9,6 +9,8 @@ Letters: N points, C cells, M points drawn.
 from __future__ import annotations
 
 import math
+from functools import cache
+from importlib import import_module
 from numbers import Real
 from typing import Any, Literal, get_args
 
@@ -17,10 +19,14 @@ from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import hashing
+from pinchpoint.kit.along import is_fake, on_device, own_kernels
+from pinchpoint.kit.edges import INT32_MOST
 from pinchpoint.kit.given import whole_number
 from pinchpoint.kit.segments import Segments
 
 Method = Literal["exact", "nested", "bernoulli", "sort"]
+
+_LONGEST = 16384  # points of a cell
 
 
 def draw_counts(
@@ -36,17 +42,23 @@ def draw_counts(
     low, high = _fixed(ratio)
     if (fewest := whole_number(least)) is None or fewest < 0:
         raise BadInput(f"least = {least!r}", mend="give the fewest points to draw of a cell: 0, 1, 2 ...")
+    of_ratio = hashing.words(seed=seed, step=step, rank=rank, view=view, purpose=hashing.RATIOS)
+    of = hashing.words(seed=seed, step=step, rank=rank, view=view, purpose=hashing.COUNTS)
+    if together:
+        low = high = _between(low, high, hashing.key(0, of_ratio))
+    if own_kernels(segments.offsets):
+        drawn = torch.empty(segments.cells, dtype=torch.int32, device=segments.offsets.device)
+        if not is_fake(drawn):
+            from pinchpoint.kit import subset_triton
+
+            with on_device(drawn):
+                subset_triton.draw_counts(segments, low, high, of_ratio, of, fewest, drawn)
+        return drawn
     lengths = segments.counts.long()
     cells = torch.arange(segments.cells, device=lengths.device)
-    shares = high
-    if low < high:
-        of = hashing.words(seed=seed, step=step, rank=rank, view=view, purpose=hashing.RATIOS)
-        # Half of a key, so that the product stays below 2**63.
-        where = hashing.key(0, of) >> 1 if together else hashing.keys(cells, of).bitwise_right_shift_(1)
-        shares = low + (where * (high - low) >> 31)
-    of = hashing.words(seed=seed, step=step, rank=rank, view=view, purpose=hashing.COUNTS)
+    shares = _between(low, high, hashing.keys(cells, of_ratio)) if low < high else low
     drawn = hashing.keys(cells, of).add_(lengths * shares).bitwise_right_shift_(32)
-    return torch.minimum(drawn.clamp_(min=fewest), lengths).to(torch.int32)
+    return torch.minimum(drawn.clamp_(min=min(fewest, INT32_MOST)), lengths).to(torch.int32)
 
 
 def sample_subset(
@@ -77,6 +89,14 @@ def sample_subset(
     wanted = _checked_counts(segments, counts)
     if total is not None and ((known := whole_number(total)) is None or not 0 <= known <= segments.points):
         raise BadInput(f"total = {total!r}", mend="give the sum of the counts, or leave total out")
+    if method == "sort":
+        return _by_sort(segments, wanted, of, total)
+    if _one_kernel(segments):
+        return _by_kernel(segments, wanted, of, total)
+    if wanted.device.type == "cpu" and not is_fake(wanted) and _numba_works():
+        from pinchpoint.kit import subset_cpu
+
+        return _of_total(subset_cpu.draw(segments, wanted, of), total)
     return _by_sort(segments, wanted, of, total)
 
 
@@ -88,7 +108,43 @@ def sample_one(segments: Segments, *, seed: int, step: int = 0, rank: int = 0, v
             "cells without points have none to draw", mend="draw with sample_subset(segments, 1, ...): they give nothing"
         )
     of = hashing.words(seed=seed, step=step, rank=rank, view=view)
-    return _smallest(segments, hashing.keys(segments.order, of)).to(torch.int32)
+    if _one_kernel(segments):
+        drawn = torch.empty(segments.cells, dtype=torch.int32, device=segments.order.device)
+        if not is_fake(drawn):
+            from pinchpoint.kit import subset_triton
+
+            with on_device(drawn):
+                subset_triton.draw_one(segments, of, drawn)
+        return drawn
+    # A key above its point's number, which takes 31 bits: the least of both together is the least key's.
+    values = (hashing.keys(segments.order, of) << 31).bitwise_or_(segments.order)
+    return _least(segments, values).bitwise_and_(INT32_MOST).to(torch.int32)
+
+
+@cache
+def _numba_works() -> bool:
+    """Is it there, and does it take the numpy that is? Else sorting gives the same points."""
+    try:
+        import_module("numba")
+    except ImportError:
+        return False
+    return True
+
+
+def _one_kernel(segments: Segments) -> bool:
+    """Does our kernel for GPUs draw? One program takes a whole cell, so that sorting all points is faster for a long one."""
+    return segments.longest <= _LONGEST and own_kernels(segments.order)
+
+
+def _by_kernel(segments: Segments, counts: Tensor, of: tuple[int, int], total: int | None) -> Tensor:
+    ends = counts.cumsum(0, dtype=torch.int32)
+    drawn = torch.full((int(ends[-1]) if total is None else total,), -1, dtype=torch.int32, device=counts.device)
+    if not is_fake(drawn):
+        from pinchpoint.kit import subset_triton
+
+        with on_device(drawn):
+            subset_triton.draw(segments, counts, ends, of, drawn)
+    return drawn
 
 
 def _by_sort(segments: Segments, counts: Tensor, of: tuple[int, int], total: int | None) -> Tensor:
@@ -96,29 +152,27 @@ def _by_sort(segments: Segments, counts: Tensor, of: tuple[int, int], total: int
     cells = segments.of_place.long()
     values = hashing.keys(segments.order, of).bitwise_or_(cells << 32)
     ordered = torch.sort(values).values
-    last = segments.offsets[:-1] + counts - 1
-    limits = ordered.index_select(0, last.clamp_(min=0)).masked_fill_(counts == 0, -1)
+    last = (segments.offsets[:-1] + counts).sub_(1).clamp_(0, segments.points - 1)
+    limits = ordered.index_select(0, last).masked_fill_(counts <= 0, -1)
     chosen = values <= limits.index_select(0, cells)
-    return _chosen(segments.order, chosen, total)
-
-
-def _chosen(values: Tensor, chosen: Tensor, total: int | None) -> Tensor:
-    """values[chosen], with no wait where their number is known."""
-    if total is None or not values.is_cuda:
-        kept = values[chosen]
-        if total is not None and len(kept) != total:
-            raise BadInput(f"total = {total:,} where the counts sum to {len(kept):,}", mend="give the sum of the counts as total")
-        return kept
+    if total is None or not chosen.is_cuda:
+        return _of_total(segments.order[chosen], total)
     # Each goes to its number among the chosen, from 1; what is not chosen goes to place 0, which is cut off.
     to = chosen.cumsum(0).mul_(chosen)
-    return torch.full((total + 1,), -1, dtype=values.dtype, device=values.device).scatter_(0, to, values)[1:]
+    drawn = torch.full((total + 1,), -1, dtype=torch.int32, device=to.device)
+    return drawn.scatter_(0, to.clamp_(max=total), segments.order)[1:]
 
 
-def _smallest(segments: Segments, keys: Tensor) -> Tensor:
-    """(C,) int64: the point of each cell with the smallest key. keys: (N,) by place, in [0, 2**32)."""
-    values = (keys << 31).bitwise_or_(segments.order)  # a point's number takes 31 bits
-    least = torch.full((segments.cells,), 2**63 - 1, dtype=torch.int64, device=keys.device)
-    return least.scatter_reduce_(0, segments.of_place.long(), values, "amin").bitwise_and_(2**31 - 1)
+def _of_total(drawn: Tensor, total: int | None) -> Tensor:
+    if total is not None and len(drawn) != total:
+        raise BadInput(f"total = {total:,} where the counts sum to {len(drawn):,}", mend="give the sum of the counts as total")
+    return drawn
+
+
+def _least(segments: Segments, values: Tensor) -> Tensor:
+    """(C,) int64: the least of each cell, of (N,) int64 by place."""
+    least = torch.full((segments.cells,), 2**63 - 1, dtype=torch.int64, device=values.device)
+    return least.scatter_reduce_(0, segments.of_place.long(), values, "amin")
 
 
 def _bernoulli(segments: Segments, ratio: object, of: tuple[int, int], total: int | None) -> Tensor:
@@ -131,10 +185,13 @@ def _bernoulli(segments: Segments, ratio: object, of: tuple[int, int], total: in
     keys = hashing.keys(segments.order, of)
     chosen = keys < _fixed(ratio)[1]
     # Where any point of a cell is kept, the one with the smallest key is: the others' smallest are added.
-    least = torch.full((segments.cells,), hashing.ONE, dtype=torch.int64, device=keys.device)
-    least.scatter_reduce_(0, segments.of_place.long(), keys, "amin")
-    chosen |= keys == least.index_select(0, segments.of_place)
+    chosen |= keys == _least(segments, keys).index_select(0, segments.of_place)
     return segments.order[chosen]
+
+
+def _between(low: int, high: int, key: Any) -> Any:
+    """Where a key, or a tensor of them, lies between two numbers up to 2**32. Half of a key: products stay below 2**63."""
+    return low + ((key >> 1) * (high - low) >> 31)
 
 
 def _fixed(ratio: Any) -> tuple[int, int]:
@@ -148,23 +205,23 @@ def _fixed(ratio: Any) -> tuple[int, int]:
 
 
 def _checked_counts(segments: Segments, counts: object) -> Tensor:
-    """(C,) int32 on the segments' device. On a GPU a count above its cell's is cut to it, as seeing one would wait."""
-    lengths = segments.counts
+    """(C,) int32 on the segments' device. On a GPU the numbers themselves are not looked at, which would wait."""
     if isinstance(counts, Tensor):
-        if counts.shape != lengths.shape or counts.dtype is torch.bool or counts.is_floating_point():
+        if counts.shape != (segments.cells,) or counts.dtype is torch.bool or counts.is_floating_point():
             raise BadInput(
                 f"counts of shape {tuple(counts.shape)} in {counts.dtype} for {segments.cells:,} cells",
                 mend=f"give ({segments.cells},) whole numbers, or a ratio as a float",
             )
-        if counts.device != lengths.device:
-            raise BadInput(f"counts on {counts.device}, cells on {lengths.device}", mend=f"counts.to({str(lengths.device)!r})")
-        if not counts.is_cuda and bool(((counts < 0) | (counts > lengths)).any()):
+        device = segments.offsets.device
+        if counts.device != device:
+            raise BadInput(f"counts on {counts.device}, cells on {device}", mend=f"counts.to({str(device)!r})")
+        if not counts.is_cuda and not is_fake(counts) and bool(((counts < 0) | (counts > segments.counts)).any()):
             raise BadInput("counts below 0 or above the points of their cell", mend="clamp them to 0 .. segments.counts")
-        return counts.to(torch.int32) if not counts.is_cuda else torch.minimum(counts.to(torch.int32).clamp(min=0), lengths)
+        return counts.to(torch.int32)
     same = whole_number(counts)
     if same is None or same < 0:
         raise BadInput(f"counts = {counts!r}", mend="give counts (C,), one whole number for all cells, or a ratio as a float")
-    return lengths.clamp(max=same)
+    return segments.counts.clamp(max=min(same, INT32_MOST))
 
 
 def require_segments(segments: object) -> None:
