@@ -92,7 +92,8 @@ def test_gradients_equal_finite_differences() -> None:
 
     value().backward()
     for weight in model.parameters():
-        assert weight.grad is not None
+        grad = weight.grad
+        assert grad is not None
         direction = torch.randn(weight.shape, dtype=torch.float64, generator=torch.Generator().manual_seed(4))
         ends = []
         for step in (1e-6, -1e-6):
@@ -100,7 +101,7 @@ def test_gradients_equal_finite_differences() -> None:
                 weight += step * direction
                 ends.append(value().item())
                 weight -= step * direction
-        assert (ends[0] - ends[1]) / 2e-6 == pytest.approx((weight.grad * direction).sum().item(), rel=1e-5, abs=1e-6)
+        assert (ends[0] - ends[1]) / 2e-6 == pytest.approx((grad * direction).sum().item(), rel=1e-5, abs=1e-6)
 
 
 def test_views_may_be_told_by_group_or_by_point() -> None:

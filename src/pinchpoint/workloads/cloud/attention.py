@@ -72,9 +72,8 @@ class WindowAttention(nn.Module):
 class AttentionLayer(nn.Module):
     """(C, D) to (C, D): place, attention, then each voxel alone."""
 
-    def __init__(self, width: int, config: CloudConfig, *, shifted: bool) -> None:
+    def __init__(self, width: int, config: CloudConfig) -> None:
         super().__init__()
-        self.shift = config.window // 2 if shifted else 0
         self.place = Conv3(width, width)
         self.norms = nn.ModuleList(make_norm(config.norm, width, config.statistics) for _ in range(2))
         self.attention = WindowAttention(width, config.heads)

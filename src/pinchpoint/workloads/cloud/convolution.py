@@ -37,7 +37,9 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor, None, None]:
         (readers,) = ctx.saved_tensors
         count, most = readers.shape
         rows = _padded(grads[0]).index_select(0, readers.reshape(-1))
@@ -58,7 +60,9 @@ class _Convolve(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *grads: Tensor
+    ) -> tuple[Tensor, Tensor, None]:
         # Voxel j reads i at an offset exactly where i reads j at the opposite one: both gradients come of one gather of grads.
         values, weight, table = ctx.saved_tensors
         features, given = values.shape[1], weight.shape[1]

@@ -41,17 +41,16 @@ class Stage(nn.Module):
         width = config.widths[depth]
         self.window = config.window
         self.blocks = nn.ModuleList(Block(width, config) for _ in range(config.blocks[depth]))
-        self.layers = nn.ModuleList(
-            AttentionLayer(width, config, shifted=bool(number % 2)) for number in range(config.attention[depth])
-        )
+        self.layers = nn.ModuleList(AttentionLayer(width, config) for _ in range(config.attention[depth]))
 
     def forward(self, values: Tensor, level: Level, view: Tensor, groups: int) -> Tensor:
         for block in self.blocks:
             values = block(values, level, view)
-        shifts = {layer.shift for layer in self.layers}
-        windows = {shift: make_windows(level, groups, self.window, shift=shift) for shift in shifts}
-        for layer in self.layers:
-            values = layer(values, level, view, windows[layer.shift])
+        # The first layer's windows are those of every even one, the second's those of every odd one.
+        shifts = (0, self.window // 2)[: len(self.layers)]
+        windows = [make_windows(level, groups, self.window, shift=shift) for shift in shifts]
+        for number, layer in enumerate(self.layers):
+            values = layer(values, level, view, windows[number % 2])
         return values
 
 
@@ -96,7 +95,7 @@ class UNet(nn.Module):
             if depth < len(self.downs):
                 known.append(values)
                 values = self.downs[depth](functional.gelu(self.down_norms[depth](values, views[depth])), voxels.strides[depth])
-                values = values.to(self.downs[depth].linear.weight.dtype)
+                values = values.to(self.stem.weight.dtype)
         for depth in reversed(range(len(self.merges))):
             values = self.merges[depth](values, known[depth], voxels, depth, views)
         return functional.gelu(self.norm(values, views[0]))

@@ -77,7 +77,9 @@ class Voxels:
 
 def voxelise(xyz: Tensor, offsets: Tensor, *, cell: float, levels: int = 1) -> Voxels:
     """xyz: (M, 3); offsets: (B + 1,), where the points of each group begin, and M. A group may be empty, not all of them."""
-    _check(xyz, offsets, cell, levels)
+    check_batch(xyz, offsets, cell)
+    if not 1 <= levels <= AXIS_BITS // 2:
+        raise BadInput(f"{levels} levels", mend=f"give 1 to {AXIS_BITS // 2}")
     group = groups_of(offsets, xyz.shape[0])
     keys, inside, extent = grid_keys(xyz, group, offsets.shape[0] - 1, cell=cell)
     segments = Segments.from_ids(keys)
@@ -213,7 +215,8 @@ def _compact(value: Tensor, bits: int) -> Tensor:
     return (value | value >> 16) & 0xFFFF
 
 
-def _check(xyz: Tensor, offsets: Tensor, cell: float, levels: int) -> None:
+def check_batch(xyz: Tensor, offsets: Tensor, cell: float) -> None:
+    """Refuse what can be seen to be wrong without waiting for the device."""
     if xyz.dim() != 2 or xyz.shape[1] != 3 or not xyz.is_floating_point():
         raise BadInput(f"coordinates of shape {tuple(xyz.shape)} in {xyz.dtype}", mend="give xyz (M, 3) in float32 or float64")
     if not xyz.shape[0]:
@@ -226,5 +229,3 @@ def _check(xyz: Tensor, offsets: Tensor, cell: float, levels: int) -> None:
         raise BadInput(f"{offsets.shape[0] - 1:,} scenes and views in a batch", mend=f"give at most {2**GROUP_BITS - 1:,}")
     if isinstance(cell, bool) or not math.isfinite(cell) or not cell > 0:
         raise BadInput(f"cells of size {cell!r}", mend="give a cell size above 0, in the units of the coordinates")
-    if not 1 <= levels <= AXIS_BITS // 2:
-        raise BadInput(f"{levels} levels", mend=f"give 1 to {AXIS_BITS // 2}")
