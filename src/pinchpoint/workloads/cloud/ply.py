@@ -82,13 +82,14 @@ def scene_ply(scene: Scene) -> Ply:
     """A scene as a binary file: x, y, z, its features as floats, its label. Splats come out as features, not as splats."""
     origin = any(scene.origin)
     kind = "<f8" if origin else "<f4"
-    fields = [*((axis, kind) for axis in "xyz"), *((name, "<f4") for name in scene.names)]
+    names = ["_".join(name.split()) for name in scene.names]  # a header is words between spaces
+    fields = [*((axis, kind) for axis in "xyz"), *((name, "<f4") for name in names)]
     if scene.labels is not None:
         fields.append(("label", "<i4"))
     vertices = np.empty(len(scene.xyz), np.dtype(fields))
     for column, axis in enumerate("xyz"):
         vertices[axis] = scene.xyz[:, column].astype(kind) + scene.origin[column] if origin else scene.xyz[:, column]
-    for column, name in enumerate(scene.names):
+    for column, name in enumerate(names):
         vertices[name] = scene.features[:, column]
     if scene.labels is not None:
         vertices["label"] = scene.labels
@@ -109,9 +110,9 @@ def kept(ply: Ply, index: np.ndarray, *, faces: Literal["refuse", "drop"] = "ref
         # The bytes of what stays cannot be told from those of lists without walking them: every other element goes as well.
         header, before, after = header.only("vertex"), b"", b""
     lines = tuple(ply.lines[place] for place in index.tolist()) if ply.lines else ()
-    return replace(
-        ply, header=header.counted("vertex", len(index)), vertices=ply.vertices[index], before=before, after=after, lines=lines
-    )
+    # As plain bytes: numpy would copy a vertex property by property.
+    vertices = ply.vertices.view(np.dtype((np.void, ply.vertices.itemsize)))[index].view(ply.vertices.dtype)
+    return replace(ply, header=header.counted("vertex", len(index)), vertices=vertices, before=before, after=after, lines=lines)
 
 
 def write_ply(path: str | Path, ply: Ply | Scene, *, keep: np.ndarray | None = None) -> Path:
@@ -120,7 +121,7 @@ def write_ply(path: str | Path, ply: Ply | Scene, *, keep: np.ndarray | None = N
         ply = scene_ply(ply)
     if keep is not None:
         ply = kept(ply, keep)
-    body = b"".join(line + b"\n" for line in ply.lines) if ply.header.ascii else ply.vertices.tobytes()
+    body = b"".join(line + b"\n" for line in ply.lines) if ply.header.ascii else ply.vertices.view(np.uint8).data
     return write_bytes(path, b"".join((ply.header.text(), ply.before, body, ply.after)))
 
 

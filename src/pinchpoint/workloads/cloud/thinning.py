@@ -37,18 +37,22 @@ def one_per_cell(scene: Scene, cell: float, *, seed: int) -> np.ndarray:
 def by_distance(scene: Scene, fraction: float, *, seed: int, scanner: Place | None = None) -> np.ndarray:
     """round(N fraction) points, at least one, drawn with weights that fall with the square of the distance to the scanner.
 
-    scanner: its place in the coordinates of the scene; None: a corner of the scene's box at half its height, so that the far
-    side is left with few points.
+    scanner: its place in the coordinates of the scene; None: at the point with the least x + y, half way up the scene, so that
+    the far side is left with few points.
     """
     count = _count(scene.points, fraction)
-    low, high = scene.xyz.min(axis=0).astype(np.float64), scene.xyz.max(axis=0).astype(np.float64)
-    place = np.array((low[0], low[1], (low[2] + high[2]) / 2) if scanner is None else scanner, dtype=np.float64)
+    place = np.array(_side(scene.xyz) if scanner is None else scanner, dtype=np.float64)
     if place.shape != (3,) or not np.isfinite(place).all():
         raise BadInput(f"a scanner at {scanner}", mend="give x, y and z")
     square = ((scene.xyz - place) ** 2).sum(axis=1)
     # Exponential waits over weights: the smallest are a draw without replacement by weight, of an exact number.
     waits = _generator(seed).exponential(size=scene.points) * (square + _SOFT)
     return np.sort(np.argpartition(waits, count - 1)[:count])
+
+
+def _side(xyz: np.ndarray) -> Place:
+    x, y, _ = xyz[(xyz[:, 0] + xyz[:, 1]).argmin()].tolist()
+    return x, y, (float(xyz[:, 2].min()) + float(xyz[:, 2].max())) / 2
 
 
 def _count(points: int, fraction: float) -> int:
