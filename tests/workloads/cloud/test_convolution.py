@@ -47,7 +47,7 @@ def _same(ours: Tensor, truth: Tensor, inputs: list[Tensor]) -> None:
 @pytest.mark.parametrize("depth", [0, 1])
 @pytest.mark.parametrize("part_bytes", [2**21, 1])
 def test_a_convolution_equals_the_dense_one(kept: float, depth: int, part_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convolution, "_CPU_BYTES", part_bytes)  # 1: parts of the least size, so that there are many
+    monkeypatch.setattr(convolution, "CPU_BYTES", part_bytes)  # 1: parts of the least size, so that there are many
     voxels = _voxels(kept)
     level = voxels.levels[depth]
     conv = Conv3(5, 7).double()

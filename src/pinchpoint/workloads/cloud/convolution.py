@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 from pinchpoint.workloads.cloud.voxels import Level, Stride
 
 # What is gathered at a time: on a CPU what a core's cache holds, on a GPU enough to fill it.
-_CPU_BYTES, _GPU_BYTES = 2**21, 2**28
+CPU_BYTES, GPU_BYTES = 2**21, 2**28
 
 
 def gather_rows(values: Tensor, table: Tensor, readers: Tensor) -> Tensor:
@@ -130,5 +130,5 @@ def _gathered(padded: Tensor, table: Tensor) -> Tensor:
 def _parts(table: Tensor, values: Tensor) -> list[slice]:
     """Parts of the rows of which no more than the bytes above are gathered."""
     size = max(1, values.element_size() * 27 * values.shape[1])
-    step = max(64, (_GPU_BYTES if values.is_cuda else _CPU_BYTES) // size)
+    step = max(64, (GPU_BYTES if values.is_cuda else CPU_BYTES) // size)
     return [slice(start, start + step) for start in range(0, table.shape[0], step)]

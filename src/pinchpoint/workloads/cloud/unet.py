@@ -1,7 +1,7 @@
 """A U-Net over voxels: residual 3 x 3 x 3 convolutions at every level, attention at the coarse ones, and back up.
 
-C voxels of the finest level, F features a voxel there. What is kept for the backward pass is about 12 F numbers a voxel of a
-level for each of its blocks (two convolutions, two norms, two GELUs) and 20 F where a level is decoded.
+C voxels of the finest level, F features a voxel there. A block keeps 6 F numbers a voxel of its level for the backward pass:
+what each of its two convolutions, norms and GELUs has read.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@ M points in B groups (a scene, or one view of a scene), C voxels of a level, P v
 A voxel's key is its group, then its place along a Morton curve: sorted keys lie group by group and near in space, a
 parent's key is the key shifted by three bits, and a neighbour is found by search. Tables are int32 and name absent rows C,
 one past the last, where readers put a row of zeros. Building waits for the device once beside `Segments`.
-A voxel takes 8 B for its key, 108 B for neighbours, 4 B for its place under its parent and 32 B as a parent: about 170 B
-a finest voxel for all levels together.
+A voxel takes 8 B for its key, 108 B for neighbours, 4 B for its place under its parent and 32 B as a parent: 180 to 220 B
+a finest voxel of a surface for four levels together.
 """
 
 from __future__ import annotations
