@@ -26,6 +26,7 @@ def segment_sum(values: Tensor, segments: Segments) -> Tensor:
 
 def segment_mean(values: Tensor, segments: Segments) -> Tensor:
     """values: (N, F) by point, to (C, F): the mean over each cell; 0 for one without points."""
+    _require_values(values, segments)
     summed = segment_sum(_wide(values), segments)
     return (summed / segments.counts.clamp(min=1)[:, None]).to(values.dtype)
 

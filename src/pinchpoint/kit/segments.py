@@ -191,7 +191,6 @@ def _require_order(order: Tensor, points: int) -> None:
     _require_whole("order", order)
     if order.shape[0] != points:
         raise BadInput(f"an order of {order.shape[0]:,} points where offsets end at {points:,}", mend="give each point once")
-    inside = order.clamp(0, points - 1).long()
-    seen = torch.zeros(points, dtype=torch.bool, device=order.device).index_fill_(0, inside, True)
-    if not bool(seen.all()):
+    seen = torch.zeros(points, dtype=torch.bool, device=order.device).index_fill_(0, order.long().clamp(0, points - 1), True)
+    if not bool((seen & (order >= 0) & (order < points)).all()):
         raise BadInput("an order that leaves points out", mend=f"give each number from 0 to {points - 1:,} once")

@@ -84,7 +84,7 @@ def sample_subset(
     of = hashing.words(seed=seed, step=step, rank=rank, view=view)
     if method == "bernoulli":
         return _bernoulli(segments, counts, of, total)
-    if isinstance(counts, Real) and whole_number(counts) is None:
+    if isinstance(counts, Real) and not isinstance(counts, bool) and whole_number(counts) is None:
         counts = draw_counts(segments, float(counts), seed=seed, step=step, rank=rank, view=view)
     wanted = _checked_counts(segments, counts)
     if total is not None and ((known := whole_number(total)) is None or not 0 <= known <= segments.points):
@@ -152,7 +152,7 @@ def _by_sort(segments: Segments, counts: Tensor, of: tuple[int, int], total: int
     cells = segments.of_place.long()
     values = hashing.keys(segments.order, of).bitwise_or_(cells << 32)
     ordered = torch.sort(values).values
-    last = (segments.offsets[:-1] + counts).sub_(1).clamp_(0, segments.points - 1)
+    last = (segments.offsets.narrow(0, 0, segments.cells) + counts).sub_(1).clamp_(0, segments.points - 1)
     limits = ordered.index_select(0, last).masked_fill_(counts <= 0, -1)
     chosen = values <= limits.index_select(0, cells)
     if total is None or not chosen.is_cuda:
@@ -160,7 +160,7 @@ def _by_sort(segments: Segments, counts: Tensor, of: tuple[int, int], total: int
     # Each goes to its number among the chosen, from 1; what is not chosen goes to place 0, which is cut off.
     to = chosen.cumsum(0).mul_(chosen)
     drawn = torch.full((total + 1,), -1, dtype=torch.int32, device=to.device)
-    return drawn.scatter_(0, to.clamp_(max=total), segments.order)[1:]
+    return drawn.scatter_(0, to.clamp_(max=total), segments.order).narrow(0, 1, total)
 
 
 def _of_total(drawn: Tensor, total: int | None) -> Tensor:

@@ -1,0 +1,81 @@
+"""Draws on a GPU: the same indices as on the CPU, bit for bit, by our kernel and by the sort, with no wait where none is due."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from pinchpoint.kit import Segments, draw_counts, sample_one, sample_subset, segment_mean
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+]
+
+CLOUDS = {
+    "even": torch.arange(200_000) % 10_000,
+    "uneven": torch.cat(
+        [torch.randint(0, 5000, (100_000,), generator=torch.Generator().manual_seed(0)), torch.zeros(700).long()]
+    ),
+    "long": torch.cat([torch.arange(30_000) % 1500, torch.full((16_000,), 7)]),
+    "longer": torch.cat([torch.arange(30_000) % 1500, torch.full((200_000,), 7)]),
+    "one cell": torch.zeros(1_000_000, dtype=torch.int64),
+    "one point": torch.zeros(1, dtype=torch.int64),
+    "wide": torch.arange(200_000) % 300,
+}
+
+
+@pytest.mark.parametrize("name", CLOUDS)
+@pytest.mark.parametrize("ratio", [0.0, 0.5, (0.3, 0.7), 1.0])
+def test_the_gpu_draws_what_the_cpu_draws(name: str, ratio: float | tuple[float, float]) -> None:
+    here = Segments.from_ids(CLOUDS[name])
+    there = Segments.from_ids(CLOUDS[name].cuda())
+    assert there.order.cpu().equal(here.order) and there.offsets.cpu().equal(here.offsets)
+    for seed, together in ((1, False), (2**50 + 3, True)):
+        counts = draw_counts(here, ratio, seed=seed, step=5, together=together)
+        on_gpu = draw_counts(there, ratio, seed=seed, step=5, together=together)
+        assert on_gpu.cpu().equal(counts)
+        truth = sample_subset(here, counts, method="sort", seed=seed, step=5, view=1)
+        for method in ("exact", "sort"):
+            for total in (None, len(truth)):
+                drawn = sample_subset(there, on_gpu, method=method, seed=seed, step=5, view=1, total=total)  # pyright: ignore
+                assert drawn.cpu().equal(truth)
+        assert sample_one(there, seed=seed).cpu().equal(sample_one(here, seed=seed))
+
+
+def test_a_draw_of_known_size_waits_for_nothing() -> None:
+    segments = Segments.from_ids(CLOUDS["uneven"].cuda())
+    counts = draw_counts(segments, 0.5, seed=0)
+    total = int(counts.sum())
+    sample_subset(segments, counts, seed=0, total=total)  # compiled by the first
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for method in ("exact", "sort"):
+            sample_subset(segments, draw_counts(segments, 0.5, seed=1), method=method, seed=1, total=total)  # pyright: ignore
+        sample_one(segments, seed=1)
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
+
+
+def test_cells_of_coordinates_are_those_of_the_cpu_also_on_borders() -> None:
+    xyz = torch.randint(-50, 50, (50_000, 3), generator=torch.Generator().manual_seed(0)).float() * 0.02
+    here, there = Segments.from_coords(xyz, 0.02), Segments.from_coords(xyz.cuda(), 0.02)
+    assert there.order.cpu().equal(here.order) and there.offsets.cpu().equal(here.offsets)
+
+
+def test_a_total_that_is_wrong_writes_nowhere_else() -> None:
+    segments = Segments.from_ids(CLOUDS["even"].cuda())
+    truth = sample_subset(segments, 5, seed=0)
+    for method in ("exact", "sort"):
+        more = sample_subset(segments, 5, method=method, seed=0, total=len(truth) + 3)  # pyright: ignore
+        assert more[:-3].equal(truth) and more[-3:].tolist() == [-1, -1, -1]
+        fewer = sample_subset(segments, 5, method=method, seed=0, total=len(truth) - 3)  # pyright: ignore
+        assert fewer[:-1].equal(truth[:-4])
+
+
+def test_means_have_the_same_bits_every_time() -> None:
+    segments = Segments.from_ids(CLOUDS["uneven"].cuda())
+    values = torch.randn(segments.points, 16, device="cuda", requires_grad=True)
+    found = [torch.autograd.grad((segment_mean(values, segments) ** 2).sum(), values)[0] for _ in range(3)]
+    assert found[0].equal(found[1]) and found[0].equal(found[2])
