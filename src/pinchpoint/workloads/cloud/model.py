@@ -3,7 +3,8 @@
 M points in B groups (a scene, or one view of a scene), F features of a point, C voxels, K classes, D features given.
 A point is read by itself (features, where in its voxel, height over the group's lowest point), its voxel takes the mean,
 the U-Net works on voxels, and the head reads the voxel and the point together. With the layer norm a group's answer does
-not depend on the others of the batch.
+not depend on the others of the batch. For the backward pass a finest voxel of a surface keeps about 6 kB with the preset small
+and 22 kB with base, in float32 and with what its coarser voxels and its points keep.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def predict_labels(
     """(N,) int32, the class of each point of one scene. The voxels are worked on whole, the points stream in chunks.
 
     budget: bytes for all that lies on the device while points stream; beside the voxels, each of which takes about
-    170 B of tables and a few hundred numbers, a point takes 4 (point_inputs + 1) B.
+    200 B of tables and a few hundred numbers, a point takes 4 (point_inputs + 1) B.
     """
     check_scene(scene)
     place = next(model.parameters())
