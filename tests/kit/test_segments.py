@@ -12,6 +12,7 @@ import torch
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import Segments
+from pinchpoint.kit import segments as kit_segments
 
 
 def groups(names: list[object]) -> dict[object, list[int]]:
@@ -46,6 +47,18 @@ def test_many_ids_of_any_size_and_sign_match_groups_made_one_by_one() -> None:
     assert segments.ids is not None and segments.ids.tolist() == sorted(truth)  # type: ignore[type-var]
     assert rows(segments) == [truth[name] for name in segments.ids.tolist()]
     assert segments.longest == max(len(points) for points in truth.values())
+
+
+@pytest.mark.parametrize("span", [1, 3, 2**11, 2**11 + 1, 50_000, 2**40, 2**45, 2**63 - 1])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_a_compiled_order_is_that_of_a_stable_sort(span: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    ids = torch.randint(-(span // 2), span - span // 2, (40_000,), generator=torch.Generator().manual_seed(0)).to(dtype)
+    found = Segments.from_ids(ids)
+    assert found.order.equal(torch.sort(ids, stable=True).indices.int())
+    monkeypatch.setattr(kit_segments, "numba_works", lambda: False)
+    plain = Segments.from_ids(ids)
+    assert found.ids is not None and plain.ids is not None and found.ids.equal(plain.ids)
+    assert found.order.equal(plain.order) and found.offsets.equal(plain.offsets) and found.longest == plain.longest
 
 
 @pytest.mark.parametrize("batched", [False, True])

@@ -15,10 +15,13 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.along import is_fake
+from pinchpoint.kit.compiled import numba_works
 from pinchpoint.kit.edges import INT32_MOST
 from pinchpoint.kit.given import require_tensor
 
 _INT64_MOST = 2**63 - 1
+_MANY = 2**14  # points from which a compiled order is worth its import
 _FLOAT_MOST = 2**53  # whole numbers up to here are exact in float64
 
 
@@ -128,7 +131,7 @@ class Segments:
 def _grouped(ids: Tensor, asked: list[Tensor]) -> tuple[Segments, list[float]]:
     """The cells of ids; and what the tensors of one number in `asked` hold, read in the one wait there is."""
     points, device = ids.shape[0], ids.device
-    ordered, order = torch.sort(ids, stable=True)
+    ordered, order = _sorted(ids)
     begins = torch.ones(points, dtype=torch.bool, device=device)
     torch.ne(ordered[1:], ordered[:-1], out=begins[1:])
     of_place = begins.cumsum(0, dtype=torch.int32).sub_(1)
@@ -142,6 +145,17 @@ def _grouped(ids: Tensor, asked: list[Tensor]) -> tuple[Segments, list[float]]:
     offsets = starts[: int(read[0]) + 2].clone()
     names = ordered.index_select(0, offsets[:-1]).long()
     return Segments(order.to(torch.int32), offsets, of_place, names, int(read[1]), empty=False), read[2:]
+
+
+def _sorted(ids: Tensor) -> tuple[Tensor, Tensor]:
+    """ids in rising order, and the points in that order."""
+    if ids.device.type == "cpu" and ids.shape[0] >= _MANY and not is_fake(ids) and numba_works():
+        from pinchpoint.kit import order_cpu
+
+        if (order := order_cpu.order_of(ids)) is not None:
+            return ids.index_select(0, order), order
+    ordered, order = torch.sort(ids, stable=True)
+    return ordered, order
 
 
 def _packed(columns: list[Tensor]) -> tuple[Tensor, list[Tensor]]:

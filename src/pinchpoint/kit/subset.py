@@ -9,8 +9,6 @@ Letters: N points, C cells, M points drawn.
 from __future__ import annotations
 
 import math
-from functools import cache
-from importlib import import_module
 from numbers import Real
 from typing import Any, Literal, get_args
 
@@ -20,6 +18,7 @@ from torch import Tensor
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import hashing
 from pinchpoint.kit.along import is_fake, on_device, own_kernels
+from pinchpoint.kit.compiled import numba_works
 from pinchpoint.kit.edges import INT32_MOST
 from pinchpoint.kit.given import whole_number
 from pinchpoint.kit.segments import Segments
@@ -93,7 +92,7 @@ def sample_subset(
         return _by_sort(segments, wanted, of, total)
     if _one_kernel(segments):
         return _by_kernel(segments, wanted, of, total)
-    if wanted.device.type == "cpu" and not is_fake(wanted) and _numba_works():
+    if wanted.device.type == "cpu" and not is_fake(wanted) and numba_works():
         from pinchpoint.kit import subset_cpu
 
         return _of_total(subset_cpu.draw(segments, wanted, of), total)
@@ -119,16 +118,6 @@ def sample_one(segments: Segments, *, seed: int, step: int = 0, rank: int = 0, v
     # A key above its point's number, which takes 31 bits: the least of both together is the least key's.
     values = (hashing.keys(segments.order, of) << 31).bitwise_or_(segments.order)
     return _least(segments, values).bitwise_and_(INT32_MOST).to(torch.int32)
-
-
-@cache
-def _numba_works() -> bool:
-    """Is it there, and does it take the numpy that is? Else sorting gives the same points."""
-    try:
-        import_module("numba")
-    except ImportError:
-        return False
-    return True
 
 
 def _one_kernel(segments: Segments) -> bool:

@@ -1,23 +1,20 @@
 """The k smallest keys of every cell on a CPU, compiled by numba. Imported only where numba is there.
 
-Cells are shared out among plain threads that hold no lock of Python's: numba's own thread pools end the process after a
-fork, or where two threads draw at the same time. Compiled code is kept on disk where numba finds a folder it may write to.
+Cells are shared out among plain threads, as many as torch uses.
 """
 
-# pyright: reportMissingImports=false, reportMissingTypeStubs=false
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from pinchpoint.kit import hashing
+from pinchpoint.kit.compiled import compiled
 from pinchpoint.kit.segments import Segments
 
 _FEW = 512  # points of a cell up to which going over all of them a few times is faster than choosing
@@ -51,14 +48,7 @@ def draw(segments: Segments, counts: Tensor, of: tuple[int, int]) -> Tensor:
     return out
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    try:
-        return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no folder to keep it in: compiled anew by each process
-        return numba.njit(nogil=True)(function)
-
-
-@_compiled
+@compiled
 def _fill_keys(order: Any, first: int, count: int, k0: Any, k1: Any, keys: Any) -> None:
     for j in range(count):
         x = np.uint32(np.uint32(order[first + j]) * _SPREAD + k0)
@@ -68,7 +58,7 @@ def _fill_keys(order: Any, first: int, count: int, k0: Any, k1: Any, keys: Any) 
         keys[j] = x ^ (x >> _S3)
 
 
-@_compiled
+@compiled
 def _smallest(keys: Any, count: int, wanted: int) -> Any:
     """The `wanted`-th smallest of keys[:count], from 1: Hoare's choosing, which moves them. They are random by themselves."""
     low, high, at = 0, count - 1, wanted - 1
@@ -93,7 +83,7 @@ def _smallest(keys: Any, count: int, wanted: int) -> Any:
     return keys[at]
 
 
-@_compiled
+@compiled
 def _limit(keys: Any, count: int, wanted: int) -> Any:
     """The `wanted`-th smallest of a few keys, or a number between it and the next; 0 < wanted < count.
 
@@ -119,7 +109,7 @@ def _limit(keys: Any, count: int, wanted: int) -> Any:
     return limit
 
 
-@_compiled
+@compiled
 def _draw_cells(
     order: Any, offsets: Any, counts: Any, ends: Any, out: Any, k0: Any, k1: Any, first: int, last: int, longest: int
 ) -> None:
