@@ -1,8 +1,9 @@
 """Sign and logarithm of a sum of determinants, safe from overflow, with a forward Laplacian in full precision.
 
 Letters: D determinants of k by k, d coordinates. Up to three electrons the determinants are written out: a factorisation of so
-small matrices costs a GPU many kernels and more time than all the rest of a small network. For larger ones folx is given the
-Laplacian of the sum: its own rule for a determinant takes products as the device likes them, on GPUs with ten bits.
+small matrices costs a GPU many kernels and more time than all the rest of a small network. Larger ones are factored
+(`elimination`), and folx is given the Laplacian of each, or of the sum where all are large: its own rule for a determinant takes
+products as the device likes them, on GPUs with ten bits, and factors a matrix twice.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from pinchpoint.workloads.vmc.elimination import inverse_and_logdet, sign_and_logdet
 from pinchpoint.workloads.vmc.layers import einsum
 
 Array = jax.Array
@@ -24,11 +26,12 @@ WRITTEN_OUT = 3
 
 def sum_of_determinants(matrices: Sequence[Array]) -> tuple[Array, Array]:
     """Sign and log|sum_d prod_s det(matrices[s][d])|. matrices: of each spin block (D, k, k), k of at least 1."""
+    if "folx" in sys.modules:  # whoever takes a forward Laplacian has imported it
+        sys.modules["folx"].register_function(_large.__name__, _large_rule)
+        sys.modules["folx"].register_function(_factored.__name__, _factored_rule)
     if min(block.shape[-1] for block in matrices) <= WRITTEN_OUT:
         return _summed(*matrices)
-    if "folx" in sys.modules:  # whoever takes a forward Laplacian has imported it
-        sys.modules["folx"].register_function(_factorised.__name__, _rule)
-    return jax.jit(_factorised)(*matrices)
+    return jax.jit(_large)(*matrices)
 
 
 def _summed(*matrices: Array) -> tuple[Array, Array]:
@@ -39,48 +42,75 @@ def _summed(*matrices: Array) -> tuple[Array, Array]:
         if block.shape[-1] <= WRITTEN_OUT:
             factor = factor * _written_out(block)
         else:
-            sign, log = jnp.linalg.slogdet(block)
+            sign, log = jax.jit(_factored)(block)
             signs, logs = signs * sign, logs + log
     if isinstance(logs, float):
         total = jnp.sum(jnp.asarray(factor))
         return jnp.sign(total), jnp.log(jnp.abs(total))
-    # The largest is taken out, so that the others may vanish but nothing overflows; it cancels, so no derivative is needed.
-    largest = jax.lax.stop_gradient(jnp.max(logs))
+    # It cancels, so no derivative is needed.
+    largest = jax.lax.stop_gradient(_largest(logs))
     total = jnp.sum(factor * signs * jnp.exp(logs - largest))
     return jnp.sign(total), jnp.log(jnp.abs(total)) + largest
 
 
-def _factorised(*matrices: Array) -> tuple[Array, Array]:
+def _largest(logs: Array) -> Array:
+    """What is taken out of a sum, so that its terms may vanish but nothing overflows: a number even where all are zero."""
+    return jnp.maximum(jnp.max(logs), jnp.finfo(logs.dtype).min)
+
+
+def _large(*matrices: Array) -> tuple[Array, Array]:
     return _summed(*matrices)
 
 
-_factorised.__name__ = "pinchpoint_sum_of_determinants"  # folx finds the rule of a jitted function by its name
+def _factored(block: Array) -> tuple[Array, Array]:
+    return sign_and_logdet(block)
 
 
-def _rule(given: Sequence[Any], named: dict[str, Any], sparsity_threshold: int) -> tuple[Array, Any]:
-    """What folx calls in place of `_factorised`: each block is its own kind of array, of value, derivatives and Laplacian.
+# folx finds the rule of a jitted function by its name.
+_large.__name__ = "pinchpoint_sum_of_determinants"
+_factored.__name__ = "pinchpoint_factored_determinants"
+
+
+def _derivatives(block: Any) -> tuple[Array, Array, Array, Array]:
+    """Sign and log|det| (D,), its derivatives (d, D) and Laplacian (D,). block: folx's array of value, derivatives, Laplacian.
 
     With M = A^-1 dA of a coordinate, log det A has the derivative tr M and, over all coordinates, the Laplacian
-    tr(A^-1 lap A) - sum tr(M M). A sum of determinants has the means of these with the shares of the determinants as weights.
+    tr(A^-1 lap A) - sum tr(M M).
+    """
+    inverse, sign, log = inverse_and_logdet(block.x)
+    turned = einsum("mij,tmjk->tmik", inverse, block.jacobian.dense_array)
+    diagonal = np.arange(block.x.shape[-1])
+    slopes = jnp.sum(turned[..., diagonal, diagonal], axis=-1)
+    curves = jnp.sum(jnp.swapaxes(inverse, -1, -2) * block.laplacian, axis=(-2, -1))
+    return sign, log, slopes, curves - jnp.sum(turned * jnp.swapaxes(turned, -1, -2), axis=(0, -2, -1))
+
+
+def _factored_rule(given: Sequence[Any], named: dict[str, Any], sparsity_threshold: int) -> tuple[Array, Any]:
+    """What folx calls in place of `_factored`."""
+    del named, sparsity_threshold
+    (block,) = given
+    sign, log, slopes, curves = _derivatives(block)
+    return sign, type(block)(log, type(block.jacobian).from_dense(slopes), curves)
+
+
+def _large_rule(given: Sequence[Any], named: dict[str, Any], sparsity_threshold: int) -> tuple[Array, Any]:
+    """What folx calls in place of `_large`.
+
+    The logarithm of a sum of determinants has the means of their derivatives and Laplacians, with the shares of the determinants
+    as weights, and the spread of the derivatives.
     """
     del named, sparsity_threshold
     kind, jacobian = type(given[0]), type(given[0].jacobian)
     signs, logs, slopes, curves = 1.0, 0.0, 0.0, 0.0
     for block in given:
-        sign, log = jnp.linalg.slogdet(block.x)
-        inverse = jnp.linalg.inv(block.x)
-        turned = einsum("mij,tmjk->tmik", inverse, block.jacobian.dense_array)
-        diagonal = np.arange(block.x.shape[-1])
-        signs, logs = signs * sign, logs + log
-        slopes = slopes + jnp.sum(turned[..., diagonal, diagonal], axis=-1)
-        curves = curves + jnp.sum(jnp.swapaxes(inverse, -1, -2) * block.laplacian, axis=(-2, -1))
-        curves = curves - jnp.sum(turned * jnp.swapaxes(turned, -1, -2), axis=(0, -2, -1))
-    largest = jnp.max(logs)
+        sign, log, slope, curve = _derivatives(block)
+        signs, logs, slopes, curves = signs * sign, logs + log, slopes + slope, curves + curve
+    largest = _largest(jnp.asarray(logs))
     terms = signs * jnp.exp(logs - largest)
     total = jnp.sum(terms)
     shares = terms / total
     slope = jnp.sum(shares * slopes, axis=-1)
-    curve = jnp.sum(shares * (curves + jnp.sum(slopes**2, axis=0))) - jnp.sum(slope**2)
+    curve = jnp.sum(shares * (curves + jnp.sum(jnp.asarray(slopes) ** 2, axis=0))) - jnp.sum(slope**2)
     log = jnp.log(jnp.abs(total)) + largest
     return jnp.sign(total), kind(log, jacobian.from_dense(slope), curve)
 
