@@ -74,9 +74,10 @@ def test_one_cell_of_a_million_points_is_drawn_exactly() -> None:
 
 def test_without_numba_the_same_points_are_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
     segments = cloud(LENGTHS)
-    drawn = sample_subset(segments, 0.4, seed=1)
+    drawn, one = sample_subset(segments, 0.4, seed=1), sample_one(cloud([3, 600, 1]), seed=1)
     monkeypatch.setattr(subset, "numba_works", lambda: False)
     assert sample_subset(segments, 0.4, seed=1).equal(drawn)
+    assert sample_one(cloud([3, 600, 1]), seed=1).equal(one)
 
 
 def test_threads_may_draw_at_the_same_time() -> None:

@@ -12,6 +12,7 @@ import math
 from numbers import Real
 from typing import Any, Literal, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -92,7 +93,7 @@ def sample_subset(
         return _by_sort(segments, wanted, of, total)
     if _one_kernel(segments):
         return _by_kernel(segments, wanted, of, total)
-    if wanted.device.type == "cpu" and not is_fake(wanted) and numba_works():
+    if _compiled_loop(segments):
         from pinchpoint.kit import subset_cpu
 
         return _of_total(subset_cpu.draw(segments, wanted, of), total)
@@ -115,6 +116,10 @@ def sample_one(segments: Segments, *, seed: int, step: int = 0, rank: int = 0, v
             with on_device(drawn):
                 subset_triton.draw_one(segments, of, drawn)
         return drawn
+    if _compiled_loop(segments):
+        from pinchpoint.kit import subset_cpu
+
+        return subset_cpu.draw_one(segments, of)
     # A key above its point's number, which takes 31 bits: the least of both together is the least key's.
     values = (hashing.keys(segments.order, of) << 31).bitwise_or_(segments.order)
     return _least(segments, values).bitwise_and_(INT32_MOST).to(torch.int32)
@@ -123,6 +128,11 @@ def sample_one(segments: Segments, *, seed: int, step: int = 0, rank: int = 0, v
 def _one_kernel(segments: Segments) -> bool:
     """Does our kernel for GPUs draw? One program takes a whole cell, so that sorting all points is faster for a long one."""
     return segments.longest <= _LONGEST and own_kernels(segments.order)
+
+
+def _compiled_loop(segments: Segments) -> bool:
+    """Does numba draw?"""
+    return segments.order.device.type == "cpu" and not is_fake(segments.order) and numba_works()
 
 
 def _by_kernel(segments: Segments, counts: Tensor, of: tuple[int, int], total: int | None) -> Tensor:
@@ -204,8 +214,10 @@ def _checked_counts(segments: Segments, counts: object) -> Tensor:
         device = segments.offsets.device
         if counts.device != device:
             raise BadInput(f"counts on {counts.device}, cells on {device}", mend=f"counts.to({str(device)!r})")
-        if not counts.is_cuda and not is_fake(counts) and bool(((counts < 0) | (counts > segments.counts)).any()):
-            raise BadInput("counts below 0 or above the points of their cell", mend="clamp them to 0 .. segments.counts")
+        if device.type == "cpu" and not is_fake(counts):
+            held, lengths = counts.numpy(), np.diff(segments.offsets.numpy())  # torch would wake its threads for each step
+            if ((held < 0) | (held > lengths)).any():
+                raise BadInput("counts below 0 or above the points of their cell", mend="clamp them to 0 .. segments.counts")
         return counts.to(torch.int32)
     same = whole_number(counts)
     if same is None or same < 0:

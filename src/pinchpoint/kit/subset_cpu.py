@@ -5,6 +5,7 @@ Cells are shared out among plain threads, as many as torch uses.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
@@ -29,23 +30,37 @@ _S0, _S1, _S2, _S3 = (np.uint32(shift) for shift in hashing.SHIFTS)
 
 def draw(segments: Segments, counts: Tensor, of: tuple[int, int]) -> Tensor:
     """(M,) int32. counts: (C,) int32, each between 0 and its cell's points."""
-    ends = counts.cumsum(0, dtype=torch.int64)
+    ends = np.cumsum(counts.numpy(), dtype=np.int64)
     out = torch.empty(int(ends[-1]), dtype=torch.int32)
+    given = counts.contiguous().numpy(), ends, out.numpy(), segments.longest
+    _in_parts(segments, lambda first, last: _draw_cells(*_points(segments, of), *given, first, last))
+    return out
+
+
+def draw_one(segments: Segments, of: tuple[int, int]) -> Tensor:
+    """(C,) int32: the point of the smallest key of each cell, none of which is empty."""
+    out = torch.empty(segments.cells, dtype=torch.int32)
+    given = out.numpy(), segments.longest
+    _in_parts(segments, lambda first, last: _draw_one(*_points(segments, of), *given, first, last))
+    return out
+
+
+def _points(segments: Segments, of: tuple[int, int]) -> tuple[Any, ...]:
     order, offsets = segments.order.contiguous().numpy(), segments.offsets.contiguous().numpy()
-    given = order, offsets, counts.contiguous().numpy(), ends.numpy(), out.numpy()
-    words = np.uint32(of[0]), np.uint32(of[1])
+    return order, offsets, np.uint32(of[0]), np.uint32(of[1])
+
+
+def _in_parts(segments: Segments, draw_cells: Callable[[int, int], None]) -> None:
+    """Calls it for runs of cells that make up all of them."""
     threads = max(1, min(torch.get_num_threads(), segments.points // _SHARE))
     if threads == 1:
-        _draw_cells(*given, *words, 0, segments.cells, segments.longest)
-        return out
+        return draw_cells(0, segments.cells)
     # More parts than threads: one that is held up by other programs then leaves its rest to the others.
-    cuts = np.searchsorted(offsets[1:], np.linspace(0, segments.points, 4 * threads + 1)[1:-1]).tolist()
-    edges = [0, *cuts, segments.cells]
+    ends = np.linspace(0, segments.points, 4 * threads + 1)[1:-1]
+    cuts = [0, *np.searchsorted(segments.offsets.numpy()[1:], ends).tolist(), segments.cells]
     with ThreadPoolExecutor(threads) as pool:
-        parts = [pool.submit(_draw_cells, *given, *words, first, last, segments.longest) for first, last in pairwise(edges)]
-        for part in parts:
+        for part in [pool.submit(draw_cells, first, last) for first, last in pairwise(cuts)]:
             part.result()
-    return out
 
 
 @compiled
@@ -111,7 +126,7 @@ def _limit(keys: Any, count: int, wanted: int) -> Any:
 
 @compiled
 def _draw_cells(
-    order: Any, offsets: Any, counts: Any, ends: Any, out: Any, k0: Any, k1: Any, first: int, last: int, longest: int
+    order: Any, offsets: Any, k0: Any, k1: Any, counts: Any, ends: Any, out: Any, longest: int, first: int, last: int
 ) -> None:
     keys = np.empty(longest, np.uint32)
     moved = np.empty(longest if longest > _FEW else 0, np.uint32)
@@ -132,3 +147,16 @@ def _draw_cells(
                 break
             out[to] = order[begin + j]  # written over by the next where this one is not drawn
             to += keys[j] <= limit
+
+
+@compiled
+def _draw_one(order: Any, offsets: Any, k0: Any, k1: Any, out: Any, longest: int, first: int, last: int) -> None:
+    keys = np.empty(longest, np.uint32)
+    for cell in range(first, last):
+        begin = offsets[cell]
+        count = offsets[cell + 1] - begin
+        _fill_keys(order, begin, count, k0, k1, keys)
+        best = 0
+        for j in range(1, count):
+            best = j if keys[j] < keys[best] else best
+        out[cell] = order[begin + best]
