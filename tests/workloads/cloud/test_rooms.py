@@ -74,7 +74,8 @@ def test_colour_and_height_together_do_not_tell_the_class(rooms) -> None:
     edges = np.linspace(0, 1, 10)[1:-1]
 
     def codes(room) -> np.ndarray:
-        values = np.concatenate([room.scene.features[:, :3], room.scene.xyz[:, 2:] / 3.2], axis=1)
+        height = room.scene.xyz[:, 2:] - room.scene.xyz[:, 2].min()
+        values = np.concatenate([room.scene.features[:, :3], height / 3], axis=1)
         return np.digitize(values, edges) @ np.array([729, 81, 9, 1])
 
     colour, truth = (np.concatenate(each) for each in zip(*((codes(r), r.scene.labels) for r in rooms[:16]), strict=True))

@@ -19,14 +19,14 @@ BOARD = (0.015, 0.05)  # metres
 
 def table(rng: Rng) -> tuple[list[Surface], Vector]:
     """Surfaces and the size of its box; the top is at its height."""
-    high = float(rng.choice([rng.uniform(0.36, 0.5), rng.uniform(0.66, 0.8), rng.uniform(0.9, 1.05)], p=[0.3, 0.55, 0.15]))
+    high = float(rng.choice([rng.uniform(0.36, 0.5), rng.uniform(0.66, 0.8), rng.uniform(0.9, 1.05)], p=[0.15, 0.7, 0.15]))
     thick = rng.uniform(*BOARD)
     if rng.random() < 0.35:
-        radius = rng.uniform(0.28, 0.65)
+        radius = rng.uniform(0.4, 0.7)
         parts = drum((0, 0, high - thick), radius, thick)
         long = wide = 2 * radius
     else:
-        long, wide = rng.uniform(0.6, 1.9), rng.uniform(0.5, 0.95)
+        long, wide = rng.uniform(0.9, 1.9), rng.uniform(0.6, 0.95)
         parts = box((-long / 2, -wide / 2, high - thick), (long, wide, thick))
     style = rng.random()
     under = high - thick
@@ -43,7 +43,7 @@ def table(rng: Rng) -> tuple[list[Surface], Vector]:
 
 def chair(rng: Rng) -> tuple[list[Surface], Vector]:
     high, thick = rng.uniform(0.38, 0.52), rng.uniform(*BOARD)
-    if rng.random() < 0.12:
+    if rng.random() < 0.08:
         high = rng.uniform(0.6, 0.78)  # a bar stool, as high as a table
     long, wide = rng.uniform(0.36, 0.52), rng.uniform(0.36, 0.52)
     under = high - thick
@@ -57,7 +57,7 @@ def chair(rng: Rng) -> tuple[list[Surface], Vector]:
         parts.append(pipe((0, 0, 0.05), (0, 0, under), rng.uniform(0.02, 0.04)))
         for turn in np.linspace(0, 2 * math.pi, 5, endpoint=False):
             parts.append(pipe((0, 0, 0.07), (0.26 * math.cos(turn), 0.26 * math.sin(turn), 0.03), 0.018))
-    if rng.random() < 0.8:
+    if rng.random() < 0.9:
         back = rng.uniform(0.3, 0.55)
         if rng.random() < 0.5:
             parts += box((-long / 2, -wide / 2, high + 0.12), (0.03, wide, back - 0.12))
@@ -76,7 +76,7 @@ def chair(rng: Rng) -> tuple[list[Surface], Vector]:
 def shelf(rng: Rng) -> tuple[list[Surface], Vector, list[float]]:
     """Its back is at y = 0, it comes forward to +y. Also the heights of its boards, for what stands on them."""
     long, deep = rng.uniform(0.5, 1.8), rng.uniform(0.22, 0.45)
-    high = float(rng.choice([rng.uniform(0.65, 1.0), rng.uniform(1.3, 2.1)]))
+    high = float(rng.choice([rng.uniform(0.8, 1.1), rng.uniform(1.3, 2.1)], p=[0.3, 0.7]))
     thick = rng.uniform(0.015, 0.03)
     count = max(2, round(high / rng.uniform(0.25, 0.45)))
     levels = [float(z) for z in np.linspace(rng.uniform(0.02, 0.12), high - thick, count)]
@@ -105,7 +105,7 @@ def wall_board(rng: Rng) -> tuple[list[Surface], Vector, list[float]]:
 
 
 def floor_lamp(rng: Rng) -> list[Surface]:
-    high, radius = rng.uniform(1.1, 1.9), rng.uniform(0.12, 0.25)
+    high, radius = rng.uniform(1.1, 1.8), rng.uniform(0.16, 0.3)
     parts = drum((0, 0, 0), rng.uniform(0.1, 0.18), 0.025)
     parts.append(pipe((0, 0, 0), (0, 0, high), rng.uniform(0.01, 0.02)))
     return parts + _shade(rng, (0, 0, high), radius)
@@ -120,7 +120,7 @@ def desk_lamp(rng: Rng) -> list[Surface]:
 
 
 def hanging_lamp(rng: Rng, ceiling: float) -> list[Surface]:
-    low, radius = ceiling - rng.uniform(0.3, 1.1), rng.uniform(0.1, 0.25)
+    low, radius = ceiling - rng.uniform(0.4, 1.1), rng.uniform(0.16, 0.3)
     return [pipe((0, 0, low), (0, 0, ceiling), 0.008), *_shade(rng, (0, 0, low), radius)]
 
 

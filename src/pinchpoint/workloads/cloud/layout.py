@@ -48,16 +48,16 @@ class Layout:
 
 
 def draw_layout(rng: np.random.Generator) -> Layout:
-    size = (rng.uniform(2.8, 5.6), rng.uniform(2.8, 5.0), rng.uniform(2.3, 3.1))
+    size = (rng.uniform(2.8, 4.6), rng.uniform(2.8, 4.2), rng.uniform(2.3, 2.9))
     room = Layout(size)
     _shell(rng, room)
     _shelves(rng, room)
     _tables(rng, room)
-    for _ in range(int(rng.integers(0, 4))):
+    for _ in range(int(rng.integers(1, 5))):
         parts, (long, wide, _high) = furniture.chair(rng)
         if spot := room.free(rng, math.hypot(long, wide) / 2):
             room.add("chair", parts, (*spot, 0.0), rng.uniform(0, 2 * math.pi))
-    for _ in range(int(rng.integers(1, 4))):
+    for _ in range(int(rng.integers(2, 5))):
         if rng.random() < 0.55:
             if spot := room.free(rng, 0.22):
                 room.add("lamp", furniture.floor_lamp(rng), (*spot, 0.0))
@@ -112,7 +112,7 @@ def _wall(rng: np.random.Generator, long: float, high: float) -> list[Surface]:
 def _shelves(rng: np.random.Generator, room: Layout) -> None:
     a, b, _ = room.size
     for _ in range(int(rng.integers(1, 5))):
-        hung = rng.random() < 0.3
+        hung = rng.random() < 0.2
         parts, (long, deep, _high), levels = (furniture.wall_board if hung else furniture.shelf)(rng)
         side = int(rng.integers(4))
         run, out = ((a, b), (b, a), (a, b), (b, a))[side]

@@ -61,6 +61,7 @@ def make_room(*, seed: int, number: int, points: int = 20_000, gaussians: bool =
     scanners = _scanners(once, room)
     paint = _paint(once, room)
     noise, turn = once.uniform(0.002, 0.008), once.uniform(0, 2 * math.pi)
+    shift = once.uniform(-1, 1, 3)  # a floor at 0 would lie on the border of every grid's cells
     parts = [part for thing in room.things for part in thing.parts]
     thing_of = np.repeat(np.arange(len(room.things)), [len(thing.parts) for thing in room.things])
     at, normals, surface = spread(parts, _SPARE * points, rng)
@@ -75,14 +76,14 @@ def make_room(*, seed: int, number: int, points: int = 20_000, gaussians: bool =
     turning = np.array([(math.cos(turn), math.sin(turn), 0), (-math.sin(turn), math.cos(turn), 0), (0, 0, 1)])
     scene = Scene(
         name or room_name(number),
-        ((at + noise * rng.standard_normal(at.shape)) @ turning).astype(np.float32),
+        ((at + noise * rng.standard_normal(at.shape)) @ turning + shift).astype(np.float32),
         np.concatenate(columns, axis=1).astype(np.float32),
         labels.astype(np.int16),
         feature_names(gaussians),
         CLASSES,
     )
     origin = Origin(GENERATOR, seed, points, gaussians, number)
-    return Room(check_scene(scene), origin, tuple((x, y, z) for x, y, z in (scanners @ turning).tolist()))
+    return Room(check_scene(scene), origin, tuple((x, y, z) for x, y, z in (scanners @ turning + shift).tolist()))
 
 
 def feature_names(gaussians: bool) -> tuple[str, ...]:
