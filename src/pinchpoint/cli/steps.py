@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from pinchpoint.cli import bars, console
@@ -10,8 +11,10 @@ if TYPE_CHECKING:
     from pinchpoint.workloads.training.loop import Report
 
 
-def show(tell: bars.Bar, report: Report, seen: list[float], *, form: str = ".1%") -> None:
-    """One report on the bar. seen: errors on what is held back so far; the last stays in sight."""
+def show(
+    tell: bars.Bar, report: Report, seen: list[float], *, form: str = ".1%", held: Callable[[float], str] | None = None
+) -> None:
+    """One report on the bar. seen: errors on what is held back so far; the last stays in sight, as `held` words it."""
     row = report.row
     if report.stage == "stopped":
         where = f"at step {report.done:,} of {report.total:,} with a checkpoint" if report.done else "before the first step"
@@ -24,5 +27,5 @@ def show(tell: bars.Bar, report: Report, seen: list[float], *, form: str = ".1%"
     if row.validation is not None:
         seen.append(row.validation)
     if seen:
-        text += f"  held back {seen[-1]:{form}}"
+        text += "  " + (f"held back {seen[-1]:{form}}" if held is None else held(seen[-1]))
     tell("steps", report.done, report.total, text=text, eta_s=report.eta_s)

@@ -79,14 +79,16 @@ class Ended:
 
 def take_steps(
     run: Run[Any], learner: Learner, *, device: str, record: Callable[[Ended], Made], tell: Progress,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] = time.perf_counter, log: type[logs.Log] = logs.Log,
+    completed: Callable[[logs.Row], logs.Row] = lambda row: row,
 ) -> Made:  # fmt: skip
     """Train up to the last step; record.json is what `record` makes of the end.
 
+    log: for a system whose rows have more columns, which `completed` adds to each.
     Ctrl-C and SIGTERM write a checkpoint and the record after the step at hand and are then raised.
     """
     with matmuls(run.settings.precision), stop_between_steps() as stop:
-        loop = _Loop(run, learner, device=device, clock=clock)
+        loop = _Loop(run, learner, device=device, clock=clock, log=log, completed=completed)
         loop.train(stop, tell)
         ended = loop.ended()
         made = record(ended)
@@ -113,9 +115,12 @@ def preparing(run: Run[Any], tell: Progress) -> Iterator[None]:
 class _Loop:
     """A run at some step: takes steps, reads losses, writes the log and checkpoints."""
 
-    def __init__(self, run: Run[Any], learner: Learner, *, device: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, run: Run[Any], learner: Learner, *, device: str, clock: Callable[[], float], log: type[logs.Log],
+        completed: Callable[[logs.Row], logs.Row],
+    ) -> None:  # fmt: skip
         self.run, self.told, self.learner = run, run.settings, learner
-        self.device, self.clock = device, clock
+        self.device, self.clock, self.completed = device, clock, completed
         self.step, self.before_s = 0, 0.0
         self.best: float | None = None
         self.best_step: int | None = None
@@ -123,7 +128,7 @@ class _Loop:
         if state is not None:
             self._restore(state)
         run.write()
-        self.log = logs.Log(run.folder / "log.csv", keep_to=self.step)
+        self.log = log(run.folder / "log.csv", keep_to=self.step)
         self._first, self._start = self.step, clock()
         self._unread: list[tuple[int, float, Tensor]] = []
         self._recent: deque[float] = deque(maxlen=SMOOTHED)
@@ -169,7 +174,7 @@ class _Loop:
         values = torch.stack([found for _, _, found in self._unread]).tolist()
         memory = peak_bytes(self.device)
         rows = [
-            logs.Row(step, loss, self.told.rate(step), seconds, memory, score if step == self.step else None)
+            self.completed(logs.Row(step, loss, self.told.rate(step), seconds, memory, score if step == self.step else None))
             for (step, seconds, _), (loss, _) in zip(self._unread, values, strict=True)
         ]
         self._unread.clear()

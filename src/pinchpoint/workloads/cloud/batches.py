@@ -1,0 +1,106 @@
+"""The scenes of each step: which, what part of each, and how it is turned. All follow from (seed, step, rank).
+
+Letters: N points of a scene, P points of a crop. Scenes are kept in memory up to a limit, and the next step's are made ready
+by a thread while this one computes; neither changes what a step gets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Generic, Protocol, Self, TypeVar
+
+import numpy as np
+
+from pinchpoint.core.units import GIB
+from pinchpoint.workloads.cloud.augmentation import augmented
+from pinchpoint.workloads.cloud.scene import Scene
+from pinchpoint.workloads.cloud.settings import Settings
+from pinchpoint.workloads.training.turns import at_turn
+
+HELD_BYTES = 8 * GIB
+Made = TypeVar("Made")
+
+
+class Source(Protocol):
+    """Scenes by name."""
+
+    def scene(self, name: str) -> Scene: ...
+
+
+class Supply:
+    """Scenes of a source, each read once where there is room."""
+
+    def __init__(self, data: Source, *, held_bytes: int = HELD_BYTES) -> None:
+        self.data = data
+        self._held: dict[str, Scene] = {}
+        self._room = held_bytes
+
+    def scene(self, name: str) -> Scene:
+        if name in self._held:
+            return self._held[name]
+        scene = self.data.scene(name)
+        size = scene.xyz.nbytes + scene.features.nbytes + (0 if scene.labels is None else scene.labels.nbytes)
+        if size <= self._room:
+            self._room -= size
+            self._held[name] = scene
+        return scene
+
+
+def names_of_step(names: list[str], told: Settings, *, step: int, rank: int) -> list[str]:
+    """The scenes of step 1, 2, ...: ranks share each pass over the names, which has an order of its own."""
+    first = ((step - 1) * told.ranks + rank) * told.scenes
+    return [at_turn(names, seed=told.seed, turn=turn) for turn in range(first, first + told.scenes)]
+
+
+def step_scenes(supply: Source, names: list[str], told: Settings, *, step: int, rank: int) -> list[Scene]:
+    """The scenes of a step as the network gets them, before views are drawn."""
+    made = []
+    for place, name in enumerate(names_of_step(names, told, step=step, rank=rank)):
+        rng = np.random.default_rng((told.seed, step, rank, place))
+        part = cropped(supply.scene(name), told.points, rng)
+        made.append(augmented(part, rng) if told.augment else part)
+    return made
+
+
+def cropped(scene: Scene, points: int, rng: np.random.Generator) -> Scene:
+    """The `points` points nearest to a random one of the scene, in their order; all where there are no more."""
+    centre = scene.xyz[rng.integers(scene.points)]  # drawn either way, so that what follows does not depend on the size
+    if scene.points <= points:
+        return scene
+    return scene.take(nearest(scene.xyz, centre, points))
+
+
+def nearest(xyz: np.ndarray, centre: np.ndarray, points: int) -> np.ndarray:
+    """xyz: (N, 3) -> (P,) the places of the nearest, rising; of those equally far the first."""
+    apart = xyz - centre
+    square = np.einsum("ij,ij->i", apart, apart)
+    limit = np.partition(square, points - 1)[points - 1]
+    chosen = square < limit
+    chosen[np.flatnonzero(square == limit)[: points - int(chosen.sum())]] = True
+    return np.flatnonzero(chosen)
+
+
+class Ahead(Generic[Made]):
+    """What `make(step)` gives, the next step's begun while this one's is used.
+
+    A thread and not a process: numpy lets go of the interpreter, and nothing has to be copied.
+    """
+
+    def __init__(self, make: Callable[[int], Made], *, last: int) -> None:
+        self.make, self.last = make, last
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="cloud-data")
+        self._next: tuple[int, Future[Made]] | None = None
+
+    def get(self, step: int) -> Made:
+        begun = self._next
+        made = begun[1].result() if begun is not None and begun[0] == step else self.make(step)
+        self._next = (step + 1, self._pool.submit(self.make, step + 1)) if step < self.last else None
+        return made
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -1,0 +1,119 @@
+"""Where scenes to train and to test with come from: a data set that `cloud data` made, or a folder of one's own files.
+
+A folder of one's own holds `train` and `test`, and in each a file (.ply, .npz, .las, .laz) or a folder of .npy for every
+scene, all with the same features and with labels. Classes are numbered from 0 where the files do not name them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.cloud.dataset import Dataset, open_dataset
+from pinchpoint.workloads.cloud.formats import READS, read_scene
+from pinchpoint.workloads.cloud.pointcept import is_scene_folder
+from pinchpoint.workloads.cloud.scene import Scene
+from pinchpoint.workloads.folders import KINDS
+
+Split = Literal["train", "test"]
+SPLITS: tuple[Split, ...] = ("train", "test")
+
+
+class Source(Protocol):
+    """Labelled scenes in two splits."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def features(self) -> tuple[str, ...]: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    def names(self, split: Split) -> list[str]: ...
+
+    def scene(self, name: str) -> Scene: ...
+
+
+@dataclass(frozen=True)
+class Own:
+    """Scenes of one's own files. files: by name, such as train/office.ply."""
+
+    path: Path
+    features: tuple[str, ...]
+    classes: tuple[str, ...]
+    files: dict[str, Path]
+
+    def names(self, split: Split) -> list[str]:
+        return [name for name in self.files if name.startswith(f"{split}/")]
+
+    def scene(self, name: str) -> Scene:
+        return _read(self.files[name], self.features, len(self.classes))
+
+
+def open_source(path: str | Path) -> Source:
+    """The scenes of a folder. Files of one's own are all read once, to know their classes."""
+    folder = Path(path)
+    if any((folder / name).exists() for name in KINDS) or not any((folder / split).is_dir() for split in SPLITS):
+        return open_dataset(folder)
+    files = {f"{split}/{file.name}": file for split in SPLITS for file in _files(folder / split)}
+    if not files:
+        raise BadInput(
+            f"no scenes in {folder / 'train'} and {folder / 'test'}",
+            mend=f"put files there ({', '.join(READS)}), or folders with coord.npy and segment.npy",
+        )
+    features: tuple[str, ...] | None = None
+    named: tuple[str, ...] = ()
+    most = 1
+    for file in files.values():
+        scene = _read(file, features)
+        features, named = scene.names, max(named, scene.classes, key=len)
+        assert scene.labels is not None
+        most = max(most, int(scene.labels.max()))
+    assert features is not None
+    classes = named if len(named) > most else tuple(str(number) for number in range(most + 1))
+    return Own(folder, features, classes, files)
+
+
+def fingerprint(source: Source) -> str:
+    """What a source is, wherever it lies: the contents of its training scenes."""
+    if isinstance(source, Dataset):
+        found = [(name, source.rooms[name]["sha256"]) for name in source.names("train")]
+    else:
+        found = [(name, _digest(source.scene(name))) for name in source.names("train")]
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
+
+def _files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in READS or is_scene_folder(file))
+
+
+def _read(file: Path, features: tuple[str, ...] | None, classes: int | None = None) -> Scene:
+    scene = read_scene(file)
+    if scene.labels is None:
+        raise BadInput(f"{file} has no labels", mend="give every point a class, in a column `label`; -1 where it has none")
+    if features is not None and scene.names != features:
+        raise BadInput(
+            f"{file} has the features {', '.join(scene.names) or 'none'}; others have {', '.join(features) or 'none'}",
+            mend="give all scenes of a folder the same columns",
+        )
+    if classes is not None and scene.labels.max() >= classes:
+        raise BadInput(f"{file} has the label {scene.labels.max()} and there are {classes} classes", mend="train again with it")
+    return scene
+
+
+def _digest(scene: Scene) -> str:
+    digest = hashlib.sha256()
+    for values in (scene.xyz, scene.features, scene.labels):
+        if values is not None:
+            digest.update(np.ascontiguousarray(values).tobytes())
+    return digest.hexdigest()

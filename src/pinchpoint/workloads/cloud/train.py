@@ -1,0 +1,180 @@
+"""Train a network over point clouds at many densities: AdamW, warm-up and cosine, resumable to the bit on a CPU.
+
+Started by torchrun, its processes train together, each with scenes and views of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.errors import TargetFailed
+from pinchpoint.core.files import check_folder
+from pinchpoint.workloads.cloud import thinning
+from pinchpoint.workloads.cloud.batches import Ahead, Supply, step_scenes
+from pinchpoint.workloads.cloud.breakdown import Log, Parts, shares
+from pinchpoint.workloads.cloud.budget import Way, way_for, ways_of
+from pinchpoint.workloads.cloud.metrics import confusion, scores_of
+from pinchpoint.workloads.cloud.model import predict_labels
+from pinchpoint.workloads.cloud.ranks import ENDED, FAILED, NEXT, Ranks, joined
+from pinchpoint.workloads.cloud.records import Training
+from pinchpoint.workloads.cloud.runs import Run, begin, read_settings
+from pinchpoint.workloads.cloud.scene import Scene
+from pinchpoint.workloads.cloud.sources import open_source
+from pinchpoint.workloads.cloud.stepper import Stepper
+from pinchpoint.workloads.training.budgets import budget_of
+from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
+from pinchpoint.workloads.training.precision import autocast, check_precision, matmuls
+from pinchpoint.workloads.training.runs import CONFIG
+from pinchpoint.workloads.training.stopping import stop_between_steps
+
+HELD_AT = (1.0, 0.1)  # densities at which what is held back is looked at
+
+
+def train(
+    data: str | Path, output: str | Path, *, resume: bool = False, budget: str | int | None = None,
+    progress: Progress | None = None, clock: Callable[[], float] = time.perf_counter, **choices: Any,
+) -> Training:  # fmt: skip
+    """Train on the scenes in `data`; the run lies in `output`. choices: fields of `Settings`.
+
+    budget: bytes, "8GiB" or a card's name; views pass together where that is predicted to stay within it, else one after
+    another, which leaves the gradient of a step as it is. Ctrl-C and SIGTERM write a checkpoint after the step at hand and
+    are then raised. Of several processes all give the record that the first one wrote.
+    """
+    if budget is not None:
+        budget_of(budget)  # before the scenes are read
+    source = open_source(data)
+    stored = read_settings(Path(output)).device if resume and (Path(output) / CONFIG).exists() else "auto"
+    device = resolve_device(choices.get("device", stored), backend("torch"))
+    with joined(device) as ranks:
+        tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
+        run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world)
+        check_precision(run.settings.precision, device)
+        check_folder(run.folder)
+        ranks.agreed()  # no process may find the run's folder made by another before it has looked
+        supply, way = Supply(source), None
+        names, held = run.train_names(source), run.held_names(source)
+        with preparing(run, tell):
+            most = 0
+            for number, name in enumerate([*names, *held]):
+                most = max(most, supply.scene(name).points)
+                tell(Report("data", number + 1, len(names) + len(held)))
+            run, way = _decided(run, supply, names, ranks, budget=budget, device=device, tell=tell)
+        parts = Parts(device, clock=clock)
+        learner = _Learner(run, supply, names, held, device=device, parts=parts, ranks=ranks)
+        with learner.ahead:
+            if not ranks.leads:
+                return _follow(run, learner)
+
+            def record(ended: Ended) -> Training:
+                return Training(
+                    target=str(run.folder), data=str(data), settings=run.settings.to_dict(), step=ended.step, loss=ended.loss,
+                    validation=ended.validation, best_step=ended.best_step,
+                    parameters=sum(p.numel() for p in learner.stepper.model.parameters()), scenes=len(names), points=most,
+                    points_seen=learner.stepper.seen * ranks.world, views_mode=run.settings.views_mode, device=device, chunk=None,
+                    breakdown=shares(run.folder / "log.csv"), peak_bytes=ended.peak_bytes, seconds=ended.seconds,
+                    complete=ended.complete, predicted_bytes=way.predicted_bytes if way else None,
+                    budget_bytes=way.budget_bytes if way else None,
+                )  # fmt: skip
+
+            return _lead(run, learner, device=device, record=record, tell=tell, clock=clock)
+
+
+def _decided(
+    run: Run, supply: Supply, names: list[str], ranks: Ranks, *, budget: str | int | None, device: str, tell: Progress
+) -> tuple[Run, Way | None]:
+    """The run with the way its views pass; the same in all processes, each of which holds other bytes already."""
+    ways, way = ways_of(run.config, run.settings), None
+    if budget is not None and ranks.leads:
+        way = way_for(
+            run.config, run.settings, [supply.scene(name) for name in names], budget=budget, device=device,
+            progress=lambda text: tell(Report("budget", 0, 0, note=text)),
+        )  # fmt: skip
+    place = ranks.agreed(0 if way is None else ways.index(way.views_mode))
+    return replace(run, settings=replace(run.settings, views_mode=ways[place])), way
+
+
+def _lead(run: Run, learner: _Learner, **how: Any) -> Training:
+    """Take the steps, and say to the processes that follow when there are no more."""
+    word = FAILED
+    try:
+        made = take_steps(run, learner, log=Log, completed=learner.parts.completed, **how)
+        word = ENDED
+    except (KeyboardInterrupt, SystemExit):
+        word = ENDED
+        raise
+    finally:
+        learner.ranks.agreed(word)
+    return made
+
+
+def _follow(run: Run, learner: _Learner) -> Training:
+    """Take the steps the first process takes."""
+    state = run.resumed_state()
+    if state is not None:
+        learner.restore(state)
+    number = 0 if state is None else state["step"]
+    with matmuls(run.settings.precision), stop_between_steps():  # signals are the first process's to act on
+        while (word := learner.ranks.agreed()) == NEXT:
+            number += 1
+            learner.take(number)
+    path = run.folder / "record.json"
+    if word == FAILED or not path.exists():
+        raise TargetFailed("the first process failed", mend="see what it says")
+    return Training.from_json(path.read_text(encoding="utf-8"))
+
+
+class _Learner:
+    """A stepper with the scenes of each step, and those held back."""
+
+    def __init__(
+        self, run: Run, supply: Supply, names: list[str], held: list[str], *, device: str, parts: Parts, ranks: Ranks
+    ) -> None:
+        self.told, self.supply, self.held, self.parts, self.ranks = run.settings, supply, held, parts, ranks
+        self.device = device
+        self.holds_back = bool(held)
+        self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks)
+        self.ahead: Ahead[list[Scene]] = Ahead(
+            lambda step: step_scenes(supply, names, run.settings, step=step, rank=ranks.rank), last=run.settings.steps
+        )
+
+    def step(self, number: int) -> Tensor:
+        self.ranks.agreed(NEXT)
+        return self.take(number)
+
+    def take(self, number: int) -> Tensor:
+        """The part of this process in step 1, 2, ..."""
+        self.parts.begin(number)
+        with self.parts.part("data"):
+            scenes = self.ahead.get(number)
+        return self.stepper.step(scenes, number=number)
+
+    def validate(self) -> float:
+        """1 - mIoU of the scenes held back, the mean over their densities."""
+        model = self.stepper.updates.trained()
+        found = []
+        for fraction in HELD_AT:
+            counts = np.zeros((len(self.told.classes),) * 2, dtype=np.int64)
+            for number, name in enumerate(self.held):
+                scene = self.supply.scene(name)
+                part = scene if fraction == 1 else scene.take(thinning.uniform(scene, fraction, seed=number))
+                assert part.labels is not None
+                with autocast(self.told.precision, self.device):
+                    said = predict_labels(model, part, device=self.device)
+                counts += confusion(part.labels, said, len(self.told.classes))
+            found.append(scores_of(counts).miou)
+        return 1 - sum(found) / len(found)
+
+    def state(self) -> dict[str, Any]:
+        return {**self.stepper.updates.state(), "seen": self.stepper.seen}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.stepper.updates.restore(state)
+        self.stepper.seen = state["seen"]
