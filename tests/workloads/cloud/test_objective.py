@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as multiprocessing
+from torch.multiprocessing.spawn import spawn
 from torch.nn import functional
 
 from pinchpoint.workloads.cloud.breakdown import Parts
@@ -179,7 +179,7 @@ def joined(told: Settings) -> tuple[Batch, Drawn]:
 
 
 def test_two_processes_have_the_gradient_of_one_with_both_their_scenes(tmp_path: Path) -> None:
-    multiprocessing.spawn(_worker, (str(tmp_path),), nprocs=2)
+    spawn(_worker, (str(tmp_path),), nprocs=2)
     for mode, consistency in CASES:
         told = told_of(mode, consistency)
         found = [torch.load(tmp_path / f"{mode}{rank}.pt") for rank in (0, 1)]

@@ -145,6 +145,13 @@ def test_a_budget_that_holds_nothing_is_refused_before_there_is_a_run(
     assert made.views_mode == "batched" and (made.predicted_bytes or 0) < (made.budget_bytes or 0) == 64 * 2**30
 
 
+@pytest.mark.parametrize("choices", [{"cell": 1e-7}, {"model": {"cell": 1e-7}}])
+def test_cells_too_small_to_be_numbered_leave_no_run(tiny_rooms: Path, tmp_path: Path, choices: dict[str, Any]) -> None:
+    with pytest.raises(BadInput, match=r"cells of 1e-07 long") as caught:
+        train(tiny_rooms, tmp_path / "run", steps=1, device="cpu", **choices)
+    assert "give cells of at least" in caught.value.mend and not (tmp_path / "run").exists()
+
+
 WORKER = """
 import sys
 import torch

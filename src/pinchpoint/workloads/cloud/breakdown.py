@@ -86,8 +86,8 @@ class Log(logs.Log):
 
 
 def _extended(row: logs.Row, found: Mapping[str, float | None]) -> Row:
-    held: dict[str, Any] = {f.name: getattr(row, f.name) for f in fields(logs.Row)}
-    return Row(**held, **found)
+    held: dict[str, Any] = {**{f.name: getattr(row, f.name) for f in fields(logs.Row)}, **found}
+    return Row(**held)
 
 
 def shares(path: Path) -> dict[str, float]:

@@ -29,6 +29,8 @@ from pinchpoint.workloads.cloud.runs import Run, begin, read_settings
 from pinchpoint.workloads.cloud.scene import Scene
 from pinchpoint.workloads.cloud.sources import open_source
 from pinchpoint.workloads.cloud.stepper import Stepper
+from pinchpoint.workloads.cloud.views import Batch
+from pinchpoint.workloads.cloud.voxels import check_extent, grid_keys, groups_of
 from pinchpoint.workloads.training.budgets import budget_of
 from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
 from pinchpoint.workloads.training.precision import autocast, check_precision, matmuls
@@ -66,6 +68,7 @@ def train(
             for number, name in enumerate([*names, *held]):
                 most = max(most, supply.scene(name).points)
                 tell(Report("data", number + 1, len(names) + len(held)))
+            _check_cells(run, step_scenes(supply, names, run.settings, step=1, rank=ranks.rank))
             run, way = _decided(run, supply, names, ranks, budget=budget, device=device, tell=tell)
         parts = Parts(device, clock=clock)
         learner = _Learner(run, supply, names, held, device=device, parts=parts, ranks=ranks)
@@ -85,6 +88,14 @@ def train(
                 )  # fmt: skip
 
             return _lead(run, learner, device=device, record=record, tell=tell, clock=clock)
+
+
+def _check_cells(run: Run, scenes: list[Scene]) -> None:
+    """Refuse cells or voxels that cannot be numbered, before there is a run."""
+    batch = Batch.from_scenes(scenes)
+    group = groups_of(batch.offsets, len(batch.xyz))
+    for cell in {run.config.cell, run.settings.cell or run.config.cell}:
+        check_extent(float(grid_keys(batch.xyz, group, batch.scenes, cell=cell)[2]), cell)
 
 
 def _decided(
