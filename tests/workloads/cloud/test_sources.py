@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.cloud.evaluate import evaluate
 from pinchpoint.workloads.cloud.sources import Own, fingerprint, open_source
+from pinchpoint.workloads.cloud.train import train
 
 
 def write(folder: Path, name: str, points: int, *, most: int = 2, colour: bool = True, labels: bool = True) -> None:
@@ -57,3 +60,35 @@ def test_scenes_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
     write(tmp_path / "two" / "train", "b", 9, colour=False)
     with pytest.raises(BadInput, match="has the features none; others have red, green, blue"):
         open_source(tmp_path / "two")
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "says"),
+    [
+        ("coord.npy", np.full((9, 3), np.nan, np.float32), "NaN or infinite"),
+        ("coord.npy", np.full((9, 3), np.inf, np.float32), "NaN or infinite"),
+        ("coord.npy", np.zeros((0, 3), np.float32), "points"),
+        ("segment.npy", np.zeros(7, int), "segment"),
+    ],
+)
+def test_a_damaged_scene_is_refused_by_its_name(tmp_path: Path, file: str, values: np.ndarray, says: str) -> None:
+    write(tmp_path / "train", "a", 9)
+    np.save(tmp_path / "train" / "a" / file, values)
+    with pytest.raises(BadInput) as caught:
+        open_source(tmp_path)
+    assert says in caught.value.what and caught.value.mend
+
+
+def test_a_run_is_trained_and_scored_on_files_of_ones_own_however_small(tmp_path: Path, tiny_net: dict[str, Any]) -> None:
+    """One scene is a single point, one lies in a single cell."""
+    for split in ("train", "test"):
+        write(tmp_path / split, "room", 200)
+        write(tmp_path / split, "point", 1)
+        write(tmp_path / split, "cell", 50)
+        np.save(tmp_path / split / "cell" / "coord.npy", np.full((50, 3), 0.125, np.float32))
+    choices = {**tiny_net, "views": "dense,one-per-cell,log-uniform:0.05:1", "consistency": "cos", "validation": 1}
+    made = train(tmp_path, tmp_path / "run", steps=3, **choices)
+    assert made.complete and made.loss is not None and np.isfinite(made.loss)
+    scores = evaluate(tmp_path / "run", tmp_path, tmp_path / "out", device="cpu", densities=(1.0, 0.05), pictures=False)
+    assert scores.scenes == 3 and scores.row("uniform", 1.0)["points"] == 251
+    assert scores.row("uniform", 0.05)["points"] == 10 + 1 + 2, "a scene keeps a point at least"

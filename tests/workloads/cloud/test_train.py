@@ -200,3 +200,15 @@ def test_one_process_of_torchrun_alone_is_a_plain_run(
         train(tiny_rooms, tmp_path / "other", steps=1, **tiny_net)
     assert not (tmp_path / "other").exists()
     assert replace(read_settings(tmp_path / "run"), steps=2).ranks == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_steps_are_timed_now_and_then_and_sampling_is_a_small_part(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
+) -> None:
+    choices = {**tiny_net, "device": "cuda", "validation": 1, "views": "dense,log-uniform:0.2:1", "consistency": "kl"}
+    made = train(tiny_rooms, tmp_path / "run", steps=20, precision="bf16", **choices)
+    rows = [row for row in Log.read(tmp_path / "run" / "log.csv") if isinstance(row, Row)]
+    assert [row.step for row in rows if row.sampling_s is not None] == [10, 20]
+    assert made.complete and made.breakdown["sampling"] < 0.5 * sum(made.breakdown.values())

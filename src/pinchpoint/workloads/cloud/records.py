@@ -18,7 +18,7 @@ class Training(TrainingRecord):
     kind: ClassVar[str] = "cloud-training"
     scenes: int  # trained on
     points: int  # of the largest, as it is stored
-    points_seen: int  # that passed the network in all steps, of all views and processes
+    points_seen: int  # that passed the network in all steps, of all views; of several processes the first's times their number
     views_mode: str  # batched or accumulate
     breakdown: dict[str, float] = field(default_factory=dict)  # mean seconds of a timed step: data, sampling, forward, ...
 
