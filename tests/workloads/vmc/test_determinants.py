@@ -36,9 +36,10 @@ def test_the_laplacian_of_a_sum_of_determinants_is_the_trace_of_its_hessian(size
         )[1]
 
     x = jnp.asarray(rng.normal(size=6) / 4)
-    assert ("pinchpoint_sum" in str(jax.make_jaxpr(log)(x))) == (min(sizes) > 3)
+    jaxpr = str(jax.make_jaxpr(log)(x))
+    assert ("pinchpoint_sum" in jaxpr) == (min(sizes) > 3) and "pinchpoint_factored" in jaxpr
     found: Any = compiled(folx.forward_laplacian(log, disable_jit=True))(x)
-    assert is_registered("pinchpoint_sum_of_determinants")
+    assert is_registered("pinchpoint_sum_of_determinants") and is_registered("pinchpoint_factored_determinants")
     value, slope, curve = compiled(lambda x: (log(x), jax.grad(log)(x), jnp.trace(jax.hessian(log)(x))))(x)
     assert float(found.x) == pytest.approx(float(value), rel=1e-12)
     assert np.allclose(found.jacobian.dense_array, slope, rtol=1e-10)

@@ -48,7 +48,7 @@ def _summed(*matrices: Array) -> tuple[Array, Array]:
         total = jnp.sum(jnp.asarray(factor))
         return jnp.sign(total), jnp.log(jnp.abs(total))
     # It cancels, so no derivative is needed.
-    largest = jax.lax.stop_gradient(_largest(logs))
+    largest = jax.lax.stop_gradient(_largest(jnp.asarray(logs)))
     total = jnp.sum(factor * signs * jnp.exp(logs - largest))
     return jnp.sign(total), jnp.log(jnp.abs(total)) + largest
 

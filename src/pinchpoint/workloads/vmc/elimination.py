@@ -1,8 +1,8 @@
 """Sign, logarithm and inverse of small matrices by one factorisation, with derivatives of any order and no call that waits.
 
-Letters: k the side of a matrix; leading axes (...) are a batch. On a CPU the matrices are eliminated by plain operations: a batched
-LAPACK call of JAX splits its batch over the very threads it is called from and waits for them, so that two at once in a program
-of as few threads never end. Elsewhere the device's library factors them. Pivots are the largest of their column.
+Letters: k the side of a matrix; leading axes (...) are a batch. On a CPU the matrices are eliminated by plain operations: JAX's
+batched calls of LAPACK share a batch out to the very threads they are called from and wait for it, so that two at once in a
+program of two threads never end. Elsewhere the device's library factors them. Pivots are the largest of their column.
 
 A matrix that is singular to the last bit has the sign 0, the logarithm -inf and an inverse of finite numbers without meaning:
 beside others in a sum it adds nothing, to derivatives neither.
@@ -24,7 +24,9 @@ Array = jax.Array
 @jax.custom_jvp
 def sign_and_logdet(a: Array) -> tuple[Array, Array]:
     """Sign and log|det|, (...) each, of a: (..., k, k)."""
-    return jax.lax.platform_dependent(a, cpu=partial(eliminated, inverse=False), default=partial(factored, inverse=False))
+    on_cpu, elsewhere = (partial(way, inverse=False) for way in (eliminated, factored))
+    sign, log = jax.lax.platform_dependent(a, cpu=on_cpu, default=elsewhere)
+    return sign, log
 
 
 @jax.custom_jvp
