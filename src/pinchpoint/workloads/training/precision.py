@@ -46,8 +46,9 @@ def matmuls(precision: str) -> Iterator[None]:
 
 
 def autocast(precision: str, device: str) -> AbstractContextManager[object]:
-    """bf16 where torch deems it safe, for the forward pass; weights stay fp32."""
-    return torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
+    """bf16 or fp16 where torch deems it safe, for the forward pass; weights stay fp32."""
+    halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
+    return torch.autocast(device, halves.get(precision, torch.bfloat16), enabled=precision in halves)
 
 
 def peak_bytes(device: str) -> int:

@@ -24,6 +24,7 @@ class Common:
 
     # These change where a run runs and what it says, never what it learns beyond the order of a sum.
     FREE: ClassVar[frozenset[str]] = frozenset({"device", "checkpoint_every", "eval_every"})
+    PRECISIONS: ClassVar[tuple[str, ...]] = PRECISIONS
 
     data: str = ""  # what the data set is, not where
     preset: str = "small"
@@ -68,7 +69,7 @@ class Common:
 
     def check(self) -> None:
         """Refuse choices that make no run."""
-        check_among(self, precision=PRECISIONS)
+        check_among(self, precision=self.PRECISIONS)
         check_counts(self, "steps")
         for name in ("lr", "clip"):
             if not 0 < getattr(self, name) < math.inf:

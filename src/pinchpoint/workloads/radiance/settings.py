@@ -1,0 +1,152 @@
+"""What a run of a radiance-field GAN is told beyond what every run is: its images, its camera, the two players.
+
+No framework is imported here, so that the command line can read the defaults for its help.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.training.settings import PRECISIONS, Common, check_among, check_counts
+
+FORMS = ("eager", "folded")
+MEMORIES = ("none", "checkpoint", "deferred")
+OPTIMIZERS = ("rmsprop", "adam")
+REDUCTIONS = ("graf", "image")
+SIDES = (32, 64, 128)  # of patches there is a discriminator for
+FACTORS = (1, 2, 4)
+# What goes with a field of that size; graf is as published.
+PRESETS: dict[str, dict[str, Any]] = {
+    "graf": {},
+    "small": {"samples": 32, "critic_width": 32, "sr_width": 32},
+    "tiny": {
+        "samples": 16, "batch": 4, "critic_width": 8, "sr_width": 16, "eval_images": 32, "lr": 2e-3, "lr_d": 2e-4, "ema": 0.98,
+    },
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Settings(Common):
+    """Every choice of a run, as config.json holds it. `data`: see runs.fingerprint; `lr`: the generator's."""
+
+    FREE: ClassVar[frozenset[str]] = Common.FREE | {"form", "memory", "chunk", "micro", "sample_every", "eval_images"}
+    PRECISIONS: ClassVar[tuple[str, ...]] = (*PRECISIONS, "fp16")
+
+    preset: str = "graf"
+    steps: int = 20_000
+    size: int = 0  # pixels a side of what the field renders; 0: those of the data over `superres`
+    superres: int = 1  # 1: none
+    patch: int = 32  # rays a side
+    samples: int = 64  # points of a ray
+    batch: int = 8  # images a step, in each process
+    micro: int | None = None  # images at one time; None: all of the batch
+    lr: float = 5e-4
+    lr_d: float = 1e-4
+    optimizer: str = "rmsprop"
+    weight_decay: float = 0.0
+    clip: float = 10.0  # for each player
+    ema: float = 0.999
+    r1: float = 10.0  # weight of the penalty on the discriminator's slope
+    r1_reduction: str = "graf"  # see losses
+    sr_weight: float = 1.0  # of the second discriminator in the generator's loss
+    noise: float = 1.0  # deviation of the density noise at the first step
+    noise_until: float = 0.25  # share of the run after which there is none
+    anneal_until: float = 0.5  # share of the run in which the smallest patches come down to `least`
+    least: float = 0.0  # smallest share of an image a patch spans; 0: patch / size, whose pixels are the image's
+    critic_width: int = 64
+    sr_width: int = 64
+    fov: float = 30.0  # degrees
+    radius: float = 4.0
+    near: float = 3.0
+    far: float = 5.0
+    v_low: float = 0.0  # of the poses: 0 straight above, 0.5 the horizon
+    v_high: float = 0.45
+    white: bool = True  # behind what is rendered; black without
+    form: str = "folded"
+    memory: str = "none"
+    chunk: int | None = None  # rays at one time
+    sample_every: int = 500
+    eval_images: int = 256  # of each kind that an evaluation while training compares; 0: none is made
+    validation: int | None = 0  # nothing is held back
+    ranks: int = 1  # processes
+
+    def warmup_steps(self) -> int:
+        return min(self.warmup or max(1, self.steps // 100), self.steps)
+
+    def eval_steps(self) -> int:
+        return self.eval_every or 5000
+
+    def rate(self, step: int) -> float:
+        """The generator's: a short rise, level for half of the run, then half a cosine down to a tenth."""
+        return self.lr * self.share_of_rate(step)
+
+    def share_of_rate(self, step: int) -> float:
+        """Of both players' learning rates, at step 1, 2, ..."""
+        rise = min(1.0, step / self.warmup_steps())
+        fall = max(0.0, 2 * self.fraction(step) - 1)
+        return rise * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * fall)))
+
+    def fraction(self, step: int) -> float:
+        """How much of the run lies behind at the end of a step."""
+        return min(1.0, step / self.steps)
+
+    def noise_at(self, step: int) -> float:
+        """Deviation of the density noise: straight down to 0."""
+        return self.noise * _left(self.fraction(step), self.noise_until)
+
+    def least_at(self, step: int) -> float:
+        """Smallest share of an image that a patch spans: 1 at first, falling by equal factors."""
+        return self.smallest ** (1 - _left(self.fraction(step), self.anneal_until))
+
+    @property
+    def smallest(self) -> float:
+        return self.least or self.patch / self.size
+
+    def check(self) -> None:
+        super().check()
+        check_among(self, form=FORMS, memory=MEMORIES, optimizer=OPTIMIZERS, r1_reduction=REDUCTIONS)
+        check_counts(
+            self, "patch", "samples", "batch", "micro", "chunk", "sample_every", "critic_width", "sr_width", "ranks"
+        )  # fmt: skip
+        for name in ("lr_d", "fov", "radius"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend=f"give --{_option(name)} a number above 0")
+        for name in ("r1", "sr_weight", "noise", "eval_images", "size"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend=f"give --{_option(name)} 0 or more")
+        for name in ("noise_until", "anneal_until", "least"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend="give a share from 0 to 1")
+        if not 0 <= self.v_low <= self.v_high <= 1:
+            raise BadInput(f"poses from {self.v_low:g} to {self.v_high:g}", mend="give 0 <= --v-low <= --v-high <= 1")
+        if self.superres not in FACTORS:
+            raise BadInput(f"--superres {self.superres}", mend="use 2 or 4, or 1 for none")
+        self._check_patch()
+
+    def _check_patch(self) -> None:
+        """What the discriminators see must be of a size they are made for, and lie inside the image."""
+        for side, what in (
+            (self.patch, "patches"),
+            (self.patch * self.superres, f"patches after super-resolution x{self.superres}"),
+        ):
+            if side not in SIDES:
+                raise BadInput(f"{what} of {side} x {side}", mend="use a --patch of 32, 64 or 128, enlarged at most 128")
+        if self.size and self.patch > self.size:
+            raise BadInput(
+                f"patches of {self.patch} x {self.patch} in images of {self.size} x {self.size}",
+                mend=f"give images of at least {self.patch * self.superres} pixels a side, or a smaller --patch or --superres",
+            )
+        if self.eval_images and self.eval_images < 2:
+            raise BadInput("an evaluation of 1 image", mend="give --eval-images 2 or more, or 0 for no evaluation")
+
+
+def _left(fraction: float, until: float) -> float:
+    """From 1 to 0 while `fraction` goes from 0 to `until`."""
+    return max(0.0, 1 - fraction / until) if until else 0.0
+
+
+def _option(name: str) -> str:
+    return name.replace("_", "-")

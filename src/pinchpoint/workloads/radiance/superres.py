@@ -1,0 +1,99 @@
+"""Super-resolution x2 and x4 of a render that stays true to it: averaged back, the large image is the small one.
+
+All convolutions run at the size of the render; pixels are shuffled out at the end. They read the colours, the features the
+renderer composited along each ray, and a code of the view. Letters: B images, h side of the render, f factor, F features of a
+ray, K view codes of C numbers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.radiance.settings import FACTORS
+
+_SLOPE = 0.2
+
+
+class ViewCodes(nn.Module):
+    """K codes on the circle of views, straight between neighbours: 360 degrees is 0 degrees."""
+
+    def __init__(self, views: int, numbers: int) -> None:
+        super().__init__()
+        self.codes = nn.Parameter(0.1 * torch.randn(views, numbers))
+
+    def forward(self, turns: Tensor) -> Tensor:
+        """turns: (B,) azimuth in whole turns -> (B, C)."""
+        views = len(self.codes)
+        place = torch.remainder(turns.float(), 1.0) * views
+        below = place.floor()
+        share = (place - below)[:, None]
+        at = below.long() % views  # a turn just under 1 may round up to it
+        return torch.lerp(self.codes[at], self.codes[(at + 1) % views], share)
+
+
+class SuperRes(nn.Module):
+    """A few residual convolutions in the space of the render, then `project`."""
+
+    def __init__(
+        self, factor: int, *, features: int, width: int = 64, depth: int = 3, views: int = 16, code: int = 8, seed: int = 0
+    ) -> None:
+        super().__init__()
+        check_factor(factor)
+        self.factor = factor
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay where they are
+            torch.manual_seed(seed)
+            self.view = ViewCodes(views, code)
+            self.read = nn.Conv2d(3 + features + code, width, 3, padding=1)
+            self.blocks = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(depth))
+            self.write = nn.Conv2d(width, 3 * factor**2, 3, padding=1)
+            # Small, so that it begins near the enlarged render; not zero, or nothing before it would get a gradient.
+            with torch.no_grad():
+                self.write.weight.mul_(0.1)
+
+    def forward(self, low: Tensor, features: Tensor, turns: Tensor) -> Tensor:
+        """low: (B, 3, h, h); features: (B, F, h, h); turns: (B,) -> (B, 3, f h, f h) whose averages are `low`."""
+        code = self.view(turns)[:, :, None, None].expand(-1, -1, *low.shape[2:])
+        hidden = self.read(torch.cat([low, features, code.to(low.dtype)], dim=1))
+        for block in self.blocks:
+            hidden = hidden + block(functional.leaky_relu(hidden, _SLOPE))
+        fine = functional.pixel_shuffle(self.write(functional.leaky_relu(hidden, _SLOPE)), self.factor)
+        with torch.autocast(low.device.type, enabled=False):  # in half precision the averages would be off by a shade
+            low = low.float()
+            return project(enlarged(low, self.factor) + fine.float(), low)
+
+
+def project(high: Tensor, low: Tensor) -> Tensor:
+    """The nearest image to `high` (B, C, f h, f h) whose averages over f x f pixels are `low` (B, C, h, h)."""
+    factor = high.shape[-1] // low.shape[-1]
+    if high.shape[-2:] != (factor * low.shape[-2], factor * low.shape[-1]):
+        raise BadInput(
+            f"images of {tuple(high.shape[-2:])} over {tuple(low.shape[-2:])}",
+            mend="give the larger a whole multiple of the smaller",
+        )
+    missing = low - functional.avg_pool2d(high, factor)
+    return high + functional.interpolate(missing, scale_factor=factor, mode="nearest")
+
+
+def residual(high: Tensor, low: Tensor) -> float:
+    """How far the averages of `high` are from `low` at most."""
+    return float((functional.avg_pool2d(high, high.shape[-1] // low.shape[-1]) - low).abs().max())
+
+
+def enlarged(low: Tensor, factor: int, *, mode: str = "bilinear") -> Tensor:
+    """Between pixels straight, or with mode bicubic smooth. low: (B, C, h, h)."""
+    return functional.interpolate(low, scale_factor=factor, mode=mode, align_corners=False)
+
+
+def both(high: Tensor, low: Tensor) -> Tensor:
+    """What the second discriminator sees, (B, 6, f h, f h): the large image with the enlarged small one, which must agree."""
+    return torch.cat([high, enlarged(low, high.shape[-1] // low.shape[-1])], dim=1)
+
+
+def check_factor(factor: int) -> None:
+    """Refuse factors there is no super-resolution for."""
+    known = [each for each in FACTORS if each > 1]
+    if factor not in known:
+        raise BadInput(f"super-resolution x{factor}", mend=f"use one of: {', '.join(f'x{each}' for each in known)}")

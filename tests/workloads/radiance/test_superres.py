@@ -1,0 +1,71 @@
+"""Super-resolution: true to the render it enlarges, the same seen from 0 and from 360 degrees."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+
+from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.workloads.radiance.losses import check_gradients  # noqa: E402
+from pinchpoint.workloads.radiance.superres import SuperRes, ViewCodes, both, enlarged, project, residual  # noqa: E402
+
+
+@pytest.mark.parametrize("factor", [2, 4])
+def test_the_projection_leaves_a_residual_of_rounding_alone(factor: int) -> None:
+    generator = torch.Generator().manual_seed(factor)
+    low = torch.rand(3, 3, 32, 32, generator=generator) * 2 - 1
+    high = torch.rand(3, 3, 32 * factor, 32 * factor, generator=generator) * 2 - 1
+    assert residual(high, low) > 0.1
+    assert residual(project(high, low), low) <= 1e-6
+
+
+def test_the_projection_is_the_nearest_image_of_all_that_are_true() -> None:
+    """Least squares under the constraint, solved with its multipliers for one block of 2 x 2."""
+    high, low = torch.rand(1, 1, 2, 2, dtype=torch.float64), torch.rand(1, 1, 1, 1, dtype=torch.float64)
+    average = torch.full((1, 4), 0.25, dtype=torch.float64)
+    system = torch.cat([torch.cat([torch.eye(4, dtype=torch.float64), average.T], 1), torch.cat([average, torch.zeros(1, 1)], 1)])
+    solved = torch.linalg.solve(system, torch.cat([high.flatten(), low.flatten()]))[:4]
+    assert torch.allclose(project(high, low).flatten(), solved, atol=1e-12)
+    assert torch.equal(project(project(high, low), low), project(high, low)) or residual(project(high, low), low) < 1e-15
+    with pytest.raises(BadInput, match="whole multiple"):
+        project(torch.rand(1, 1, 3, 3), torch.rand(1, 1, 2, 2))
+
+
+@pytest.mark.parametrize("factor", [2, 4])
+@pytest.mark.parametrize("half", [False, True])
+def test_every_parameter_learns_and_the_averages_stay_those_of_the_render(factor: int, half: bool) -> None:
+    net = SuperRes(factor, features=5, width=8, depth=2, views=4, code=3)
+    low, features = torch.rand(2, 3, 8, 8, requires_grad=True), torch.rand(2, 5, 8, 8, requires_grad=True)
+    with torch.autocast("cpu", torch.bfloat16, enabled=half):
+        high = net(low, features, torch.tensor([0.1, 0.9]))
+    assert high.shape == (2, 3, 8 * factor, 8 * factor) and high.dtype == torch.float32
+    assert residual(high.detach(), low.detach()) <= 1e-6
+    (high * torch.rand_like(high)).sum().backward()
+    check_gradients(net, what="super-resolution")
+    assert low.grad is not None and features.grad is not None and bool(features.grad.any())
+
+
+def test_view_codes_are_the_same_at_0_and_360_degrees_and_straight_between() -> None:
+    codes = ViewCodes(4, 3)
+    at = codes(torch.tensor([0.0, 1.0, -1e-9, 0.25, 0.125, 0.875, 1.125]))
+    table = codes.codes.detach()
+    assert torch.equal(at[0], table[0]) and torch.equal(at[1], table[0])
+    assert torch.allclose(at[2], table[0], atol=1e-5)
+    assert torch.equal(at[3], table[1])
+    assert torch.allclose(at[4], (table[0] + table[1]) / 2)
+    assert torch.allclose(at[5], (table[3] + table[0]) / 2), "the last neighbour of the circle is the first"
+    assert torch.allclose(at[6], at[4])
+    around = codes(torch.linspace(0, 2, 400)).detach()
+    assert float((around[1:] - around[:-1]).abs().max()) < 0.05, "nowhere a jump"
+
+
+def test_the_second_discriminator_sees_the_render_beside_its_enlargement() -> None:
+    low, high = torch.rand(1, 3, 8, 8), torch.rand(1, 3, 16, 16)
+    assert torch.equal(both(high, low)[:, :3], high) and torch.equal(both(high, low)[:, 3:], enlarged(low, 2))
+
+
+def test_other_factors_are_refused() -> None:
+    with pytest.raises(BadInput, match="super-resolution x3") as caught:
+        SuperRes(3, features=4)
+    assert "x2, x4" in caught.value.mend
