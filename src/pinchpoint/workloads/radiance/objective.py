@@ -1,0 +1,185 @@
+"""The two players: a generator of patches and whole images (field, then super-resolution), and its discriminators.
+
+Letters: B images, p side of a patch, f factor of the super-resolution (1: none), W pixels a side of a whole image.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pinchpoint.workloads.radiance.config import FieldConfig
+from pinchpoint.workloads.radiance.discriminator import Discriminator
+from pinchpoint.workloads.radiance.field import Field
+from pinchpoint.workloads.radiance.losses import slope_penalty, taken_for_made, taken_for_real
+from pinchpoint.workloads.radiance.rays import Camera, draw_patches, draw_poses, patches, pixels
+from pinchpoint.workloads.radiance.render import Codes, Draws, draw, generator_for, midpoints, render
+from pinchpoint.workloads.radiance.settings import Settings
+from pinchpoint.workloads.radiance.superres import SuperRes, both
+from pinchpoint.workloads.training.precision import autocast
+
+_RAYS = 8192  # of whole images that are rendered at one time
+
+
+class Seen(NamedTuple):
+    """low: (B, 3, W, W) in [-1, 1] as rendered; high: (B, 3, f W, f W) or None; depth, acc: (B, W, W)."""
+
+    low: Tensor
+    high: Tensor | None
+    depth: Tensor
+    acc: Tensor
+
+    @property
+    def best(self) -> Tensor:
+        """The largest image there is."""
+        return self.low if self.high is None else self.high
+
+
+@dataclass(frozen=True)
+class Request:
+    """What to make B images of. places: (B, R, 2), R = W * W, in the image."""
+
+    codes: Codes
+    u: Tensor  # (B,)
+    v: Tensor
+    places: Tensor
+    draws: Draws
+
+    def __len__(self) -> int:
+        return len(self.u)
+
+    def part(self, images: slice) -> Request:
+        noise = None if self.draws.noise is None else self.draws.noise[images]
+        return Request(
+            Codes(self.codes.shape[images], self.codes.app[images]), self.u[images], self.v[images], self.places[images],
+            Draws(self.draws.offsets[images], noise),
+        )  # fmt: skip
+
+
+class Generator(nn.Module):
+    """A field with a camera around it, and a super-resolution where one is wanted."""
+
+    def __init__(self, config: FieldConfig, told: Settings) -> None:
+        super().__init__()
+        self.told = told
+        self.camera = Camera(told.fov, told.radius, told.near, told.far)
+        self.field = Field(config, seed=told.seed)
+        self.superres: SuperRes | None = None
+        if told.superres > 1:
+            self.superres = SuperRes(told.superres, features=config.features, width=told.sr_width, seed=told.seed + 1)
+
+    def forward(self, asked: Request, *, memory: str | None = None, chunk: int | None = None) -> Seen:
+        """memory, chunk: as told without them."""
+        told = self.told
+        how: dict[str, Any] = {"form": told.form, "memory": memory or told.memory, "chunk": chunk or told.chunk}
+        rays = self.camera.rays(asked.u, asked.v, asked.places)
+        made = render(
+            self.field, rays, asked.codes, asked.draws, **how, precision=told.precision, white=told.white,  # pyright: ignore[reportArgumentType]
+            features=self.superres is not None,
+        )  # fmt: skip
+        side = round(rays.origins.shape[1] ** 0.5)
+        low = _image(made.rgb, side) * 2 - 1
+        high = None
+        if self.superres is not None and made.features is not None:
+            with autocast(told.precision, low.device.type):
+                high = self.superres(low, _image(made.features, side), asked.u)
+        return Seen(low, high, made.depth.unflatten(1, (side, side)), made.acc.unflatten(1, (side, side)))
+
+
+class Critics(nn.Module):
+    """The discriminator of patches and, with a super-resolution, one of enlarged patches beside what they were made of."""
+
+    def __init__(self, told: Settings) -> None:
+        super().__init__()
+        self.told = told
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(told.seed + 2)
+            self.low = Discriminator(told.patch, width=told.critic_width)
+            side = told.patch * told.superres
+            self.high = Discriminator(side, channels=6, width=told.critic_width) if told.superres > 1 else None
+
+    def judged(self, low: Tensor, high: Tensor | None) -> Iterator[tuple[Discriminator, Tensor, float]]:
+        """Each discriminator, what it sees, and its weight in the generator's loss."""
+        yield self.low, low.float(), 1.0
+        if self.high is not None and high is not None:
+            yield self.high, both(high, low).float(), self.told.sr_weight
+
+    def loss(self, seen: Seen, real: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
+        """(): of telling made patches from real ones, and R1's part in it, already weighted. Always in fp32."""
+        parts, slopes = [], []
+        made = self.judged(seen.low.detach(), None if seen.high is None else seen.high.detach())
+        for (critic, false, _), (_, true, _) in zip(made, self.judged(*real), strict=True):
+            slope, logits = slope_penalty(critic, true, reduction=self.told.r1_reduction)  # pyright: ignore[reportArgumentType]
+            slopes.append(self.told.r1 * slope)
+            parts.append(taken_for_real(logits) + taken_for_made(critic(false)) + slopes[-1])
+        return torch.stack(parts).sum(), torch.stack(slopes).sum().detach()
+
+    def deceived(self, seen: Seen) -> Tensor:
+        """(): the generator's loss."""
+        return torch.stack(
+            [weight * taken_for_real(critic(false)) for critic, false, weight in self.judged(seen.low, seen.high)]
+        ).sum()
+
+    def refresh(self) -> None:
+        self.low.refresh()
+        if self.high is not None:
+            self.high.refresh()
+
+
+def draw_request(config: FieldConfig, told: Settings, *, step: int, what: str, device: str, batch: int) -> Request:
+    """Patches to make in a step: they follow from the seed, the step and their use alone."""
+    generator = generator_for(told.seed, step, what, device=device)
+    codes = draw_codes(config, batch, generator=generator)
+    u, v = draw_poses(batch, v_range=(told.v_low, told.v_high), generator=generator)
+    scale, shift = draw_patches(batch, least=told.least_at(step), generator=generator)
+    draws = draw(batch, told.patch**2, told.samples, noise=told.noise_at(step), generator=generator)
+    return Request(codes, u, v, patches(told.patch, scale, shift), draws)
+
+
+def draw_codes(config: FieldConfig, batch: int, *, generator: torch.Generator) -> Codes:
+    """Of `batch` things that were never seen."""
+    wide = torch.randn(batch, config.z_shape + config.z_app, generator=generator, device=generator.device)
+    return Codes(*wide.split((config.z_shape, config.z_app), dim=1))
+
+
+@torch.no_grad()
+def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, size: int | None = None) -> Seen:
+    """Whole images of B codes at B poses (B,), one after another, nothing random in them. size: as told without it."""
+    told, made = generator.told, []
+    size = size or told.size
+    places = pixels(size, device=u.device)[None]
+    for at in range(len(u)):
+        one = slice(at, at + 1)
+        draws = midpoints(1, size * size, told.samples, device=u.device)
+        asked = Request(Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, draws)
+        made.append(generator(asked, memory="none", chunk=_RAYS))
+    high = None if made[0].high is None else torch.cat([one.high for one in made if one.high is not None])
+    return Seen(
+        torch.cat([one.low for one in made]), high, torch.cat([one.depth for one in made]), torch.cat([one.acc for one in made])
+    )
+
+
+def real_patches(images: Tensor, told: Settings, *, step: int, what: str) -> tuple[Tensor, Tensor | None]:
+    """Patches of real images (B, 3, f W, f W) as the generator's are: low (B, 3, p, p), and high (B, 3, f p, f p) or None."""
+    generator = generator_for(told.seed, step, what, device=images.device)
+    scale, shift = draw_patches(len(images), least=told.least_at(step), generator=generator)
+    return cut_patches(images, told, scale, shift)
+
+
+def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor | None]:
+    side = told.patch * told.superres
+    places = patches(side, scale, shift).unflatten(1, (side, side))
+    high = functional.grid_sample(images, places, mode="bilinear", padding_mode="border", align_corners=False)
+    if told.superres == 1:
+        return high, None
+    return functional.avg_pool2d(high, told.superres), high
+
+
+def _image(values: Tensor, side: int) -> Tensor:
+    """(B, W * W, C) -> (B, C, W, W)."""
+    return values.mT.unflatten(2, (side, side)).contiguous()

@@ -1,0 +1,85 @@
+"""Views of made things from all around, as a movie and a sheet.
+
+Letters: K things, A views of each, W pixels a side.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import check_output
+from pinchpoint.workloads.radiance.config import FieldConfig
+from pinchpoint.workloads.radiance.objective import Generator, Seen, draw_codes, whole_images
+from pinchpoint.workloads.radiance.pictures import check_movie, save_movie, save_sheet, tiled
+from pinchpoint.workloads.radiance.records import Orbit
+from pinchpoint.workloads.radiance.render import Codes, generator_for
+from pinchpoint.workloads.radiance.runs import Which, trained
+from pinchpoint.workloads.training.precision import matmuls, usable
+
+VIEWS = 8  # of each thing on a sheet
+STEEP = 0.75  # how far towards the horizon the camera goes, of the heights of the run
+
+
+def orbit(
+    run: str | Path, output: str | Path, *, things: int = 4, frames: int = 48, size: int | None = None, fps: float = 16,
+    height: float | None = None, which: Which = "last", seed: int = 0, device: str = "auto",
+    progress: Callable[[int, int], None] | None = None,
+) -> Orbit:  # fmt: skip
+    """Turn `things` new things once around: a movie (.gif or .mp4), and beside it NAME-sheet.png with some of the views.
+
+    height: v of the camera's poses, 0 straight above and 0.5 the horizon; size: pixels a side before the super-resolution.
+    """
+    start = time.perf_counter()
+    for name, value, least in (("things", things, 1), ("frames", frames, 2), ("size", size, 8)):
+        if value is not None and value < least:
+            raise BadInput(f"--{name} {value}", mend=f"give --{name} at least {least}")
+    if not 0 < fps <= 100:
+        raise BadInput(f"--fps {fps:g}", mend="give a number above 0 and up to 100")
+    if height is not None and not 0 <= height <= 0.5:
+        raise BadInput(f"--height {height:g}", mend="give 0 (straight above) to 0.5 (the horizon)")
+    path = check_output(output)
+    check_movie(path)
+    device = resolve_device(device, backend("torch"))
+    found = trained(Path(run), which=which, device=device)
+    codes = codes_of(found.config, things, seed=seed, device=device)
+    told = found.settings
+    rise = told.v_low + STEEP * (told.v_high - told.v_low) if height is None else height
+    made: list[np.ndarray] = []
+    shown: list[torch.Tensor] = []
+    every = max(1, frames // VIEWS)
+    with matmuls(usable(told.precision, device)):
+        for number in range(frames):
+            seen = views(found.generator, codes, number / frames, rise, size=size)
+            made.append(tiled(seen.best, columns=things))
+            if number % every == 0 and len(shown) < VIEWS:
+                shown.append(seen.best.cpu())
+            if progress is not None:
+                progress(number + 1, frames)
+    sheet = torch.stack(shown, dim=1).flatten(0, 1)  # a row of views for each thing
+    files = [
+        save_movie(path, made, fps=fps),
+        save_sheet(path.with_name(f"{path.stem}-sheet.png"), tiled(sheet, columns=len(shown))),
+    ]
+    return Orbit(
+        target=str(run), step=found.step, things=things, frames=frames, size=sheet.shape[-1],
+        files=tuple(str(file) for file in files), seconds=time.perf_counter() - start,
+    )  # fmt: skip
+
+
+def codes_of(config: FieldConfig, things: int, *, seed: int, device: str) -> Codes:
+    """Of things to look at: the first of a seed are the same for every number of them."""
+    drawn = [draw_codes(config, 1, generator=generator_for(seed, at, "things to look at")) for at in range(things)]
+    return Codes(torch.cat([one.shape for one in drawn]).to(device), torch.cat([one.app for one in drawn]).to(device))
+
+
+def views(generator: Generator, codes: Codes, u: float, v: float, *, size: int | None = None) -> Seen:
+    """All things from one side."""
+    like = codes.shape
+    return whole_images(generator, codes, like.new_full((len(like),), u), like.new_full((len(like),), v), size=size)

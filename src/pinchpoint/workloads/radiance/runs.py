@@ -1,0 +1,94 @@
+"""The run of a radiance-field GAN: begun anew, taken up again, or read for its trained generator.
+
+Beside what every run keeps in its folder, RUN/samples holds a sheet of pictures for every so many steps.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.folders import check_run_folder
+from pinchpoint.workloads.radiance.config import FieldConfig
+from pinchpoint.workloads.radiance.images import Images, open_images
+from pinchpoint.workloads.radiance.objective import Generator
+from pinchpoint.workloads.radiance.settings import PRESETS, Settings
+from pinchpoint.workloads.training import runs
+from pinchpoint.workloads.training.runs import Which, plain, taken_up
+from pinchpoint.workloads.training.settings import chosen
+
+
+@dataclass(frozen=True)
+class Run(runs.Run[Settings]):
+    """A folder and what the run in it is told."""
+
+    @property
+    def config(self) -> FieldConfig:
+        return FieldConfig.from_json(json.dumps(self.settings.model))
+
+
+def begin(folder: Path, data: Path, *, resume: bool, choices: Mapping[str, Any], ranks: int = 1) -> tuple[Run, Images]:
+    """A new run, or with `resume` the one there is, and its images; nothing is written. `choices`: only what was asked for."""
+    check_run_folder(folder, resume=resume)
+    asked = plain(choices)
+    if resume:
+        stored = read_settings(folder)
+        images = open_images(data, size=stored.size * stored.superres)
+        return Run(folder, taken_up(folder, stored, {**asked, "ranks": ranks}, data=fingerprint(images))), images
+    preset = choices.get("preset", Settings.preset)
+    config = FieldConfig.preset(preset, **choices.get("model", {}))
+    settings = chosen(Settings(**PRESETS[preset]), {**asked, "model": json.loads(config.to_json()), "ranks": ranks})
+    images = open_images(data, size=settings.size * settings.superres or None)
+    size, rest = divmod(images.size, settings.superres)
+    if rest:
+        raise BadInput(
+            f"images of {images.size} x {images.size} with super-resolution x{settings.superres}",
+            mend="give --size, the pixels a side before it: images are scaled to its multiple",
+        )
+    return Run(folder, chosen(settings, {"size": size, "data": fingerprint(images)})), images
+
+
+def fingerprint(images: Images) -> str:
+    """What the images are, wherever they lie: a hash of every pixel."""
+    made = hashlib.sha256(repr(tuple(images.pixels.shape)).encode())
+    made.update(images.pixels.cpu().contiguous().numpy().data)
+    return f"radiance:{made.hexdigest()}"
+
+
+def read_settings(folder: Path) -> Settings:
+    """What the run in a folder was told."""
+    return runs.read_settings(folder, Settings, made_by="radiance train")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A generator with its weights, ready to make images."""
+
+    generator: Generator
+    config: FieldConfig
+    settings: Settings
+    step: int
+
+
+def trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trained:
+    """The generator of a run: averaged weights where the run kept some."""
+    run = Run(folder, read_settings(folder))
+    entry = run.found(which)
+    state = run.checkpoints.load(entry)
+    # Where it runs now may hold other chunks than where it was trained, and tf32 is CUDA's alone.
+    told = replace(run.settings, memory="none", chunk=None)
+    if device != "cuda" and told.precision != "bf16":
+        told = replace(told, precision="fp32")
+    generator = Generator(run.config, told)
+    try:
+        generator.load_state_dict(state["ema"] or state["generator"])
+    except (RuntimeError, KeyError) as error:
+        raise BadInput(
+            f"{entry.file} of {folder} does not hold the generator of its config.json", mend="put back the files this run wrote"
+        ) from error
+    return Trained(generator.to(device).eval().requires_grad_(False), run.config, run.settings, entry.step)

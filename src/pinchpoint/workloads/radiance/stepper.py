@@ -1,0 +1,166 @@
+"""One iteration of the GAN: discriminators, then generator, each in parts of the batch whose gradients are summed.
+
+Everything random follows from the seed and the step. The draws are those of all processes' images, of which each takes its
+own: two processes of 4 images take the step one of 8 does.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from pinchpoint.workloads.cloud.ranks import Ranks
+from pinchpoint.workloads.radiance.config import FieldConfig
+from pinchpoint.workloads.radiance.images import Images
+from pinchpoint.workloads.radiance.losses import check_gradients
+from pinchpoint.workloads.radiance.objective import Critics, Generator, Request, draw_request, real_patches
+from pinchpoint.workloads.radiance.render import generator_for
+from pinchpoint.workloads.radiance.settings import Settings
+
+_HOPELESS = 1e-4  # a scale of fp16 below this has been halved for what is no overflow
+
+
+class Stepper:
+    """Both players, their optimizers, the scaler that fp16 needs, and the averaged generator."""
+
+    def __init__(self, config: FieldConfig, told: Settings, images: Images, device: str, *, ranks: Ranks | None = None) -> None:
+        self.config, self.told, self.images, self.device = config, told, images, device
+        self.ranks = ranks or Ranks()
+        self.generator = Generator(config, told).to(device)
+        self.critics = Critics(told).to(device)
+        self.averaged = copy.deepcopy(self.generator).requires_grad_(False) if told.ema else None
+        self.optimizer_g = _optimizer(self.generator, told, told.lr)
+        self.optimizer_d = _optimizer(self.critics, told, told.lr_d)
+        # One for both: it only guards the range of fp16, which the two losses share.
+        self.scaler = torch.amp.GradScaler(device, enabled=told.precision == "fp16")
+
+    def trained(self) -> Generator:
+        """What to make images with: the averaged weights where there are some."""
+        return self.generator if self.averaged is None else self.averaged
+
+    def step(self, number: int) -> Tensor:
+        """Step 1, 2, ...: (4,) the generator's loss, the norm of both gradients, the discriminators' loss, R1's part in it."""
+        share = self.told.share_of_rate(number)
+        for optimizer, rate in ((self.optimizer_g, self.told.lr), (self.optimizer_d, self.told.lr_d)):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * share
+        self.critics.refresh()
+        loss_d, slope = self.discriminate(number)
+        norm_d = self._update(self.critics, self.optimizer_d, first=number == 1)
+        loss_g = self.generate(number)
+        norm_g = self._update(self.generator, self.optimizer_g, first=number == 1)
+        self.scaler.update()
+        self._average(number)
+        found = self.ranks.mean(torch.stack([loss_g, loss_d, slope]))
+        return torch.stack([found[0], self._told_norm(torch.hypot(norm_g, norm_d), found[1]), found[1], found[2]])
+
+    def discriminate(self, number: int) -> tuple[Tensor, Tensor]:
+        """Add the gradients of the discriminators' loss to theirs. (), (): the loss, and R1's part in it."""
+        self.optimizer_d.zero_grad(set_to_none=True)
+        asked = self.request(number, "made for the discriminator")
+        real = self.real(number)
+        total = torch.zeros(2, device=self.device)
+        for images, share in self._parts():
+            with torch.no_grad():
+                seen = self.generator(asked.part(images), memory="none")
+            loss, slope = self.critics.loss(seen, (real[0][images], None if real[1] is None else real[1][images]))
+            self.scaler.scale(share * loss).backward()
+            total += share * torch.stack([loss.detach(), slope])
+        return total[0], total[1]
+
+    def generate(self, number: int) -> Tensor:
+        """Add the gradients of the generator's loss to its own. (): the loss."""
+        self.optimizer_g.zero_grad(set_to_none=True)
+        asked = self.request(number, "made for the generator")
+        total = torch.zeros((), device=self.device)
+        self.critics.requires_grad_(False)
+        try:
+            for images, share in self._parts():
+                loss = self.critics.deceived(self.generator(asked.part(images)))
+                self.scaler.scale(share * loss).backward()
+                total += share * loss.detach()
+        finally:
+            self.critics.requires_grad_(True)
+        return total
+
+    def request(self, number: int, what: str) -> Request:
+        """The patches this process makes."""
+        every = self.told.batch * self.ranks.world
+        return draw_request(self.config, self.told, step=number, what=what, device=self.device, batch=every).part(self._own())
+
+    def real(self, number: int) -> tuple[Tensor, Tensor | None]:
+        """The patches of real images this process looks at."""
+        every = self.told.batch * self.ranks.world
+        generator = generator_for(self.told.seed, number, "real images", device=self.device)
+        numbers = torch.randint(len(self.images), (every,), generator=generator, device=self.device)
+        low, high = real_patches(self.images.batch(numbers), self.told, step=number, what="real patches")
+        return low[self._own()], None if high is None else high[self._own()]
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "generator": self.generator.state_dict(), "critics": self.critics.state_dict(),
+            "optimizer_g": self.optimizer_g.state_dict(), "optimizer_d": self.optimizer_d.state_dict(),
+            "ema": None if self.averaged is None else self.averaged.state_dict(), "scaler": self.scaler.state_dict(),
+        }  # fmt: skip
+
+    def restore(self, state: dict[str, Any]) -> None:
+        for name in ("generator", "critics", "optimizer_g", "optimizer_d", "scaler"):
+            getattr(self, name).load_state_dict(state[name])
+        if self.averaged is not None:
+            self.averaged.load_state_dict(state["ema"])
+
+    def _own(self) -> slice:
+        return slice(self.ranks.rank * self.told.batch, (self.ranks.rank + 1) * self.told.batch)
+
+    def _parts(self) -> Iterator[tuple[slice, float]]:
+        """Images that pass at one time and their share of the batch; the last part may be smaller, and counts for less."""
+        batch = self.told.batch
+        most = min(batch, self.told.micro or batch)
+        for first in range(0, batch, most):
+            last = min(batch, first + most)
+            yield slice(first, last), (last - first) / batch
+
+    def _update(self, module: nn.Module, optimizer: torch.optim.Optimizer, *, first: bool) -> Tensor:
+        """Take the step of one player. (): the norm of its gradient before it was clipped."""
+        self.ranks_mean(module)
+        self.scaler.unscale_(optimizer)
+        if first:
+            check_gradients(module, what="generator" if module is self.generator else "discriminator")
+        norm = nn.utils.clip_grad_norm_(module.parameters(), self.told.clip)
+        self.scaler.step(optimizer)
+        return norm.detach()
+
+    @torch.no_grad()
+    def ranks_mean(self, module: nn.Module) -> None:
+        """Gradients averaged over the processes, all in one message: after the last part, whatever made them."""
+        if self.ranks.world == 1:
+            return
+        gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+        flat = self.ranks.mean(torch.cat([gradient.flatten() for gradient in gradients]))
+        for gradient, mean in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
+            gradient.copy_(mean.view_as(gradient))
+
+    def _told_norm(self, norm: Tensor, loss_d: Tensor) -> Tensor:
+        """The norm, not finite where the run is lost. An overflow of fp16 is no loss: the scaler leaves the step out."""
+        if not self.scaler.is_enabled():
+            return norm
+        lost = torch.full_like(norm, torch.nan) if self.scaler.get_scale() < _HOPELESS else loss_d - loss_d
+        return torch.where(torch.isfinite(norm), norm, lost)  # a loss that is finite less itself is 0, any other is none
+
+    @torch.no_grad()
+    def _average(self, number: int) -> None:
+        if self.averaged is not None:
+            # Early averages forget quickly, or the first weights would stay in them for good.
+            decay = min(self.told.ema, number / (9 + number))
+            get_ema_multi_avg_fn(decay)(list(self.averaged.parameters()), list(self.generator.parameters()), 0)
+
+
+def _optimizer(module: nn.Module, told: Settings, rate: float) -> torch.optim.Optimizer:
+    if told.optimizer == "adam":
+        return torch.optim.Adam(module.parameters(), lr=rate, betas=(0.0, 0.99), weight_decay=told.weight_decay)
+    return torch.optim.RMSprop(module.parameters(), lr=rate, alpha=0.99, eps=1e-8, weight_decay=told.weight_decay)

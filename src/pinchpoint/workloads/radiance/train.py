@@ -1,0 +1,239 @@
+"""Train a radiance-field GAN: resumable to the bit on a CPU, with a sheet of pictures and a distance now and then.
+
+Started by torchrun, its processes train together, each with images of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.errors import DoesNotFit, Missing, TargetFailed
+from pinchpoint.core.files import check_folder, make_folder
+from pinchpoint.workloads.cloud.ranks import ENDED, FAILED, NEXT, Ranks, joined
+from pinchpoint.workloads.radiance.budget import chunk_for
+from pinchpoint.workloads.radiance.evaluate import kernel_distance_of, some_real
+from pinchpoint.workloads.radiance.features import Extractor, open_extractor
+from pinchpoint.workloads.radiance.images import Images
+from pinchpoint.workloads.radiance.orbit import VIEWS, codes_of, views
+from pinchpoint.workloads.radiance.pictures import save_sheet, tiled
+from pinchpoint.workloads.radiance.records import Training
+from pinchpoint.workloads.radiance.runs import Run, begin, read_settings
+from pinchpoint.workloads.radiance.stepper import Stepper
+from pinchpoint.workloads.training import logs
+from pinchpoint.workloads.training.budgets import Chosen, budget_of
+from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
+from pinchpoint.workloads.training.precision import check_precision, matmuls
+from pinchpoint.workloads.training.runs import CONFIG
+from pinchpoint.workloads.training.stopping import stop_between_steps
+
+SAMPLES = "samples"
+_SHOWN = 4  # things on a sheet of samples
+_HEIGHT = 0.35  # of the camera over them, as v
+
+
+def train(
+    data: str | Path, output: str | Path, *, resume: bool = False, budget: str | int | None = None,
+    progress: Progress | None = None, clock: Callable[[], float] = time.perf_counter, **choices: Any,
+) -> Training:  # fmt: skip
+    """Train on the images in `data`; the run lies in `output`. choices: fields of `Settings`.
+
+    budget: bytes, "8GiB" or a card's name; all rays pass at once where that is predicted to stay within it, else in the
+    largest chunks that do, computed again in the backward pass. Ctrl-C and SIGTERM write a checkpoint after the step at hand
+    and are then raised. Of several processes all give the record that the first one wrote.
+    """
+    if budget is not None:
+        budget_of(budget)  # before the images are read
+    stored = read_settings(Path(output)).device if resume and (Path(output) / CONFIG).exists() else "auto"
+    device = resolve_device(choices.get("device", stored), backend("torch"))
+    with joined(device) as ranks:
+        tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
+        tell(Report("data", 0, 0, note=f"images of {data}"))
+        run, images = begin(Path(output), Path(data), resume=resume, choices=choices, ranks=ranks.world)
+        check_precision(run.settings.precision, device)
+        check_folder(run.folder)
+        ranks.agreed()  # no process may find the run's folder made by another before it has looked
+        extract = _extractor(run, device) if ranks.leads else None
+        with preparing(run, tell):
+            run, chosen = _decided(run, images, ranks, budget=budget, device=device, tell=tell)
+            learner = _Learner(run, images, extract, device=device, ranks=ranks)
+        if not ranks.leads:
+            return _follow(run, learner)
+        begun = clock()
+        first = 0 if (last := run.checkpoints.last()) is None else last.step
+
+        def record(ended: Ended) -> Training:
+            taken, spent = ended.step - first, clock() - begun
+            return Training(
+                target=str(run.folder), data=str(data), settings=run.settings.to_dict(), step=ended.step, loss=ended.loss,
+                validation=ended.validation, best_step=ended.best_step, parameters=_count(learner.stepper.generator),
+                critic_parameters=_count(learner.stepper.critics), images=len(images), skipped=images.skipped, device=device,
+                chunk=run.settings.chunk, peak_bytes=ended.peak_bytes, seconds=ended.seconds, complete=ended.complete,
+                predicted_bytes=chosen.predicted_bytes if chosen else None, budget_bytes=chosen.budget_bytes if chosen else None,
+                steps_per_s=taken / spent if taken > 0 and spent > 0 else None, samples=learner.sheets(),
+            )  # fmt: skip
+
+        return _lead(run, learner, device=device, record=record, tell=tell, clock=clock)
+
+
+def _extractor(run: Run, device: str) -> Extractor | None:
+    if not run.settings.eval_images:
+        return None
+    try:
+        return open_extractor(device=device)
+    except Missing as error:
+        raise Missing(error.what, mend=f"{error.mend}; or train without distances: --eval-images 0") from error
+
+
+def _decided(
+    run: Run, images: Images, ranks: Ranks, *, budget: str | int | None, device: str, tell: Progress
+) -> tuple[Run, Chosen | None]:
+    """The run with the rays it takes at one time; the same in all processes, each of which holds other bytes already."""
+    told, chosen = run.settings, None
+    if budget is not None and ranks.leads:
+        how: dict[str, Any] = {
+            "batch": min(told.batch, told.micro or told.batch), "rays": told.patch**2, "samples": told.samples, "budget": budget,
+            "device": device, "form": told.form, "precision": told.precision, "features": told.superres > 1,
+            "beside_bytes": _beside_bytes(run, images, device), "progress": lambda text: tell(Report("budget", 0, 0, note=text)),
+        }  # fmt: skip
+        try:
+            chosen = chunk_for(run.config, memory=told.memory, **how)  # pyright: ignore[reportArgumentType]
+        except DoesNotFit:
+            if told.memory != "none":
+                raise
+            told = replace(told, memory="checkpoint")
+            chosen = chunk_for(run.config, memory="checkpoint", **how)
+        told = replace(told, chunk=chosen.chunk)
+    again = ranks.agreed(int(told.memory == "checkpoint"))
+    chunk = ranks.agreed(told.chunk or 0) or None
+    if budget is not None and again:
+        told = replace(told, memory="checkpoint")
+    return replace(run, settings=replace(told, chunk=chunk)), chosen
+
+
+def _beside_bytes(run: Run, images: Images, device: str) -> int:
+    """What lies beside the field's step: images on the device, both players' weights, patches on their way through critics."""
+    told = run.settings
+    stepper = Stepper(run.config, told, images, "cpu")
+    held = 16 * _count(stepper.generator) + 12 * _count(stepper.critics)  # weights, gradients, squares, averages
+    side, micro = told.patch * told.superres, min(told.batch, told.micro or told.batch)
+    critics = 3 * 4 * micro * 16 * told.critic_width * side  # a layer has width * side * 16 numbers at most; it is held thrice
+    enlarging = 4 * micro * told.patch**2 * told.sr_width * 12 if told.superres > 1 else 0
+    return held + critics + enlarging + (images.pixels.numel() if device == "cuda" else 0)
+
+
+def _lead(run: Run, learner: _Learner, **how: Any) -> Training:
+    """Take the steps, and say to the processes that follow when there are no more."""
+    word = FAILED
+    try:
+        made = take_steps(run, learner, log=Log, completed=learner.completed, **how)
+        word = ENDED
+    except (KeyboardInterrupt, SystemExit):
+        word = ENDED
+        raise
+    finally:
+        learner.ranks.agreed(word)
+    return made
+
+
+def _follow(run: Run, learner: _Learner) -> Training:
+    """Take the steps the first process takes."""
+    state = run.resumed_state()
+    if state is not None:
+        learner.restore(state)
+    number = 0 if state is None else state["step"]
+    with matmuls(run.settings.precision), stop_between_steps():  # signals are the first process's to act on
+        while (word := learner.ranks.agreed()) == NEXT:
+            number += 1
+            learner.stepper.step(number)
+    path = run.folder / "record.json"
+    if word == FAILED or not path.exists():
+        raise TargetFailed("the first process failed", mend="see what it says")
+    return Training.from_json(path.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Row(logs.Row):
+    """One step. loss: the generator's; validation: kernel distance to real images, times 1000."""
+
+    loss_d: float = 0.0
+    r1: float = 0.0  # its part in loss_d
+    norm: float = 0.0  # of both players' gradients, before they were clipped
+
+
+_COLUMNS = tuple(f.name for f in fields(Row) if f.name not in logs.Log.columns)
+
+
+class Log(logs.Log):
+    columns = (*logs.Log.columns, *_COLUMNS)
+
+    @classmethod
+    def row_of(cls, line: Mapping[str, str]) -> Row:
+        return _extended(logs.Log.row_of(line), {name: float(line[name]) for name in _COLUMNS})
+
+    @classmethod
+    def cells_of(cls, row: logs.Row) -> list[Any]:
+        return [*logs.Log.cells_of(row), *(f"{getattr(row, name, 0.0):.8g}" for name in _COLUMNS)]
+
+
+def _extended(row: logs.Row, found: Mapping[str, float]) -> Row:
+    held: dict[str, Any] = {**{f.name: getattr(row, f.name) for f in fields(logs.Row)}, **found}
+    return Row(**held)
+
+
+class _Learner:
+    """A stepper with pictures and distances on the way."""
+
+    def __init__(self, run: Run, images: Images, extract: Extractor | None, *, device: str, ranks: Ranks) -> None:
+        self.folder, self.told, self.config, self.ranks, self.device = run.folder, run.settings, run.config, ranks, device
+        self.stepper = Stepper(run.config, run.settings, images.to(device), device, ranks=ranks)
+        self.extract = extract
+        self.real = None if extract is None else extract(some_real(images, run.settings.eval_images, seed=run.settings.seed))
+        self.holds_back = extract is not None
+        self._unread: dict[int, Tensor] = {}
+
+    def step(self, number: int) -> Tensor:
+        self.ranks.agreed(NEXT)
+        found = self.stepper.step(number)
+        self._unread[number] = found
+        if number % self.told.sample_every == 0 or number == self.told.steps:
+            self.picture(number)
+        return found[:2]
+
+    def completed(self, row: logs.Row) -> Row:
+        """A row of the log with what only this system has."""
+        _, norm, loss_d, r1 = self._unread.pop(row.step).tolist()
+        return _extended(row, {"loss_d": loss_d, "r1": r1, "norm": norm})
+
+    def picture(self, number: int) -> None:
+        """A row of views for each of some things, the same in every sheet."""
+        codes = codes_of(self.config, _SHOWN, seed=self.told.seed, device=self.device)
+        height = min(max(_HEIGHT, self.told.v_low), self.told.v_high)
+        seen = [views(self.stepper.trained(), codes, at / VIEWS, height).best.cpu() for at in range(VIEWS)]
+        sheet = tiled(torch.stack(seen, dim=1).flatten(0, 1), columns=VIEWS)
+        save_sheet(make_folder(self.folder / SAMPLES) / f"step-{number:08d}.png", sheet)
+
+    def sheets(self) -> tuple[str, ...]:
+        return tuple(f"{SAMPLES}/{file.name}" for file in sorted((self.folder / SAMPLES).glob("step-*.png")))
+
+    def validate(self) -> float:
+        assert self.extract is not None and self.real is not None
+        count = self.told.eval_images
+        return kernel_distance_of(self.stepper.trained(), self.config, self.real, self.extract, count=count)
+
+    def state(self) -> dict[str, Any]:
+        return self.stepper.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.stepper.restore(state)
+
+
+def _count(module: torch.nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters())
