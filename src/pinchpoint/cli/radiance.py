@@ -1,0 +1,242 @@
+"""Train a radiance-field GAN on images without poses, measure it, and turn what it makes.
+
+`data` makes pictures of cars, `train` learns a field (and a super-resolution that stays true to it) from images, `eval` scores
+a run, `orbit` writes a movie of new things from all around.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from pinchpoint.cli import bars, console
+
+app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
+
+DEVICE: Any = typer.Option("auto", "--device", help="auto, cpu or cuda.")
+CHECKPOINT: Any = typer.Option("last", "--checkpoint", help="last, or best by the distances measured while training.")
+
+
+@app.command("data")
+def data(
+    output: Path = typer.Option(..., "-o", "--output", metavar="DIR", help="Folder of the data set; gone on with if it is one."),
+    images: str = typer.Option("2k", "--images", help="Pictures in all."),
+    size: int = typer.Option(64, "--size", help="Pixels a side."),
+    seed: int = typer.Option(0, "--seed", help="Seed of cars and poses, which do not depend on --size."),
+    jobs: int = typer.Option(None, "--jobs", help="Processes at one time; every core without it."),
+    device: str = typer.Option("cpu", "--device", help="cpu or cuda."),
+) -> None:
+    """Make pictures of cars.
+
+    One car a picture on white, of its own hue, size and shape, seen from the upper hemisphere; what
+    each was made from is kept. Pictures that are there and whole are not made again, so a run that
+    was stopped is gone on with by the same command.
+    """
+    import time
+
+    from pinchpoint.core.units import parse_size, show_bytes, show_seconds
+
+    count = parse_size(images)
+    with console.loading("the generator"):
+        from pinchpoint.workloads.radiance.dataset import make_dataset
+
+    start = time.perf_counter()
+    first: dict[str, int] = {}
+    kept = "the pictures made are kept, and the same command makes the others"
+    with console.told_when_stopped(kept), bars.bar("data") as tell:
+
+        def progress(made: int, wanted: int) -> None:
+            spent = time.perf_counter() - start
+            first.setdefault("made", made)
+            new = made - first["made"]
+            tell("pictures", made, wanted, eta_s=spent / new * (wanted - made) if new else None)
+
+        made = make_dataset(output, images=count, size=size, seed=seed, jobs=jobs, device=device, progress=progress)
+    held = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
+    console.show_pairs([
+        ("data", f"{output}, {made.images:,} pictures of {made.size} x {made.size}"),
+        ("there before", f"{first.get('made', 0):,}"),
+        ("size", show_bytes(held)),
+        ("time", show_seconds(time.perf_counter() - start)),
+        ("next", f"pinchpoint radiance train {output} -o RUN"),
+    ])  # fmt: skip
+
+
+@app.command("train")
+def train(
+    data: Path = typer.Argument(None, metavar="DATA", help="Folder that `radiance data` made, or any folder of images."),
+    data_option: Path = typer.Option(None, "--data", metavar="DIR", help="The same as DATA."),
+    output: Path = typer.Option(..., "-o", "--output", metavar="RUN", help="Folder of the run."),
+    steps: int = typer.Option(None, "--steps", help="Steps in all.  [20000]"),
+    preset: str = typer.Option(None, "--preset", help="graf, small or tiny.  [graf]"),
+    size: int = typer.Option(None, "--size", help="Pixels a side that are rendered; images are scaled.  [those of the images]"),
+    superres: int = typer.Option(None, "--superres", help="Enlarge the render by 2 or 4 to the images' size.  [1, none]"),
+    patch: int = typer.Option(None, "--patch", help="Rays a side of a patch: 32, 64 or 128.  [32]"),
+    samples: int = typer.Option(None, "--samples", help="Points of a ray.  [64]"),
+    batch: int = typer.Option(None, "--batch", help="Images a step, in each process.  [8]"),
+    micro: int = typer.Option(None, "--micro", help="Images at one time; their gradients are summed.  [the batch]"),
+    precision: str = typer.Option(None, "--precision", help="fp32, tf32, bf16 or fp16.  [fp32]"),
+    form: str = typer.Option(None, "--form", help="Of the field: folded, or eager as published.  [folded]"),
+    memory: str = typer.Option(None, "--memory", help="none, checkpoint or deferred.  [none, or by --budget]"),
+    chunk: str = typer.Option(None, "--chunk", help="Rays at one time, such as 4k.  [all, or by --budget]"),
+    budget: str = typer.Option(None, "--budget", help="Bytes a step may take: 8GiB, or a card. Chooses memory and chunk."),
+    lr: float = typer.Option(None, "--lr", help="Learning rate of the generator.  [0.0005]"),
+    lr_d: float = typer.Option(None, "--lr-d", help="Of the discriminator.  [0.0001]"),
+    optimizer: str = typer.Option(None, "--optimizer", help="rmsprop or adam, of both.  [rmsprop]"),
+    r1: float = typer.Option(None, "--r1", help="Weight of the penalty on the discriminator's slope.  [10]"),
+    r1_reduction: str = typer.Option(None, "--r1-reduction", help="image, or graf: over the rays of a patch.  [graf]"),
+    clip: float = typer.Option(None, "--clip", help="Largest norm of a player's gradient.  [10]"),
+    ema: float = typer.Option(None, "--ema", help="Decay of averaged weights; 0: none.  [0.999]"),
+    noise: float = typer.Option(None, "--noise", help="Of the density, at first.  [1]"),
+    least: float = typer.Option(None, "--least", help="Smallest share of an image a patch spans.  [patch / size]"),
+    fov: float = typer.Option(None, "--fov", help="Degrees an image spans.  [30]"),
+    radius: float = typer.Option(None, "--radius", help="Of the camera from the middle.  [4]"),
+    near: float = typer.Option(None, "--near", help="Distance from which something may lie.  [3]"),
+    far: float = typer.Option(None, "--far", help="Distance up to which.  [5]"),
+    v_low: float = typer.Option(None, "--v-low", help="Highest poses: 0 is straight above.  [0]"),
+    v_high: float = typer.Option(None, "--v-high", help="Lowest poses: 0.5 is the horizon.  [0.45]"),
+    white: bool = typer.Option(None, "--white/--black", help="Behind what is rendered.  [white]"),
+    settings: list[str] = typer.Option(None, "--set", metavar="KEY=VALUE", help="A setting of the field: width=128, z_app=64"),
+    seed: int = typer.Option(None, "--seed", help="Seed of weights and draws.  [0]"),
+    device: str = typer.Option(None, "--device", help="auto, cpu or cuda.  [auto]"),
+    checkpoint_every: int = typer.Option(None, "--checkpoint-every", help="Steps.  [a tenth]"),
+    sample_every: int = typer.Option(None, "--sample-every", help="Steps between two sheets of pictures.  [500]"),
+    eval_every: int = typer.Option(None, "--eval-every", help="Steps between two distances to real images.  [5000]"),
+    eval_images: int = typer.Option(None, "--eval-images", help="Images such a distance is of; 0: none is taken.  [256]"),
+    resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN, with its own settings."),
+) -> None:
+    """Train on images, or go on with --resume.
+
+    Poses are not needed: they are drawn from a prior (--v-low, --v-high). Ctrl-C and SIGTERM write a
+    checkpoint and stop; --resume then goes on as if never stopped, to the bit on a CPU, and with
+    --steps N trains a run that has ended longer. Under torchrun its processes train together. RUN
+    holds config.json, log.csv, checkpoints (the last two and the best), samples/, record.json.
+    """
+    import os
+
+    from pinchpoint.backends.base import backend
+    from pinchpoint.core.errors import BadInput
+    from pinchpoint.core.units import parse_size
+
+    given = [folder for folder in (data, data_option) if folder is not None]
+    if len(given) != 1:
+        raise BadInput(f"{len(given)} folders of images", mend="name one: radiance train DATA -o RUN")
+    rays = None if chunk is None else parse_size(chunk)
+    with console.loading("torch"):
+        backend("torch")  # says how to install it, where it is missing
+        from pinchpoint.workloads.radiance.config import FieldConfig
+        from pinchpoint.workloads.radiance.train import train as run
+        from pinchpoint.workloads.training.settings import overrides
+
+    asked = {
+        "steps": steps, "preset": preset, "size": size, "superres": superres, "patch": patch, "samples": samples, "batch": batch,
+        "micro": micro, "precision": precision, "form": form, "memory": memory, "chunk": rays, "lr": lr, "lr_d": lr_d,
+        "optimizer": optimizer, "r1": r1, "r1_reduction": r1_reduction, "clip": clip, "ema": ema, "noise": noise, "least": least,
+        "fov": fov, "radius": radius, "near": near, "far": far, "v_low": v_low, "v_high": v_high, "white": white, "seed": seed,
+        "device": device, "checkpoint_every": checkpoint_every, "sample_every": sample_every, "eval_every": eval_every,
+        "eval_images": eval_images, "model": overrides(settings, FieldConfig) if settings else None,
+    }  # fmt: skip
+    choices = {name: value for name, value in asked.items() if value is not None}
+    seen: list[float] = []
+    stages: set[str] = set()
+
+    def watch(report: Any) -> None:
+        stages.add(report.stage)
+        _show(tell, report, seen)
+
+    try:
+        with bars.bar("train") as tell:
+            made = run(given[0], output, resume=resume, budget=budget, progress=watch, **choices)
+    except KeyboardInterrupt as stop:
+        if "stopped" in stages:  # it was said with the step, and need not be said again
+            raise SystemExit(130) from stop
+        raise
+    if os.environ.get("RANK", "0") == "0":
+        for line in made.skipped:
+            console.say(f"skipped {line}")
+        console.show_pairs([*made.summary(), ("next", f"pinchpoint radiance orbit {output} -o {output}.gif")])
+
+
+def _show(tell: bars.Bar, report: Any, seen: list[float]) -> None:
+    """As every system's steps, with the steps a second."""
+    from pinchpoint.cli.steps import show
+
+    row = report.row
+    if row is None:
+        show(tell, report, seen)
+        return
+    left = report.total - report.done
+    text = f"loss {report.loss:.3f}  {bars.show_memory(row.memory_bytes)}"
+    if report.eta_s and left:
+        text = f"{left / report.eta_s:.1f} it/s  {text}"
+    if row.validation is not None:
+        seen.append(row.validation)
+    if seen:
+        text += f"  KD {seen[-1]:.0f}"
+    tell("steps", report.done, report.total, text=text, eta_s=report.eta_s)
+
+
+@app.command("eval")
+def evaluate(
+    run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run."),
+    data: Path = typer.Argument(..., metavar="DATA", help="Folder of images to compare with."),
+    output: Path = typer.Option(..., "-o", "--output", metavar="DIR", help="Folder for the scores and pictures."),
+    images: int = typer.Option(512, "--images", help="Images to make, and to compare with."),
+    orbits: int = typer.Option(8, "--orbits", help="Things that are looked at from all around."),
+    inception: Path = typer.Option(None, "--inception", metavar="FILE", help="Weights of FID's network, for FID and KID."),
+    checkpoint: str = CHECKPOINT,
+    seed: int = typer.Option(0, "--seed", help="Of the things and poses."),
+    device: str = DEVICE,
+    pictures: bool = typer.Option(True, help="Write sheets of made and real images and of orbits."),
+) -> None:
+    """Score a run.
+
+    KD and FD are distances of ImageNet features (EfficientNet-Lite0's) to those of real images; FID
+    and KID only with --inception. Beside them: how evenly hues are covered, how much of an image is
+    not background, and how well views of one thing agree. DIR gets evaluation.json and PNG sheets.
+    """
+    from pinchpoint.backends.base import backend
+
+    with console.loading("torch"):
+        backend("torch")
+        from pinchpoint.workloads.radiance.evaluate import evaluate as measure
+
+    with console.told_when_stopped("there is no evaluation"), bars.bar("eval") as tell:
+        made = measure(
+            run, data, output, images=images, orbits=orbits, which=checkpoint, inception=inception, seed=seed, device=device,  # pyright: ignore[reportArgumentType]
+            pictures=pictures, progress=lambda stage, done, total: tell(stage, done, total),
+        )  # fmt: skip
+    console.show_pairs([*made.summary(), ("written", f"{output}: {', '.join(('evaluation.json', *made.files))}")])
+
+
+@app.command("orbit")
+def orbit(
+    run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run."),
+    output: Path = typer.Option(..., "-o", "--output", metavar="FILE.gif", help="The movie: .gif, or .mp4 where ffmpeg is."),
+    things: int = typer.Option(4, "--things", help="New things side by side."),
+    frames: int = typer.Option(48, "--frames", help="Views of one turn."),
+    size: int = typer.Option(None, "--size", help="Pixels a side that are rendered.  [as in training]"),
+    height: float = typer.Option(None, "--height", help="Of the camera: 0 straight above, 0.5 at the horizon."),
+    fps: float = typer.Option(16, "--fps", help="Frames a second."),
+    checkpoint: str = CHECKPOINT,
+    seed: int = typer.Option(0, "--seed", help="Of the things."),
+    device: str = DEVICE,
+) -> None:
+    """Turn new things once around.
+
+    Writes the movie and, beside it, NAME-sheet.png with eight views of each.
+    """
+    from pinchpoint.backends.base import backend
+
+    with console.loading("torch"):
+        backend("torch")
+        from pinchpoint.workloads.radiance.orbit import orbit as turn
+
+    with console.told_when_stopped("nothing was written"), bars.bar("orbit") as tell:
+        made = turn(
+            run, output, things=things, frames=frames, size=size, height=height, fps=fps, which=checkpoint, seed=seed,  # pyright: ignore[reportArgumentType]
+            device=device, progress=lambda done, total: tell("views", done, total),
+        )  # fmt: skip
+    console.show_pairs(made.summary())
