@@ -42,12 +42,13 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """What to make B images of. places: (B, R, 2), R = W * W, in the image."""
+    """What to make B images of. places: (B, R, 2), R = W * W, in the image; pitch: (B,) distance of two, in pixels of it."""
 
     codes: Codes
     u: Tensor  # (B,)
     v: Tensor
     places: Tensor
+    pitch: Tensor
     draws: Draws
 
     def __len__(self) -> int:
@@ -57,7 +58,7 @@ class Request:
         noise = None if self.draws.noise is None else self.draws.noise[images]
         return Request(
             Codes(self.codes.shape[images], self.codes.app[images]), self.u[images], self.v[images], self.places[images],
-            Draws(self.draws.offsets[images], noise),
+            self.pitch[images], Draws(self.draws.offsets[images], noise),
         )  # fmt: skip
 
 
@@ -87,7 +88,7 @@ class Generator(nn.Module):
         high = None
         if self.superres is not None and made.features is not None:
             with autocast(told.precision, low.device.type):
-                high = self.superres(low, _image(made.features, side), asked.u)
+                high = self.superres(low, _image(made.features, side), asked.u, asked.pitch)
         return Seen(low, high, made.depth.unflatten(1, (side, side)), made.acc.unflatten(1, (side, side)))
 
 
@@ -138,7 +139,7 @@ def draw_request(config: FieldConfig, told: Settings, *, step: int, what: str, d
     u, v = draw_poses(batch, v_range=(told.v_low, told.v_high), generator=generator)
     scale, shift = draw_patches(batch, least=told.least_at(step), generator=generator)
     draws = draw(batch, told.patch**2, told.samples, noise=told.noise_at(step), generator=generator)
-    return Request(codes, u, v, patches(told.patch, scale, shift), draws)
+    return Request(codes, u, v, patches(told.patch, scale, shift), scale * (told.size / told.patch), draws)
 
 
 def draw_codes(config: FieldConfig, batch: int, *, generator: torch.Generator) -> Codes:
@@ -156,7 +157,9 @@ def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, si
     for at in range(len(u)):
         one = slice(at, at + 1)
         draws = midpoints(1, size * size, told.samples, device=u.device)
-        asked = Request(Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, draws)
+        asked = Request(
+            Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, torch.full_like(u[one], told.size / size), draws
+        )
         made.append(generator(asked, memory="none", chunk=_RAYS))
     high = None if made[0].high is None else torch.cat([one.high for one in made if one.high is not None])
     return Seen(

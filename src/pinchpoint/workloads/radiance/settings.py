@@ -120,6 +120,8 @@ class Settings(Common):
         for name in ("noise_until", "anneal_until", "least"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend="give a share from 0 to 1")
+        if not 0 <= self.near < self.far < math.inf:
+            raise BadInput(f"near {self.near:g} and far {self.far:g}", mend="give 0 <= --near < --far")
         if not 0 <= self.v_low <= self.v_high <= 1:
             raise BadInput(f"poses from {self.v_low:g} to {self.v_high:g}", mend="give 0 <= --v-low <= --v-high <= 1")
         if self.superres not in FACTORS:

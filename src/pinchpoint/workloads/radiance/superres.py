@@ -1,8 +1,8 @@
 """Super-resolution x2 and x4 of a render that stays true to it: averaged back, the large image is the small one.
 
 All convolutions run at the size of the render; pixels are shuffled out at the end. They read the colours, the features the
-renderer composited along each ray, and a code of the view. Letters: B images, h side of the render, f factor, F features of a
-ray, K view codes of C numbers.
+renderer composited along each ray, a code of the view, and how far apart the rays are. Letters: B images, h side of the
+render, f factor, F features of a ray, K view codes of C numbers.
 """
 
 from __future__ import annotations
@@ -46,17 +46,21 @@ class SuperRes(nn.Module):
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay where they are
             torch.manual_seed(seed)
             self.view = ViewCodes(views, code)
-            self.read = nn.Conv2d(3 + features + code, width, 3, padding=1)
+            self.read = nn.Conv2d(3 + features + code + 1, width, 3, padding=1)
             self.blocks = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(depth))
             self.write = nn.Conv2d(width, 3 * factor**2, 3, padding=1)
             # Small, so that it begins near the enlarged render; not zero, or nothing before it would get a gradient.
             with torch.no_grad():
                 self.write.weight.mul_(0.1)
 
-    def forward(self, low: Tensor, features: Tensor, turns: Tensor) -> Tensor:
-        """low: (B, 3, h, h); features: (B, F, h, h); turns: (B,) -> (B, 3, f h, f h) whose averages are `low`."""
-        code = self.view(turns)[:, :, None, None].expand(-1, -1, *low.shape[2:])
-        hidden = self.read(torch.cat([low, features, code.to(low.dtype)], dim=1))
+    def forward(self, low: Tensor, features: Tensor, turns: Tensor, pitch: Tensor | None = None) -> Tensor:
+        """low: (B, 3, h, h); features: (B, F, h, h); turns: (B,) -> (B, 3, f h, f h) whose averages are `low`.
+
+        pitch: (B,) distance of two rays in pixels of the whole image, 1 without it: a wide patch has other edges than a near one.
+        """
+        wide = torch.zeros_like(turns) if pitch is None else pitch.log2()
+        about = torch.cat([self.view(turns), wide[:, None].float()], dim=1)[:, :, None, None].expand(-1, -1, *low.shape[2:])
+        hidden = self.read(torch.cat([low, features, about.to(low.dtype)], dim=1))
         for block in self.blocks:
             hidden = hidden + block(functional.leaky_relu(hidden, _SLOPE))
         fine = functional.pixel_shuffle(self.write(functional.leaky_relu(hidden, _SLOPE)), self.factor)

@@ -1,0 +1,94 @@
+"""The players: patches of renders and of photographs are of the same places, and every weight learns."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+
+from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
+from pinchpoint.workloads.radiance.losses import check_gradients  # noqa: E402
+from pinchpoint.workloads.radiance.objective import (  # noqa: E402
+    Critics,
+    Generator,
+    cut_patches,
+    draw_codes,
+    draw_request,
+    real_patches,
+    whole_images,
+)
+from pinchpoint.workloads.radiance.settings import Settings  # noqa: E402
+from pinchpoint.workloads.radiance.superres import residual  # noqa: E402
+
+CONFIG = FieldConfig.preset("tiny")
+TOLD = Settings(
+    preset="tiny", steps=10, size=32, patch=32, samples=6, batch=2, critic_width=4, sr_width=4, eval_images=0
+)  # fmt: skip
+
+
+def request_of(told: Settings, *, step: int = 1, what: str = "test") -> Any:
+    return draw_request(CONFIG, told, step=step, what=what, device="cpu", batch=told.batch)
+
+
+def test_a_patch_over_whole_pixels_is_those_pixels_of_the_photograph() -> None:
+    told = replace(TOLD, size=64)
+    images = torch.rand(1, 3, 64, 64)
+    scale, shift = torch.tensor([0.5]), torch.tensor([[0.125, -0.25]])  # 4 pixels to the right, 8 up
+    low, high = cut_patches(images, told, scale, shift)
+    assert high is None
+    assert torch.allclose(low[0], images[0, :, 8:40, 20:52], atol=1e-5)
+
+
+def test_a_real_pair_for_the_second_discriminator_agrees_by_averages() -> None:
+    told = replace(TOLD, superres=2)
+    low, high = real_patches(torch.rand(3, 3, 64, 64), told, step=5, what="real")
+    assert high is not None and low.shape == (3, 3, 32, 32) and high.shape == (3, 3, 64, 64)
+    assert residual(high, low) == 0
+
+
+def test_draws_follow_from_seed_step_and_use_alone() -> None:
+    one, again = request_of(TOLD), request_of(TOLD)
+    assert torch.equal(one.draws.offsets, again.draws.offsets) and torch.equal(one.codes.shape, again.codes.shape)
+    for other in (request_of(TOLD, step=2), request_of(TOLD, what="else"), request_of(replace(TOLD, seed=1))):
+        assert not torch.equal(one.codes.shape, other.codes.shape)
+    assert float(one.draws.noise.std()) == pytest.approx(TOLD.noise_at(1), rel=0.05)
+    assert request_of(TOLD, step=9).draws.noise is None
+
+
+@pytest.mark.parametrize("superres", [1, 2, 4])
+def test_every_weight_of_both_players_gets_a_gradient(superres: int) -> None:
+    told = replace(TOLD, superres=superres)
+    generator, critics = Generator(CONFIG, told), Critics(told)
+    seen = generator(request_of(told))
+    assert seen.low.shape == (2, 3, 32, 32) and seen.best.shape == (2, 3, 32 * superres, 32 * superres)
+    critics.deceived(seen).backward()
+    check_gradients(generator, what="generator")
+    critics.zero_grad(set_to_none=True)
+    real = real_patches(torch.rand(2, 3, 32 * superres, 32 * superres), told, step=1, what="real")
+    loss, slope = critics.loss(seen, real)
+    loss.backward()
+    check_gradients(critics, what="discriminator")
+    assert 0 < float(slope) < float(loss.detach())
+
+
+def test_the_discriminators_loss_leaves_the_generator_alone() -> None:
+    generator, critics = Generator(CONFIG, TOLD), Critics(TOLD)
+    loss, _ = critics.loss(generator(request_of(TOLD)), real_patches(torch.rand(2, 3, 32, 32), TOLD, step=1, what="real"))
+    loss.backward()
+    assert all(parameter.grad is None for parameter in generator.parameters())
+
+
+def test_whole_images_do_not_depend_on_what_is_made_with_them() -> None:
+    told = replace(TOLD, superres=2)
+    generator = Generator(CONFIG, told)
+    codes = draw_codes(CONFIG, 3, generator=torch.Generator().manual_seed(0))
+    u, v = torch.tensor([0.0, 0.3, 1.0]), torch.full((3,), 0.4)
+    seen = whole_images(generator, codes, u, v)
+    one = whole_images(generator, type(codes)(codes.shape[1:2], codes.app[1:2]), u[1:2], v[1:2])
+    assert torch.equal(seen.best[1], one.best[0]) and seen.best.shape == (3, 3, 64, 64)
+    same = whole_images(generator, type(codes)(codes.shape[:1], codes.app[:1]), u[2:], v[2:])
+    assert torch.allclose(seen.best[0], same.best[0], atol=1e-4), "a whole turn is none, for the super-resolution too"
+    assert residual(seen.best, seen.low) <= 1e-6

@@ -1,0 +1,78 @@
+"""What a run is told: schedules by hand, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.radiance.settings import Settings
+from pinchpoint.workloads.training.settings import chosen
+
+TOLD = Settings(steps=1000, size=64, patch=32)
+
+
+def test_the_smallest_patches_come_down_by_equal_factors_in_the_first_half() -> None:
+    assert TOLD.smallest == 0.5
+    assert [TOLD.least_at(step) for step in (0, 250, 500, 1000)] == pytest.approx([1.0, math.sqrt(0.5), 0.5, 0.5])
+    assert replace(TOLD, least=0.25).least_at(250) == pytest.approx(0.5)
+    assert replace(TOLD, anneal_until=0.0).least_at(1) == 0.5
+    assert replace(TOLD, size=32).least_at(700) == 1.0, "a patch of all pixels is the image"
+    longer = replace(TOLD, steps=2000)
+    assert longer.least_at(500) == TOLD.least_at(250), "a schedule goes by the fraction of the run, not by steps"
+
+
+def test_the_density_noise_falls_straight_to_none() -> None:
+    assert [TOLD.noise_at(step) for step in (0, 125, 250, 900)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
+    assert replace(TOLD, noise=0.0).noise_at(1) == 0
+
+
+def test_rates_rise_stay_and_fall_to_a_tenth() -> None:
+    shares = [TOLD.share_of_rate(step) for step in (5, 10, 500, 750, 1000)]
+    assert shares == pytest.approx([0.5, 1.0, 1.0, 0.55, 0.1])
+    assert TOLD.rate(10) == pytest.approx(5e-4)
+
+
+@pytest.mark.parametrize(
+    ("choices", "match"),
+    [
+        ({"patch": 48}, "patches of 48 x 48"),
+        ({"patch": 16}, "patches of 16 x 16"),
+        ({"patch": 64, "superres": 4}, "patches after super-resolution x4 of 256 x 256"),
+        ({"superres": 3}, "--superres 3"),
+        ({"size": 16}, "patches of 32 x 32 in images of 16 x 16"),
+        ({"precision": "fp8"}, "unknown precision 'fp8'"),
+        ({"r1_reduction": "rays"}, "unknown r1_reduction"),
+        ({"memory": "all"}, "unknown memory"),
+        ({"batch": 0}, "--batch 0"),
+        ({"micro": 0}, "--micro 0"),
+        ({"lr_d": 0.0}, "--lr-d 0"),
+        ({"noise": -1.0}, "--noise -1"),
+        ({"least": 1.5}, "--least 1.5"),
+        ({"v_low": 0.5}, "poses from 0.5 to 0.45"),
+        ({"eval_images": 1}, "an evaluation of 1 image"),
+        ({"near": 6.0}, "near 6"),
+    ],
+)
+def test_choices_that_make_no_run_are_refused(choices: dict[str, Any], match: str) -> None:
+    with pytest.raises(BadInput, match=match) as caught:
+        chosen(TOLD, choices)
+    assert caught.value.mend
+
+
+def test_fp16_is_this_system_s_and_not_every_run_s() -> None:
+    from pinchpoint.workloads.cloud.settings import Settings as Other
+
+    assert chosen(TOLD, {"precision": "fp16"}).precision == "fp16"
+    with pytest.raises(BadInput, match="unknown precision 'fp16'"):
+        chosen(Other(), {"precision": "fp16"})
+
+
+def test_settings_need_no_framework() -> None:
+    code = "import sys, pinchpoint.workloads.radiance.settings; assert not {'torch', 'numpy'} & set(sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,127 @@
+"""One iteration: a batch in parts is the whole batch, one scaler for both players, averages that follow."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+
+from pinchpoint.workloads.cloud.ranks import Ranks  # noqa: E402
+from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
+from pinchpoint.workloads.radiance.images import Images  # noqa: E402
+from pinchpoint.workloads.radiance.settings import Settings  # noqa: E402
+from pinchpoint.workloads.radiance.stepper import Stepper  # noqa: E402
+
+CONFIG = FieldConfig.preset("tiny")
+TOLD = Settings(
+    preset="tiny", steps=10, size=32, samples=4, batch=5, superres=2, critic_width=4, sr_width=4, eval_images=0, ema=0.5
+)  # fmt: skip
+
+
+def images() -> Images:
+    return Images("random", torch.randint(0, 256, (7, 64, 64, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)))
+
+
+def stepper(told: Settings = TOLD, ranks: Ranks | None = None) -> Stepper:
+    return Stepper(CONFIG, told, images(), "cpu", ranks=ranks)
+
+
+def gradients(made: Stepper) -> dict[str, Any]:
+    named = [*made.critics.named_parameters(), *made.generator.named_parameters()]
+    return {name: parameter.grad.clone() for name, parameter in named if parameter.grad is not None}
+
+
+@pytest.mark.parametrize("micro", [1, 2, 4])  # 5 images: a tail of 1 but for parts of 1
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(micro: int) -> None:
+    found = []
+    for told in (TOLD, replace(TOLD, micro=micro)):
+        made = stepper(told)
+        losses = [*made.discriminate(1), made.generate(1)]
+        found.append((gradients(made), torch.stack(losses)))
+    (whole, losses), (parts, others) = found
+    assert torch.allclose(losses, others, rtol=1e-5)
+    assert set(whole) == set(parts) and len(whole) > 20
+    for name, gradient in whole.items():
+        assert torch.allclose(parts[name], gradient, atol=1e-5 * float(gradient.abs().max()) + 1e-8, rtol=1e-3), name
+
+
+def test_a_tail_counted_like_a_whole_part_is_another_gradient() -> None:
+    """What an accumulation that divides by the number of parts would do: shown to be told apart by the test above."""
+    told = replace(TOLD, micro=4)
+    right, wrong = stepper(told), stepper(told)
+    right.generate(1)
+    wrong._parts = lambda: iter([(slice(0, 4), 0.5), (slice(4, 5), 0.5)])  # type: ignore[method-assign]
+    wrong.generate(1)
+    one, other = gradients(right), gradients(wrong)
+    assert max(float((one[name] - other[name]).abs().max() / one[name].abs().max()) for name in one) > 0.01
+
+
+@pytest.mark.parametrize(
+    ("memory", "chunk", "form"), [("checkpoint", 700, "folded"), ("deferred", 700, "folded"), ("none", None, "eager")]
+)
+def test_memory_chunk_and_form_leave_a_step_as_it_is(memory: str, chunk: int | None, form: str) -> None:
+    made = [stepper(), stepper(replace(TOLD, memory=memory, chunk=chunk, form=form))]
+    losses = [one.step(1) for one in made]
+    assert torch.allclose(losses[0], losses[1], rtol=1e-3)
+    for one, other in zip(made[0].generator.parameters(), made[1].generator.parameters(), strict=True):
+        # RMSprop's first step is the sign of a gradient where that is far above its epsilon; next to 0 it is not to be compared.
+        assert float((one - other).detach().abs().median()) < 1e-6
+
+
+def test_each_process_takes_its_own_part_of_one_draw() -> None:
+    both = stepper(replace(TOLD, batch=4))
+    halves = [stepper(replace(TOLD, batch=2), Ranks(rank, 2)) for rank in (0, 1)]
+    whole = both.request(3, "made for the generator")
+    parts = [one.request(3, "made for the generator") for one in halves]
+    assert torch.equal(torch.cat([part.codes.app for part in parts]), whole.codes.app)
+    assert torch.equal(torch.cat([part.draws.offsets for part in parts]), whole.draws.offsets)
+    assert torch.equal(torch.cat([one.real(3)[0] for one in halves]), both.real(3)[0])
+
+
+def test_averaged_weights_are_the_mean_that_the_decay_says() -> None:
+    made = stepper()
+    before = [parameter.detach().clone() for parameter in made.generator.parameters()]
+    made.step(1)
+    assert made.averaged is not None
+    decay = min(TOLD.ema, 1 / 10)
+    for old, new, kept in zip(before, made.generator.parameters(), made.averaged.parameters(), strict=True):
+        assert torch.allclose(kept, decay * old + (1 - decay) * new.detach(), atol=1e-7) and not kept.requires_grad
+    assert made.trained() is made.averaged and stepper(replace(TOLD, ema=0.0)).trained() is not made.averaged
+
+
+def test_fp16_has_one_scaler_whose_state_is_kept_and_an_overflow_only_leaves_the_step_out() -> None:
+    made = stepper(replace(TOLD, precision="fp16", batch=2))
+    made.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**60, growth_interval=2)
+    before = [parameter.detach().clone() for parameter in made.generator.parameters()]
+    loss, norm, *_ = made.step(1).tolist()
+    assert loss > 0 and norm == 0.0, "nothing that ends a run"
+    assert all(torch.equal(old, new) for old, new in zip(before, made.generator.parameters(), strict=True))
+    state = made.state()
+    assert state["scaler"]["scale"] == 2.0**59
+    other = stepper(replace(TOLD, precision="fp16", batch=2))
+    other.restore(state)
+    assert other.scaler.get_scale() == 2.0**59
+    other.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8)
+    assert other.step(2).tolist()[1] > 0
+    assert any(not torch.equal(old, new) for old, new in zip(before, other.generator.parameters(), strict=True))
+
+
+def test_a_scale_halved_to_nothing_or_a_loss_that_is_none_tells_the_run_to_stop() -> None:
+    made = stepper(replace(TOLD, precision="fp16", batch=2))
+    none, loss = torch.tensor(torch.inf), torch.tensor(1.0)
+    assert float(made._told_norm(none, loss)) == 0
+    assert torch.isnan(made._told_norm(none, torch.tensor(torch.nan)))
+    made.scaler = torch.amp.GradScaler("cpu", init_scale=1e-6)
+    made.scaler.scale(loss)  # the scale is made when it is first used
+    assert torch.isnan(made._told_norm(none, loss))
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "adam"])
+def test_the_two_optimizers_have_rates_of_their_own(optimizer: str) -> None:
+    made = stepper(replace(TOLD, optimizer=optimizer, batch=2, lr=4e-4, lr_d=3e-5, warmup=2))
+    made.step(1)
+    assert made.optimizer_g.param_groups[0]["lr"] == pytest.approx(2e-4)
+    assert made.optimizer_d.param_groups[0]["lr"] == pytest.approx(1.5e-5)
