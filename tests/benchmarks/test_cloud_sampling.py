@@ -1,0 +1,54 @@
+"""The statistics of draws: closed forms where there are some, and draws that are not random, which they must refuse."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="draws are torch's")
+stats = pytest.importorskip("scipy.stats", reason="the chi-square's tail is scipy's")
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "cloud"
+
+
+@pytest.fixture
+def sampling() -> ModuleType:
+    return importlib.import_module("sampling")
+
+
+@pytest.mark.parametrize(("statistic", "freedom"), [(69.0, 69), (110.0, 69), (923.0, 923), (1100.0, 923)])
+def test_the_tail_of_a_chi_square_is_scipys(sampling: ModuleType, statistic: float, freedom: int) -> None:
+    assert sampling.chi_square_tail(statistic, freedom) == pytest.approx(stats.chi2.sf(statistic, freedom), rel=0.03)
+
+
+@pytest.mark.parametrize("method", ["exact", "sort", "nested", "bernoulli"])
+def test_subsets_are_uniform_by_a_threshold_set_before(sampling: ModuleType, method: str) -> None:
+    assert sampling.subset_test(method, 8, 4, seed=5, cells=20_000)["p"] >= sampling.LEAST_P
+
+
+def test_a_prefix_is_no_uniform_subset(sampling: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
+    def first(segments: Any, count: int, **_: Any) -> Any:
+        return sampling.baseline.prefix(segments, torch.full((segments.cells,), count))
+
+    monkeypatch.setattr(sampling, "sample_subset", first)
+    assert sampling.subset_test("exact", 8, 4, seed=5, cells=2_000)["p"] < sampling.LEAST_P
+
+
+def test_floor_and_at_least_one_is_biased_as_the_closed_form_says_and_ours_is_not(sampling: ModuleType) -> None:
+    found = {one["n"]: one for one in sampling.mean_shares(3, cells=40_000)}
+    # r is uniform in 0.3..0.7: of 4 points floor gives 1 below 0.5 and 2 above, of 20 the mean of 6 .. 13.
+    assert found[4]["floor"] == pytest.approx(1.5 / 4, abs=0.005)
+    assert found[20]["floor"] == pytest.approx(9.5 / 20, abs=0.005)
+    assert found[20]["ours"] == pytest.approx(0.5, abs=0.005)
+    # None of two would be drawn once in ten times, were one not kept: (2 * 0.5 + 0.1) / 2.
+    assert found[2]["ours"] == pytest.approx(0.55, abs=0.005)
+
+
+def test_a_prefix_takes_every_first_place_and_no_last_one(sampling: ModuleType) -> None:
+    found = sampling.prefix_bias(1, cells=2_000)
+    assert (found["prefix"]["first"], found["prefix"]["last"], found["prefix_same_every_time"]) == (1.0, 0.0, True)
+    assert all(share == pytest.approx(0.5, abs=0.06) for share in found["exact"].values())
