@@ -164,11 +164,14 @@ def test_products_some_columns_at_a_time_are_those_of_all(monkeypatch: pytest.Mo
 
 def test_tensor_cores_are_those_of_cards_that_take_tf32() -> None:
     class Card:
+        platform = "gpu"
+
         def __init__(self, capability: str) -> None:
             self.compute_capability = capability
 
     assert has_tensor_cores([Card("9.0"), Card("8.0")]) and has_tensor_cores([Card("10.0")])
     assert not has_tensor_cores([Card("7.5")]) and not has_tensor_cores([Card("9.0"), Card("7.0")])
+    assert not has_tensor_cores([Card("gfx90a")]) and not has_tensor_cores([Card("gfx942:sramecc+")])
     assert not has_tensor_cores(jax.devices("cpu"))
 
 

@@ -6,6 +6,7 @@ Three of them, of the leading and the remaining digits of each number, give thos
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -41,7 +42,13 @@ def _local(rows: Any) -> Any:
 
 def has_tensor_cores(devices: Any) -> bool:
     """Whether all of these devices are CUDA cards that take TF32."""
-    return all(float(getattr(device, "compute_capability", 0)) >= _TENSOR_CORES for device in devices)
+    return all(device.platform == "gpu" and _capability(device) >= _TENSOR_CORES for device in devices)
+
+
+def _capability(device: Any) -> float:
+    """0 for cards that number theirs otherwise: ROCm's say gfx90a."""
+    told = str(device.compute_capability)
+    return float(told) if re.fullmatch(r"\d+\.\d+", told) else 0.0
 
 
 def by_columns(rows: Any, precision: Any = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3) -> Any:
