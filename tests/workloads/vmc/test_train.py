@@ -240,6 +240,16 @@ def test_an_energy_explosion_and_one_below_all_bounds_are_found_and_noise_is_not
     assert fault([row(7, -2.9, norm=math.inf)], lowest_ha=-2.9, system=he) == (7, "the change of the parameters is not finite")
 
 
+def test_an_explosion_is_half_a_hartree_and_a_fifth_of_the_energy() -> None:
+    h2, lih = system_of("H2"), system_of("LiH")
+    assert fault([row(7, -0.7)] * 3, lowest_ha=-1.17, system=h2) is None
+    found = fault([row(7, -0.6)] * 3, lowest_ha=-1.17, system=h2)  # two free hydrogen atoms have -1 Ha
+    assert found == (7, "the energy exploded from -1.17 to -0.6 Ha")
+    assert fault([row(7, -0.6), row(8, -1.1), row(9, -1.2)], lowest_ha=-1.17, system=h2) is None  # the median is none
+    assert fault([row(7, -6.5)] * 3, lowest_ha=-8.0, system=lih) is None  # a fifth of 8 Ha is more than a half
+    assert fault([row(7, -6.3)] * 3, lowest_ha=-8.0, system=lih) == (7, "the energy exploded from -8 to -6.3 Ha")
+
+
 def test_the_likely_cause_follows_from_the_last_rows() -> None:
     told = Settings()
     assert likely_cause(row(10, -1, acceptance=0.001), told)[0].startswith("walkers that do not sample (0.1% of the moves")

@@ -15,7 +15,8 @@ from pinchpoint.workloads.vmc.settings import Settings
 from pinchpoint.workloads.vmc.system import System
 
 _RISE = 0.2  # of the lowest energy,
-_RISE_HA = 2.0  # and at least so much: a training may climb for a while, but not by this
+_RISE_HA = 0.5  # and at least so much: a training may climb for a while, but not by this
+_BELOW_HA = 2.0  # what noise may go below the lowest energy there is
 _STUCK, _LOOSE = 0.02, 0.98  # acceptance below and above which walkers do not sample
 
 
@@ -33,7 +34,7 @@ def fault(rows: Sequence[Row], *, lowest_ha: float | None, system: System) -> tu
     if not rows:
         return None
     now = median(row.energy_ha for row in rows)
-    if now < floor_ha(system) - _RISE_HA:  # noise may go a little below
+    if now < floor_ha(system) - _BELOW_HA:
         return rows[-1].step, f"the energy of {now:.6g} Ha is lower than any that {system.name} can have"
     if lowest_ha is not None and now > lowest_ha + max(_RISE_HA, _RISE * abs(lowest_ha)):
         return rows[-1].step, f"the energy exploded from {lowest_ha:.6g} to {now:.6g} Ha"
