@@ -8,13 +8,13 @@ any features; where folx does not know it the stream is a function like any othe
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from pinchpoint.workloads.vmc.folx_rules import tell_folx
 from pinchpoint.workloads.vmc.layers import einsum, matmul, residual
 
 Array = jax.Array
@@ -41,8 +41,7 @@ def pair_means(layers: Sequence[Params], up: int, features: Array) -> list[Array
     if features.shape[0] <= _FEW:
         return run(*flat, features)
     run.__name__ = _NAME.format(up=up)
-    if "folx" in sys.modules:  # whoever takes a forward Laplacian has imported it
-        sys.modules["folx"].register_function(run.__name__, _rule(up))
+    tell_folx({run.__name__: _rule(up)})
     return jax.jit(run)(*flat, features)
 
 
