@@ -20,6 +20,7 @@ _NUMBER = re.compile(r"^\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]{1,3})?|\.[0-9]+
 
 MIB = 2**20
 GIB = 2**30
+BOHR_A = 0.529177210903  # angstrom, CODATA 2018
 
 
 def check_seconds(name: str, seconds: float) -> None:

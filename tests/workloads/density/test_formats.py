@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.density.cube import BOHR_A, read_cube, write_cube
+from pinchpoint.core.units import BOHR_A
+from pinchpoint.workloads.density.cube import read_cube, write_cube
 from pinchpoint.workloads.density.formats import (
     check_volume_output,
     kind_of,

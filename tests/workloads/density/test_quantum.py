@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.units import BOHR_A
 from pinchpoint.workloads.density.molecules import molecule
 from pinchpoint.workloads.density.probes import draw_probes, grid_probes
-from pinchpoint.workloads.density.quantum import BOHR_A, solve
+from pinchpoint.workloads.density.quantum import solve
 
 
 @pytest.fixture(scope="module", autouse=True)

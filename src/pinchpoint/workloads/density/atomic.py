@@ -17,8 +17,9 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_bytes
+from pinchpoint.core.units import BOHR_A
 from pinchpoint.workloads.density.molecules import VALENCE
-from pinchpoint.workloads.density.quantum import BASIS, BOHR_A, FUNCTIONAL, PSEUDO, require_pyscf
+from pinchpoint.workloads.density.quantum import BASIS, FUNCTIONAL, PSEUDO, require_pyscf
 
 REACH_A = 8.0  # less than 1e-6 electrons lie beyond
 SPACING_A = 0.005  # between radii of the table: a straight line between two is right to 1e-4

@@ -14,13 +14,13 @@ from typing import Literal
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import BOHR_A
 from pinchpoint.workloads.density.blobs import read_text_blob, write_blob
 from pinchpoint.workloads.density.parsing import NotNumbers, parse_any
 from pinchpoint.workloads.density.printing import format_lines
 from pinchpoint.workloads.density.structure import SYMBOLS, Structure, cell_volume, check_structure
 from pinchpoint.workloads.density.volume import Volume, check_grid, check_volume
 
-BOHR_A = 0.529177210903  # angstrom, CODATA 2018
 _PER_LINE = 6
 _CUT = "the file is cut short or damaged: copy it again"
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.units import BOHR_A
 
-BOHR_A = 0.529177210903
 BASIS, PSEUDO, FUNCTIONAL = "gth-dzvp", "gth-pbe", "pbe"
 CONVERGED = 1e-8  # hartree
 # Points of the exchange-correlation grid: level 1 differs from level 2 by 2e-5 of the density of ethanol, at half its time.

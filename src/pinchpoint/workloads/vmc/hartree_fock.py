@@ -15,11 +15,11 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.workloads.vmc.gto import HartreeFock
-from pinchpoint.workloads.vmc.system import System
+from pinchpoint.workloads.vmc.system import SAME_BOHR, System
 
 BASIS = "cc-pvdz"
 _CONVERGED = 1e-10  # hartree
-_SAME_BOHR = 1e-3
+_STRAIGHT = 1e-3  # what the cosine of two directions may miss of 1
 
 
 def orbitals_for(system: System) -> HartreeFock:
@@ -126,8 +126,8 @@ def _lies_alike(field: HartreeFock, system: System) -> bool:
         return True
     if len(given) == 2:
         along = [(ends[1] - ends[0]) / math.dist(ends[0], ends[1]) for ends in (stored, given)]
-        return bool(along[0] @ along[1] > 1 - _SAME_BOHR)
+        return bool(along[0] @ along[1] > 1 - _STRAIGHT)
     return all(
-        np.allclose(stored[i] - stored[j], given[i] - given[j], rtol=0, atol=_SAME_BOHR)
+        np.allclose(stored[i] - stored[j], given[i] - given[j], rtol=0, atol=SAME_BOHR)
         for i, j in combinations(range(len(given)), 2)
     )

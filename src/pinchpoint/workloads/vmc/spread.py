@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.density.cube import BOHR_A, write_cube
+from pinchpoint.core.units import BOHR_A
+from pinchpoint.workloads.density.cube import write_cube
 from pinchpoint.workloads.density.structure import Structure
 from pinchpoint.workloads.density.volume import Volume
 from pinchpoint.workloads.vmc.system import System

@@ -30,7 +30,7 @@ from pinchpoint.workloads.vmc.molecules import (
 from pinchpoint.workloads.vmc.xyz import read_xyz
 
 CLOSEST_BOHR = 0.1  # no two nuclei of a molecule are as near as this
-_SAME_BOHR = 1e-3  # distances that differ by less are those of the reference
+SAME_BOHR = 1e-3  # distances that differ by less are those of the reference
 _CHAIN = re.compile(r"H([1-9][0-9]{0,2})")
 _LONGEST_CHAIN = 100
 
@@ -227,6 +227,6 @@ def _exact_atom(system: System) -> float | None:
 def _same_shape(system: System, known: Known) -> bool:
     """Whether the nuclei are the same, in the same order and at the same distances."""
     return system.symbols == known.symbols and all(
-        abs(math.dist(system.positions[i], system.positions[j]) - math.dist(known.positions[i], known.positions[j])) < _SAME_BOHR
+        abs(math.dist(system.positions[i], system.positions[j]) - math.dist(known.positions[i], known.positions[j])) < SAME_BOHR
         for i, j in combinations(range(system.nuclei), 2)
     )

@@ -10,9 +10,9 @@ import math
 from pathlib import Path
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import BOHR_A
 from pinchpoint.workloads.vmc.molecules import SYMBOLS, Position
 
-BOHR_A = 0.529177210903  # angstrom, CODATA 2018
 _FORM = "an xyz file is a count, a comment line, then SYMBOL X Y Z in angstrom on as many lines"
 
 
