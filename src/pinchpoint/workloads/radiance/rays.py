@@ -101,9 +101,8 @@ def draw_patches(batch: int, *, least: float, most: float = 1.0, generator: torc
     """Scales (B,) even between least and most, shifts (B, 2) that keep every patch inside its image."""
     if not 0 < least <= most <= 1:
         raise BadInput(f"patches between {least} and {most} of an image", mend="give 0 < least <= most <= 1")
-    device = generator.device
-    scale = least + (most - least) * torch.rand(batch, generator=generator, device=device)
-    shift = (2 * torch.rand(batch, 2, generator=generator, device=device) - 1) * (1 - scale)[:, None]
+    scale = torch.empty(batch, device=generator.device).uniform_(least, most, generator=generator)
+    shift = torch.empty(batch, 2, device=generator.device).uniform_(-1, 1, generator=generator) * (1 - scale)[:, None]
     return scale, shift
 
 
@@ -112,5 +111,5 @@ def draw_poses(batch: int, *, v_range: tuple[float, float], generator: torch.Gen
     low, high = v_range
     if not 0 <= low <= high <= 1:
         raise BadInput(f"heights from {low} to {high}", mend="give 0 <= low <= high <= 1; 0.5 is the horizon")
-    drawn = torch.rand(2, batch, generator=generator, device=generator.device)
-    return drawn[0], low + (high - low) * drawn[1]
+    u, v = (torch.empty(batch, device=generator.device) for _ in range(2))
+    return u.uniform_(generator=generator), v.uniform_(low, high, generator=generator)

@@ -1,8 +1,7 @@
 """Images of a field: points along rays, the field at them, composited in fp32; in one piece or by chunks of rays.
 
 B images, R rays of each, S points of a ray, F features. What is random is drawn before (`Draws`), so that whatever is computed
-again is computed with the same numbers. `form` and `memory` choose how an image is computed, never which. Held for the
-backward pass, measured at preset graf with density noise: see `strategies`.
+again is computed with the same numbers. `form` and `memory` choose how an image is computed, never which.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ def generator_for(seed: int, step: int, what: str, *, device: str | torch.device
 def draw(batch: int, rays: int, samples: int, *, noise: float = 0.0, generator: torch.Generator) -> Draws:
     """Stratified offsets and, where its deviation `noise` is above 0, noise of the density."""
     shape, device = (batch, rays, samples), generator.device
-    offsets = torch.rand(shape, generator=generator, device=device)
-    return Draws(offsets, noise * torch.randn(shape, generator=generator, device=device) if noise > 0 else None)
+    offsets = torch.empty(shape, device=device).uniform_(generator=generator)
+    return Draws(offsets, torch.empty(shape, device=device).normal_(0, noise, generator=generator) if noise > 0 else None)
 
 
 def midpoints(

@@ -3,6 +3,9 @@
 `none` holds every chunk: chunks then save memory only where there is no backward pass. `checkpoint` computes a chunk again
 when its gradient comes. `deferred` renders without a graph, and in backward renders chunk by chunk with the gradients of the
 pixels. Both hold one chunk at a time and replay autocast; the gradients are those of `none` but for the order of sums.
+
+Counted in fp32 at the size of GRAF: a point of the chunk takes 11,111 B folded (15,182 eager), any other 15 B with checkpoint and
+11 B with deferred, which are its random numbers and its share of the pixels.
 """
 
 from __future__ import annotations

@@ -1,0 +1,104 @@
+"""The folded form: the same values from fewer operations, and what it holds for a backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pinchpoint.backends.torch import compat, real
+from pinchpoint.workloads.radiance.config import FieldConfig
+from pinchpoint.workloads.radiance.field import Field
+from pinchpoint.workloads.radiance.folded import evaluate, fold
+from pinchpoint.workloads.radiance.rays import Camera
+from pinchpoint.workloads.radiance.render import Codes, draw, generator_for, render
+
+BATCH, SAMPLES = 2, 8
+POINTS = BATCH * SAMPLES  # for each ray more
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"point_octaves": 0, "direction_octaves": 0}, {"skip": 0}, {"skip": 2}, {"width": 34, "depth": 2, "skip": 0}]
+)
+def test_values_and_features_are_those_of_the_field(changes: dict[str, Any]) -> None:
+    config = FieldConfig.preset("tiny", **changes)
+    field = Field(config).double()
+    torch.manual_seed(0)
+    points, directions = torch.randn(2, 3, 4, 3).double(), torch.randn(2, 3, 3).double()
+    shape, app = torch.randn(2, 8).double(), torch.randn(2, 8).double()
+    truth = field(points.reshape(-1, 3), directions.reshape(-1, 3), shape, app, features=True)
+    found = evaluate(config, fold(field, shape, app), points, directions, features=True)
+    for one, other in zip(found, truth, strict=True):
+        assert one is not None
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-13)
+    assert evaluate(config, fold(field, shape, app), points, directions)[2] is None
+
+
+def prepared(rays: int) -> tuple[Any, ...]:
+    generator = generator_for(0, 0, "held")
+    seen = Camera().rays(torch.rand(BATCH), torch.rand(BATCH) / 2, 2 * torch.rand(rays, 2) - 1)
+    return (
+        seen,
+        Codes(torch.randn(BATCH, 128), torch.randn(BATCH, 128)),
+        draw(BATCH, rays, SAMPLES, noise=1.0, generator=generator),
+    )
+
+
+def saved_bytes(field: Field, rays: int, **options: Any) -> int:
+    """Storages that autograd holds after a render, without the parameters."""
+    own = {compat.storage_key(parameter.untyped_storage()) for parameter in field.parameters()}
+    kept: dict[int, Any] = {}  # the storages themselves: a freed one would lend its place to another
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[compat.storage_key(storage)] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        render(field, *prepared(rays), **options)
+    return sum(storage.nbytes() for key, storage in kept.items() if key not in own)
+
+
+def peak_bytes(field: Field, rays: int, **options: Any) -> int:
+    given = prepared(rays)
+
+    def step() -> None:
+        field.zero_grad()
+        render(field, *given, **options).rgb.square().sum().backward()
+
+    return real.account(step) or 0
+
+
+@pytest.mark.parametrize(
+    ("form", "precision", "published"),
+    [("eager", "fp32", 13_560), ("eager", "bf16", 6_490), ("folded", "fp32", 9_006), ("folded", "bf16", 5_161)],
+)
+def test_a_point_holds_no_more_for_the_backward_pass_than_is_known(form: str, precision: str, published: int) -> None:
+    field = Field(FieldConfig.preset("graf"))
+    held = [saved_bytes(field, rays, form=form, precision=precision) for rays in (16, 32)]
+    a_point = (held[1] - held[0]) / (16 * POINTS)
+    if form == "eager":
+        assert a_point == pytest.approx(published, rel=0.002)
+    else:
+        assert a_point <= published * 1.005, "an encoded point and the layer of the view are filled up to eights"
+
+
+@pytest.mark.parametrize("memory", ["checkpoint", "deferred"])
+def test_a_step_in_chunks_holds_one_chunk(memory: str) -> None:
+    field = Field(FieldConfig.preset("graf"))
+    options = {"form": "folded", "memory": memory, "chunk": 16}
+    peaks = [peak_bytes(field, rays, **options) for rays in (16, 48)]
+    assert (peaks[1] - peaks[0]) / (32 * POINTS) < 30, "draws and pixels alone grow"
+    assert peaks[0] < 0.8 * peak_bytes(field, 48, form="folded")
+
+
+def test_a_render_without_gradients_holds_two_layers_of_a_point() -> None:
+    field = Field(FieldConfig.preset("graf"))
+
+    @torch.no_grad()
+    def image(rays: int) -> int:
+        given = prepared(rays)
+        return real.account(lambda: render(field, *given)) or 0
+
+    assert (image(32) - image(16)) / (16 * POINTS) < 3 * 256 * 4
