@@ -2,34 +2,45 @@
 
     python benchmarks/vmc/accuracy.py run H2 He LiH Be --seeds 0 1 2 --device cuda -o part.json    # goes on where it stopped
     python benchmarks/vmc/accuracy.py run LiH Be -o few.json \\
-        --set walkers=1024 steps=4000 adam_steps=300 moves=20 burn=200 spring_decay=1000
+        --set walkers=1024 steps=4000 adam_steps=300 moves=21 burn=200 spring_decay=1000
+    python benchmarks/vmc/accuracy.py run H2O --net medium --set optimizer=spring pretrain=2000 moves=31 steps=15000 -o h2o.json
     python benchmarks/vmc/accuracy.py merge part*.json -o benchmarks/results/vmc_accuracy_h200.json
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. --set takes any field of `Settings`; those above are a recipe for
-a card and up to 4 electrons. Runs lie beside the part, in a folder of its name. A system is right where every seed's energy lies
-within 1.6 mHa of the reference, its error bar included, and not below it by more than three error bars. Several processes may
-share a GPU: XLA_PYTHON_CLIENT_PREALLOCATE=false.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. --set takes any field of `Settings` and `NetConfig` (`kind` is the
+network's) and `pretrain`; those above are recipes for a card, up to 4 and 14 electrons. Runs lie beside the part, in a folder of
+its name; the curve of each (means of its steps as a CSV, and the picture) beside the part itself. A system is right where at
+least three seeds of one recipe have mixed (R-hat < 1.01) to an error bar of at most 0.3 mHa, and the energy of each lies within
+1.6 mHa of the reference, its error bar included, and not below it by more than three error bars. Several processes may share a
+GPU: XLA_PYTHON_CLIENT_PREALLOCATE=false.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import io
 import json
 import sys
 import time
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from pinchpoint.core.errors import BadInput, PinchpointError
-from pinchpoint.core.files import check_output, write_text
+from pinchpoint.core.files import check_output, write_bytes, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.workloads.training.settings import overrides
-from pinchpoint.workloads.vmc.evaluate import evaluate
+from pinchpoint.workloads.vmc import logs
+from pinchpoint.workloads.vmc.choices import OWN, split_choices
+from pinchpoint.workloads.vmc.compile_cache import use_compile_cache
+from pinchpoint.workloads.vmc.evaluate import MIXED, evaluate
+from pinchpoint.workloads.vmc.runs import LOG, PICTURE
 from pinchpoint.workloads.vmc.settings import Settings
 from pinchpoint.workloads.vmc.train import train
 
-CHEMICAL_HA = 1.6e-3
+CHEMICAL_HA, WIDEST_HA, SEEDS = 1.6e-3, 0.3e-3, 3
+CURVE = 300  # rows of a curve, at most
 WHAT = "energies of wave functions"
 
 
@@ -41,30 +52,63 @@ def run(args: argparse.Namespace) -> None:
     folder = args.output.with_suffix("")
     folder.mkdir(exist_ok=True)
     named = {"steps": args.steps, "walkers": args.walkers}
-    changes = {**overrides(args.set, Settings), **{key: value for key, value in named.items() if value is not None}}
+    net_changes, changes = choices_of(args.set)
+    changes |= {key: value for key, value in named.items() if value is not None}
+    asked = {**net_changes, **changes, **({} if args.moves is None else {"eval_moves": args.moves})}
     for system in args.systems:
         for seed in args.seeds:
             name = f"{system}:{args.net}:{seed}"
             if name in part["runs"]:
-                _check_same(args.output, name, part["runs"][name].get("changes", changes), changes)
+                _check_same(args.output, name, part["runs"][name].get("changes", asked), asked)
                 print(f"{name}: done before", flush=True)
                 continue
             where = folder / name.replace(":", "-")
             start = time.perf_counter()
             told = {**changes, "seed": seed, "device": args.device}
-            train(system, where, net=args.net, resume=where.exists(), **told)
+            train(system, where, net=args.net, net_changes=net_changes, resume=where.exists(), **told)
             trained = time.perf_counter() - start
-            made = evaluate(where, samples=args.samples, device=args.device)
+            made = evaluate(where, samples=args.samples, moves=args.moves, device=args.device)
             part["runs"][name] = {
                 **json.loads(made.to_json()),
                 "train_s": trained,
                 "seed": seed,
                 "system": system,
                 "net": args.net,
-                "changes": changes,
+                "changes": asked,
+                "curve": curve(where, args.output.with_name(f"{args.output.stem}-{where.name}.csv")),
             }
             write_text(args.output, json.dumps(part, indent=1) + "\n")
             print(_line(name, part["runs"][name]), flush=True)
+
+
+def choices_of(texts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Fields of `NetConfig`, and what else `train` takes: fields of `Settings`, those of an option too, and pretrain."""
+    by_name = {name: [text for text in texts if text.partition("=")[0] == name] for name in ("pretrain", *OWN - {"kind"})}
+    own = [text for name, found in by_name.items() if name != "pretrain" for text in found]
+    net, made = split_choices([text for text in texts if text not in (*own, *by_name["pretrain"])])
+    for text in by_name["pretrain"]:
+        count = text.partition("=")[2]
+        if not count.isdecimal():
+            raise BadInput(f"--set {text!r}: {count!r} is no number of steps", mend="write pretrain=2000, or pretrain=0 for none")
+        made["pretrain"] = int(count)
+    return net, {**made, **overrides(own, Settings)}
+
+
+def curve(run: Path, path: Path) -> list[str]:
+    """Write a run's convergence to `path`, and its picture beside it; their names. A row is the means of some steps."""
+    rows = logs.read(run / LOG)
+    width = -(-len(rows) // CURVE) or 1
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["step", "energy_ha", "variance", "acceptance", "seconds"])
+    for at in range(0, len(rows), width):
+        part = rows[at : at + width]
+        means = (fmean(getattr(row, name) for row in part) for name in ("energy_ha", "variance", "acceptance"))
+        table.writerow([part[-1].step, *(f"{mean:.8g}" for mean in means), f"{part[-1].seconds:.2f}"])
+    written = [write_text(path, text.getvalue())]
+    if (run / PICTURE).exists():
+        written.append(write_bytes(path.with_suffix(Path(PICTURE).suffix), (run / PICTURE).read_bytes()))
+    return [one.name for one in written]
 
 
 def _check_same(path: Path, name: str, before: dict[str, Any], now: dict[str, Any]) -> None:
@@ -81,23 +125,32 @@ def merge(args: argparse.Namespace) -> None:
         made["runs"] |= part["runs"]
         for group in ("commands", "machines"):
             made[group] += [one for one in part[group] if one not in made[group]]
-    made["judged"] = {
-        system: _judged(made["runs"], system) for system in dict.fromkeys(r["system"] for r in made["runs"].values())
-    }
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for one in made["runs"].values():
+        groups.setdefault(f"{one['system']}:{one['net']}", []).append(one)
+    made["judged"] = {name: judged(runs) for name, runs in groups.items()}
     write_text(args.output, json.dumps(made, indent=1) + "\n")
     for name, one in made["runs"].items():
         print(_line(name, one))
-    for system, judged in made["judged"].items():
-        print(f"{system}: {judged}")
+    for name, found in made["judged"].items():
+        print(f"{name}: {found}")
 
 
-def _judged(runs: dict[str, Any], system: str) -> str:
-    found = [one for one in runs.values() if one["system"] == system and one["difference_ha"] is not None]
-    if not found:
+def judged(runs: list[dict[str, Any]]) -> str:
+    """`right`, or all that speaks against it, of runs of one system and network, one for each seed."""
+    if any(one["difference_ha"] is None for one in runs):
         return "no reference"
-    high = all(one["difference_ha"] + one["error_ha"] <= CHEMICAL_HA for one in found)
-    low = all(one["difference_ha"] >= -3 * one["error_ha"] for one in found)
-    return "right" if high and low else "too high" if low else "below the reference"
+    # Said as what must hold, so that a number that is none holds nowhere.
+    wanted = {
+        f"{len(runs)} of {SEEDS} seeds": len(runs) >= SEEDS,
+        "seeds of several recipes": all(one["changes"] == runs[0]["changes"] for one in runs),
+        "walkers have not mixed": all(one["rhat"] < MIXED for one in runs),
+        f"an error bar above {1e3 * WIDEST_HA:g} mHa": all(one["error_ha"] <= WIDEST_HA for one in runs),
+        "too high": all(one["difference_ha"] + one["error_ha"] <= CHEMICAL_HA for one in runs),
+        "too low": all(one["error_ha"] - one["difference_ha"] <= CHEMICAL_HA for one in runs),
+        "below the reference": all(one["difference_ha"] >= -3 * one["error_ha"] for one in runs),
+    }
+    return "; ".join(what for what, holds in wanted.items() if not holds) or "right"
 
 
 def _line(name: str, one: dict[str, Any]) -> str:
@@ -124,8 +177,9 @@ def main() -> int:
     one.add_argument("--net", default="small")
     one.add_argument("--steps", type=int)
     one.add_argument("--walkers", type=int)
-    one.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="fields of Settings")
-    one.add_argument("--samples", type=int, default=1000)
+    one.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="fields of Settings and NetConfig, and pretrain")
+    one.add_argument("--samples", type=int, default=4000, help="of each walker, to evaluate")
+    one.add_argument("--moves", type=int, help="of every walker between two samples of the evaluation; as in training without it")
     one.add_argument("--device", default="cuda")
     one.add_argument("-o", "--output", type=Path, required=True)
     one.set_defaults(do=run)
@@ -135,6 +189,7 @@ def main() -> int:
     other.set_defaults(do=merge)
     args = parser.parse_args()
     try:
+        use_compile_cache()
         args.do(args)
     except PinchpointError as error:
         print(error, file=sys.stderr)
