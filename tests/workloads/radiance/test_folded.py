@@ -11,8 +11,8 @@ from pinchpoint.backends.torch import compat, real
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.field import Field
 from pinchpoint.workloads.radiance.folded import evaluate, fold
-from pinchpoint.workloads.radiance.rays import Camera
-from pinchpoint.workloads.radiance.render import Codes, draw, generator_for, render
+from pinchpoint.workloads.radiance.rays import Camera, Rays
+from pinchpoint.workloads.radiance.render import Codes, Draws, draw, generator_for, render
 
 BATCH, SAMPLES = 2, 8
 POINTS = BATCH * SAMPLES  # for each ray more
@@ -102,3 +102,22 @@ def test_a_render_without_gradients_holds_two_layers_of_a_point() -> None:
         return real.account(lambda: render(field, *given)) or 0
 
     assert (image(32) - image(16)) / (16 * POINTS) < 3 * 256 * 4
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
+@pytest.mark.parametrize(("precision", "far"), [("fp32", 1e-5), ("bf16", 0.05)])
+def test_on_a_gpu_gradients_are_those_of_the_field(precision: Any, far: float) -> None:
+    """The layers there are kernels of their own: bias and activation in the product."""
+    field = Field(FieldConfig.preset("graf")).cuda()
+    rays, codes, draws = prepared(256)
+    rays = Rays(rays.origins.cuda(), rays.directions.cuda(), rays.near, rays.far)
+    codes, draws = Codes(*(code.cuda() for code in codes)), Draws(draws.offsets.cuda(), draws.noise.cuda())
+    found: list[dict[str, torch.Tensor]] = []
+    for form in ("eager", "folded"):
+        field.zero_grad()
+        made = render(field, rays, codes, draws, form=form, precision="fp32" if form == "eager" else precision)
+        made.rgb.square().sum().backward()
+        found.append({"rgb": made.rgb.detach()} | {name: p.grad for name, p in field.named_parameters() if p.grad is not None})
+    for name, truth in found[0].items():
+        assert float((found[1][name] - truth).norm() / truth.norm()) <= far, name
