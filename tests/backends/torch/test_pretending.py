@@ -106,6 +106,10 @@ MAKERS: dict[str, Callable[[], torch.Tensor]] = {
     "new": lambda: torch.zeros((), device="cuda").new_zeros(1000, 256),
     "full": lambda: torch.full((1000, 256), 2.0, device="cuda"),
     "arange": lambda: torch.arange(128_000, device="cuda"),
+    "rand of a generator": lambda: torch.rand(1000, 256, device="cuda", generator=torch.Generator("cuda").manual_seed(1)),
+    "randn of a generator": lambda: torch.randn(1000, 256, device="cuda", generator=torch.Generator("cuda").manual_seed(1)),
+    "randint of a generator": lambda: torch.randint(9, (128_000,), device="cuda", generator=torch.Generator("cuda")),
+    "filled by a generator": lambda: torch.empty(1000, 256, device="cuda").uniform_(generator=torch.Generator("cuda")),
 }  # fmt: skip
 
 

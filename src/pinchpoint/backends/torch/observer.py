@@ -156,7 +156,8 @@ class Observer(compat.DispatchMode):
         phase = self._phase(fresh)
         if ledger.phase != "backward" and torch.is_grad_enabled():
             ledger.remember_node(site)
-        kwargs.pop("generator", None)
+        if "generator" in kwargs:  # a device that is not here has none; overloads that ask for one take None
+            kwargs["generator"] = None
         inputs = {id(t) for t in _tensors(args, kwargs)}
 
         def book(result: Any, op: str, size_bytes: int | None = None) -> Any:
