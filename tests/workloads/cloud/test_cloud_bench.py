@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -67,7 +68,7 @@ def test_three_views_are_all_points_a_draw_and_one_of_each_cell() -> None:
     ("asked", "what"),
     [({"repeats": 0}, "0 repeats"), ({"loop_cells": 0}, "0 cells"), ({"large": 5}, "5 points"), ({"cells": 0}, "0 cells")],
 )
-def test_counts_that_make_no_sense_are_refused(asked: dict[str, int], what: str) -> None:
+def test_counts_that_make_no_sense_are_refused(asked: dict[str, Any], what: str) -> None:
     with pytest.raises(BadInput, match=what):
         bench(device="cpu", **{"cells": 4, "points": 80, **asked})
 
