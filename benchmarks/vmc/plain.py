@@ -1,8 +1,9 @@
 """The yardstick of `forms.py`: FermiNet's step as one writes it first with folx, nothing done to make it quick.
 
 Letters: B walkers, n electrons, D determinants. Each layer puts [h, mean up, mean down, pairs up, pairs down] side by side for
-every electron and multiplies by one matrix; determinants are slogdet's; the Laplacian is `folx.forward_laplacian` of log|psi|,
-vmapped; moves, energies, gradient and Adam are one jitted program. Architecture and parameters are those of ours: `joined` makes
+every electron and multiplies by one matrix; determinants are slogdet's (on a CPU ours, since JAX's batched calls of LAPACK can
+wait for themselves there and never end); the Laplacian is `folx.forward_laplacian` of log|psi|, vmapped; moves, energies,
+gradient and Adam are one jitted program. Architecture and parameters are those of ours: `joined` makes
 its weights of ours, and both give the same log|psi|. For FermiNets of at least two electrons, one of each spin.
 """
 
@@ -18,6 +19,7 @@ import jax.numpy as jnp
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.vmc.config import NetConfig
+from pinchpoint.workloads.vmc.determinants import sum_of_determinants
 from pinchpoint.workloads.vmc.envelopes import log_cusp, soft_radii
 from pinchpoint.workloads.vmc.features import geometry, one_electron, two_electrons
 from pinchpoint.workloads.vmc.hamiltonian import potential
@@ -54,12 +56,16 @@ def begin(params: Any, x: Any, seed: int = 0) -> State:
 
 @dataclass(frozen=True)
 class Plain:
-    """The network `config` on `system`, and its step. precision: of its products; None is JAX's own choice, tf32 on GPUs."""
+    """The network `config` on `system`, and its step.
+
+    precision: of its products; None is JAX's own choice, tf32 on GPUs. library: determinants by slogdet, with folx's own rule.
+    """
 
     system: System
     config: NetConfig
     moves: int = 10
     precision: Any = jax.lax.Precision.HIGHEST
+    library: bool = False
 
     def __post_init__(self) -> None:
         if self.config.kind != "ferminet" or not self.config.full or not (self.system.up and self.system.down):
@@ -76,11 +82,17 @@ class Plain:
             beside = [jnp.mean(part, axis=1) for part in (pairs[:, :up], pairs[:, up:])]
             new = jnp.tanh(self._product(jnp.concatenate([h, *means, *beside], axis=1), one["weights"]) + one["bias"])
             h = h + new if h.shape == new.shape else new
-        sign, log = jnp.linalg.slogdet(self._orbitals(params, h, soft_radii(self.system, places)))
-        largest = jax.lax.stop_gradient(jnp.max(log))
-        log = jnp.log(jnp.abs(jnp.sum(sign * jnp.exp(log - largest)))) + largest
+        log = self._log_determinants(self._orbitals(params, h, soft_radii(self.system, places)))
         log = log + jnp.sum(log_cusp(self.system, params["cusp"], places))
         return log + log_jastrow(self.system, params["jastrow"], places.apart) if self.config.jastrow else log
+
+    def _log_determinants(self, orbitals: Any) -> Any:
+        """log|sum of the determinants| of (D, n, n)."""
+        if not self.library:
+            return sum_of_determinants([orbitals])[1]
+        sign, log = jnp.linalg.slogdet(orbitals)
+        largest = jax.lax.stop_gradient(jnp.max(log))
+        return jnp.log(jnp.abs(jnp.sum(sign * jnp.exp(log - largest)))) + largest
 
     def _orbitals(self, params: Any, h: Any, radii: Any) -> Any:
         """(D, n, n): the network's factors times the envelopes."""

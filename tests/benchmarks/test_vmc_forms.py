@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -57,7 +58,10 @@ def test_the_yardstick_is_our_wave_function_with_joined_weights(name: str) -> No
     theirs = plain.joined(params)
     assert count(theirs) == count(params)
     found = compiled(jax.vmap(plain.Plain(system, NET).log, (None, 0)))(theirs, x)
-    assert np.allclose(found, compiled(jax.vmap(wave.log, (None, 0)))(params, x), rtol=1e-12)
+    wanted = compiled(jax.vmap(wave.log, (None, 0)))(params, x)
+    assert np.allclose(found, wanted, rtol=1e-12)
+    by_library = compiled(plain.Plain(system, NET, library=True).log)(theirs, x[0])
+    assert np.allclose(by_library, wanted[0], rtol=1e-12)
 
 
 def test_the_yardsticks_step_goes_against_the_energys_gradient() -> None:
@@ -103,3 +107,55 @@ def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between() -> Non
     assert [bar["verdict"] for bar in found] == ["open", "held", "missed", "held"]
     assert {bar["form"] for bar in found[1:]} == {"ours, chunks of 32"}
     assert [bar["verdict"] for bar in forms.verdicts(rows[:3])] == ["open", "missed"]
+    assert [bar["verdict"] for bar in forms.verdicts(rows[:2])] == ["open"]  # what was not timed is not judged
+    assert [bar["verdict"] for bar in forms.verdicts([{**rows[3], "over_ours": None}])] == ["held", "held"]
+
+
+class Fake:
+    """Stands for a compiled form: a call takes as long as the clock is told."""
+
+    def __init__(self, name: str, seconds: float, chunk: int | None = None) -> None:
+        self.name, self.seconds, self.chunk = name, seconds, chunk
+        self.temp_bytes, self.peak_bytes, self.compile_s = 1, 2, 0.0
+
+
+class Fakes:
+    device = "cuda"
+
+    def __init__(self, **seconds: float) -> None:
+        self.seconds = seconds
+
+    def plain(self, name: str = "plain", **_: Any) -> Fake:
+        return Fake(name, self.seconds["tf32" if "tf32" in name else "plain"])
+
+    def ours(self, name: str, chunk: int | None = None, **_: Any) -> Fake:
+        return Fake(name, self.seconds["ours"] * (2 if chunk else 1), chunk)
+
+
+def test_ours_is_judged_by_the_faster_plain_form_and_each_form_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    forms = loaded("forms")
+    monkeypatch.setattr(forms, "interleave", lambda a, b, **_: ([a.seconds] * 3, [b.seconds] * 3))
+    for tf32, yardstick, ratio in ((2.0, "plain, tf32", 1.5), (8.0, "plain", 0.75)):
+        told: list[Any] = []
+        forms.rows_of(Fakes(plain=4.0, tf32=tf32, ours=3.0), ("ours", "chunks"), [8], repeats=3, tell=told.append)
+        assert [row["form"] for row in told] == ["plain", "plain, tf32", "ours", "ours, chunks of 8"]
+        assert {row["yardstick"] for row in told} == {yardstick}
+        assert told[2]["over_plain"][0] == ratio and told[3]["over_ours"][0] == 2
+        alone: list[Any] = []
+        forms.rows_of(Fakes(plain=4.0, tf32=tf32, ours=3.0), ("chunks",), [8], repeats=3, tell=alone.append)
+        assert alone[-1]["over_ours"] is None and alone[-1]["over_plain"][0] == 2 * ratio
+
+
+def test_a_second_call_adds_to_the_record_and_another_step_is_refused(tmp_path: Path) -> None:
+    forms, path = loaded("forms"), tmp_path / "forms.json"
+    told = {"system": "He", "net": "small", "walkers": 8, "moves": 1, "device": "cpu"}
+    made = {**row("plain", 2.0, 1.0, plain=(1, 1, 1), ours=None), "yardstick": "plain", "peak_bytes": 1}
+    forms.Book(path, told).add(made)
+    book = forms.Book(path, told)
+    book.add({**made, "form": "ours"})
+    book.add({**made, "form": "ours", "seconds": 9.0})
+    found = json.loads(path.read_text())
+    assert [(one["form"], one["seconds"]) for one in found["forms"]] == [("plain", 2.0), ("ours", 9.0)]
+    assert len(found["commands"]) == 2 and found["verdicts"][0]["verdict"] == "held"
+    with pytest.raises(BadInput, match="another walkers"):
+        forms.Book(path, {**told, "walkers": 9})
