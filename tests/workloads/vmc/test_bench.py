@@ -65,12 +65,23 @@ def test_the_five_figures_are_of_both_sides_and_the_nested_one_says_it_is_scaled
     monkeypatch.setitem(benches.CONFIGS, "report-cpu", Size("report-cpu", 4, 1))
     monkeypatch.setattr(benches, "_original", fake)
     monkeypatch.setattr(benches, "_ours", fake)
-    monkeypatch.setattr(benches, "nested_energies", lambda log, params, system, x: (step.update(n=len(x)), jnp.zeros(len(x)))[1])
+    before: list[Benchmark] = []
+
+    def nested(log: Any, params: Any, system: Any, x: Any) -> Any:
+        before.append(Benchmark.from_json((tmp_path / "bench.json").read_text()))
+        step.update(n=len(x))
+        return jnp.zeros(len(x))
+
+    monkeypatch.setattr(benches, "nested_energies", nested)
     made = bench("H", device="cpu", repeats=3, scanned=10, clock=lambda: next(clock), output=tmp_path / "bench.json")
     assert [one.name for one in made.figures] == [FIGURES[0], *BESIDE, *FIGURES[1:], "energy_nested"]
-    assert [one.speedup for one in made.figures] == [1, 1, 10, 1, 1, 1, 1, 64]
-    nested = made.figure("energy_nested")
-    assert (nested.timed_walkers, nested.walkers, nested.scaled, step["n"]) == (2, 128, True, 2)
+    assert [one.speedup for one in made.figures] == [1, 10, 1, 10, 1, 1, 1, 1, 64]
+    last = made.figure("energy_nested")
+    assert (last.timed_walkers, last.walkers, last.scaled, step["n"]) == (2, 128, True, 2)
+    # A stop within the slow last figure keeps the others.
+    assert before[0].figures == made.figures[:-1] and before[0].nested_error is None
+    assert ("nested energies", "not timed") in before[0].summary()
+    assert made.config == "report-cpu"  # the one for this device, where none is asked for
     assert not made.figure("mcmc").scaled
     assert Benchmark.from_json((tmp_path / "bench.json").read_text()) == made
     assert any("timed on 2 of 128 walkers" in text for _, text in made.summary())
@@ -81,6 +92,7 @@ def test_the_five_figures_are_of_both_sides_and_the_nested_one_says_it_is_scaled
     [({"config": "huge"}, "huge"), ({"repeats": 0}, "below 1"), ({"system": "Xx"}, "Xx"), ({"device": "tpu"}, "tpu")],
 )
 def test_what_cannot_be_timed_is_refused(asked: dict[str, Any], what: str) -> None:
+    told: dict[str, Any] = {"device": "cpu", **asked}
     with pytest.raises(BadInput, match=what) as caught:
-        bench(**({"device": "cpu"} | asked))
+        bench(**told)
     assert caught.value.mend

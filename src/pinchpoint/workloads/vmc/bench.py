@@ -1,10 +1,11 @@
 """The original's five figures, its own and ours over the same boundary: train_step, mcmc, energy_gradient, optimizer, forward.
 
 Both sides get weights and walkers that lie on the device, run in turn (A B B A), and are waited for; compilation is over before
-the clock starts. Moves are Langevin's and the optimizer is Adam on both sides. Beside them stand our step with Metropolis moves,
-as training takes them by default, the same scanned, many in one program, as training runs it, and the energy the original began
-with: nested gradients from Python, timed on a few walkers and scaled up, which the record says. The quick Laplacian of the
-original's own function must give the nested energies; the record says how well.
+the clock starts. Moves are Langevin's and the optimizer is Adam on both sides. Beside them stand our step scanned, many in one
+program, as training runs it; with Metropolis moves, as training takes them by default; and both at once. Only those with
+Langevin moves do what the original's step does. Last comes the energy the original began with: nested gradients from Python,
+timed on a few walkers and scaled up, which the record says; it takes long, so the record is written before it too. The quick
+Laplacian of the original's own function must give the nested energies; the record says how well.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ from pinchpoint.workloads.vmc.system import System, system_of
 from pinchpoint.workloads.vmc.wavefunction import WaveFunction, wave_function
 
 FIGURES = ("train_step", "mcmc", "energy_gradient", "optimizer", "forward")
-BESIDE = ("train_step_metropolis", "train_step_scanned")  # other forms of our step, against the original's one
+# Other forms of our step, against the original's one.
+BESIDE = ("train_step_scanned_langevin", "train_step_metropolis", "train_step_scanned")
 SCANNED = {"cuda": 200, "cpu": 20}  # steps in one program: as many as make what a program costs at its ends not count
 NESTED = ("report", 128)  # network and walkers of the nested energy: the report's size
 Run = Callable[[], Any]
@@ -57,6 +59,7 @@ CONFIGS: dict[str, Size] = {
     "report": Size("report", 128, 10),  # what the report says it ran
     "report-cpu": Size("report-cpu", 256, 5),  # what its figures were measured with
 }
+USUAL = {"cuda": "report", "cpu": "report-cpu"}
 
 
 @dataclass(frozen=True)
@@ -93,8 +96,8 @@ class Benchmark(Record):
     walkers: int
     moves: int
     figures: tuple[Figure, ...]
-    scanned_steps: int  # steps in one program of the figure train_step_scanned
-    nested_error: float  # largest relative distance of the nested energies from the quick ones of the same function
+    scanned_steps: int  # steps in one program of the figures train_step_scanned*
+    nested_error: float | None  # largest relative distance of the nested energies from the quick ones; None: not timed yet
     notes: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -111,27 +114,29 @@ class Benchmark(Record):
             if one.scaled:
                 text += f" (baseline timed on {one.timed_walkers} of {one.walkers} walkers)"
             rows.append((one.name, text))
-        rows.append(("nested energies", f"{self.nested_error:.1e} from the quick ones of the same function"))
-        return rows
+        told = "not timed" if self.nested_error is None else f"{self.nested_error:.1e} from the quick ones of the same function"
+        return [*rows, ("nested energies", told)]
 
 
 def bench(
-    system: str | Path | System = "H2", config: str = "report-cpu", *, device: str = "auto", repeats: int = 15,
+    system: str | Path | System = "H2", config: str | None = None, *, device: str = "auto", repeats: int = 15,
     scanned: int | None = None, nested_walkers: int = 2, nested_repeats: int = 3, seed: int = 0, output: str | Path | None = None,
     progress: Progress | None = None, clock: Clock = time.perf_counter,
 ) -> Benchmark:  # fmt: skip
-    """Time the original and ours. scanned: steps in one program; None: 200 on a GPU, 20 on a CPU.
+    """Time the original and ours. config: one of CONFIGS; None: the one for the device.
 
-    nested_walkers: walkers the nested energy is timed on.
+    scanned: steps in one program; None: 200 on a GPU, 20 on a CPU. nested_walkers: walkers the nested energy is timed on.
+    output: the record, written before the nested energy and again with it.
     """
-    if config not in CONFIGS:
+    if config is not None and config not in CONFIGS:
         raise BadInput(f"unknown configuration {config!r:.40}", mend=f"use one of: {', '.join(CONFIGS)}")
     if min(repeats, 1 if scanned is None else scanned, nested_walkers, nested_repeats) < 1:
         raise BadInput("a count below 1 of repeats, scanned steps or nested walkers", mend="give at least 1 of each")
     used = backend("jax")
-    place, size = resolve_device(device, used), CONFIGS[config]
-    scanned = scanned or SCANNED.get(place, SCANNED["cpu"])
-    what, net = system_of(system), NetConfig.preset(CONFIGS[config].net)
+    place = resolve_device(device, used)
+    config = config or USUAL[place]
+    size, scanned = CONFIGS[config], scanned or SCANNED[place]
+    what, net = system_of(system), NetConfig.preset(size.net)
     tell = progress or (lambda stage, done, total: None)
 
     def wait(result: Any) -> None:
@@ -142,20 +147,22 @@ def bench(
         theirs, ours = _original(Original(what, net, size.moves), size, seed), _ours(what, net, size, seed, scanned)
         for at, name in enumerate(FIGURES):
             tell(name, at, len(FIGURES) + 1)
-            # The original's step is slow: the forms of ours stand beside the same runs of it.
-            names = (name, *BESIDE) if name == "train_step" else (name,)
-            a, *rest = _in_turn([theirs[name], *(ours[one] for one in names)], wait, clock, repeats=repeats)
-            for one, b in zip(names, rest, strict=True):
-                steps = scanned if one == "train_step_scanned" else 1
+            for one in (name, *BESIDE) if name == "train_step" else (name,):
+                a, b = interleave(theirs[name], ours[one], wait=wait, warmup=2, repeats=repeats, clock=clock)
+                steps = scanned if one.startswith("train_step_scanned") else 1
                 figures.append(_figure(one, a, [seconds / steps for seconds in b], walkers=size.walkers))
+        notes = (
+            "random weights; both sides start from weights and walkers on the device, and are waited for",
+            f"train_step_scanned*: {scanned} of our steps in one program, seconds of one",
+            "train_step_metropolis, train_step_scanned: ours with Metropolis moves, the original's with its Langevin ones",
+        )
+        made = Benchmark(what.name, place, config, net, size.walkers, size.moves, tuple(figures), scanned, None, notes)
+        if output is not None:
+            made.save(output)
         tell("nested energy", len(FIGURES), len(FIGURES) + 1)
         nested, error = _nested(what, seed, wait, clock, some=nested_walkers, repeats=(nested_repeats, repeats))
-    notes = (
-        "random weights; both sides start from weights and walkers on the device, and are waited for",
-        f"energy_nested: gradients of gradients from Python on {nested.timed_walkers} walkers, scaled to {nested.walkers}",
-        f"train_step_scanned: {scanned} of our steps in one program, with Metropolis moves, seconds of one",
-    )
-    made = Benchmark(what.name, place, config, net, size.walkers, size.moves, (*figures, nested), scanned, error, notes)
+    note = f"energy_nested: gradients of gradients from Python on {nested.timed_walkers} walkers, scaled to {nested.walkers}"
+    made = replace(made, figures=(*figures, nested), nested_error=error, notes=(*notes, note))
     if output is not None:
         made.save(output)
     return made
@@ -212,6 +219,7 @@ def _ours(system: System, net: NetConfig, size: Size, seed: int, scanned: int) -
         "train_step": _stepping(wave, settings, make_step(wave, settings)),
         "train_step_metropolis": _stepping(wave, usual, make_step(wave, usual)),
         "train_step_scanned": _stepping(wave, usual, make_steps(wave, usual, scanned)),
+        "train_step_scanned_langevin": _stepping(wave, settings, make_steps(wave, settings, scanned)),
         "mcmc": lambda: walk(params, walkers),
         "energy_gradient": lambda: gradient_of(params, walkers.x),
         "optimizer": lambda: update(params, state.mean, state.square, gradient),
@@ -254,22 +262,6 @@ def _nested(
     scaled = [seconds * count / some for seconds in a]
     figure = _figure("energy_nested", scaled, b, walkers=count)
     return replace(figure, timed_walkers=some, scaled=some < count, note=f"network {NESTED[0]}, no gradient"), error
-
-
-def _in_turn(runs: list[Run], wait: Wait, clock: Clock, *, repeats: int) -> list[list[float]]:
-    """Seconds of each call of several, in turn and awaited, after two of each that are not timed."""
-    for run in runs:
-        for _ in range(2):
-            wait(run())
-    found: list[list[float]] = [[] for _ in runs]
-    for turn in range(repeats):
-        order = list(range(len(runs)))
-        # Whoever runs second finds the caches the first one left: turn about, forth and back.
-        for at in order if turn % 2 == 0 else reversed(order):
-            start = clock()
-            wait(runs[at]())
-            found[at].append(clock() - start)
-    return found
 
 
 def _alone(run: Run, wait: Wait, clock: Clock, *, warmup: int, repeats: int) -> list[float]:
