@@ -82,8 +82,10 @@ def _forward(f: Function, x: Any) -> Laplace:
             "the forward Laplacian is folx's, which is not installed",
             mend='pip install "pinchpoint[vmc]", or choose the method "loop"',
         ) from error
-    # Dense: following which entries are zero costs minutes of compilation and saves little beyond ten electrons.
-    found = cast(Any, folx.forward_laplacian(_flat(f, x), sparsity_threshold=0)(x.reshape(-1)))
+    # folx pushes derivatives through products of its own, which a GPU would take with the ten bits of TF32.
+    with jax.default_matmul_precision("highest"):
+        # Dense: following which entries are zero costs minutes of compilation and saves little beyond ten electrons.
+        found = cast(Any, folx.forward_laplacian(_flat(f, x), sparsity_threshold=0)(x.reshape(-1)))
     if not hasattr(found, "jacobian"):  # f does not depend on x: folx hands the plain value through
         return Laplace(found, jnp.zeros_like(x), jnp.zeros((), x.dtype))
     return Laplace(found.x, found.jacobian.dense_array.reshape(x.shape), found.laplacian)

@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.vmc.config import NetConfig
 from pinchpoint.workloads.vmc.hamiltonian import local_energies, local_energy, potential
 from pinchpoint.workloads.vmc.settings import Method
 from pinchpoint.workloads.vmc.system import system_of
+from pinchpoint.workloads.vmc.wavefunction import wave_function
 
 from .closed import helium, hydrogen, hydrogen_walkers
 
@@ -59,3 +61,15 @@ def test_a_chunk_that_does_not_divide_the_walkers_is_refused() -> None:
     wave = helium()
     with pytest.raises(BadInput, match="do not divide"):
         local_energies(wave.log, wave.system, chunk=5)(wave.init(None), jnp.ones((24, 2, 3)))
+
+
+@pytest.mark.parametrize("method", ["forward", "loop"])
+def test_every_product_of_the_energies_of_lih_has_all_digits_on_a_card(method: Method) -> None:
+    system = system_of("LiH")
+    wave = wave_function(system, NetConfig.preset("small"))
+    params = jax.eval_shape(wave.init, jax.eval_shape(lambda: jax.random.key(0)))
+    x = jax.ShapeDtypeStruct((8, 4, 3), jnp.float32)
+    traced = jax.jit(local_energies(wave.log, system, method=method)).trace(params, x)
+    text = traced.lower(lowering_platforms=("cuda",)).as_text()
+    products = [line for line in text.splitlines() if "stablehlo.dot_general" in line]
+    assert products and all("precision = [HIGHEST, HIGHEST]" in line for line in products)
