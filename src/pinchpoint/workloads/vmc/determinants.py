@@ -1,6 +1,6 @@
 """Sign and logarithm of a sum of determinants, safe from overflow, with a forward Laplacian in full precision.
 
-Letters: D determinants of k by k, d coordinates. Up to three electrons the determinants are written out: a factorisation of so
+Letters: D determinants of k by k, d coordinates. Up to four electrons the determinants are written out: a factorisation of so
 small matrices costs a GPU many kernels and more time than all the rest of a small network. Larger ones are factored
 (`elimination`), and folx is given the Laplacian of each, or of the sum where all are large: its own rule for a determinant takes
 products as the device likes them, on GPUs with ten bits, and factors a matrix twice.
@@ -21,7 +21,7 @@ from pinchpoint.workloads.vmc.layers import einsum
 
 Array = jax.Array
 
-WRITTEN_OUT = 3
+WRITTEN_OUT = 4
 
 
 def sum_of_determinants(matrices: Sequence[Array]) -> tuple[Array, Array]:
@@ -116,14 +116,28 @@ def _large_rule(given: Sequence[Any], named: dict[str, Any], sparsity_threshold:
 
 
 def _written_out(block: Array) -> Array:
-    """(D,) determinants of (D, k, k), k up to 3."""
+    """(D,) determinants of (D, k, k), k up to 4."""
     if block.shape[-1] == 1:
         return block[:, 0, 0]
     if block.shape[-1] == 2:
         return block[:, 0, 0] * block[:, 1, 1] - block[:, 0, 1] * block[:, 1, 0]
+    if block.shape[-1] == 4:
+        # Minors of the upper two rows times those of the lower two in the other columns: 30 products, by a first row 40.
+        upper, lower = (_minors(block[:, row], block[:, row + 1]) for row in (0, 2))
+        terms = [here * there for here, there in zip(upper, reversed(lower), strict=True)]
+        return terms[0] - terms[1] + terms[2] + terms[3] - terms[4] + terms[5]
     first, second, third = block[:, 0], block[:, 1], block[:, 2]
     return (
         first[:, 0] * (second[:, 1] * third[:, 2] - second[:, 2] * third[:, 1])
         - first[:, 1] * (second[:, 0] * third[:, 2] - second[:, 2] * third[:, 0])
         + first[:, 2] * (second[:, 0] * third[:, 1] - second[:, 1] * third[:, 0])
     )
+
+
+# Pairs of four columns: read backwards, the columns that each leaves.
+_PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+
+
+def _minors(first: Array, second: Array) -> list[Array]:
+    """Determinants (D,) of every two columns of two rows, (D, 4) each."""
+    return [first[:, a] * second[:, b] - first[:, b] * second[:, a] for a, b in _PAIRS]
