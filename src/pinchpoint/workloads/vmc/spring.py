@@ -20,8 +20,8 @@ from pinchpoint.workloads.vmc.hamiltonian import LogPsi
 from pinchpoint.workloads.vmc.products import dot, gram
 
 ROWS_BYTES = 1 << 28  # rows made at one time on a device: what is copied to put them in place is no more than this
-_MATRICES = 6  # the matrix, scaled, with its diagonal, its factor and what is carried between tries
-_TRIES = 16.0  # how much more goes on the diagonal where a factor was not found
+_MATRICES = 6  # the matrix, scaled, with its diagonal, the factors of both tries and the one taken
+_TRIES = (8, 512)  # roundings on the diagonal, the second where the first finds no factor
 
 
 def score_sum(log_psi: LogPsi, params: Any, x: Any, weights: Any, *, chunk: int | None = None) -> Any:
@@ -110,6 +110,8 @@ def solved(matrix: Any, wanted: Any) -> Any:
 
     Scaled to about one on the diagonal, so that walkers with small scores are solved for as well as those with large ones;
     Cholesky with a few roundings on the diagonal, more where that finds no factor; then two corrections towards the matrix.
+    Both tries are always made: a loop that asks whether to go on has the host wait for the device in every step. Where neither
+    finds a factor the answer is no number, and the step is skipped.
     """
     eps = jnp.finfo(matrix.dtype).eps
     # By powers of two, which round nothing.
@@ -117,14 +119,8 @@ def solved(matrix: Any, wanted: Any) -> Any:
     scaled = matrix * scale[:, None] * scale
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
 
-    def tried(extra: Any) -> tuple[Any, Any]:
-        return extra, jax.lax.linalg.cholesky(scaled + extra * eye, symmetrize_input=False)
-
-    def failed(state: tuple[Any, Any]) -> Any:
-        return ~jnp.isfinite(jnp.trace(state[1])) & (state[0] < 1)
-
-    first = tried(jnp.asarray(8 * eps, matrix.dtype))
-    _, factor = jax.lax.while_loop(failed, lambda state: tried(state[0] * _TRIES), first)
+    first, second = (jax.lax.linalg.cholesky(scaled + tries * eps * eye, symmetrize_input=False) for tries in _TRIES)
+    factor = jnp.where(jnp.isfinite(jnp.trace(first)), first, second)
     right = scale * wanted
     found = jax.scipy.linalg.cho_solve((factor, True), right)
     for _ in range(2):
