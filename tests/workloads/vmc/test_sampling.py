@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from pinchpoint.workloads.vmc import sampling
 from pinchpoint.workloads.vmc.sampling import Walkers, adapt, key_of, moves, refreshed, start
 from pinchpoint.workloads.vmc.settings import Kind, Stage
 from pinchpoint.workloads.vmc.statistics import blocked
@@ -113,3 +115,14 @@ def test_walkers_begin_around_the_nuclei_with_as_many_electrons_as_these_have(na
     mean = np.asarray(x).mean(axis=0)
     nearest = np.argmin(np.linalg.norm(mean[:, None] - nuclei, axis=-1), axis=1)
     assert np.sum(nearest == 0) == at_first
+
+
+@pytest.mark.parametrize(("steps", "at_most", "written"), [(10, 5, 3), (11, 5, 5), (12, 5, 1), (10, 1, 1), (1, 5, 1)])
+def test_as_many_moves_are_written_out_as_divide_those_after_the_first(
+    steps: int, at_most: int, written: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling, "WRITTEN_OUT", at_most)
+    wave, params = hydrogen(), {"a": jnp.asarray(1.0)}
+    walkers = Walkers(jnp.zeros((4, 1, 3)), jnp.zeros(4), jnp.asarray(0.5))
+    made = jax.make_jaxpr(lambda w: moves(wave.log, params, w, jax.random.key(0), steps=steps, renew=True))(walkers)
+    assert max(int(found) for found in re.findall(r"\bunroll=(\d+)", str(made))) == written

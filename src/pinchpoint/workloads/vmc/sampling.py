@@ -20,7 +20,9 @@ from pinchpoint.workloads.vmc.settings import Kind, Stage
 from pinchpoint.workloads.vmc.system import System
 
 _SMALL = 1e8  # electrons of all walkers times parameters: with fewer a card takes longer to launch a pass than to make it
-_WRITTEN_OUT = 10  # moves
+# Moves written out at most; 1 switches it off, to measure. Each more saves a loop's few launches and is compiled apart: ten of
+# them more than doubled the time an H200 took to compile H2 (20 s to 52 s), and no step was much quicker for it.
+WRITTEN_OUT = 5
 _LONGEST = 0.2  # change of log(width) in one adaptation is at most this
 _WIDTHS = (1e-3, 10.0)  # bohr
 
@@ -132,8 +134,10 @@ def _turns(turn: Callable[..., Any], first: tuple[Any, ...], drawn: tuple[Any, A
         return jax.lax.scan(turn, first, drawn, unroll=unroll)[0]
 
     work = math.prod(first[0].shape[:2]) * sum(leaf.size for leaf in jax.tree_util.tree_leaves(params))
-    count = min(len(drawn[0]), _WRITTEN_OUT)
-    if work > _SMALL or count < 2:
+    turns = len(drawn[0])
+    # A divisor: what is left over would be written out once more.
+    count = max(part for part in range(1, WRITTEN_OUT + 1) if turns % part == 0)
+    if work > _SMALL or not turns or count < 2:
         return looped(first, drawn)
     return jax.lax.platform_dependent(first, drawn, cpu=looped, default=partial(looped, unroll=count))
 
