@@ -19,7 +19,7 @@ class Row:
     variance: float  # hartree^2
     acceptance: float  # of the moves, a part of 1
     width: float  # of the proposals, bohr
-    norm: float  # of the change of the parameters, before it was capped
+    norm: float  # length of the change of all parameters as it was made: SPRING's is capped
     clipped: float  # part of the local energies
     seconds: float
 
