@@ -19,16 +19,16 @@ TOLD = Settings(steps=1000, size=64, patch=32)
 
 def test_the_smallest_patches_come_down_by_equal_factors_in_the_first_half() -> None:
     assert TOLD.smallest == 0.5
-    assert [TOLD.least_at(step) for step in (0, 250, 500, 1000)] == pytest.approx([1.0, math.sqrt(0.5), 0.5, 0.5])
-    assert replace(TOLD, least=0.25).least_at(250) == pytest.approx(0.5)
+    assert [TOLD.least_at(step) for step in (1, 251, 501, 1000)] == pytest.approx([1.0, math.sqrt(0.5), 0.5, 0.5])
+    assert replace(TOLD, least=0.25).least_at(251) == pytest.approx(0.5)
     assert replace(TOLD, anneal_until=0.0).least_at(1) == 0.5
     assert replace(TOLD, size=32).least_at(700) == 1.0, "a patch of all pixels is the image"
     longer = replace(TOLD, steps=2000)
-    assert longer.least_at(500) == TOLD.least_at(250), "a schedule goes by the fraction of the run, not by steps"
+    assert longer.least_at(501) == TOLD.least_at(251), "a schedule goes by the fraction of the run, not by steps"
 
 
 def test_the_density_noise_falls_straight_to_none() -> None:
-    assert [TOLD.noise_at(step) for step in (0, 125, 250, 900)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
+    assert [TOLD.noise_at(step) for step in (1, 126, 251, 900)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
     assert replace(TOLD, noise=0.0).noise_at(1) == 0
 
 

@@ -55,5 +55,5 @@ def check_gradients(module: nn.Module, *, what: str) -> None:
         more = f" and {len(cut) - 3} more" if len(cut) > 3 else ""
         raise TargetFailed(
             f"{len(cut)} of {len(wanted)} parameters of the {what} get no gradient: {', '.join(cut[:3])}{more}",
-            mend="look for no_grad, detach or a part that is not used between them and the loss",
+            mend="look for no_grad, detach or a part that is not used before the loss; an empty field needs noise on its density",
         )

@@ -86,20 +86,20 @@ class Settings(Common):
     def share_of_rate(self, step: int) -> float:
         """Of both players' learning rates, at step 1, 2, ..."""
         rise = min(1.0, step / self.warmup_steps())
-        fall = max(0.0, 2 * self.fraction(step) - 1)
+        fall = max(0.0, 2 * min(1.0, step / self.steps) - 1)
         return rise * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * fall)))
 
-    def fraction(self, step: int) -> float:
-        """How much of the run lies behind at the end of a step."""
-        return min(1.0, step / self.steps)
+    def behind(self, step: int) -> float:
+        """How much of the run lies behind when step 1, 2, ... begins."""
+        return min(1.0, (step - 1) / self.steps)
 
     def noise_at(self, step: int) -> float:
         """Deviation of the density noise: straight down to 0."""
-        return self.noise * _left(self.fraction(step), self.noise_until)
+        return self.noise * _left(self.behind(step), self.noise_until)
 
     def least_at(self, step: int) -> float:
         """Smallest share of an image that a patch spans: 1 at first, falling by equal factors."""
-        return self.smallest ** (1 - _left(self.fraction(step), self.anneal_until))
+        return self.smallest ** (1 - _left(self.behind(step), self.anneal_until))
 
     @property
     def smallest(self) -> float:

@@ -1,0 +1,78 @@
+"""Runs: begun with the right images, refused with the wrong ones, read for what they learned."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+PIL = pytest.importorskip("PIL.Image", reason="image files are pillow's")
+
+from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.workloads.radiance.runs import begin, fingerprint, read_settings  # noqa: E402
+
+TINY: dict[str, Any] = {"preset": "tiny", "steps": 4}
+
+
+def folder_of(path: Path, *, side: int, count: int = 3, seed: int = 0) -> Path:
+    path.mkdir()
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        PIL.fromarray(rng.integers(0, 256, (side, side, 3), dtype=np.uint8)).save(path / f"{number}.png")
+    return path
+
+
+def test_the_size_of_the_render_follows_from_the_images(tmp_path: Path) -> None:
+    data = folder_of(tmp_path / "data", side=64)
+    run, images = begin(tmp_path / "run", data, resume=False, choices=TINY)
+    assert run.settings.size == images.size == 64 and run.settings.batch == 4, "a preset brings its own batch"
+    run, _ = begin(tmp_path / "run", data, resume=False, choices={**TINY, "superres": 2, "batch": 3})
+    assert (run.settings.size, run.settings.superres, run.settings.batch) == (32, 2, 3)
+    run, images = begin(tmp_path / "run", data, resume=False, choices={**TINY, "superres": 2, "size": 64})
+    assert (run.settings.size, images.size) == (64, 128)
+    assert run.config.width == 32 and run.settings.model["width"] == 32
+    assert not (tmp_path / "run").exists(), "nothing is written yet"
+
+
+def test_images_that_do_not_go_with_the_choices_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="patches of 32 x 32 in images of 16 x 16"):
+        begin(tmp_path / "run", folder_of(tmp_path / "small", side=16), resume=False, choices=TINY)
+    with pytest.raises(BadInput, match=r"images of 33 x 33 with super-resolution x2"):
+        begin(tmp_path / "run", folder_of(tmp_path / "odd", side=33), resume=False, choices={**TINY, "superres": 2})
+    with pytest.raises(BadInput, match="unknown preset 'huge'"):
+        begin(tmp_path / "run", tmp_path / "odd", resume=False, choices={"preset": "huge"})
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(BadInput, match="holds no images"):
+        begin(tmp_path / "run", tmp_path / "empty", resume=False, choices=TINY)
+    PIL.new("RGB", (40, 40)).save(tmp_path / "odd" / "other.png")
+    with pytest.raises(BadInput, match="several sizes"):
+        begin(tmp_path / "run", tmp_path / "odd", resume=False, choices=TINY)
+
+
+def test_a_run_is_resumed_with_its_own_images_and_choices_alone(tmp_path: Path) -> None:
+    data = folder_of(tmp_path / "data", side=64)
+    run, _ = begin(tmp_path / "run", data, resume=False, choices={**TINY, "size": 32})
+    run.write()
+    again, images = begin(tmp_path / "run", data, resume=True, choices={"memory": "checkpoint", "chunk": 100})
+    assert images.size == 32 and again.settings.memory == "checkpoint" and again.settings.data == run.settings.data
+    with pytest.raises(BadInput, match=r"r1 \(was 10.0, is 1.0\)"):
+        begin(tmp_path / "run", data, resume=True, choices={"r1": 1.0})
+    with pytest.raises(BadInput, match=r"ranks \(was 1, is 2\)"):
+        begin(tmp_path / "run", data, resume=True, choices={}, ranks=2)
+    with pytest.raises(BadInput, match=r"another data set"):
+        begin(tmp_path / "run", folder_of(tmp_path / "other", side=64, seed=1), resume=True, choices={})
+    with pytest.raises(BadInput, match="already holds a run"):
+        begin(tmp_path / "run", data, resume=False, choices=TINY)
+    with pytest.raises(BadInput, match="no run in"):
+        read_settings(tmp_path / "none")
+
+
+def test_the_fingerprint_is_of_the_pixels_wherever_they_lie(tmp_path: Path) -> None:
+    _, one = begin(tmp_path / "run", folder_of(tmp_path / "a", side=32), resume=False, choices=TINY)
+    _, same = begin(tmp_path / "run", folder_of(tmp_path / "b", side=32), resume=False, choices=TINY)
+    assert fingerprint(one) == fingerprint(same)
+    same.pixels[0, 0, 0, 0] ^= 1
+    assert fingerprint(one) != fingerprint(same)
