@@ -1,0 +1,77 @@
+"""radiance as a workload: every variant is the same image and the same gradients, over as many rays as were asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the workload is a torch program")
+
+from pinchpoint.core.discover import shipped
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.workload import Probe
+from pinchpoint.memory.forecaster import Forecaster
+
+SMALL = {"batch": "2", "samples": "8", "field": "tiny"}
+OTHERS = ("folded", "checkpoint", "deferred", "folded+checkpoint")
+
+
+def probe(variant: str, mode: str = "train", size: int = 22, **settings: str) -> Probe:
+    case = shipped()["radiance"].case(
+        size, device="cpu", mode=mode, variant=variant, seed=3, chunk=6, settings={**SMALL, **settings}  # type: ignore[arg-type]
+    )  # fmt: skip
+    assert case.probe is not None
+    return case.probe()
+
+
+def off(found: np.ndarray, true: np.ndarray) -> float:
+    return float(np.linalg.norm(found - true) / np.linalg.norm(true))
+
+
+@pytest.mark.parametrize("variant", OTHERS)
+def test_every_variant_makes_the_baselines_image_and_gradients(variant: str) -> None:
+    true, found = probe("eager"), probe(variant)
+    assert all(off(found.outputs[name], true.outputs[name]) < 1e-5 for name in true.outputs)
+    assert len(true.gradients) == 18  # 8 layers, each with weight and bias, and two codes
+    assert all(np.any(gradient) for gradient in true.gradients.values())
+    assert all(off(found.gradients[name], true.gradients[name]) < 1e-5 for name in true.gradients)
+
+
+@pytest.mark.parametrize("variant", ["eager", *OTHERS])
+@pytest.mark.parametrize("size", [1, 7, 16])
+def test_a_step_processes_the_rays_that_were_asked_for_in_either_mode(variant: str, size: int) -> None:
+    for mode in ("train", "infer"):
+        case = shipped()["radiance"].case(size, device="cpu", mode=mode, variant=variant, settings=SMALL)  # type: ignore[arg-type]
+        assert case.processed == size
+        assert np.isfinite(case.step().detach().numpy()).all()
+
+
+def test_steps_differ_and_another_seed_is_another_image() -> None:
+    case = shipped()["radiance"].case(8, device="cpu", mode="train", seed=1, settings=SMALL)
+    assert float(case.step()) != float(case.step())
+    assert off(probe("eager", size=8).outputs["rgb"], probe("eager", size=8, samples="9").outputs["rgb"]) > 1e-4
+
+
+def test_no_rays_and_no_chunk_are_refused() -> None:
+    with pytest.raises(BadInput, match="0 rays"):
+        shipped()["radiance"].case(0, device="cpu", settings=SMALL)
+    with pytest.raises(BadInput, match="chunk of 0"):
+        shipped()["radiance"].case(8, device="cpu", chunk=0, settings=SMALL)
+
+
+def test_predicted_peaks_grow_with_the_rays_by_what_is_held_and_flat_ones_hardly() -> None:
+    with Forecaster("radiance", settings={"field": "tiny"}) as forecaster:
+
+        def slope(variant: str) -> float:
+            low, high = (
+                forecaster.predict(size=size, mode="train", variant=variant).peak_allocated_bytes for size in (4096, 8192)
+            )
+            return (high - low) / 4096
+
+        declared = {variant.name: variant for variant in shipped()["radiance"].variants}
+        # By hand, numbers of a point the layers hold: what it reads (46), four hidden layers, the skip, remap and view.
+        assert slope("eager") > 64 * 4 * (46 + 4 * 32 + 67 + 55)
+        assert slope("folded") < slope("eager")
+        for variant in ("checkpoint", "deferred", "folded+checkpoint"):
+            assert declared[variant].flat
+            assert slope(variant) <= declared[variant].held_bytes
