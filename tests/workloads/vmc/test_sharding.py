@@ -7,11 +7,15 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import jax
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.vmc.sharding import mesh_of
+from pinchpoint.workloads.vmc import sharding
+from pinchpoint.workloads.vmc.sharding import mesh_of, placed_jit
 
 ON_FOUR_DEVICES = """
 import json, sys
@@ -82,3 +86,15 @@ def test_walkers_that_do_not_divide_among_devices_are_refused() -> None:
     devices = [object()] * 3
     with pytest.raises(BadInput, match="take 12 walkers"):
         mesh_of(10, devices)
+
+
+def test_cards_alone_are_told_to_leave_products_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+    monkeypatch.setattr(sharding.jax, "jit", lambda program, **options: told.append(options["compiler_options"]))
+    placed_jit(lambda x: x, mesh=None)
+    monkeypatch.setattr(sharding, "_device", lambda mesh: SimpleNamespace(platform="gpu"))
+    placed_jit(lambda x: x, mesh=None)
+    assert told == [None, {"xla_gpu_enable_triton_gemm": False}]
+    # The name must be one that XLA knows: a wrong one is refused on any device.
+    monkeypatch.undo()
+    assert float(jax.jit(lambda x: x + 1, compiler_options=told[1])(1.0)) == 2.0

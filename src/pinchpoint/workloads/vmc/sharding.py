@@ -36,14 +36,43 @@ def placed(tree: Any, mesh: Mesh | None) -> Any:
     return jax.device_put(tree) if mesh is None else jax.device_put(tree, _shardings(tree, mesh))
 
 
+def shapes(tree: Any, mesh: Mesh | None) -> Any:
+    """Shapes and kinds of the tree as `placed` would place it: enough to compile for."""
+    if mesh is None:
+        return jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+    return jax.tree_util.tree_map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), tree, _shardings(tree, mesh)
+    )
+
+
 def placed_jit(program: Program, *, mesh: Mesh | None, donate: int = 0) -> Program:
-    """The program compiled, with what it gives placed as `placed` does, so that it is compiled once for all its turns."""
+    """The program compiled, with what it gives placed as `placed` does, so that it is compiled once for all its turns.
+
+    For the device that is the default when this is called, or the mesh's.
+    """
 
     def kept(*args: Any) -> Any:
         out = program(*args)
         return out if mesh is None else jax.lax.with_sharding_constraint(out, _shardings(out, mesh))
 
-    return jax.jit(kept, donate_argnums=donate)  # pyright: ignore[reportReturnType]
+    return jax.jit(kept, donate_argnums=donate, compiler_options=_options(mesh))  # pyright: ignore[reportReturnType]
+
+
+def _options(mesh: Mesh | None) -> dict[str, Any] | None:
+    """On CUDA, products by the vendor's library alone.
+
+    To try XLA's own kernels (Triton's) for each of many small products is most of the time a program takes to compile, and ours
+    are small or shaped as the library likes them. To leave out the trials alone (autotune level 0) is no way: XLA's own kernels
+    are then taken untried, and those of H2O with the medium network do not compile.
+    """
+    return {"xla_gpu_enable_triton_gemm": False} if _device(mesh).platform in ("gpu", "cuda") else None
+
+
+def _device(mesh: Mesh | None) -> Any:
+    if mesh is not None:
+        return mesh.devices.flat[0]
+    chosen: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    return jax.devices(chosen)[0] if chosen is None or isinstance(chosen, str) else chosen
 
 
 def _shardings(tree: Any, mesh: Mesh) -> Any:
