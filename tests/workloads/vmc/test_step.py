@@ -12,8 +12,8 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.vmc.observe import make_observe
-from pinchpoint.workloads.vmc.sampling import Walkers
-from pinchpoint.workloads.vmc.settings import OptimizerStage, Settings
+from pinchpoint.workloads.vmc.sampling import Walkers, stage_key
+from pinchpoint.workloads.vmc.settings import OptimizerStage, Settings, Stage
 from pinchpoint.workloads.vmc.statistics import blocked
 from pinchpoint.workloads.vmc.step import Step, begin, clipped, make_burn, make_step, make_steps
 
@@ -110,6 +110,20 @@ def test_the_same_seed_gives_the_same_start_and_another_seed_another() -> None:
     assert not np.allclose(first.walkers.x, other.walkers.x)
 
 
+@pytest.mark.parametrize("stage", get_args(OptimizerStage))
+def test_programs_of_two_seeds_are_one(stage: OptimizerStage) -> None:
+    texts = []
+    for seed in (0, 1):
+        wave, settings = helium(), replace(SMALL, seed=seed, burn=1)
+        carry, key = begin(wave, settings), stage_key(seed, Stage.EVALUATE)
+        step: Any = make_step(wave, settings, stage=stage)
+        burn: Any = make_burn(wave, settings)
+        observe: Any = make_observe(wave, settings, 2)
+        told = carry.params, carry.walkers, 3, key
+        texts.append([made.as_text() for made in (step.lower(carry), burn.lower(*told), observe.lower(*told))])
+    assert texts[0] == texts[1]
+
+
 def test_what_the_caller_gives_to_begin_with_is_not_donated(steps: dict[OptimizerStage, Step]) -> None:
     params, x = helium().init(None), jnp.ones((32, 2, 3)) * jnp.arange(1.0, 3.0)[:, None]
     steps["adam"](begin(helium(), SMALL, params=params, x=x))
@@ -143,7 +157,7 @@ def test_the_error_bar_of_a_short_run_covers_the_exact_energy() -> None:
     covered, deviations, variances = [], [], []
     for run in range(100):
         x = jnp.asarray(hydrogen_walkers(settings.walkers, a, run), jnp.float32)
-        _, seen = observe(params, Walkers(x, jnp.zeros(len(x)), jnp.asarray(0.9)), run * steps)
+        _, seen = observe(params, Walkers(x, jnp.zeros(len(x)), jnp.asarray(0.9)), run * steps, jax.random.key(0))
         found = blocked(np.asarray(seen.energies))
         covered.append(abs(found.mean - exact) <= 2 * found.error)
         deviations.append((found.mean - exact) / found.error)
@@ -157,7 +171,7 @@ def test_burning_in_forgets_where_the_walkers_began() -> None:
     wave = hydrogen()
     settings = Settings(walkers=512, moves=10)
     far = Walkers(jnp.full((512, 1, 3), 8.0), jnp.zeros(512), jnp.asarray(0.01))
-    walkers, accepted = make_burn(wave, settings)({"a": jnp.asarray(1.0)}, far, 100)
+    walkers, accepted = make_burn(wave, settings)({"a": jnp.asarray(1.0)}, far, 100, jax.random.key(0))
     radius = np.linalg.norm(walkers.x, axis=-1)
     assert radius.mean() == pytest.approx(1.5, abs=5 * np.sqrt(0.75 / 512))
     assert float(accepted) == pytest.approx(0.5, abs=0.05)

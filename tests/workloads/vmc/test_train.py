@@ -21,7 +21,7 @@ import pytest
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import BadInput, Diverged, Missing
-from pinchpoint.workloads.vmc import checkpoints, logs
+from pinchpoint.workloads.vmc import checkpoints, logs, programs
 from pinchpoint.workloads.vmc import train as trainer
 from pinchpoint.workloads.vmc.diverging import fault, floor_ha, likely_cause
 from pinchpoint.workloads.vmc.hosts import Host
@@ -116,6 +116,59 @@ def test_a_run_leaves_what_it_says(whole: Path) -> None:
     assert (whole / "convergence.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
     last = [row.energy_ha for row in logs.read(whole / "log.csv")][-4:]
     assert record["energy_ha"] == pytest.approx(np.mean(last), rel=1e-9)
+
+
+def test_a_run_compiles_each_of_its_programs_once_and_says_which(
+    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[int, str]] = []
+    plain = programs.make_steps
+
+    def make(wave: Any, settings: Settings, count: int, *, stage: Any, mesh: Any) -> Any:
+        made.append((count, stage))
+        return plain(wave, settings, count, stage=stage, mesh=mesh)
+
+    monkeypatch.setattr(programs, "make_steps", make)
+    notes: list[str] = []
+    train("H", tmp_path / "run", progress=lambda r: notes.append(r.note) if r.stage == "compile" else None, **tiny)
+    assert sorted(made) == [(10, "adam"), (10, "spring")]
+    told = "; ".join(notes)
+    assert "10 steps by Adam in one program" in told and "10 steps by SPRING in one program" in told
+
+
+TWO_SEEDS = """
+import importlib.util, sys
+import jax
+from pinchpoint.workloads.vmc import train
+from pinchpoint.workloads.vmc.compile_cache import use_compile_cache
+found = importlib.util.spec_from_file_location("made", sys.argv[1])
+made = importlib.util.module_from_spec(found)
+sys.modules["made"] = made
+found.loader.exec_module(made)
+train.wave_function = made.product
+folder = use_compile_cache()
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+events = []
+jax.monitoring.register_event_listener(lambda name, **_: events.append(name.rsplit("/", 1)[-1]))
+train.train("H", sys.argv[2], seed=int(sys.argv[3]), **made.SMALL)
+kept = len([path for path in folder.iterdir() if path.name.endswith("-cache")])
+print(events.count("cache_hits"), events.count("cache_misses"), kept)
+"""
+
+
+def test_a_run_with_another_seed_compiles_nothing_anew(tmp_path: Path) -> None:
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1"}
+    counts = []
+    for seed in ("0", "1"):
+        script = [sys.executable, "-c", TWO_SEEDS, str(Path(__file__).with_name("conftest.py")), str(tmp_path / seed), seed]
+        done = subprocess.run(script, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        counts.append([int(part) for part in done.stdout.split()[-3:]])
+    (_, misses, kept), (hits, missed, kept_after) = counts
+    assert misses >= 3 and kept >= 3  # Adam's, SPRING's and the warm-up's programs
+    assert missed == 0 and hits >= misses and kept_after == kept
+    first, second = (logs.read(tmp_path / seed / "log.csv") for seed in ("0", "1"))
+    assert first[0].energy_ha != second[0].energy_ha
 
 
 def test_a_run_is_made_longer_and_keeps_what_it_has(whole: Path, tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from pinchpoint.workloads.vmc.loop import BLOCK
 from pinchpoint.workloads.vmc.observe import make_observe
 from pinchpoint.workloads.vmc.records import Evaluation
 from pinchpoint.workloads.vmc.runs import LOG, Run, read_run
-from pinchpoint.workloads.vmc.sampling import Walkers
+from pinchpoint.workloads.vmc.sampling import Walkers, stage_key
 from pinchpoint.workloads.vmc.settings import Settings, Stage
 from pinchpoint.workloads.vmc.sharding import placed
 from pinchpoint.workloads.vmc.spread import SPACING_BOHR, Spread
@@ -131,19 +131,22 @@ class _Sampler:
         """Moves and energies of `block` samples, compiled."""
         if settings not in self.made:
             observe: Any = make_observe(self.wave, settings, self.block, mesh=self.mesh)
-            self.made[settings] = observe.lower(self.params, self.first, 0).compile()
+            self.made[settings] = observe.lower(self.params, self.first, 0, self._key(Stage.EVALUATE)).compile()
         return self.made[settings]
+
+    def _key(self, stage: Stage) -> Any:
+        return placed(stage_key(self.settings.seed, stage), self.mesh)
 
     def sample(self, samples: int, spread: Spread | None) -> tuple[np.ndarray, float]:
         """Local energies (T, B) and the acceptance."""
         self.tell("warm-up", 0, 0)
         # With random numbers of its own: those of the training's burn-in have moved these walkers before.
-        burn = make_burn(self.wave, self.settings, mesh=self.mesh, stage=Stage.EVALUATE_BURN)
-        walkers, _ = burn(self.params, self.first, max(self.settings.burn, LEAST_BURN))
-        observe = self.program(self.settings)
+        burn, steps = make_burn(self.wave, self.settings, mesh=self.mesh), max(self.settings.burn, LEAST_BURN)
+        walkers, _ = burn(self.params, self.first, steps, self._key(Stage.EVALUATE_BURN))
+        observe, key = self.program(self.settings), self._key(Stage.EVALUATE)
         energies, accepted, unread = [], [], None
         for at in range(0, samples, self.block):
-            walkers, seen = observe(self.params, walkers, at)
+            walkers, seen = observe(self.params, walkers, at, key)
             if spread is not None:
                 spread.add(np.asarray(walkers.x))
             if unread is not None:  # while the device is at the next

@@ -92,7 +92,7 @@ class Loop:
 
     def save(self) -> None:
         """A checkpoint, unless a parameter is no number any more: `Diverged`."""
-        arrays = trees.to_arrays(self.carry)
+        arrays = trees.to_arrays(self.carry._replace(key=None))
         bad = [name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()]
         if bad and self._recent:
             raise self._diverged(self._recent[-1], f"{bad[0]} is not finite")

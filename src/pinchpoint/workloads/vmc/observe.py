@@ -14,8 +14,8 @@ from jax.sharding import Mesh
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.vmc.hamiltonian import local_energies
-from pinchpoint.workloads.vmc.sampling import Walkers, moves, refreshed, stage_key
-from pinchpoint.workloads.vmc.settings import Settings, Stage
+from pinchpoint.workloads.vmc.sampling import Walkers, moves, refreshed
+from pinchpoint.workloads.vmc.settings import Settings
 from pinchpoint.workloads.vmc.sharding import placed_jit
 from pinchpoint.workloads.vmc.step import Wave
 
@@ -29,22 +29,22 @@ class Observed(NamedTuple):
 
 def make_observe(
     wave: Wave, settings: Settings, count: int, *, mesh: Mesh | None = None
-) -> Callable[[Any, Walkers, Any], tuple[Walkers, Observed]]:
-    """observe(params, walkers, first) -> (walkers, Observed) of `count` steps of `settings.moves` moves each.
+) -> Callable[[Any, Walkers, Any, Any], tuple[Walkers, Observed]]:
+    """observe(params, walkers, first, key) -> (walkers, Observed) of `count` steps of `settings.moves` moves each.
 
-    first: the number of the first of them; the random numbers are those of (seed, number). The walkers are donated.
+    first: the number of the first of them; key: that of the stage, from which (key, number) makes a step's random numbers: an
+    argument, so that one program serves all seeds. The walkers are donated.
     """
     if count < 1:
         raise BadInput(f"{count} steps in one program", mend="give at least 1")
     energies_of = local_energies(wave.log, wave.system, method=settings.method, chunk=settings.chunk)
 
-    def observe(params: Any, walkers: Walkers, first: Any) -> tuple[Walkers, Observed]:
+    def observe(params: Any, walkers: Walkers, first: Any, base: Any) -> tuple[Walkers, Observed]:
         def turn(walkers: Walkers, at: Any) -> tuple[Walkers, Observed]:
             key = jax.random.fold_in(base, first + at)
             walkers, accepted = moves(wave.log, params, walkers, key, steps=settings.moves, kind=settings.kind)
             return walkers, Observed(energies_of(params, walkers.x), accepted)
 
-        base = stage_key(settings.seed, Stage.EVALUATE)
         return jax.lax.scan(turn, refreshed(wave.log, params, walkers), jnp.arange(count))
 
     return placed_jit(observe, mesh=mesh, donate=1)

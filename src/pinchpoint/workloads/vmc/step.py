@@ -2,7 +2,8 @@
 
 B walkers, P parameters. Nothing inside waits for the host. Arrays of the carry are donated: what goes into a step cannot be used
 after it. A program's steps are all by Adam or all by SPRING: one with both would hold the memory of both. Where a step's energy
-or change is no number, parameters and optimizer stay as they were and `Stats.finite` is false.
+or change is no number, parameters and optimizer stay as they were and `Stats.finite` is false. Random keys are arguments: a
+program does not know its seed, and one compiled for another seed is found on disk.
 """
 
 from __future__ import annotations
@@ -35,12 +36,13 @@ class Wave(Protocol):
 
 
 class Carry(NamedTuple):
-    """All that a run goes on from. step: () how many were made."""
+    """All that a run goes on from. step: () how many were made; key: (2,) what the random keys of steps are folded from."""
 
     params: Any
     optimizer: OptimizerState
     walkers: Walkers
     step: Any
+    key: Any  # the bits of one, so that every leaf is a plain array; it follows from the seed, and no checkpoint holds it
 
 
 class Stats(NamedTuple):
@@ -71,12 +73,18 @@ def begin(wave: Wave, settings: Settings, *, params: Any = None, x: Any = None, 
     if x is None:
         x = start(wave.system, settings.walkers, key_of(settings.seed, Stage.WALKERS), dtype=dtype)
     walkers = Walkers(jnp.array(x, dtype, copy=True), jnp.zeros(len(x), dtype), jnp.asarray(settings.width, dtype))
-    carry = Carry(params, optimizer_state(params, settings), walkers, jnp.asarray(0, jnp.int32))
+    carry = Carry(params, optimizer_state(params, settings), walkers, jnp.asarray(0, jnp.int32), key_bits(settings.seed))
     carry = placed(carry, mesh)
     if not settings.burn:
         return carry
-    walkers, _ = make_burn(wave, settings, mesh=mesh)(carry.params, carry.walkers, settings.burn)
+    key = stage_key(settings.seed, Stage.BURN)
+    walkers, _ = make_burn(wave, settings, mesh=mesh)(carry.params, carry.walkers, settings.burn, key)
     return carry._replace(walkers=walkers)
+
+
+def key_bits(seed: int) -> Any:
+    """`Carry.key` of a run with this seed."""
+    return jax.random.key_data(stage_key(seed, Stage.TRAIN))
 
 
 def make_step(wave: Wave, settings: Settings, *, stage: OptimizerStage | None = None, mesh: Mesh | None = None) -> Step:
@@ -103,17 +111,19 @@ def make_steps(
 
 
 def make_burn(
-    wave: Wave, settings: Settings, *, mesh: Mesh | None = None, stage: Stage = Stage.BURN
-) -> Callable[[Any, Walkers, int], tuple[Walkers, Any]]:
-    """burn(params, walkers, steps) -> (walkers, acceptance): moves alone, with the width set for the acceptance aimed at."""
+    wave: Wave, settings: Settings, *, mesh: Mesh | None = None
+) -> Callable[[Any, Walkers, int, Any], tuple[Walkers, Any]]:
+    """burn(params, walkers, steps, key) -> (walkers, acceptance): moves alone, the width set for the acceptance aimed at.
 
-    def burn(params: Any, walkers: Walkers, steps: Any) -> tuple[Walkers, Any]:
+    key: that of a stage, `stage_key`. The walkers are donated.
+    """
+
+    def burn(params: Any, walkers: Walkers, steps: Any, base: Any) -> tuple[Walkers, Any]:
         def turn(at: Any, carried: tuple[Walkers, Any]) -> tuple[Walkers, Any]:
             key = jax.random.fold_in(base, at)
             walkers, accepted = moves(wave.log, params, carried[0], key, steps=settings.moves, kind=settings.kind)
             return adapt(walkers, accepted, settings.target), accepted
 
-        base = stage_key(settings.seed, stage)
         first = refreshed(wave.log, params, walkers), jnp.zeros((), walkers.x.dtype)
         return jax.lax.fori_loop(0, steps, turn, first)
 
@@ -144,7 +154,7 @@ def _steps(wave: Wave, settings: Settings, count: int, stage: OptimizerStage | N
 
     def steps(carry: Carry) -> tuple[Carry, Stats]:
         numbers = carry.step + jnp.arange(count, dtype=carry.step.dtype)
-        keys = jax.vmap(jax.random.fold_in, (None, 0))(stage_key(settings.seed, Stage.TRAIN), numbers)
+        keys = jax.vmap(jax.random.fold_in, (None, 0))(jax.random.wrap_key_data(carry.key), numbers)
         shaped = ravel_pytree(carry.params)[1]
 
         def step(at: tuple[Any, ...], now: tuple[Any, Any]) -> tuple[tuple[Any, ...], Any]:
@@ -164,7 +174,7 @@ def _steps(wave: Wave, settings: Settings, count: int, stage: OptimizerStage | N
 
         (params, state, walkers), rows = jax.lax.scan(step, carry[:3], (numbers, keys))
         stats = Stats(*rows.T)
-        return Carry(params, state, walkers, carry.step + count), stats._replace(finite=stats.finite > 0)
+        return Carry(params, state, walkers, carry.step + count, carry.key), stats._replace(finite=stats.finite > 0)
 
     return steps
 

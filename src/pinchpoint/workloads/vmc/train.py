@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder
@@ -23,13 +22,14 @@ from pinchpoint.workloads.vmc.checkpoints import FORMAT, Checkpoint
 from pinchpoint.workloads.vmc.hosts import Host, on
 from pinchpoint.workloads.vmc.loop import BLOCK, Loop, Program, Report, Tell, heaviest, programs_from, summed
 from pinchpoint.workloads.vmc.pictures import draw_convergence
+from pinchpoint.workloads.vmc.programs import Programs
 from pinchpoint.workloads.vmc.records import Trained
 from pinchpoint.workloads.vmc.runs import CONFIG, LOG, PICTURE, RECORD, Run, begin
 from pinchpoint.workloads.vmc.sampling import key_of, start
 from pinchpoint.workloads.vmc.settings import OptimizerStage, Settings, Stage
 from pinchpoint.workloads.vmc.sharding import placed
 from pinchpoint.workloads.vmc.spring import held_bytes
-from pinchpoint.workloads.vmc.step import Carry, dtype_of, make_steps
+from pinchpoint.workloads.vmc.step import Carry, dtype_of, key_bits
 from pinchpoint.workloads.vmc.step import begin as first_carry
 from pinchpoint.workloads.vmc.system import System
 from pinchpoint.workloads.vmc.warm import warmed
@@ -65,12 +65,14 @@ def train(
     check_folder(run.folder)
     with on(device, precision=run.told.settings.precision) as host:
         maker = _Maker(run, host, tell)
-        with _preparing(run, tell):
+        with maker.programs, _preparing(run, tell):
             chosen = maker.fit(budget, again="method" not in choices)
+            # While these are compiled, walkers are warmed up. Those of SPRING too: compiled when Adam's steps are over, a run
+            # would seem to stand still.
+            maker.programs.start(maker.settings, maker.needed())
             carry, before_s = maker.carry(orbitals=orbitals)
-            # Those of SPRING too: compiled when Adam's steps are over, a run would seem to stand still.
-            for count, stage in programs_from(int(carry.step), maker.settings, block=maker.block):
-                maker.program(count, stage)
+            for program in maker.needed():
+                maker.programs.get(maker.settings, program)
         maker.run.write()
         every = checkpoint_every or max(1, -(-maker.settings.steps // CHECKPOINTS))
         loop = Loop(
@@ -96,20 +98,20 @@ class _Maker:
         # A new run can have other walkers, one that goes on cannot: it takes as many devices as share its walkers evenly.
         self.run, self.host, self.tell = run, host.sharing(walkers) if run.checkpoints.last() is not None else host, tell
         self.wave: WaveFunction = wave_function(run.told.system, run.told.net)
-        self.mesh: Mesh | None = self.host.mesh(walkers)
+        self.mesh = self.host.mesh(walkers)
         if len(self.host.devices) < len(host.devices):
             used = f"{walkers:,} walkers go on {len(self.host.devices)} of {len(host.devices)} devices, which share them evenly"
             tell(Report("budget", 1, 1, note=f"devices: {used}"))
         self.block = BLOCK[host.name]
-        self.made: dict[tuple[Settings, int, OptimizerStage], Any] = {}
+        self.programs = Programs(self.wave, self.mesh, tell)
 
     @property
     def settings(self) -> Settings:
         return self.run.told.settings
 
-    def like(self) -> Carry:
-        """Shapes and kinds of a carry: nothing is computed."""
-        return jax.eval_shape(lambda: first_carry(self.wave, replace(self.settings, burn=0)))
+    def needed(self, settings: Settings | None = None) -> list[tuple[int, OptimizerStage]]:
+        """The programs that the run still takes."""
+        return programs_from(self.run.checkpoints.last() or 0, settings or self.settings, block=self.block)
 
     def fit(self, budget: str | int | None, *, again: bool) -> Fit | None:
         """Method and chunk, from here on those of the run; None where it goes on with those it has.
@@ -121,35 +123,29 @@ class _Maker:
         asked = self.settings
         if budget is not None and self.run.checkpoints.last() is not None:
             asked = replace(asked, chunk=None, method="auto" if again else asked.method)
+
+        def compiled(tried: Settings) -> Any:
+            measured = heaviest(programs_from(0, tried, block=self.block))
+            # Without a budget the first that is tried is nearly always taken: its other programs need not wait for this one.
+            self.programs.start(tried, [measured, *(self.needed(tried) if budget is None else ())])
+            return self.programs.get(tried, measured)
+
         found = fit(
-            asked, electrons=self.run.told.system.electrons, budget=budget, host=self.host,
-            compiled=lambda tried: self._compiled(tried, *heaviest(programs_from(0, tried, block=self.block))),
+            asked, electrons=self.run.told.system.electrons, budget=budget, host=self.host, compiled=compiled,
             progress=lambda text: self.tell(Report("budget", 0, 0, note=text)), spring_bytes=self._spring_bytes(),
         )  # fmt: skip
         self.run = replace(self.run, told=replace(self.run.told, settings=found.into(self.settings)))
-        self.made = {key: made for key, made in self.made.items() if key[0] == self.settings}  # what was only tried is let go
+        self.programs.keep(self.settings)
         self.tell(Report("budget", 1, 1, note=f"laplacian: {found.text()}"))
         return found
 
     def _spring_bytes(self) -> int:
         """Of SPRING's own arrays; 0 where no step is by SPRING."""
-        direction = self.like().optimizer.direction
+        direction = self.programs.like(self.settings).optimizer.direction
         return 0 if direction is None else held_bytes(self.settings.walkers, direction.size, direction.dtype.itemsize)
 
     def program(self, count: int, stage: OptimizerStage) -> Program:
-        """So many steps, compiled: the first of them is not slower than the others."""
-        if (self.settings, count, stage) not in self.made:
-            by = {"adam": "Adam", "spring": "SPRING"}[stage]
-            self.tell(Report("compile", 0, 0, note=f"{count} steps by {by} in one program" if count > 1 else f"a step by {by}"))
-        return self._compiled(self.settings, count, stage)
-
-    def _compiled(self, settings: Settings, count: int, stage: OptimizerStage) -> Any:
-        key = settings, count, stage
-        if key not in self.made:
-            empty = placed(jax.tree_util.tree_map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), self.like()), self.mesh)
-            steps: Any = make_steps(self.wave, settings, count, stage=stage, mesh=self.mesh)
-            self.made[key] = steps.lower(empty).compile()
-        return self.made[key]
+        return self.programs.get(self.settings, (count, stage))
 
     def carry(self, *, orbitals: str | Path | None) -> tuple[Carry, float]:
         """What the run goes on from, and the seconds it took so far."""
@@ -196,7 +192,8 @@ class _Maker:
                 f"{where} was written by another version: format {found.format}, and {FORMAT} is read",
                 mend=f"begin a new run with its network and walkers: --from {self.run.folder} and another -o",
             )
-        carry = trees.from_arrays(found.arrays, self.like(), where=where)
+        like = self.programs.like(self.settings)._replace(key=None)
+        carry = trees.from_arrays(found.arrays, like, where=where)._replace(key=key_bits(self.settings.seed))
         # Copies: a program may write into what it is given, and JAX may have taken the numpy arrays as they are.
         return placed(jax.tree_util.tree_map(lambda array: jnp.array(array, copy=True), carry), self.mesh)
 
