@@ -124,7 +124,7 @@ class Settings(JsonConfig):
 
 # What differs from the defaults, by the size of the network and then by the most electrons it was chosen for.
 _SMALL: dict[int, dict[str, Any]] = {
-    2: {"steps": 700, "adam_steps": 100},
+    2: {"steps": 500, "adam_steps": 100},
     4: {"steps": 1500, "adam_steps": 300, "moves": 15, "burn": 100},
     10: {"steps": 3000, "adam_steps": 500, "moves": 20, "burn": 200, "spring_decay": 600.0},
 }
