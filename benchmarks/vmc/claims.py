@@ -1,0 +1,181 @@
+"""What docs/vmc.md and docs/vmc-claims.md say of times, memory and faults, measured: Laplacians, chunks, an earlier code.
+
+    python benchmarks/vmc/claims.py -o benchmarks/results/vmc_claims_cpu.json
+    python benchmarks/vmc/claims.py --parts faults -o faults.json
+
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. `laplacian`: local energies of 128 walkers of the network `report`
+by each method, in turn with the forward one, XLA's account of its temporaries, how far two walkers' energies are from the forward
+one's in float64, and the nested gradients from Python on one walker, scaled up. `chunks`: the energies of 512 walkers of 10
+electrons whole, in chunks, and by the loop in chunks. `faults`: what the earlier code asks of JAX, and its wave function with two
+electrons swapped. The record is written after every part and line; a later call on the same file adds to it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pinchpoint.core.files import check_output, write_text
+from pinchpoint.core.machine import describe
+from pinchpoint.core.records import now
+from pinchpoint.measure.timing import interleave, measure, ratio_interval, timing_of
+from pinchpoint.workloads.vmc.baseline import Original, nested_energies
+from pinchpoint.workloads.vmc.compile_cache import use_compile_cache
+from pinchpoint.workloads.vmc.config import NetConfig
+from pinchpoint.workloads.vmc.hamiltonian import local_energies
+from pinchpoint.workloads.vmc.sampling import key_of, start
+from pinchpoint.workloads.vmc.settings import Stage
+from pinchpoint.workloads.vmc.system import System, system_of
+from pinchpoint.workloads.vmc.wavefunction import wave_function
+
+SYSTEMS = ("H2", "LiH", "H2O")  # of 2, 4 and 10 electrons
+METHODS = ("hessian", "loop", "forward")
+WALKERS, NET = 128, "report"
+NESTED_MOST = 4  # electrons up to which nested gradients are timed: 10 take a quarter of an hour for 128 walkers
+Row = dict[str, Any]
+
+
+def energies_of(system: System, net: str, walkers: int, **how: Any) -> tuple[Callable[[], Any], int]:
+    """A compiled call for the energies of so many walkers, and the bytes of its temporaries."""
+    wave = wave_function(system, NetConfig.preset(net))
+    params, x = wave.init(key_of(0, Stage.PARAMETERS)), start(system, walkers, key_of(0, Stage.WALKERS))
+    program = jax.jit(local_energies(wave.log, system, **how)).lower(params, x).compile()
+    told: Any = program.memory_analysis()
+    return lambda: program(params, x), int(told.temp_size_in_bytes)
+
+
+def distance(system: System, net: str, method: Any, *, walkers: int = 2) -> float:
+    """Largest relative distance of the energies by a method from those of the forward one, in float64."""
+    with jax.enable_x64(True):
+        wave = wave_function(system, NetConfig.preset(net))
+        params = jax.tree_util.tree_map(lambda leaf: jnp.asarray(leaf, jnp.float64), wave.init(key_of(0, Stage.PARAMETERS)))
+        x = start(system, walkers, key_of(0, Stage.WALKERS), dtype=jnp.float64)
+        found, wanted = (np.asarray(jax.jit(local_energies(wave.log, system, method=m))(params, x)) for m in (method, "forward"))
+    return float(np.max(np.abs(found - wanted) / np.abs(wanted)))
+
+
+def laplacian(tell: Callable[[Row], None], *, systems: tuple[str, ...], walkers: int, repeats: int) -> None:
+    """A line for each system and method."""
+    for name in systems:
+        system = system_of(name)
+        quick, temp = energies_of(system, NET, walkers, method="forward")
+        shared = {"system": name, "electrons": system.electrons, "walkers": walkers, "net": NET}
+        first: list[float] | None = None
+        for method in ("hessian", "loop"):
+            slow, held = energies_of(system, NET, walkers, method=method)
+            a, b = interleave(slow, quick, wait=jax.block_until_ready, warmup=2, repeats=repeats)
+            tell(
+                {**shared, **_timed(method, a, held), "over_forward": ratio_interval(a, b), "off": distance(system, NET, method)}
+            )
+            first = first or b
+        tell({**shared, **_timed("forward", first or [], temp), "over_forward": (1.0, 1.0, 1.0), "off": 0.0})
+        if system.electrons <= NESTED_MOST:
+            original = Original(system, NetConfig.preset(NET), moves=1)
+            params, x = original.init(key_of(0, Stage.PARAMETERS)), start(system, 1, key_of(0, Stage.WALKERS))
+
+            def one(original: Original = original, params: Any = params, system: System = system, x: Any = x) -> Any:
+                return nested_energies(original.log_psi, params, system, x)
+
+            found = measure(one, wait=jax.block_until_ready, warmup=1, repeats=3)
+            tell({
+                **shared, "method": "nested, from Python", "seconds": found.median_s * walkers, "timed_walkers": 1,
+                "a_walker_s": found.median_s, "runs": found.runs, "scaled": walkers > 1,
+            })  # fmt: skip
+
+
+def chunks(tell: Callable[[Row], None], *, walkers: int, chunk: int, repeats: int) -> None:
+    """Energies of 10 electrons: in chunks, beside all at once and the loop in the same chunks."""
+    system = system_of("H2O")
+    quick, temp = energies_of(system, "small", walkers, method="forward", chunk=chunk)
+    others: dict[str, Row] = {
+        "forward, all at once": {"method": "forward"},
+        f"loop, chunks of {chunk}": {"method": "loop", "chunk": chunk},
+    }
+    for at, (name, how) in enumerate(others.items()):
+        slow, held = energies_of(system, "small", walkers, **how)
+        a, b = interleave(slow, quick, wait=jax.block_until_ready, warmup=1, repeats=repeats)
+        shared = {"system": "H2O", "net": "small", "walkers": walkers}
+        if not at:
+            tell({**shared, **_timed(f"forward, chunks of {chunk}", b, temp), "over_chunks": (1.0, 1.0, 1.0)})
+        tell({**shared, **_timed(name, a, held), "over_chunks": ratio_interval(a, b)})
+
+
+def _timed(method: str, seconds: list[float], temp: int) -> Row:
+    found = timing_of(seconds)
+    return {"method": method, "seconds": found.median_s, "low_s": found.low_s, "high_s": found.high_s, "runs": found.runs,
+            "temp_bytes": temp}  # fmt: skip
+
+
+def faults(tell: Callable[[Row], None]) -> None:
+    """What the earlier code asks of JAX and of physics, run."""
+    tell({"claim": "jit over a callable argument", "found": _raised(lambda: jax.jit(lambda f, x: f(x))(jnp.sin, 1.0))})
+    tell({"claim": "the option jax_enable_x64x", "found": _raised(lambda: jax.config.update("jax_enable_x64x", True))})
+    hessian = jax.hessian(lambda x: jnp.sum(x**2))(jnp.ones((2, 3)))
+    total = sum(hessian[i, i] for i in range(6))
+    tell({"claim": "the Hessian's flat diagonal", "found": f"an array of {np.shape(total)} where the Laplacian is the number 12"})
+    system = system_of("LiH")  # two electrons of each spin
+    net = NetConfig.preset("report-cpu")
+    x = start(system, 4, key_of(0, Stage.WALKERS))
+    swapped = x[:, jnp.asarray([1, 0, 2, 3])]
+    made = {"original": Original(system, net, moves=1), "ours": wave_function(system, net)}
+    for name, wave in made.items():
+        log = wave.log_psi if isinstance(wave, Original) else wave.log
+        params = wave.init(key_of(0, Stage.PARAMETERS))
+        both = [np.asarray(jax.vmap(log, (None, 0))(params, places)) for places in (x, swapped)]
+        off = float(np.max(np.abs(both[0] - both[1])))
+        tell({"claim": f"|psi| stays with two like electrons swapped: {name}", "found": f"log|psi| changes by {off:.2g}"})
+
+
+def _raised(run: Callable[[], Any]) -> str:
+    try:
+        run()
+    except (TypeError, AttributeError) as error:
+        return f"{type(error).__name__}: {str(error).splitlines()[0].partition(' at 0x')[0][:100]}"
+    return "nothing was raised"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--parts", nargs="+", choices=("faults", "laplacian", "chunks"), default=("faults", "laplacian", "chunks")
+    )
+    parser.add_argument("--systems", nargs="+", default=SYSTEMS)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    args = parser.parse_args()
+    check_output(args.output)
+    record: Row = {"commands": [], "created": now(), "machine": describe()}
+    if args.output.exists():
+        record = json.loads(args.output.read_text(encoding="utf-8"))
+    record["commands"].append("python " + " ".join(sys.argv))
+    use_compile_cache()
+
+    def into(part: str) -> Callable[[Row], None]:
+        def tell(row: Row) -> None:
+            same = [(one.get("system"), one.get("method"), one.get("claim")) for one in record.setdefault(part, [])]
+            key = (row.get("system"), row.get("method"), row.get("claim"))
+            record[part] = [one for one, known in zip(record[part], same, strict=True) if known != key] + [row]
+            write_text(args.output, json.dumps(record, indent=1) + "\n")
+            print(f"{part}: {json.dumps(row)}", flush=True)
+
+        return tell
+
+    with jax.default_device(jax.devices("cpu")[0]):
+        if "faults" in args.parts:
+            faults(into("faults"))
+        if "laplacian" in args.parts:
+            laplacian(into("laplacian"), systems=tuple(args.systems), walkers=WALKERS, repeats=args.repeats)
+        if "chunks" in args.parts:
+            chunks(into("chunks"), walkers=512, chunk=64, repeats=args.repeats)
+
+
+if __name__ == "__main__":
+    main()
