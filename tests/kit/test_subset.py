@@ -15,8 +15,8 @@ from pinchpoint.backends.torch import compat
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import Segments, draw_counts, hashing, sample_one, sample_subset, subset
 
-# 0, 1 and 2 points, some, and one cell beyond each border between ways to choose
-LENGTHS = [0, 1, 2, 5, 20, 0, 33, 3, 64, 129, 512, 513, 1, 1500]
+# 0, 1 and 2 points, some, and one cell beyond each border between ways to choose; the last ones fill blocks of keys
+LENGTHS = [0, 1, 2, 5, 20, 0, 33, 3, 64, 129, 512, 513, 1, 1500, 4096, 2, 4097, 0, 30]
 
 
 def cloud(lengths: list[int], seed: int = 0) -> Segments:
@@ -61,6 +61,23 @@ def test_the_methods_agree_on_a_large_cloud_shared_out_among_threads(seed: int) 
     cell = segments.of_point()[exact]
     assert torch.bincount(cell, minlength=segments.cells).equal(counts.long())
     assert len(exact.unique()) == len(exact)
+
+
+@pytest.mark.parametrize("last", [1, 2, 40, 99, 100])
+def test_a_run_of_cells_writes_nothing_beyond_its_own_points(last: int) -> None:
+    pytest.importorskip("numba")
+    from pinchpoint.kit import subset_cpu
+
+    segments = cloud([7] * 100)
+    counts = torch.arange(100) % 4  # some give nothing, and so does the last of the run in places
+    ends = counts.cumsum(0)
+    out = torch.full((int(ends[-1]),), -1, dtype=torch.int32)
+    of = hashing.words(seed=2)
+    given = counts.int().numpy(), ends.numpy(), out.numpy(), segments.longest
+    subset_cpu._draw_cells(*subset_cpu._points(segments, of), *given, 0, last)
+    own = int(ends[last - 1])
+    assert out[:own].tolist() == smallest_keys(segments, counts.tolist(), of)[:own]
+    assert (out[own:] == -1).all()
 
 
 def test_one_cell_of_a_million_points_is_drawn_exactly() -> None:

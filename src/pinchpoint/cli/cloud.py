@@ -254,7 +254,9 @@ def bench(
     cells: str = typer.Option("50k", "--cells", help="Cells they lie in."),
     large: str = typer.Option(None, "--large", help="Points of a second problem with cells as full.  [10M on a GPU]"),
     repeats: int = typer.Option(15, "--repeats", help="Runs of each."),
-    loop_cells: int = typer.Option(2000, "--loop-cells", help="Cells the loop is timed on; its time is scaled up."),
+    loop_cells: int = typer.Option(
+        None, "--loop-cells", help="Cells the loop is timed on, its time scaled up.  [all; 5,000 on a GPU]"
+    ),
     seed: int = typer.Option(0, "--seed", help="Of the cells and the draws."),
     device: str = DEVICE,
 ) -> None:

@@ -1,6 +1,7 @@
 """The k smallest keys of every cell on a CPU, compiled by numba. Imported only where numba is there.
 
-Cells are shared out among plain threads, as many as torch uses.
+Cells are shared out among plain threads, as many as torch uses. Places are added up as unsigned numbers: an index that may
+be negative is looked at one by one, and the loops below would not be turned into vector instructions.
 """
 
 from __future__ import annotations
@@ -19,12 +20,13 @@ from pinchpoint.kit.compiled import compiled
 from pinchpoint.kit.segments import Segments
 
 _FEW = 512  # points of a cell up to which going over all of them a few times is faster than choosing
+_BLOCK = 4096  # points whose keys are made in one run: they stay in the nearest cache
 _SHARE = 2**16  # points below which another thread costs more than it brings
 
 _SPREAD, _FIRST, _SECOND, _THIRD = (
     np.uint32(factor) for factor in (hashing.SPREAD, hashing.FIRST, hashing.SECOND, hashing.THIRD)
 )
-_MOST = np.uint32(2**32 - 1)
+_ONE, _MOST = np.uint32(1), np.uint32(2**32 - 1)
 _S0, _S1, _S2, _S3 = (np.uint32(shift) for shift in hashing.SHIFTS)
 
 
@@ -64,9 +66,9 @@ def _in_parts(segments: Segments, draw_cells: Callable[[int, int], None]) -> Non
 
 
 @compiled
-def _fill_keys(order: Any, first: int, count: int, k0: Any, k1: Any, keys: Any) -> None:
+def _fill_keys(order: Any, first: Any, count: int, k0: Any, k1: Any, keys: Any) -> None:
     for j in range(count):
-        x = np.uint32(np.uint32(order[first + j]) * _SPREAD + k0)
+        x = np.uint32(np.uint32(order[first + np.uint64(j)]) * _SPREAD + k0)
         x = np.uint32((x ^ (x >> _S0)) * _FIRST) ^ k1
         x = np.uint32((x ^ (x >> _S1)) * _SECOND)
         x = np.uint32((x ^ (x >> _S2)) * _THIRD)
@@ -99,64 +101,95 @@ def _smallest(keys: Any, count: int, wanted: int) -> Any:
 
 
 @compiled
-def _limit(keys: Any, count: int, wanted: int) -> Any:
-    """The `wanted`-th smallest of a few keys, or a number between it and the next; 0 < wanted < count.
+def _limit(keys: Any, at: Any, count: int, wanted: int) -> Any:
+    """The `wanted`-th smallest of the `count` keys from `at` on, or a number between it and the next; 0 < wanted < count.
 
     Keys are spread evenly, so that about `wanted` lie below wanted / count of their range: from there it is
     a step or two, and each looks at all keys in one run without branches.
     """
     limit = np.uint32((np.uint64(wanted) << np.uint64(32)) // np.uint64(count) - np.uint64(1))
-    below = 0
+    below = np.int32(0)
     for j in range(count):
-        below += keys[j] <= limit
-    for _ in range(below, wanted):
-        best = _MOST
+        below = np.int32(below + np.int32(keys[at + np.uint64(j)] <= limit))
+    # How far a key lies above the limit, less one; with all bits turned over, how far it lies below. Those on the other side
+    # go round the end and are far: the nearest is a plain minimum.
+    side = np.uint32(0) if below < wanted else _MOST
+    for _ in range(abs(wanted - below)):
+        nearest = _MOST
         for j in range(count):
-            key = keys[j] if keys[j] > limit else _MOST
-            best = min(best, key)
-        limit = best
-    for _ in range(wanted, below):
-        best = np.uint32(0)
-        for j in range(count):
-            key = keys[j] if keys[j] <= limit else np.uint32(0)
-            best = max(best, key)
-        limit = np.uint32(best - np.uint32(1))
+            nearest = min(nearest, np.uint32(keys[at + np.uint64(j)] - limit - _ONE) ^ side)
+        limit = np.uint32(limit + nearest + _ONE) if side == 0 else np.uint32(limit - nearest - _ONE)
     return limit
+
+
+@compiled
+def _block_end(offsets: Any, cell: int, last: int) -> int:
+    """The cell after those from `cell` on whose keys are made at once: one, or as many as a block takes."""
+    end = cell + 1
+    while end < last and offsets[end + 1] - offsets[cell] <= _BLOCK:
+        end += 1
+    return end
 
 
 @compiled
 def _draw_cells(
     order: Any, offsets: Any, k0: Any, k1: Any, counts: Any, ends: Any, out: Any, longest: int, first: int, last: int
 ) -> None:
-    keys = np.empty(longest, np.uint32)
+    keys = np.empty(max(longest, _BLOCK), np.uint32)
     moved = np.empty(longest if longest > _FEW else 0, np.uint32)
-    for cell in range(first, last):
-        begin, wanted, end = offsets[cell], counts[cell], ends[cell]
-        count = offsets[cell + 1] - begin
-        to = end - wanted
-        limit = _MOST
-        if 0 < wanted < count:
-            _fill_keys(order, begin, count, k0, k1, keys)
-            if count <= _FEW:
-                limit = _limit(keys, count, wanted)
-            else:
-                moved[:count] = keys[:count]
-                limit = _smallest(moved, count, wanted)
+    done = first
+    while done < last:
+        block_end = _block_end(offsets, done, last)
+        origin = np.uint64(offsets[done])
+        _fill_keys(order, origin, offsets[block_end] - offsets[done], k0, k1, keys)
+        for cell in range(done, block_end):
+            at, count, wanted = np.uint64(offsets[cell]) - origin, offsets[cell + 1] - offsets[cell], counts[cell]
+            if wanted == 0:
+                continue
+            limit = _MOST
+            if wanted < count:
+                if count <= _FEW:
+                    limit = _limit(keys, at, count, wanted)
+                else:
+                    moved[:count] = keys[np.int64(at) : np.int64(at) + count]
+                    limit = _smallest(moved, count, wanted)
+            _write(order, origin + at, keys, at, count, limit, out, ends[cell] - wanted, ends[cell], ends[last - 1])
+        done = block_end
+
+
+@compiled
+def _write(
+    order: Any, begin: Any, keys: Any, at: Any, count: int, limit: Any, out: Any, first: int, end: int, part_end: int
+) -> None:
+    """The points of one cell whose keys are not above the limit, to out[first:end]."""
+    to = np.uint64(first)
+    if end < part_end:
+        # One that is not drawn is written over by the next that is, after the last of this cell by the next cell's first.
         for j in range(count):
-            if to == end:
-                break
-            out[to] = order[begin + j]  # written over by the next where this one is not drawn
-            to += keys[j] <= limit
+            out[to] = order[begin + np.uint64(j)]
+            to += np.uint64(keys[at + np.uint64(j)] <= limit)
+        return
+    for j in range(count):
+        if keys[at + np.uint64(j)] <= limit:
+            out[to] = order[begin + np.uint64(j)]
+            to += np.uint64(1)
 
 
 @compiled
 def _draw_one(order: Any, offsets: Any, k0: Any, k1: Any, out: Any, longest: int, first: int, last: int) -> None:
-    keys = np.empty(longest, np.uint32)
-    for cell in range(first, last):
-        begin = offsets[cell]
-        count = offsets[cell + 1] - begin
-        _fill_keys(order, begin, count, k0, k1, keys)
-        best = 0
-        for j in range(1, count):
-            best = j if keys[j] < keys[best] else best
-        out[cell] = order[begin + best]
+    keys = np.empty(max(longest, _BLOCK), np.uint32)
+    done = first
+    while done < last:
+        block_end = _block_end(offsets, done, last)
+        origin = np.uint64(offsets[done])
+        _fill_keys(order, origin, offsets[block_end] - offsets[done], k0, k1, keys)
+        for cell in range(done, block_end):
+            at, count = np.uint64(offsets[cell]) - origin, offsets[cell + 1] - offsets[cell]
+            least = _MOST
+            for j in range(count):
+                least = min(least, keys[at + np.uint64(j)])
+            place = np.uint64(0)
+            while keys[at + place] != least:
+                place += np.uint64(1)
+            out[cell] = order[origin + at + place]
+        done = block_end
