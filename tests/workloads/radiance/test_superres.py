@@ -60,6 +60,18 @@ def test_view_codes_are_the_same_at_0_and_360_degrees_and_straight_between() -> 
     assert float((around[1:] - around[:-1]).abs().max()) < 0.05, "nowhere a jump"
 
 
+def test_nothing_is_added_where_nothing_is_seen() -> None:
+    net = SuperRes(2, features=4, width=8)
+    cover = torch.zeros(1, 16, 16)
+    cover[:, 4:6, 4:6] = 1.0
+    low = torch.ones(1, 3, 16, 16)
+    low[:, :, 4:6, 4:6] = 0.0
+    high = net(low, torch.rand(1, 4, 16, 16), torch.zeros(1), pitch=torch.ones(1), cover=cover).detach()
+    plain = project(enlarged(low, 2), low)
+    assert torch.equal(high[:, :, 16:, 16:], plain[:, :, 16:, 16:]) and residual(high, low) <= 1e-6
+    assert not torch.equal(high[:, :, 6:14, 6:14], plain[:, :, 6:14, 6:14])
+
+
 def test_the_second_discriminator_sees_the_render_beside_its_enlargement() -> None:
     low, high = torch.rand(1, 3, 8, 8), torch.rand(1, 3, 16, 16)
     assert torch.equal(both(high, low)[:, :3], high) and torch.equal(both(high, low)[:, 3:], enlarged(low, 2))

@@ -88,7 +88,8 @@ class Generator(nn.Module):
         high = None
         if self.superres is not None and made.features is not None:
             with autocast(told.precision, low.device.type):
-                high = self.superres(low, _image(made.features, side), asked.u, asked.pitch)
+                cover = made.acc.unflatten(1, (side, side))
+                high = self.superres(low, _image(made.features, side), asked.u, pitch=asked.pitch, cover=cover)
         return Seen(low, high, made.depth.unflatten(1, (side, side)), made.acc.unflatten(1, (side, side)))
 
 

@@ -48,15 +48,19 @@ class SuperRes(nn.Module):
             self.view = ViewCodes(views, code)
             self.read = nn.Conv2d(3 + features + code + 1, width, 3, padding=1)
             self.blocks = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(depth))
-            self.write = nn.Conv2d(width, 3 * factor**2, 3, padding=1)
+            # No bias: one for each of f x f pixels would be a pattern over the whole image.
+            self.write = nn.Conv2d(width, 3 * factor**2, 3, padding=1, bias=False)
             # Small, so that it begins near the enlarged render; not zero, or nothing before it would get a gradient.
             with torch.no_grad():
                 self.write.weight.mul_(0.1)
 
-    def forward(self, low: Tensor, features: Tensor, turns: Tensor, pitch: Tensor | None = None) -> Tensor:
+    def forward(
+        self, low: Tensor, features: Tensor, turns: Tensor, *, pitch: Tensor | None = None, cover: Tensor | None = None
+    ) -> Tensor:
         """low: (B, 3, h, h); features: (B, F, h, h); turns: (B,) -> (B, 3, f h, f h) whose averages are `low`.
 
         pitch: (B,) distance of two rays in pixels of the whole image, 1 without it: a wide patch has other edges than a near one.
+        cover: (B, h, h) how much there is in a pixel; where there is nothing, and nothing beside it, nothing is added.
         """
         wide = torch.zeros_like(turns) if pitch is None else pitch.log2()
         about = torch.cat([self.view(turns), wide[:, None].float()], dim=1)[:, :, None, None].expand(-1, -1, *low.shape[2:])
@@ -65,8 +69,11 @@ class SuperRes(nn.Module):
             hidden = hidden + block(functional.leaky_relu(hidden, _SLOPE))
         fine = functional.pixel_shuffle(self.write(functional.leaky_relu(hidden, _SLOPE)), self.factor)
         with torch.autocast(low.device.type, enabled=False):  # in half precision the averages would be off by a shade
-            low = low.float()
-            return project(enlarged(low, self.factor) + fine.float(), low)
+            low, fine = low.float(), _smoothed(fine.float())
+            if cover is not None:
+                near = functional.max_pool2d(cover.detach().float()[:, None], 3, stride=1, padding=1)
+                fine = fine * functional.interpolate(near, scale_factor=self.factor, mode="nearest")
+            return project(enlarged(low, self.factor) + fine, low)
 
 
 def project(high: Tensor, low: Tensor) -> Tensor:
@@ -79,6 +86,13 @@ def project(high: Tensor, low: Tensor) -> Tensor:
         )
     missing = low - functional.avg_pool2d(high, factor)
     return high + functional.interpolate(missing, scale_factor=factor, mode="nearest")
+
+
+def _smoothed(fine: Tensor) -> Tensor:
+    """(1, 2, 1) / 4 along both sides: without it the shuffled pixels begin as a checkerboard, and are slow to leave it."""
+    line = fine.new_tensor([0.25, 0.5, 0.25])
+    kernel = (line[:, None] * line).expand(fine.shape[1], 1, 3, 3)
+    return functional.conv2d(functional.pad(fine, (1, 1, 1, 1), mode="replicate"), kernel, groups=fine.shape[1])
 
 
 def residual(high: Tensor, low: Tensor) -> float:
