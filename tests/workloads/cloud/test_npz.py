@@ -62,6 +62,11 @@ def test_part_of_a_room_file_keeps_names_and_classes(tmp_path: Path) -> None:
     assert np.array_equal(part.xyz, room.xyz[keep]) and np.array_equal(part.features, room.features[keep])
 
 
+def test_labels_of_another_length_are_not_carried_into_a_part() -> None:
+    with pytest.raises(BadInput, match="has 5 points and 3 labels"):
+        kept_arrays({"xyz": XYZ[:5], "label": np.zeros(3, int)}, np.array([0]), "here")
+
+
 def test_arrays_of_another_length_are_kept_whole_in_a_part() -> None:
     part = kept_arrays({"xyz": XYZ, "heat": XYZ[:, 0], "box": np.eye(4)}, np.array([0, 4]), "here")
     assert part["heat"].tolist() == [0, 12] and np.array_equal(part["box"], np.eye(4))

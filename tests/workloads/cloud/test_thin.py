@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import struct
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -68,6 +70,15 @@ def test_one_per_cell_leaves_one_per_cell(file: Path, tmp_path: Path) -> None:
     done = sample_file(file, tmp_path / "out.ply", one_per_cell=True, cell=CELL)
     assert set(cells_of(read_ply(tmp_path / "out.ply").xyz()).values()) == {1}
     assert done.kept == done.cells and done.asked is None
+
+
+def test_one_file_alone_is_thinned_without_loading_a_compiler(file: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys; from pinchpoint.workloads.cloud.thin import sample_file\n"
+        f"for one in (False, True): sample_file({str(file)!r}, {str(tmp_path / 'out.ply')!r}, one_per_cell=one)\n"
+        "sys.exit('numba' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_seeds_decide_and_methods_agree(file: Path, tmp_path: Path) -> None:

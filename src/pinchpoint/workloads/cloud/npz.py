@@ -2,7 +2,7 @@
 
 Coordinates (N, 3) are `xyz`, `coord`, `coords`, `points` or `pos`; colours (N, 3) `color` or `rgb`; the label (N,) as
 in other files; every other array of N rows is a feature. Thinning takes the rows of all of them, and keeps what has
-another length.
+another length; labels of another length are refused.
 """
 
 from __future__ import annotations
@@ -54,9 +54,8 @@ def arrays_scene(arrays: dict[str, np.ndarray], where: str) -> Scene:
     label = label_name(tuple(rest))
     labels = None
     if label is not None:
+        _check_labels(rest[label], count, where)
         labels = whole_labels(rest.pop(label).reshape(-1), where)
-        if len(labels) != count:
-            raise BadInput(f"{where} has {count:,} points and {len(labels):,} labels", mend="give one label a point")
     if "features" in rest and len(texts["names"]) == rest["features"].shape[-1]:
         features, names = rest["features"].astype(np.float32), texts["names"]
     else:
@@ -83,8 +82,15 @@ def scene_arrays(scene: Scene) -> dict[str, np.ndarray]:
 def kept_arrays(arrays: dict[str, np.ndarray], keep: np.ndarray, where: str) -> dict[str, np.ndarray]:
     """The rows keep (M,) of every array that has one for each point; the names in a room's text become arrays."""
     count = len(arrays[xyz_key(arrays, where)])
+    if (label := label_name(tuple(arrays))) is not None:
+        _check_labels(arrays[label], count, where)
     part = {name: values[keep] if values.shape[:1] == (count,) else values for name, values in arrays.items() if name != _ABOUT}
     return part | {name: np.array(words, dtype=str) for name, words in _texts(arrays).items() if words}
+
+
+def _check_labels(labels: np.ndarray, count: int, where: str) -> None:
+    if labels.size != count:
+        raise BadInput(f"{where} has {count:,} points and {labels.size:,} labels", mend="give one label a point")
 
 
 def write_npz(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:

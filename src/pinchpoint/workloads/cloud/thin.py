@@ -22,7 +22,7 @@ from pinchpoint.core.files import check_output
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_seconds
 from pinchpoint.kit.segments import Segments
-from pinchpoint.kit.subset import Method, draw_counts, sample_one, sample_subset
+from pinchpoint.kit.subset import Method, draw_counts, sample_subset
 from pinchpoint.workloads.cloud.formats import check_cloud_path
 from pinchpoint.workloads.cloud.las import las_scene, las_xyz, read_las, write_las
 from pinchpoint.workloads.cloud.npz import arrays_scene, kept_arrays, read_arrays, scene_arrays, write_npz, xyz_key
@@ -122,8 +122,12 @@ def draw(
 ) -> tuple[Segments, np.ndarray]:
     """The cells of xyz (N, 3), and which points stay: (M,) int64, rising. ratio None: one point of every cell."""
     segments = Segments.from_coords(torch.from_numpy(xyz).to(device), cell)
+    # The same points: for one draw alone a compiler takes longer to load than a sort to run.
+    once: Method = "sort" if segments.order.device.type == "cpu" else "exact"
+    if method == "exact":
+        method = once
     if ratio is None:
-        chosen = sample_one(segments, seed=seed)
+        chosen = sample_subset(segments, 1, method=once, seed=seed)
     elif method == "bernoulli":
         chosen = sample_subset(segments, float(ratio[0]), method=method, seed=seed)
     else:
