@@ -20,6 +20,7 @@ from pinchpoint.workloads.vmc.step import Carry, Wave, begin, make_steps
 
 Asked = tuple[int, OptimizerStage]  # how many steps in one program, and what they are by
 
+_NAMES = {"adam": "Adam", "spring": "SPRING"}
 _AT_ONCE = 4  # a block and a single step, by Adam and by SPRING: a run has no more
 
 
@@ -66,11 +67,6 @@ class Programs:
             self._begun.pop(key).cancel()
 
     def _pending(self, settings: Settings, *more: Asked) -> str:
-        """`10 steps by Adam; a step by SPRING`: those at work and these."""
+        """`steps: 10 by Adam, 1 by SPRING`, those at work and these: four of them fit a line."""
         at_work = [program for (told, program), made in self._begun.items() if told == settings and not made.done()]
-        return "; ".join(_named(*program) for program in (*at_work, *more))
-
-
-def _named(count: int, stage: OptimizerStage) -> str:
-    by = {"adam": "Adam", "spring": "SPRING"}[stage]
-    return f"{count} steps by {by} in one program" if count > 1 else f"a step by {by}"
+        return "steps: " + ", ".join(f"{count} by {_NAMES[stage]}" for count, stage in (*at_work, *more))
