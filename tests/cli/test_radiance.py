@@ -46,11 +46,11 @@ def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
         "codes = [run(args) for args in (['radiance', '--help'], *(['radiance', name, '--help'] for name in sys.argv[1:]))]\n"
         "assert not any(codes), codes\nassert not {'torch', 'numpy', 'rich'} & set(sys.modules), 'imported'"
     )
-    names = ["data", "train", "eval", "orbit"]
+    names = ["data", "train", "eval", "orbit", "explain-memory"]
     done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     listed = done.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
-    assert [line.split()[0] for line in listed.splitlines() if line.strip()][: len(names)] == names
+    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == names
     assert "..." not in listed, "every command is told in one line of 80 columns"
 
 
@@ -106,6 +106,7 @@ def test_eval_names_its_distances_after_their_features(
         (["train", "{cars}", "-o", "{tmp}/run", "--resume"], 2, "no run in"),
         (["orbit", "{tmp}/none", "-o", "{tmp}/turn.gif"], 2, "no run in"),
         (["data", "-o", "{tmp}/cars", "--images", "0"], 2, ""),
+        (["explain-memory", "-o", "{tmp}/none/memory.json"], 2, "cannot write"),
     ],
 )
 def test_a_mistake_is_told_in_two_lines_and_leaves_nothing(

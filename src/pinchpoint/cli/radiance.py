@@ -1,7 +1,7 @@
 """Train a radiance-field GAN on images without poses, measure it, and turn what it makes.
 
 `data` makes pictures of cars, `train` learns a field (and a super-resolution that stays true to it) from images, `eval` scores
-a run, `orbit` writes a movie of new things from all around.
+a run, `orbit` writes a movie of new things from all around, `explain-memory` measures what memory tricks really do.
 """
 
 from __future__ import annotations
@@ -240,3 +240,40 @@ def orbit(
             device=device, progress=lambda done, total: tell("views", done, total),
         )  # fmt: skip
     console.show_pairs(made.summary())
+
+
+@app.command("explain-memory")
+def explain_memory(
+    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Write the record here."),
+    figure: Path = typer.Option(None, "--figure", metavar="FILE.png", help="Draw it.  [beside the record]"),
+    card: str = typer.Option("h200", "--card", help="The card whose peaks are predicted."),
+    repeats: int = typer.Option(3, "--repeats", help="Timed runs of each trick."),
+    seed: int = typer.Option(0, "--seed", help="Seed of weights and draws."),
+    device: str = DEVICE,
+) -> None:
+    """Measure what every memory trick does.
+
+    Each trick of the original's guide, and what helps instead, alone and together: its peak (predicted
+    at 8 images of 32 x 32 rays with 64 points each; measured too on a GPU), its time, and how far its
+    gradients are from the baseline's. Verdicts: helps, no effect, wrong, crashes.
+    """
+    from pinchpoint.backends.base import backend
+    from pinchpoint.core.files import check_output
+
+    drawn = figure if figure is not None or output is None else output.with_suffix(".png")
+    for path in (output, drawn):
+        if path is not None:
+            check_output(path)
+    with console.loading("torch"):
+        backend("torch")
+        from pinchpoint.workloads.radiance.explain import explain_memory as explain
+
+    with console.told_when_stopped("nothing was written"), bars.bar("explain-memory") as tell:
+        made = explain(
+            device=device, output=output, figure=drawn, card=card, repeats=repeats, seed=seed,
+            progress=lambda stage, done, total: tell(stage, done, total),
+        )  # fmt: skip
+    columns, rows = made.table()
+    console.show_table(columns, rows, right=columns[1:6])
+    written = [str(path) for path in (output, drawn) if path is not None]
+    console.show_pairs([*made.summary(), *([("written", ", ".join(written))] if written else [])])
