@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.segments import Segments
-from pinchpoint.workloads.cloud.consistency import Kind, cell_means, consistency, distances
+from pinchpoint.workloads.cloud.consistency import Kind, cell_means, cells_held, consistency, distances
 from pinchpoint.workloads.cloud.views import Batch, Dense, Drawn, LogUniform, OnePerCell, Uniform, draw_views
 
 KINDS = get_args(Kind)
@@ -101,6 +101,15 @@ def test_views_that_pass_one_after_another_have_the_means_of_all_together() -> N
     for number, part in enumerate(values.split(drawn.sizes)):
         alone, there = cell_means(part, drawn.only(number))
         assert torch.allclose(alone[0], together[number], atol=1e-12) and there[0].equal(present[number])
+
+
+def test_the_cells_a_view_holds_are_those_its_points_lie_in() -> None:
+    _, drawn = _drawn()
+    cell = drawn.segments.of_point()[drawn.index.long()].tolist()
+    truth = set(zip(drawn.view.tolist(), cell, strict=True))
+    assert {(view, at) for view, at in cells_held(drawn).nonzero().tolist()} == truth
+    assert len(truth) < 3 * drawn.segments.cells  # a thin view has lost some
+    assert cells_held(drawn.only(2))[0].equal(cells_held(drawn)[2])
 
 
 def test_the_teacher_may_be_named_or_numbered() -> None:

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.cloud.voxels import AXIS_BITS, Level, check_extent, groups_of, voxelise
+from pinchpoint.workloads.cloud.voxels import AXIS_BITS, Level, check_extent, group_least, groups_of, voxelise
 
 
 def _cloud(points: int = 300, *, seed: int = 0, side: float = 1.0) -> torch.Tensor:
@@ -73,6 +73,16 @@ def test_where_a_point_lies_in_its_voxel_is_told_from_the_middle() -> None:
     xyz = torch.tensor([[0.05, 0.10, 0.19], [-0.05, -0.15, 0.0]])
     inside = voxelise(xyz, torch.tensor([0, 2]), cell=0.2).inside
     assert torch.allclose(inside, torch.tensor([[-0.25, 0.0, 0.45], [0.25, -0.25, -0.5]]), atol=1e-6)
+
+
+@pytest.mark.parametrize("points", [3, 400, 40_000])
+def test_the_least_of_a_group_is_found_among_all_its_points(points: int) -> None:
+    values, group = _cloud(points, seed=5), torch.arange(points) * 3 // points
+    group[group == 1] = 2
+    found = group_least(values, group, 4)
+    for number in (0, 2):
+        assert found[number].equal(values[group == number].min(0).values)
+    assert found[1].tolist() == found[3].tolist() == [math.inf] * 3
 
 
 def test_groups_of_empty_groups_are_passed_over() -> None:

@@ -66,10 +66,22 @@ def cell_means(values: Tensor, drawn: Drawn, segments: Segments | None = None) -
             f"values of {values.shape[0]:,} points where {drawn.index.shape[0]:,} were drawn", mend="give one row for each"
         )
     views, cells = len(drawn.views), segments.cells
-    number = drawn.view - drawn.view[:1] if views == 1 else drawn.view
-    found = _grouped(number * cells + segments.of_point().index_select(0, drawn.index), views * cells, segments)
+    found = _grouped(_cell_of_view(drawn, segments), views * cells, segments)
     wide = values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
     return segment_mean(wide, found).reshape(views, cells, -1), (found.counts > 0).reshape(views, cells)
+
+
+def cells_held(drawn: Drawn) -> Tensor:
+    """(V, C) bool: which cells hold points in each view, as `cell_means` tells too, without sorting anything."""
+    views, cells = len(drawn.views), drawn.segments.cells
+    held = torch.zeros(views * cells, dtype=torch.bool, device=drawn.index.device)
+    return held.index_fill_(0, _cell_of_view(drawn, drawn.segments), True).reshape(views, cells)
+
+
+def _cell_of_view(drawn: Drawn, segments: Segments) -> Tensor:
+    """(M,) int64: the cell of each drawn point, numbered through all views."""
+    number = drawn.view - drawn.view[:1] if len(drawn.views) == 1 else drawn.view
+    return number * segments.cells + segments.of_point().index_select(0, drawn.index)
 
 
 def distances(student: Tensor, teacher: Tensor, *, kind: Kind) -> Tensor:

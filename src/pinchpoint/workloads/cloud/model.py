@@ -9,7 +9,6 @@ and 22 kB with base, in float32 and with what its coarser voxels and its points 
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from pinchpoint.kit.segments import Segments
 from pinchpoint.workloads.cloud.config import CloudConfig
 from pinchpoint.workloads.cloud.scene import Scene, check_scene
 from pinchpoint.workloads.cloud.unet import UNet
-from pinchpoint.workloads.cloud.voxels import Voxels, voxelise
+from pinchpoint.workloads.cloud.voxels import Voxels, group_least, voxelise
 
 
 class CloudModel(nn.Module):
@@ -63,9 +62,8 @@ class CloudModel(nn.Module):
         dtype = self.shift.dtype
         columns = [(features.to(dtype) - self.shift) / self.scale, voxels.inside.to(dtype)]
         if self.config.height:
-            lowest = torch.full((voxels.groups,), math.inf, dtype=xyz.dtype, device=xyz.device)
-            lowest.scatter_reduce_(0, voxels.group, xyz[:, 2], "amin")
-            columns.append((xyz[:, 2] - lowest[voxels.group])[:, None].to(dtype))
+            height = xyz[:, 2:]
+            columns.append((height - group_least(height, voxels.group, voxels.groups)[voxels.group]).to(dtype))
         return torch.cat(columns, dim=1)
 
     def of_voxels(self, points: Tensor, voxels: Voxels, view: Tensor | None = None) -> Tensor:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pinchpoint.workloads.cloud.breakdown import Parts
-from pinchpoint.workloads.cloud.consistency import Kind, cell_means, distances
+from pinchpoint.workloads.cloud.consistency import Kind, cell_means, cells_held, distances
 from pinchpoint.workloads.cloud.model import CloudModel
 from pinchpoint.workloads.cloud.scene import IGNORED
 from pinchpoint.workloads.cloud.settings import Settings
@@ -90,16 +90,15 @@ def class_loss(logits: Tensor, points: Batch, *, groups: int) -> Tensor:
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     each = functional.cross_entropy(wide, points.labels, ignore_index=IGNORED, reduction="none")
     group = groups_of(points.offsets, len(each))
-    known = (points.labels != IGNORED).to(each.dtype)
-    # Whole numbers far below 2^24: whatever the order of the sum, its bits are the same.
-    counts = torch.zeros(points.scenes, dtype=each.dtype, device=each.device).index_add_(0, group, known)
-    return (each / counts.clamp(min=1).index_select(0, group)).sum() / groups
+    # A running sum of whole numbers, read where groups begin: adding up by group would have all points write to a few places.
+    known = functional.pad((points.labels != IGNORED).cumsum(0), (1, 0))
+    counts = known.index_select(0, points.offsets).diff().clamp(min=1)
+    return (each / counts.index_select(0, group)).sum() / groups
 
 
 @torch.no_grad()
 def compared_cells(drawn: Drawn) -> Tensor:
     """() float32: the cells that the teacher and another view both hold, counted for every such view. Nothing is waited for."""
-    nothing = torch.zeros(drawn.index.shape[0], 1, device=drawn.index.device)
-    _, present = cell_means(nothing, drawn)
+    present = cells_held(drawn)
     leader = [view.name for view in drawn.views].index(TEACHER)
     return (present & present[leader]).sum().float() - present[leader].sum()

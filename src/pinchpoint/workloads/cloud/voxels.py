@@ -114,13 +114,24 @@ def grid_keys(xyz: Tensor, group: Tensor, groups: int, *, cell: float) -> tuple[
     size = torch.full((1,), float(cell), dtype=torch.float64, device=xyz.device)
     scaled = xyz.detach().double() / size
     corner = scaled.floor()
-    low = torch.full((groups, 3), math.inf, dtype=torch.float64, device=xyz.device)
-    low.scatter_reduce_(0, group[:, None].expand(-1, 3), corner, "amin")
+    low = group_least(corner, group, groups)
     place = corner - ((low / _ALIGNED).floor() * _ALIGNED)[group]
     found = place.nan_to_num(0.0, 0.0, 0.0).clamp(0, SIDE - 1).long()
     x, y, z = (_spread(found[:, axis]) for axis in range(3))
     keys = (group << 3 * AXIS_BITS) | (x << 2) | (y << 1) | z
     return keys, (scaled - corner - 0.5).to(xyz.dtype), place.amax()
+
+
+def group_least(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    """(M, F) of points in groups -> (B, F): the least of each; infinity for a group without points."""
+    points, width = values.shape
+    # Points take turns among many rows of their group, of which the least is then found: on a GPU a million points that
+    # write to the same few numbers wait for one another.
+    lanes = max(1, min(1024, points // (16 * groups)))
+    row = group * lanes + torch.arange(points, device=values.device) % lanes
+    least = torch.full((groups * lanes, width), math.inf, dtype=values.dtype, device=values.device)
+    least.scatter_reduce_(0, row[:, None].expand(-1, width), values, "amin")
+    return least.reshape(groups, lanes, width).amin(1)
 
 
 def check_extent(largest: float, cell: float) -> None:
