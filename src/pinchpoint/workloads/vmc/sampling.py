@@ -21,7 +21,7 @@ from pinchpoint.workloads.vmc.system import System
 
 _SMALL = 1e8  # electrons of all walkers times parameters: with fewer a card takes longer to launch a pass than to make it
 # Moves written out at most; 1 switches it off, to measure. Each more saves a loop's few launches and is compiled apart: ten of
-# them more than doubled the time an H200 took to compile H2 (20 s to 52 s), and no step was much quicker for it.
+# them more than doubled the time to compile H2 on a GPU (20 s to 52 s), and that fewer launches pay for it is not shown.
 WRITTEN_OUT = 5
 _LONGEST = 0.2  # change of log(width) in one adaptation is at most this
 _WIDTHS = (1e-3, 10.0)  # bohr
