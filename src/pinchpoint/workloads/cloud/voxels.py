@@ -5,7 +5,7 @@ A voxel's key is its group, then its place along a Morton curve: sorted keys lie
 parent's key is the key shifted by three bits, and a neighbour is found by search. Tables are int32 and name absent rows C,
 one past the last, where readers put a row of zeros. Building waits for the device once beside `Segments`.
 A voxel takes 8 B for its key, 108 B for neighbours, 4 B for its place under its parent and 32 B as a parent: 180 to 220 B
-a finest voxel of a surface for four levels together.
+a finest voxel of a surface for four levels together, and some 700 B while its neighbours are searched for.
 """
 
 from __future__ import annotations
@@ -157,32 +157,30 @@ def check_offsets(first: float, end: float, least: float, *, points: int) -> Non
 
 def neighbours(keys: Tensor, *, depth: int = 0) -> Tensor:
     """(C, 27) int32 of sorted keys: the voxel of the same group at each offset, or C."""
-    count = keys.shape[0]
-    bits = AXIS_BITS - depth
-    moved: list[list[Tensor]] = []  # for each axis the bits of the coordinate less one, as it is, and one more
-    outside: list[list[Tensor | None]] = []
+    count, bits = keys.shape[0], AXIS_BITS - depth
+    group = (keys >> 3 * bits) << 3 * bits
+    wanted, outside = group, torch.zeros((), dtype=torch.bool, device=keys.device)
     for axis in range(3):
         at = _compact(keys >> (2 - axis), bits)
-        steps = (at - 1, at, at + 1)
-        moved.append([_spread(step.clamp(0, 2**bits - 1)) << (2 - axis) for step in steps])
-        outside.append([steps[0] < 0, None, steps[2] >= 2**bits])
-    group = (keys >> 3 * bits) << 3 * bits
+        steps = torch.stack([at - 1, at, at + 1])  # (3, C), along the axis of its own in (3, 3, 3, C)
+        shape = (*(3 if one == axis else 1 for one in range(3)), count)
+        wanted = wanted | (_spread(steps.clamp(0, 2**bits - 1)) << (2 - axis)).reshape(shape)
+        outside = outside | ((steps < 0) | (steps >= 2**bits)).reshape(shape)
+    # Who lies at an offset of whom is who lies at the opposite of the other: half of the offsets are searched for, all at
+    # once, since a GPU is idle between many small steps.
+    wanted, outside = wanted.reshape(27, count)[SELF + 1 :], outside.reshape(27, count)[SELF + 1 :]
+    found = torch.searchsorted(keys, wanted).clamp_(max=count - 1)
+    hit = (keys[found] == wanted).logical_and_(~outside)
+    rows = torch.arange(count, dtype=torch.int32, device=keys.device)
     # One slot more than the table: what is not found is written there.
     table = torch.full((count * 27 + 1,), count, dtype=torch.int32, device=keys.device)
-    rows = torch.arange(count, device=keys.device)
-    table[rows * 27 + SELF] = rows.int()
-    # Who lies at an offset of whom is who lies at the opposite of the other: half of the offsets are searched for.
-    for offset in range(SELF + 1, 27):
-        x, y, z = offset // 9, offset // 3 % 3, offset % 3
-        wanted = group | moved[0][x] | moved[1][y] | moved[2][z]
-        at = torch.searchsorted(keys, wanted).clamp_(max=count - 1)
-        hit = keys[at] == wanted
-        for edge in (outside[0][x], outside[1][y], outside[2][z]):
-            if edge is not None:
-                hit &= ~edge
-        table[torch.where(hit, rows * 27 + offset, count * 27)] = at.int()
-        table[torch.where(hit, at * 27 + 26 - offset, count * 27)] = rows.int()
-    return table[:-1].reshape(count, 27)
+    opposite = torch.arange(SELF - 1, -1, -1, device=keys.device)[:, None]
+    to = torch.where(hit, found * 27 + opposite, count * 27)
+    table.scatter_(0, to.reshape(-1), rows.expand(SELF, count).reshape(-1))
+    made = table[:-1].reshape(count, 27)
+    made[:, SELF] = rows
+    made[:, SELF + 1 :] = torch.where(hit, found, count).T
+    return made
 
 
 def _coarser(keys: Tensor, parents: int) -> tuple[Tensor, Stride]:
