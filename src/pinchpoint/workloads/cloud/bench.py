@@ -193,20 +193,20 @@ def _rows(
 def _in_turn(
     runs: dict[str, Run], used: Backend, device: str, repeats: int, tell: Progress, clock: Clock
 ) -> dict[str, list[float]]:
-    for name, run in runs.items():
+    for number, run in enumerate(runs.values(), start=1):
         for _ in range(2):
-            tell(f"warming {name}", 0, 0)
             used.wait(device, run())
+        tell("warming up", number, len(runs))
     found: dict[str, list[float]] = {name: [] for name in runs}
     order = list(runs)
     for turn in range(repeats):
         # Whoever runs second finds the caches the first one left: turn about, forth and back.
         for name in order if turn % 2 == 0 else reversed(order):
-            tell(name, turn, repeats)
             used.wait(device)
             start = clock()
             used.wait(device, runs[name]())
             found[name].append(clock() - start)
+        tell("timing all in turn", turn + 1, repeats)
     return found
 
 
