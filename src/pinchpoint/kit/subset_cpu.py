@@ -6,6 +6,7 @@ be negative is looked at one by one, and the loops below would not be turned int
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
@@ -60,9 +61,22 @@ def _in_parts(segments: Segments, draw_cells: Callable[[int, int], None]) -> Non
     # More parts than threads: one that is held up by other programs then leaves its rest to the others.
     ends = np.linspace(0, segments.points, 4 * threads + 1)[1:-1]
     cuts = [0, *np.searchsorted(segments.offsets.numpy()[1:], ends).tolist(), segments.cells]
-    with ThreadPoolExecutor(threads) as pool:
-        for part in [pool.submit(draw_cells, first, last) for first, last in pairwise(cuts)]:
-            part.result()
+    parts = deque(pairwise(cuts))
+
+    def work() -> None:
+        while True:
+            try:
+                first, last = parts.popleft()
+            except IndexError:  # another thread took the last
+                return
+            draw_cells(first, last)
+
+    # This thread works too, and each is asked once: handing over part by part costs as much as a tenth of the draw.
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(work) for _ in range(threads - 1)]
+        work()
+        for other in others:
+            other.result()
 
 
 @compiled
