@@ -1,0 +1,305 @@
+"""explain_memory: what every memory trick really does to the peak, the time and the gradients of one GAN iteration.
+
+Peaks are those of the original's iteration (8 images of 32 x 32 rays, 64 points of a ray): predicted without a GPU and, where
+there is one, measured as well, in a process of its own. Times and gradients are of real iterations, all tricks in turn: of a
+small one on a CPU, of the same size on a GPU. `verdict` has four values and fixed rules, see `judged`.
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core import machine as _machine
+from pinchpoint.core.discover import find
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import check_output
+from pinchpoint.core.records import Record, now
+from pinchpoint.core.settings import Setting
+from pinchpoint.core.units import show_bytes, show_seconds
+from pinchpoint.core.workload import Case, Variant, Workload
+from pinchpoint.measure.timing import Clock
+from pinchpoint.memory import measured
+from pinchpoint.memory.forecaster import Forecaster
+from pinchpoint.workloads.radiance import tricks
+from pinchpoint.workloads.radiance.tricks import FULL, SMALL, TRICKS, Iteration, Scale, Trick
+
+Judged = Literal["helps", "no effect", "wrong", "crashes"]
+Progress = Callable[[str, int, int], None]
+MATERIAL = 0.03  # a peak that falls by less is not held in a trick's favour
+ROUNDED = 100  # units of rounding by which gradients may differ ...
+AT_MOST = 0.5  # ... but never by this share of themselves
+SCALES = {"full": FULL, "small": SMALL}
+PARTS = ("field", "superres", "critic")
+TARGET = "pinchpoint.workloads.radiance.explain:STEP"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One trick. peak_allocated_bytes: measured where it was, else predicted; None where it crashes."""
+
+    trick: str
+    said: str
+    of: str  # guide, advice, instead
+    peak_allocated_bytes: int | None
+    predicted_bytes: int | None
+    measured_bytes: int | None
+    peak_ratio: float | None  # to the baseline
+    time_s: float | None  # of an iteration, the median
+    time_ratio: float | None
+    gradient_error: float | None  # relative L2 against the baseline's, of the worst of field, super-resolution, discriminator
+    verdict: Judged
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explained(Record):
+    """What `radiance explain-memory` makes."""
+
+    kind: ClassVar[str] = "radiance-memory"
+    target: str
+    device: str
+    card: str  # whose workspaces are modelled
+    peaks: str  # predicted or measured: what peak_allocated_bytes is
+    peaks_at: dict[str, Any]  # Scale of the peaks
+    timed_at: dict[str, Any]  # and of times and gradients
+    repeats: int
+    threads: int
+    rows: tuple[Row, ...]
+    seconds: float
+    figure: str | None = None
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def row(self, trick: str) -> Row:
+        return next(row for row in self.rows if row.trick == trick)
+
+    def table(self) -> tuple[list[str], list[list[str]]]:
+        """Columns, and rows of text."""
+        columns = ["trick", "peak", "of baseline", "time", "times", "gradients off by", "verdict", "what it is"]
+        made = [
+            [
+                row.trick, show_bytes(row.peak_allocated_bytes) if row.peak_allocated_bytes else "-", _share(row.peak_ratio),
+                show_seconds(row.time_s) if row.time_s else "-", _times_shown(row.time_ratio),
+                "-" if row.gradient_error is None else f"{row.gradient_error:.1e}", row.verdict, row.said,
+            ]
+            for row in self.rows
+        ]  # fmt: skip
+        return columns, made
+
+    def summary(self) -> list[tuple[str, str]]:
+        at = self.peaks_at
+        rays = f"{at['batch']} images of {at['patch']} x {at['patch']} rays, {at['samples']} points of a ray"
+        named = {verdict: [row.trick for row in self.rows if row.verdict == verdict and row.of != "-"] for verdict in _VERDICTS}
+        return [
+            ("peaks", f"{self.peaks}, {rays}"),
+            ("times", f"{self.timed_at['field']} field, {self.timed_at['batch']} images, on {self.device}"),
+            *((verdict, ", ".join(names)) for verdict, names in named.items() if names),
+            ("time", show_seconds(self.seconds)),
+        ]
+
+
+_VERDICTS: tuple[Judged, ...] = ("helps", "no effect", "wrong", "crashes")
+
+
+def explain_memory(
+    *, device: str = "auto", output: str | Path | None = None, figure: str | Path | None = None,
+    progress: Progress | None = None, card: str = "h200", repeats: int = 3, seed: int = 0,
+    only: Sequence[str] | None = None, peaks_at: Literal["full", "small"] = "full", clock: Clock = time.perf_counter,
+) -> Explained:  # fmt: skip
+    """Try every trick, or `only` those named. output: FILE.json of the record; figure: PNG. card: whose workspaces
+    predicted peaks have.
+    """
+    if repeats < 1:
+        raise BadInput(f"{repeats} repeats", mend="give at least 1")
+    for path in (output, figure):
+        if path is not None:
+            check_output(path)
+    asked = _asked(only)
+    start = clock()
+    used = backend("torch")
+    place = resolve_device(device, used)
+    tell = progress or (lambda stage, done, total: None)
+    scale = FULL if place == "cuda" else SMALL
+    off, crashed = _gradients(asked, scale, place, seed, tell)
+    ran = [trick for trick in asked if trick.name not in crashed]
+    times = _times(ran, scale, place, seed, repeats, tell, clock)
+    predicted = _predicted(ran, card, seed, peaks_at, tell)
+    found = {name: peak[1] for name, peak in predicted.items()}
+    if place == "cuda":
+        found = _measured(ran, predicted, seed, tell)
+    rows = [_row(trick, predicted, found, times, off, crashed, place) for trick in asked]
+    made = Explained(
+        "one iteration of a radiance-field GAN", place, card, "measured" if place == "cuda" else "predicted",
+        asdict(SCALES[peaks_at]), asdict(scale), repeats, torch.get_num_threads(), tuple(rows), clock() - start,
+        None if figure is None else Path(figure).name,
+    )  # fmt: skip
+    if figure is not None:
+        from pinchpoint.workloads.radiance.explain_figure import draw
+
+        draw(Path(figure), made)
+    if output is not None:
+        made.save(output)
+    return made
+
+
+def judged(*, peak: int | None, baseline: int, error: float | None, allowed: float, crashed: bool) -> tuple[Judged, str]:
+    """crashes: it raises; wrong: gradients are missing or off by more than rounding; helps: the peak falls by over 3 %."""
+    if crashed or peak is None:
+        return "crashes", ""
+    if error is None or not error <= allowed:
+        return "wrong", f"gradients are off by {error:.2g} of themselves; rounding explains {allowed:.1g}"
+    change = peak / baseline - 1
+    if change < -MATERIAL:
+        return "helps", f"the peak falls by {-change:.0%}"
+    return "no effect", f"the peak changes by {change:+.1%}"
+
+
+def allowed_error(trick: Trick) -> float:
+    """How far gradients may be off by rounding: 100 units of the type the networks run in."""
+    return min(AT_MOST, ROUNDED * torch.finfo(trick.ways.cast or torch.float32).eps)
+
+
+def gradient_error(found: Mapping[str, Tensor | None], true: Mapping[str, Tensor | None]) -> float:
+    """Relative L2 over each network's gradients, a missing one as zeros; the worst of the three."""
+    worst = 0.0
+    for part in PARTS:
+        names = [name for name in true if name.startswith(f"{part}.")]
+        wrong, size = 0.0, 0.0
+        for name in names:
+            want, got = true[name], found[name]
+            assert want is not None, f"the baseline gives {name} no gradient"
+            size += float(want.double().square().sum())
+            wrong += float((want.double() - (0.0 if got is None else got.double())).square().sum())
+        error = math.sqrt(wrong / size)
+        worst = error if not error <= worst else worst  # one that is not a number stays
+    return worst
+
+
+def _asked(only: Sequence[str] | None) -> list[Trick]:
+    unknown = sorted(set(only or ()) - set(tricks.NAMES))
+    if unknown:
+        raise BadInput(f"unknown trick {unknown[0]!r}", mend=f"use some of: {', '.join(tricks.NAMES)}")
+    return [trick for trick in TRICKS if only is None or trick.name in ("baseline", *only)]
+
+
+def _gradients(
+    asked: list[Trick], scale: Scale, device: str, seed: int, tell: Progress
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Error of each trick's first gradients, and what those that raise said."""
+    off: dict[str, float] = {}
+    crashed: dict[str, str] = {}
+    true: dict[str, Tensor | None] = {}
+    for at, trick in enumerate(asked):
+        tell("gradients", at, len(asked))
+        try:
+            found = Iteration(scale, trick.ways, device=device, seed=seed).gradients()
+        except (BadInput, RuntimeError) as error:
+            if trick.name == "baseline":
+                raise
+            crashed[trick.name] = str(error).splitlines()[0]
+            continue
+        true = true or {name: None if gradient is None else gradient.clone() for name, gradient in found.items()}
+        off[trick.name] = gradient_error(found, true)
+    return off, crashed
+
+
+def _times(
+    ran: list[Trick], scale: Scale, device: str, seed: int, repeats: int, tell: Progress, clock: Clock
+) -> dict[str, float]:
+    """Median seconds of an iteration, all tricks in turn, the first of each not counted."""
+    used = backend("torch")
+    built = {trick.name: Iteration(scale, trick.ways, device=device, seed=seed) for trick in ran}
+    took: dict[str, list[float]] = {trick.name: [] for trick in ran}
+    for turn in range(repeats + 1):
+        tell("times", turn, repeats + 1)
+        for name, iteration in built.items():
+            used.wait(device)
+            before = clock()
+            used.wait(device, iteration.step())
+            if turn:
+                took[name].append(clock() - before)
+    return {name: statistics.median(values) for name, values in took.items()}
+
+
+def _predicted(ran: list[Trick], card: str, seed: int, scale: str, tell: Progress) -> dict[str, tuple[Any, int]]:
+    """Forecast and peak of each, by two workers at a time."""
+    size = SCALES[scale].batch * SCALES[scale].patch ** 2
+    done = 0
+
+    def half(some: list[Trick]) -> dict[str, tuple[Any, int]]:
+        nonlocal done
+        found = {}
+        with Forecaster(TARGET, card=card, seed=seed, settings={"scale": scale}) as forecaster:
+            for trick in some:
+                made = forecaster.predict(size=size, mode="train", variant=trick.name)
+                found[trick.name] = made, made.peak_allocated_bytes
+                done += 1
+                tell("predicted peaks", done, len(ran))
+        return found
+
+    with ThreadPoolExecutor(2) as pool:
+        halves = list(pool.map(half, (ran[::2], ran[1::2])))
+    return halves[0] | halves[1]
+
+
+def _measured(ran: list[Trick], predicted: dict[str, tuple[Any, int]], seed: int, tell: Progress) -> dict[str, int]:
+    found = {}
+    for at, trick in enumerate(ran):
+        tell("measured peaks", at, len(ran))
+        made = measured.measure(find(TARGET), predicted[trick.name][0], chunk=None, steps=2, seed=seed, timeout_s=300.0)
+        found[trick.name] = made["allocated_bytes"]
+    return found
+
+
+def _row(
+    trick: Trick, predicted: dict[str, tuple[Any, int]], peaks: dict[str, int], times: dict[str, float], off: dict[str, float],
+    crashed: dict[str, str], device: str,
+) -> Row:  # fmt: skip
+    name = trick.name
+    peak, base, error = peaks.get(name), peaks["baseline"], off.get(name)
+    verdict, reason = judged(peak=peak, baseline=base, error=error, allowed=allowed_error(trick), crashed=name in crashed)
+    took = times.get(name)
+    return Row(
+        name, trick.said, trick.of, peak, predicted[name][1] if name in predicted else None,
+        peak if device == "cuda" else None, None if peak is None else peak / base, took,
+        None if took is None else took / times["baseline"], error, verdict, crashed.get(name, reason),
+    )  # fmt: skip
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _times_shown(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def build(size: int, *, device: str, mode: str, variant: str, seed: int, settings: dict[str, str]) -> Case:
+    """One iteration with a trick, of a scale by name."""
+    scale = SCALES[settings["scale"]]
+    ways = next(trick.ways for trick in TRICKS if trick.name == variant)
+    iteration = Iteration(scale, ways, device=device, seed=seed)
+    return Case(step=iteration.step, processed=scale.batch * scale.patch**2)
+
+
+STEP = Workload(
+    name="radiance-iteration",
+    axis="rays",
+    framework="torch",
+    build="pinchpoint.workloads.radiance.explain:build",
+    variants=tuple(Variant(name) for name in tricks.NAMES),
+    about="one iteration of the original's GAN with a memory trick",
+    modes=("train",),
+    settings=(Setting("scale", "full", choices=tuple(SCALES)),),
+)

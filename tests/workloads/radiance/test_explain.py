@@ -1,0 +1,116 @@
+"""explain_memory: the verdicts follow from numbers, and the numbers from real iterations and predicted peaks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="the iteration is a torch program")
+
+import torch
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.radiance.explain import Explained, allowed_error, explain_memory, gradient_error, judged
+from pinchpoint.workloads.radiance.tricks import NAMES, SMALL, TRICKS, Iteration
+
+RECORD = Path(__file__).parents[3] / "benchmarks" / "results" / "radiance_explain_cpu.json"
+CONTRACT = {
+    "baseline", "amp", "checkpoint", "deferred", "folded", "no-grad-sr", "no-grad-eval", "del-locals", "empty-cache",
+    "set-to-none", "loader", "non-blocking",
+}  # fmt: skip
+IDLE = ("no-grad-eval", "del-locals", "empty-cache", "set-to-none", "loader", "non-blocking")
+HELPING = ("amp", "checkpoint", "deferred", "folded")
+
+
+def gradients(name: str):  # type: ignore[no-untyped-def]
+    ways = next(trick.ways for trick in TRICKS if trick.name == name)
+    torch.manual_seed(5)  # what is drawn must not come from here
+    return Iteration(SMALL, ways, device="cpu", seed=1).gradients()
+
+
+def test_the_iteration_trains_every_parameter_and_the_originals_super_resolution_none_of_the_generators() -> None:
+    assert all(gradient is not None and bool(gradient.any()) for gradient in gradients("baseline").values())
+    cut = gradients("no-grad-sr")
+    assert all((gradient is None) == (not name.startswith("critic.")) for name, gradient in cut.items())
+
+
+def test_gradients_are_the_baselines_or_missing() -> None:
+    true = gradients("baseline")
+    for name in IDLE:
+        assert gradient_error(gradients(name), true) == 0.0, name
+    for trick in TRICKS:
+        if trick.name in HELPING:
+            assert gradient_error(gradients(trick.name), true) <= allowed_error(trick), trick.name
+    assert gradient_error(gradients("no-grad-sr"), true) == 1.0
+    assert gradient_error(gradients("together"), true) == 1.0
+
+
+def test_the_error_of_gradients_is_that_of_the_worst_network_by_hand() -> None:
+    true = {"field.a": torch.tensor([3.0, 4.0]), "superres.a": torch.tensor([1.0]), "critic.a": torch.tensor([2.0])}
+    found = {"field.a": torch.tensor([3.0, 3.0]), "superres.a": torch.tensor([1.0]), "critic.a": torch.tensor([2.0])}
+    assert gradient_error(found, true) == pytest.approx(0.2)
+    assert gradient_error({**found, "superres.a": None}, true) == 1.0
+    assert gradient_error({**found, "critic.a": torch.tensor([torch.nan])}, true) != gradient_error(found, true)
+
+
+def test_verdicts_follow_fixed_rules() -> None:
+    def verdict(peak: int | None, error: float | None = 0.0, *, crashed: bool = False) -> str:
+        return judged(peak=peak, baseline=1000, error=error, allowed=1e-5, crashed=crashed)[0]
+
+    assert [verdict(1000), verdict(971), verdict(1100)] == ["no effect"] * 3
+    assert verdict(969) == "helps"
+    assert [verdict(500, 1.0), verdict(500, 2e-5), verdict(500, float("nan"))] == ["wrong"] * 3
+    assert [verdict(None), verdict(500, crashed=True)] == ["crashes"] * 2
+
+
+def test_a_run_over_some_tricks_writes_its_record_and_figure(tmp_path: Path) -> None:
+    made = explain_memory(
+        device="cpu", output=tmp_path / "e.json", figure=tmp_path / "e.png", repeats=1,
+        only=["no-grad-sr", "del-locals", "folded", "fewer-rays"],
+    )  # fmt: skip
+    assert Explained.from_json((tmp_path / "e.json").read_text()) == made
+    assert (tmp_path / "e.png").read_bytes().startswith(b"\x89PNG")
+    assert {row.trick: row.verdict for row in made.rows} == {
+        "baseline": "no effect", "no-grad-sr": "wrong", "del-locals": "no effect", "folded": "helps", "fewer-rays": "crashes",
+    }  # fmt: skip
+    crashed = made.row("fewer-rays")
+    assert crashed.peak_allocated_bytes is None
+    assert "16 x 16" in crashed.reason
+    # 8 images of 1,024 rays of 64 points, 13,560 B held of each by the field alone.
+    assert (made.row("baseline").peak_allocated_bytes or 0) > 524_288 * 13_560
+
+
+def test_the_shipped_record_has_every_trick_and_the_verdicts_its_numbers_give() -> None:
+    made = Explained.from_json(RECORD.read_text())
+    assert tuple(row.trick for row in made.rows) == NAMES
+    assert set(NAMES) >= CONTRACT
+    base = made.row("baseline").peak_allocated_bytes
+    assert base is not None
+    for row, trick in zip(made.rows, TRICKS, strict=True):
+        crashed = row.time_s is None
+        told = judged(
+            peak=row.peak_allocated_bytes, baseline=base, error=row.gradient_error, allowed=allowed_error(trick), crashed=crashed
+        )
+        assert row.verdict == told[0]
+    assert {name: made.row(name).verdict for name in IDLE} == dict.fromkeys(IDLE, "no effect")
+    assert {name: made.row(name).verdict for name in HELPING} == dict.fromkeys(HELPING, "helps")
+    assert made.row("no-grad-sr").verdict == "wrong"
+
+
+def test_the_page_tells_what_the_record_does() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "radiance-claims.md").read_text(encoding="utf-8")
+    made = Explained.from_json(RECORD.read_text())
+    for row in made.rows:
+        peak = "-" if row.peak_allocated_bytes is None else f"{row.peak_allocated_bytes / 2**30:.2f} GiB"
+        assert f"| `{row.trick}` | {peak} |" in text
+        assert f"| {row.verdict} |" in text.partition(f"| `{row.trick}` |")[2].partition("\n")[0]
+
+
+def test_unknown_tricks_no_repeats_and_outputs_that_cannot_be_written_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="unknown trick 'magic'"):
+        explain_memory(device="cpu", only=["magic"])
+    with pytest.raises(BadInput, match="0 repeats"):
+        explain_memory(device="cpu", repeats=0)
+    with pytest.raises(BadInput, match="folder"):
+        explain_memory(device="cpu", output=tmp_path)
