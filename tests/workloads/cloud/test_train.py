@@ -176,7 +176,7 @@ def test_torchrun_trains_two_processes_as_one_run_and_resumes_it(
             sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(tmp_path / "work.py"),
             str(tiny_rooms), str(tmp_path / "run"), repr(choices),
         ],
-        capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"}, timeout=240,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert [row.step for row in logs.read(tmp_path / "run" / "log.csv")] == [1, 2, 3, 4]

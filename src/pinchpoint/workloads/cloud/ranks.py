@@ -6,6 +6,7 @@ one more. The others follow, and their signals are left to it. What is said goes
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -75,14 +76,16 @@ def joined(device: str) -> Iterator[Ranks]:
                 mend="give torchrun --nproc-per-node no more than there are GPUs",
             )
         torch.cuda.set_device(local)
-    begun = not dist.is_initialized()
-    if begun:
+    if not dist.is_initialized():
         dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
-    try:
-        yield Ranks(dist.get_rank(), dist.get_world_size())
-    finally:
-        if begun:
-            dist.destroy_process_group()
+        # Left only when the process ends: a second group of the same processes may wait for ever for one that left late.
+        atexit.register(_leave)
+    yield Ranks(dist.get_rank(), dist.get_world_size())
+
+
+def _leave() -> None:
+    if dist.is_initialized():
+        dist.destroy_process_group()
 
 
 def _number(name: str, default: int) -> int:
