@@ -40,7 +40,7 @@ def test_workloads_are_listed_with_their_axis_and_variants(capsys: pytest.Captur
 def test_settings_are_listed_with_their_default_and_choices(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "workloads"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert next(r for r in rows if "part" in r)[:6] == ["operator", "part", "encoder", "encoder,", "decoder,", "full"]
+    assert next(r for r in rows if r[1:2] == ["part"])[:6] == ["operator", "part", "encoder", "encoder,", "decoder,", "full"]
     assert any(row[:3] == ["operator", "mlp", "128,128,128"] for row in rows)
 
 

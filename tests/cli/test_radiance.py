@@ -66,7 +66,7 @@ def test_train_shows_steps_a_second_and_memory_and_goes_on(cars: Path, trained: 
     assert run(["radiance", "train", "--data", str(cars), "-o", str(trained), "--resume", "--steps", "5"]) == 0
     seen = capsys.readouterr()
     assert "5 of 5" in seen.out and "steps a second" in seen.out and "next" in seen.out
-    assert "steps 5/5  loss" in seen.err and "MiB" in seen.err
+    assert "steps 5/5  loss" in seen.err and "iB" in seen.err
     record = json.loads((trained / "record.json").read_text(encoding="utf-8"))
     assert record["kind"] == "radiance-training" and record["complete"] and record["images"] == 6
     assert (trained / "samples" / "step-00000005.png").exists()
