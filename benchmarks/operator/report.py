@@ -61,11 +61,9 @@ def table(part: Part) -> str:
             f"| {name} | {seed} | {run['parameters']:,} | {at['l1']:.2%} | {at['l2']:.2%} | {at['l1_by_area']:.2%} | {beyond} "
             f"| {show_seconds(run['step_s'])} | {show_bytes(run['peak_bytes'])} |"
         )
-    lines += [
-        "",
-        "Medians over the test bodies. `step` is the mean of the whole training, steps in turn are below; `peak` is what",
-    ]
-    lines += ["training takes beside bodies and weights.", ""]
+    timed = ", steps in turn are below" if part["times"] else ", no timing where processes shared the device"
+    lines += ["", f"Medians over the test bodies. `step` is the mean of the whole training{timed};"]
+    lines += ["`peak` is what training takes beside bodies and weights.", ""]
     lines += ["| bar | figure | at most | |", "|---|---|---|---|"]
     for what, figure, most, holds in judged(part):
         verdict = "open" if figure is None else "holds" if holds else "missed"

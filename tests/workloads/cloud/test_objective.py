@@ -16,11 +16,11 @@ from torch.nn import functional
 from pinchpoint.workloads.cloud.breakdown import Parts
 from pinchpoint.workloads.cloud.config import CloudConfig
 from pinchpoint.workloads.cloud.objective import class_loss, compared_cells
-from pinchpoint.workloads.cloud.ranks import Ranks
 from pinchpoint.workloads.cloud.scene import Scene
 from pinchpoint.workloads.cloud.settings import Settings
 from pinchpoint.workloads.cloud.stepper import Stepper
 from pinchpoint.workloads.cloud.views import Batch, Drawn, draw_views, parse_views
+from pinchpoint.workloads.training.ranks import Ranks
 
 CONFIG = CloudConfig(
     in_features=3, classes=4, cell=0.25, widths=(8, 12), blocks=(1, 1), attention=(0, 1), heads=2, window=16, point_width=8,

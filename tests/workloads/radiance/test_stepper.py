@@ -9,11 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 
-from pinchpoint.workloads.cloud.ranks import Ranks  # noqa: E402
 from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
 from pinchpoint.workloads.radiance.images import Images  # noqa: E402
 from pinchpoint.workloads.radiance.settings import Settings  # noqa: E402
 from pinchpoint.workloads.radiance.stepper import Stepper  # noqa: E402
+from pinchpoint.workloads.training.ranks import Ranks  # noqa: E402
 
 CONFIG = FieldConfig.preset("tiny")
 TOLD = Settings(

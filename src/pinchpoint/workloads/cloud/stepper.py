@@ -15,10 +15,10 @@ from pinchpoint.workloads.cloud.breakdown import Parts
 from pinchpoint.workloads.cloud.config import CloudConfig
 from pinchpoint.workloads.cloud.model import CloudModel
 from pinchpoint.workloads.cloud.objective import TEACHER, Objective, Taught, compared_cells
-from pinchpoint.workloads.cloud.ranks import Ranks
 from pinchpoint.workloads.cloud.scene import Scene
 from pinchpoint.workloads.cloud.settings import Settings
 from pinchpoint.workloads.cloud.views import Batch, Drawn, draw_views, parse_views
+from pinchpoint.workloads.training.ranks import Ranks
 from pinchpoint.workloads.training.updates import Updates
 
 

@@ -23,7 +23,6 @@ from pinchpoint.workloads.cloud.breakdown import Log, Parts, shares
 from pinchpoint.workloads.cloud.budget import Way, way_for, ways_of
 from pinchpoint.workloads.cloud.metrics import confusion, scores_of
 from pinchpoint.workloads.cloud.model import predict_labels
-from pinchpoint.workloads.cloud.ranks import ENDED, FAILED, NEXT, Ranks, joined
 from pinchpoint.workloads.cloud.records import Training
 from pinchpoint.workloads.cloud.runs import Run, begin, read_settings
 from pinchpoint.workloads.cloud.scene import Scene
@@ -34,6 +33,7 @@ from pinchpoint.workloads.cloud.voxels import check_extent, grid_keys, groups_of
 from pinchpoint.workloads.training.budgets import budget_of
 from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
 from pinchpoint.workloads.training.precision import autocast, check_precision, matmuls
+from pinchpoint.workloads.training.ranks import ENDED, FAILED, NEXT, Ranks, joined
 from pinchpoint.workloads.training.runs import CONFIG
 from pinchpoint.workloads.training.stopping import stop_between_steps
 

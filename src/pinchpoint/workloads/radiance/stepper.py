@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from pinchpoint.workloads.cloud.ranks import Ranks
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.images import Images
 from pinchpoint.workloads.radiance.losses import check_gradients
 from pinchpoint.workloads.radiance.objective import Critics, Generator, Request, draw_request, real_patches
 from pinchpoint.workloads.radiance.render import generator_for
 from pinchpoint.workloads.radiance.settings import Settings
+from pinchpoint.workloads.training.ranks import Ranks
 
 _HOPELESS = 1e-4  # a scale of fp16 below this has been halved for what is no overflow
 

@@ -17,7 +17,6 @@ from torch import Tensor
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import DoesNotFit, Missing, TargetFailed
 from pinchpoint.core.files import check_folder, make_folder
-from pinchpoint.workloads.cloud.ranks import ENDED, FAILED, NEXT, Ranks, joined
 from pinchpoint.workloads.radiance.budget import chunk_for
 from pinchpoint.workloads.radiance.evaluate import kernel_distance_of, some_real
 from pinchpoint.workloads.radiance.features import Extractor, open_extractor
@@ -31,6 +30,7 @@ from pinchpoint.workloads.training import logs
 from pinchpoint.workloads.training.budgets import Chosen, budget_of
 from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
 from pinchpoint.workloads.training.precision import check_precision, matmuls
+from pinchpoint.workloads.training.ranks import ENDED, FAILED, NEXT, Ranks, joined
 from pinchpoint.workloads.training.runs import CONFIG
 from pinchpoint.workloads.training.stopping import stop_between_steps
 
