@@ -145,7 +145,7 @@ def build(
 ) -> Case:
     """The field's part of an iteration over `size` rays in all; `settings` as `chunk_for` tells them.
 
-    Of many chunks three are rendered, beside what the pixels of all would take.
+    Of many chunks three are rendered, beside what the pixels of all would take; with walked=all every one, as in training.
     """
     config = FieldConfig.from_json(settings["config"])
     batch, samples = int(settings["batch"]), int(settings["samples"])
@@ -154,7 +154,9 @@ def build(
         field = field.to(device)
     options: dict[str, Any] = {"form": settings["form"], "precision": settings["precision"], "memory": variant, "chunk": chunk}
     options["features"] = settings["features"] == "yes"
-    walked = size // batch if chunk is None else min(size // batch, WALKED * max(1, chunk // batch))
+    walked = size // batch
+    if chunk is not None and settings.get("walked", "some") == "some":
+        walked = min(walked, WALKED * max(1, chunk // batch))
     pixel = 3 * (5 + config.features * options["features"])  # numbers of one: in its part, joined, and its gradient
     generator = torch.Generator(device).manual_seed(seed)
 
@@ -197,5 +199,6 @@ STEP = Workload(
         Setting("form", "folded", choices=("eager", "folded")),
         Setting("precision", "fp32", choices=("fp32", "tf32", "bf16", "fp16")),
         Setting("features", "no", choices=("no", "yes")),
+        Setting("walked", "some", "of the chunks: three, whose peak is that of all, or all", choices=("some", "all")),
     ),
 )

@@ -1,0 +1,282 @@
+"""The field's part of a GAN's iteration in every form and memory: time in turn with the folded bf16 one, peak and its forecast.
+
+    python benchmarks/radiance/field.py -o benchmarks/results/radiance_field_h200.json
+    python benchmarks/radiance/field.py --device cpu --preset tiny --batch 2 --side 8 --samples 8 --repeats 3 -o small.json
+
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. The step is the one `train --budget` predicts: a render without
+gradients, one with, and its backward pass, without an optimizer, chunks chosen so that allocated bytes stay within --budget. Each
+row runs in turn with folded bf16 in one process, the device awaited; medians and ratios with 95 % intervals. Peaks are allocated
+bytes of two steps, measured in a process of their own that renders every chunk, and predicted for --card. Then a whole iteration
+of both players with super-resolution x2, as training takes it. Bars are judged on a GPU at the full size; the record is written
+after every row.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.discover import find
+from pinchpoint.core.errors import PinchpointError
+from pinchpoint.core.files import check_output, write_text
+from pinchpoint.core.machine import describe
+from pinchpoint.core.records import now
+from pinchpoint.core.units import GIB, show_bytes, show_seconds
+from pinchpoint.measure.timing import interleave, measure, ratio_interval, timing_of
+from pinchpoint.memory import measured
+from pinchpoint.memory.forecaster import Forecaster
+from pinchpoint.workloads.radiance.budget import build, chunk_for
+from pinchpoint.workloads.radiance.config import FieldConfig
+from pinchpoint.workloads.radiance.images import Images
+from pinchpoint.workloads.radiance.settings import PRESETS, Settings
+from pinchpoint.workloads.radiance.stepper import Stepper
+from pinchpoint.workloads.training.precision import matmuls
+
+TARGET = "pinchpoint.workloads.radiance.budget:STEP"
+FULL = {"preset": "graf", "batch": 8, "side": 32, "samples": 64}
+MOST_S, MOST_BYTES, SLOWER, OFF = 0.015, GIB, 1.35, 0.05  # the bars
+DENSE = 989e12  # bf16 operations a second of an H200, as its maker says
+PEER_S = {"eager fp32": 0.0746, "eager tf32": 0.0336, "eager bf16": 0.0259}  # a plain field of that size on an H200
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way to take the step."""
+
+    form: str
+    precision: str
+    memory: str = "none"
+    chunk: int | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.form} {self.precision}" + ("" if self.memory == "none" else f" {self.memory}")
+
+
+YARDSTICK = Way("folded", "bf16")
+WAYS = (
+    YARDSTICK, Way("eager", "fp32"), Way("eager", "tf32"), Way("eager", "bf16"), Way("folded", "fp32"), Way("folded", "tf32"),
+    Way("folded", "bf16", "checkpoint"), Way("folded", "bf16", "deferred"),
+)  # fmt: skip
+
+
+class Bench:
+    """The step at one size, on one device."""
+
+    def __init__(self, asked: argparse.Namespace, device: str) -> None:
+        self.asked, self.device, self.used = asked, device, backend("torch")
+        self.config = FieldConfig.preset(asked.preset)
+        self.rays = asked.batch * asked.side**2
+
+    def wait(self, result: Any) -> None:
+        self.used.wait(self.device, result)
+
+    def ways(self) -> list[tuple[Way, Row]]:
+        """Those this device has, with the chunks that the budget allows and their peaks, several at one time."""
+        found = [way for way in WAYS if way.precision != "tf32" or self.device == "cuda"]
+        with ThreadPoolExecutor(min(len(found), max(2, (os.cpu_count() or 1) // 2))) as pool:
+            return list(pool.map(self.peaks, found))
+
+    def peaks(self, way: Way) -> tuple[Way, Row]:
+        """A way with its chunk, its predicted peak and, on a GPU, its measured one: other processes' bytes are none of its."""
+        way = way if way.memory == "none" else replace(way, chunk=self.chunk(way))
+        with Forecaster(TARGET, card=self.asked.card, settings=self.told(way, walked="some")) as forecaster:
+            forecast = forecaster.predict(size=self.rays, mode="train", variant=way.memory, chunk=way.chunk)
+        predicted = forecast.peak_allocated_bytes
+        if self.device != "cuda":
+            return way, {"predicted_bytes": predicted, "measured_bytes": None, "predicted_off": None}
+        asked = replace(forecast, settings=self.told(way, walked="all"))
+        made = measured.measure(find(TARGET), asked, chunk=way.chunk, steps=2, seed=0, timeout_s=120.0)
+        peak = made["allocated_bytes"]
+        return way, {"predicted_bytes": predicted, "measured_bytes": peak, "predicted_off": predicted / peak - 1}
+
+    def chunk(self, way: Way) -> int | None:
+        asked = self.asked
+        return chunk_for(
+            self.config, batch=asked.batch, rays=asked.side**2, samples=asked.samples, budget=asked.budget, device="cuda",
+            form=way.form, memory=way.memory, precision=way.precision, counted="allocated",  # pyright: ignore[reportArgumentType]
+        ).chunk  # fmt: skip
+
+    def told(self, way: Way, *, walked: str) -> dict[str, str]:
+        return {
+            "config": self.config.to_json(), "batch": str(self.asked.batch), "samples": str(self.asked.samples),
+            "form": way.form, "precision": way.precision, "features": "no", "walked": walked,
+        }  # fmt: skip
+
+    def step(self, way: Way) -> Callable[[], Any]:
+        told = self.told(way, walked="all")
+        case = build(self.rays, device=self.device, mode="train", variant=way.memory, seed=0, settings=told, chunk=way.chunk)
+
+        def run() -> Any:
+            with matmuls(way.precision):
+                return case.step()
+
+        return run
+
+    def row(self, way: Way, peak: Row, yardstick: Callable[[], Any]) -> Row:
+        """The time of one way, and its ratio to the yardstick's."""
+        step = yardstick if way == YARDSTICK else self.step(way)
+        if step is yardstick:
+            seconds = [measure(step, wait=self.wait, warmup=0, repeats=1).median_s for _ in range(self.asked.repeats)]
+            over = (1.0, 1.0, 1.0)
+        else:
+            seconds, beside = interleave(step, yardstick, wait=self.wait, warmup=3, repeats=self.asked.repeats)
+            over = ratio_interval(seconds, beside)
+        timing = timing_of(seconds)
+        return {
+            "row": way.name, "chunk": way.chunk, "seconds": timing.median_s, "low_s": timing.low_s, "high_s": timing.high_s,
+            "runs": timing.runs, "over_folded_bf16": over, **peak,
+        }  # fmt: skip
+
+    def iteration(self) -> Row:
+        """One iteration of both players: enlarged x2, images on the device, bf16, folded."""
+        asked = self.asked
+        told = replace(
+            Settings(**PRESETS[asked.preset]), batch=asked.batch, samples=asked.samples, size=64, superres=2, precision="bf16",
+            steps=15_000,
+        )  # fmt: skip
+        pixels = torch.randint(256, (256, 128, 128, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        stepper = Stepper(self.config, told, Images("noise", pixels.to(self.device)), self.device)
+        numbers = iter(range(1, told.steps))
+        gc.collect()
+        self.used.reset_peak(self.device)
+        runs: dict[str, Callable[[], Any]] = {
+            "whole": lambda: stepper.step(next(numbers)),
+            "discriminators": lambda: stepper.discriminate(next(numbers)),
+            "generator": lambda: stepper.generate(next(numbers)),
+        }
+        with matmuls("bf16"):
+            found = {name: measure(run, wait=self.wait, warmup=3, repeats=asked.repeats) for name, run in runs.items()}
+        whole = found["whole"]
+        return {
+            "size": told.size, "superres": told.superres, "patch": told.patch, "seconds": whole.median_s, "low_s": whole.low_s,
+            "high_s": whole.high_s, "runs": whole.runs, "steps_per_s": 1 / whole.median_s,
+            "discriminators_s": found["discriminators"].median_s, "generator_s": found["generator"].median_s,
+            "measured_bytes": self.used.peaks(self.device).allocated_bytes,
+        }  # fmt: skip
+
+
+def operations(config: FieldConfig, points: int, form: str) -> int:
+    """Multiplications and additions of the linear layers over the points in one step, by arithmetic.
+
+    Two forward passes; backward, the weights of every layer and the inputs of those whose input is computed by a layer.
+    """
+    width, half, deep = config.width, config.features, config.depth - 1
+    if form == "eager":  # a layer is one product, whatever its input is put together from
+        read = config.encoded_point + config.z_shape
+        first, again = read * width, read * width
+        view = (width + config.encoded_direction + config.z_app) * half
+        rest = deep * width**2 + again + width + width**2 + view + half * 3
+        return 2 * points * (3 * first + 4 * rest)
+    entries = 2 * config.encoded_point * width
+    rest = deep * width**2 + width * (half + 1) + half * 3
+    return 2 * points * (3 * entries + 4 * rest)
+
+
+def verdicts(rows: list[Row]) -> list[Row]:
+    """Each bar with what was found: held or missed where the whole 95 % interval lies on one side, else open."""
+    by = {row["row"]: row for row in rows}
+    plain, again = by[YARDSTICK.name], by[f"{YARDSTICK.name} checkpoint"]
+    ratio, low, high = again["over_folded_bf16"]
+    worst = max((row["predicted_off"] for row in rows), key=abs)
+    exact = [
+        (f"checkpoint's peak <= {show_bytes(MOST_BYTES)}", again["measured_bytes"], MOST_BYTES),
+        (f"checkpoint's peak predicted within {OFF:.0%}", abs(again["predicted_off"]), OFF),
+        (f"every peak predicted within {OFF:.0%}", abs(worst), OFF),
+    ]
+    return [
+        _judged(f"folded bf16 <= {show_seconds(MOST_S)}", plain["seconds"], plain["low_s"], plain["high_s"], MOST_S),
+        _judged(f"checkpoint <= {SLOWER} of folded bf16's time", ratio, low, high, SLOWER),
+        *(_judged(bar, found, found, found, most) for bar, found, most in exact),
+    ]
+
+
+def _judged(bar: str, found: float, low: float, high: float, most: float) -> Row:
+    told = "held" if high <= most else "missed" if low > most else "open"
+    return {"bar": bar, "found": found, "low": low, "high": high, "most": most, "verdict": told}
+
+
+def shown(row: Row) -> str:
+    ratio, low, high = row["over_folded_bf16"]
+    text = f"{row['row']:22} {show_seconds(row['seconds']):>9}, {ratio:6.3f} [{low:.3f}, {high:.3f}] of folded bf16's; peak "
+    if row["measured_bytes"] is not None:
+        text += f"{show_bytes(row['measured_bytes'])}, predicted off by {row['predicted_off']:+.1%}"
+    else:
+        text += f"{show_bytes(row['predicted_bytes'])} predicted"
+    return text + (f"; chunks of {row['chunk']:,} rays" if row["chunk"] else "")
+
+
+def run(asked: argparse.Namespace) -> Row:
+    start, device = time.perf_counter(), resolve_device(asked.device, backend("torch"))
+    bench = Bench(asked, device)
+    counted = {form: operations(bench.config, bench.rays * asked.samples, form) for form in ("eager", "folded")}
+    sizes = {name: getattr(asked, name) for name in FULL}
+    record: Row = {
+        "what": "the field's part of an iteration, and a whole iteration", "commands": ["python " + " ".join(sys.argv)],
+        "created": now(), "machine": describe(), "device": device, **sizes, "card": asked.card, "budget": asked.budget,
+        "operations": counted, "floor_s": counted["folded"] / DENSE, "peer_s": PEER_S, "rows": [], "iteration": None,
+        "verdicts": [], "took_s": None,
+    }  # fmt: skip
+
+    def write(**more: Any) -> None:
+        record.update(more, took_s=time.perf_counter() - start)
+        write_text(asked.output, json.dumps(record, indent=1) + "\n")
+
+    ways = bench.ways()
+    print(f"peaks in {time.perf_counter() - start:.0f} s; floor {show_seconds(record['floor_s'])}", flush=True)
+    yardstick = bench.step(YARDSTICK)
+    measure(yardstick, wait=bench.wait, warmup=3, repeats=1)
+    for way, peak in ways:
+        row = bench.row(way, peak, yardstick)
+        write(rows=[*record["rows"], row])
+        print(shown(row), flush=True)
+    del yardstick
+    made = bench.iteration()
+    print(
+        f"whole iteration {show_seconds(made['seconds'])}, {made['steps_per_s']:.1f} a second; discriminators "
+        f"{show_seconds(made['discriminators_s'])}, generator {show_seconds(made['generator_s'])}",
+        flush=True,
+    )
+    full = device == "cuda" and sizes == FULL
+    write(iteration=made, verdicts=verdicts(record["rows"]) if full else [])
+    return record
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("--preset", default=FULL["preset"], choices=tuple(PRESETS))
+    parser.add_argument("--batch", type=int, default=FULL["batch"])
+    parser.add_argument("--side", type=int, default=FULL["side"], help="rays a side of an image")
+    parser.add_argument("--samples", type=int, default=FULL["samples"])
+    parser.add_argument("--budget", default="1GiB", help="of allocated bytes, for the ways in chunks")
+    parser.add_argument("--card", default="h200", help="whose workspaces are predicted")
+    parser.add_argument("--repeats", type=int, default=20)
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    asked = parser.parse_args()
+    try:
+        check_output(asked.output)
+        record = run(asked)
+    except PinchpointError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    for bar in record["verdicts"]:
+        print(f"{bar['verdict']:7} {bar['bar']}: {bar['found']:.4g}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,122 @@
+"""The benchmark of a radiance field's step: what it counts, that it takes whole steps, and how its bars are judged."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+
+from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
+
+from pinchpoint.core.units import GIB  # noqa: E402
+from pinchpoint.workloads.radiance.budget import build  # noqa: E402
+from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "radiance"
+aten = torch.ops.aten
+# What torch's own counter does not know: the folded field's products with more in them.
+MORE = {
+    aten._addmm_activation: lambda bias, a, b, *_, **__: 2 * a[0] * a[1] * b[1],
+    aten.baddbmm_: lambda out, a, b, *_, **__: 2 * a[0] * a[1] * a[2] * b[2],
+}
+
+
+def loaded() -> ModuleType:
+    return importlib.import_module("field")
+
+
+def asked() -> argparse.Namespace:
+    given = {"preset": "tiny", "batch": 2, "side": 4, "samples": 8, "budget": "1GiB", "card": "h200", "repeats": 1}
+    return argparse.Namespace(**given, device="cpu", output=Path("unused"))
+
+
+@pytest.mark.parametrize(("form", "most"), [("eager", 1.0), ("folded", 1.06)])
+def test_the_operations_are_those_torch_counts_but_for_what_folding_fills_up(form: str, most: float) -> None:
+    config = FieldConfig.preset("graf")
+    told = {"config": config.to_json(), "batch": "2", "samples": "32", "form": form, "precision": "fp32", "features": "no"}
+    case = build(32, device="cpu", mode="train", variant="none", seed=0, settings=told)
+    with FlopCounterMode(display=False, custom_mapping=MORE) as counter:
+        case.step()
+    ratio = counter.get_total_flops() / loaded().operations(config, 32 * 32, form)
+    # Layers of directions and codes, which folding applies to rays and images, are none of the points'.
+    assert 1.0 <= ratio <= most + 1e-12 if form == "folded" else ratio == pytest.approx(1.0)
+
+
+def test_at_the_published_size_a_step_has_the_operations_that_are_told_of_it() -> None:
+    found = {form: loaded().operations(FieldConfig.preset("graf"), 2**19, form) / 1e12 for form in ("eager", "folded")}
+    assert found == pytest.approx({"eager": 2.83, "folded": 2.20}, rel=0.02)
+
+
+def test_every_chunk_of_a_timed_step_is_rendered_and_the_loss_is_that_of_all_at_once() -> None:
+    field = loaded()
+    bench = field.Bench(asked(), "cpu")
+    losses = {}
+    for memory, chunk in (("none", None), ("checkpoint", 2), ("deferred", 2)):
+        torch.manual_seed(0)  # of the codes
+        losses[memory] = float(bench.step(field.Way("folded", "fp32", memory, chunk))())
+    assert losses["checkpoint"] == pytest.approx(losses["none"], rel=1e-6)
+    assert losses["deferred"] == pytest.approx(losses["none"], rel=1e-6)
+    told = bench.told(field.Way("folded", "fp32"), walked="some")
+    torch.manual_seed(0)
+    some = build(bench.rays, device="cpu", mode="train", variant="none", seed=0, settings=told, chunk=2).step()
+    assert float(some) != pytest.approx(losses["none"], rel=1e-6), "three of sixteen chunks are another image"
+
+
+def row(name: str, seconds: float, *, over: Any, peak: int, off: float) -> dict[str, Any]:
+    return {
+        "row": name, "seconds": seconds, "low_s": 0.99 * seconds, "high_s": 1.01 * seconds, "over_folded_bf16": over,
+        "measured_bytes": peak, "predicted_off": off,
+    }  # fmt: skip
+
+
+def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between() -> None:
+    field = loaded()
+
+    def found(seconds: float, over: Any, peak: int, off: float) -> list[str]:
+        rows = [
+            row("folded bf16", seconds, over=(1, 1, 1), peak=3 * GIB, off=-0.06),
+            row("folded bf16 checkpoint", 1.0, over=over, peak=peak, off=off),
+        ]
+        return [bar["verdict"] for bar in field.verdicts(rows)]
+
+    assert found(0.010, (1.3, 1.2, 1.35), GIB, -0.05) == ["held", "held", "held", "held", "missed"]
+    assert found(0.015, (1.3, 1.2, 1.36), GIB + 1, 0.051) == ["open", "open", "missed", "missed", "missed"]
+    assert found(0.016, (1.4, 1.36, 1.5), 1, 0.0)[:2] == ["missed", "missed"]
+
+
+def test_a_small_run_on_a_cpu_writes_every_row_and_judges_no_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    field, path = loaded(), tmp_path / "field.json"
+    peak = {"predicted_bytes": 1, "measured_bytes": None, "predicted_off": None}
+    monkeypatch.setattr(field.Bench, "peaks", lambda self, way: (way, peak))
+    told = {"device": "cpu", "preset": "tiny", "batch": 2, "side": 4, "samples": 4, "repeats": 1, "output": path}
+    monkeypatch.setattr(field.sys, "argv", ["field.py", *(f"--{name}={value}" for name, value in told.items())])
+    assert field.main() == 0
+    record = json.loads(path.read_text())
+    assert [one["row"] for one in record["rows"]] == [way.name for way in field.WAYS if way.precision != "tf32"]
+    assert all(one["seconds"] > 0 and one["over_folded_bf16"][0] > 0 for one in record["rows"])
+    assert record["iteration"]["seconds"] > 0 and record["iteration"]["measured_bytes"] is None
+    assert record["verdicts"] == [] and record["floor_s"] > 0 and record["machine"]["python"]
+    monkeypatch.setattr(field.sys, "argv", ["field.py", "--device", "cpu", "-o", str(tmp_path / "no" / "such" / "f.json")])
+    assert field.main() == 2
+
+
+def test_a_budget_in_gibibytes_chooses_the_chunk_that_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    field = loaded()
+    seen: dict[str, Any] = {}
+
+    def chunk_for(config: Any, **how: Any) -> Any:
+        seen.update(how)
+        return argparse.Namespace(chunk=6)
+
+    monkeypatch.setattr(field, "chunk_for", chunk_for)
+    bench = field.Bench(asked(), "cpu")
+    way, peak = bench.peaks(field.Way("folded", "bf16", "checkpoint"))
+    assert way.chunk == 6 and peak["predicted_bytes"] > 0 and peak["measured_bytes"] is None
+    assert seen["counted"] == "allocated" and seen["budget"] == "1GiB" and seen["rays"] == 16
