@@ -1,0 +1,189 @@
+"""Cars in eight minutes: data, pace, training for so many seconds, scores beside a ladder of the same size, pictures.
+
+    python benchmarks/radiance/eight_minutes.py WORK -o benchmarks/results/radiance_eight_minutes_h200.json
+    python benchmarks/radiance/eight_minutes.py WORK --until pace -o eight.json   # the same call without --until goes on
+    python benchmarks/radiance/eight_minutes.py WORK --device cpu --preset tiny --seconds 20 --images 50 --scored 8 -o small.json
+
+pinchpoint must be importable: installed, or `PYTHONPATH=src`; the distances need its extra `radiance`. A short run tells the
+steps a second, from which the length of the run follows, as rates and annealing go by its share; at the limit it is stopped with
+a checkpoint all the same. What lies in WORK is gone on with: data and pace are kept, training is resumed, and the seconds of all
+its parts count together. Scored against cars of another seed, which it never saw, and against a ladder of as many images of that
+size. --set changes the recipe, below, and whatever else a run may be told.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.errors import PinchpointError
+from pinchpoint.core.files import check_output, make_folder, write_text
+from pinchpoint.core.machine import describe
+from pinchpoint.core.records import now
+from pinchpoint.workloads.radiance.dataset import make_dataset
+from pinchpoint.workloads.radiance.evaluate import evaluate
+from pinchpoint.workloads.radiance.features import open_extractor
+from pinchpoint.workloads.radiance.ladder import ladder
+from pinchpoint.workloads.radiance.orbit import orbit
+from pinchpoint.workloads.radiance.records import Training
+from pinchpoint.workloads.radiance.settings import PRESETS, Settings
+from pinchpoint.workloads.radiance.train import train
+from pinchpoint.workloads.training.loop import Report
+from pinchpoint.workloads.training.settings import overrides
+
+RECIPE: dict[str, Any] = {"precision": "bf16", "superres": 2}
+STAGES = ("data", "pace", "train", "score")
+PACED = 40  # steps of the short run before its clock is read: what is compiled or tuned is by then
+SPARE = 0.04  # of the seconds, for sheets, distances and checkpoints on the way
+RUNG, NAME = "no wheels", "KD-efflite0"
+
+
+def pace(data: Path, folder: Path, choices: dict[str, Any], *, steps: int) -> float:
+    """Steps a second of a short run; kept in its folder."""
+    told = folder / "pace.json"
+    if told.exists():
+        return json.loads(told.read_text(encoding="utf-8"))["steps_per_s"]
+    read: list[tuple[int, float]] = []
+
+    def watch(report: Report) -> None:
+        if report.row is not None:
+            read.append((report.row.step, report.row.seconds))
+
+    shutil.rmtree(folder, ignore_errors=True)  # of a short run that was stopped
+    quiet = {"eval_images": 0, "sample_every": 2 * (PACED + steps), "checkpoint_every": 2 * (PACED + steps)}
+    train(data, folder, progress=watch, **{**choices, **quiet, "steps": PACED + steps})
+    first = next(one for one in read if one[0] >= PACED)
+    found = (read[-1][0] - first[0]) / (read[-1][1] - first[1])
+    write_text(told, json.dumps({"steps_per_s": found}) + "\n")
+    return found
+
+
+def limited(seconds: float, tell: Callable[[Report], None]) -> Callable[[Report], None]:
+    """A watcher that asks for a checkpoint and an end, as SIGTERM does, once the steps have taken so long."""
+
+    def watch(report: Report) -> None:
+        tell(report)
+        if report.row is not None and report.row.seconds >= seconds and report.done < report.total:
+            signal.raise_signal(signal.SIGTERM)
+
+    return watch
+
+
+def trained(data: Path, run: Path, choices: dict[str, Any], *, steps: int, seconds: float) -> Training:
+    """The run, begun or gone on with, up to its last step or to the limit."""
+    shown = [time.perf_counter()]
+
+    def tell(report: Report) -> None:
+        if report.row is not None and (time.perf_counter() - shown[0] > 20 or report.row.validation is not None):
+            shown[0] = time.perf_counter()
+            found = "" if report.row.validation is None else f", KD {report.row.validation:.1f}"
+            print(
+                f"step {report.done:,} of {report.total:,}, {report.row.seconds:.0f} s, loss {report.loss:.3f}{found}", flush=True
+            )
+
+    known = (run / "config.json").exists()
+    kept = {"device": choices["device"]} if known else {**choices, "steps": steps}
+    try:
+        return train(data, run, resume=known, progress=limited(seconds, tell), **kept)
+    except SystemExit:  # the limit's own
+        return Training.from_json((run / "record.json").read_text(encoding="utf-8"))
+
+
+def scored(asked: argparse.Namespace, data: Path, run: Path, side: int, device: str) -> dict[str, Any]:
+    """Scores of the run, the ladder they are read by, and the pictures."""
+    pictures = make_folder(asked.work / "pictures")
+    found = evaluate(run, data, pictures, images=asked.scored, orbits=asked.orbits, seed=asked.seed, device=device)
+    turned = orbit(run, pictures / "orbit.gif", seed=asked.seed, device=device)
+    rungs = ladder(open_extractor(device=device), images=asked.scored, size=side, seed=asked.seed + 2)
+    return {"evaluation": found.to_dict(), "orbit": turned.to_dict(), "ladder": [asdict(rung) for rung in rungs]}
+
+
+def verdicts(scores: dict[str, Any], training: dict[str, Any], seconds: float) -> list[dict[str, Any]]:
+    """Each bar: held or missed."""
+    rung = next(one["distances"][NAME] for one in scores["ladder"] if one["rung"] == RUNG)
+    found = scores["evaluation"]["distances"][NAME]
+    bars = [(f"{NAME} below {RUNG!r}", found, rung), ("seconds of training", training["seconds"], 1.02 * seconds)]
+    if scores["evaluation"]["bicubic"] is not None:
+        bars.append((f"{NAME} below the bicubically enlarged render's", found, scores["evaluation"]["bicubic"][NAME]))
+    return [
+        {"bar": bar, "found": value, "most": most, "verdict": "held" if value < most else "missed"} for bar, value, most in bars
+    ]
+
+
+def run(asked: argparse.Namespace) -> dict[str, Any]:
+    device = resolve_device(asked.device, backend("torch"))
+    choices = {**RECIPE, "preset": asked.preset, "size": asked.size, "seed": asked.seed, "device": device}
+    choices |= overrides(asked.set, Settings)
+    side, work = asked.size * choices["superres"], make_folder(asked.work)
+    record: dict[str, Any] = {
+        "what": "cars in eight minutes", "commands": ["python " + " ".join(sys.argv)], "created": now(), "machine": describe(),
+        "seconds": asked.seconds, "images": asked.images, "choices": choices, "steps_per_s": None, "steps": None,
+        "training": None, "scores": None, "verdicts": [], "took_s": {},
+    }  # fmt: skip
+    clock = time.perf_counter()
+
+    def done(stage: str, **more: Any) -> bool:
+        """Write what there is; whether this was the last stage asked for."""
+        nonlocal clock
+        record["took_s"][stage], clock = time.perf_counter() - clock, time.perf_counter()
+        record.update(more)
+        write_text(asked.output, json.dumps(record, indent=1) + "\n")
+        print(f"{stage}: {record['took_s'][stage]:.0f} s", flush=True)
+        return stage == asked.until
+
+    for name, images, seed in (("cars", asked.images, asked.seed), ("unseen", asked.scored, asked.seed + 1)):
+        make_dataset(work / name, images=images, size=side, seed=seed, device=device)
+    if done("data"):
+        return record
+    rate = pace(work / "cars", work / "pace", choices, steps=asked.paced)
+    steps = asked.steps or max(1, int((1 - SPARE) * asked.seconds * rate))
+    print(f"{rate:.2f} steps a second: {steps:,} steps", flush=True)
+    if done("pace", steps_per_s=rate, steps=steps):
+        return record
+    made = trained(work / "cars", work / "run", choices, steps=steps, seconds=asked.seconds)
+    if done("train", training=made.to_dict()):
+        return record
+    scores = scored(asked, work / "unseen", work / "run", side, device)
+    done("score", scores=scores, verdicts=verdicts(scores, made.to_dict(), asked.seconds))
+    return record
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("work", type=Path, metavar="WORK", help="folder for data, run and pictures")
+    parser.add_argument("--seconds", type=float, default=480.0, help="of training")
+    parser.add_argument("--steps", type=int, help="instead of what the pace gives; the limit of seconds stays")
+    parser.add_argument("--paced", type=int, default=100, help="steps that are timed for the pace")
+    parser.add_argument("--until", choices=STAGES, default="score", help="the last stage of this call")
+    parser.add_argument("--images", type=int, default=4000, help="to train with")
+    parser.add_argument("--scored", type=int, default=512, help="images made, and unseen ones they are compared with")
+    parser.add_argument("--orbits", type=int, default=8)
+    parser.add_argument("--size", type=int, default=64, help="pixels a side that are rendered")
+    parser.add_argument("--preset", default="graf", choices=tuple(PRESETS))
+    parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the run")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    asked = parser.parse_args()
+    try:
+        check_output(asked.output)
+        record = run(asked)
+    except PinchpointError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    for bar in record["verdicts"]:
+        print(f"{bar['verdict']:7} {bar['bar']}: {bar['found']:.4g} (at most {bar['most']:.4g})")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

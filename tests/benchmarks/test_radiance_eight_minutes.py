@@ -1,0 +1,96 @@
+"""Cars in eight minutes: the length of a run from its pace, the limit that stops it, and how its bars are judged."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+PIL = pytest.importorskip("PIL.Image", reason="pictures are pillow's")
+
+from pinchpoint.workloads.training.logs import Row  # noqa: E402
+from pinchpoint.workloads.training.loop import Report  # noqa: E402
+
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "radiance"
+TINY: dict[str, Any] = {
+    "preset": "tiny", "size": 32, "samples": 4, "batch": 2, "critic_width": 4, "eval_images": 0, "device": "cpu",
+    "sample_every": 99,
+}  # fmt: skip
+
+
+def loaded() -> ModuleType:
+    return importlib.import_module("eight_minutes")
+
+
+def report(step: int, seconds: float, *, total: int = 1000) -> Report:
+    return Report("train", step, total, Row(step, 1.0, 1e-3, seconds, 0, None))
+
+
+def test_the_pace_is_that_of_the_steps_after_the_first_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, asked = loaded(), []
+
+    def train(data: Path, folder: Path, *, progress: Any, **choices: Any) -> None:
+        asked.append(choices)
+        folder.mkdir()
+        for step in range(10, choices["steps"] + 1, 10):
+            progress(report(step, 100.0 + (step - script.PACED) / 25 if step >= script.PACED else 3.0 * step))
+
+    monkeypatch.setattr(script, "train", train)
+    for _ in range(2):
+        found = script.pace(tmp_path, tmp_path / "pace", {"preset": "tiny", "eval_images": 64}, steps=100)
+        assert found == pytest.approx(25.0), "the slow first steps do not count"
+    assert len(asked) == 1 and asked[0]["steps"] == script.PACED + 100 and asked[0]["eval_images"] == 0
+
+
+def test_a_run_is_stopped_at_its_limit_with_a_checkpoint_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    script = loaded()
+    (tmp_path / "cars").mkdir()
+    for shade in (50, 150):
+        PIL.new("RGB", (32, 32), (shade, 2, 3)).save(tmp_path / "cars" / f"{shade}.png")
+    made = script.trained(tmp_path / "cars", tmp_path / "run", TINY, steps=4, seconds=0.0)
+    assert made.step == 1 and not made.complete
+    # With its own settings and length, whatever the pace now says.
+    made = script.trained(tmp_path / "cars", tmp_path / "run", {**TINY, "batch": 3}, steps=9, seconds=1e9)
+    assert made.step == 4 and made.complete and made.settings["batch"] == 2
+
+
+def scores(found: float, bicubic: float | None, rung: float) -> dict[str, Any]:
+    return {
+        "evaluation": {"distances": {"KD-efflite0": found}, "bicubic": None if bicubic is None else {"KD-efflite0": bicubic}},
+        "ladder": [
+            {"rung": "grey", "distances": {"KD-efflite0": 1e9}},
+            {"rung": "no wheels", "distances": {"KD-efflite0": rung}},
+        ],
+    }
+
+
+def test_bars_are_the_rung_without_wheels_the_time_and_the_smooth_render() -> None:
+    script = loaded()
+
+    def judged(*given: Any, took: float = 480.0) -> list[str]:
+        return [bar["verdict"] for bar in script.verdicts(scores(*given), {"seconds": took}, 480.0)]
+
+    assert judged(30.0, 40.0, 38.0) == ["held", "held", "held"]
+    assert judged(39.0, 38.0, 38.0, took=500.0) == ["missed", "missed", "missed"]
+    assert judged(30.0, None, 38.0) == ["held", "held"]
+
+
+def test_a_call_ends_with_the_stage_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script, path = loaded(), tmp_path / "eight.json"
+    told = (
+        f"eight_minutes.py {tmp_path / 'work'} --device cpu --preset tiny --size 16 --images 2 --scored 2 --until data -o {path}"
+    )
+    ordered: list[Any] = []
+    monkeypatch.setattr(script, "make_dataset", lambda folder, **how: ordered.append((folder.name, how["size"], how["seed"])))
+    monkeypatch.setattr(script.sys, "argv", [*told.split(), "--set", "r1=3", "superres=4"])
+    assert script.main() == 0
+    record = json.loads(path.read_text())
+    assert record["choices"]["r1"] == 3.0 and record["training"] is None and list(record["took_s"]) == ["data"]
+    assert ordered == [("cars", 64, 0), ("unseen", 64, 1)], "of the size after super-resolution, and of two seeds"
+    monkeypatch.setattr(script.sys, "argv", [*told.split(), "--set", "rate=3"])
+    assert script.main() == 2
