@@ -27,7 +27,7 @@ def rows(segments: Segments) -> list[list[int]]:
     return [order[first:last] for first, last in pairwise(offsets)]
 
 
-@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.uint16, torch.uint32])
 def test_ids_in_any_order_become_rising_cells_with_their_points_in_order(dtype: torch.dtype) -> None:
     ids = torch.tensor([7, 3, 200, 7, 7, 3, 0]).to(dtype)
     segments = Segments.from_ids(ids)
@@ -154,7 +154,10 @@ def test_offsets_that_share_out_no_points_are_refused(offsets: list[int], order:
     assert says in refused.value.what and refused.value.mend
 
 
-@pytest.mark.parametrize("ids", [torch.zeros(0, dtype=torch.int64), torch.zeros(3), torch.zeros(2, 2).long(), [1, 2]])
+@pytest.mark.parametrize(
+    "ids",
+    [torch.zeros(0, dtype=torch.int64), torch.zeros(3), torch.zeros(2, 2).long(), torch.zeros(2, dtype=torch.uint64), [1, 2]],
+)
 def test_ids_that_are_no_row_of_whole_numbers_are_refused(ids: torch.Tensor) -> None:
     with pytest.raises(BadInput):
         Segments.from_ids(ids)

@@ -72,7 +72,7 @@ class Segments:
     @staticmethod
     def from_ids(ids: Tensor) -> Segments:
         """ids: (N,) whole numbers of any size and in any order; equal ids are one cell."""
-        _require_whole("ids", ids)
+        ids = _whole("ids", ids)
         _require_count(ids.shape[0])
         return _grouped(ids, [])[0]
 
@@ -95,7 +95,7 @@ class Segments:
         corner = torch.floor(xyz.detach().double() / size)
         columns = [corner[:, axis] for axis in range(3)]
         if batch is not None:
-            _require_whole("batch", batch)
+            batch = _whole("batch", batch)
             if batch.shape[0] != xyz.shape[0]:
                 raise BadInput(f"{batch.shape[0]:,} batch numbers for {xyz.shape[0]:,} points", mend="give one for each point")
             columns.insert(0, batch.double())
@@ -107,7 +107,7 @@ class Segments:
     @staticmethod
     def from_offsets(offsets: Tensor, order: Tensor | None = None) -> Segments:
         """offsets: (C + 1,) from 0 to N, never falling; order: (N,), each point once. None: the points lie cell by cell."""
-        _require_whole("offsets", offsets)
+        offsets = _whole("offsets", offsets)
         if offsets.shape[0] < 2:
             raise BadInput(f"{offsets.shape[0]} offsets", mend="give C + 1 offsets for C cells, from 0 to the number of points")
         lengths = offsets.diff()
@@ -122,6 +122,7 @@ class Segments:
         if order is None:
             order = torch.arange(points, dtype=torch.int32, device=offsets.device)
         else:
+            order = _whole("order", order)
             _require_order(order, points)
         cells = torch.arange(offsets.shape[0] - 1, dtype=torch.int32, device=offsets.device)
         of_place = cells.repeat_interleave(lengths, output_size=points)
@@ -186,12 +187,18 @@ def _require_numbered(bounds: list[float], cell: float) -> None:
         )
 
 
-def _require_whole(name: str, values: Tensor) -> None:
+def _whole(name: str, values: Tensor) -> Tensor:
+    """One row of whole numbers, of a kind that torch computes with."""
     require_tensor(name, values)
     if values.dim() != 1 or values.dtype is torch.bool or values.is_floating_point() or values.is_complex():
         raise BadInput(
             f"{name} of shape {tuple(values.shape)} in {values.dtype}", mend=f"give {name} as one row of whole numbers"
         )
+    if values.dtype is torch.uint64:
+        raise BadInput(
+            f"{name} in torch.uint64, which torch cannot sort", mend=f"give {name} below 2**63 as int64: {name}.long()"
+        )
+    return values.long() if values.dtype in (torch.uint16, torch.uint32) else values
 
 
 def _require_count(points: int) -> None:
@@ -202,7 +209,6 @@ def _require_count(points: int) -> None:
 
 
 def _require_order(order: Tensor, points: int) -> None:
-    _require_whole("order", order)
     if order.shape[0] != points:
         raise BadInput(f"an order of {order.shape[0]:,} points where offsets end at {points:,}", mend="give each point once")
     seen = torch.zeros(points, dtype=torch.bool, device=order.device).index_fill_(0, order.long().clamp(0, points - 1), True)
