@@ -76,7 +76,7 @@ def test_arrays_of_another_length_are_kept_whole_in_a_part() -> None:
     ("arrays", "says"),
     [
         ({"thing": XYZ}, "has no coordinates: it holds thing"),
-        ({"xyz": XYZ[:, :2]}, "has no coordinates"),
+        ({"xyz": XYZ[:, :2]}, r"has no coordinates: it holds xyz \(5, 2\)"),
         ({"xyz": XYZ[:0]}, "zero points"),
         ({"xyz": XYZ * np.nan}, "5 of 5 points"),
         ({"xyz": XYZ, "heat": XYZ[:4, 0]}, r"heat of .* has shape \(4,\) for 5 points"),

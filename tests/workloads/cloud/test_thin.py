@@ -220,8 +220,9 @@ def test_faces_are_refused_or_dropped(tmp_path: Path) -> None:
     text = f"ply\nformat binary_little_endian 1.0\n{lines}element face 1\nproperty list uchar int vertex_indices\nend_header\n"
     vertices = struct.pack("<9f", *range(9))
     (tmp_path / "a.ply").write_bytes(text.encode() + vertices + struct.pack("<Biii", 3, 0, 1, 2))
-    with pytest.raises(BadInput, match="1 x face"):
+    with pytest.raises(BadInput, match="1 x face") as refused:
         sample_file(tmp_path / "a.ply", tmp_path / "out.ply", ratio=1)
+    assert "--faces drop" in refused.value.mend
     sample_file(tmp_path / "a.ply", tmp_path / "out.ply", ratio=1, faces="drop")
     bare = f"ply\nformat binary_little_endian 1.0\n{lines}end_header\n"
     assert (tmp_path / "out.ply").read_bytes() == bare.encode() + vertices

@@ -42,7 +42,8 @@ def xyz_key(arrays: dict[str, np.ndarray], where: str) -> str:
     for name in XYZ:
         if name in arrays and arrays[name].ndim == 2 and arrays[name].shape[1] == 3 and arrays[name].dtype.kind in "fiu":
             return name
-    raise BadInput(f"{where} has no coordinates: it holds {', '.join(arrays) or 'nothing'}", mend="name an array (N, 3) 'xyz'")
+    held = ", ".join(f"{name} {values.shape}" for name, values in arrays.items()) or "nothing"
+    raise BadInput(f"{where} has no coordinates: it holds {held}", mend="name an array (N, 3) of numbers 'xyz'")
 
 
 def arrays_scene(arrays: dict[str, np.ndarray], where: str) -> Scene:

@@ -103,7 +103,7 @@ def kept(ply: Ply, index: np.ndarray, *, faces: Literal["refuse", "drop"] = "ref
         what = ", ".join(f"{element.count:,} x {element.name}" for element in pointing)
         raise BadInput(
             f"{ply.path} also holds {what}, which would point at vertices that are left out",
-            mend='leave them out too (faces="drop", --drop-faces), or give a file of points alone',
+            mend='leave them out too (faces="drop", --faces drop), or give a file of points alone',
         )
     header, before, after = ply.header, ply.before, ply.after
     if pointing:
