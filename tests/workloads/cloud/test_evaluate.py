@@ -79,12 +79,13 @@ def test_the_folder_holds_the_table_the_plot_and_the_record(tiny_rooms: Path, ru
         ({"densities": (0.0, 1.0)}, "densities 0, 1"), ({"densities": ()}, "densities none"),
         ({"densities": (2.0,)}, "densities 2"), ({"split": "all"}, "no split 'all'"),
         ({"which": "first"}, "unknown checkpoint 'first'"), ({"cell": -1.0}, "cells of size -1"),
+        ({"cell": 0.0}, "cells of size 0"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_measured_is_refused(tiny_rooms: Path, run: Path, tmp_path: Path, how: dict[str, Any], what: str) -> None:
     with pytest.raises(BadInput) as caught:
         evaluate(run, tiny_rooms, tmp_path / "out", device="cpu", **how)
-    assert what in caught.value.what and caught.value.mend
+    assert what in caught.value.what and caught.value.mend and not (tmp_path / "out").exists()
 
 
 def test_scenes_with_other_features_and_none_to_test_are_refused(run: Path, tmp_path: Path) -> None:

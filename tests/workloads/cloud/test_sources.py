@@ -48,8 +48,11 @@ def test_a_data_set_that_was_made_is_known_by_its_training_rooms(tiny_rooms: Pat
 
 
 def test_scenes_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="holds no data set"):
+    with pytest.raises(BadInput, match="holds no data set") as caught:
         open_source(tmp_path)
+    assert "train/ and test/" in caught.value.mend
+    with pytest.raises(BadInput, match="there is no folder"):
+        open_source(tmp_path / "nowhere")
     (tmp_path / "none" / "train").mkdir(parents=True)
     with pytest.raises(BadInput, match="no scenes in"):
         open_source(tmp_path / "none")
@@ -92,3 +95,15 @@ def test_a_run_is_trained_and_scored_on_files_of_ones_own_however_small(tmp_path
     scores = evaluate(tmp_path / "run", tmp_path, tmp_path / "out", device="cpu", densities=(1.0, 0.05), pictures=False)
     assert scores.scenes == 3 and scores.row("uniform", 1.0)["points"] == 251
     assert scores.row("uniform", 0.05)["points"] == 10 + 1 + 2, "a scene keeps a point at least"
+
+
+def test_a_folder_to_score_may_lack_the_last_classes_but_not_have_more(tmp_path: Path, tiny_net: dict[str, Any]) -> None:
+    write(tmp_path / "own" / "train", "room", 200, most=4)
+    train(tmp_path / "own", tmp_path / "run", steps=1, **tiny_net)
+    write(tmp_path / "few" / "test", "room", 60, most=2)
+    scores = evaluate(tmp_path / "run", tmp_path / "few", tmp_path / "out", device="cpu", densities=(1.0,), pictures=False)
+    iou = scores.row("uniform", 1.0)["iou"]
+    assert len(iou) == 5 and iou[3:] == [None, None] and scores.classes == ("0", "1", "2", "3", "4")
+    write(tmp_path / "more" / "test", "room", 60, most=5)
+    with pytest.raises(BadInput, match="trained with the classes 0, 1, 2, 3, 4, and"):
+        evaluate(tmp_path / "run", tmp_path / "more", tmp_path / "out", device="cpu")

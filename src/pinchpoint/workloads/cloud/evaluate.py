@@ -53,7 +53,9 @@ def evaluate(
     source = open_source(data)
     names = _names(source, found, split)
     ways = _ways(densities)
-    cell = cell or found.settings.cell or found.config.cell
+    if cell is None:
+        cell = found.settings.cell or found.config.cell
+    thinning.check_cell(cell)
     refuse_others(Path(output), own=RECORD)
     folder = make_folder(output)
     earlier = _earlier(folder)
@@ -118,9 +120,13 @@ def _row(way: Thinning, counts: np.ndarray, kept: float, majority: int) -> dict[
 
 
 def _names(source: Source, found: Trained, split: Split) -> list[str]:
+    of_classes = list(found.settings.classes)
+    # Classes without names are numbered up to the largest in the files: a folder may lack the last of them.
+    if list(source.classes) == [str(number) for number in range(len(source.classes))] == of_classes[: len(source.classes)]:
+        of_classes = list(source.classes)
     for what, of_run, of_data in (
         ("features", found.settings.features, source.features),
-        ("classes", found.settings.classes, source.classes),
+        ("classes", of_classes, source.classes),
     ):
         if list(of_run) != list(of_data):
             raise BadInput(

@@ -61,8 +61,14 @@ class Own:
 def open_source(path: str | Path) -> Source:
     """The scenes of a folder. Files of one's own are all read once, to know their classes."""
     folder = Path(path)
-    if any((folder / name).exists() for name in KINDS) or not any((folder / split).is_dir() for split in SPLITS):
+    own = any((folder / split).is_dir() for split in SPLITS)
+    if any((folder / name).exists() for name in KINDS):
         return open_dataset(folder)
+    if not own:
+        raise BadInput(
+            f"{folder} holds no data set" if folder.is_dir() else f"there is no folder {folder}",
+            mend="make one: pinchpoint cloud data -o rooms; or name a folder with scenes of your own in train/ and test/",
+        )
     files = {f"{split}/{file.name}": file for split in SPLITS for file in _files(folder / split)}
     if not files:
         raise BadInput(

@@ -25,13 +25,18 @@ def uniform(scene: Scene, fraction: float, *, seed: int) -> np.ndarray:
 
 def one_per_cell(scene: Scene, cell: float, *, seed: int) -> np.ndarray:
     """One point, any of them alike, of every cell of a grid with edges of `cell`."""
-    if not (math.isfinite(cell) and cell > 0):
-        raise BadInput(f"cells of size {cell:g}", mend="give a cell size above 0, in the units of the coordinates")
+    check_cell(cell)
     corner = np.floor(scene.xyz.astype(np.float64) / cell)
     order = _generator(seed).permutation(scene.points)
     # The first of each cell in a random order of all points.
     _, first = np.unique(corner[order], axis=0, return_index=True)
     return np.sort(order[first])
+
+
+def check_cell(cell: float) -> None:
+    """Refuse an edge that makes no grid."""
+    if not (math.isfinite(cell) and cell > 0):
+        raise BadInput(f"cells of size {cell:g}", mend="give a cell size above 0, in the units of the coordinates")
 
 
 def by_distance(scene: Scene, fraction: float, *, seed: int, scanner: Place | None = None) -> np.ndarray:
