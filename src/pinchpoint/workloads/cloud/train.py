@@ -136,6 +136,7 @@ def _follow(run: Run, learner: _Learner) -> Training:
         while (word := learner.ranks.agreed()) == NEXT:
             number += 1
             learner.take(number)
+            learner.parts.taken(number)  # the log is the first process's: here nothing else would let go of it
     path = run.folder / "record.json"
     if word == FAILED or not path.exists():
         raise TargetFailed("the first process failed", mend="see what it says")
