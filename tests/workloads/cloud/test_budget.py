@@ -10,7 +10,7 @@ import pytest
 
 from pinchpoint.backends.torch import real
 from pinchpoint.core.errors import DoesNotFit
-from pinchpoint.workloads.cloud import budget
+from pinchpoint.workloads.cloud import budget, convolution
 from pinchpoint.workloads.cloud.budget import way_for, ways_of
 from pinchpoint.workloads.cloud.config import CloudConfig
 from pinchpoint.workloads.cloud.scene import Scene
@@ -74,3 +74,14 @@ def test_a_straight_line_from_parts_of_a_scene_tells_what_the_whole_takes(monkey
 def test_a_card_has_its_context_beside_the_step() -> None:
     on_card = way_for(CONFIG, TOLD, [scene()], budget="h200", device="cuda").predicted_bytes
     assert on_card > 2**28 and ways_of(replace(CONFIG, norm="batch"), TOLD) == ("batched",)
+
+
+def test_on_a_card_a_convolution_reads_more_at_a_time_and_that_is_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    told, config = replace(TOLD, views=["dense"]), replace(CONFIG, cell=0.05, widths=(32, 16))
+    on_card = way_for(config, told, [scene()], budget="h200", device="cuda").predicted_bytes
+    h200 = budget.budget_of("h200")
+    monkeypatch.setattr(convolution, "CPU_BYTES", convolution.GPU_BYTES)  # counted here in the parts that a card takes
+    stepper = Stepper(config, told, "cpu")
+    held = real.account(lambda: [stepper.step([scene()], number=number) for number in (1, 2)]) or 0
+    found = (on_card - h200.cublas_workspace_bytes - h200.context_bytes) / budget.ROUNDED
+    assert held <= found < 2 * held

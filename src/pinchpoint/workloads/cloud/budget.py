@@ -18,6 +18,7 @@ from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.core.units import show_bytes
 from pinchpoint.workloads.cloud.batches import cropped
 from pinchpoint.workloads.cloud.config import CloudConfig
+from pinchpoint.workloads.cloud.convolution import CPU_BYTES, GPU_BYTES
 from pinchpoint.workloads.cloud.scene import Scene
 from pinchpoint.workloads.cloud.settings import Settings
 from pinchpoint.workloads.cloud.stepper import Stepper
@@ -53,10 +54,12 @@ def way_for(
     for mode in ways_of(config, told):
         if progress is not None:
             progress("all views at once" if mode == "batched" else "view after view")
-        live = _counted(config, replace(told, views_mode=mode), scenes)
+        way = replace(told, views_mode=mode)
+        live = _counted(config, way, scenes)
         if device == "cpu":
             need = resident_bytes() + live
         else:
+            live += _gathered(config, way, scenes)
             need = round(live * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
         found.append(Way(mode, need, budget_bytes))
         if need <= budget_bytes:
@@ -92,6 +95,15 @@ def _counted(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> in
     low, high = (_live(config, told, largest, size) for size in sizes)
     each = (high - low) / (sizes[1] - sizes[0])
     return round(BENT * (high + each * (points - sizes[1])))
+
+
+def _gathered(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> int:
+    """What a convolution reads at one time on CUDA beyond what it reads on a CPU, where the step is counted."""
+    points = min(told.points, max(scene.points for scene in scenes)) * told.scenes
+    passed = points * (1 if told.views_mode == "accumulate" else len(told.views))
+    # The finest level's is the largest: coarser voxels are fewer by more than they are wider.
+    whole = 27 * 4 * config.widths[0] * passed
+    return max(0, min(GPU_BYTES, whole) - CPU_BYTES)
 
 
 def _live(config: CloudConfig, told: Settings, scene: Scene, points: int) -> int:
