@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 import torch
 
-from pinchpoint.kit import Segments, draw_counts, sample_one, sample_subset, segment_mean
+from pinchpoint.kit import Segments, draw_counts, hashing, sample_one, sample_subset, segment_mean, take_rows
 
 pytestmark = [
     pytest.mark.gpu,
@@ -72,6 +74,42 @@ def test_a_total_that_is_wrong_writes_nowhere_else() -> None:
         assert more[:-3].equal(truth) and more[-3:].tolist() == [-1, -1, -1]
         fewer = sample_subset(segments, 5, method=method, seed=0, total=len(truth) - 3)  # pyright: ignore
         assert fewer[:-1].equal(truth[:-4])
+
+
+def test_counts_above_a_cells_points_leave_their_places_empty() -> None:
+    segments = Segments.from_ids(CLOUDS["long"].cuda())
+    counts = segments.counts + 3  # not looked at on a GPU, which would wait
+    drawn = sample_subset(segments, counts, seed=0, total=int(counts.sum()))
+    assert int((drawn == -1).sum()) == 3 * segments.cells
+    assert drawn[drawn >= 0].sort().values.equal(torch.arange(segments.points, dtype=torch.int32, device="cuda"))
+
+
+def test_cells_that_begin_anywhere_in_memory_are_drawn_from_alike() -> None:
+    """A kernel compiled for tensors at round addresses must not be taken for others."""
+    here = Segments.from_ids(CLOUDS["uneven"].cuda())
+    truth = sample_subset(here, 0.5, seed=4), sample_one(here, seed=4)
+    padded = torch.cat([here.order.new_zeros(1), here.order])[1:]
+    moved = dataclasses.replace(here, order=padded)
+    assert moved.order.data_ptr() % 16
+    assert sample_subset(moved, 0.5, seed=4).equal(truth[0]) and sample_one(moved, seed=4).equal(truth[1])
+
+
+def test_keys_in_one_pass_are_those_of_the_chain() -> None:
+    points, cells = torch.arange(100_000, dtype=torch.int32), torch.arange(100_000, dtype=torch.int32) // 7
+    for seed in (0, 1, 2**64 - 1):
+        of = hashing.words(seed=seed)
+        assert hashing.keys_in(cells.cuda(), points.cuda(), of).cpu().equal(hashing.keys_in(cells, points, of))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])
+@pytest.mark.parametrize("shape", [(32,), (3,), (), (5, 7), (4096,), (5000,)])
+def test_rows_are_taken_as_index_select_takes_them(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    values = torch.randn(500, *shape, device="cuda").to(dtype)
+    for kind in (torch.int32, torch.int64):
+        index = torch.randint(0, 500, (1777,), device="cuda").to(kind)
+        assert take_rows(values, index).equal(values.index_select(0, index))
+    assert take_rows(values, index[:0]).shape == (0, *shape)  # pyright: ignore[reportPossiblyUnboundVariable]
+    assert take_rows(values.float().requires_grad_(), index).requires_grad  # pyright: ignore[reportPossiblyUnboundVariable]
 
 
 def test_means_have_the_same_bits_every_time() -> None:

@@ -31,7 +31,10 @@ def _version(package: str) -> str | None:
 
 
 def _gpu_name() -> str | None:
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
+    torch, jax = (sys.modules.get(name) for name in ("torch", "jax"))
+    if torch is not None and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    if jax is None:
         return None
-    return torch.cuda.get_device_name()
+    first = jax.local_devices()[0]
+    return first.device_kind if first.platform == "gpu" else None

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from pinchpoint.kit.reduce import segment_max, segment_mean, segment_softmax, segment_sum
     from pinchpoint.kit.segments import Segments
     from pinchpoint.kit.subset import draw_counts, sample_one, sample_subset
+    from pinchpoint.kit.take import take_rows
     from pinchpoint.kit.transform import edge_transform
 
 __all__ = [
     "Coverage", "Degrees", "Edges", "GraphCache", "Laplace", "Lattice", "Segments", "coverage", "draw_counts", "edge_transform",
     "kinetic_energy", "laplacian", "laplacian_of_batch", "lattice_edges", "lattice_edges_multi", "least_radius", "radius_edges",
     "radius_for", "require_radius", "sample_one", "sample_subset", "segment_max", "segment_mean", "segment_softmax",
-    "segment_sum",
+    "segment_sum", "take_rows",
 ]  # fmt: skip
 
 _WHERE = {
@@ -32,6 +33,7 @@ _WHERE = {
     "least_radius": "covering", "radius_edges": "neighbours", "radius_for": "covering", "require_radius": "covering",
     "coverage": "covering", "Segments": "segments", "draw_counts": "subset", "sample_one": "subset", "sample_subset": "subset",
     "segment_max": "reduce", "segment_mean": "reduce", "segment_softmax": "reduce", "segment_sum": "reduce",
+    "take_rows": "take",
 }  # fmt: skip
 
 

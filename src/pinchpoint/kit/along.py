@@ -128,7 +128,9 @@ def own_kernels(tensor: Tensor) -> bool:
 
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
     """Our kernels are launched on the current GPU, which must be the tensor's."""
-    return torch.cuda.device(tensor.device) if tensor.is_cuda and not is_fake(tensor) else nullcontext()
+    if not tensor.is_cuda or is_fake(tensor) or tensor.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(tensor.device)
 
 
 def is_fake(tensor: Tensor) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, int64
 
+from pinchpoint.backends.torch import compat
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.given import whole_number
 
@@ -24,6 +25,14 @@ ONE = 2**32  # keys are whole numbers in [0, ONE)
 POINTS, COUNTS, RATIOS = 0, 1, 2
 
 _MASK_32, _MASK_64 = 2**32 - 1, 2**64 - 1
+# The chain for torch's own compiler of single passes, in C++.
+_PASS = f"""template <typename T> T key_in_cell(T index, T cell, T words) {{
+    unsigned int x = (unsigned int)index * {SPREAD}u + (unsigned int)((unsigned long long)words >> 32);
+    x = ((x ^ (x >> {SHIFTS[0]})) * {FIRST}u) ^ (unsigned int)words;
+    x = (x ^ (x >> {SHIFTS[1]})) * {SECOND}u;
+    x = (x ^ (x >> {SHIFTS[2]})) * {THIRD}u;
+    return (T)(((unsigned long long)cell << 32) | (x ^ (x >> {SHIFTS[3]})));
+}}"""
 
 
 def words(*, seed: int, step: int = 0, rank: int = 0, view: int = 0, purpose: int = POINTS) -> tuple[int, int]:
@@ -44,6 +53,18 @@ def keys(index: Tensor, of: tuple[int, int]) -> Tensor:
     x.bitwise_xor_(x >> SHIFTS[1]).mul_(SECOND).bitwise_and_(_MASK_32)
     x.bitwise_xor_(x >> SHIFTS[2]).mul_(THIRD).bitwise_and_(_MASK_32)
     return x.bitwise_xor_(x >> SHIFTS[3])
+
+
+def keys_in(cells: Tensor, index: Tensor, of: tuple[int, int]) -> Tensor:
+    """The keys with the numbers of their cells above them, as int64. cells, index: (N,) int32.
+
+    One pass on a GPU: to launch twenty takes longer than they run.
+    """
+    if index.is_cuda and not isinstance(index, compat.FakeTensor):
+        word = of[0] << 32 | of[1]
+        words = index.new_full((1,), word - 2**64 if word >= 2**63 else word, dtype=int64)
+        return compat.pass_over(_PASS, index, cells, words)
+    return keys(index, of).bitwise_or_(cells.to(int64) << 32)
 
 
 def key(index: int, of: tuple[int, int]) -> int:

@@ -137,7 +137,7 @@ def _compiled_loop(segments: Segments) -> bool:
 
 def _by_kernel(segments: Segments, counts: Tensor, of: tuple[int, int], total: int | None) -> Tensor:
     ends = counts.cumsum(0, dtype=torch.int32)
-    drawn = torch.full((int(ends[-1]) if total is None else total,), -1, dtype=torch.int32, device=counts.device)
+    drawn = torch.empty(int(ends[-1]) if total is None else total, dtype=torch.int32, device=counts.device)
     if not is_fake(drawn):
         from pinchpoint.kit import subset_triton
 
@@ -148,11 +148,12 @@ def _by_kernel(segments: Segments, counts: Tensor, of: tuple[int, int], total: i
 
 def _by_sort(segments: Segments, counts: Tensor, of: tuple[int, int], total: int | None) -> Tensor:
     """The k smallest keys of each cell: those up to the k-th, which one sort of all (cell, key) finds."""
-    cells = segments.of_place.long()
-    values = hashing.keys(segments.order, of).bitwise_or_(cells << 32)
+    cells = segments.of_place
+    values = hashing.keys_in(cells, segments.order, of)
     ordered = torch.sort(values).values
-    last = (segments.offsets.narrow(0, 0, segments.cells) + counts).sub_(1).clamp_(0, segments.points - 1)
-    limits = ordered.index_select(0, last).masked_fill_(counts <= 0, -1)
+    last = segments.offsets.narrow(0, 0, segments.cells) + (counts - 1)
+    # Where none is wanted the last is that of the cell before, which is less than all of this one; before the first is none.
+    limits = ordered.index_select(0, last.clamp(0, segments.points - 1)).masked_fill_(last < 0, -1)
     chosen = values <= limits.index_select(0, cells)
     if total is None or not chosen.is_cuda:
         return _of_total(segments.order[chosen], total)

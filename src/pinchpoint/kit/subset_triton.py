@@ -14,6 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 from pinchpoint.kit import hashing
+from pinchpoint.kit.launching import Launcher
 from pinchpoint.kit.segments import Segments
 
 _KEYS = 256  # of a warp
@@ -24,20 +25,22 @@ _S0, _S1, _S2, _S3 = (tl.constexpr(shift) for shift in hashing.SHIFTS)
 
 
 def draw(segments: Segments, counts: Tensor, ends: Tensor, of: tuple[int, int], out: Tensor) -> None:
-    """Fills out, (M,) int32. counts: (C,) int32; ends: (C,) int32, their running sum."""
+    """Fills out, (M,) int32: -1 where nothing was drawn. counts: (C,) int32; ends: (C,) int32, their running sum."""
     rows, wide, warps = _tile(segments)
-    _draw[(triton.cdiv(segments.cells, rows),)](
-        segments.order, segments.offsets, counts, ends, out, segments.cells, len(out), *_signed(of),
-        ROWS=rows, WIDE=wide, TALL=max(512, wide), JUMPS=2 if wide > 128 else 0, num_warps=warps,
+    _draw(
+        triton.cdiv(segments.cells, rows), (segments.order, segments.offsets, counts, ends, out),
+        (segments.cells, len(out), *_signed(of)), rows, wide, max(512, wide), 2 if wide > 128 else 0, warps=warps,
     )  # fmt: skip
 
 
 def draw_one(segments: Segments, of: tuple[int, int], out: Tensor) -> None:
     """Fills out, (C,) int32, with the point of the smallest key of each cell."""
     rows, wide, warps = _tile(segments)
-    _draw_one[(triton.cdiv(segments.cells, rows),)](
-        segments.order, segments.offsets, out, segments.cells, *_signed(of), ROWS=rows, WIDE=wide, num_warps=warps
-    )
+    rows *= 2  # little is kept of a cell: more of them fit a program
+    _draw_one(
+        triton.cdiv(segments.cells, rows), (segments.order, segments.offsets, out), (segments.cells, *_signed(of)), rows, wide,
+        warps=warps,
+    )  # fmt: skip
 
 
 def draw_counts(
@@ -46,9 +49,10 @@ def draw_counts(
     """Fills out, (C,) int32. low, high: the ends of the ratio, times 2**32."""
     block = 256
     # Ends in halves of 32 bits: their size must not change how they are passed on.
-    _draw_counts[(triton.cdiv(segments.cells, block),)](
-        segments.offsets, out, segments.cells, min(least, 2**31 - 1), low >> 16, low & 0xFFFF, (high - low) >> 16,
-        (high - low) & 0xFFFF, *_signed(of_ratio), *_signed(of), RANGE=low < high, BLOCK=block,
+    ratio = low >> 16, low & 0xFFFF, (high - low) >> 16, (high - low) & 0xFFFF
+    _draw_counts(
+        triton.cdiv(segments.cells, block), (segments.offsets, out),
+        (segments.cells, min(least, 2**31 - 1), *ratio, *_signed(of_ratio), *_signed(of)), low < high, block,
     )  # fmt: skip
 
 
@@ -106,6 +110,7 @@ def _stepped(limit, least, missing):
 
 
 # A draw's own numbers are not made part of the code: each new seed or size would compile it again.
+@Launcher
 @triton.jit(do_not_specialize=["cells", "total", "k0", "k1"])
 def _draw(
     order, offsets, counts, ends, out, cells, total, k0, k1,
@@ -139,6 +144,14 @@ def _draw(
     chosen = inside & (key <= limit[:, None])
     to = start[:, None] + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
     tl.store(out + to, point, mask=chosen & (to >= 0) & (to < total))
+    # More than a cell has, and a total above the sum: nothing is drawn there.
+    short = tl.where(length <= WIDE, asked - wanted, 0)
+    for past in range(0, tl.max(short, axis=0), WIDE):
+        beyond = past + lane
+        _clear(out, (start + wanted)[:, None] + beyond[None, :], beyond[None, :] < short[:, None], total)
+    if tl.program_id(0) == 0:
+        for past in range(tl.load(ends + cells - 1), total, WIDE):
+            _clear(out, past + lane, lane >= 0, total)
 
     if longest > WIDE:
         for row in range(ROWS):
@@ -176,6 +189,13 @@ def _draw_long(order, out, count, given, to, total, k0, k1, TALL: tl.constexpr):
         at = to + tl.cumsum(chosen, axis=0) - 1
         tl.store(out + at, point, mask=(chosen > 0) & (at >= 0) & (at < total))
         to += tl.sum(chosen, axis=0)
+    for tile in range(wanted, given, TALL):
+        _clear(out, to + tile - wanted + tall, tile + tall < given, total)
+
+
+@triton.jit
+def _clear(out, to, wanted, total):
+    tl.store(out + to, -1, mask=wanted & (to >= 0) & (to < total))
 
 
 @triton.jit
@@ -190,6 +210,7 @@ def _up_to(order, count, limit, k0, k1, TALL: tl.constexpr):
     return tl.sum(seen, axis=0)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["cells", "k0", "k1"])
 def _draw_one(order, offsets, out, cells, k0, k1, ROWS: tl.constexpr, WIDE: tl.constexpr):
     cell = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
@@ -207,6 +228,7 @@ def _draw_one(order, offsets, out, cells, k0, k1, ROWS: tl.constexpr, WIDE: tl.c
     tl.store(out + cell, (best & 0x7FFFFFFF).to(tl.int32), mask=there)
 
 
+@Launcher
 @triton.jit(do_not_specialize=["cells", "least", "low_a", "low_b", "span_a", "span_b", "r0", "r1", "k0", "k1"])
 def _draw_counts(
     offsets, out, cells, least, low_a, low_b, span_a, span_b, r0, r1, k0, k1, RANGE: tl.constexpr, BLOCK: tl.constexpr

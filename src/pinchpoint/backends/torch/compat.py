@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.cuda.jiterator import _create_jit_fn
 from torch.optim.optimizer import _foreach_supported_types
 from torch.overrides import _get_current_function_mode_stack
 from torch.utils._device import DeviceContext
@@ -24,8 +26,9 @@ __all__ = [
     "CUDA_HOOKS", "FAKE_ATTRIBUTES", "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach",
     "apply_to_module", "argument_names", "arguments_of", "attention_owner", "autograd_node", "close_library", "default_device",
     "fake_device", "fake_mode", "has_hooks", "in_kernel", "is_mutable", "is_of_fakes", "is_view", "next_sequence", "node_name",
-    "node_sequence", "op_device", "own_buffers", "own_parameters", "set_apply", "set_variable_functions", "sparse_parts",
-    "storage_key", "tree_leaves", "tree_map_only", "variable_functions", "version", "without_autocast", "without_modes",
+    "node_sequence", "op_device", "own_buffers", "own_parameters", "pass_over", "set_apply", "set_variable_functions",
+    "sparse_parts", "storage_key", "tree_leaves", "tree_map_only", "variable_functions", "version", "without_autocast",
+    "without_modes",
 ]  # fmt: skip
 
 # What a fake tensor carries of its own in its __dict__, beside what a user set on it.
@@ -163,6 +166,16 @@ def variable_functions() -> dict[str, Any]:
 def set_variable_functions(patch: Callable[[Any, str, Any], Any], module: Any, functions: Any) -> None:
     """Give a module of torch's other kernels to call, through `patch(owner, name, value)`."""
     patch(module, "_VF", functions)
+
+
+@cache
+def _compiled_pass(code: str) -> Any:
+    return _create_jit_fn(code)
+
+
+def pass_over(code: str, *tensors: torch.Tensor) -> torch.Tensor:
+    """One pass over CUDA tensors by a C++ function of their elements, compiled when first used; their widest dtype."""
+    return _compiled_pass(code)(*tensors)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_seconds
 from pinchpoint.kit.subset import Method, sample_one, sample_subset
+from pinchpoint.kit.take import take_rows
 from pinchpoint.measure.timing import Clock, ratio_interval, timing_of
 from pinchpoint.workloads.cloud.baseline import GridSampler, grid_of, grouped
 from pinchpoint.workloads.cloud.scaling import Problem, off_by, problem_of
@@ -145,7 +146,7 @@ def three_views(problem: Problem, values: Tensor, *, seed: int, step: int) -> Te
     segments = problem.segments
     half = sample_subset(segments, problem.wanted, seed=seed, step=step, view=1, total=problem.total)
     one = sample_one(segments, seed=seed, step=step, view=2)
-    return values.index_select(0, torch.cat([segments.order, half, one]))
+    return take_rows(values, torch.cat([segments.order, half, one]))
 
 
 def _rows(
@@ -261,7 +262,7 @@ def _waits(problem: Problem, device: str, seed: int) -> int | None:
             three_views(problem, values, seed=seed, step=0)
         finally:
             torch.cuda.set_sync_debug_mode(before)
-    return sum("synchroniz" in str(one.message) for one in caught)
+    return sum("called a synchronizing" in str(one.message) for one in caught)
 
 
 def _notes(device: str, loop_cells: int, cells: int) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import hashing
 from pinchpoint.kit.segments import Segments
 from pinchpoint.kit.subset import Method, draw_counts, sample_one, sample_subset
+from pinchpoint.kit.take import take_rows
 from pinchpoint.workloads.cloud.scene import IGNORED, Scene
 from pinchpoint.workloads.cloud.voxels import (
     AXIS_BITS,
@@ -136,7 +137,7 @@ class Drawn:
 
     def take(self, batch: Batch) -> Batch:
         """The drawn points as a batch of V B scenes."""
-        xyz, features, labels = (values.index_select(0, self.index) for values in (batch.xyz, batch.features, batch.labels))
+        xyz, features, labels = (take_rows(values, self.index) for values in (batch.xyz, batch.features, batch.labels))
         return Batch(xyz, features, labels, self.offsets)
 
     def only(self, number: int) -> Drawn:

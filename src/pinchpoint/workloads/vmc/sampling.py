@@ -20,9 +20,9 @@ from pinchpoint.workloads.vmc.settings import Kind, Stage
 from pinchpoint.workloads.vmc.system import System
 
 _SMALL = 1e8  # electrons of all walkers times parameters: with fewer a card takes longer to launch a pass than to make it
-# Moves written out at most; 1 switches it off, to measure. Each more saves a loop's few launches and is compiled apart: ten of
-# them more than doubled the time to compile H2 on a GPU (20 s to 52 s), and that fewer launches pay for it is not shown.
-WRITTEN_OUT = 5
+# Moves written out at most; 1 switches it off, to measure. Each more saves a loop's few launches and is compiled apart: ten
+# instead of five take 1 s more to compile for H2 on an H200 and make a step a tenth shorter.
+WRITTEN_OUT = 10
 _LONGEST = 0.2  # change of log(width) in one adaptation is at most this
 _WIDTHS = (1e-3, 10.0)  # bohr
 
