@@ -1,0 +1,80 @@
+"""Where the time of a training iteration goes at a million points: the parts of `cloud train`'s log, the device awaited.
+
+    python benchmarks/cloud/iteration.py rooms-1m --device cuda -o benchmarks/results/cloud_iteration_h200.json
+    python benchmarks/cloud/iteration.py rooms --points 5k --steps 3 --device cpu -o iteration.json    # a small one
+
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. The rooms are made where the folder has none. One scene a step,
+without crops; each row is one recipe: the means of its timed steps after the first, and what share of their sum is sampling.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.core.errors import PinchpointError
+from pinchpoint.core.files import check_output, write_text
+from pinchpoint.core.machine import describe
+from pinchpoint.core.records import now
+from pinchpoint.core.units import parse_size
+from pinchpoint.workloads.cloud.dataset import make_dataset
+from pinchpoint.workloads.cloud.train import train
+
+RECIPES: dict[str, dict[str, Any]] = {
+    "recommended": {},
+    "three views, consistency": {"views": ["dense", "uniform:0.3:0.7", "one-per-cell"], "consistency": "kl"},
+}
+MOST = 0.01  # share of sampling
+
+
+def timed(data: Path, *, points: int, steps: int, device: str, **choices: Any) -> dict[str, Any]:
+    """Train for some steps; mean seconds of each part of those that were timed."""
+    with tempfile.TemporaryDirectory() as folder:
+        told = {"steps": steps, "points": points, "scenes": 1, "device": device, "validation": 0, "augment": False}
+        made = train(data, Path(folder) / "run", **told, **choices)
+    whole = sum(made.breakdown.values())
+    return {
+        "seconds": made.breakdown, "iteration_s": whole, "sampling_share": made.breakdown["sampling"] / whole,
+        "points_a_step": made.points_seen / steps, "peak_bytes": made.peak_bytes,
+    }  # fmt: skip
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--points", type=parse_size, default=1_000_000)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--precision", default="bf16")
+    parser.add_argument("-o", "--output", type=Path, required=True)
+    args = parser.parse_args(arguments)
+    try:
+        run(args)
+    except PinchpointError as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def run(args: argparse.Namespace) -> None:
+    check_output(args.output)
+    if not args.data.exists():
+        make_dataset(args.data, train=2, test=1, points=args.points)
+    told = {"points": args.points, "steps": args.steps, "device": args.device, "precision": args.precision}
+    rows = {name: timed(args.data, **told, **choices) for name, choices in RECIPES.items()}
+    record = {
+        "what": "parts of a training iteration", "command": "python " + " ".join(sys.argv), "created": now(),
+        "machine": describe(), **told, "rows": rows, "held": all(row["sampling_share"] <= MOST for row in rows.values()),
+    }  # fmt: skip
+    write_text(args.output, json.dumps(record, indent=1) + "\n")
+    for name, row in rows.items():
+        parts = ", ".join(f"{part} {1e3 * seconds:.2f}" for part, seconds in row["seconds"].items())
+        print(f"{name}: {1e3 * row['iteration_s']:.1f} ms ({parts}); sampling {row['sampling_share']:.2%}")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,24 @@
+"""The record of a training iteration's parts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+iteration = pytest.importorskip("iteration", reason="needs torch")
+
+
+def test_each_recipe_tells_the_seconds_of_its_parts_and_sampling_s_share(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    output = tmp_path / "iteration.json"
+    told = [str(tmp_path / "rooms"), "--points", "500", "--steps", "2", "--device", "cpu", "--precision", "fp32"]
+    assert iteration.main([*told, "-o", str(output)]) == 0
+    made = json.loads(output.read_text())
+    assert list(made["rows"]) == list(iteration.RECIPES)
+    for row in made["rows"].values():
+        assert row["iteration_s"] == pytest.approx(sum(row["seconds"].values()))
+        assert row["sampling_share"] == pytest.approx(row["seconds"]["sampling"] / row["iteration_s"])
+    three = made["rows"]["three views, consistency"]
+    assert three["points_a_step"] > 500 and three["seconds"]["consistency"] > 0
+    assert "sampling" in capsys.readouterr().out
