@@ -16,6 +16,7 @@ from pinchpoint.workloads.cloud.dataset import make_dataset, open_dataset
 from pinchpoint.workloads.cloud.formats import read_scene
 from pinchpoint.workloads.cloud.makers import make
 from pinchpoint.workloads.cloud.rooms import make_room
+from pinchpoint.workloads.samples import folder as folder_module
 
 SETTINGS: dict[str, Any] = {"train": 3, "test": 2, "points": 1_200, "seed": 4}
 
@@ -124,7 +125,7 @@ def test_settings_that_make_no_set_are_refused_before_a_folder_is_made(tmp_path,
 
 
 def test_a_room_beyond_the_memory_is_refused(tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(dataset_module, "free_bytes", lambda: 2**20)
+    monkeypatch.setattr(folder_module, "free_bytes", lambda: 2**20)
     with pytest.raises(BadInput, match=r"takes .* to make"):
         make_dataset(tmp_path, **SETTINGS)
 

@@ -250,11 +250,11 @@ def test_as_many_bodies_are_made_at_one_time_as_there_is_memory_for(tmp_path, mo
     monkeypatch.setattr(folder_module.os, "sched_getaffinity", lambda _: range(8), raising=False)
     one = 8 * 20_000**2 + 2**29
     for times, jobs, wanted in ((3.5, None, 3), (100, None, 8), (1.5, 4, 4)):
-        monkeypatch.setattr(dataset_module, "free_bytes", lambda times=times: int(times * one))
+        monkeypatch.setattr(folder_module, "free_bytes", lambda times=times: int(times * one))
         with pytest.raises(BadInput, match="5 of 5 bodies are missing"):
             make_dataset(tmp_path, **SETTINGS | {"panels": 20_000}, jobs=jobs)
         assert asked.pop() == wanted
-    monkeypatch.setattr(dataset_module, "free_bytes", lambda: one - 1)
+    monkeypatch.setattr(folder_module, "free_bytes", lambda: one - 1)
     with pytest.raises(BadInput, match=r"a body of 20,000 panels takes 3\.48 GiB") as caught:
         make_dataset(tmp_path, **SETTINGS | {"panels": 20_000})
     assert "--panels" in caught.value.mend

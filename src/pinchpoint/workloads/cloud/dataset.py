@@ -11,9 +11,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from pinchpoint.core.errors import BadInput
-from pinchpoint.core.ram import free_bytes
-from pinchpoint.core.units import show_bytes
 from pinchpoint.workloads.cloud.layout import CLASSES
 from pinchpoint.workloads.cloud.makers import made_rooms
 from pinchpoint.workloads.cloud.orders import FIRST_TEST, Order, orders_of
@@ -75,9 +72,12 @@ def make_dataset(
     refuse_others(folder, own=samples.INDEX)
     held = samples.held_samples(folder, SET, identity)
     orders = [order for order in wanted if order.name not in held]
-    processes = _processes(points, jobs) if orders else 1
+    at_once = 1
+    if orders:
+        what = f"a room of {points:,} points takes"
+        at_once = samples.processes(jobs, need_bytes=making_bytes(points), what=what, mend="ask for fewer --points")
     samples.add_samples(
-        folder, SET, held, lambda: made_rooms(orders, jobs=processes), missing=len(orders), wanted=len(wanted),
+        folder, SET, held, lambda: made_rooms(orders, jobs=at_once), missing=len(orders), wanted=len(wanted),
         save=lambda: _save(folder, identity, held, wanted), progress=progress,
     )  # fmt: skip
     return open_dataset(folder)
@@ -86,20 +86,11 @@ def make_dataset(
 def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
     """The data set of a folder. check=False leaves out the comparison of sha256 when a room is read."""
     folder = Path(path)
-    if not (folder / samples.INDEX).exists():
-        refuse_others(folder, own=samples.INDEX, mend="name the folder that `cloud data` made")
-        raise BadInput(
-            f"{folder} holds no data set: there is no {samples.INDEX}", mend=f"make one: pinchpoint cloud data -o {folder}"
-        )
-    index = samples.read_index(folder, SET)
-    try:
-        samples.require_finished(folder, SET, index)
+    with samples.finished_index(folder, SET) as index:
         return Dataset(
             folder, index["seed"], index["points"], index["gaussians"], tuple(index["features"]), tuple(index["classes"]),
             {split: tuple(names) for split, names in index["splits"].items()}, index["rooms"], check,
         )  # fmt: skip
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SET.damaged(folder, f"it lacks {error}") from error
 
 
 def _save(folder: Path, identity: dict[str, Any], held: samples.Entries, wanted: list[Order]) -> None:
@@ -115,17 +106,6 @@ def _save(folder: Path, identity: dict[str, Any], held: samples.Entries, wanted:
 def _look(data: bytes, where: str) -> samples.Found:
     room = unpack(data, where=where)
     return samples.Found(room_name(room.origin.number), asdict(room.origin), {"points": room.scene.points, "faults": []})
-
-
-def _processes(points: int, jobs: int | None) -> int:
-    """How many rooms are made at one time: as asked, else as many as there are cores and memory for."""
-    need, free = making_bytes(points), free_bytes()
-    if need > free:
-        raise BadInput(
-            f"a room of {points:,} points takes {show_bytes(need)} to make; {show_bytes(free)} of memory are free",
-            mend="ask for fewer --points",
-        )
-    return jobs or min(samples.cores(), free // need)
 
 
 SET = samples.Kind(FORMAT, "cloud data", "room", "rooms", "room-*.npz", frozenset({"sha256", "points", "faults"}), _look)

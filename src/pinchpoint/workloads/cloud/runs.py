@@ -34,14 +34,6 @@ class Run(runs.Run[Settings]):
     def config(self) -> CloudConfig:
         return CloudConfig.from_json(json.dumps(self.settings.model))
 
-    def train_names(self, data: Source) -> list[str]:
-        names = data.names("train")
-        return names[: len(names) - (self.settings.validation or 0)]
-
-    def held_names(self, data: Source) -> list[str]:
-        names = data.names("train")
-        return names[len(names) - (self.settings.validation or 0) :]
-
 
 def begin(folder: Path, data: Source, *, resume: bool, choices: Mapping[str, Any], ranks: int = 1) -> Run:
     """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for."""
@@ -55,7 +47,8 @@ def begin(folder: Path, data: Source, *, resume: bool, choices: Mapping[str, Any
     settings = chosen(Settings(), {**asked, "model": {}, **known})
     held = held_back(settings.validation, len(data.names("train")), what="scenes", mend="make some: cloud data --train 12")
     settings = replace(settings, validation=held)
-    found = statistics_of((data.scene(name) for name in Run(folder, settings).train_names(data)), len(data.classes))
+    names, _ = Run(folder, settings).parted(data.names("train"))
+    found = statistics_of((data.scene(name) for name in names), len(data.classes))
     config = _configured(data, found, settings, choices.get("model", {}))
     return Run(folder, replace(settings, frequency=found.frequency, model=json.loads(config.to_json())))
 
@@ -79,14 +72,8 @@ def trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trai
     """The model of a run: averaged weights where the run kept some."""
     run = Run(folder, read_settings(folder))
     entry = run.found(which)
-    state = run.checkpoints.load(entry)
     model = CloudModel(run.config)
-    try:
-        model.load_state_dict(state["ema"] or state["model"])
-    except RuntimeError as error:
-        raise BadInput(
-            f"{entry.file} of {folder} does not hold the model of its config.json", mend="put back the files this run wrote"
-        ) from error
+    run.fill(model, entry)
     return Trained(model.to(device).eval(), run.config, run.settings, entry.step)
 
 

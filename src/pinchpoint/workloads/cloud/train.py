@@ -62,7 +62,7 @@ def train(
         check_folder(run.folder)
         ranks.agreed()  # no process may find the run's folder made by another before it has looked
         supply, way = Supply(source), None
-        names, held = run.train_names(source), run.held_names(source)
+        names, held = run.parted(source.names("train"))
         with preparing(run, tell):
             most = 0
             for number, name in enumerate([*names, *held]):

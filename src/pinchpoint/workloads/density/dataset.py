@@ -150,14 +150,7 @@ def make_data(
 def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
     """The data set of a folder. check=False leaves out the comparison of sha256 when a sample is read."""
     folder = Path(path)
-    if not (folder / samples.INDEX).exists():
-        refuse_others(folder, own=samples.INDEX, mend="name the folder that `density data` made")
-        raise BadInput(
-            f"{folder} holds no data set: there is no {samples.INDEX}", mend=f"make one: pinchpoint density data -o {folder}"
-        )
-    index = samples.read_index(folder, SET)
-    try:
-        samples.require_finished(folder, SET, index)
+    with samples.finished_index(folder, SET) as index:
         seed = index["seed"]
         told = FileSettings if "grid_points" in index["settings"] else DataSettings
         return Dataset(
@@ -165,8 +158,6 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
             {split: tuple(names) for split, names in index["splits"].items()}, index["samples"], check,
             tuple(index.get("notes", ())),
         )  # fmt: skip
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SET.damaged(folder, f"it lacks {error}") from error
 
 
 def _save(

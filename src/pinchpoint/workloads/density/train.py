@@ -56,12 +56,6 @@ class Run(runs.Run[Settings]):
     def config(self) -> DensityConfig:
         return DensityConfig.from_json(json.dumps(self.settings.model))
 
-    def names(self, data: Dataset) -> tuple[list[str], list[str]]:
-        """Geometries to train with, and those held back: the last of the split."""
-        names = data.names("train")
-        cut = len(names) - (self.settings.validation or 0)
-        return names[:cut], names[cut:]
-
 
 def train(
     data: str | Path, output: str | Path, *, resume: bool = False, budget: str | int | None = None,
@@ -80,7 +74,7 @@ def train(
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
     check_folder(run.folder)
-    names, held = run.names(dataset)
+    names, held = run.parted(dataset.names("train"))
     chosen: Chosen | None = None
     seen: Seen | None = None
     with preparing(run, tell):
@@ -184,7 +178,7 @@ def _configured(data: Dataset, run: Run, overrides: Mapping[str, Any]) -> Densit
     """The whole configuration of the model, with what the training geometries tell."""
     if "species" in overrides:
         raise BadInput("--set species", mend="they follow from the data set: leave them out")
-    names = run.names(data)[0]
+    names, _ = run.parted(data.names("train"))
     # A few say what all of them do: reading draws all probes again, which takes its time. Taken at random, for molecules
     # come in turn, and every n-th geometry may be of one molecule.
     some = [data.sample(at_turn(names, seed=0, turn=turn)) for turn in range(min(len(names), LOOKED_INTO))]

@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.core.ram import free_bytes
-from pinchpoint.core.units import show_bytes
 from pinchpoint.workloads.folders import refuse_others
 from pinchpoint.workloads.operator import cars, harmonic
 from pinchpoint.workloads.operator.body import FEATURES, GENERATOR, KINDS, TARGETS, Body, Kind, body_sample, making_bytes, unpack
@@ -102,21 +100,12 @@ def make_dataset(
 def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
     """The data set of a folder. check=False leaves out the comparison of sha256 when a body is read."""
     folder = Path(path)
-    if not (folder / samples.INDEX).exists():
-        refuse_others(folder, own=samples.INDEX, mend="name the folder that `operator data` made")
-        raise BadInput(
-            f"{folder} holds no data set: there is no {samples.INDEX}", mend=f"make one: pinchpoint operator data -o {folder}"
-        )
-    index = samples.read_index(folder, SET)
-    try:
-        samples.require_finished(folder, SET, index)
+    with samples.finished_index(folder, SET) as index:
         return Dataset(
             folder, index["kind"], index["seed"], index["panels"], tuple(index["low"]), tuple(index["high"]),
             tuple(index["features"]), tuple(index["targets"]),
             {split: tuple(names) for split, names in index["splits"].items()}, index["bodies"], check,
         )  # fmt: skip
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SET.damaged(folder, f"it lacks {error}") from error
 
 
 def _check(kind: str, train: int, test: int, panels: int, seed: int, jobs: int | None, device: str) -> None:
@@ -169,16 +158,13 @@ def _look(data: bytes, where: str) -> samples.Found:
 
 
 def _processes(kind: Kind, panels: int, jobs: int | None, device: str) -> int:
-    """How many bodies are made at one time: as asked, else as many as there are cores and memory for."""
+    """How many bodies are made at one time."""
     if device != "cpu":
         return 1
-    need, free = making_bytes(kind, panels), free_bytes()
-    if need > free:
-        raise BadInput(
-            f"a body of {panels:,} panels takes {show_bytes(need)} to make; {show_bytes(free)} of memory are free",
-            mend="ask for fewer --panels, or make it with --device cuda",
-        )
-    return jobs or min(samples.cores(), free // need)
+    return samples.processes(
+        jobs, need_bytes=making_bytes(kind, panels), what=f"a body of {panels:,} panels takes",
+        mend="ask for fewer --panels, or make it with --device cuda",
+    )  # fmt: skip
 
 
 SET = samples.Kind(

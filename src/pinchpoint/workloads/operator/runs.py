@@ -34,14 +34,6 @@ class Run(runs.Run[Settings]):
     def config(self) -> OperatorConfig:
         return OperatorConfig.from_json(json.dumps(self.settings.model))
 
-    def train_names(self, data: Dataset) -> list[str]:
-        names = data.names("train")
-        return names[: len(names) - (self.settings.validation or 0)]
-
-    def held_names(self, data: Dataset) -> list[str]:
-        names = data.names("train")
-        return names[len(names) - (self.settings.validation or 0) :]
-
 
 def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, Any]) -> Run:
     """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for."""
@@ -52,7 +44,8 @@ def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, An
     settings = chosen(Settings(), {**asked, "model": {}, "data": fingerprint(data), "kind": data.kind})
     held = held_back(settings.validation, len(data.names("train")), what="bodies", mend="make some: operator data --train 64")
     settings = replace(settings, validation=held)
-    found = statistics_of(data.sample(name) for name in Run(folder, settings).train_names(data))
+    names, _ = Run(folder, settings).parted(data.names("train"))
+    found = statistics_of(data.sample(name) for name in names)
     ends = zip(found.feature_low, found.feature_high, strict=True)
     ranges = {name: list(both) for name, both in zip(data.features, ends, strict=True)}
     model = _configured(data, found, settings.preset, choices.get("model", {}))
@@ -78,14 +71,8 @@ def trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trai
     """The model of a run: averaged weights where the run kept some."""
     run = Run(folder, read_settings(folder))
     entry = run.found(which)
-    state = run.checkpoints.load(entry)
     model = Operator(run.config)
-    try:
-        model.load_state_dict(state["ema"] or state["model"])
-    except RuntimeError as error:
-        raise BadInput(
-            f"{entry.file} of {folder} does not hold the model of its config.json", mend="put back the files this run wrote"
-        ) from error
+    run.fill(model, entry)
     return Trained(model.to(device).eval(), run.config, run.settings, entry.step)
 
 

@@ -40,7 +40,7 @@ def train(
     run = begin(Path(output), dataset, resume=resume, choices=choices)
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
-    names, held = run.train_names(dataset), run.held_names(dataset)
+    names, held = run.parted(dataset.names("train"))
     check_folder(run.folder)
     bodies = Supply(dataset, run.config, graphs=run.folder / "graphs", pinned=device == "cuda")
     chosen: Chosen | None = None

@@ -15,8 +15,6 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.core.ram import free_bytes
-from pinchpoint.core.units import show_bytes
 from pinchpoint.workloads.folders import refuse_others
 from pinchpoint.workloads.radiance.cars import GENERATOR
 from pinchpoint.workloads.radiance.makers import Order, made_sheets
@@ -96,20 +94,11 @@ def make_dataset(
 def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
     """The data set of a folder. check=False leaves out the comparison of sha256 when a sheet is read."""
     folder = Path(path)
-    if not (folder / samples.INDEX).exists():
-        refuse_others(folder, own=samples.INDEX, mend="name the folder that `radiance data` made")
-        raise BadInput(
-            f"{folder} holds no data set: there is no {samples.INDEX}", mend=f"make one: pinchpoint radiance data -o {folder}"
-        )
-    index = samples.read_index(folder, SET)
-    try:
-        samples.require_finished(folder, SET, index)
+    with samples.finished_index(folder, SET) as index:
         return Dataset(
             folder, index["seed"], index["size"], index["images"], tuple(index["factors"]),
             {split: tuple(names) for split, names in index["splits"].items()}, index["sheets"], check,
         )  # fmt: skip
-    except (KeyError, TypeError, AttributeError) as error:
-        raise SET.damaged(folder, f"it lacks {error}") from error
 
 
 def _check(images: int, size: int, seed: int, jobs: int | None, device: str) -> None:
@@ -140,16 +129,13 @@ def _look(data: bytes, where: str) -> samples.Found:
 
 
 def _processes(size: int, jobs: int | None, device: str) -> int:
-    """How many sheets are made at one time: as asked, else as many as there are cores and memory for."""
+    """How many sheets are made at one time."""
     if device != "cpu":
         return 1
-    need, free = making_bytes(size, SHEET), free_bytes()
-    if need > free:
-        raise BadInput(
-            f"images of {size} pixels take {show_bytes(need)} to make; {show_bytes(free)} of memory are free",
-            mend="ask for a smaller --size, or make them with --device cuda",
-        )
-    return jobs or min(samples.cores(), free // need)
+    return samples.processes(
+        jobs, need_bytes=making_bytes(size, SHEET), what=f"images of {size} pixels take",
+        mend="ask for a smaller --size, or make them with --device cuda",
+    )  # fmt: skip
 
 
 SET = samples.Kind(FORMAT, "radiance data", "sheet", "sheets", "cars-*.npz", frozenset({"sha256", "images", "faults"}), _look)

@@ -79,16 +79,10 @@ def trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trai
     """The generator of a run: averaged weights where the run kept some."""
     run = Run(folder, read_settings(folder))
     entry = run.found(which)
-    state = run.checkpoints.load(entry)
     # Where it runs now may hold other chunks than where it was trained, and tf32 is CUDA's alone.
     told = replace(run.settings, memory="none", chunk=None)
     if device != "cuda" and told.precision != "bf16":
         told = replace(told, precision="fp32")
     generator = Generator(run.config, told)
-    try:
-        generator.load_state_dict(state["ema"] or state["generator"])
-    except (RuntimeError, KeyError) as error:
-        raise BadInput(
-            f"{entry.file} of {folder} does not hold the generator of its config.json", mend="put back the files this run wrote"
-        ) from error
+    run.fill(generator, entry, key="generator")
     return Trained(generator.to(device).eval().requires_grad_(False), run.config, run.settings, entry.step)

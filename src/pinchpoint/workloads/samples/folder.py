@@ -10,12 +10,16 @@ import hashlib
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_bytes, write_text
+from pinchpoint.core.ram import free_bytes
+from pinchpoint.core.units import show_bytes
+from pinchpoint.workloads.folders import refuse_others
 from pinchpoint.workloads.samples.processes import Named
 
 INDEX = "index.json"
@@ -147,11 +151,26 @@ def read_index(folder: Path, kind: Kind) -> dict[str, Any]:
     return index
 
 
-def require_finished(folder: Path, kind: Kind, index: dict[str, Any]) -> None:
-    if index["missing"]:
+@contextmanager
+def finished_index(folder: Path, kind: Kind) -> Iterator[dict[str, Any]]:
+    """The index of a data set that is whole: of another folder, or of one not finished, BadInput.
+
+    Within, what is read from it and is not there, or is of another kind, says that the index is damaged.
+    """
+    if not (folder / INDEX).exists():
+        refuse_others(folder, own=INDEX, mend=f"name the folder that `{kind.command}` made")
         raise BadInput(
-            f"{folder} is not finished: {index['missing']:,} of {index['wanted']:,} {kind.many} are missing", mend=kind.again
+            f"{folder} holds no data set: there is no {INDEX}", mend=f"make one: pinchpoint {kind.command} -o {folder}"
         )
+    index = read_index(folder, kind)
+    try:
+        if index["missing"]:
+            raise BadInput(
+                f"{folder} is not finished: {index['missing']:,} of {index['wanted']:,} {kind.many} are missing", mend=kind.again
+            )
+        yield index
+    except (KeyError, TypeError, AttributeError) as error:
+        raise kind.damaged(folder, f"it lacks {error}") from error
 
 
 def read_sample(folder: Path, kind: Kind, entries: Entries, name: str, *, check: bool) -> bytes:
@@ -186,6 +205,17 @@ def file_of(name: str) -> str:
 def check_jobs(jobs: int | None) -> None:
     if jobs is not None and jobs < 1:
         raise BadInput(f"{jobs} jobs make nothing", mend="ask for one or more")
+
+
+def processes(jobs: int | None, *, need_bytes: int, what: str, mend: str) -> int:
+    """How many samples are made at one time: as asked, else as many as there are cores and memory for.
+
+    need_bytes: of one; what: "a room of 20,000 points takes", for the message where there is no memory for one.
+    """
+    free = free_bytes()
+    if need_bytes > free:
+        raise BadInput(f"{what} {show_bytes(need_bytes)} to make; {show_bytes(free)} of memory are free", mend=mend)
+    return jobs or min(cores(), free // need_bytes)
 
 
 def cores() -> int:

@@ -10,12 +10,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, Generic, Literal
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_text
 from pinchpoint.workloads.training.checkpoints import Checkpoints, Entry
 from pinchpoint.workloads.training.settings import Common, Told, chosen, differing
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Which = Literal["last", "best"]
 CONFIG = "config.json"
@@ -53,6 +56,22 @@ class Run(Generic[Told]):
                 mend="put back the checkpoints this run wrote, or start again with another -o",
             )
         return state
+
+    def parted(self, names: list[str]) -> tuple[list[str], list[str]]:
+        """Of the names of the training split those to train with, and those held back: the last."""
+        cut = len(names) - (self.settings.validation or 0)
+        return names[:cut], names[cut:]
+
+    def fill(self, model: nn.Module, entry: Entry, *, key: str = "model") -> None:
+        """Give a model the weights of a checkpoint: averaged ones where the run kept some, else those under `key`."""
+        state = self.checkpoints.load(entry)
+        try:
+            model.load_state_dict(state["ema"] or state[key])
+        except (RuntimeError, KeyError) as error:
+            raise BadInput(
+                f"{entry.file} of {self.folder} does not hold the {key} of its config.json",
+                mend="put back the files this run wrote",
+            ) from error
 
     def found(self, which: Which) -> Entry:
         """The last or the best checkpoint; BadInput where there is none."""
