@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pinchpoint.cli import bars, console
+from pinchpoint.cli.steps import chosen, followed
 from pinchpoint.cli.steps import show as show_step
 
 if TYPE_CHECKING:
@@ -135,23 +136,14 @@ def train(
         "checkpoint_every": checkpoint_every, "eval_every": eval_every,
         "model": overrides(settings, CloudConfig) if settings else None,
     }  # fmt: skip
-    choices = {name: value for name, value in asked.items() if value is not None}
-    seen: list[float] = []
-    stages: set[str] = set()
-
-    def watch(report: Any) -> None:
-        stages.add(report.stage)
-        show_step(tell, report, seen, held=lambda error: f"mIoU {1 - error:.1%}")
-
-    try:
-        with bars.bar("train") as tell:
-            made = run(data, output, resume=resume, budget=budget, progress=watch, **choices)
-    except KeyboardInterrupt as stop:
-        if "stopped" in stages:  # it was said with the step, and need not be said again
-            raise SystemExit(130) from stop
-        raise
+    with followed(by=_show_step) as watch:
+        made = run(data, output, resume=resume, budget=budget, progress=watch, **chosen(asked))
     if os.environ.get("RANK", "0") == "0":
         console.show_pairs([*made.summary(), ("next", f"pinchpoint cloud eval {output} {data} -o {output}-scores")])
+
+
+def _show_step(tell: bars.Bar, report: Any, seen: list[float]) -> None:
+    show_step(tell, report, seen, held=lambda error: f"mIoU {1 - error:.1%}")
 
 
 @app.command("eval")

@@ -13,6 +13,7 @@ import typer
 
 from pinchpoint.cli import bars, console
 from pinchpoint.cli.lists import listing
+from pinchpoint.cli.steps import chosen
 from pinchpoint.cli.steps import show as show_step
 
 if TYPE_CHECKING:
@@ -257,7 +258,6 @@ def train(
         "validation": validation, "checkpoint_every": checkpoint_every, "eval_every": eval_every,
         "model": overrides(settings, DensityConfig) if settings else None,
     }  # fmt: skip
-    choices = {name: value for name, value in asked.items() if value is not None}
     seen: list[float] = []
     stages: set[str] = set()
     with bars.bar("train") as tell:
@@ -267,7 +267,7 @@ def train(
             show_step(tell, report, seen, form=".2%")
 
         try:
-            made = run(data, output, resume=resume, budget=budget, **choices, progress=progress)
+            made = run(data, output, resume=resume, budget=budget, **chosen(asked), progress=progress)
         except SystemExit:  # SIGTERM; of Ctrl-C the word is said further up
             if not stages & {"stopped", "train"}:
                 console.say("stopped before the first step; nothing was written")

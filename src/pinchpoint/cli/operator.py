@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from pinchpoint.cli import bars, console
-from pinchpoint.cli.steps import show as show_step
+from pinchpoint.cli.steps import chosen, followed
 
 if TYPE_CHECKING:
     from pinchpoint.workloads.operator.records import Evaluation
@@ -141,21 +141,8 @@ def train(
         "loss": loss, "validation": validation, "checkpoint_every": checkpoint_every, "eval_every": eval_every,
         "model": overrides(settings, OperatorConfig) if settings else None,
     }  # fmt: skip
-    choices = {name: value for name, value in asked.items() if value is not None}
-    seen: list[float] = []
-    stages: set[str] = set()
-
-    def watch(report: Any) -> None:
-        stages.add(report.stage)
-        show_step(tell, report, seen)
-
-    try:
-        with bars.bar("train") as tell:
-            made = run(data, output, resume=resume, budget=budget, progress=watch, **choices)
-    except KeyboardInterrupt as stop:
-        if "stopped" in stages:  # it was said with the step, and need not be said again
-            raise SystemExit(130) from stop
-        raise
+    with followed() as watch:
+        made = run(data, output, resume=resume, budget=budget, progress=watch, **chosen(asked))
     console.show_summary(made)
 
 

@@ -12,6 +12,8 @@ from typing import Any
 import typer
 
 from pinchpoint.cli import bars, console
+from pinchpoint.cli.steps import chosen, followed
+from pinchpoint.cli.steps import show as show_step
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -138,21 +140,8 @@ def train(
         "device": device, "checkpoint_every": checkpoint_every, "sample_every": sample_every, "eval_every": eval_every,
         "eval_images": eval_images, "model": overrides(settings, FieldConfig) if settings else None,
     }  # fmt: skip
-    choices = {name: value for name, value in asked.items() if value is not None}
-    seen: list[float] = []
-    stages: set[str] = set()
-
-    def watch(report: Any) -> None:
-        stages.add(report.stage)
-        _show(tell, report, seen)
-
-    try:
-        with bars.bar("train") as tell:
-            made = run(given[0], output, resume=resume, budget=budget, progress=watch, **choices)
-    except KeyboardInterrupt as stop:
-        if "stopped" in stages:  # it was said with the step, and need not be said again
-            raise SystemExit(130) from stop
-        raise
+    with followed(by=_show) as watch:
+        made = run(given[0], output, resume=resume, budget=budget, progress=watch, **chosen(asked))
     if os.environ.get("RANK", "0") == "0":
         for line in made.skipped:
             console.say(f"skipped {line}")
@@ -161,11 +150,9 @@ def train(
 
 def _show(tell: bars.Bar, report: Any, seen: list[float]) -> None:
     """As every system's steps, with the steps a second."""
-    from pinchpoint.cli.steps import show
-
     row = report.row
     if row is None:
-        show(tell, report, seen)
+        show_step(tell, report, seen)
         return
     left = report.total - report.done
     text = f"loss {report.loss:.3f}  {bars.show_memory(row.memory_bytes)}"

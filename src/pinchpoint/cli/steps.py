@@ -2,13 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 from pinchpoint.cli import bars, console
 
 if TYPE_CHECKING:
     from pinchpoint.workloads.training.loop import Report
+
+Show = Callable[[bars.Bar, Any, list[float]], None]
+
+
+def chosen(asked: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that were given: what was not is the run's own, or the default."""
+    return {name: value for name, value in asked.items() if value is not None}
+
+
+@contextmanager
+def followed(label: str = "train", *, by: Show | None = None) -> Iterator[Callable[[Any], None]]:
+    """`with followed() as watch: train(..., progress=watch)`: a bar of the reports of a run, each put on it by `by`.
+
+    Stopped with Ctrl-C the process ends here where the run has said so already: it need not be said again.
+    """
+    put, seen, stages = by or show, [], set()
+    try:
+        with bars.bar(label) as tell:
+
+            def watch(report: Any) -> None:
+                stages.add(report.stage)
+                put(tell, report, seen)
+
+            yield watch
+    except KeyboardInterrupt as stop:
+        if "stopped" in stages:
+            raise SystemExit(130) from stop
+        raise
 
 
 def show(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pinchpoint.cli import bars, console
+from pinchpoint.cli.steps import followed
 
 if TYPE_CHECKING:
     from pinchpoint.workloads.vmc.loop import Report
@@ -72,23 +73,12 @@ def train(
     _start()
     from pinchpoint.workloads.vmc.train import train as run
 
-    stages: set[str] = set()
-
-    def watch(report: Report) -> None:
-        stages.add(report.stage)
-        _show(tell, report)
-
-    try:
-        with bars.bar("vmc") as tell:
-            made = run(
-                molecule, output, net=net, spin=spin, charge=charge, bond=bond, resume=resume, device=device, budget=budget,
-                pretrain=pretrain, orbitals=orbitals, start_from=start_from, checkpoint_every=checkpoint_every,
-                net_changes=changes, progress=watch, **choices,
-            )  # fmt: skip
-    except KeyboardInterrupt as stop:
-        if "stopped" in stages:  # it was said with the step, and need not be said again
-            raise SystemExit(130) from stop
-        raise
+    with followed("vmc", by=lambda tell, report, _: _show(tell, report)) as watch:
+        made = run(
+            molecule, output, net=net, spin=spin, charge=charge, bond=bond, resume=resume, device=device, budget=budget,
+            pretrain=pretrain, orbitals=orbitals, start_from=start_from, checkpoint_every=checkpoint_every,
+            net_changes=changes, progress=watch, **choices,
+        )  # fmt: skip
     console.show_pairs([*made.summary(), ("next", f"pinchpoint vmc eval {output} -o eval.json")])
 
 
