@@ -110,12 +110,16 @@ def test_sample_thins_a_file_and_says_what_is_left(tmp_path: Path, capsys: pytes
     source, out = write_ply(tmp_path / "in.ply", xyz), tmp_path / "out.ply"
     args = ["cloud", "sample", str(source), "-o", str(out), "--cell", "0.5", "--device", "cpu"]
     assert run([*args, "--ratio", "0.3:0.7"]) == 0
-    shown, kept = capsys.readouterr().out, read_scene(out)
+    (shown, said), kept = capsys.readouterr(), read_scene(out)
     assert f"{kept.points:,} of 400 points" in shown and 0.3 * 400 - 8 <= kept.points <= 0.7 * 400 + 8
+    assert "note:" not in said
     whole = {tuple(row) for row in xyz.round(4).tolist()}
     assert all(tuple(row) in whole for row in kept.xyz.round(4).tolist())
     assert run([*args, "--one-per-cell"]) == 0
     assert read_scene(out).points == 8 and "8 of 400 points" in capsys.readouterr().out
+    assert run(["cloud", "sample", str(source), "-o", str(out), "--cell", "0.001", "--device", "cpu"]) == 0
+    told = capsys.readouterr()
+    assert "400 of 400 points" in told.out and "a larger --cell" in told.err, "a point in each cell leaves nothing to thin"
 
 
 def test_bench_times_every_variant_and_keeps_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

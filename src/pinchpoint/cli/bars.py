@@ -21,6 +21,24 @@ class Bar(Protocol):
     def __call__(self, stage: str, done: int, total: int, *, text: str = "", eta_s: float | None = None) -> None: ...
 
 
+class Added:
+    """`progress(made, wanted)` of things some of which are `there` already: the new ones tell how long the rest takes."""
+
+    def __init__(self, tell: Bar, stage: str) -> None:
+        self._tell, self._stage, self._start = tell, stage, time.perf_counter()
+        self._first: int | None = None
+
+    def __call__(self, made: int, wanted: int) -> None:
+        if self._first is None:
+            self._first = made
+        new, spent = made - self._first, time.perf_counter() - self._start
+        self._tell(self._stage, made, wanted, eta_s=spent / new * (wanted - made) if new else None)
+
+    @property
+    def there(self) -> int:
+        return self._first or 0
+
+
 def show_left(seconds: float | None) -> str:
     """`1:05` or `2:03:10`: minutes and seconds, hours where there are some."""
     if seconds is None:

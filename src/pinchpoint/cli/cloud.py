@@ -48,24 +48,17 @@ def data(
         from pinchpoint.workloads.cloud.dataset import make_dataset
 
     start = time.perf_counter()
-    first: dict[str, int] = {}
     kept = "the rooms made are kept, and the same command makes the others"
     with console.told_when_stopped(kept), bars.bar("data") as tell:
-
-        def progress(made: int, wanted: int) -> None:
-            spent = time.perf_counter() - start
-            first.setdefault("made", made)
-            new = made - first["made"]
-            tell("rooms", made, wanted, eta_s=spent / new * (wanted - made) if new else None)
-
+        progress = bars.Added(tell, "rooms")
         made = make_dataset(
             output, train=train, test=test, points=count, seed=seed, gaussians=gaussians, jobs=jobs, progress=progress
         )
     size = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
-    there = first.get("made", 0)
+    counts = [len(made.names(split)) for split in ("train", "test")]
     console.show_pairs([
         ("data", f"{output}, {len(made.classes)} classes: {', '.join(made.classes)}"),
-        ("rooms", f"{len(made.names('train')):,} to train, {len(made.names('test')):,} to test; {there:,} were there already"),
+        ("rooms", f"{counts[0]:,} to train, {counts[1]:,} to test; {progress.there:,} were there already"),
         ("points", f"{count:,} a room, with {', '.join(made.features)}"),
         ("size", show_bytes(size)),
         ("time", show_seconds(time.perf_counter() - start)),
@@ -237,6 +230,8 @@ def sample(
         ("cells", f"{made.cells:,} of {made.cell:g}, {made.points / made.cells:.1f} points each"),
         ("time", f"read {show_seconds(made.read_s)}, draw {show_seconds(made.sample_s)}, write {show_seconds(made.write_s)}"),
     ])  # fmt: skip
+    if made.asked is not None and made.ratio > 1.1 * made.asked[1]:
+        console.say("note: more stays than was asked for, as every cell keeps a point: a larger --cell holds more of them")
 
 
 @app.command("bench")

@@ -165,14 +165,9 @@ def data(
     else:
         _refuse_given(of_files, "is for files of your own", "name them with --from, or leave it out")
     start = time.perf_counter()
-    first: dict[str, int] = {}
     kept = "samples that are whole are kept: the same command goes on"
     with console.told_when_stopped(kept), bars.bar("data") as tell:
-
-        def progress(made: int, wanted: int) -> None:
-            new = made - first.setdefault("made", made)
-            tell("samples", made, wanted, eta_s=(time.perf_counter() - start) / new * (wanted - made) if new else None)
-
+        progress = bars.Added(tell, "samples")
         if files:
             made = import_data(
                 output, files, test=test, test_files=test_files or (), probes=probes, grid_points=grid_points, seed=seed,
@@ -191,7 +186,7 @@ def data(
     finer = "; where an integral is off give a finer --spacing and another -o" if coarse else ""
     console.show_pairs([
         ("data", str(output)),
-        ("samples", f"{counted}; {first.get('made', 0):,} were there already"),
+        ("samples", f"{counted}; {progress.there:,} were there already"),
         ("not sound", f"{len(left_out):,}, left out of the splits{finer}" if left_out else "none"),
         ("species", ", ".join(made.species) + (", with spin" if made.spin else "")),
         ("size", show_bytes(sum(file.stat().st_size for file in output.glob("*") if file.is_file()))),

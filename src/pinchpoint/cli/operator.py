@@ -51,14 +51,7 @@ def data(
     start = time.perf_counter()
     kept = "the bodies made are kept, and the same command makes the others"
     with console.told_when_stopped(kept), bars.bar("data") as tell:
-
-        def progress(made: int, wanted: int) -> None:
-            spent = time.perf_counter() - start
-            first.setdefault("made", made)
-            new = made - first["made"]
-            tell("bodies", made, wanted, eta_s=spent / new * (wanted - made) if new else None)
-
-        first: dict[str, int] = {}
+        progress = bars.Added(tell, "bodies")
         made = make_dataset(
             output,
             kind=cast("Any", kind),
@@ -72,10 +65,10 @@ def data(
         )
     left_out = made.left_out()
     size = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
-    there = first.get("made", 0)
+    counts = [len(made.names(split)) for split in ("train", "test")]
     console.show_pairs([
         ("data", f"{output}, {made.kind}"),
-        ("bodies", f"{len(made.names('train')):,} to train, {len(made.names('test')):,} to test; {there:,} were there already"),
+        ("bodies", f"{counts[0]:,} to train, {counts[1]:,} to test; {progress.there:,} were there already"),
         ("not sound", f"{len(left_out):,}, left out of the splits"),
         ("panels", f"{panels:,} a body, about"),
         ("size", show_bytes(size)),

@@ -45,21 +45,14 @@ def data(
         from pinchpoint.workloads.radiance.dataset import make_dataset
 
     start = time.perf_counter()
-    first: dict[str, int] = {}
     kept = "the pictures made are kept, and the same command makes the others"
     with console.told_when_stopped(kept), bars.bar("data") as tell:
-
-        def progress(made: int, wanted: int) -> None:
-            spent = time.perf_counter() - start
-            first.setdefault("made", made)
-            new = made - first["made"]
-            tell("pictures", made, wanted, eta_s=spent / new * (wanted - made) if new else None)
-
+        progress = bars.Added(tell, "pictures")
         made = make_dataset(output, images=count, size=size, seed=seed, jobs=jobs, device=device, progress=progress)
     held = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
     console.show_pairs([
         ("data", f"{output}, {made.images:,} pictures of {made.size} x {made.size}"),
-        ("there before", f"{first.get('made', 0):,}"),
+        ("there before", f"{progress.there:,}"),
         ("size", show_bytes(held)),
         ("time", show_seconds(time.perf_counter() - start)),
         ("next", f"pinchpoint radiance train {output} -o RUN"),
