@@ -1,10 +1,10 @@
 """Where the time of a training iteration goes at a million points: the parts of `cloud train`'s log, the device awaited.
 
     python benchmarks/cloud/iteration.py rooms-1m --device cuda -o benchmarks/results/cloud_iteration_h200.json
-    python benchmarks/cloud/iteration.py rooms --points 5k --steps 3 --device cpu -o iteration.json    # a small one
+    python benchmarks/cloud/iteration.py rooms --points 5k --steps 3 --preset small --device cpu -o iteration.json  # small
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. The rooms are made where the folder has none. One scene a step,
-without crops; each row is one recipe: the means of its timed steps after the first, and what share of their sum is sampling.
+without crops; each row is one recipe: the means of its timed steps after the first, and what share is sampling.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--precision", default="bf16")
+    parser.add_argument("--preset", default="base", help="base is the one for so many points")
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args(arguments)
     try:
@@ -64,7 +65,7 @@ def run(args: argparse.Namespace) -> None:
     check_output(args.output)
     if not args.data.exists():
         make_dataset(args.data, train=2, test=1, points=args.points)
-    told = {"points": args.points, "steps": args.steps, "device": args.device, "precision": args.precision}
+    told = {"points": args.points, "steps": args.steps, "device": args.device, "precision": args.precision, "preset": args.preset}
     rows = {name: timed(args.data, **told, **choices) for name, choices in RECIPES.items()}
     record = {
         "what": "parts of a training iteration", "command": "python " + " ".join(sys.argv), "created": now(),

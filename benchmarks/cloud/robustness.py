@@ -201,7 +201,8 @@ def interval(values: list[float]) -> tuple[float, float | None, float | None]:
     if len(values) < 2:
         return mean, None, None
     freedom = len(values) - 1
-    half = (STUDENT[freedom - 1] if freedom <= len(STUDENT) else 2.0) * statistics.stdev(values) / math.sqrt(len(values))
+    # Of more seeds than the table goes the last quantile: an interval a little too wide, never too narrow.
+    half = STUDENT[min(freedom, len(STUDENT)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
     return mean, mean - half, mean + half
 
 

@@ -46,6 +46,8 @@ def words(*, seed: int, step: int = 0, rank: int = 0, view: int = 0, purpose: in
 
 def keys(index: Tensor, of: tuple[int, int]) -> Tensor:
     """The keys of whole numbers below 2**31, as int64 in [0, ONE): one for each, all different."""
+    if compat.one_pass(index):
+        return keys_in(index.new_zeros(1), index, of)
     # In 64 bits, cut to 32 after each product: a shift of a number that is not negative brings in zeros.
     x = index.to(int64) * SPREAD
     x.add_(of[0]).bitwise_and_(_MASK_32)
@@ -56,11 +58,8 @@ def keys(index: Tensor, of: tuple[int, int]) -> Tensor:
 
 
 def keys_in(cells: Tensor, index: Tensor, of: tuple[int, int]) -> Tensor:
-    """The keys with the numbers of their cells above them, as int64. cells, index: (N,) int32.
-
-    One pass on a GPU: to launch twenty takes longer than they run.
-    """
-    if index.is_cuda and not isinstance(index, compat.FakeTensor):
+    """The keys with the numbers of their cells above them, as int64. cells, index: (N,) whole numbers below 2**31."""
+    if compat.one_pass(index):
         word = of[0] << 32 | of[1]
         words = index.new_full((1,), word - 2**64 if word >= 2**63 else word, dtype=int64)
         return compat.pass_over(_PASS, index, cells, words)

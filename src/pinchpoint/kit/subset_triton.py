@@ -62,7 +62,7 @@ def _tile(segments: Segments) -> tuple[int, int, int]:
     One warp where it can be: a sum over a row then needs no wait of warps for one another.
     """
     mean = segments.points // segments.cells + 1
-    wide = max(16, min(triton.next_power_of_2(min(segments.longest, 4 * mean)), 1024))
+    wide = max(16, min(triton.next_power_of_2(min(segments.longest, 5 * mean // 2)), 1024))
     return max(1, _KEYS // wide), wide, max(1, wide // _KEYS)
 
 

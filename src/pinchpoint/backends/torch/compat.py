@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from itertools import islice
 from typing import Any
 
 import torch
@@ -25,10 +26,10 @@ from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 __all__ = [
     "CUDA_HOOKS", "FAKE_ATTRIBUTES", "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach",
     "apply_to_module", "argument_names", "arguments_of", "attention_owner", "autograd_node", "close_library", "default_device",
-    "fake_device", "fake_mode", "has_hooks", "in_kernel", "is_mutable", "is_of_fakes", "is_view", "next_sequence", "node_name",
-    "node_sequence", "op_device", "own_buffers", "own_parameters", "pass_over", "set_apply", "set_variable_functions",
-    "sparse_parts", "storage_key", "tree_leaves", "tree_map_only", "variable_functions", "version", "without_autocast",
-    "without_modes",
+    "fake_device", "fake_mode", "generator_key", "has_hooks", "in_kernel", "is_mutable", "is_of_fakes", "is_view", "load_anew",
+    "next_sequence", "node_name", "node_sequence", "one_pass", "op_device", "own_buffers", "own_parameters", "pass_over",
+    "set_apply", "set_variable_functions", "sparse_parts", "storage_key", "tree_leaves", "tree_map_only", "variable_functions",
+    "version", "without_autocast", "without_modes",
 ]  # fmt: skip
 
 # What a fake tensor carries of its own in its __dict__, beside what a user set on it.
@@ -173,6 +174,11 @@ def _compiled_pass(code: str) -> Any:
     return _create_jit_fn(code)
 
 
+def one_pass(tensor: torch.Tensor) -> bool:
+    """Does `pass_over` take it? On a GPU it saves launches, which take longer than a short chain of operations runs."""
+    return tensor.is_cuda and not isinstance(tensor, FakeTensor)
+
+
 def pass_over(code: str, *tensors: torch.Tensor) -> torch.Tensor:
     """One pass over CUDA tensors by a C++ function of their elements, compiled when first used; their widest dtype."""
     return _compiled_pass(code)(*tensors)
@@ -188,3 +194,16 @@ def without_autocast() -> Iterator[None]:
 def accept_fake_in_foreach() -> list[type]:
     """The list optimizers consult before they choose their fused and foreach kernels."""
     return _foreach_supported_types
+
+
+def generator_key(generator: torch.Generator) -> int:
+    """The same for every Python object of one generator: an operation sees another than the user made."""
+    return generator._cdata  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def load_anew(iterator: Any) -> None:
+    """Let a loader's iterator go on after a failure: a generator that raised is at its end, and its batch would be lost."""
+    iterator._sampler_iter = islice(iter(iterator._index_sampler), iterator._num_yielded, None)
+    fetcher = iterator._dataset_fetcher
+    if hasattr(fetcher, "dataset_iter") and not iterator._num_yielded:  # of an iterable data set
+        fetcher.dataset_iter = iter(fetcher.dataset)

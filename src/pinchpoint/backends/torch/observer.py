@@ -49,6 +49,7 @@ class Observer(compat.DispatchMode):
         self.fake_mode = compat.fake_mode()
         self.progress: Any = None  # set by the session: what the loop has done so far
         self.place: str | None = None
+        self.generators: set[int] = set()  # keys of those that draw on the device
         self.inside = 0  # > 0 while torch's own fake machinery runs: devices then read as they are
         self.shadows = Shadows(self._within)
         self.notes = unmodelled.Notes(ledger)
@@ -157,7 +158,9 @@ class Observer(compat.DispatchMode):
         if ledger.phase != "backward" and torch.is_grad_enabled():
             ledger.remember_node(site)
         if "generator" in kwargs:  # a device that is not here has none; overloads that ask for one take None
-            kwargs["generator"] = None
+            given, kwargs["generator"] = kwargs["generator"], None
+            if place == "device" and given is not None and compat.generator_key(given) not in self.generators:
+                raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")  # as a real card says
         inputs = {id(t) for t in _tensors(args, kwargs)}
 
         def book(result: Any, op: str, size_bytes: int | None = None) -> Any:

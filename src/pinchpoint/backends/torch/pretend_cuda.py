@@ -15,7 +15,7 @@ import torch
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.devices import place_of
+from pinchpoint.backends.torch.devices import CUDA, place_of
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.events import FREE_CACHE
@@ -166,7 +166,7 @@ def install(
     _accelerator(patches, live, empty_cache, memory_bytes)
     patches.set(torch.backends.cudnn, "is_available", lambda: True)
     patches.set(torch.backends.cudnn, "version", lambda: 91000)
-    patches.set(torch, "Generator", _generator_type())
+    patches.set(torch, "Generator", _generator_type(observer))
 
 
 def _accelerator(patches: Patches, live: Callable[[], int], empty_cache: Callable[[], None], memory_bytes: int) -> None:
@@ -209,13 +209,20 @@ class _Graph:
         )
 
 
-def _generator_type() -> type:
-    """A `torch.Generator` that takes device="cuda" and draws on the host."""
+def _generator_type(observer: Observer) -> type:
+    """A `torch.Generator` that takes device="cuda", says that it is there, and draws on the host."""
     original = torch.Generator
 
     class Generator(original):
         def __new__(cls, device: Any = "cpu") -> Generator:
             _only(device)
-            return original.__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
+            made = original.__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
+            key, keys = compat.generator_key(made), observer.generators
+            (keys.add if place_of(device) == "device" else keys.discard)(key)  # one that is gone may have had the same
+            return made
+
+        @property
+        def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
+            return CUDA if compat.generator_key(self) in observer.generators else torch.device("cpu")
 
     return Generator

@@ -3,14 +3,17 @@
 From cells and counts that lie on the device, and whose sum is known, to the drawn indices there, waited for. `loop` and
 `grouped` are the original's whole draw, from its own dictionary of cells: `loop` finds out their counts every time, `grouped`
 looks them up in its cache. `grouped, cells given` leaves that out. Both of these make one permutation a count, which is less
-work than drawing rightly. Where `loop` is timed on some cells and scaled up, the record says so. A floor is the bytes that
-must be read and written over what a plain copy moves in a second on the same device. N points, C cells, M points drawn.
+work than drawing rightly. All but the loop run once more before each clocked run, for warm caches. Where `loop` is timed on
+some cells and scaled up, the record says so. A floor is the bytes that must be read and written over what a plain copy moves in
+a second on the same device. N points, C cells, M points drawn.
 """
 
 from __future__ import annotations
 
+import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -200,24 +203,39 @@ def _in_turn(
         tell("warming up", number, len(runs))
     found: dict[str, list[float]] = {name: [] for name in runs}
     order = list(runs)
-    for turn in range(repeats):
-        # Whoever runs second finds the caches the first one left: turn about, forth and back.
-        for name in order if turn % 2 == 0 else reversed(order):
-            used.wait(device)
-            start = clock()
-            used.wait(device, runs[name]())
-            found[name].append(clock() - start)
-        tell("timing all in turn", turn + 1, repeats)
+    with _uncollected():
+        for turn in range(repeats):
+            # Whoever runs second finds the caches the first one left: turn about, forth and back.
+            for name in order if turn % 2 == 0 else reversed(order):
+                if name != "loop":  # it takes long, and caches are nothing to it
+                    runs[name]()
+                used.wait(device)
+                start = clock()
+                used.wait(device, runs[name]())
+                found[name].append(clock() - start)
+            tell("timing all in turn", turn + 1, repeats)
     return found
 
 
 def _queued(run: Run, used: Backend, device: str, clock: Clock) -> float:
-    used.wait(device)
-    start = clock()
-    for _ in range(QUEUED):
-        last = run()
-    used.wait(device, last)  # pyright: ignore[reportPossiblyUnboundVariable]
-    return (clock() - start) / QUEUED
+    with _uncollected():
+        used.wait(device)
+        start = clock()
+        for _ in range(QUEUED):
+            last = run()
+        used.wait(device, last)  # pyright: ignore[reportPossiblyUnboundVariable]
+        return (clock() - start) / QUEUED
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's collector, which goes through all cells of the original's dictionary now and then."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def _copy_speed(used: Backend, device: str, clock: Clock) -> float:

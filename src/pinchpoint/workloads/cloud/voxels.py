@@ -17,6 +17,7 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from pinchpoint.backends.torch import compat
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.segments import Segments
 
@@ -24,6 +25,19 @@ AXIS_BITS = 16
 GROUP_BITS = 15
 SIDE = 2**AXIS_BITS  # voxels along an axis
 SELF = 13  # the offset (0, 0, 0) among the 27
+# `_spread` and `_compact` in C++, for int64 on a GPU.
+_SPREAD_PASS = """template <typename T> T spread(T value) {
+    value = (value | value << 16) & 0xFF0000FFLL;
+    value = (value | value << 8) & 0xF00F00F00FLL;
+    value = (value | value << 4) & 0xC30C30C30C3LL;
+    return (value | value << 2) & 0x249249249249LL;
+}"""
+_COMPACT_PASS = """template <typename T> T compact(T value) {
+    value = (value | value >> 2) & 0xC30C30C30C3LL;
+    value = (value | value >> 4) & 0xF00F00F00FLL;
+    value = (value | value >> 8) & 0xFF0000FFLL;
+    return (value | value >> 16) & 0xFFFFLL;
+}"""
 _ALIGNED = 2 ** (AXIS_BITS // 2)  # corners of groups are multiples: a thinned view keeps the grid of its scene at every level
 
 
@@ -125,6 +139,8 @@ def grid_keys(xyz: Tensor, group: Tensor, groups: int, *, cell: float) -> tuple[
 def group_least(values: Tensor, group: Tensor, groups: int) -> Tensor:
     """(M, F) of points in groups -> (B, F): the least of each; infinity for a group without points."""
     points, width = values.shape
+    if groups == 1 and points:
+        return values.amin(0, keepdim=True)
     # Points take turns among many rows of their group, of which the least is then found: on a GPU a million points that
     # write to the same few numbers wait for one another.
     lanes = max(1, min(1024, points // (16 * groups)))
@@ -209,6 +225,8 @@ def _ranks(ordered: Tensor) -> Tensor:
 
 def _spread(value: Tensor) -> Tensor:
     """Bit b of up to 16 bits to bit 3 b."""
+    if compat.one_pass(value):
+        return compat.pass_over(_SPREAD_PASS, value)
     value = (value | value << 16) & 0xFF0000FF
     value = (value | value << 8) & 0xF00F00F00F
     value = (value | value << 4) & 0xC30C30C30C3
@@ -218,6 +236,8 @@ def _spread(value: Tensor) -> Tensor:
 def _compact(value: Tensor, bits: int) -> Tensor:
     """Bit 3 b to bit b, for as many bits: undoes `_spread`, whatever lies between and above."""
     value = value & (0x249249249249 & ((1 << 3 * bits) - 1))
+    if compat.one_pass(value):
+        return compat.pass_over(_COMPACT_PASS, value)
     value = (value | value >> 2) & 0xC30C30C30C3
     value = (value | value >> 4) & 0xF00F00F00F
     value = (value | value >> 8) & 0xFF0000FF
