@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import statistics
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -83,6 +84,15 @@ def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between(robustne
     assert gain["difference"] == pytest.approx(20) and gain["high"] - 20 == pytest.approx(4.303 * 0.2 / math.sqrt(3))
     line = robustness.markdown(robustness.table_of(runs)).splitlines()[3]
     assert line.startswith("| good | points | 79.0 ± 0.5 |")
+
+
+@pytest.mark.parametrize("seeds", [2, 5, 10, 12, 30])
+def test_an_interval_is_never_narrower_than_students(robustness: ModuleType, seeds: int) -> None:
+    scipy = pytest.importorskip("scipy.stats")
+    values = [float(number) for number in range(seeds)]
+    mean, low, high = robustness.interval(values)
+    wanted = scipy.t.ppf(0.975, seeds - 1) * statistics.stdev(values) / math.sqrt(seeds)
+    assert high - mean == pytest.approx(mean - low) and wanted * (1 - 1e-3) <= high - mean < 1.15 * wanted
 
 
 def test_a_file_that_is_no_part_is_refused(robustness: ModuleType, tmp_path: Path, capsys: Any) -> None:
