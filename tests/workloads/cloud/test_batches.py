@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from pinchpoint.workloads.cloud import batches
 from pinchpoint.workloads.cloud.batches import Ahead, Supply, cropped, names_of_step, nearest, step_scenes
 from pinchpoint.workloads.cloud.scene import Scene
 from pinchpoint.workloads.cloud.settings import Settings
@@ -72,6 +73,17 @@ def test_scenes_are_read_once_where_there_is_room_and_each_time_where_there_is_n
         for _ in range(3):
             supply.scene("1")
         assert cubes.read["1"] == reads
+
+
+def test_no_more_scenes_are_kept_than_a_quarter_of_the_free_memory_holds(monkeypatch: pytest.MonkeyPatch) -> None:
+    cubes = Cubes()
+    scene = cubes.scene("1")
+    one = scene.xyz.nbytes + scene.features.nbytes + (0 if scene.labels is None else scene.labels.nbytes)
+    monkeypatch.setattr(batches, "free_bytes", lambda: 4 * (2 * one))
+    supply = Supply(cubes)
+    for name in ("1", "2", "3", "3", "1"):
+        supply.scene(name)
+    assert (cubes.read["1"], cubes.read["2"], cubes.read["3"]) == (2, 1, 2), "1 was read here once before"
 
 
 def test_steps_made_ahead_are_those_asked_for_and_errors_come_out() -> None:

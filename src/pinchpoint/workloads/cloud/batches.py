@@ -13,13 +13,14 @@ from typing import Generic, Protocol, Self, TypeVar
 
 import numpy as np
 
+from pinchpoint.core.ram import free_bytes
 from pinchpoint.core.units import GIB
 from pinchpoint.workloads.cloud.augmentation import augmented
 from pinchpoint.workloads.cloud.scene import Scene
 from pinchpoint.workloads.cloud.settings import Settings
 from pinchpoint.workloads.training.turns import at_turn
 
-HELD_BYTES = 8 * GIB
+HELD_BYTES = 8 * GIB  # at most
 Made = TypeVar("Made")
 
 
@@ -30,12 +31,12 @@ class Source(Protocol):
 
 
 class Supply:
-    """Scenes of a source, each read once where there is room."""
+    """Scenes of a source, each read once where there is room: without held_bytes a quarter of the memory that is free."""
 
-    def __init__(self, data: Source, *, held_bytes: int = HELD_BYTES) -> None:
+    def __init__(self, data: Source, *, held_bytes: int | None = None) -> None:
         self.data = data
         self._held: dict[str, Scene] = {}
-        self._room = held_bytes
+        self._room = min(HELD_BYTES, free_bytes() // 4) if held_bytes is None else held_bytes
 
     def scene(self, name: str) -> Scene:
         if name in self._held:
