@@ -29,6 +29,7 @@ def test_the_defaults_are_a_run_at_one_density_drawn_anew_for_each_scene() -> No
         ({"scenes": 0}, "--scenes 0", "at least 1"),
         ({"points": 0}, "--points 0", "at least 1"),
         ({"views": []}, "no views", "--views"),
+        ({"views": ["dense", "dense"]}, "dense twice", "leave one out"),
         ({"density": 1}, "unknown choices: density", "views"),
     ],
 )

@@ -43,6 +43,8 @@ class Settings(Common):
         check_counts(self, "scenes", "points", "ranks")
         if not self.views:
             raise BadInput("no views", mend="give --views some, such as dense,log-uniform:0.05:1")
+        if self.views.count("dense") > 1:
+            raise BadInput("the view dense twice", mend="leave one out: both would show the same points")
         if self.cell is not None and not 0 < self.cell < math.inf:
             raise BadInput(f"--cell {self.cell:g}", mend="give an edge above 0, in the units of the coordinates")
         if not 0 < self.consistency_weight < math.inf:
