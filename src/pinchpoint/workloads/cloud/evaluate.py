@@ -49,7 +49,7 @@ def evaluate(
     """
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
-    found = trained(Path(run), which=which, device=device)
+    found = trained(run, which=which, device=device)
     source = open_source(data)
     names = _names(source, found, split)
     ways = _ways(densities)

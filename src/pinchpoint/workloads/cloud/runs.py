@@ -68,9 +68,9 @@ class Trained:
     step: int
 
 
-def trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trained:
+def trained(folder: str | Path, *, which: Which = "last", device: str = "cpu") -> Trained:
     """The model of a run: averaged weights where the run kept some."""
-    run = Run(folder, read_settings(folder))
+    run = Run(Path(folder), read_settings(Path(folder)))
     entry = run.found(which)
     model = CloudModel(run.config)
     run.fill(model, entry)
