@@ -18,7 +18,7 @@ from pinchpoint.core.records import Record, load
 @pytest.fixture
 def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[str, list[Any]]:
     """The four verbs replaced by ones that answer at once; what they were asked is kept."""
-    asked: dict[str, list[Any]] = {"predict": [], "study": [], "verify": [], "example": [], "report": []}
+    asked: dict[str, list[Any]] = {"predict": [], "study": [], "verify": [], "example": [], "cars": [], "report": []}
 
     def predict(target: str, **options: Any) -> Record:
         asked["predict"].append((target, options["size"]))
@@ -49,6 +49,14 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
         )
         return SimpleNamespace(name="ethanol", electrons=20, made=made, moved=0.17, picture=folder / "slices.png")
 
+    def cars(folder: Path, **options: Any) -> Any:
+        asked["cars"].append(folder.name)
+        options["progress"]("steps", 10, 40)
+        made = SimpleNamespace(step=40, images=16, seconds=9.0, device="cpu")
+        return SimpleNamespace(
+            made=made, before=4.0, after=1.0, norms=(2.0, 30.0), picture=folder / "sheet.png", passed=samples.get("cars") is None
+        )
+
     def report(records: list[Path], output: Path) -> Path:
         asked["report"] = [load(path).to_dict()["kind"] for path in records]
         return output
@@ -57,6 +65,7 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
     monkeypatch.setattr("pinchpoint.measure.study.study", study)
     monkeypatch.setattr("pinchpoint.proof.verdict.verify", verify)
     monkeypatch.setattr("pinchpoint.workloads.density.example.example", example)
+    monkeypatch.setattr("pinchpoint.workloads.radiance.example.example", cars)
     monkeypatch.setattr("pinchpoint.render.page.report", report)
     return asked
 
@@ -67,12 +76,13 @@ def test_the_demo_predicts_studies_and_verifies_every_workload_it_shows(
     assert run(["demo", "-o", str(tmp_path / "out")]) == 0
     assert [target for target, _ in verbs["predict"]] == ["field", "operator", "orbital"]
     assert {on for _, _, on in verbs["study"]} == {"fake"}
-    shown = ("field", "operator", "density", "orbital")
+    shown = ("field", "operator", "density", "radiance", "orbital")
     assert verbs["verify"] == [(name, shipped()[name].variants[-1].name) for name in shown]
-    assert verbs["report"] == [*["forecast", "study", "verdict"] * 2, "verdict", "forecast", "study", "verdict"]
+    assert verbs["report"] == [*["forecast", "study", "verdict"] * 2, "verdict", "verdict", "forecast", "study", "verdict"]
     said = capsys.readouterr().out
     assert str(tmp_path / "out" / "report.html") in said.splitlines()[-1]
     assert verbs["example"] == ["density-ethanol"] and "20.002 by the model, 20 in the molecule" in said
+    assert verbs["cars"] == ["radiance-cars"] and "loss 4.00 at first, 1.00 at the end" in said
 
 
 def test_a_failed_verdict_makes_the_demo_exit_1(
@@ -81,6 +91,14 @@ def test_a_failed_verdict_makes_the_demo_exit_1(
     samples["verdict"] = dataclasses.replace(samples["verdict"], status="fail")  # type: ignore[type-var]
     assert run(["demo", "-o", str(tmp_path)]) == 1
     assert verbs["report"], "the report is written all the same"
+
+
+def test_a_run_that_does_not_learn_makes_the_demo_exit_1(
+    verbs: dict[str, list[Any]], tmp_path: Path, samples: dict[str, Record], capsys
+) -> None:  # fmt: skip
+    samples["cars"] = samples["verdict"]  # any: said to fail
+    assert run(["demo", "-o", str(tmp_path)]) == 1
+    assert "FAIL: the discriminator has not learned" in capsys.readouterr().out and verbs["report"]
 
 
 def test_a_workload_whose_framework_is_missing_is_left_out_aloud(

@@ -35,6 +35,7 @@ SHOWS = (
     Show("operator", ("torch",), (125_000, 250_000, 500_000, 1_000_000, 2_000_000), ("train",), 32_768),
     # Its original form is slow to build, here and in a forecast: narrow, of low degree, and not studied.
     Show("density", ("torch", "e3nn"), (), (), 1_024, "infer", 2.0, {"mul": "40", "lmax": "1"}),
+    Show("radiance", ("torch", "PIL"), (), (), 1_024, "train", 2.0, {"field": "tiny", "samples": "16"}),
     Show("orbital", ("jax",), (1_024, 4_096, 16_384, 65_536), ("train",), 4_096),
 )
 
@@ -70,6 +71,8 @@ def command(
                 failed |= getattr(record, "status", "pass") == "fail" or getattr(record, "passed", True) is False
             if show.workload == "density":
                 _show_molecule(output / "density-ethanol", device=device, tell=tell)
+            if show.workload == "radiance":
+                failed |= not _show_cars(output / "radiance-cars", device=device, tell=tell)
         tell("report")
         page = report(paths, output / "report.html")
     console.show(f"\n{len(paths)} records in {time.perf_counter() - start:.0f} s; open {page}")
@@ -126,6 +129,27 @@ def _show_molecule(folder: Path, *, device: str, tell: Callable[[str], None]) ->
     ])  # fmt: skip
     for note in made.notes:
         console.say(f"note: {note}")
+
+
+def _show_cars(folder: Path, *, device: str, tell: Callable[[str], None]) -> bool:
+    """A short training run on a few cars; whether its losses and gradients are as they must be."""
+    from pinchpoint.workloads.radiance.example import example
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if done % 10 == 0:
+            tell(f"radiance: train on a few cars, {stage} {done}/{total}")
+
+    found = example(folder, device=device, progress=progress)
+    made = found.made
+    console.show("\nradiance: a tiny GAN, trained for a few steps", style="bold")
+    console.show_pairs([
+        ("run", f"{made.step} steps on {made.images} cars in {made.seconds:.0f} s on {made.device}"),
+        ("discriminator", f"loss {found.before:.2f} at first, {found.after:.2f} at the end"),
+        ("gradients", f"of every parameter; norms from {found.norms[0]:.2g} to {found.norms[1]:.2g}"),
+        ("checked", "pass" if found.passed else "FAIL: the discriminator has not learned, or a step had no gradient"),
+        ("written", str(found.picture)),
+    ])  # fmt: skip
+    return found.passed
 
 
 def _installed(package: str) -> bool:
