@@ -90,7 +90,10 @@ def test_a_run_is_trained_and_scored_on_files_of_ones_own_however_small(tmp_path
         write(tmp_path / split, "cell", 50)
         np.save(tmp_path / split / "cell" / "coord.npy", np.full((50, 3), 0.125, np.float32))
     choices = {**tiny_net, "views": "dense,one-per-cell,log-uniform:0.05:1", "consistency": "cos", "validation": 1}
-    made = train(tmp_path, tmp_path / "run", steps=3, **choices)
+    told: list[tuple[str, int, int]] = []
+    watch = lambda report: told.append((report.stage, report.done, report.total))  # noqa: E731
+    made = train(tmp_path, tmp_path / "run", steps=3, progress=watch, **choices)
+    assert told[:9] == [*(("files", n, 6) for n in range(1, 7)), *(("data", n, 3) for n in range(1, 4))], "each once"
     assert made.complete and made.loss is not None and np.isfinite(made.loss)
     scores = evaluate(tmp_path / "run", tmp_path, tmp_path / "out", device="cpu", densities=(1.0, 0.05), pictures=False)
     assert scores.scenes == 3 and scores.row("uniform", 1.0)["points"] == 251

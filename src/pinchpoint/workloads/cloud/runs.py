@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -12,10 +12,11 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.cloud.config import CloudConfig
+from pinchpoint.workloads.cloud.dataset import Dataset
 from pinchpoint.workloads.cloud.model import CloudModel
 from pinchpoint.workloads.cloud.scene import Scene
 from pinchpoint.workloads.cloud.settings import Settings
-from pinchpoint.workloads.cloud.sources import Source, fingerprint
+from pinchpoint.workloads.cloud.sources import Own, Source, fingerprint
 from pinchpoint.workloads.cloud.views import parse_views
 from pinchpoint.workloads.folders import check_run_folder
 from pinchpoint.workloads.training import runs
@@ -35,8 +36,14 @@ class Run(runs.Run[Settings]):
         return CloudConfig.from_json(json.dumps(self.settings.model))
 
 
-def begin(folder: Path, data: Source, *, resume: bool, choices: Mapping[str, Any], ranks: int = 1) -> Run:
-    """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for."""
+def begin(
+    folder: Path, data: Dataset | Own, *, resume: bool, choices: Mapping[str, Any], ranks: int = 1,
+    read: Callable[[str], Scene] | None = None,
+) -> Run:  # fmt: skip
+    """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for.
+
+    read: gives a scene of the data by its name, where that is done better than by the data itself.
+    """
     check_run_folder(folder, resume=resume)
     asked = plain(choices)
     if "views" in asked:
@@ -48,7 +55,7 @@ def begin(folder: Path, data: Source, *, resume: bool, choices: Mapping[str, Any
     held = held_back(settings.validation, len(data.names("train")), what="scenes", mend="make some: cloud data --train 12")
     settings = replace(settings, validation=held)
     names, _ = Run(folder, settings).parted(data.names("train"))
-    found = statistics_of((data.scene(name) for name in names), len(data.classes))
+    found = statistics_of(map(read or data.scene, names), len(data.classes))
     config = _configured(data, found, settings, choices.get("model", {}))
     return Run(folder, replace(settings, frequency=found.frequency, model=json.loads(config.to_json())))
 

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
-
-import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.cloud.dataset import Dataset, open_dataset
@@ -58,8 +57,8 @@ class Own:
         return _read(self.files[name], self.features, len(self.classes))
 
 
-def open_source(path: str | Path) -> Source:
-    """The scenes of a folder. Files of one's own are all read once, to know their classes."""
+def open_source(path: str | Path, *, progress: Callable[[int, int], None] | None = None) -> Dataset | Own:
+    """The scenes of a folder. Files of one's own are all read once, to know their classes: progress(read, files)."""
     folder = Path(path)
     own = any((folder / split).is_dir() for split in SPLITS)
     if any((folder / name).exists() for name in KINDS):
@@ -78,22 +77,24 @@ def open_source(path: str | Path) -> Source:
     features: tuple[str, ...] | None = None
     named: tuple[str, ...] = ()
     most = 1
-    for file in files.values():
+    for number, file in enumerate(files.values(), start=1):
         scene = _read(file, features)
         features, named = scene.names, max(named, scene.classes, key=len)
         assert scene.labels is not None
         most = max(most, int(scene.labels.max()))
+        if progress is not None:
+            progress(number, len(files))
     assert features is not None
     classes = named if len(named) > most else tuple(str(number) for number in range(most + 1))
     return Own(folder, features, classes, files)
 
 
-def fingerprint(source: Source) -> str:
-    """What a source is, wherever it lies: the contents of its training scenes."""
+def fingerprint(source: Dataset | Own) -> str:
+    """What a source is, wherever it lies: the contents of the files of its training scenes."""
     if isinstance(source, Dataset):
         found = [(name, source.rooms[name]["sha256"]) for name in source.names("train")]
     else:
-        found = [(name, _digest(source.scene(name))) for name in source.names("train")]
+        found = [(name, _digest(source.files[name])) for name in source.names("train")]
     return hashlib.sha256(json.dumps(found).encode()).hexdigest()
 
 
@@ -117,9 +118,10 @@ def _read(file: Path, features: tuple[str, ...] | None, classes: int | None = No
     return scene
 
 
-def _digest(scene: Scene) -> str:
+def _digest(place: Path) -> str:
+    """Of a file, or of all arrays of a folder."""
     digest = hashlib.sha256()
-    for values in (scene.xyz, scene.features, scene.labels):
-        if values is not None:
-            digest.update(np.ascontiguousarray(values).tobytes())
+    for file in sorted(place.glob("*.npy")) if place.is_dir() else [place]:
+        with file.open("rb") as opened:
+            digest.update(f"{file.name if place.is_dir() else ''}:{hashlib.file_digest(opened, 'sha256').hexdigest()};".encode())
     return digest.hexdigest()

@@ -52,22 +52,20 @@ def train(
     """
     if budget is not None:
         budget_of(budget)  # before the scenes are read
-    source = open_source(data)
     stored = read_settings(Path(output)).device if resume and (Path(output) / CONFIG).exists() else "auto"
     device = resolve_device(choices.get("device", stored), backend("torch"))
     with joined(device) as ranks:
         tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
-        run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world)
+        source = open_source(data, progress=lambda done, total: tell(Report("files", done, total)))
+        supply, way = Supply(source), None
+        read = _Telling(supply, len(source.names("train")), tell)
+        run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
         check_precision(run.settings.precision, device)
         check_folder(run.folder)
         ranks.agreed()  # no process may find the run's folder made by another before it has looked
-        supply, way = Supply(source), None
         names, held = run.parted(source.names("train"))
         with preparing(run, tell):
-            most = 0
-            for number, name in enumerate([*names, *held]):
-                most = max(most, supply.scene(name).points)
-                tell(Report("data", number + 1, len(names) + len(held)))
+            most = max(read(name).points for name in (*names, *held))
             _check_cells(run, step_scenes(supply, names, run.settings, step=1, rank=ranks.rank))
             run, way = _decided(run, supply, names, ranks, budget=budget, device=device, tell=tell)
         parts = Parts(device, clock=clock)
@@ -88,6 +86,21 @@ def train(
                 )  # fmt: skip
 
             return _lead(run, learner, device=device, record=record, tell=tell, clock=clock)
+
+
+class _Telling:
+    """Scenes of a supply by name, each told of when it is first read."""
+
+    def __init__(self, supply: Supply, total: int, tell: Progress) -> None:
+        self._supply, self._total, self._tell = supply, total, tell
+        self._read: set[str] = set()
+
+    def __call__(self, name: str) -> Scene:
+        scene = self._supply.scene(name)
+        if name not in self._read:
+            self._read.add(name)
+            self._tell(Report("data", len(self._read), self._total))
+        return scene
 
 
 def _check_cells(run: Run, scenes: list[Scene]) -> None:
