@@ -13,12 +13,13 @@ torch = pytest.importorskip("torch", reason="the workload is torch's")
 
 from torch import Tensor  # noqa: E402
 
-from pinchpoint import plan, predict, verify  # noqa: E402
+from pinchpoint import plan, verify  # noqa: E402
 from pinchpoint.core.discover import shipped  # noqa: E402
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.core.workload import Case, Variant, Workload  # noqa: E402
 from pinchpoint.kit.segments import Segments  # noqa: E402
 from pinchpoint.kit.subset import sample_subset  # noqa: E402
+from pinchpoint.memory.forecaster import Forecaster  # noqa: E402
 from pinchpoint.workloads.cloud import baseline  # noqa: E402
 from pinchpoint.workloads.cloud.scaling import BINS, Problem, drawer, off_by, probe_of, problem_of  # noqa: E402
 
@@ -132,15 +133,17 @@ def test_the_original_sampler_gives_its_cells_points_and_another_scene_of_that_s
 
 
 def test_sizes_are_predicted_and_planned_for_any_card() -> None:
-    def peak(variant: str, size: int) -> int:
-        return predict("cloud", size=size, variant=variant).peak_allocated_bytes
+    with Forecaster("cloud") as forecaster:
 
-    small, large = peak("exact", 40_000), peak("exact", 80_000)
-    assert 1.9 < large / small < 2.1
-    # What must be there: cells, order and counts, and the indices that are drawn.
-    problem = problem_of(80_000, 4_000, device="cpu")
-    assert large >= 4 * (2 * 80_000 + 2 * 4_000 + problem.total)
-    assert peak("loop", 4_000) > peak("exact", 4_000)
+        def peak(variant: str, size: int) -> int:
+            return forecaster.predict(size=size, variant=variant).peak_allocated_bytes
+
+        small, large = peak("exact", 40_000), peak("exact", 80_000)
+        assert 1.9 < large / small < 2.1
+        # What must be there: cells, order and counts, and the indices that are drawn.
+        problem = problem_of(80_000, 4_000, device="cpu")
+        assert large >= 4 * (2 * 80_000 + 2 * 4_000 + problem.total)
+        assert peak("loop", 4_000) > peak("exact", 4_000)
     assert plan("cloud", variant="exact", budget="2GiB", up_to=100_000).size == 100_000
 
 
