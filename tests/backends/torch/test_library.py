@@ -38,6 +38,36 @@ def test_a_loaders_positional_arguments_are_its_keyword_ones(observer: Any) -> N
         DataLoader(data, bogus=1)  # type: ignore[call-arg]
 
 
+@pytest.mark.usefixtures("observer")
+@pytest.mark.parametrize("given", [None, 0])
+def test_a_shuffled_loader_under_a_default_device_fails_as_on_a_real_card_and_is_not_empty(given: int | None) -> None:
+    """The sampler draws with a generator of the host. A loader that gives nothing would be waited for without end."""
+    data = TensorDataset(torch.arange(64.0).view(16, 4))
+    generator = None if given is None else torch.Generator().manual_seed(given)
+    shuffled, plain = DataLoader(data, 4, shuffle=True, generator=generator), DataLoader(data, 4)
+    for within in (torch.device("cuda"), torch.device("cuda:0")):
+        with within, pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+            next(iter(shuffled))
+        with within:
+            assert [len(batch) for (batch,) in plain] == [4, 4, 4, 4]
+    assert len(list(shuffled)) == 4
+
+
+@pytest.mark.usefixtures("observer")
+def test_a_loader_whose_sampler_uses_the_device_gives_every_batch() -> None:
+    class Sampler:
+        def __iter__(self) -> Any:
+            torch.ones(2, device="cuda")
+            yield from ([0, 1], [2, 3])
+
+        def __len__(self) -> int:
+            return 2
+
+    loader = DataLoader(TensorDataset(torch.arange(4.0)), batch_sampler=Sampler())  # type: ignore[arg-type]
+    for _ in range(2):
+        assert [batch.tolist() for (batch,) in loader] == [[0.0, 1.0], [2.0, 3.0]]
+
+
 def test_compile_is_left_out_and_said(observer: Any) -> None:
     net = nn.Linear(4, 4).cuda()
     assert torch.compile(net) is net

@@ -122,6 +122,28 @@ def test_a_tensor_put_on_cuda_says_so_and_takes_its_bytes(name: str, take: Any) 
     del made[:]
 
 
+def test_a_generator_says_where_it_draws_and_what_is_made_there_takes_its_bytes(take: Any) -> None:
+    drawn = torch.Generator("cuda").manual_seed(1)
+    assert drawn.device.type == "cuda" and torch.Generator().device.type == "cpu"
+    made: list[torch.Tensor] = []
+    got = take(lambda: made.append(torch.empty(1000, 256, device=drawn.device).normal_(generator=drawn)))
+    assert made[0].is_cuda and got.kept == 1_024_000
+    del made[:]
+
+
+@pytest.mark.usefixtures("observer")
+def test_a_generator_of_the_host_is_refused_for_the_device_as_on_a_real_card() -> None:
+    host = torch.Generator().manual_seed(1)
+    for draw in (
+        lambda: torch.randn(4, device="cuda", generator=host),
+        lambda: torch.empty(4, device="cuda").uniform_(generator=host),
+        lambda: torch.randperm(4, device="cuda", generator=host),
+    ):
+        with pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+            draw()
+    assert torch.randn(4, generator=host).shape == (4,)
+
+
 def test_set_default_device_makes_factories_build_there(take: Any) -> None:
     torch.set_default_device("cuda")
     try:

@@ -66,7 +66,7 @@ def test_predicted_peaks_grow_with_the_rays_by_what_is_held_and_flat_ones_hardly
             low, high = (
                 forecaster.predict(size=size, mode="train", variant=variant).peak_allocated_bytes for size in (4096, 8192)
             )
-            return (high - low) / 1024
+            return (high - low) / 4096
 
         declared = {variant.name: variant for variant in shipped()["radiance"].variants}
         # By hand, numbers of a point the layers hold: what it reads (46), four hidden layers, the skip, remap and view.
