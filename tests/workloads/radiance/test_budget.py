@@ -56,6 +56,19 @@ def test_a_smaller_budget_gets_a_smaller_chunk_that_keeps_within_it() -> None:
     assert chunk_for(TINY, **STEP, budget=whole // 2, device="cpu", memory="none", mode="infer").predicted_bytes <= whole // 2
 
 
+@pytest.mark.usefixtures("bare")
+def test_every_tighter_budget_gets_a_smaller_chunk_down_to_the_least() -> None:
+    step: dict[str, Any] = {"batch": 2, "rays": 128, "samples": 4, "device": "cpu"}
+    found = [chunk_for(TINY, **step, budget="1GiB")]
+    for _ in range(3):
+        found.append(chunk_for(TINY, **step, budget=found[-1].predicted_bytes - 1))
+    with pytest.raises(DoesNotFit):
+        chunk_for(TINY, **step, budget=found[-1].predicted_bytes - 1)
+    chunks = [one.chunk or 256 for one in found]
+    assert chunks == [256, 128, 86, 64], "whole, in 2, 3 and 4 parts; below 64 rays none is taken"
+    assert all(one.predicted_bytes <= one.budget_bytes for one in found)
+
+
 def test_the_chunk_is_the_largest_by_a_known_line(monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def line(*_: Any) -> Iterator[Any]:

@@ -182,6 +182,20 @@ def test_a_budget_chooses_chunks_or_is_refused_before_there_is_a_run(data: Path,
     assert made.settings["memory"] == "none"
 
 
+def test_a_tight_budget_trains_in_smaller_chunks_and_learns_the_same(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pinchpoint.workloads.radiance.budget.resident_bytes", lambda: 0)  # what is left is the step's own
+    choices, rays = {**CHOICES, "steps": 1}, 2 * 32 * 32  # those of the images that pass at one time
+    plenty = train(data, tmp_path / "plenty", budget="64GiB", **choices)
+    assert plenty.chunk is None and plenty.predicted_bytes is not None
+    budget = plenty.predicted_bytes - 1
+    made = train(data, tmp_path / "tight", budget=budget, **choices)
+    assert made.settings["memory"] == "checkpoint" and made.chunk is not None and 0 < made.chunk < rays
+    assert (made.predicted_bytes or 0) <= budget == made.budget_bytes
+    assert made.loss == pytest.approx(plenty.loss, rel=1e-5)
+
+
 def test_a_distance_is_taken_on_the_way_and_the_best_checkpoint_kept(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
