@@ -92,3 +92,23 @@ def test_whole_images_do_not_depend_on_what_is_made_with_them() -> None:
     same = whole_images(generator, type(codes)(codes.shape[:1], codes.app[:1]), u[2:], v[2:])
     assert torch.allclose(seen.best[0], same.best[0], atol=1e-4), "a whole turn is none, for the super-resolution too"
     assert residual(seen.best, seen.low) <= 1e-6
+
+
+class Shell(torch.nn.Module):
+    """A sphere thinner than training's points are apart: what a field learns that is looked at with jittered points."""
+
+    config = CONFIG
+
+    def forward(self, points: Any, *_: Any, **__: Any) -> Any:
+        inside = (points.norm(dim=1, keepdim=True) - 0.6).abs() < 0.05
+        return torch.zeros_like(points), torch.where(inside, 200.0, -1.0), None
+
+
+def test_a_thin_shell_has_no_rings_in_a_whole_image() -> None:
+    told = replace(TOLD, samples=16, form="eager")
+    assert (told.far - told.near) / told.samples > 0.1, "evenly spaced points of training would miss it here and there"
+    generator = Generator(CONFIG, told)
+    generator.field = Shell()  # type: ignore[assignment]
+    codes = draw_codes(CONFIG, 1, generator=torch.Generator().manual_seed(0))
+    acc = whole_images(generator, codes, torch.tensor([0.3]), torch.tensor([0.3])).acc[0]
+    assert acc[10:22, 10:22].min() > 0.99 and acc[0].max() == 0
