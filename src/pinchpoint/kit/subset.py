@@ -180,7 +180,7 @@ def _bernoulli(segments: Segments, ratio: object, of: tuple[int, int], total: in
         raise BadInput(
             "bernoulli draws a number of points that is not known before", mend='leave total out, or use method="exact"'
         )
-    if not isinstance(ratio, float):
+    if not isinstance(ratio, Real) or whole_number(ratio) is not None or isinstance(ratio, bool):
         raise BadInput(f"bernoulli with counts = {ratio!r}", mend="give a ratio in 0..1 as a float, such as 0.5")
     keys = hashing.keys(segments.order, of)
     chosen = keys < _fixed(ratio)[1]

@@ -33,7 +33,7 @@ def test_every_way_is_timed_in_turn_and_the_loop_scaled_to_all_cells(tmp_path: P
     assert (loop.seconds, loop.scaled, loop.timed_cells, loop.over_grouped) == (4.0, True, 10, 0.25)
     exact = made.row("exact")
     assert (exact.seconds, exact.scaled, exact.over_loop, exact.over_grouped) == (1.0, False, 4.0, 1.0)
-    assert exact.queued_s == 1 / benches.QUEUED
+    assert exact.queued_s == 1 / benches.QUEUED and exact.device_s is None
     # 2**17 bytes in the second of a copy; a draw reads offsets, counts and the order, and writes what it drew.
     assert exact.floor_s == pytest.approx(4 * (2 * 40 + 800 + exact.drawn) / 2**17)
     assert made.row("exact", 1600).cells == 80 and made.row("exact", 1600).over_loop is None
@@ -78,3 +78,5 @@ def test_counts_that_make_no_sense_are_refused(asked: dict[str, Any], what: str)
 def test_the_three_views_wait_for_nothing_on_a_gpu() -> None:
     made = bench(device="cuda", cells=500, points=10_000, large=0, repeats=2, loop_cells=20)
     assert made.waits == 0 and made.same and all(row.right for row in made.rows)
+    assert all((row.device_s is None) == (row.name in THEIRS) for row in made.rows)
+    assert 0 < (made.row("exact").device_s or 0.0) < made.row("exact").seconds_high

@@ -4,8 +4,9 @@ From cells and counts that lie on the device, and whose sum is known, to the dra
 `grouped` are the original's whole draw, from its own dictionary of cells: `loop` finds out their counts every time, `grouped`
 looks them up in its cache. `grouped, cells given` leaves that out. Both of these make one permutation a count, which is less
 work than drawing rightly. All but the loop run once more before each clocked run, for warm caches. Where `loop` is timed on
-some cells and scaled up, the record says so. A floor is the bytes that must be read and written over what a plain copy moves in
-a second on the same device. N points, C cells, M points drawn.
+some cells and scaled up, the record says so. `device_s` is what the GPU takes, by replays of a graph of the draw: launching it
+costs the host more. A floor is the bytes that must be read and written over what a plain copy moves in a second on the same
+device. N points, C cells, M points drawn.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.backends.base import Backend, backend, resolve_device
+from pinchpoint.backends.torch.real import device_seconds
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Record, now
@@ -67,6 +69,7 @@ class Row:
     over_grouped_low: float | None
     over_grouped_high: float | None
     right: bool  # as many of each cell as were wanted, and none twice
+    device_s: float | None = None  # that the GPU works, without the host's launches; None on a CPU and for the original's
 
 
 @dataclass(frozen=True)
@@ -97,10 +100,12 @@ class Benchmark(Record):
             text = f"{show_seconds(row.seconds)} [{show_seconds(row.seconds_low)}, {show_seconds(row.seconds_high)}]"
             if row.queued_s is not None:
                 text += f", queued {show_seconds(row.queued_s)}"
-            text += f", floor {1e6 * row.floor_s:,.3g} us"
+            if row.device_s is not None:
+                text += f", on the device {show_seconds(row.device_s)}"
+            text += f", floor {show_seconds(row.floor_s)}"
             for name, ratio in (("loop", row.over_loop), ("grouped", row.over_grouped)):
                 if ratio is not None and row.name != name:
-                    text += f", {ratio:,.4g}x {name}"
+                    text += f", {ratio:,.3g}x {name}"
             if row.scaled:
                 text += f" (timed on {row.timed_cells:,} cells)"
             label = row.name if row.points == self.points else f"{row.name}, {row.points:,} points"
@@ -189,6 +194,7 @@ def _rows(
                 None if name in THEIRS else _queued(run, used, device, clock),
                 _bytes(problem, views=name == "three views") / speed, timed, timed < segments.cells,
                 *over[0], *over[1], right=right[name],
+                device_s=None if name in THEIRS or device != "cuda" else device_seconds(run),
             )
         )  # fmt: skip
     return made
