@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
+import threading
 from collections.abc import Iterator
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,6 +19,15 @@ os.environ.setdefault("JAX_PLATFORMS", "cpu" if not Path("/dev/nvidiactl").exist
 if "PYTEST_XDIST_WORKER" in os.environ:
     # Each worker has a core of its own; frameworks that start a thread per core would fight over them.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+if os.environ["JAX_PLATFORMS"] == "cpu" and find_spec("jaxlib") and version("jaxlib").startswith("0.10."):
+    # Programs of tests are compiled once and run for milliseconds: XLA spends less than half the time on one when it
+    # makes plainer code of it. Only where the flags are known: one that is not ends the process.
+    os.environ["XLA_FLAGS"] = " ".join(
+        ["--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1", os.environ.get("XLA_FLAGS", "")]
+    ).strip()
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+    # As a shell leaves it to what it starts in the background: tests of Ctrl-C would wait for what never comes.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
