@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,13 +16,14 @@ from pinchpoint.workloads.vmc.system import System
 
 @pytest.fixture(scope="session")
 def kept_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Compiling takes seconds, a run of these tests none: what is compiled is kept in a folder of the session."""
+    """Compiling takes seconds, a run of these tests none: what is compiled is kept in a folder that all workers share."""
     jax = pytest.importorskip("jax", reason="wave functions are JAX's")
     from pinchpoint.workloads.vmc.compile_cache import use_compile_cache
 
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}
-    yield use_compile_cache(tmp_path_factory.mktemp("programs"))
+    own = tmp_path_factory.getbasetemp()
+    yield use_compile_cache((own.parent if "PYTEST_XDIST_WORKER" in os.environ else own) / "programs")
     for name, value in before.items():
         jax.config.update(name, value)
 

@@ -163,7 +163,8 @@ print(json.dumps([[float(loss) for loss in end.losses] for end in ends] + [len(e
 
 
 def test_pretraining_on_two_devices_in_chunks_is_that_on_one() -> None:
-    flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2", "JAX_PLATFORMS": "cpu"}
+    told = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=2"
+    flags = {**os.environ, "XLA_FLAGS": told, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-c", ON_TWO_DEVICES, __file__], env=flags, capture_output=True, text=True, check=False
     )  # fmt: skip

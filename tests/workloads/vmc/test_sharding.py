@@ -60,8 +60,9 @@ print(len(hits))
 """
 
 
-def python(code: str, **environment: str) -> str:
-    told = {**os.environ, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", **environment}
+def python(code: str, *, devices: int = 1, **environment: str) -> str:
+    flags = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count={devices}"
+    told = {**os.environ, "JAX_PLATFORMS": "cpu", "OMP_NUM_THREADS": "1", "XLA_FLAGS": flags, **environment}
     here = str(Path(__file__).parent)
     done = subprocess.run([sys.executable, "-c", code, here], capture_output=True, text=True, timeout=300, check=False, env=told)
     assert done.returncode == 0, done.stderr
@@ -69,7 +70,7 @@ def python(code: str, **environment: str) -> str:
 
 
 def test_four_devices_in_chunks_make_the_run_that_one_makes_at_once() -> None:
-    found = json.loads(python(ON_FOUR_DEVICES, XLA_FLAGS="--xla_force_host_platform_device_count=4").splitlines()[-1])
+    found = json.loads(python(ON_FOUR_DEVICES, devices=4).splitlines()[-1])
     assert found["devices"] == 4
     assert found["worst"] < 1e-8
     assert found["compiled"] == [1, 1]

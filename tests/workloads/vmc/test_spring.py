@@ -216,7 +216,7 @@ print(json.dumps({"off": [float(abs(one - found[0]).max()) for one in found], "s
 
 
 def test_four_devices_exchange_no_array_of_walkers_by_parameters_and_find_the_same() -> None:
-    found = json.loads(python(ON_FOUR_DEVICES, XLA_FLAGS="--xla_force_host_platform_device_count=4").splitlines()[-1])
+    found = json.loads(python(ON_FOUR_DEVICES, devices=4).splitlines()[-1])
     assert max(found["off"]) < 1e-9 * max(found["size"], 1)
     assert found["made"][0] == []
     for made, gathered in zip(found["made"][1:], found["gathered"][1:], strict=True):

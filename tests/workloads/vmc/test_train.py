@@ -209,7 +209,8 @@ def test_a_run_goes_on_with_as_many_devices_as_share_its_walkers(tiny: dict[str,
     train("H", tmp_path / "one", **{**tiny, "walkers": 6, "steps": 1, "optimizer": "adam"})
     shutil.copytree(tmp_path / "one", tmp_path / "four")
     train("H", tmp_path / "one", device="cpu", resume=True, steps=2)
-    flags = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=4", "JAX_PLATFORMS": "cpu"}
+    told = f"{os.environ.get('XLA_FLAGS', '')} --xla_force_host_platform_device_count=4"
+    flags = {**os.environ, "XLA_FLAGS": told, "JAX_PLATFORMS": "cpu"}
     script = [sys.executable, "-c", SEVERAL, str(Path(__file__).with_name("conftest.py")), str(tmp_path / "four")]
     done = subprocess.run(script, env=flags, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
