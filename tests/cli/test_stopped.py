@@ -104,9 +104,9 @@ def test_a_command_that_is_stopped_leaves_neither_workers_nor_files(
     assert until(lambda: len(started.workers()) >= WORKERS[verb], seconds=60), started.alive()
     assert any(started.temp.iterdir())
     started.process.send_signal(number)
-    assert started.process.wait(timeout=10) == code
-    assert until(lambda: not started.alive(), seconds=10), started.alive()
-    assert until(lambda: not any(started.temp.iterdir()), seconds=10), list(started.temp.rglob("*"))
+    assert started.process.wait(timeout=60) == code
+    assert until(lambda: not started.alive(), seconds=60), started.alive()
+    assert until(lambda: not any(started.temp.iterdir()), seconds=60), list(started.temp.rglob("*"))
 
 
 @pytest.fixture

@@ -144,7 +144,7 @@ def test_a_name_that_is_not_in_the_file_is_told_what_is() -> None:
 
 
 def test_a_step_that_never_ends_is_stopped_and_the_next_size_is_answered() -> None:
-    with Forecaster(target("loops"), timeout_s=20) as made:
+    with Forecaster(target("loops"), timeout_s=120) as made:
         made.predict(size=4)
         made.timeout_s = 1.0
         with pytest.raises(TimedOut, match="longer than 1 s"):
