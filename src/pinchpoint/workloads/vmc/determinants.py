@@ -8,7 +8,6 @@ products as the device likes them, on GPUs with ten bits, and factors a matrix t
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pinchpoint.workloads.vmc.elimination import inverse_and_logdet, sign_and_logdet
+from pinchpoint.workloads.vmc.folx_rules import tell_folx
 from pinchpoint.workloads.vmc.layers import einsum
 
 Array = jax.Array
@@ -26,9 +26,7 @@ WRITTEN_OUT = 4
 
 def sum_of_determinants(matrices: Sequence[Array]) -> tuple[Array, Array]:
     """Sign and log|sum_d prod_s det(matrices[s][d])|. matrices: of each spin block (D, k, k), k of at least 1."""
-    if "folx" in sys.modules:  # whoever takes a forward Laplacian has imported it
-        sys.modules["folx"].register_function(_large.__name__, _large_rule)
-        sys.modules["folx"].register_function(_factored.__name__, _factored_rule)
+    tell_folx({_large.__name__: _large_rule, _factored.__name__: _factored_rule})
     if min(block.shape[-1] for block in matrices) <= WRITTEN_OUT:
         return _summed(*matrices)
     return jax.jit(_large)(*matrices)
