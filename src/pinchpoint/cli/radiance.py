@@ -73,6 +73,7 @@ def train(
     batch: int = typer.Option(None, "--batch", help="Images a step, in each process.  [8]"),
     micro: int = typer.Option(None, "--micro", help="Images at one time; their gradients are summed.  [the batch]"),
     precision: str = typer.Option(None, "--precision", help="fp32, tf32, bf16 or fp16.  [fp32]"),
+    graphs: bool = typer.Option(None, "--graphs/--no-graphs", help="On a GPU replay each turn as one graph.  [yes]"),
     form: str = typer.Option(None, "--form", help="Of the field: folded, or eager as published.  [folded]"),
     memory: str = typer.Option(None, "--memory", help="none, checkpoint or deferred.  [none, or by --budget]"),
     chunk: str = typer.Option(None, "--chunk", help="Rays at one time, such as 4k.  [all, or by --budget]"),
@@ -126,12 +127,13 @@ def train(
         from pinchpoint.workloads.training.settings import overrides
 
     asked = {
-        "steps": steps, "preset": preset, "size": size, "superres": superres, "patch": patch, "samples": samples, "batch": batch,
-        "micro": micro, "precision": precision, "form": form, "memory": memory, "chunk": rays, "lr": lr, "lr_d": lr_d,
-        "optimizer": optimizer, "r1": r1, "r1_reduction": r1_reduction, "clip": clip, "ema": ema, "noise": noise, "least": least,
-        "fov": fov, "radius": radius, "near": near, "far": far, "v_low": v_low, "v_high": v_high, "white": white, "seed": seed,
-        "device": device, "checkpoint_every": checkpoint_every, "sample_every": sample_every, "eval_every": eval_every,
-        "eval_images": eval_images, "model": overrides(settings, FieldConfig) if settings else None,
+        "steps": steps, "preset": preset, "size": size, "superres": superres, "patch": patch, "samples": samples,
+        "batch": batch, "micro": micro, "graphs": graphs, "precision": precision, "form": form, "memory": memory, "chunk": rays,
+        "lr": lr, "lr_d": lr_d, "optimizer": optimizer, "r1": r1, "r1_reduction": r1_reduction, "clip": clip, "ema": ema,
+        "noise": noise, "least": least, "fov": fov, "radius": radius, "near": near, "far": far, "v_low": v_low,
+        "v_high": v_high, "white": white, "seed": seed, "device": device, "checkpoint_every": checkpoint_every,
+        "sample_every": sample_every, "eval_every": eval_every, "eval_images": eval_images,
+        "model": overrides(settings, FieldConfig) if settings else None,
     }  # fmt: skip
     with followed(by=_show) as watch:
         made = run(given[0], output, resume=resume, budget=budget, progress=watch, **chosen(asked))

@@ -57,6 +57,16 @@ class Request:
     def __len__(self) -> int:
         return len(self.u)
 
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All there is in it, for `of`."""
+        noise = () if self.draws.noise is None else (self.draws.noise,)
+        return *self.codes, self.u, self.v, self.places, self.pitch, self.draws.offsets, *noise
+
+    @staticmethod
+    def of(*tensors: Tensor) -> Request:
+        shape, app, u, v, places, pitch, offsets, *noise = tensors
+        return Request(Codes(shape, app), u, v, places, pitch, Draws(offsets, *noise))
+
     def part(self, images: slice) -> Request:
         noise = None if self.draws.noise is None else self.draws.noise[images]
         return Request(

@@ -32,7 +32,7 @@ PRESETS: dict[str, dict[str, Any]] = {
 class Settings(Common):
     """Every choice of a run, as config.json holds it. `data`: see runs.fingerprint; `lr`: the generator's."""
 
-    FREE: ClassVar[frozenset[str]] = Common.FREE | {"form", "memory", "chunk", "micro", "sample_every", "eval_images"}
+    FREE: ClassVar[frozenset[str]] = Common.FREE | {"form", "memory", "chunk", "micro", "graphs", "sample_every", "eval_images"}
     PRECISIONS: ClassVar[tuple[str, ...]] = (*PRECISIONS, "fp16")
 
     preset: str = "graf"
@@ -68,6 +68,7 @@ class Settings(Common):
     form: str = "folded"
     memory: str = "none"
     chunk: int | None = None  # rays at one time
+    graphs: bool = True  # on a GPU each player's turn is recorded and replayed, where `micro` and `memory` leave it whole
     sample_every: int = 500
     eval_images: int = 256  # of each kind that an evaluation while training compares; 0: none is made
     validation: int | None = 0  # nothing is held back

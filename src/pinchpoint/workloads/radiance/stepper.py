@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from pinchpoint.workloads.radiance import replay
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.images import Images
 from pinchpoint.workloads.radiance.losses import check_gradients
@@ -23,6 +24,14 @@ from pinchpoint.workloads.radiance.settings import Settings
 from pinchpoint.workloads.training.ranks import Ranks
 
 _HOPELESS = 1e-4  # a scale of fp16 below this has been halved for what is no overflow
+
+
+class _Turns(NamedTuple):
+    """Each turn as one graph."""
+
+    refresh: replay.Replayed
+    discriminate: replay.Replayed
+    generate: replay.Replayed
 
 
 class Stepper:
@@ -38,6 +47,7 @@ class Stepper:
         self.optimizer_d = _optimizer(self.critics, told, told.lr_d)
         # One for both: it only guards the range of fp16, which the two losses share.
         self.scaler = torch.amp.GradScaler(device, enabled=told.precision == "fp16")
+        self._turns = self._replayed() if self._replays() else None
 
     def trained(self) -> Generator:
         """What to make images with: the averaged weights where there are some."""
@@ -49,7 +59,7 @@ class Stepper:
         for optimizer, rate in ((self.optimizer_g, self.told.lr), (self.optimizer_d, self.told.lr_d)):
             for group in optimizer.param_groups:
                 group["lr"] = rate * share
-        self.critics.refresh()
+        (self.critics.refresh if self._turns is None else self._turns.refresh)()
         loss_d, slope = self.discriminate(number)
         norm_d = self._update(self.critics, self.optimizer_d, first=number == 1)
         loss_g = self.generate(number)
@@ -64,29 +74,69 @@ class Stepper:
         self.optimizer_d.zero_grad(set_to_none=True)
         asked = self.request(number, "made for the discriminator")
         real = self.real(number)
+        if self._turns is not None:
+            loss, slope = self._turns.discriminate(*(images for images in real if images is not None), *asked.tensors())
+            return loss, slope
         total = torch.zeros(2, device=self.device)
         for images, share in self._parts():
-            with torch.no_grad():
-                seen = self.generator(asked.part(images), memory="none")
-            loss, slope = self.critics.loss(seen, (real[0][images], None if real[1] is None else real[1][images]))
-            self.scaler.scale(share * loss).backward()
-            total += share * torch.stack([loss.detach(), slope])
+            seen = real[0][images], None if real[1] is None else real[1][images]
+            total += torch.stack(self._discriminated(seen, asked.part(images), share))
         return total[0], total[1]
+
+    def _discriminated(self, real: tuple[Tensor, Tensor | None], asked: Request, share: float = 1.0) -> tuple[Tensor, Tensor]:
+        """Of some of the images: (), () the share of the loss and of R1's part, their gradients added to the discriminators'."""
+        with torch.no_grad():
+            seen = self.generator(asked, memory="none")
+        loss, slope = self.critics.loss(seen, real)
+        self.scaler.scale(share * loss).backward()
+        return share * loss.detach(), share * slope
 
     def generate(self, number: int) -> Tensor:
         """Add the gradients of the generator's loss to its own. (): the loss."""
         self.optimizer_g.zero_grad(set_to_none=True)
         asked = self.request(number, "made for the generator")
+        if self._turns is not None:
+            return self._turns.generate(*asked.tensors())[0]
         total = torch.zeros((), device=self.device)
+        for images, share in self._parts():
+            total += self._generated(asked.part(images), share)
+        return total
+
+    def _generated(self, asked: Request, share: float = 1.0) -> Tensor:
+        """Of some of the images: () the share of the loss, its gradients added to the generator's."""
         self.critics.requires_grad_(False)
         try:
-            for images, share in self._parts():
-                loss = self.critics.deceived(self.generator(asked.part(images)))
-                self.scaler.scale(share * loss).backward()
-                total += share * loss.detach()
+            loss = self.critics.deceived(self.generator(asked))
+            self.scaler.scale(share * loss).backward()
         finally:
             self.critics.requires_grad_(True)
-        return total
+        return share * loss.detach()
+
+    def _replays(self) -> bool:
+        """Is each turn one graph? On a GPU, where the batch passes at one time and nothing is computed twice to save memory."""
+        told = self.told
+        return told.graphs and self.device == "cuda" and (told.micro or told.batch) >= told.batch and told.memory == "none"
+
+    def _replayed(self) -> _Turns:
+        images = 1 if self.told.superres == 1 else 2
+
+        def refresh() -> tuple[Tensor, ...]:
+            self.critics.refresh()
+            return ()
+
+        def discriminate(*tensors: Tensor) -> tuple[Tensor, ...]:
+            low, *high = tensors[:images]
+            return self._discriminated((low, high[0] if high else None), Request.of(*tensors[images:]))
+
+        def generate(*tensors: Tensor) -> tuple[Tensor, ...]:
+            return (self._generated(Request.of(*tensors)),)
+
+        shared = replay.pool()
+        return _Turns(
+            replay.Replayed(refresh, pool=shared),
+            replay.Replayed(discriminate, self.critics.parameters(), pool=shared),
+            replay.Replayed(generate, self.generator.parameters(), pool=shared),
+        )
 
     def request(self, number: int, what: str) -> Request:
         """The patches this process makes."""
