@@ -178,6 +178,25 @@ def test_a_run_is_made_longer_and_keeps_what_it_has(whole: Path, tiny: dict[str,
     assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
 
 
+def test_a_stopped_run_may_end_sooner_than_it_was_to_and_still_go_on(
+    whole: Path, tiny: dict[str, Any], tmp_path: Path
+) -> None:  # fmt: skip
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train("H", run, progress=at_step(10, lambda: os.kill(os.getpid(), signal.SIGINT)), **tiny)
+    at = read_run(run).checkpoints.last()
+    assert at in (10, 20)
+    made = train("H", run, resume=True, **{**tiny, "steps": at + 5})  # no whole block
+    assert made.complete and made.step == at + 5 and read_run(run).told.settings.steps == at + 5
+    with pytest.raises(BadInput, match=f"is at step {at + 5}, beyond {at}") as caught:
+        train(None, run, device="cpu", resume=True, steps=at)
+    assert caught.value.mend == f"give --steps more than {at + 5}"
+    assert train(None, run, device="cpu", resume=True, steps=40).step == 40
+    ours, theirs = (logs.read(one / "log.csv") for one in (run, whole))
+    assert [row.step for row in ours] == list(range(1, 41))
+    assert [row.energy_ha for row in ours] == pytest.approx([row.energy_ha for row in theirs], rel=1e-4)
+
+
 def test_a_checkpoint_of_an_earlier_format_is_refused_and_may_begin_a_new_run(
     tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,7 +220,7 @@ def _record(maker: _Maker, loop: Loop, chosen: Fit | None) -> Trained:
     files: tuple[str, ...] = ()
     if len(good) > 1:
         title = f"{system.name}, {run.told.net_name}, {settings.walkers:,} walkers"
-        columns = ([getattr(row, name) for row in good] for name in ("step", "energy_ha", "variance"))
+        columns = ([getattr(row, name) for row in good] for name in ("step", "energy_ha", "variance", "seconds"))
         files = (draw_convergence(run.folder / PICTURE, *columns, exact_ha=system.exact_ha, title=title).name,)
     return Trained(
         target=str(run.folder), system=system.name, electrons=system.electrons, net=run.told.net_name,
