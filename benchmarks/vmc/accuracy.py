@@ -5,13 +5,15 @@
         --set walkers=1024 steps=4000 adam_steps=300 moves=21 burn=200 spring_decay=1000
     python benchmarks/vmc/accuracy.py run H2O --net medium --set optimizer=spring pretrain=2000 moves=31 steps=15000 -o h2o.json
     python benchmarks/vmc/accuracy.py merge part*.json -o benchmarks/results/vmc_accuracy_h200.json
+    python benchmarks/vmc/accuracy.py table    # of that record, into docs/vmc.md
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. --set takes any field of `Settings` and `NetConfig` (`kind` is the
 network's) and `pretrain`; those above are recipes for a card, up to 4 and 14 electrons. Runs lie beside the part, in a folder of
-its name; the curve of each (means of its steps as a CSV, and the picture) beside the part itself. A system is right where at
-least three seeds of one recipe have mixed (R-hat < 1.01) to an error bar of at most 0.3 mHa, and the energy of each lies within
-1.6 mHa of the reference, its error bar included, and not below it by more than three error bars. Several processes may share a
-GPU: XLA_PYTHON_CLIENT_PREALLOCATE=false.
+its name; the curve of each (means of its steps as a CSV, and the picture) beside the part itself. A run that was stopped goes on,
+to fewer or more --steps too; its `train_s` then counts the steps made before (`before_s`), not the pretraining before. A system
+is right where at least three seeds of one recipe have mixed (R-hat < 1.01) to an error bar of at most 0.3 mHa, and the energy of
+each lies within 1.6 mHa of the reference, its error bar included, and not below it by more than three error bars; H2O has a bar
+of its own (`verdicts.py`). Several processes may share a GPU: XLA_PYTHON_CLIENT_PREALLOCATE=false.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import verdicts
+
 from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.files import check_output, write_bytes, write_text
 from pinchpoint.core.machine import describe
@@ -34,12 +38,13 @@ from pinchpoint.workloads.training.settings import overrides
 from pinchpoint.workloads.vmc import logs
 from pinchpoint.workloads.vmc.choices import OWN, split_choices
 from pinchpoint.workloads.vmc.compile_cache import use_compile_cache
-from pinchpoint.workloads.vmc.evaluate import MIXED, evaluate
-from pinchpoint.workloads.vmc.runs import LOG, PICTURE
+from pinchpoint.workloads.vmc.evaluate import evaluate
+from pinchpoint.workloads.vmc.runs import CONFIG, LOG, PICTURE, read_run
 from pinchpoint.workloads.vmc.settings import Settings
 from pinchpoint.workloads.vmc.train import train
 
-CHEMICAL_HA, WIDEST_HA, SEEDS = 1.6e-3, 0.3e-3, 3
+REPOSITORY = Path(__file__).parents[2]
+RECORD, PAGE = REPOSITORY / "benchmarks" / "results" / "vmc_accuracy_h200.json", REPOSITORY / "docs" / "vmc.md"
 CURVE = 300  # rows of a curve, at most
 WHAT = "energies of wave functions"
 
@@ -47,8 +52,11 @@ WHAT = "energies of wave functions"
 def run(args: argparse.Namespace) -> None:
     check_output(args.output)
     part = _read(args.output) if args.output.exists() else {
-        "what": WHAT, "commands": ["python " + " ".join(sys.argv)], "created": now(), "machines": [describe()], "runs": {}
+        "what": WHAT, "commands": [], "created": now(), "machines": [], "runs": {}
     }  # fmt: skip
+    command = "python " + " ".join(sys.argv)
+    for group, one in (("commands", command), ("machines", describe())):
+        part[group] += [] if one in part[group] else [one]
     folder = args.output.with_suffix("")
     folder.mkdir(exist_ok=True)
     named = {"steps": args.steps, "walkers": args.walkers}
@@ -63,14 +71,15 @@ def run(args: argparse.Namespace) -> None:
                 print(f"{name}: done before", flush=True)
                 continue
             where = folder / name.replace(":", "-")
-            start = time.perf_counter()
+            before, start = seconds_before(where), time.perf_counter()
             told = {**changes, "seed": seed, "device": args.device}
-            train(system, where, net=args.net, net_changes=net_changes, resume=where.exists(), **told)
-            trained = time.perf_counter() - start
+            train(system, where, net=args.net, net_changes=net_changes, resume=(where / CONFIG).exists(), **told)
+            trained = before + time.perf_counter() - start
             made = evaluate(where, samples=args.samples, moves=args.moves, device=args.device)
             part["runs"][name] = {
                 **json.loads(made.to_json()),
                 "train_s": trained,
+                "before_s": before,
                 "seed": seed,
                 "system": system,
                 "net": args.net,
@@ -79,6 +88,12 @@ def run(args: argparse.Namespace) -> None:
             }
             write_text(args.output, json.dumps(part, indent=1) + "\n")
             print(_line(name, part["runs"][name]), flush=True)
+
+
+def seconds_before(run: Path) -> float:
+    """Of the steps that a run has made: 0 for one to begin."""
+    found = read_run(run).last() if (run / CONFIG).exists() else None
+    return float(found.told["seconds"]) if found is not None else 0.0
 
 
 def choices_of(texts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -125,32 +140,17 @@ def merge(args: argparse.Namespace) -> None:
         made["runs"] |= part["runs"]
         for group in ("commands", "machines"):
             made[group] += [one for one in part[group] if one not in made[group]]
-    groups: dict[str, list[dict[str, Any]]] = {}
-    for one in made["runs"].values():
-        groups.setdefault(f"{one['system']}:{one['net']}", []).append(one)
-    made["judged"] = {name: judged(runs) for name, runs in groups.items()}
-    write_text(args.output, json.dumps(made, indent=1) + "\n")
+    made["judged"] = verdicts.verdicts(made["runs"])
+    write_text(args.output, json.dumps(made, indent=1).replace(args.without, "") + "\n")
     for name, one in made["runs"].items():
         print(_line(name, one))
     for name, found in made["judged"].items():
         print(f"{name}: {found}")
 
 
-def judged(runs: list[dict[str, Any]]) -> str:
-    """`right`, or all that speaks against it, of runs of one system and network, one for each seed."""
-    if any(one["difference_ha"] is None for one in runs):
-        return "no reference"
-    # Said as what must hold, so that a number that is none holds nowhere.
-    wanted = {
-        f"{len(runs)} of {SEEDS} seeds": len(runs) >= SEEDS,
-        "seeds of several recipes": all(one["changes"] == runs[0]["changes"] for one in runs),
-        "walkers have not mixed": all(one["rhat"] < MIXED for one in runs),
-        f"an error bar above {1e3 * WIDEST_HA:g} mHa": all(one["error_ha"] <= WIDEST_HA for one in runs),
-        "too high": all(one["difference_ha"] + one["error_ha"] <= CHEMICAL_HA for one in runs),
-        "too low": all(one["error_ha"] - one["difference_ha"] <= CHEMICAL_HA for one in runs),
-        "below the reference": all(one["difference_ha"] >= -3 * one["error_ha"] for one in runs),
-    }
-    return "; ".join(what for what, holds in wanted.items() if not holds) or "right"
+def table(args: argparse.Namespace) -> None:
+    """The record's table, on the screen and in its page."""
+    print(verdicts.into_page(args.page, verdicts.table(_read(args.record)["runs"])))
 
 
 def _line(name: str, one: dict[str, Any]) -> str:
@@ -186,7 +186,12 @@ def main() -> int:
     other = verbs.add_parser("merge")
     other.add_argument("parts", type=Path, nargs="+")
     other.add_argument("-o", "--output", type=Path, required=True)
+    other.add_argument("--without", default="", metavar="TEXT", help="left out wherever it stands, such as a folder of one's own")
     other.set_defaults(do=merge)
+    shown = verbs.add_parser("table")
+    shown.add_argument("record", type=Path, nargs="?", default=RECORD)
+    shown.add_argument("--page", type=Path, default=PAGE)
+    shown.set_defaults(do=table)
     args = parser.parse_args()
     try:
         use_compile_cache()

@@ -10,12 +10,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.vmc.logs import Log, Row
+from pinchpoint.workloads.vmc.runs import begin
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "vmc"
 
@@ -25,23 +27,126 @@ def accuracy() -> ModuleType:
     return importlib.import_module("accuracy")
 
 
+@pytest.fixture
+def verdicts() -> ModuleType:
+    return importlib.import_module("verdicts")
+
+
 def energy(difference: float, *, error: float = 0.1e-3, rhat: float = 1.001, **others: Any) -> dict[str, Any]:
     return {"difference_ha": difference, "error_ha": error, "rhat": rhat, "changes": {}, **others}
 
 
-def test_right_are_three_seeds_that_mixed_to_a_narrow_bar_near_the_reference(accuracy: ModuleType) -> None:
+def test_right_are_three_seeds_that_mixed_to_a_narrow_bar_near_the_reference(verdicts: ModuleType) -> None:
     good = [energy(1e-3), energy(0.2e-3), energy(-0.2e-3)]
-    assert accuracy.judged(good) == "right"
-    assert accuracy.judged([*good, energy(1.5e-3)]) == "right"
-    assert accuracy.judged(good[:2]) == "2 of 3 seeds"
-    assert accuracy.judged([*good[:2], energy(0.0, rhat=1.01)]) == "walkers have not mixed"
-    assert accuracy.judged([*good[:2], energy(0.0, rhat=float("nan"))]) == "walkers have not mixed"
-    assert accuracy.judged([*good[:2], energy(0.0, error=0.31e-3)]) == "an error bar above 0.3 mHa"
-    assert accuracy.judged([*good[:2], energy(1.55e-3)]) == "too high"  # with its error bar 1.65
-    assert accuracy.judged([*good[:2], energy(-0.4e-3)]) == "below the reference"
-    assert accuracy.judged([*good[:2], energy(0.0, changes={"steps": 9})]) == "seeds of several recipes"
-    assert accuracy.judged([energy(5e-3, rhat=1.2)]) == "1 of 3 seeds; walkers have not mixed; too high"
-    assert accuracy.judged([{**good[0], "difference_ha": None}]) == "no reference"
+    assert verdicts.judged(good) == "right"
+    assert verdicts.judged([*good, energy(1.5e-3)]) == "right"
+    assert verdicts.judged(good[:2]) == "2 of 3 seeds"
+    assert verdicts.judged([*good[:2], energy(0.0, rhat=1.01)]) == "walkers have not mixed"
+    assert verdicts.judged([*good[:2], energy(0.0, rhat=float("nan"))]) == "walkers have not mixed"
+    assert verdicts.judged([*good[:2], energy(0.0, error=0.31e-3)]) == "an error bar above 0.3 mHa"
+    assert verdicts.judged([*good[:2], energy(1.55e-3)]) == "too high"  # with its error bar 1.65
+    assert verdicts.judged([*good[:2], energy(-0.4e-3)]) == "below the reference"
+    assert verdicts.judged([*good[:2], energy(0.0, changes={"steps": 9})]) == "seeds of several recipes"
+    assert verdicts.judged([energy(5e-3, rhat=1.2)]) == "1 of 3 seeds; walkers have not mixed; too high"
+    assert verdicts.judged([{**good[0], "difference_ha": None}]) == "no reference"
+
+
+def test_water_has_a_bar_of_its_own_in_energy_and_time(verdicts: ModuleType) -> None:
+    bar = verdicts.BARS["H2O"]
+    good = energy(9e-3, error=0.9e-3, train_s=480.0)
+    assert verdicts.judged([good], bar) == "right"
+    assert verdicts.judged([{**good, "difference_ha": 9.2e-3}], bar) == "too high"
+    assert verdicts.judged([{**good, "train_s": 481.0}], bar) == "trained longer than 480 s"
+    assert verdicts.judged([good]) == "1 of 3 seeds; an error bar above 0.3 mHa; too high"
+
+
+def run_of(system: str, seed: int, difference: float, **others: Any) -> dict[str, Any]:
+    shared = {"system": system, "net": "small", "seed": seed, "reference_ha": -8.0705, "energy_ha": -8.0705 + difference}
+    return {**energy(difference), "train_s": 100.0, "before_s": 0.0, **shared, **others}
+
+
+def test_a_table_has_a_row_for_each_system_and_is_put_between_the_marks_of_its_page(
+    accuracy: ModuleType,
+    verdicts: ModuleType,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    record, page = tmp_path / "whole.json", tmp_path / "page.md"
+    made = [run_of("LiH", seed, at) for seed, at in ((1, 0.2e-3), (0, 0.387e-3), (2, -0.1e-3))] + [run_of("H2", 0, 1e-6)]
+    runs = {f"{one['system']}:small:{one['seed']}": one for one in made}
+    record.write_text(json.dumps({"what": accuracy.WHAT, "runs": runs}), encoding="utf-8")
+    page.write_text(f"before\n{verdicts.BEGIN}\nold\n{verdicts.END}\nafter\n", encoding="utf-8")
+    monkeypatch.setattr(sys, "argv", ["accuracy.py", "table", str(record), "--page", str(page)])
+    for _ in range(2):  # a second time changes nothing
+        assert accuracy.main() == 0
+        lines = page.read_text(encoding="utf-8").splitlines()
+        assert lines[:2] == ["before", verdicts.BEGIN] and lines[-2:] == [verdicts.END, "after"]
+        assert lines[4] == "| H2 | 1 | -8.0705 | -8.070499 ± 0.000100 | +0.001 ± 0.100 | 1.0010 | 1.6 | 1 of 3 seeds |"
+        wanted = (
+            "| LiH | 3 | -8.0705 | -8.070113 ± 0.000100 | +0.387 ± 0.100, +0.200 ± 0.100, -0.100 ± 0.100 | 1.0010 | 1.6 | right |"
+        )
+        assert lines[5] == wanted and wanted in capsys.readouterr().out
+        assert lines[6:8] == ["", "Not run yet: He, Be, H2O."] and len(lines) == 10
+        assert {line.count("|") for line in lines[2:6]} == {9}
+
+
+def test_the_row_of_water_tells_its_seconds_and_its_picture_follows_where_there_is_one(
+    verdicts: ModuleType, tmp_path: Path
+) -> None:  # fmt: skip
+    runs = {"a": run_of("H2O", 0, 4e-3, net="medium", train_s=470.4)}
+    assert "| 10 in 480 s; trained 470 s | right |" in verdicts.table(runs)[2]
+    runs["a"]["before_s"] = 200.0
+    assert "trained 470 s, its pretraining not counted | right |" in verdicts.table(runs)[2]
+    page = tmp_path / "page.md"
+    page.write_text(f"{verdicts.BEGIN}\n{verdicts.END}\n", encoding="utf-8")
+    assert "vmc-h2o.png" not in verdicts.into_page(page, ["table"])
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "vmc-h2o.png").write_bytes(b"picture")
+    assert verdicts.into_page(page, ["table"]).endswith("(images/vmc-h2o.png)")
+    for wrong in ("no marks\n", f"{verdicts.END}\n{verdicts.BEGIN}\n"):
+        page.write_text(wrong, encoding="utf-8")
+        with pytest.raises(BadInput, match="has no one place for the table"):
+            verdicts.into_page(page, ["table"])
+        assert page.read_text(encoding="utf-8") == wrong
+    with pytest.raises(BadInput, match="cannot read"):
+        verdicts.into_page(tmp_path / "none.md", ["table"])
+
+
+def test_a_stopped_run_goes_on_to_fewer_steps_and_counts_the_seconds_before(
+    accuracy: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Any] = []
+
+    class Made:
+        def to_json(self) -> str:
+            return json.dumps({"energy_ha": -1.1744, "error_ha": 1e-4, "difference_ha": 1e-4, "rhat": 1.0})
+
+    def train(system: str, where: Path, *, net: str, net_changes: Any, resume: bool, device: str, **choices: Any) -> None:
+        del device
+        pretrain = choices.pop("pretrain")
+        found = begin(where, system, resume=resume, net=net, net_changes=net_changes, pretrain=pretrain, choices=choices)
+        asked.append((resume, found.told.settings.steps))
+
+    monkeypatch.setattr(accuracy, "use_compile_cache", lambda: None)
+    monkeypatch.setattr(accuracy, "train", train)
+    monkeypatch.setattr(accuracy, "evaluate", lambda where, **asked: Made())
+    monkeypatch.setattr(accuracy, "curve", lambda run, path: [path.name])
+    part = tmp_path / "part.json"
+    run = begin(tmp_path / "part" / "H2-small-0", "H2", resume=False, choices={"steps": 7000, "seed": 0}, pretrain=0)
+    run.write()
+    run.checkpoints.save(1250, {"x": np.zeros(1)}, {**run.told.to_dict(), "seconds": 374.0})
+    (tmp_path / "part" / "H2-small-1").mkdir()  # killed before it began
+    words = ["run", "H2", "--seeds", "0", "1", "--set", "pretrain=0", "steps=1300", "-o", str(part)]
+    monkeypatch.setattr(sys, "argv", ["accuracy.py", *words])
+    assert accuracy.main() == 0
+    assert asked == [(True, 1300), (False, 1300)]
+    found = json.loads(part.read_text())["runs"]
+    assert found["H2:small:0"]["before_s"] == 374.0 and 374.0 < found["H2:small:0"]["train_s"] < 400.0
+    assert found["H2:small:1"]["before_s"] == 0.0 and found["H2:small:1"]["train_s"] < 26.0
+    part.unlink()
+    monkeypatch.setattr(sys, "argv", ["accuracy.py", *words[:-4], "pretrain=0", "steps=1000", "-o", str(part)])
+    assert accuracy.main() == 1  # fewer than it has made
 
 
 def test_choices_are_of_the_network_of_the_training_or_of_its_pretraining(accuracy: ModuleType) -> None:
@@ -105,9 +210,10 @@ def test_a_part_is_trained_with_the_compile_cache_gone_on_with_and_merged(
     assert len(trained) == 6 and len(cached) == 2
     assert trained[0][1]["net_changes"] == {"layers": 1} and trained[0][1]["pretrain"] == 0
     assert trained[1] == {"samples": 4000, "moves": 7, "device": "cuda"}
-    monkeypatch.setattr(sys, "argv", ["accuracy.py", "merge", str(part), "-o", str(whole)])
+    monkeypatch.setattr(sys, "argv", ["accuracy.py", "merge", str(part), "--without", f"{tmp_path}/", "-o", str(whole)])
     assert accuracy.main() == 0
     found = json.loads(whole.read_text())
+    assert found["commands"] == ["python " + " ".join([*asked[:-1], "part.json"])]
     assert found["judged"] == {"H2:small": "right"} and found["runs"]["H2:small:1"]["curve"] == ["part-H2-small-1.csv"]
     monkeypatch.setattr(sys, "argv", [*asked[:-2], "--steps", "5", "-o", str(part)])
     assert accuracy.main() == 1  # another recipe under the same name
