@@ -8,9 +8,11 @@ import pytest
 import torch
 
 from pinchpoint.backends.torch import compat, real
+from pinchpoint.workloads.radiance import points, shading
+from pinchpoint.workloads.radiance.compositing import Scene
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.field import Field
-from pinchpoint.workloads.radiance.folded import evaluate, fold
+from pinchpoint.workloads.radiance.folded import fold
 from pinchpoint.workloads.radiance.rays import Camera, Rays
 from pinchpoint.workloads.radiance.render import Codes, Draws, draw, generator_for, render
 
@@ -25,14 +27,22 @@ def test_values_and_features_are_those_of_the_field(changes: dict[str, Any]) -> 
     config = FieldConfig.preset("tiny", **changes)
     field = Field(config).double()
     torch.manual_seed(0)
-    points, directions = torch.randn(2, 3, 4, 3).double(), torch.randn(2, 3, 3).double()
+    origins, directions, offsets = torch.randn(2, 3, 3).double(), torch.randn(2, 3, 3).double(), torch.rand(2, 3, 4).double()
     shape, app = torch.randn(2, 8).double(), torch.randn(2, 8).double()
-    truth = field(points.reshape(-1, 3), directions.reshape(-1, 3), shape, app, features=True)
-    found = evaluate(config, fold(field, shape, app), points, directions, features=True)
-    for one, other in zip(found, truth, strict=True):
-        assert one is not None
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-13)
-    assert evaluate(config, fold(field, shape, app), points, directions)[2] is None
+    scene = Scene(Rays(origins, directions, 3.0, 5.0), offsets, None, white=True, endless=False)
+    at = origins[:, :, None] + directions[:, :, None] * (3 + 0.5 * (torch.arange(4) + offsets))[..., None]
+    colour, density, features = field(at.reshape(-1, 3), directions.reshape(-1, 3), shape, app, features=True)
+
+    part = slice(0, 2), slice(0, 3)
+    with torch.no_grad():
+        folded = fold(config, dict(field.named_parameters()), shape, app, dtype=torch.float64)
+        encoded = points.encoded_points(config, scene, part, folded.entry.shape[1], torch.float64, own=False)
+        towards = points.encoded_directions(config, scene, part, folded.view.shape[1], own=False)
+        kept, seen = points.forward(config, folded, folded.entry, folded.again, encoded, keep=True)
+        raw = shading.coloured(folded, seen, (towards @ folded.view).flatten(0, 1), write=True, own=False)
+    torch.testing.assert_close(raw.t(), torch.cat((colour, density), dim=1), rtol=0, atol=1e-13)
+    torch.testing.assert_close(seen[:, : config.features], features, rtol=0, atol=1e-13)
+    assert len(kept) == config.depth and seen.shape[1] % 8 == encoded.shape[2] % 8 == 0
 
 
 def prepared(rays: int) -> tuple[Any, ...]:

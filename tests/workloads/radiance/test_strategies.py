@@ -44,6 +44,9 @@ def taken(given: tuple[Field, Rays, Codes, Draws], *, features: bool = True, **o
     return found | {"of shape": own.shape.grad, "of app": own.app.grad}
 
 
+OTHERS: list[dict[str, Any]] = [{"white": False}, {"endless": True}, {"white": False, "endless": True, "features": False}]
+
+
 def worst(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
     assert found.keys() == truth.keys()
     return max(float((found[name] - truth[name]).norm() / truth[name].norm()) for name in truth)
@@ -58,6 +61,32 @@ def test_images_and_gradients_are_those_of_the_baseline(preset: str, dtype: torc
         for memory in ("none", "checkpoint", "deferred"):
             for chunk in (None, 20) if preset == "small" else (None, 20, 2):  # 2 is less than a ray of every image
                 assert worst(taken(given, form=form, memory=memory, chunk=chunk), truth) <= least, (form, memory, chunk)
+
+
+@pytest.mark.parametrize("options", OTHERS)
+@pytest.mark.parametrize("noisy", [True, False])
+def test_every_background_and_last_interval_has_the_gradients_of_the_baseline(options: dict[str, Any], noisy: bool) -> None:
+    field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float64)
+    field.density.bias.data += 0.5  # something is seen without noise too
+    given = field, rays, codes, draws if noisy else Draws(draws.offsets)
+    truth = taken(given, form="eager", **options)
+    for memory in ("none", "deferred"):
+        assert worst(taken(given, form="folded", memory=memory, chunk=20, **options), truth) <= 1e-10
+
+
+@pytest.mark.parametrize("what", ["rgb", "depth", "acc", "features"])
+def test_the_gradient_of_one_output_alone_is_that_of_the_baseline(what: str) -> None:
+    field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float64)
+    found: list[dict[str, Tensor]] = []
+    for form in ("eager", "folded"):
+        field.zero_grad()
+        made = render(field, rays, codes, draws, form=form, features=True)  # type: ignore[arg-type]
+        getattr(made, what).square().sum().backward()
+        grads = {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in field.named_parameters()}
+        found.append(
+            {name: grad for name, grad in grads.items() if name not in ("colour.weight", "colour.bias") or what == "rgb"}
+        )
+    assert worst(found[1], found[0]) <= 1e-10
 
 
 @pytest.mark.slow

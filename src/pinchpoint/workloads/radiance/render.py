@@ -7,7 +7,6 @@ again is computed with the same numbers. `form` and `memory` choose how an image
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -16,15 +15,15 @@ import torch
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.radiance import folded
+from pinchpoint.workloads.radiance.compositing import Scene, composite, depths_of, points_of
 from pinchpoint.workloads.radiance.field import Field
+from pinchpoint.workloads.radiance.passes import Plan, image, runs_own
 from pinchpoint.workloads.radiance.rays import Rays
-from pinchpoint.workloads.radiance.strategies import Memory, by_chunks
+from pinchpoint.workloads.radiance.strategies import Memory, by_chunks, parts_of
 
 Form = Literal["eager", "folded"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 _HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-_ENDLESS = 1e10  # length of a last interval that has no end, as published
 
 
 class Codes(NamedTuple):
@@ -75,40 +74,6 @@ def midpoints(
     return Draws(torch.full((1, 1, 1), 0.5, device=device, dtype=dtype).expand(batch, rays, samples))
 
 
-def depths_of(rays: Rays, offsets: Tensor) -> Tensor:
-    """Distances of points, one in each of S equal intervals: (B, R, S)."""
-    samples = offsets.shape[2]
-    numbers = torch.arange(samples, dtype=offsets.dtype, device=offsets.device)
-    return rays.near + (rays.far - rays.near) / samples * (numbers + offsets)
-
-
-def composite(
-    colour: Tensor, density: Tensor, depths: Tensor, *, far: float, noise: Tensor | None = None, white: bool = True,
-    endless: bool = False,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
-    """What a ray sees of its points, in fp32 at least: rgb (..., 3), depth, acc (...), weights (..., S).
-
-    colour: (..., S, 3), density: (..., S), before activations. The last interval ends at `far` or, as published, nowhere.
-    Transmittance is the exponential of a sum, not a product: no division by zero in its gradient, no wait for the device.
-    """
-    wide = torch.promote_types(density.dtype, torch.float32)
-    density, colour = density.to(wide), colour.to(wide)
-    thick = torch.relu(density if noise is None else density + noise)
-    ends = torch.full_like(depths[..., :1], far)
-    lengths = torch.diff(depths, dim=-1, append=ends)
-    if endless:
-        lengths[..., -1] = _ENDLESS
-    passed = thick * lengths
-    # What lies before a point: the sum up to it less its own part, which for an endless interval would cancel to nothing.
-    before = torch.nn.functional.pad(passed[..., :-1].cumsum(-1), (1, 0))
-    weights = torch.exp(-before) * -torch.expm1(-passed)
-    acc = weights.sum(-1)
-    rgb = (weights[..., None] * torch.sigmoid(colour)).sum(-2)  # no product of matrices: those may be set to tf32
-    if white:
-        rgb = rgb + (1 - acc)[..., None]
-    return rgb, (weights * depths).sum(-1), acc, weights
-
-
 def render(
     field: Field, rays: Rays, codes: Codes, draws: Draws, *, form: Form = "folded", memory: Memory = "none",
     chunk: int | None = None, precision: Precision | None = None, white: bool = True, endless: bool = False,
@@ -120,60 +85,58 @@ def render(
     codes get gradients, rays none.
     """
     _check(field, rays, codes, draws, form, precision)
-    device = rays.origins.device.type
+    scene = Scene(rays, draws.offsets, draws.noise, white, endless)
+    with _cast(precision, rays.origins.device.type):
+        if form == "eager":
+            made = _eager(field, scene, codes, features, chunk, memory)
+        else:
+            made = _folded(field, scene, codes, features, chunk, memory)
+    return Rendered(made[0], made[1], made[2], made[3] if features else None)
 
-    def shade(at: tuple[slice, slice], *tensors: Tensor) -> tuple[Tensor, ...]:
+
+def _eager(
+    field: Field, scene: Scene, codes: Codes, features: bool, chunk: int | None, memory: Memory
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """By autograd; what is computed again is so by torch's own means."""
+    named = dict(field.named_parameters())
+    rays, device = scene.rays, scene.offsets.device.type
+
+    def shade(at: tuple[slice, slice], shape: Tensor, app: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
         part = rays.part(*at)
-        depths = depths_of(part, draws.offsets[at])
-        points = part.origins[:, :, None] + part.directions[:, :, None] * depths[..., None]
-        colour, density, seen = values(at[0], tensors, points, part.directions)
+        depths = depths_of(part, scene.offsets[at])
+        points = points_of(part, depths)
+        given = points.flatten(0, 2), part.directions.flatten(0, 1), shape[at[0]], app[at[0]]
+        own = dict(zip(named, parameters, strict=True))
+        colour, density, seen = torch.func.functional_call(field, own, given, {"features": features})
         with torch.autocast(device, enabled=False):
-            noise = None if draws.noise is None else draws.noise[at]
             rgb, depth, acc, weights = composite(
-                colour.view(*depths.shape, 3), density.view(depths.shape), depths, far=part.far, noise=noise, white=white,
-                endless=endless,
+                colour.view(*depths.shape, 3), density.view(depths.shape), depths, far=part.far,
+                noise=None if scene.noise is None else scene.noise[at], white=scene.white, endless=scene.endless,
             )  # fmt: skip
             if seen is None:
                 return rgb, depth, acc
             mixed = torch.matmul(weights[:, :, None].to(seen.dtype), seen.view(*depths.shape, -1)).squeeze(2)
             return rgb, depth, acc, mixed.to(rgb.dtype)
 
-    with _cast(precision, device):
-        tensors, values = (_eager if form == "eager" else _folded)(field, codes, features)
-        made = by_chunks(shade, tensors, images=rays.origins.shape[0], rays=rays.origins.shape[1], chunk=chunk, memory=memory)
-    return Rendered(made[0], made[1], made[2], made[3] if features else None)
+    images, across, _ = scene.offsets.shape
+    return by_chunks(shade, (*codes, *named.values()), images=images, rays=across, chunk=chunk, memory=memory)
 
 
-Values = Callable[[slice, tuple[Tensor, ...], Tensor, Tensor], tuple[Tensor, Tensor, Tensor | None]]
-
-
-def _eager(field: Field, codes: Codes, features: bool) -> tuple[tuple[Tensor, ...], Values]:
-    """The tensors gradients flow to, and the field at points by them."""
-    named = dict(field.named_parameters())
-
-    def values(
-        images: slice, tensors: tuple[Tensor, ...], points: Tensor, directions: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        shape, app, *parameters = tensors
-        given = points.flatten(0, 2), directions.flatten(0, 1), shape[images], app[images]
-        own = dict(zip(named, parameters, strict=True))
-        return torch.func.functional_call(field, own, given, {"features": features})
-
-    return (*codes, *named.values()), values
-
-
-def _folded(field: Field, codes: Codes, features: bool) -> tuple[tuple[Tensor, ...], Values]:
-    """The same, folded once for all chunks."""
-    made = folded.fold(field, *codes)
-    *single, layers = made
-
-    def values(
-        images: slice, tensors: tuple[Tensor, ...], points: Tensor, directions: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        own = folded.Folded(*tensors[: len(single)], layers=tensors[len(single) :]).of(images)
-        return folded.evaluate(field.config, own, points, directions, features=features)
-
-    return (*single, *layers), values
+def _folded(
+    field: Field, scene: Scene, codes: Codes, features: bool, chunk: int | None, memory: Memory
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """By a backward pass of its own, where nothing but the parts of an image is computed again."""
+    images, across, _ = scene.offsets.shape
+    names, parameters = zip(*field.named_parameters(), strict=True)
+    device = scene.offsets.device.type
+    dtype = field.density.weight.dtype
+    if dtype != torch.float64 and torch.is_autocast_enabled(device):  # autocast leaves fp64 alone
+        dtype = torch.get_autocast_dtype(device)
+    plan = Plan(
+        field.config, scene, parts_of(images, across, chunk, memory), dtype, memory != "none", features, names,
+        runs_own(field.config, scene, dtype),
+    )  # fmt: skip
+    return image(plan, *codes, parameters)
 
 
 def _cast(precision: Precision | None, device: str) -> AbstractContextManager[object]:

@@ -30,9 +30,7 @@ def by_chunks(
     shade: Shade, tensors: tuple[Tensor, ...], *, images: int, rays: int, chunk: int | None, memory: Memory
 ) -> tuple[Tensor, ...]:  # fmt: skip
     """`shade` of all parts put together: tensors (B, R, ...). tensors: what gradients flow to; shade must read no other."""
-    if memory not in get_args(Memory):
-        raise BadInput(f"unknown memory {memory!r}", mend=f"use one of: {', '.join(get_args(Memory))}")
-    parts = parts_of(images, rays, chunk)
+    parts = parts_of(images, rays, chunk, memory)
     if memory == "deferred" and torch.is_grad_enabled():
         return _Deferred.apply(shade, parts, *tensors)
     if memory == "checkpoint" and torch.is_grad_enabled():
@@ -43,8 +41,10 @@ def by_chunks(
     return _joined(made, parts, images, rays)
 
 
-def parts_of(images: int, rays: int, chunk: int | None) -> list[Part]:
+def parts_of(images: int, rays: int, chunk: int | None, memory: Memory = "none") -> list[Part]:
     """Parts of at most `chunk` rays, as even as they can be: some rays of every image, or one ray of some images."""
+    if memory not in get_args(Memory):
+        raise BadInput(f"unknown memory {memory!r}", mend=f"use one of: {', '.join(get_args(Memory))}")
     if chunk is not None and chunk < 1:
         raise BadInput(f"a chunk of {chunk} rays", mend="give a chunk of at least 1 ray")
     wide = images if chunk is None else min(images, chunk)

@@ -1,0 +1,143 @@
+"""Images of a folded field as one function with a backward pass of its own, part by part, without autograd inside.
+
+What the parts hold for the way back is kept, or made again a part at a time (`again`), which holds one part and nothing else.
+Weights are folded and cast once a render; gradients are summed over parts in fp32. B images, R rays of each, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from pinchpoint.kit.along import on_device, own_kernels
+from pinchpoint.workloads.radiance import points, shading
+from pinchpoint.workloads.radiance.compositing import Scene
+from pinchpoint.workloads.radiance.config import FieldConfig
+from pinchpoint.workloads.radiance.folded import Folded, fold, unfold
+from pinchpoint.workloads.radiance.shading import Pixels
+from pinchpoint.workloads.radiance.strategies import Part
+
+_KERNELS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class Plan(NamedTuple):
+    """How an image is computed."""
+
+    config: FieldConfig
+    scene: Scene
+    parts: Sequence[Part]
+    dtype: torch.dtype  # of the products
+    again: bool  # what the way back needs is made again
+    features: bool
+    names: tuple[str, ...]  # of the parameters
+    own: bool  # by kernels of ours
+
+
+class State(NamedTuple):
+    """What a part holds for the way back."""
+
+    encoded: Tensor  # (B, P, K)
+    towards: Tensor  # (B, r, D)
+    seen: Tensor  # (N, C) after its activation
+    raw: Tensor  # (4, N)
+    kept: list[Tensor]  # (N, H) each
+
+
+def image(plan: Plan, z_shape: Tensor, z_app: Tensor, parameters: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """rgb (B, R, 3), depth, acc (B, R) and, where asked for, features (B, R, F)."""
+    if torch.is_grad_enabled():
+        return _Image.apply(plan, z_shape, z_app, *parameters)
+    return _made(plan, z_shape, z_app, parameters, keep=False)[0]
+
+
+def runs_own(config: FieldConfig, scene: Scene, dtype: torch.dtype) -> bool:
+    """Do our kernels compute this there?"""
+    rays, read = scene.rays, [scene.offsets, scene.rays.origins, scene.rays.directions]
+    return (
+        own_kernels(scene.offsets) and dtype in _KERNELS and scene.offsets.shape[2] <= shading.MOST_SAMPLES
+        and max(config.point_octaves, config.direction_octaves) <= points.MOST_OCTAVES
+        and all(tensor.dtype is torch.float32 for tensor in (*read, *([] if scene.noise is None else [scene.noise])))
+        and rays.origins.stride(2) == rays.directions.stride(2) == 1
+    )  # fmt: skip
+
+
+def _made(
+    plan: Plan, z_shape: Tensor, z_app: Tensor, parameters: Sequence[Tensor], *, keep: bool
+) -> tuple[tuple[Tensor, ...], Folded, list[State]]:  # fmt: skip
+    config, (images, rays, _) = plan.config, plan.scene.offsets.shape
+    named = dict(zip(plan.names, parameters, strict=True))
+    device = z_shape.device
+    with torch.autocast(device.type, enabled=False), on_device(z_shape):
+        folded = fold(config, named, z_shape, z_app, dtype=plan.dtype)
+        wide = torch.promote_types(plan.dtype, torch.float32)
+        shape = {"rgb": (images, rays, 3), "depth": (images, rays), "acc": (images, rays)}
+        if plan.features:
+            shape["features"] = images, rays, config.features
+        out = {name: torch.empty(size, dtype=wide, device=device) for name, size in shape.items()}
+        pixels = Pixels(out["rgb"], out["depth"], out["acc"], out.get("features"))
+        states = []
+        for part in plan.parts:
+            state = _state(plan, folded, part, keep=keep)
+            shading.forward(plan.scene, part, state.seen, state.raw, pixels, own=plan.own)
+            if keep:
+                states.append(state)
+            del state  # before the next part is rendered
+    return tuple(out.values()), folded, states
+
+
+def _state(plan: Plan, folded: Folded, part: Part, *, keep: bool) -> State:
+    """Of a part, all but its pixels. keep: for the way back."""
+    config, scene, images = plan.config, plan.scene, part[0]
+    view, entry, again = folded.view[images], folded.entry[images], folded.again[images]
+    encoded = points.encoded_points(config, scene, part, entry.shape[1], plan.dtype, own=plan.own)
+    towards = points.encoded_directions(config, scene, part, view.shape[1], own=plan.own)
+    kept, seen = points.forward(config, folded, entry, again, encoded, keep=keep)
+    tints = torch.bmm(towards, view).flatten(0, 1)
+    raw = shading.coloured(folded, seen, tints, write=keep or plan.features, own=plan.own)
+    return State(encoded, towards, seen, raw, kept)
+
+
+class _Image(torch.autograd.Function):
+    """The image, and what is held of it for its gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, z_shape: Tensor, z_app: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
+        out, folded, states = _made(plan, z_shape, z_app, parameters, keep=not plan.again)
+        ctx.plan = plan
+        *single, weights, biases = folded
+        held = [tensor for *tensors, kept in states for tensor in (*tensors, *kept)]
+        ctx.save_for_backward(z_shape, z_app, *parameters, *single, *weights, *biases, *held)
+        ctx.set_materialize_grads(False)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        ctx: Any, *gradients: Tensor | None
+    ) -> tuple[Any, ...]:
+        plan, config = ctx.plan, ctx.plan.config
+        saved = iter(ctx.saved_tensors)
+        z_shape, z_app = next(saved), next(saved)
+        named = {name: next(saved) for name in plan.names}
+        single = [next(saved) for _ in Folded._fields[:-2]]
+        weights, biases = (tuple(next(saved) for _ in range(config.depth - less)) for less in (1, 2))
+        folded = Folded(*single, weights=weights, biases=biases)
+        given = [None if slope is None else slope.contiguous() for slope in gradients]
+        of = Pixels(*given[:3], features=given[3] if plan.features else None)
+        with torch.autocast(z_shape.device.type, enabled=False), on_device(z_shape):
+            sums = points.Sums(folded, own=plan.own)
+            for part in plan.parts:
+                if plan.again:
+                    state = _state(plan, folded, part, keep=True)
+                else:
+                    state = State(next(saved), next(saved), next(saved), next(saved), [next(saved) for _ in range(config.depth)])
+                slope = shading.backward(plan.scene, folded, part, state.seen, state.raw, of, sums, state.towards)
+                points.backward(config, folded, state.encoded, state.kept, slope, sums, part[0])
+                del state, slope  # before the next part is rendered
+            of_shape, of_app, named_slopes = unfold(config, named, z_shape, z_app, sums.found())
+        found = (None, of_shape, of_app, *(named_slopes[name] for name in plan.names))
+        return tuple(slope if wanted else None for slope, wanted in zip(found, ctx.needs_input_grad, strict=True))
