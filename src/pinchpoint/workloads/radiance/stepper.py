@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -75,7 +76,7 @@ class Stepper:
         asked = self.request(number, "made for the discriminator")
         real = self.real(number)
         if self._turns is not None:
-            loss, slope = self._turns.discriminate(*(images for images in real if images is not None), *asked.tensors())
+            loss, slope = self._turns.discriminate(*(images for images in real if images is not None), *_noisy(asked).tensors())
             return loss, slope
         total = torch.zeros(2, device=self.device)
         for images, share in self._parts():
@@ -96,7 +97,7 @@ class Stepper:
         self.optimizer_g.zero_grad(set_to_none=True)
         asked = self.request(number, "made for the generator")
         if self._turns is not None:
-            return self._turns.generate(*asked.tensors())[0]
+            return self._turns.generate(*_noisy(asked).tensors())[0]
         total = torch.zeros((), device=self.device)
         for images, share in self._parts():
             total += self._generated(asked.part(images), share)
@@ -131,7 +132,7 @@ class Stepper:
         def generate(*tensors: Tensor) -> tuple[Tensor, ...]:
             return (self._generated(Request.of(*tensors)),)
 
-        shared = replay.pool()
+        shared = replay.new_pool()
         return _Turns(
             replay.Replayed(refresh, pool=shared),
             replay.Replayed(discriminate, self.critics.parameters(), pool=shared),
@@ -208,6 +209,13 @@ class Stepper:
             # Early averages forget quickly, or the first weights would stay in them for good.
             decay = min(self.told.ema, number / (9 + number))
             get_ema_multi_avg_fn(decay)(list(self.averaged.parameters()), list(self.generator.parameters()), 0)
+
+
+def _noisy(asked: Request) -> Request:
+    """With noise of 0 where there is none: a turn is then recorded once, and not again, beside the first, where noise ends."""
+    if asked.draws.noise is not None:
+        return asked
+    return replace(asked, draws=replace(asked.draws, noise=torch.zeros_like(asked.draws.offsets)))
 
 
 def _optimizer(module: nn.Module, told: Settings, rate: float) -> torch.optim.Optimizer:

@@ -90,7 +90,8 @@ def project(high: Tensor, low: Tensor) -> Tensor:
 
 def _smoothed(fine: Tensor) -> Tensor:
     """(1, 2, 1) / 4 along both sides: without it the shuffled pixels begin as a checkerboard, and are slow to leave it."""
-    line = fine.new_tensor([0.25, 0.5, 0.25])
+    # Made on the device: a copy from the host waits for it, and cannot be recorded in a graph.
+    line = 0.5 - 0.25 * torch.arange(-1, 2, dtype=fine.dtype, device=fine.device).abs()
     kernel = (line[:, None] * line).expand(fine.shape[1], 1, 3, 3)
     return functional.conv2d(functional.pad(fine, (1, 1, 1, 1), mode="replicate"), kernel, groups=fine.shape[1])
 
