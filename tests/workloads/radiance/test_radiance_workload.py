@@ -11,6 +11,8 @@ from pinchpoint.core.discover import shipped
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.workload import Probe
 from pinchpoint.memory.forecaster import Forecaster
+from pinchpoint.workloads.radiance import scaling
+from pinchpoint.workloads.radiance.scaling import Part
 
 SMALL = {"batch": "2", "samples": "8", "field": "tiny"}
 OTHERS = ("folded", "checkpoint", "deferred", "folded+checkpoint")
@@ -29,12 +31,50 @@ def off(found: np.ndarray, true: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("variant", OTHERS)
-def test_every_variant_makes_the_baselines_image_and_gradients(variant: str) -> None:
-    true, found = probe("eager"), probe(variant)
-    assert all(off(found.outputs[name], true.outputs[name]) < 1e-5 for name in true.outputs)
-    assert len(true.gradients) == 18  # 8 layers, each with weight and bias, and two codes
-    assert all(np.any(gradient) for gradient in true.gradients.values())
+@pytest.mark.parametrize("settings", [{}, {"field": "graf"}], ids=["tiny", "graf"])
+def test_every_variant_makes_the_baselines_image_and_gradients(variant: str, settings: dict[str, str]) -> None:
+    """Pixels in fp32; both in float64, where rounding moves nothing to the other side of an activation's zero."""
+    true, found = probe("eager", **settings), probe(variant, **settings)
+    assert {str(array.dtype) for array in true.outputs.values()} == {"float32", "float64"}
+    for name, array in true.outputs.items():
+        assert off(found.outputs[name], array) < (1e-5 if array.dtype == np.float32 else 1e-13), name
+    assert len(true.gradients) == (18 if not settings else 26)  # weight and bias of every layer, and two codes
+    for name, gradient in true.gradients.items():
+        assert gradient is not None and gradient.dtype == np.float64 and np.any(gradient), name
+        assert off(found.gradients[name], gradient) < 1e-12, name
+
+
+@pytest.mark.parametrize("variant", OTHERS)
+def test_in_fp32_gradients_are_the_baselines_to_a_hundred_thousandth(variant: str) -> None:
+    """Of a small field, where few units are next to zero."""
+    true, found = (_in_fp32(name) for name in ("eager", variant))
+    assert all(gradient.dtype == np.float32 for gradient in true.gradients.values())
     assert all(off(found.gradients[name], true.gradients[name]) < 1e-5 for name in true.gradients)
+
+
+def _in_fp32(variant: str) -> Probe:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(scaling, "Part", lambda *args, exact: Part(*args, exact=False))
+        return probe(variant)
+
+
+def test_the_probe_of_a_precision_that_is_set_is_taken_in_it() -> None:
+    found = probe("folded", precision="bf16")
+    assert list(found.outputs) == ["rgb", "depth", "acc", "loss"]
+    assert 1e-5 < off(found.outputs["rgb"], probe("folded").outputs["rgb"]) < 1e-1
+
+
+@pytest.mark.parametrize(("size", "chunk", "taken"), [(8, None, 4), (7, None, 4), (1, None, 1), (2048, None, 512), (8, 6, 6)])
+def test_variants_in_chunks_take_two_at_least_unless_told(
+    size: int, chunk: int | None, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One alone would be rendered twice and lower no peak."""
+    asked: list[int | None] = []
+    monkeypatch.setattr(scaling, "render", lambda *_, chunk, **__: asked.append(chunk))
+    case = shipped()["radiance"].case(size, device="cpu", mode="train", variant="checkpoint", chunk=chunk, settings=SMALL)
+    with pytest.raises(AttributeError):  # nothing was rendered
+        case.step()
+    assert set(asked) == {taken}
 
 
 @pytest.mark.parametrize("variant", ["eager", *OTHERS])

@@ -4,10 +4,15 @@ B images, R = size / B rays of each, S points of a ray; B is the most images, up
 evenly, so that every size is met. A training step renders once without gradients, as
 the discriminator's turn does, once with, takes the backward pass of a loss of the pixels, and RMSprop's step; inference
 renders once. What is random follows from the seed and the step.
+
+Set to fp32, the probe gives the pixels of fp32, and pixels and gradients of float64. A gradient jumps where rounding takes a
+unit to the other side of zero, in two ways of one computation at other units: in fp32 `eager` itself is 5e-4 off its own in
+float64 (preset graf), which would hide a wrong form as well as condemn a right one.
 """
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
@@ -21,7 +26,7 @@ from pinchpoint.workloads.radiance import CHUNK
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.field import Field
 from pinchpoint.workloads.radiance.rays import Camera, draw_poses
-from pinchpoint.workloads.radiance.render import Codes, Form, Precision, Rendered, draw, generator_for, render
+from pinchpoint.workloads.radiance.render import Codes, Draws, Form, Precision, Rendered, draw, generator_for, render
 from pinchpoint.workloads.radiance.strategies import Memory
 
 WAYS: dict[str, tuple[Form, Memory]] = {
@@ -39,8 +44,9 @@ class Part:
 
     field: Field
     codes: Codes
-    image: Callable[[int, str, Codes | None], Rendered]  # of a step and a use, with these codes or drawn ones
+    image: Callable[[Field, int, str, Codes | None], Rendered]  # in a step, for a use, with these codes or drawn ones
     rays: int
+    exact: bool  # the probe's gradients are taken in float64
 
 
 def build(
@@ -58,22 +64,28 @@ def build(
     field = Field(config, seed=seed)
     if device != "cpu":  # fake parameters cannot be moved to where they are
         field = field.to(device)
-    at_once = (chunk or CHUNK) if memory != "none" else None
+    # Two chunks at least: one alone would be rendered again and save nothing.
+    at_once = (chunk or min(CHUNK, -(-size // 2))) if memory != "none" else None
     camera, precision = Camera(), cast(Precision, settings["precision"])
 
     def codes_of(generator: torch.Generator) -> Codes:
         wide = (config.z_shape, config.z_app)
         return Codes(*(torch.empty(batch, each, device=device).normal_(generator=generator) for each in wide))
 
-    def image(step: int, what: str, codes: Codes | None) -> Rendered:
+    def image(of: Field, step: int, what: str, codes: Codes | None) -> Rendered:
         generator = generator_for(seed, step, what, device=device)
         places = torch.empty(batch, size // batch, 2, device=device).uniform_(-1, 1, generator=generator)
-        rays = camera.rays(*draw_poses(batch, v_range=(0.0, 0.45), generator=generator), places)
+        poses = draw_poses(batch, v_range=(0.0, 0.45), generator=generator)
         codes = codes_of(generator) if codes is None else codes
         draws = draw(batch, size // batch, samples, noise=1.0, generator=generator)
-        return render(field, rays, codes, draws, form=form, memory=memory, chunk=at_once, precision=precision)
+        if of.colour.bias.dtype == torch.float64:  # the same numbers, whatever they are then computed in
+            places, *poses = (tensor.double() for tensor in (places, *poses))
+            draws = Draws(draws.offsets.double(), None if draws.noise is None else draws.noise.double())
+        rays = camera.rays(*poses, places)
+        return render(of, rays, codes, draws, form=form, memory=memory, chunk=at_once, precision=precision)
 
-    part = Part(field, codes_of(generator_for(seed, 0, "codes", device=device)), image, size)
+    codes = codes_of(generator_for(seed, 0, "codes", device=device))
+    part = Part(field, codes, image, size, exact=precision == "fp32")
     return Case(
         step=_train(part) if mode == "train" else _infer(part),
         processed=part.rays,
@@ -90,8 +102,8 @@ def _train(part: Part) -> Callable[[], Tensor]:
         steps += 1
         optimizer.zero_grad()
         with torch.no_grad():
-            part.image(steps, "for the discriminator", None)
-        loss = part.image(steps, "for the generator", None).rgb.square().mean()
+            part.image(part.field, steps, "for the discriminator", None)
+        loss = part.image(part.field, steps, "for the generator", None).rgb.square().mean()
         loss.backward()
         optimizer.step()
         return loss.detach()
@@ -102,23 +114,36 @@ def _train(part: Part) -> Callable[[], Tensor]:
 def _infer(part: Part) -> Callable[[], Tensor]:
     def step() -> Tensor:
         with torch.no_grad():
-            return part.image(1, "to look at", None).rgb
+            return part.image(part.field, 1, "to look at", None).rgb
 
     return step
 
 
 def _probe(part: Part, *, gradients: bool) -> Probe:
     """Pixels, depths, a loss, and the gradients of every weight and of the codes."""
-    part.field.zero_grad()
-    codes = Codes(*(code.detach().clone().requires_grad_(gradients) for code in part.codes))
+    if not part.exact:
+        return _probed(part.field, part, gradients=gradients)
+    told = _probed(part.field, part, gradients=False)
+    found = _probed(copy.deepcopy(part.field).double(), part, gradients=gradients)
+    return Probe(
+        outputs={**told.outputs, **{f"{name} in float64": made for name, made in found.outputs.items()}},
+        gradients=found.gradients,
+    )
+
+
+def _probed(field: Field, part: Part, *, gradients: bool) -> Probe:
+    """In the type of the field."""
+    field.zero_grad()
+    dtype = field.colour.bias.dtype
+    codes = Codes(*(code.detach().clone().to(dtype).requires_grad_(gradients) for code in part.codes))
     with torch.set_grad_enabled(gradients):
-        made = part.image(1, "probe", codes)
+        made = part.image(field, 1, "probe", codes)
         # Every output takes part, and the loss is odd in the colours, so that a wrong sign shows.
         loss = (made.rgb + 0.25 * made.rgb.square()).mean() + 0.1 * made.depth.mean() + 0.1 * made.acc.mean()
     named: dict[str, Tensor | None] = {}
     if gradients:
         loss.backward()
-        named = {name: p.grad for name, p in part.field.named_parameters()}
+        named = {name: p.grad for name, p in field.named_parameters()}
         named |= {"z_shape": codes.shape.grad, "z_app": codes.app.grad}
     return Probe(
         outputs={"rgb": _array(made.rgb), "depth": _array(made.depth), "acc": _array(made.acc), "loss": _array(loss)},
@@ -127,4 +152,4 @@ def _probe(part: Part, *, gradients: bool) -> Probe:
 
 
 def _array(tensor: Tensor) -> Any:
-    return tensor.detach().float().cpu().numpy().copy()
+    return tensor.detach().cpu().numpy().copy()
