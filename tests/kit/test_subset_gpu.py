@@ -110,6 +110,10 @@ def test_rows_are_taken_as_index_select_takes_them(dtype: torch.dtype, shape: tu
     for kind in (torch.int32, torch.int64):
         index = torch.randint(0, 500, (1777,), device="cuda").to(kind)
         assert take_rows(values, index).equal(values.index_select(0, index))
+        index[::3] = 500
+        none = take_rows(values, index, absent=True)
+        assert not none[::3].any() and none[1::3].equal(values.index_select(0, index[1::3]))
+        index[::3] = 0
     assert take_rows(values, index[:0]).shape == (0, *shape)  # pyright: ignore[reportPossiblyUnboundVariable]
     assert take_rows(values.float().requires_grad_(), index).requires_grad  # pyright: ignore[reportPossiblyUnboundVariable]
 

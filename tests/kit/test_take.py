@@ -20,6 +20,13 @@ def test_nothing_is_taken_of_nothing() -> None:
     assert take_rows(torch.zeros(0, 3), none).shape == (0, 3)
 
 
+def test_the_number_after_the_last_row_stands_for_zeros() -> None:
+    values = torch.randn(3, 2, requires_grad=True)
+    taken = take_rows(values, torch.tensor([3, 1, 3]), absent=True)
+    assert taken[1].equal(values[1]) and not taken[0].any() and not taken[2].any()
+    assert take_rows(torch.zeros(0, 2), torch.tensor([0]), absent=True).tolist() == [[0.0, 0.0]]
+
+
 def test_gradients_go_back_to_the_rows_as_often_as_they_were_taken() -> None:
     values = torch.ones(4, 2, requires_grad=True)
     take_rows(values, torch.tensor([1, 1, 3])).sum().backward()

@@ -5,6 +5,8 @@ torch's own gathers read one number after another and reach a tenth of what a co
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -13,15 +15,16 @@ from pinchpoint.kit.along import is_fake, on_device, own_kernels
 _WIDEST = 4096  # values of a row: more fill a GPU by torch's own kernel too
 
 
-def take_rows(values: Tensor, index: Tensor) -> Tensor:
+def take_rows(values: Tensor, index: Tensor, *, absent: bool = False) -> Tensor:
     """values: (N, ...); index: (M,) whole numbers in 0 .. N - 1 -> (M, ...), as index_select gives them.
 
-    On a GPU the numbers are not looked at, which would wait: one that is out of range reads what lies there.
+    absent: the number N is taken too, and stands for a row of zeros. On a GPU the numbers are not looked at, which would wait:
+    any that is out of range gives zeros there.
     """
-    width = values[0].numel() if values.shape[0] else 0
+    width = math.prod(values.shape[1:])
     differentiated = values.requires_grad and torch.is_grad_enabled()
-    if differentiated or not 0 < width <= _WIDEST or not values.is_contiguous() or not own_kernels(values):
-        return values.index_select(0, index)
+    if differentiated or not 0 < width <= _WIDEST or not values.shape[0] or not values.is_contiguous() or not own_kernels(values):
+        return (with_zeros(values) if absent else values).index_select(0, index)
     taken = torch.empty(index.shape[0], *values.shape[1:], dtype=values.dtype, device=values.device)
     if index.shape[0] and not is_fake(values):
         from pinchpoint.kit import take_triton
@@ -29,3 +32,8 @@ def take_rows(values: Tensor, index: Tensor) -> Tensor:
         with on_device(values):
             take_triton.take(values, index, taken, width)
     return taken
+
+
+def with_zeros(values: Tensor) -> Tensor:
+    """(N + 1, ...): a row of zeros after the others."""
+    return torch.cat([values, values.new_zeros(1, *values.shape[1:])])

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from pinchpoint.workloads.cloud import batches
-from pinchpoint.workloads.cloud.batches import Ahead, Supply, cropped, names_of_step, nearest, step_scenes
+from pinchpoint.workloads.cloud.batches import Supply, cropped, names_of_step, nearest, step_scenes
 from pinchpoint.workloads.cloud.scene import Scene
 from pinchpoint.workloads.cloud.settings import Settings
 
@@ -84,22 +84,3 @@ def test_no_more_scenes_are_kept_than_a_quarter_of_the_free_memory_holds(monkeyp
     for name in ("1", "2", "3", "3", "1"):
         supply.scene(name)
     assert (cubes.read["1"], cubes.read["2"], cubes.read["3"]) == (2, 1, 2), "1 was read here once before"
-
-
-def test_steps_made_ahead_are_those_asked_for_and_errors_come_out() -> None:
-    made: list[int] = []
-
-    def make(step: int) -> int:
-        made.append(step)
-        if step == 5:
-            raise ValueError("no such step")
-        return 10 * step
-
-    with Ahead(make, last=6) as ahead:
-        assert [ahead.get(step) for step in (1, 2, 4)] == [10, 20, 40]
-        with pytest.raises(ValueError, match="no such step"):
-            ahead.get(5)
-    with Ahead(make, last=2) as ahead:
-        made.clear()
-        ahead.get(2)
-    assert made == [2], "nothing is made beyond the last step"

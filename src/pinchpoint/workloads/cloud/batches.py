@@ -6,10 +6,7 @@ by a thread while this one computes; neither changes what a step gets.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar
+from typing import Protocol
 
 import numpy as np
 
@@ -21,7 +18,6 @@ from pinchpoint.workloads.cloud.settings import Settings
 from pinchpoint.workloads.training.turns import at_turn
 
 HELD_BYTES = 8 * GIB  # at most
-Made = TypeVar("Made")
 
 
 class Source(Protocol):
@@ -81,27 +77,3 @@ def nearest(xyz: np.ndarray, centre: np.ndarray, points: int) -> np.ndarray:
     chosen = square < limit
     chosen[np.flatnonzero(square == limit)[: points - int(chosen.sum())]] = True
     return np.flatnonzero(chosen)
-
-
-class Ahead(Generic[Made]):
-    """What `make(step)` gives, the next step's begun while this one's is used.
-
-    A thread and not a process: numpy lets go of the interpreter, and nothing has to be copied.
-    """
-
-    def __init__(self, make: Callable[[int], Made], *, last: int) -> None:
-        self.make, self.last = make, last
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="cloud-data")
-        self._next: tuple[int, Future[Made]] | None = None
-
-    def get(self, step: int) -> Made:
-        begun = self._next
-        made = begun[1].result() if begun is not None and begun[0] == step else self.make(step)
-        self._next = (step + 1, self._pool.submit(self.make, step + 1)) if step < self.last else None
-        return made
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._pool.shutdown(wait=False, cancel_futures=True)

@@ -3,7 +3,7 @@
 The step is the trainer's own, taken on the CPU with parts of the largest scenes, every tensor of it counted; how many voxels
 a scene has is known only by making them, so no fake tensors are used. A step of many points is not taken whole: two smaller
 ones with as many points in a voxel tell what is fixed and what a point costs. On a CPU what this process holds already is
-added; on CUDA the context and a margin for the allocator.
+added; on CUDA the next step's points, which are made ready meanwhile, the context and a margin for the allocator.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pinchpoint.workloads.cloud.convolution import CPU_BYTES, GPU_BYTES
 from pinchpoint.workloads.cloud.scene import Scene
 from pinchpoint.workloads.cloud.settings import Settings
 from pinchpoint.workloads.cloud.stepper import Stepper
-from pinchpoint.workloads.cloud.views import LogUniform, Uniform, View, parse_views
+from pinchpoint.workloads.cloud.views import Batch, LogUniform, Uniform, View, draw_views, parse_views
 from pinchpoint.workloads.training.budgets import budget_of
 from pinchpoint.workloads.training.precision import resident_bytes
 
@@ -59,7 +59,7 @@ def way_for(
         if device == "cpu":
             need = resident_bytes() + live
         else:
-            live += _gathered(config, way, scenes)
+            live += _gathered(config, way, scenes) + _ahead(config, way, scenes)
             need = round(live * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
         found.append(Way(mode, need, budget_bytes))
         if need <= budget_bytes:
@@ -104,6 +104,19 @@ def _gathered(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> i
     # The finest level's is the largest: coarser voxels are fewer by more than they are wider.
     whole = 27 * 4 * config.widths[0] * passed
     return max(0, min(GPU_BYTES, whole) - CPU_BYTES)
+
+
+def _ahead(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> int:
+    """The next step's points, which on CUDA are moved there and drawn while this one computes: most bytes while they are."""
+    largest = max(scenes, key=lambda scene: scene.points)
+    points = min(told.points, largest.points)
+    part = cropped(largest, max(1, min(points, WHOLE // told.scenes)), np.random.default_rng(0))
+    views = [_fullest(view) for view in parse_views(told.views)]
+
+    def made() -> None:
+        draw_views(Batch.from_scenes([part] * told.scenes), views, cell=told.cell or config.cell, seed=0)
+
+    return round((real.account(made) or 0) * points / part.points)
 
 
 def _live(config: CloudConfig, told: Settings, scene: Scene, points: int) -> int:

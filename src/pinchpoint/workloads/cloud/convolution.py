@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from pinchpoint.kit.along import own_kernels
+from pinchpoint.kit.take import take_rows, with_zeros
 from pinchpoint.workloads.cloud.voxels import Level, Stride
 
 # What is gathered at a time: on a CPU what a core's cache holds, on a GPU enough to fill it.
@@ -33,7 +35,7 @@ class _Gather(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, table: Tensor, readers: Tensor) -> Tensor:
         ctx.save_for_backward(readers)
-        return _padded(values).index_select(0, table)
+        return take_rows(values.contiguous(), table, absent=True)
 
     @staticmethod
     @once_differentiable
@@ -42,7 +44,7 @@ class _Gather(torch.autograd.Function):
     ) -> tuple[Tensor, None, None]:
         (readers,) = ctx.saved_tensors
         count, most = readers.shape
-        rows = _padded(grads[0]).index_select(0, readers.reshape(-1))
+        rows = take_rows(grads[0].contiguous(), readers.reshape(-1), absent=True)
         return (rows if most == 1 else rows.reshape(count, most, -1).sum(1)), None, None
 
 
@@ -52,10 +54,10 @@ class _Convolve(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, values: Tensor, weight: Tensor, table: Tensor) -> Tensor:
         ctx.save_for_backward(values, weight, table)
-        padded = _padded(values)
+        source = _source(values)
         made = values.new_empty(values.shape[0], weight.shape[1])
         for part in _parts(table, values):
-            torch.mm(_gathered(padded, table[part]), weight, out=made[part])
+            torch.mm(_gathered(source, table[part]), weight, out=made[part])
         return made
 
     @staticmethod
@@ -67,12 +69,12 @@ class _Convolve(torch.autograd.Function):
         values, weight, table = ctx.saved_tensors
         features, given = values.shape[1], weight.shape[1]
         back = weight.reshape(27, features, given).flip(0).transpose(1, 2).reshape(27 * given, features)
-        padded = _padded(grads[0])
+        source = _source(grads[0])
         d_values = torch.empty_like(values)
         # Sums over all voxels are kept in float32 at the least: many small parts are added.
         d_weight = torch.zeros(features, 27 * given, dtype=torch.promote_types(values.dtype, torch.float32), device=values.device)
         for part in _parts(table, grads[0]):
-            rows = _gathered(padded, table[part])
+            rows = _gathered(source, table[part])
             torch.mm(rows, back, out=d_values[part])
             d_weight += values[part].T @ rows
         d_weight = d_weight.reshape(features, 27, given).flip(1).transpose(0, 1).reshape(27 * features, given)
@@ -118,13 +120,14 @@ class Up(nn.Module):
         return gather_rows(self.linear(values).reshape(-1, self.given), stride.place, stride.children[:, None])
 
 
-def _padded(values: Tensor) -> Tensor:
-    """(C + 1, F): the last row is what absent voxels read."""
-    return torch.cat([values, values.new_zeros(1, values.shape[1])])
+def _source(values: Tensor) -> Tensor:
+    """What `_gathered` reads part by part. Absent voxels, numbered C, read zeros, which lie after the rows but on a GPU."""
+    return values.contiguous() if own_kernels(values) else with_zeros(values)
 
 
-def _gathered(padded: Tensor, table: Tensor) -> Tensor:
-    return padded.index_select(0, table.reshape(-1)).reshape(table.shape[0], -1)
+def _gathered(source: Tensor, table: Tensor) -> Tensor:
+    """(R, 27) numbers of rows -> (R, 27 F)."""
+    return take_rows(source, table.reshape(-1), absent=own_kernels(source)).reshape(table.shape[0], -1)
 
 
 def _parts(table: Tensor, values: Tensor) -> list[slice]:

@@ -42,9 +42,15 @@ class Stepper:
         with self.parts.part("data"):
             batch = Batch.from_scenes(scenes, device=self.device)
         with self.parts.part("sampling"):
-            drawn = draw_views(
-                batch, self.views, cell=self.cell, seed=self.told.seed, step=number, rank=self.ranks.rank
-            )  # fmt: skip
+            drawn = self.draw(batch, number=number)
+        return self.step_on(batch, drawn, number=number)
+
+    def draw(self, batch: Batch, *, number: int) -> Drawn:
+        """The views of step 1, 2, ..."""
+        return draw_views(batch, self.views, cell=self.cell, seed=self.told.seed, step=number, rank=self.ranks.rank)
+
+    def step_on(self, batch: Batch, drawn: Drawn, *, number: int) -> Tensor:
+        """The same, from points that lie on the device and are drawn."""
         self.updates.begin(number)
         loss = self.gradients(batch, drawn)
         with self.parts.part("optimizer"):

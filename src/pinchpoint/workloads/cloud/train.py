@@ -18,7 +18,8 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import TargetFailed
 from pinchpoint.core.files import check_folder
 from pinchpoint.workloads.cloud import thinning
-from pinchpoint.workloads.cloud.batches import Ahead, Supply, step_scenes
+from pinchpoint.workloads.cloud.ahead import Ahead, Aside, Ready, taken
+from pinchpoint.workloads.cloud.batches import Supply, step_scenes
 from pinchpoint.workloads.cloud.breakdown import Log, Parts, shares
 from pinchpoint.workloads.cloud.budget import Way, way_for, ways_of
 from pinchpoint.workloads.cloud.metrics import confusion, scores_of
@@ -28,7 +29,7 @@ from pinchpoint.workloads.cloud.runs import Run, begin, read_settings
 from pinchpoint.workloads.cloud.scene import Scene
 from pinchpoint.workloads.cloud.sources import open_source
 from pinchpoint.workloads.cloud.stepper import Stepper
-from pinchpoint.workloads.cloud.views import Batch
+from pinchpoint.workloads.cloud.views import Batch, Drawn
 from pinchpoint.workloads.cloud.voxels import check_extent, grid_keys, groups_of
 from pinchpoint.workloads.training.budgets import budget_of
 from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
@@ -166,9 +167,9 @@ class _Learner:
         self.device = device
         self.holds_back = bool(held)
         self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks)
-        self.ahead: Ahead[list[Scene]] = Ahead(
-            lambda step: step_scenes(supply, names, run.settings, step=step, rank=ranks.rank), last=run.settings.steps
-        )
+        self.names = names
+        self.aside = Aside() if device == "cuda" else None
+        self.ahead: Ahead[list[Scene] | Ready] = Ahead(self._made, last=run.settings.steps)
 
     def step(self, number: int) -> Tensor:
         self.ranks.agreed(NEXT)
@@ -178,8 +179,24 @@ class _Learner:
         """The part of this process in step 1, 2, ..."""
         self.parts.begin(number)
         with self.parts.part("data"):
-            scenes = self.ahead.get(number)
-        return self.stepper.step(scenes, number=number)
+            made = self.ahead.get(number)
+        if not isinstance(made, Ready):
+            return self.stepper.step(made, number=number)
+        with self.parts.part("sampling"):
+            batch, drawn = taken(made)
+        return self.stepper.step_on(batch, drawn, number=number)
+
+    def _made(self, number: int) -> list[Scene] | Ready:
+        """What step 1, 2, ... needs, as far as it can be made ahead: on a CPU a thread that draws would slow down the step."""
+        scenes = step_scenes(self.supply, self.names, self.told, step=number, rank=self.ranks.rank)
+        if self.aside is None:
+            return scenes
+
+        def drawn() -> tuple[Batch, Drawn]:
+            batch = Batch.from_scenes(scenes, device=self.device)
+            return batch, self.stepper.draw(batch, number=number)
+
+        return self.aside.made(drawn)
 
     def validate(self) -> float:
         """1 - mIoU of the scenes held back, the mean over their densities."""
