@@ -99,9 +99,8 @@ def run(args: argparse.Namespace) -> None:
     write_text(args.output, json.dumps(record, indent=1) + "\n")
     for name, row in rows.items():
         parts = ", ".join(f"{part} {1e3 * seconds:.2f}" for part, seconds in row["seconds"].items())
-        print(
-            f"{name}: {1e3 * row['iteration_s']:.1f} ms ({parts}); sampling {row['sampling_share']:.2%}, a draw alone {1e3 * row['draw_alone_s']:.2f} ms"
-        )
+        sampling = f"sampling {row['sampling_share']:.2%}, a draw alone {1e3 * row['draw_alone_s']:.2f} ms"
+        print(f"{name}: {1e3 * row['iteration_s']:.1f} ms ({parts}); {sampling}")
 
 
 if __name__ == "__main__":

@@ -16,7 +16,8 @@ FOLDER = Path(__file__).parents[2] / "benchmarks" / "cloud"
 def test_each_recipe_tells_the_seconds_of_its_parts_and_sampling_s_share(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     iteration = importlib.import_module("iteration")
     output = tmp_path / "iteration.json"
-    told = [str(tmp_path / "rooms"), *"--points 1000 --steps 2 --device cpu --precision fp32 --preset small".split()]
+    small = ["--points", "1000", "--steps", "2", "--device", "cpu", "--precision", "fp32", "--preset", "small"]
+    told = [str(tmp_path / "rooms"), *small]
     assert iteration.main([*told, "-o", str(output)]) == 0
     made = json.loads(output.read_text())
     assert list(made["rows"]) == list(iteration.RECIPES)
