@@ -31,7 +31,8 @@ def test_the_size_of_the_render_follows_from_the_images(tmp_path: Path) -> None:
     assert run.settings.size == images.size == 64 and run.settings.batch == 4, "a preset brings its own batch"
     run, _ = begin(tmp_path / "run", data, resume=False, choices={**TINY, "superres": 2, "batch": 3})
     assert (run.settings.size, run.settings.superres, run.settings.batch) == (32, 2, 3)
-    run, images = begin(tmp_path / "run", data, resume=False, choices={**TINY, "superres": 2, "size": 64})
+    large = folder_of(tmp_path / "large", side=160)
+    run, images = begin(tmp_path / "run", large, resume=False, choices={**TINY, "superres": 2, "size": 64})
     assert (run.settings.size, images.size) == (64, 128)
     assert run.config.width == 32 and run.settings.model["width"] == 32
     assert not (tmp_path / "run").exists(), "nothing is written yet"
@@ -50,6 +51,21 @@ def test_images_that_do_not_go_with_the_choices_are_refused(tmp_path: Path) -> N
     PIL.new("RGB", (40, 40)).save(tmp_path / "odd" / "other.png")
     with pytest.raises(BadInput, match="several sizes"):
         begin(tmp_path / "run", tmp_path / "odd", resume=False, choices=TINY)
+
+
+def test_a_super_resolution_learns_from_no_enlarged_images_but_a_few(tmp_path: Path) -> None:
+    data = folder_of(tmp_path / "data", side=64, count=2)
+    with pytest.raises(
+        BadInput, match=r"2 of the 2 images in .* are smaller than the 128 x 128 that super-resolution x2"
+    ) as raised:
+        begin(tmp_path / "run", data, resume=False, choices={**TINY, "superres": 2, "size": 64})
+    assert "smaller --size" in raised.value.mend
+    run, images = begin(tmp_path / "run", data, resume=False, choices={**TINY, "size": 128})
+    assert images.enlarged == 2 and images.to("cpu").enlarged == 2, "without one they may be"
+    few = folder_of(tmp_path / "few", side=70, count=20)
+    PIL.new("RGB", (60, 80)).save(few / "0.png")
+    run, images = begin(tmp_path / "run", few, resume=False, choices={**TINY, "superres": 2, "size": 32})
+    assert images.enlarged == 1 and run.settings.size == 32
 
 
 def test_a_run_is_resumed_with_its_own_images_and_choices_alone(tmp_path: Path) -> None:

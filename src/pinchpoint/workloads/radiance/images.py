@@ -7,7 +7,7 @@ their short side is that and cut to the middle. What is transparent is laid over
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ class Images:
     source: str
     pixels: Tensor  # (N, W, W, 3) uint8
     skipped: tuple[str, ...] = ()  # files that could not be read, and why
+    enlarged: int = 0  # images that were smaller
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -47,7 +48,7 @@ class Images:
         return from_bytes(self.pixels[index])
 
     def to(self, device: str | torch.device) -> Images:
-        return Images(self.source, self.pixels.to(device), self.skipped)
+        return replace(self, pixels=self.pixels.to(device))
 
 
 def from_bytes(pixels: Tensor) -> Tensor:
@@ -80,8 +81,8 @@ def open_images(path: str | Path, *, size: int | None = None, device: str | torc
             f"{folder} holds no images",
             mend=f"name a folder with {', '.join(sorted(SUFFIXES))} files, or make one: pinchpoint radiance data -o DIR",
         )
-    held, skipped = _read_all(folder, files, size)
-    return Images(str(folder), torch.from_numpy(np.stack(held)).to(device), skipped)
+    held, skipped, enlarged = _read_all(folder, files, size)
+    return Images(str(folder), torch.from_numpy(np.stack(held)).to(device), skipped, enlarged)
 
 
 def _of_dataset(data: Dataset, size: int | None, device: str | torch.device) -> Images:
@@ -89,11 +90,13 @@ def _of_dataset(data: Dataset, size: int | None, device: str | torch.device) -> 
     if size is not None and size != data.size:
         image = _pillow().Image
         pixels = np.stack([_squared(image.fromarray(one), size) for one in pixels])
-    return Images(str(data.path), torch.from_numpy(pixels).to(device))
+    enlarged = len(pixels) if size is not None and size > data.size else 0
+    return Images(str(data.path), torch.from_numpy(pixels).to(device), enlarged=enlarged)
 
 
-def _read_all(folder: Path, files: list[Path], size: int | None) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    pillow = _pillow()
+def _read_all(folder: Path, files: list[Path], size: int | None) -> tuple[list[np.ndarray], tuple[str, ...], int]:
+    """Images, the files that are none, and how many were enlarged."""
+    pillow, enlarged = _pillow(), 0
     held: list[np.ndarray] = []
     names: list[str] = []
     skipped: list[str] = []
@@ -120,12 +123,13 @@ def _read_all(folder: Path, files: list[Path], size: int | None) -> tuple[list[n
             )
         held.append(made)
         names.append(name)
+        enlarged += size is not None and min(image.size) < size
     if len(skipped) > MOST_BROKEN * len(files):
         raise BadInput(
             f"{len(skipped):,} of the {len(files):,} images in {folder} are broken, more than {MOST_BROKEN:.0%}: {skipped[0]}",
             mend="take the broken files away, or copy them again",
         )
-    return held, tuple(skipped)
+    return held, tuple(skipped), enlarged
 
 
 def _opaque(pillow: Any, file: Path) -> Any:

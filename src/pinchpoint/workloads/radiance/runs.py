@@ -15,7 +15,7 @@ from typing import Any
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.folders import check_run_folder
 from pinchpoint.workloads.radiance.config import FieldConfig
-from pinchpoint.workloads.radiance.images import Images, open_images
+from pinchpoint.workloads.radiance.images import MOST_BROKEN, Images, open_images
 from pinchpoint.workloads.radiance.objective import Generator
 from pinchpoint.workloads.radiance.settings import PRESETS, Settings
 from pinchpoint.workloads.training import runs
@@ -49,6 +49,13 @@ def begin(folder: Path, data: Path, *, resume: bool, choices: Mapping[str, Any],
         raise BadInput(
             f"images of {images.size} x {images.size} with super-resolution x{settings.superres}",
             mend="give --size, the pixels a side before it: images are scaled to its multiple",
+        )
+    if settings.superres > 1 and images.enlarged > MOST_BROKEN * len(images):
+        # What the second discriminator would take for real is blurred: the super-resolution would learn to blur.
+        raise BadInput(
+            f"{images.enlarged:,} of the {len(images):,} images in {data} are smaller than the {images.size} x {images.size} "
+            f"that super-resolution x{settings.superres} is to learn from",
+            mend=f"give larger images, or a smaller --size: it is that of the render, and they are {settings.superres} times it",
         )
     return Run(folder, chosen(settings, {"size": size, "data": fingerprint(images)})), images
 
