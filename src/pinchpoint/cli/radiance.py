@@ -20,6 +20,8 @@ app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": 
 DEVICE: Any = typer.Option("auto", "--device", help="auto, cpu or cuda.")
 CHECKPOINT: Any = typer.Option("last", "--checkpoint", help="last, or best by the distances measured while training.")
 
+_WIDE = 150  # characters in which a table of tricks tells what each is
+
 
 @app.command("data")
 def data(
@@ -255,7 +257,8 @@ def explain_memory(
             device=device, output=output, figure=drawn, card=card, repeats=repeats, seed=seed,
             progress=lambda stage, done, total: tell(stage, done, total),
         )  # fmt: skip
-    columns, rows = made.table()
-    console.show_table(columns, rows, right=columns[1:6])
+    out = console.stdout()
+    columns, rows = made.table(narrow=out.is_terminal and out.width < _WIDE)
+    console.show_table(columns, rows, right=[name for name in columns if name not in ("trick", "verdict", "what it is")])
     written = [str(path) for path in (output, drawn) if path is not None]
     console.show_pairs([*made.summary(), *([("written", ", ".join(written))] if written else [])])

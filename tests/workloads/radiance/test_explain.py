@@ -98,6 +98,16 @@ def test_the_shipped_record_has_every_trick_and_the_verdicts_its_numbers_give() 
     assert made.row("no-grad-sr").verdict == "wrong"
 
 
+def test_in_80_columns_the_table_keeps_every_name_and_verdict() -> None:
+    made = Explained.from_json(RECORD.read_text(encoding="utf-8"))
+    columns, rows = made.table(narrow=True)
+    assert columns == ["trick", "peak", "of baseline", "times", "gradients off by", "verdict"]
+    wide = [max(len(row[at]) for row in (columns, *rows)) for at in range(len(columns))]
+    assert sum(wide) + 2 * (len(columns) - 1) <= 80
+    whole = made.table()[1]
+    assert [(row[0], row[1], row[-1]) for row in rows] == [(row[0], row[1], row[-2]) for row in whole]
+
+
 def test_the_page_tells_what_the_record_does() -> None:
     text = (Path(__file__).parents[3] / "docs" / "radiance-claims.md").read_text(encoding="utf-8")
     made = Explained.from_json(RECORD.read_text())

@@ -84,8 +84,8 @@ class Explained(Record):
     def row(self, trick: str) -> Row:
         return next(row for row in self.rows if row.trick == trick)
 
-    def table(self) -> tuple[list[str], list[list[str]]]:
-        """Columns, and rows of text."""
+    def table(self, *, narrow: bool = False) -> tuple[list[str], list[list[str]]]:
+        """Columns, and rows of text. narrow: in 80 columns, without seconds and what each trick is."""
         columns = ["trick", "peak", "of baseline", "time", "times", "gradients off by", "verdict", "what it is"]
         made = [
             [
@@ -95,7 +95,8 @@ class Explained(Record):
             ]
             for row in self.rows
         ]  # fmt: skip
-        return columns, made
+        kept = [at for at, name in enumerate(columns) if not (narrow and name in ("time", "what it is"))]
+        return [columns[at] for at in kept], [[row[at] for at in kept] for row in made]
 
     def summary(self) -> list[tuple[str, str]]:
         at = self.peaks_at
