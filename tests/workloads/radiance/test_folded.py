@@ -12,7 +12,7 @@ from pinchpoint.workloads.radiance import points, shading
 from pinchpoint.workloads.radiance.compositing import Scene
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.field import Field
-from pinchpoint.workloads.radiance.folded import fold
+from pinchpoint.workloads.radiance.folded import Folded
 from pinchpoint.workloads.radiance.rays import Camera, Rays
 from pinchpoint.workloads.radiance.render import Codes, Draws, draw, generator_for, render
 
@@ -35,10 +35,10 @@ def test_values_and_features_are_those_of_the_field(changes: dict[str, Any]) -> 
 
     part = slice(0, 2), slice(0, 3)
     with torch.no_grad():
-        folded = fold(config, dict(field.named_parameters()), shape, app, dtype=torch.float64)
-        encoded = points.encoded_points(config, scene, part, folded.entry.shape[1], torch.float64, own=False)
-        towards = points.encoded_directions(config, scene, part, folded.view.shape[1], own=False)
-        kept, seen = points.forward(config, folded, folded.entry, folded.again, encoded, keep=True)
+        folded = Folded(config, dict(field.named_parameters()), shape, app, dtype=torch.float64)
+        encoded = points.encoded_points(config, scene, part, torch.float64, own=False)
+        towards = points.encoded_directions(config, scene, part, own=False)
+        kept, seen = points.forward(folded, encoded, part[0], keep=True)
         raw = shading.coloured(folded, seen, (towards @ folded.view).flatten(0, 1), write=True, own=False)
     torch.testing.assert_close(raw.t(), torch.cat((colour, density), dim=1), rtol=0, atol=1e-13)
     torch.testing.assert_close(seen[:, : config.features], features, rtol=0, atol=1e-13)

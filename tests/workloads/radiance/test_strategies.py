@@ -7,8 +7,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.radiance.budget import build
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.field import Field
 from pinchpoint.workloads.radiance.rays import Camera, Rays, draw_patches, draw_poses, patches
@@ -42,6 +44,16 @@ def taken(given: tuple[Field, Rays, Codes, Draws], *, features: bool = True, **o
     found = {name: value.detach() for name, value in made._asdict().items() if value is not None}
     found |= {f"of {name}": parameter.grad for name, parameter in field.named_parameters()}
     return found | {"of shape": own.shape.grad, "of app": own.app.grad}
+
+
+class Counted(TorchDispatchMode):
+    """How many operations are dispatched."""
+
+    operations = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.operations += 1
+        return func(*args, **(kwargs or {}))
 
 
 OTHERS: list[dict[str, Any]] = [{"white": False}, {"endless": True}, {"white": False, "endless": True, "features": False}]
@@ -148,6 +160,23 @@ def test_frozen_parameters_get_none() -> None:
             field.zero_grad()
             render(field, rays, codes, draws, form=form, memory=memory, chunk=20).rgb.sum().backward()
             assert field.view.weight.grad is None and field.remap.weight.grad is not None, (form, memory)
+
+
+@pytest.mark.parametrize(("memory", "chunk", "most"), [("none", None, 500), ("checkpoint", 8, 850), ("deferred", 8, 850)])
+def test_a_step_takes_few_operations_where_our_kernels_run(
+    memory: str, chunk: int | None, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each costs the host microseconds, views too: with more of them a GPU waits. Kernels are left out, as for fake tensors."""
+    monkeypatch.setattr("pinchpoint.workloads.radiance.passes.own_kernels", lambda _: True)
+    for module in ("points", "shading"):
+        monkeypatch.setattr(f"pinchpoint.workloads.radiance.{module}.is_fake", lambda _: True)
+    config = FieldConfig.preset("graf", width=16)
+    told = {"config": config.to_json(), "batch": "2", "samples": "4", "form": "folded", "precision": "bf16", "features": "no"}
+    case = build(32, device="cpu", mode="train", variant=memory, seed=0, chunk=chunk, settings=told | {"walked": "all"})
+    case.step()
+    with Counted() as counted:
+        case.step()
+    assert counted.operations <= most
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
 """The field with fewer operations and the same parameters: exact to rounding, gradients reach every parameter of `Field`.
 
 The codes become a bias of each image, direction and appearance a bias of each ray, and the layers with no activation between
-them one. `fold` makes these from the parameters, once a render and in the type of the products; `unfold` is its way back.
+them one. `Folded` makes these from the parameters, once a render and in the type of the products; `unfold` is its way back.
 
 B images; H wide, K an encoded point and ones, D an encoded direction and ones, C the layer of the view, the density and
 zeros: all filled up to eights, since products of other widths are slow on tensor cores; F features.
@@ -10,6 +10,7 @@ zeros: all filled up to eights, since products of other widths are slow on tenso
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -21,21 +22,84 @@ _EIGHT = 8
 Named = Mapping[str, Tensor]  # a field's parameters, or their gradients
 
 
-class Folded(NamedTuple):
-    """What a field and B codes are folded into. The first row of ones that is read is the bias of the image."""
+class Folded:
+    """What a field and B codes are folded into, each piece when it is first read: a GPU has work while the next one is made.
 
-    view: Tensor  # (B, D, C) of a direction, in the parameters' type; all others in that of the products
-    entry: Tensor  # (B, K, H) into the first layer
-    again: Tensor  # (B, K, H) into the layer after the skip
-    head: Tensor  # (C, H)
-    colour: Tensor  # (3, F)
-    colour_bias: Tensor  # (3,)
-    weights: tuple[Tensor, ...]  # (H, H) of each layer but the first
-    biases: tuple[Tensor, ...]  # (H,) of those but the one after the skip
+    Small products in the parameters' type, then in that of the products over the points. Not for autograd.
+    """
+
+    def __init__(self, config: FieldConfig, named: Named, z_shape: Tensor, z_app: Tensor, *, dtype: torch.dtype) -> None:
+        self.config, self.dtype = config, dtype
+        self._named, self._z_shape, self._z_app = named, z_shape, z_app
+        self._cast: dict[str, Tensor] = {}
+
+    @cached_property
+    def entry(self) -> Tensor:
+        """(B, K, H) into the first layer; the first row of ones that is read is the bias of the image."""
+        return self._entry(0)
+
+    @cached_property
+    def again(self) -> Tensor:
+        """(B, K, H) into the layer after the skip."""
+        return self._entry(self.config.skip + 1)
+
+    @cached_property
+    def head(self) -> Tensor:
+        """(H, C)."""
+        half, of_hidden = self.config.features, _view_parts(self.config, self._named)[0]
+        made = self._z_app.new_zeros(filled(half + 1), self.config.width, dtype=self.dtype)
+        made[:half] = of_hidden @ self._named["remap.weight"]
+        made[half : half + 1] = self._named["density.weight"]
+        return made.t()
+
+    @cached_property
+    def view(self) -> Tensor:
+        """(B, D, C) of a direction, in the parameters' type."""
+        named, half, direction = self._named, self.config.features, self.config.encoded_direction
+        of_hidden, of_direction, of_app = _view_parts(self.config, named)
+        made = self._z_app.new_zeros(len(self._z_app), filled(direction + 1), filled(half + 1))
+        made[:, :direction, :half] = of_direction.t()
+        bias = made[:, direction]
+        bias[:, :half] = torch.addmm(torch.addmv(named["view.bias"], of_hidden, named["remap.bias"]), self._z_app, of_app.t())
+        bias[:, half : half + 1] = named["density.bias"]
+        return made
+
+    @property
+    def colour(self) -> Tensor:
+        """(3, F)."""
+        return self._of("colour.weight")
+
+    @property
+    def colour_bias(self) -> Tensor:
+        return self._of("colour.bias")
+
+    def weight(self, at: int) -> Tensor:
+        """(H, H) of a layer but the first, from what it reads of the layer before to what it gives."""
+        name = f"trunk.{at}.weight"
+        if name not in self._cast:
+            skipped = self.config.encoded_point + self.config.z_shape if at == self.config.skip + 1 else 0
+            self._cast[name] = self._named[name][:, skipped:].to(self.dtype).t()
+        return self._cast[name]
+
+    def bias(self, at: int) -> Tensor:
+        return self._of(f"trunk.{at}.bias")
+
+    def _of(self, name: str) -> Tensor:
+        if name not in self._cast:
+            self._cast[name] = self._named[name].to(self.dtype)
+        return self._cast[name]
+
+    def _entry(self, at: int) -> Tensor:
+        """Weights of an encoded point and, for each image, the bias that its code makes."""
+        point, weight, z_shape = self.config.encoded_point, self._named[f"trunk.{at}.weight"], self._z_shape
+        made = z_shape.new_zeros(len(z_shape), filled(point + 1), self.config.width, dtype=self.dtype)
+        made[:, :point] = weight[:, :point].t()
+        made[:, point] = torch.addmm(self._named[f"trunk.{at}.bias"], z_shape, weight[:, point : point + z_shape.shape[1]].t())
+        return made
 
 
 class Slopes(NamedTuple):
-    """Gradients of a folded field, shaped as `Folded` is; colour: (3, F + 1), the bias beside the weights."""
+    """Gradients of a folded field. head: (C, H); colour: (3, F + 1), its bias beside it; weights: as `Field` has them."""
 
     view: Tensor
     entry: Tensor
@@ -44,30 +108,6 @@ class Slopes(NamedTuple):
     colour: Tensor
     weights: Sequence[Tensor]
     biases: Sequence[Tensor]
-
-
-def fold(config: FieldConfig, named: Named, z_shape: Tensor, z_app: Tensor, *, dtype: torch.dtype) -> Folded:
-    """Codes (B, z_shape), (B, z_app) folded into the weights: small products in the parameters' type. Not for autograd."""
-    half, point, after = config.features, config.encoded_point, config.skip + 1
-    images, read = len(z_shape), point + config.z_shape
-    weights = [named[f"trunk.{at}.weight"] for at in range(config.depth)]
-    biases = [named[f"trunk.{at}.bias"] for at in range(config.depth)]
-    of_hidden, of_direction, of_app = _view_parts(config, named)
-    beside = filled(half + 1)
-    view = z_app.new_zeros(images, filled(config.encoded_direction + 1), beside)
-    view[:, : config.encoded_direction, :half] = of_direction.t()
-    bias = view[:, config.encoded_direction]
-    bias[:, :half] = torch.addmm(torch.addmv(named["view.bias"], of_hidden, named["remap.bias"]), z_app, of_app.t())
-    bias[:, half : half + 1] = named["density.bias"]
-    head = z_app.new_zeros(beside, config.width, dtype=dtype)
-    head[:half] = of_hidden @ named["remap.weight"]
-    head[half : half + 1] = named["density.weight"]
-    return Folded(
-        view, _entry(weights[0], biases[0], z_shape, point, dtype), _entry(weights[after], biases[after], z_shape, point, dtype),
-        head, named["colour.weight"].to(dtype), named["colour.bias"].to(dtype),
-        tuple((weight[:, read:] if at == after else weight).to(dtype) for at, weight in enumerate(weights) if at),
-        tuple(bias.to(dtype) for at, bias in enumerate(biases) if at not in (0, after)),
-    )  # fmt: skip
 
 
 def unfold(
@@ -108,6 +148,11 @@ def unfold(
     return of_shape, tint @ of_app, of
 
 
+def some(tensor: Tensor, images: slice) -> Tensor:
+    """(B, ...), of some of the images."""
+    return tensor if images.stop - images.start == len(tensor) else tensor[images]
+
+
 def filled(count: int) -> int:
     """The next multiple of eight."""
     return -(-count // _EIGHT) * _EIGHT
@@ -117,14 +162,6 @@ def _view_parts(config: FieldConfig, named: Named) -> tuple[Tensor, Tensor, Tens
     """What the layer of the view reads: the remapped hidden layer, the direction, the appearance."""
     hidden, direction, app = named["view.weight"].split((config.width, config.encoded_direction, config.z_app), dim=1)
     return hidden, direction, app
-
-
-def _entry(weight: Tensor, bias: Tensor, z_shape: Tensor, point: int, dtype: torch.dtype) -> Tensor:
-    """Weights of an encoded point (H, E + z_shape + ...) and the bias that a code makes, for each image: (B, K, H)."""
-    made = z_shape.new_zeros(len(z_shape), filled(point + 1), len(weight), dtype=dtype)
-    made[:, :point] = weight[:, :point].t()
-    made[:, point] = torch.addmm(bias, z_shape, weight[:, point : point + z_shape.shape[1]].t())
-    return made
 
 
 def _of_entry(slope: Tensor, z_shape: Tensor, point: int) -> tuple[Tensor, Tensor]:

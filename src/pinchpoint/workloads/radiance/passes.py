@@ -1,12 +1,16 @@
 """Images of a folded field as one function with a backward pass of its own, part by part, without autograd inside.
 
 What the parts hold for the way back is kept, or made again a part at a time (`again`), which holds one part and nothing else.
-Weights are folded and cast once a render; gradients are summed over parts in fp32. B images, R rays of each, F features.
+Weights are folded and cast once a render; gradients are summed over parts in fp32.
+
+Held in preset graf are 9,024 B a point in fp32, 4,528 in bf16 (`Field`: 13,560 and 6,490); most in a step on CUDA, counted,
+11,069 and 5,547; of a part that is made again 10,025 and 5,017. Letters: B images, R rays of each, F features; others as in
+`points` and `shading`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -17,7 +21,7 @@ from pinchpoint.kit.along import on_device, own_kernels
 from pinchpoint.workloads.radiance import points, shading
 from pinchpoint.workloads.radiance.compositing import Scene
 from pinchpoint.workloads.radiance.config import FieldConfig
-from pinchpoint.workloads.radiance.folded import Folded, fold, unfold
+from pinchpoint.workloads.radiance.folded import Folded, some, unfold
 from pinchpoint.workloads.radiance.shading import Pixels
 from pinchpoint.workloads.radiance.strategies import Part
 
@@ -72,7 +76,7 @@ def _made(
     named = dict(zip(plan.names, parameters, strict=True))
     device = z_shape.device
     with torch.autocast(device.type, enabled=False), on_device(z_shape):
-        folded = fold(config, named, z_shape, z_app, dtype=plan.dtype)
+        folded = Folded(config, named, z_shape, z_app, dtype=plan.dtype)
         wide = torch.promote_types(plan.dtype, torch.float32)
         shape = {"rgb": (images, rays, 3), "depth": (images, rays), "acc": (images, rays)}
         if plan.features:
@@ -91,14 +95,27 @@ def _made(
 
 def _state(plan: Plan, folded: Folded, part: Part, *, keep: bool) -> State:
     """Of a part, all but its pixels. keep: for the way back."""
-    config, scene, images = plan.config, plan.scene, part[0]
-    view, entry, again = folded.view[images], folded.entry[images], folded.again[images]
-    encoded = points.encoded_points(config, scene, part, entry.shape[1], plan.dtype, own=plan.own)
-    towards = points.encoded_directions(config, scene, part, view.shape[1], own=plan.own)
-    kept, seen = points.forward(config, folded, entry, again, encoded, keep=keep)
-    tints = torch.bmm(towards, view).flatten(0, 1)
-    raw = shading.coloured(folded, seen, tints, write=keep or plan.features, own=plan.own)
+    config, scene, own = plan.config, plan.scene, plan.own
+    encoded = points.encoded_points(config, scene, part, plan.dtype, own=own)
+    towards = points.encoded_directions(config, scene, part, own=own)
+    kept, seen = points.forward(folded, encoded, part[0], keep=keep)
+    tints = torch.bmm(towards, some(folded.view, part[0])).flatten(0, 1)
+    raw = shading.coloured(folded, seen, tints, write=keep or plan.features, own=own)
     return State(encoded, towards, seen, raw, kept)
+
+
+def _held(saved: Iterator[Tensor], config: FieldConfig) -> State:
+    """The next part's, as `_Image` saves it."""
+    encoded, towards, seen, raw = (next(saved) for _ in range(4))
+    return State(encoded, towards, seen, raw, [next(saved) for _ in range(config.depth)])
+
+
+def _back(plan: Plan, folded: Folded, part: Part, state: State, of: Pixels, sums: points.Sums) -> None:
+    """The way back of a part. What is held by nobody else goes as soon as it is not needed."""
+    slopes = [shading.backward(plan.scene, folded, part, state.seen, state.raw, of, sums, state.towards)]
+    encoded, kept = state.encoded, state.kept
+    del state
+    points.backward(folded, encoded, kept, slopes.pop(), sums, part[0])
 
 
 class _Image(torch.autograd.Function):
@@ -107,10 +124,9 @@ class _Image(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, plan: Plan, z_shape: Tensor, z_app: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
         out, folded, states = _made(plan, z_shape, z_app, parameters, keep=not plan.again)
-        ctx.plan = plan
-        *single, weights, biases = folded
+        ctx.plan, ctx.folded = plan, folded
         held = [tensor for *tensors, kept in states for tensor in (*tensors, *kept)]
-        ctx.save_for_backward(z_shape, z_app, *parameters, *single, *weights, *biases, *held)
+        ctx.save_for_backward(z_shape, z_app, *parameters, *held)
         ctx.set_materialize_grads(False)
         return out
 
@@ -119,25 +135,16 @@ class _Image(torch.autograd.Function):
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *gradients: Tensor | None
     ) -> tuple[Any, ...]:
-        plan, config = ctx.plan, ctx.plan.config
+        plan, folded, config = ctx.plan, ctx.folded, ctx.plan.config
         saved = iter(ctx.saved_tensors)
         z_shape, z_app = next(saved), next(saved)
         named = {name: next(saved) for name in plan.names}
-        single = [next(saved) for _ in Folded._fields[:-2]]
-        weights, biases = (tuple(next(saved) for _ in range(config.depth - less)) for less in (1, 2))
-        folded = Folded(*single, weights=weights, biases=biases)
         given = [None if slope is None else slope.contiguous() for slope in gradients]
         of = Pixels(*given[:3], features=given[3] if plan.features else None)
         with torch.autocast(z_shape.device.type, enabled=False), on_device(z_shape):
             sums = points.Sums(folded, own=plan.own)
             for part in plan.parts:
-                if plan.again:
-                    state = _state(plan, folded, part, keep=True)
-                else:
-                    state = State(next(saved), next(saved), next(saved), next(saved), [next(saved) for _ in range(config.depth)])
-                slope = shading.backward(plan.scene, folded, part, state.seen, state.raw, of, sums, state.towards)
-                points.backward(config, folded, state.encoded, state.kept, slope, sums, part[0])
-                del state, slope  # before the next part is rendered
+                _back(plan, folded, part, _state(plan, folded, part, keep=True) if plan.again else _held(saved, config), of, sums)
             of_shape, of_app, named_slopes = unfold(config, named, z_shape, z_app, sums.found())
         found = (None, of_shape, of_app, *(named_slopes[name] for name in plan.names))
         return tuple(slope if wanted else None for slope, wanted in zip(found, ctx.needs_input_grad, strict=True))

@@ -15,7 +15,7 @@ from pinchpoint.kit.along import is_fake
 from pinchpoint.workloads.radiance.compositing import Scene, depths_of, points_of
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.field import encode
-from pinchpoint.workloads.radiance.folded import Folded, Slopes
+from pinchpoint.workloads.radiance.folded import Folded, Slopes, filled, some
 from pinchpoint.workloads.radiance.strategies import Part
 
 MOST_OCTAVES = 13  # of our kernel: angles that it takes back to a quarter of a turn exactly
@@ -23,8 +23,9 @@ PROGRAMS = 1056  # that add up on CUDA, whatever there is to add: sums are in th
 _aten = torch.ops.aten
 
 
-def encoded_points(config: FieldConfig, scene: Scene, part: Part, wide: int, dtype: torch.dtype, *, own: bool) -> Tensor:
+def encoded_points(config: FieldConfig, scene: Scene, part: Part, dtype: torch.dtype, *, own: bool) -> Tensor:
     """(B, P, K): points, sines and cosines, then ones."""
+    wide = filled(config.encoded_point + 1)
     rays, offsets = scene.rays, scene.offsets
     images, each = _size(part)
     samples = offsets.shape[2]
@@ -43,8 +44,9 @@ def encoded_points(config: FieldConfig, scene: Scene, part: Part, wide: int, dty
     return made
 
 
-def encoded_directions(config: FieldConfig, scene: Scene, part: Part, wide: int, *, own: bool) -> Tensor:
+def encoded_directions(config: FieldConfig, scene: Scene, part: Part, *, own: bool) -> Tensor:
     """(B, r, D), in the type of the rays: small, and read by every point of a ray."""
+    wide = filled(config.encoded_direction + 1)
     directions = scene.rays.directions
     if not own:
         return _plain(directions[part], config.direction_octaves, wide, directions.dtype)
@@ -58,27 +60,24 @@ def encoded_directions(config: FieldConfig, scene: Scene, part: Part, wide: int,
     return made
 
 
-def forward(
-    config: FieldConfig, folded: Folded, entry: Tensor, again: Tensor, encoded: Tensor, *, keep: bool
-) -> tuple[list[Tensor], Tensor]:  # fmt: skip
-    """encoded: (B, P, K); entry, again: those of its images -> hidden layers (N, H), the layer of the view before tints (N, C).
+def forward(folded: Folded, encoded: Tensor, images: slice, *, keep: bool) -> tuple[list[Tensor], Tensor]:
+    """encoded: (B, P, K) of some images -> hidden layers (N, H), the layer of the view before tints (N, C).
 
     keep: all hidden layers; else the last, and no more than two are there at one time.
     """
-    hidden = torch.bmm(encoded, entry).relu_().flatten(0, 1)
+    hidden = torch.bmm(encoded, some(folded.entry, images)).relu_().flatten(0, 1)
     kept = [hidden]
-    biases = iter(folded.biases)
-    for at, weight in enumerate(folded.weights, start=1):
-        if at == config.skip + 1:
-            hidden = torch.mm(hidden, weight.t())
-            hidden.view(*encoded.shape[:2], -1).baddbmm_(encoded, again).relu_()
-        else:
-            hidden = _aten._addmm_activation(next(biases), hidden, weight.t())  # with relu, in one kernel on CUDA
+    for at in range(1, folded.config.depth):
+        if at == folded.config.skip + 1:
+            hidden = torch.mm(hidden, folded.weight(at))
+            hidden.view(*encoded.shape[:2], -1).baddbmm_(encoded, some(folded.again, images)).relu_()
+        else:  # with relu, in one kernel on CUDA
+            hidden = _aten._addmm_activation(folded.bias(at), hidden, folded.weight(at))
         if keep:
             kept.append(hidden)
         else:
             kept[0] = hidden
-    return kept, torch.mm(hidden, folded.head.t())
+    return kept, torch.mm(hidden, folded.head)
 
 
 class Sums:
@@ -89,22 +88,23 @@ class Sums:
 
     def __init__(self, folded: Folded, *, own: bool) -> None:
         self.own = own
-        head, wide = folded.head, torch.promote_types(folded.head.dtype, torch.float32)
-        self._shapes = [tensor.shape for tensor in (folded.entry, folded.again, folded.head, *folded.weights)]
+        config, head = folded.config, folded.head
+        wide = torch.promote_types(head.dtype, torch.float32)
+        square = torch.Size((config.width, config.width))
+        self._shapes = [folded.entry.shape, folded.again.shape, head.t().shape, *[square] * (config.depth - 1)]
         self._counts = [shape.numel() for shape in self._shapes]
         self._made = head.new_empty(sum(self._counts))
         self._total = head.new_zeros(sum(self._counts), dtype=wide)
         self.entry, self.again, self.head, *self.weights = self._views(self._made)
-        self._images = len(folded.entry)
         several = (PROGRAMS,) if own else ()
-        self._biases = head.new_zeros(len(folded.biases), *several, head.shape[1], dtype=wide)
+        self._biases = head.new_zeros(config.depth - 2, *several, config.width, dtype=wide)
         self.biases = self._biases.unbind()
-        self.colour = head.new_zeros(*several, 3, folded.colour.shape[1] + 1, dtype=wide)
+        self.colour = head.new_zeros(*several, 3, config.features + 1, dtype=wide)
         self.view = torch.zeros_like(folded.view)
 
     def start(self, images: slice) -> None:
         """Before a part: what it does not write must not be added twice."""
-        if images.stop - images.start < self._images:
+        if images.stop - images.start < len(self.view):
             self.entry.zero_()
             self.again.zero_()
 
@@ -121,26 +121,24 @@ class Sums:
         return [part.view(shape) for part, shape in zip(flat.split(self._counts), self._shapes, strict=True)]
 
 
-def backward(
-    config: FieldConfig, folded: Folded, encoded: Tensor, kept: list[Tensor], slope: Tensor, sums: Sums, images: slice
-) -> None:  # fmt: skip
-    """slope: (N, C) of the layer of the view before tints, overwritten. Adds to `sums` what the layers get."""
+def backward(folded: Folded, encoded: Tensor, kept: list[Tensor], slope: Tensor, sums: Sums, images: slice) -> None:
+    """slope: (N, C) of the layer of the view before tints. Adds to `sums` what the layers get; empties `kept`."""
     sums.start(images)
-    transposed = encoded.transpose(1, 2)
+    config, transposed = folded.config, encoded.transpose(1, 2)
     torch.mm(slope.t(), kept[-1], out=sums.head)
-    slope = torch.mm(slope, folded.head)
+    slope = torch.mm(slope, folded.head.t())
     left = len(sums.biases)
     for at in range(config.depth - 1, 0, -1):
         if at == config.skip + 1:
-            mask(slope, kept[at], None, own=sums.own)
-            torch.bmm(transposed, slope.view(*encoded.shape[:2], -1), out=sums.again[images])
+            mask(slope, kept.pop(), None, own=sums.own)
+            torch.bmm(transposed, slope.view(*encoded.shape[:2], -1), out=some(sums.again, images))
         else:
             left -= 1
-            mask(slope, kept[at], sums.biases[left], own=sums.own)
-        torch.mm(slope.t(), kept[at - 1], out=sums.weights[at - 1])
-        slope = torch.mm(slope, folded.weights[at - 1])
-    mask(slope, kept[0], None, own=sums.own)
-    torch.bmm(transposed, slope.view(*encoded.shape[:2], -1), out=sums.entry[images])
+            mask(slope, kept.pop(), sums.biases[left], own=sums.own)
+        torch.mm(slope.t(), kept[-1], out=sums.weights[at - 1])
+        slope = torch.mm(slope, folded.weight(at).t())
+    mask(slope, kept.pop(), None, own=sums.own)
+    torch.bmm(transposed, slope.view(*encoded.shape[:2], -1), out=some(sums.entry, images))
     sums.add()
 
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from pinchpoint.kit.along import is_fake
 from pinchpoint.workloads.radiance.compositing import ENDLESS, Scene, composite, depths_of, path_of
-from pinchpoint.workloads.radiance.folded import Folded
+from pinchpoint.workloads.radiance.folded import Folded, some
 from pinchpoint.workloads.radiance.points import Sums
 from pinchpoint.workloads.radiance.strategies import Part
 
 if TYPE_CHECKING:
-    from pinchpoint.workloads.radiance.shading_triton import Along
+    from pinchpoint.workloads.radiance.compositing_triton import Along
 
 MOST_SAMPLES = 1024  # of our kernels: a ray is composited by one program
 
@@ -58,14 +58,14 @@ def backward(
         of_weights = torch.bmm(seen.view(rays, samples, -1)[..., :features], slope).flatten().to(raw.dtype)
     slopes, weights = _uncomposited(scene, part, raw, of, of_weights, own=own)
     made, of_tints = _uncoloured(scene, folded, part, seen, slopes, weights, of.features, sums)
-    sums.view[part[0]].baddbmm_(towards.transpose(1, 2), of_tints.view(*towards.shape[:2], -1))
+    some(sums.view, part[0]).baddbmm_(towards.transpose(1, 2), of_tints.view(*towards.shape[:2], -1))
     return made
 
 
 def coloured(folded: Folded, seen: Tensor, tints: Tensor, *, write: bool, own: bool) -> Tensor:
     """seen: (N, C); tints: (rays, C) -> colour and density before activations, (4, N); write: seen after relu stays there."""
     features = folded.colour.shape[1]
-    raw = seen.new_empty(4, len(seen), dtype=torch.promote_types(seen.dtype, torch.float32))
+    raw = seen.new_empty(4, len(seen), dtype=tints.dtype)
     if not own:
         seen.view(len(tints), -1, seen.shape[1]).add_(tints[:, None])
         raw[3] = seen[:, features]
@@ -123,9 +123,9 @@ def _composited(scene: Scene, part: Part, raw: Tensor, out: Pixels, *, own: bool
         return weights.flatten() if wanted else None
     weights = torch.empty_like(raw[0]) if wanted else None
     if not is_fake(raw):
-        from pinchpoint.workloads.radiance import shading_triton
+        from pinchpoint.workloads.radiance import compositing_triton
 
-        shading_triton.composite(raw, _along(scene, part), rgb, depth, acc, weights, white=scene.white)
+        compositing_triton.composite(raw, _along(scene, part), rgb, depth, acc, weights, white=scene.white)
     return weights
 
 
@@ -137,10 +137,10 @@ def _uncomposited(
     if own:
         weights = None if of_weights is None else torch.empty_like(of_weights)
         if not is_fake(raw):
-            from pinchpoint.workloads.radiance import shading_triton
+            from pinchpoint.workloads.radiance import compositing_triton
 
             given = of.rgb, of.depth, of.acc, of_weights
-            shading_triton.uncomposite(raw, _along(scene, part), given, slopes, weights, white=scene.white)
+            compositing_triton.uncomposite(raw, _along(scene, part), given, slopes, weights, white=scene.white)
         return slopes, weights
     depths = depths_of(scene.rays, scene.offsets[part])
     noise = None if scene.noise is None else scene.noise[part]
@@ -165,7 +165,7 @@ def _uncomposited(
 
 
 def _along(scene: Scene, part: Part) -> Along:
-    from pinchpoint.workloads.radiance.shading_triton import Along
+    from pinchpoint.workloads.radiance.compositing_triton import Along
 
     rays = scene.rays
     return Along(
