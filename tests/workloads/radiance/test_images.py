@@ -63,13 +63,14 @@ def test_with_a_size_images_are_cut_to_the_middle_and_scaled(tmp_path: Path) -> 
     assert (found.pixels == torch.tensor([200, 100, 50], dtype=torch.uint8)).all()
 
 
-def test_what_is_transparent_lies_over_white_and_grey_has_three_channels(tmp_path: Path) -> None:
+def test_what_is_transparent_lies_over_white_or_black_and_grey_has_three_channels(tmp_path: Path) -> None:
     clear = np.zeros((4, 4, 4), dtype=np.uint8)
     clear[0, 0] = (10, 20, 30, 255)
     Image.fromarray(clear).save(tmp_path / "a.png")
     Image.fromarray(np.full((4, 4), 77, dtype=np.uint8)).save(tmp_path / "b.png")
-    found = open_images(tmp_path).pixels
+    found, dark = (open_images(tmp_path, white=white).pixels for white in (True, False))
     assert found[0, 0, 0].tolist() == [10, 20, 30] and (found[0, 1:] == 255).all()
+    assert torch.equal(dark[0, 0, 0], found[0, 0, 0]) and (dark[0, 1:] == 0).all()
     assert (found[1] == 77).all()
 
 

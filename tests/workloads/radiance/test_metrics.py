@@ -117,6 +117,8 @@ def test_the_silhouette_is_the_casters_cover(cars) -> None:
     _, seen = cars
     found = silhouette_area(seen.rgb.permute(0, 3, 1, 2) * 2 - 1)
     wanted = seen.cover.mean(dim=(1, 2))
+    dark = silhouette_area((seen.rgb - (1 - seen.cover)[..., None]).permute(0, 3, 1, 2) * 2 - 1, white=False)
+    assert (dark / found - 1).abs().max() < 0.3, "the same cars on black"
     # A pixel at the edge counts as a whole one: up to half a pixel all around.
     assert (found >= wanted - 1e-3).all() and (found / wanted - 1).max() < 0.3
 

@@ -78,8 +78,13 @@ def test_a_run_is_resumed_with_its_own_images_and_choices_alone(tmp_path: Path) 
         begin(tmp_path / "run", data, resume=True, choices={"r1": 1.0})
     with pytest.raises(BadInput, match=r"ranks \(was 1, is 2\)"):
         begin(tmp_path / "run", data, resume=True, choices={}, ranks=2)
-    with pytest.raises(BadInput, match=r"another data set"):
-        begin(tmp_path / "run", folder_of(tmp_path / "other", side=64, seed=1), resume=True, choices={})
+    other = folder_of(tmp_path / "other", side=64, seed=1)
+    with pytest.raises(BadInput, match=r"another data set") as raised:
+        begin(tmp_path / "run", other, resume=True, choices={})
+    assert raised.value.mend.startswith("give the data set it was begun with to go on")
+    with pytest.raises(BadInput, match=r"r1 .*another data set") as raised:
+        begin(tmp_path / "run", other, resume=True, choices={"r1": 1.0})
+    assert raised.value.mend.startswith("give the data set it was begun with and leave these options out to go on")
     with pytest.raises(BadInput, match="already holds a run"):
         begin(tmp_path / "run", data, resume=False, choices=TINY)
     with pytest.raises(BadInput, match="no run in"):

@@ -36,7 +36,7 @@ SHEETS = ("made.png", "real.png", "orbits.png")
 DEFINITION = (
     "KD: unbiased squared maximum mean discrepancy of ImageNet features with the kernel (x.y / D + 1)^3, times 1000; "
     "FD: Frechet distance of the same features; hue coverage: e^entropy over 12 hues, of 12; silhouette area: part of an image "
-    "that is not white; consistency of orbits: 0 is best"
+    "that is not background, white or black as it was trained; consistency of orbits: 0 is best"
 )
 _SHOWN = 64  # images on a sheet
 _TOGETHER = 32  # images between two words of progress
@@ -60,7 +60,7 @@ def evaluate(
     found = trained(Path(run), which=which, device=device)
     extract = open_extractor(inception_file=inception, device=device)
     told = found.settings
-    real = some_real(open_images(data, size=told.size * told.superres), images, seed=seed)
+    real = some_real(open_images(data, size=told.size * told.superres, white=told.white), images, seed=seed)
     refuse_others(Path(output), own=RECORD)
     folder = make_folder(output)
     earlier = _earlier(folder)
@@ -83,7 +83,8 @@ def evaluate(
         target=str(run), data=str(data), step=found.step, images=len(high), real=len(real), size=high.shape[-1],
         features=extract.name, distances=distances(of_real, of_made, features=extract.name),
         bicubic=None if smooth is None else distances(of_real, smooth, features=extract.name),
-        hue_coverage={"made": hue_coverage(high), "real": hue_coverage(real)}, silhouette_area=_areas(high, real),
+        hue_coverage={"made": hue_coverage(high), "real": hue_coverage(real)},
+        silhouette_area=_areas(high, real, white=told.white),
         consistency=agreement, orbits=orbits, projection_residual=None if low is None else residual(high, low),
         seed=seed, seconds=time.perf_counter() - start, definition=DEFINITION, files=tuple(file.name for file in files),
     )  # fmt: skip
@@ -157,10 +158,10 @@ def _consistency(
     return means, torch.cat(shown)
 
 
-def _areas(made: Tensor, real: Tensor) -> dict[str, float]:
+def _areas(made: Tensor, real: Tensor, *, white: bool) -> dict[str, float]:
     found = {}
     for name, images in (("made", made), ("real", real)):
-        areas = silhouette_area(images)
+        areas = silhouette_area(images, white=white)
         found |= {name: float(areas.mean()), f"{name}_spread": float(areas.std())}
     return found
 

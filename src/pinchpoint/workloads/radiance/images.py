@@ -1,7 +1,7 @@
 """Pictures to train on, held as bytes where they are used: of our own data sets and of any folder of image files.
 
 Letters: N images, B of a batch, W pixels a side. Every image is square and of one size; with `size` all are scaled so that
-their short side is that and cut to the middle. What is transparent is laid over white.
+their short side is that and cut to the middle. What is transparent is laid over what renders have behind them: white or black.
 """
 
 from __future__ import annotations
@@ -61,11 +61,13 @@ def to_bytes(images: Tensor) -> Tensor:
     return ((images.detach().float().clamp(-1, 1) + 1) * 127.5).round().to(torch.uint8).permute(0, 2, 3, 1)
 
 
-def open_images(path: str | Path, *, size: int | None = None, device: str | torch.device = "cpu") -> Images:
+def open_images(
+    path: str | Path, *, size: int | None = None, white: bool = True, device: str | torch.device = "cpu"
+) -> Images:  # fmt: skip
     """All images of a data set of `radiance data`, or of a folder and the folders in it.
 
     Broken files are left out and named in `skipped`; where they are more than 5 % of all, or where sizes differ and no `size`
-    is given, the folder is refused.
+    is given, the folder is refused. white: behind what is transparent; black without.
     """
     folder = Path(path)
     if size is not None and size < 1:
@@ -81,7 +83,7 @@ def open_images(path: str | Path, *, size: int | None = None, device: str | torc
             f"{folder} holds no images",
             mend=f"name a folder with {', '.join(sorted(SUFFIXES))} files, or make one: pinchpoint radiance data -o DIR",
         )
-    held, skipped, enlarged = _read_all(folder, files, size)
+    held, skipped, enlarged = _read_all(folder, files, size, white)
     return Images(str(folder), torch.from_numpy(np.stack(held)).to(device), skipped, enlarged)
 
 
@@ -94,7 +96,7 @@ def _of_dataset(data: Dataset, size: int | None, device: str | torch.device) -> 
     return Images(str(data.path), torch.from_numpy(pixels).to(device), enlarged=enlarged)
 
 
-def _read_all(folder: Path, files: list[Path], size: int | None) -> tuple[list[np.ndarray], tuple[str, ...], int]:
+def _read_all(folder: Path, files: list[Path], size: int | None, white: bool) -> tuple[list[np.ndarray], tuple[str, ...], int]:
     """Images, the files that are none, and how many were enlarged."""
     pillow, enlarged = _pillow(), 0
     held: list[np.ndarray] = []
@@ -103,7 +105,7 @@ def _read_all(folder: Path, files: list[Path], size: int | None) -> tuple[list[n
     for file in files:
         name = str(file.relative_to(folder))
         try:
-            image = _opaque(pillow, file)
+            image = _opaque(pillow, file, white)
         except (OSError, ValueError, SyntaxError, EOFError, pillow.Image.DecompressionBombError) as error:
             skipped.append(f"{name}: {_reason(error, file)}")
             continue
@@ -132,15 +134,15 @@ def _read_all(folder: Path, files: list[Path], size: int | None) -> tuple[list[n
     return held, tuple(skipped), enlarged
 
 
-def _opaque(pillow: Any, file: Path) -> Any:
-    """The image as it is meant to be seen: turned as its camera says, over white, three channels."""
+def _opaque(pillow: Any, file: Path, white: bool) -> Any:
+    """The image as it is meant to be seen: turned as its camera says, over white or black, three channels."""
     with pillow.Image.open(file) as opened:
         image = pillow.ImageOps.exif_transpose(opened)
         image.load()
     if image.has_transparency_data:
         image = image.convert("RGBA")
-        white = pillow.Image.new("RGBA", image.size, (255, 255, 255, 255))
-        image = pillow.Image.alpha_composite(white, image)
+        behind = pillow.Image.new("RGBA", image.size, "white" if white else "black")
+        image = pillow.Image.alpha_composite(behind, image)
     return image.convert("RGB")
 
 

@@ -17,7 +17,7 @@ from pinchpoint.core.errors import BadInput
 
 HUES = 12  # bins around the circle of hues
 _COLOURED = 0.25  # least difference between the strongest and the weakest channel of a pixel that has a hue
-_NOT_WHITE = 0.06  # a pixel is of the car where a channel is this far below white
+_APART = 0.06  # a pixel is no background where a channel is this far from it
 
 
 def kernel_distance(one: Tensor, two: Tensor) -> float:
@@ -83,9 +83,11 @@ def hue_coverage(images: Tensor, *, bins: int = HUES) -> float:
     return float(entropy.exp() / bins)
 
 
-def silhouette_area(images: Tensor) -> Tensor:
-    """The part (N,) of each image that is not white."""
-    return (_unit(images).amin(dim=1) < 1 - _NOT_WHITE).double().mean(dim=(1, 2))
+def silhouette_area(images: Tensor, *, white: bool = True) -> Tensor:
+    """The part (N,) of each image that is not background: white, or black."""
+    rgb = _unit(images)
+    shown = rgb.amin(dim=1) < 1 - _APART if white else rgb.amax(dim=1) > _APART
+    return shown.double().mean(dim=(1, 2))
 
 
 def _unit(images: Tensor) -> Tensor:

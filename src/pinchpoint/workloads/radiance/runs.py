@@ -38,12 +38,12 @@ def begin(folder: Path, data: Path, *, resume: bool, choices: Mapping[str, Any],
     asked = plain(choices)
     if resume:
         stored = read_settings(folder)
-        images = open_images(data, size=stored.size * stored.superres)
+        images = open_images(data, size=stored.size * stored.superres, white=stored.white)
         return Run(folder, taken_up(folder, stored, {**asked, "ranks": ranks}, data=fingerprint(images))), images
     preset = choices.get("preset", Settings.preset)
     config = FieldConfig.preset(preset, **choices.get("model", {}))
     settings = chosen(Settings(**PRESETS[preset]), {**asked, "model": json.loads(config.to_json()), "ranks": ranks})
-    images = open_images(data, size=settings.size * settings.superres or None)
+    images = open_images(data, size=settings.size * settings.superres or None, white=settings.white)
     size, rest = divmod(images.size, settings.superres)
     if rest:
         raise BadInput(

@@ -95,9 +95,11 @@ def taken_up(folder: Path, stored: Told, asked: Mapping[str, Any], *, data: str)
         stored = replace(stored, steps=asked["steps"])
     differ = differing(stored, {**asked, "data": data})
     if differ:
+        todo = ["give the data set it was begun with"] if data != stored.data else []
+        todo += ["leave these options out"] if len(differ) > len(todo) else []
         raise BadInput(
             f"the run in {folder} was begun with another configuration: {'; '.join(differ)}",
-            mend="leave these options out to go on with its own, or start a new run with another -o",
+            mend=f"{' and '.join(todo)} to go on with its own, or start a new run with another -o",
         )
     return chosen(stored, {name: value for name, value in asked.items() if name != "model"})
 
