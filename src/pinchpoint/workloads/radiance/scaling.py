@@ -75,13 +75,13 @@ def build(
     def image(of: Field, step: int, what: str, codes: Codes | None) -> Rendered:
         generator = generator_for(seed, step, what, device=device)
         places = torch.empty(batch, size // batch, 2, device=device).uniform_(-1, 1, generator=generator)
-        poses = draw_poses(batch, v_range=(0.0, 0.45), generator=generator)
+        u, v = draw_poses(batch, v_range=(0.0, 0.45), generator=generator)
         codes = codes_of(generator) if codes is None else codes
         draws = draw(batch, size // batch, samples, noise=1.0, generator=generator)
         if of.colour.bias.dtype == torch.float64:  # the same numbers, whatever they are then computed in
-            places, *poses = (tensor.double() for tensor in (places, *poses))
+            places, u, v = places.double(), u.double(), v.double()
             draws = Draws(draws.offsets.double(), None if draws.noise is None else draws.noise.double())
-        rays = camera.rays(*poses, places)
+        rays = camera.rays(u, v, places)
         return render(of, rays, codes, draws, form=form, memory=memory, chunk=at_once, precision=precision)
 
     codes = codes_of(generator_for(seed, 0, "codes", device=device))
