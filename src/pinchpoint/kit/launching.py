@@ -13,7 +13,7 @@ _ALIGNED = 16  # bytes: Triton compiles otherwise for tensors that begin elsewhe
 
 
 class Launcher:
-    """A kernel of tensors, whole numbers below 2**31 that it is not specialised on, and constants, in this order.
+    """A kernel of tensors, numbers that it is not specialised on (whole ones below 2**31), and constants, in this order.
 
     All on the current device.
     """
@@ -23,11 +23,12 @@ class Launcher:
         self._compiled: dict[tuple[Any, ...], Any] = {}
 
     def __call__(
-        self, programs: int, tensors: tuple[Tensor, ...], numbers: tuple[int, ...], *constants: Any, warps: int = 4
+        self, programs: int, tensors: tuple[Tensor, ...], numbers: tuple[float, ...], *constants: Any, warps: int = 4
     ) -> None:
         grid = (programs, 1, 1)
         device = tensors[0].device.index
-        key = (device, warps, constants, *(one.dtype for one in tensors))
+        # A distance given as 3 is another kind of argument than one of 3.0.
+        key = (device, warps, constants, *(one.dtype for one in tensors), *map(type, numbers))
         if any(one.data_ptr() % _ALIGNED for one in tensors):
             self.kernel[grid](*tensors, *numbers, *constants, num_warps=warps)
         elif (known := self._compiled.get(key)) is not None:

@@ -15,7 +15,6 @@ import numpy as np
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
-from pinchpoint.core.errors import TargetFailed
 from pinchpoint.core.files import check_folder
 from pinchpoint.workloads.cloud import thinning
 from pinchpoint.workloads.cloud.ahead import Ahead, Aside, Ready, taken
@@ -33,10 +32,10 @@ from pinchpoint.workloads.cloud.views import Batch, Drawn
 from pinchpoint.workloads.cloud.voxels import check_extent, grid_keys, groups_of
 from pinchpoint.workloads.training.budgets import budget_of
 from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
-from pinchpoint.workloads.training.precision import autocast, check_precision, matmuls
-from pinchpoint.workloads.training.ranks import ENDED, FAILED, NEXT, Ranks, joined
+from pinchpoint.workloads.training.precision import autocast, check_precision
+from pinchpoint.workloads.training.ranks import NEXT, Ranks, joined
 from pinchpoint.workloads.training.runs import CONFIG
-from pinchpoint.workloads.training.stopping import stop_between_steps
+from pinchpoint.workloads.training.together import follow, lead
 
 HELD_AT = (1.0, 0.1)  # densities at which what is held back is looked at
 
@@ -73,7 +72,7 @@ def train(
         learner = _Learner(run, supply, names, held, device=device, parts=parts, ranks=ranks)
         with learner.ahead:
             if not ranks.leads:
-                return _follow(run, learner)
+                return Training.from_json(follow(run, ranks, restore=learner.restore, take=learner.follow))
 
             def record(ended: Ended) -> Training:
                 return Training(
@@ -86,7 +85,8 @@ def train(
                     budget_bytes=way.budget_bytes if way else None,
                 )  # fmt: skip
 
-            return _lead(run, learner, device=device, record=record, tell=tell, clock=clock)
+            how: dict[str, Any] = {"device": device, "record": record, "tell": tell, "clock": clock}
+            return lead(ranks, lambda: take_steps(run, learner, log=Log, completed=parts.completed, **how))
 
 
 class _Telling:
@@ -126,37 +126,6 @@ def _decided(
     return replace(run, settings=replace(run.settings, views_mode=ways[place])), way
 
 
-def _lead(run: Run, learner: _Learner, **how: Any) -> Training:
-    """Take the steps, and say to the processes that follow when there are no more."""
-    word = FAILED
-    try:
-        made = take_steps(run, learner, log=Log, completed=learner.parts.completed, **how)
-        word = ENDED
-    except (KeyboardInterrupt, SystemExit):
-        word = ENDED
-        raise
-    finally:
-        learner.ranks.agreed(word)
-    return made
-
-
-def _follow(run: Run, learner: _Learner) -> Training:
-    """Take the steps the first process takes."""
-    state = run.resumed_state()
-    if state is not None:
-        learner.restore(state)
-    number = 0 if state is None else state["step"]
-    with matmuls(run.settings.precision), stop_between_steps():  # signals are the first process's to act on
-        while (word := learner.ranks.agreed()) == NEXT:
-            number += 1
-            learner.take(number)
-            learner.parts.taken(number)  # the log is the first process's: here nothing else would let go of it
-    path = run.folder / "record.json"
-    if word == FAILED or not path.exists():
-        raise TargetFailed("the first process failed", mend="see what it says")
-    return Training.from_json(path.read_text(encoding="utf-8"))
-
-
 class _Learner:
     """A stepper with the scenes of each step, and those held back."""
 
@@ -185,6 +154,11 @@ class _Learner:
         with self.parts.part("sampling"):
             batch, drawn = taken(made)
         return self.stepper.step_on(batch, drawn, number=number)
+
+    def follow(self, number: int) -> None:
+        """The same in a process that follows: the log is the first one's, and nothing else would let go of a step's times."""
+        self.take(number)
+        self.parts.taken(number)
 
     def _made(self, number: int) -> list[Scene] | Ready:
         """What step 1, 2, ... needs, as far as it can be made ahead: on a CPU a thread that draws would slow down the step."""

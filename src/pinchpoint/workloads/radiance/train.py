@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
-from pinchpoint.core.errors import DoesNotFit, Missing, TargetFailed
+from pinchpoint.core.errors import DoesNotFit, Missing
 from pinchpoint.core.files import check_folder, make_folder
 from pinchpoint.workloads.radiance.budget import chunk_for
 from pinchpoint.workloads.radiance.evaluate import kernel_distance_of, some_real
@@ -29,10 +29,10 @@ from pinchpoint.workloads.radiance.stepper import Stepper
 from pinchpoint.workloads.training import logs
 from pinchpoint.workloads.training.budgets import Chosen, budget_of
 from pinchpoint.workloads.training.loop import Ended, Progress, Report, preparing, take_steps
-from pinchpoint.workloads.training.precision import check_precision, matmuls
-from pinchpoint.workloads.training.ranks import ENDED, FAILED, NEXT, Ranks, joined
+from pinchpoint.workloads.training.precision import check_precision
+from pinchpoint.workloads.training.ranks import NEXT, Ranks, joined
 from pinchpoint.workloads.training.runs import CONFIG
-from pinchpoint.workloads.training.stopping import stop_between_steps
+from pinchpoint.workloads.training.together import follow, lead
 
 SAMPLES = "samples"
 _SHOWN = 4  # things on a sheet of samples
@@ -65,7 +65,7 @@ def train(
             run, chosen = _decided(run, images, ranks, budget=budget, device=device, tell=tell)
             learner = _Learner(run, images, extract, device=device, ranks=ranks)
         if not ranks.leads:
-            return _follow(run, learner)
+            return Training.from_json(follow(run, ranks, restore=learner.restore, take=learner.stepper.step))
         begun = clock()
         first = 0 if (last := run.checkpoints.last()) is None else last.step
 
@@ -80,7 +80,8 @@ def train(
                 steps_per_s=taken / spent if taken > 0 and spent > 0 else None, samples=learner.sheets(),
             )  # fmt: skip
 
-        return _lead(run, learner, device=device, record=record, tell=tell, clock=clock)
+        how: dict[str, Any] = {"device": device, "record": record, "tell": tell, "clock": clock}
+        return lead(ranks, lambda: take_steps(run, learner, log=Log, completed=learner.completed, **how))
 
 
 def _extractor(run: Run, device: str) -> Extractor | None:
@@ -127,36 +128,6 @@ def _beside_bytes(run: Run, images: Images, device: str) -> int:
     critics = 3 * 4 * micro * 16 * told.critic_width * side  # a layer has width * side * 16 numbers at most; it is held thrice
     enlarging = 4 * micro * told.patch**2 * told.sr_width * 12 if told.superres > 1 else 0
     return held + critics + enlarging + (images.pixels.numel() if device == "cuda" else 0)
-
-
-def _lead(run: Run, learner: _Learner, **how: Any) -> Training:
-    """Take the steps, and say to the processes that follow when there are no more."""
-    word = FAILED
-    try:
-        made = take_steps(run, learner, log=Log, completed=learner.completed, **how)
-        word = ENDED
-    except (KeyboardInterrupt, SystemExit):
-        word = ENDED
-        raise
-    finally:
-        learner.ranks.agreed(word)
-    return made
-
-
-def _follow(run: Run, learner: _Learner) -> Training:
-    """Take the steps the first process takes."""
-    state = run.resumed_state()
-    if state is not None:
-        learner.restore(state)
-    number = 0 if state is None else state["step"]
-    with matmuls(run.settings.precision), stop_between_steps():  # signals are the first process's to act on
-        while (word := learner.ranks.agreed()) == NEXT:
-            number += 1
-            learner.stepper.step(number)
-    path = run.folder / "record.json"
-    if word == FAILED or not path.exists():
-        raise TargetFailed("the first process failed", mend="see what it says")
-    return Training.from_json(path.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
