@@ -116,18 +116,24 @@ def test_a_render_without_gradients_holds_two_layers_of_a_point() -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
-@pytest.mark.parametrize(("precision", "far"), [("fp32", 1e-5), ("bf16", 0.05)])
-def test_on_a_gpu_gradients_are_those_of_the_field(precision: Any, far: float) -> None:
-    """The layers there are kernels of their own: bias and activation in the product."""
-    field = Field(FieldConfig.preset("graf")).cuda()
+@pytest.mark.parametrize(("precision", "worse", "far"), [("fp32", 1.5, 1e-5), ("bf16", 1.5, 0.05)])
+def test_on_a_gpu_gradients_are_those_of_the_field(precision: Any, worse: float, far: float) -> None:
+    """No farther from those in float64 than autograd's own of that precision: an activation's kink flips by rounding.
+
+    The layers there are kernels of their own: bias and activation in the product.
+    """
     rays, codes, draws = prepared(256)
-    rays = Rays(rays.origins.cuda(), rays.directions.cuda(), rays.near, rays.far)
-    codes, draws = Codes(*(code.cuda() for code in codes)), Draws(draws.offsets.cuda(), draws.noise.cuda())
-    found: list[dict[str, torch.Tensor]] = []
-    for form in ("eager", "folded"):
-        field.zero_grad()
-        made = render(field, rays, codes, draws, form=form, precision="fp32" if form == "eager" else precision)
+
+    def gradients(form: Any, precision: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        field = Field(FieldConfig.preset("graf")).to("cuda", dtype)
+        seen = Rays(rays.origins.to("cuda", dtype), rays.directions.to("cuda", dtype), rays.near, rays.far)
+        given = Codes(*(code.to("cuda", dtype) for code in codes)), Draws(*(drawn.to("cuda", dtype) for drawn in draws))
+        made = render(field, seen, *given, form=form, precision=precision)
         made.rgb.square().sum().backward()
-        found.append({"rgb": made.rgb.detach()} | {name: p.grad for name, p in field.named_parameters() if p.grad is not None})
-    for name, truth in found[0].items():
-        assert float((found[1][name] - truth).norm() / truth.norm()) <= far, name
+        return {"rgb": made.rgb.detach()} | {name: p.grad for name, p in field.named_parameters() if p.grad is not None}
+
+    truth = gradients("eager", "fp32", torch.float64)
+    ours, autograd = (gradients(form, precision, torch.float32) for form in ("folded", "eager"))
+    for name, true in truth.items():
+        off = [float((found[name] - true).norm() / true.norm()) for found in (ours, autograd)]
+        assert off[0] <= max(far, worse * off[1]), name

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.radiance import passes
 from pinchpoint.workloads.radiance.budget import build
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.field import Field
@@ -177,6 +178,35 @@ def test_a_step_takes_few_operations_where_our_kernels_run(
     with Counted() as counted:
         case.step()
     assert counted.operations <= most
+
+
+@pytest.mark.parametrize(("memory", "times"), [("none", 5), ("checkpoint", 9), ("deferred", 10)])
+@pytest.mark.parametrize("form", ["eager", "folded"])
+def test_checkpoint_renders_every_chunk_but_the_last_again(
+    form: str, memory: str, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:  # fmt: skip
+    given = scene(FieldConfig.preset("tiny"), torch.float64)
+    rendered = 0
+
+    def count(*_: Any) -> None:
+        nonlocal rendered
+        rendered += 1
+
+    if form == "eager":
+        given[0].register_forward_pre_hook(count)
+    else:
+        state = passes._state
+        monkeypatch.setattr(passes, "_state", lambda *told, **asked: (count(), state(*told, **asked))[1])
+    taken(given, form=form, memory=memory, chunk=15)
+    assert rendered == times
+
+
+def test_a_second_way_back_renders_the_last_chunk_too() -> None:
+    field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float64)
+    loss = render(field, rays, codes, draws, form="folded", memory="checkpoint", chunk=15).rgb.sin().sum()
+    first, second = (torch.autograd.grad(loss, list(field.parameters()), retain_graph=True, allow_unused=True) for _ in range(2))
+    for one, two in zip(first, second, strict=True):
+        assert (one is None and two is None) or torch.equal(one, two)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,8 @@
 """Images of a folded field as one function with a backward pass of its own, part by part, without autograd inside.
 
 What the parts hold for the way back is kept, or made again a part at a time (`again`), which holds one part and nothing else.
-Weights are folded and cast once a render; gradients are summed over parts in fp32.
+The way back begins with the last part: kept from the way there, it is that one. Weights are folded and cast once a render;
+gradients are summed over parts in fp32.
 
 Held in preset graf are 9,024 B a point in fp32, 4,528 in bf16 (`Field`: 13,560 and 6,490); most in a step on CUDA, counted,
 11,069 and 5,547; of a part that is made again 10,025 and 5,017. Letters: B images, R rays of each, F features; others as in
@@ -35,7 +36,7 @@ class Plan(NamedTuple):
     scene: Scene
     parts: Sequence[Part]
     dtype: torch.dtype  # of the products
-    again: bool  # what the way back needs is made again
+    again: int  # parts, from the first on, of which what the way back needs is made again
     features: bool
     names: tuple[str, ...]  # of the parameters
     own: bool  # by kernels of ours
@@ -84,10 +85,10 @@ def _made(
         out = {name: torch.empty(size, dtype=wide, device=device) for name, size in shape.items()}
         pixels = Pixels(out["rgb"], out["depth"], out["acc"], out.get("features"))
         states = []
-        for part in plan.parts:
-            state = _state(plan, folded, part, keep=keep)
+        for at, part in enumerate(plan.parts):
+            state = _state(plan, folded, part, keep=keep and at >= plan.again)
             shading.forward(plan.scene, part, state.seen, state.raw, pixels, own=plan.own)
-            if keep:
+            if keep and at >= plan.again:
                 states.append(state)
             del state  # before the next part is rendered
     return tuple(out.values()), folded, states
@@ -123,10 +124,12 @@ class _Image(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, z_shape: Tensor, z_app: Tensor, *parameters: Tensor) -> tuple[Tensor, ...]:
-        out, folded, states = _made(plan, z_shape, z_app, parameters, keep=not plan.again)
+        out, folded, states = _made(plan, z_shape, z_app, parameters, keep=True)
         ctx.plan, ctx.folded = plan, folded
-        held = [tensor for *tensors, kept in states for tensor in (*tensors, *kept)]
-        ctx.save_for_backward(z_shape, z_app, *parameters, *held)
+        # Saved tensors stay until the whole way back is done: of a part that makes room for others we are the only holder.
+        ctx.held = states if plan.again else []
+        saved = [] if plan.again else [tensor for *tensors, kept in states for tensor in (*tensors, *kept)]
+        ctx.save_for_backward(z_shape, z_app, *parameters, *saved)
         ctx.set_materialize_grads(False)
         return out
 
@@ -143,8 +146,9 @@ class _Image(torch.autograd.Function):
         of = Pixels(*given[:3], features=given[3] if plan.features else None)
         with torch.autocast(z_shape.device.type, enabled=False), on_device(z_shape):
             sums = points.Sums(folded, own=plan.own)
-            for part in plan.parts:
-                _back(plan, folded, part, _state(plan, folded, part, keep=True) if plan.again else _held(saved, config), of, sums)
+            held = ctx.held if plan.again else [_held(saved, config) for _ in plan.parts]
+            for part in reversed(plan.parts):
+                _back(plan, folded, part, held.pop() if held else _state(plan, folded, part, keep=True), of, sums)
             of_shape, of_app, named_slopes = unfold(config, named, z_shape, z_app, sums.found())
         found = (None, of_shape, of_app, *(named_slopes[name] for name in plan.names))
         return tuple(slope if wanted else None for slope, wanted in zip(found, ctx.needs_input_grad, strict=True))

@@ -132,10 +132,9 @@ def _folded(
     dtype = field.density.weight.dtype
     if dtype != torch.float64 and torch.is_autocast_enabled(device):  # autocast leaves fp64 alone
         dtype = torch.get_autocast_dtype(device)
-    plan = Plan(
-        field.config, scene, parts_of(images, across, chunk, memory), dtype, memory != "none", features, names,
-        runs_own(field.config, scene, dtype),
-    )  # fmt: skip
+    parts = parts_of(images, across, chunk, memory)
+    again = {"none": 0, "checkpoint": len(parts) - 1, "deferred": len(parts)}[memory]
+    plan = Plan(field.config, scene, parts, dtype, again, features, names, runs_own(field.config, scene, dtype))
     return image(plan, *codes, parameters)
 
 
