@@ -2,12 +2,13 @@
 
     python benchmarks/cloud/robustness.py run rooms --seeds 0 1 2 3 4 --steps 600 --device cuda -o part.json
     python benchmarks/cloud/robustness.py merge part*.json -o benchmarks/results/cloud_robustness_h200.json
+    python benchmarks/cloud/robustness_figure.py benchmarks/results/cloud_robustness_h200.json -o docs/images/cloud-robustness.png
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. The rooms are made where the folder has none. Equal points: as
 many steps as bring the network the points that `dense` sees in --steps, by what the views of a recipe hold on average; what was
 really seen is in the record. Runs lie beside the part, in a folder of its name, and the same command goes on where it stopped.
-Parts may be shared out: by recipes, regimes or seeds, in several processes on one GPU. Differences from `dense` are taken
-seed by seed; intervals are Student's, 95 %. A bar is held or missed where the whole interval lies on one side, else open.
+Parts may be shared out: by recipes, regimes or seeds, in several processes on one GPU. `robustness_table.py` says how the bars
+are judged.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import statistics
 import sys
 import time
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from robustness_table import DENSITIES, bars_of, differences_of, markdown, markdown_of_differences, miou_of, table_of
 
 from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.files import check_output, write_text
@@ -40,11 +41,8 @@ from pinchpoint.workloads.cloud.views import Dense, LogUniform, Uniform, View, p
 from pinchpoint.workloads.training.settings import overrides
 
 WHAT = "mIoU against density"
-DENSITIES = (1.0, 0.5, 0.25, 0.1, 0.05)
 REGIMES = ("steps", "points")
 LOOKED_AT = 8  # scenes whose cells tell what a view holds
-# Student's 97.5 % quantiles by degrees of freedom.
-STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,6 @@ RECIPES: dict[str, Recipe] = {
     "dense+log-uniform": Recipe(("dense", "log-uniform:0.05:1")),
     "log-uniform": Recipe(("log-uniform:0.05:1",)),
 }
-# density, regime (None: both), least difference from dense in mIoU points
-BARS: tuple[tuple[float, str | None, float], ...] = ((0.1, None, 15.0), (1.0, "points", -3.0), (1.0, "steps", -4.5))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -150,80 +146,12 @@ def merge(args: argparse.Namespace) -> None:
         made["runs"] |= part["runs"]
         for group in ("commands", "machines"):
             made[group] += [one for one in part[group] if one not in made[group]]
-    made["table"], made["bars"] = table_of(made["runs"]), bars_of(made["runs"])
+    runs = made["runs"]
+    made["table"], made["bars"], made["differences"] = table_of(runs), bars_of(runs), differences_of(runs)
     write_text(args.output, json.dumps(made, indent=1) + "\n")
-    print(markdown(made["table"]))
+    print(markdown(made["table"]), markdown_of_differences(made["differences"]), sep="\n\n", end="\n\n")
     for bar in made["bars"]:
         print(f"{bar['verdict']:7} {bar['recipe']}: {bar['bar']}: {_shown(bar)}")
-
-
-def table_of(runs: dict[str, Any]) -> list[dict[str, Any]]:
-    """A row for each recipe, regime and way to thin: mIoU in points with its interval, over the seeds."""
-    made = []
-    for recipe, regime in dict.fromkeys((one["recipe"], one["regime"]) for one in runs.values()):
-        found = [one for one in runs.values() if (one["recipe"], one["regime"]) == (recipe, regime)]
-        for row in found[0]["rows"]:
-            way = row["thinning"], row["density"]
-            mean, low, high = interval([100 * _miou(one, *way) for one in found])
-            made.append({
-                "recipe": recipe, "regime": regime, "thinning": way[0], "density": way[1], "miou": mean, "low": low, "high": high,
-                "seeds": len(found), "steps": found[0]["steps"], "points_seen": statistics.mean(o["points_seen"] for o in found),
-            })  # fmt: skip
-    return made
-
-
-def bars_of(runs: dict[str, Any]) -> list[dict[str, Any]]:
-    """Every bar for every recipe beside dense: the difference seed by seed, with what is to be said of it."""
-    dense = {one["seed"]: one for one in runs.values() if one["recipe"] == "dense"}
-    made = []
-    for recipe, regime in dict.fromkeys((one["recipe"], one["regime"]) for one in runs.values() if one["recipe"] != "dense"):
-        found = {one["seed"]: one for one in runs.values() if (one["recipe"], one["regime"]) == (recipe, regime)}
-        seeds = sorted(set(found) & set(dense))
-        if not seeds:
-            continue
-        for density, only, least in BARS:
-            if only not in (None, regime):
-                continue
-            apart = [100 * (_miou(found[s], "uniform", density) - _miou(dense[s], "uniform", density)) for s in seeds]
-            mean, low, high = interval(apart)
-            told = "open" if low is None or high is None else "held" if low >= least else "missed" if high < least else "open"
-            bar = f"at {density:.0%}, equal {regime}, {least:+g} mIoU against dense or better"
-            made.append({
-                "recipe": recipe, "regime": regime, "bar": bar, "least": least, "difference": mean, "low": low, "high": high,
-                "seeds": len(seeds), "verdict": told,
-            })  # fmt: skip
-    return made
-
-
-def interval(values: list[float]) -> tuple[float, float | None, float | None]:
-    """Mean and Student's 95 % interval of it; none of a single value."""
-    mean = statistics.mean(values)
-    if len(values) < 2:
-        return mean, None, None
-    freedom = len(values) - 1
-    # Of more seeds than the table goes the last quantile: an interval a little too wide, never too narrow.
-    half = STUDENT[min(freedom, len(STUDENT)) - 1] * statistics.stdev(values) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
-
-
-def markdown(table: list[dict[str, Any]]) -> str:
-    """Uniform thinning: a line for each recipe and regime."""
-    lines = ["| recipe | equal | " + " | ".join(f"{density:.0%}" for density in DENSITIES) + " |", "|---" * 7 + "|"]
-    for recipe, regime in dict.fromkeys((row["recipe"], row["regime"]) for row in table):
-        cells = []
-        for density in DENSITIES:
-            row = next(
-                row for row in table
-                if (row["recipe"], row["regime"], row["thinning"], row["density"]) == (recipe, regime, "uniform", density)
-            )  # fmt: skip
-            spread = "" if row["low"] is None else f" ± {row['miou'] - row['low']:.1f}"
-            cells.append(f"{row['miou']:.1f}{spread}")
-        lines.append(f"| {recipe} | {regime if recipe != 'dense' else 'both'} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def _miou(one: dict[str, Any], thinning: str, density: float | None) -> float:
-    return next(row["miou"] for row in one["rows"] if (row["thinning"], row["density"]) == (thinning, density))
 
 
 def _shown(bar: dict[str, Any]) -> str:
@@ -232,7 +160,7 @@ def _shown(bar: dict[str, Any]) -> str:
 
 
 def _line(name: str, one: dict[str, Any]) -> str:
-    scores = "  ".join(f"{density:.0%} {100 * _miou(one, 'uniform', density):.1f}" for density in DENSITIES)
+    scores = "  ".join(f"{density:.0%} {100 * miou_of(one, 'uniform', density):.1f}" for density in DENSITIES)
     return f"{name:28} {one['steps']:,} steps, {one['points_seen']:,} points: {scores}  ({one['train_s']:.0f} s)"
 
 

@@ -25,6 +25,11 @@ def robustness() -> ModuleType:
     return importlib.import_module("robustness")
 
 
+@pytest.fixture
+def table() -> ModuleType:
+    return importlib.import_module("robustness_table")
+
+
 def scored(recipe: str, regime: str, seed: int, whole: float, tenth: float) -> dict[str, Any]:
     at = {1.0: whole, 0.5: whole, 0.25: whole, 0.1: tenth, 0.05: tenth}
     rows = [{"thinning": "uniform", "density": density, "miou": miou} for density, miou in at.items()]
@@ -69,28 +74,58 @@ def test_what_a_view_holds_is_counted_by_its_cells(robustness: ModuleType) -> No
     assert robustness.share_of(LogUniform(0.1, 1.0), Scenes(), 1.0) == pytest.approx(0.9 / math.log(10))
 
 
-def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between(robustness: ModuleType) -> None:
+def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between(table: ModuleType) -> None:
     runs: dict[str, Any] = {}
     for seed, wobble in enumerate((-0.002, 0.0, 0.002)):
         runs[f"d{seed}"] = scored("dense", "steps", seed, 0.80, 0.40)
         runs[f"g{seed}"] = scored("good", "points", seed, 0.79 + wobble, 0.60 + wobble)
         runs[f"b{seed}"] = scored("bad", "steps", seed, 0.70 + wobble, 0.55 + 10 * wobble)
-    found = {(bar["recipe"], bar["least"]): bar for bar in robustness.bars_of(runs)}
+    found = {(bar["recipe"], bar["least"]): bar for bar in table.bars_of(runs)}
     assert {key: bar["verdict"] for key, bar in found.items()} == {
         ("good", 15.0): "held", ("good", -3.0): "held", ("bad", 15.0): "open", ("bad", -4.5): "missed",
     }  # fmt: skip
     gain = found["good", 15.0]
     # Mean 20, deviation 0.2 over three seeds: 4.303 * 0.2 / sqrt(3).
     assert gain["difference"] == pytest.approx(20) and gain["high"] - 20 == pytest.approx(4.303 * 0.2 / math.sqrt(3))
-    line = robustness.markdown(robustness.table_of(runs)).splitlines()[3]
+    line = table.markdown(table.table_of(runs)).splitlines()[3]
     assert line.startswith("| good | points | 79.0 ± 0.5 |")
 
 
+def test_recipes_are_compared_by_the_seeds_that_both_have(table: ModuleType) -> None:
+    runs: dict[str, Any] = {}
+    for seed, level in enumerate((0.1, 0.3, 0.5, 0.7)):  # seeds differ far more than recipes do
+        runs[f"d{seed}"] = scored("dense", "steps", seed, level, level)
+        if seed < 3:
+            runs[f"p{seed}"] = scored("log-uniform", "points", seed, level + 0.02, level + 0.10)
+            runs[f"t{seed}"] = scored("three", "points", seed, level, level)
+        if seed > 0:
+            runs[f"c{seed}"] = scored("three+consistency", "points", seed, level - 0.01, level)
+    found = {(row["recipe"], row["less"], row["density"]): row for row in table.differences_of(runs)}
+    gain = found["log-uniform", "dense", 0.1]
+    assert (gain["seeds"], gain["regime"]) == (3, "points")
+    assert [gain[key] for key in ("difference", "low", "high")] == pytest.approx([10, 10, 10])  # not the seeds' own spread
+    loss = found["three+consistency", "three", 1.0]
+    assert loss["seeds"] == 2 and loss["difference"] == pytest.approx(-1)
+    lines = table.markdown_of_differences(list(found.values())).splitlines()
+    assert lines[2].startswith("| log-uniform less dense | points | 3 | +2.0 [+2.0, +2.0] |")
+
+
+def test_the_picture_is_drawn_of_a_merged_record_and_nothing_else(table: ModuleType, tmp_path: Path, capsys: Any) -> None:
+    pytest.importorskip("matplotlib")
+    figure, record, picture = importlib.import_module("robustness_figure"), tmp_path / "made.json", tmp_path / "made.png"
+    runs = {f"{r}{s}": scored("dense", "steps", s, 0.8, 0.4) | {"recipe": r} for r in ("dense", "log-uniform") for s in range(2)}
+    record.write_text(json.dumps({"table": table.table_of(runs)}))
+    assert figure.main([str(record), "-o", str(picture)]) == 0 and picture.read_bytes().startswith(b"\x89PNG")
+    record.write_text("{}")
+    assert figure.main([str(record), "-o", str(picture)]) == 1
+    assert "robustness.py merge" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("seeds", [2, 5, 10, 12, 30])
-def test_an_interval_is_never_narrower_than_students(robustness: ModuleType, seeds: int) -> None:
+def test_an_interval_is_never_narrower_than_students(table: ModuleType, seeds: int) -> None:
     scipy = pytest.importorskip("scipy.stats")
     values = [float(number) for number in range(seeds)]
-    mean, low, high = robustness.interval(values)
+    mean, low, high = table.interval(values)
     wanted = scipy.t.ppf(0.975, seeds - 1) * statistics.stdev(values) / math.sqrt(seeds)
     assert high - mean == pytest.approx(mean - low) and wanted * (1 - 1e-3) <= high - mean < 1.15 * wanted
 

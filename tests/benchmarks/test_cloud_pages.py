@@ -1,0 +1,57 @@
+"""What the pages on clouds say of their records is what the records hold."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks" / "cloud"
+SAID = {
+    "dense": "dense", "log-uniform": "log-uniform", "dense+log-uniform": "dense,log-uniform",
+    "three": "dense,uniform,one-per-cell",
+}  # fmt: skip
+
+
+def record(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / "benchmarks" / "results" / name).read_text(encoding="utf-8"))
+
+
+def page(name: str) -> str:
+    return (ROOT / "docs" / name).read_text(encoding="utf-8")
+
+
+def shown(seconds: float) -> str:
+    """Three digits of the unit that leaves one to three before the point."""
+    unit, size = next((unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)) if seconds >= size)
+    number = seconds / size
+    return f"{number:.{2 - (number >= 10) - (number >= 100)}f} {unit}"
+
+
+def test_the_table_of_recipes_and_its_differences_are_the_records() -> None:
+    table, made, text = importlib.import_module("robustness_table"), record("cloud_robustness_h200.json"), page("cloud.md")
+    assert made["table"] == table.table_of(made["runs"]) and made["differences"] == table.differences_of(made["runs"])
+    for line in table.markdown(made["table"]).splitlines()[2:]:
+        assert line.partition(" | ")[2].partition(" | ")[2] in text, line
+    for recipe, name in SAID.items():
+        row = next(row for row in made["table"] if row["recipe"] == recipe and row["regime"] in ("points", "steps"))
+        assert f"| `{name}` |" in text and row["seeds"] in (5, 10)
+    for bar in (bar for bar in made["bars"] if bar["recipe"] == "log-uniform"):
+        assert bar["verdict"] == "held"
+        assert f"{bar['difference']:+.1f} [{bar['low']:+.1f}, {bar['high']:+.1f}]" in text, bar["bar"]
+
+
+@pytest.mark.parametrize("name", ["loop", "grouped", "sort", "exact", "nested", "three views"])
+@pytest.mark.parametrize("points", [1_000_000, 10_000_000])
+def test_the_times_of_draws_on_the_gpu_are_the_records(name: str, points: int) -> None:
+    made, text = record("cloud_bench_h200.json"), page("cloud-claims.md")
+    for row in made["rows"]:
+        if (row["name"], row["points"]) == (name, points) and (name != "nested" or points == made["points"]):
+            low, high = shown(row["seconds_low"]), shown(row["seconds_high"])
+            assert f"{shown(row['seconds'])} [{low}, {high}]" in text
+            for other in ("queued_s", "device_s"):
+                assert row[other] is None or f"| {shown(row[other])} |" in text
