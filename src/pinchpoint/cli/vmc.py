@@ -46,7 +46,7 @@ def train(
     charge: int = CHARGE,
     bond: float = typer.Option(None, "--bond", help="Length in bohr, of two atoms or within a chain."),
     walkers: int = WALKERS,
-    steps: int = typer.Option(None, "--steps", help="In all.  [by network and electrons: 700 for small and H2]"),
+    steps: int = typer.Option(None, "--steps", help="In all.  [by network and electrons: 500 for small and H2]"),
     optimizer: str = OPTIMIZER,
     moves: int = MOVES,
     sampler: str = SAMPLER,
@@ -227,7 +227,13 @@ def bench(
 
 def _start() -> None:
     """JAX, or how to install it; programs that were compiled before are taken from the user's cache."""
+    import os
+
     from pinchpoint.backends.base import backend
+
+    # SPRING's factors take a twentieth of its step. Shared by LAPACK's threads, which spin while they wait for each other, they
+    # make it ten times as long on a machine that has other work.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
     with console.loading("JAX"):
         backend("jax")

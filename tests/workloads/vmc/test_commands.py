@@ -59,6 +59,21 @@ def test_help_of_the_group_and_of_its_commands_needs_no_framework() -> None:
     assert max(len(line) for line in done.stdout.splitlines()) <= 80
 
 
+@pytest.mark.parametrize(("told", "taken"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")])
+def test_lapack_is_told_to_take_one_thread_before_it_is_loaded_and_a_users_number_is_kept(
+    told: dict[str, str], taken: str, tmp_path: Path
+) -> None:
+    code = (
+        "import os, sys\nfrom pinchpoint.cli.vmc import _start\n_start()\nassert 'scipy.linalg' not in sys.modules\n"
+        "import jax\njax.numpy.linalg.cholesky(jax.numpy.eye(3)).block_until_ready()\n"
+        "assert 'scipy.linalg' in sys.modules, 'JAX takes another LAPACK'\nprint(os.environ['OPENBLAS_NUM_THREADS'])"
+    )
+    others = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    told = {**others, "XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", **told}
+    done = subprocess.run([sys.executable, "-c", code], env=told, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{taken}\n"), done.stderr
+
+
 def test_an_energy_with_its_error_bar_comes_of_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder, record = tmp_path / "run", tmp_path / "eval.json"
     assert run(["vmc", "train", "H", "-o", str(folder), "--steps", "40", *TINY]) == 0
