@@ -72,7 +72,7 @@ def test_every_chunk_of_a_timed_step_is_rendered_and_the_loss_is_that_of_all_at_
 def row(name: str, seconds: float, *, over: Any, peak: int, off: float) -> dict[str, Any]:
     return {
         "row": name, "seconds": seconds, "low_s": 0.99 * seconds, "high_s": 1.01 * seconds, "over_folded_bf16": over,
-        "measured_bytes": peak, "predicted_off": off,
+        "replayed": {"over_folded_bf16": over}, "measured_bytes": peak, "predicted_off": off,
     }  # fmt: skip
 
 
@@ -86,9 +86,9 @@ def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between() -> Non
         ]
         return [bar["verdict"] for bar in field.verdicts(rows)]
 
-    assert found(0.010, (1.3, 1.2, 1.35), GIB, -0.05) == ["held", "held", "held", "held", "missed"]
-    assert found(0.015, (1.3, 1.2, 1.36), GIB + 1, 0.051) == ["open", "open", "missed", "missed", "missed"]
-    assert found(0.016, (1.4, 1.36, 1.5), 1, 0.0)[:2] == ["missed", "missed"]
+    assert found(0.010, (1.3, 1.2, 1.35), GIB, -0.05) == ["held"] * 5 + ["missed"]
+    assert found(0.015, (1.3, 1.2, 1.36), GIB + 1, 0.051) == ["open"] * 3 + ["missed"] * 3
+    assert found(0.016, (1.4, 1.36, 1.5), 1, 0.0)[:3] == ["missed"] * 3
 
 
 def test_a_small_run_on_a_cpu_writes_every_row_and_judges_no_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from pinchpoint.workloads.radiance.field import Field
 from pinchpoint.workloads.radiance.folded import Folded
 from pinchpoint.workloads.radiance.rays import Camera, Rays
 from pinchpoint.workloads.radiance.render import Codes, Draws, draw, generator_for, render
+from pinchpoint.workloads.radiance.strategies import wider
 
 BATCH, SAMPLES = 2, 8
 POINTS = BATCH * SAMPLES  # for each ray more
@@ -114,6 +115,18 @@ def test_a_render_without_gradients_holds_two_layers_of_a_point() -> None:
     assert (image(32) - image(16)) / (16 * POINTS) < 3 * 256 * 4
 
 
+@pytest.mark.parametrize("features", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("form", ["eager", "folded"])
+def test_a_wider_chunk_without_gradients_needs_no_more_than_one_with_them(form: Any, precision: Any, features: bool) -> None:
+    field, wide = Field(FieldConfig.preset("graf")), wider(16, form)
+    assert wide is not None and wide > 16
+    given = prepared(wide)
+    options = {"form": form, "precision": precision, "features": features}
+    held = peak_bytes(field, 16, **options)
+    assert (real.account(lambda: torch.no_grad()(render)(field, *given, **options)) or 0) <= held
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
 @pytest.mark.parametrize(("precision", "worse", "far"), [("fp32", 1.5, 1e-5), ("bf16", 1.5, 0.05)])
@@ -127,7 +140,10 @@ def test_on_a_gpu_gradients_are_those_of_the_field(precision: Any, worse: float,
     def gradients(form: Any, precision: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         field = Field(FieldConfig.preset("graf")).to("cuda", dtype)
         seen = Rays(rays.origins.to("cuda", dtype), rays.directions.to("cuda", dtype), rays.near, rays.far)
-        given = Codes(*(code.to("cuda", dtype) for code in codes)), Draws(*(drawn.to("cuda", dtype) for drawn in draws))
+        given = (
+            Codes(*(code.to("cuda", dtype) for code in codes)),
+            Draws(draws.offsets.to("cuda", dtype), draws.noise.to("cuda", dtype)),
+        )
         made = render(field, seen, *given, form=form, precision=precision)
         made.rgb.square().sum().backward()
         return {"rgb": made.rgb.detach()} | {name: p.grad for name, p in field.named_parameters() if p.grad is not None}

@@ -129,10 +129,18 @@ def test_the_two_optimizers_have_rates_of_their_own(optimizer: str) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.parametrize(("superres", "precision"), [(1, "fp32"), (2, "fp32"), (2, "fp16"), (2, "bf16")])
-def test_turns_that_are_replayed_train_as_turns_that_are_run(superres: int, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("superres", "precision", "form", "memory"),
+    [
+        (1, "fp32", "folded", "none"), (2, "fp32", "folded", "none"), (2, "fp16", "folded", "none"),
+        (2, "bf16", "folded", "none"), (2, "bf16", "folded", "checkpoint"),
+        (2, "fp32", "folded", "deferred"), (2, "fp32", "eager", "checkpoint"),
+    ],
+)  # fmt: skip
+def test_turns_that_are_replayed_train_as_turns_that_are_run(superres: int, precision: str, form: str, memory: str) -> None:
     """Noise ends on the way, and one graph serves both."""
-    told = replace(TOLD, steps=14, superres=superres, precision=precision, noise_until=0.5, lr=1e-5, lr_d=1e-5)
+    told = replace(TOLD, steps=14, superres=superres, precision=precision, noise_until=0.5, lr=1e-5, lr_d=1e-5, form=form)
+    told = replace(told, memory=memory, chunk=None if memory == "none" else told.batch * told.patch**2 // 3)
     held = images() if superres == 2 else Images("random", images().pixels[:, ::2, ::2].contiguous())
     replayed, run = (Stepper(CONFIG, replace(told, graphs=graphs), held.to("cuda"), "cuda") for graphs in (True, False))
     assert replayed._turns is not None and run._turns is None

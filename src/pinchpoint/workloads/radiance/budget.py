@@ -24,9 +24,9 @@ from pinchpoint.flow.search import Sample
 from pinchpoint.memory.forecaster import Forecaster
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.field import Field
-from pinchpoint.workloads.radiance.rays import Camera, draw_poses
+from pinchpoint.workloads.radiance.rays import Camera, Rays, draw_poses
 from pinchpoint.workloads.radiance.render import Codes, Draws, Form, Precision, draw, render
-from pinchpoint.workloads.radiance.strategies import Memory
+from pinchpoint.workloads.radiance.strategies import Memory, wider
 from pinchpoint.workloads.training.budgets import Chosen, budget_of
 from pinchpoint.workloads.training.precision import resident_bytes
 
@@ -152,7 +152,7 @@ def build(
     field = Field(config, seed=seed)
     if device != "cpu":  # fake parameters cannot be moved to where they are
         field = field.to(device)
-    options: dict[str, Any] = {"form": settings["form"], "precision": settings["precision"], "memory": variant, "chunk": chunk}
+    options: dict[str, Any] = {"form": settings["form"], "precision": settings["precision"], "memory": variant}
     options["features"] = settings["features"] == "yes"
     walked = size // batch
     if chunk is not None and settings.get("walked", "some") == "some":
@@ -160,22 +160,27 @@ def build(
     pixel = 3 * (5 + config.features * options["features"])  # numbers of one: in its part, joined, and its gradient
     generator = torch.Generator(device).manual_seed(seed)
 
-    def image() -> tuple[list[Tensor], Tensor]:
-        """What the loss reads, and as much room as the pixels of chunks that are not walked through would take."""
+    def drawn() -> tuple[Rays, Codes, Draws]:
         places = torch.empty(batch, size // batch, 2, device=device).uniform_(-1, 1, generator=generator)
         rays = Camera().rays(*draw_poses(batch, v_range=(0.0, 0.5), generator=generator), places)
         codes = Codes(*(torch.randn(batch, wide, device=device) for wide in (config.z_shape, config.z_app)))
-        draws = draw(batch, size // batch, samples, noise=1.0, generator=generator)
+        return rays, codes, draw(batch, size // batch, samples, noise=1.0, generator=generator)
+
+    held = drawn() if settings.get("drawn") == "once" else None
+
+    def image(at_once: int | None = chunk) -> tuple[list[Tensor], Tensor]:
+        """What the loss reads, and as much room as the pixels of chunks that are not walked through would take."""
+        rays, codes, draws = held or drawn()
         part = slice(batch), slice(walked)
         seen = Draws(draws.offsets[part], None if draws.noise is None else draws.noise[part])
-        made = render(field, rays.part(*part), codes, seen, **options)
+        made = render(field, rays.part(*part), codes, seen, chunk=at_once, **options)
         read = [made.rgb] if made.features is None else [made.rgb, made.features]
         return read, torch.empty(batch, size // batch - walked, pixel, device=device)
 
     def train() -> Tensor:
         field.zero_grad()
         with torch.no_grad():
-            image()
+            image(wider(chunk, settings["form"]))
         read, _rest = image()
         loss = torch.stack([made.square().mean() for made in read]).sum()
         loss.backward()
@@ -199,6 +204,7 @@ STEP = Workload(
         Setting("form", "folded", choices=("eager", "folded")),
         Setting("precision", "fp32", choices=("fp32", "tf32", "bf16", "fp16")),
         Setting("features", "no", choices=("no", "yes")),
+        Setting("drawn", "anew", "random numbers: anew at every step, or once for all", choices=("anew", "once")),
         Setting("walked", "some", "of the chunks: three, whose peak is that of all, or all", choices=("some", "all")),
     ),
 )

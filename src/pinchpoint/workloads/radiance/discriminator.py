@@ -1,5 +1,8 @@
 """The patch discriminator of GRAF: strided convolutions with spectral and instance norm, for patches of 32, 64 or 128.
 
+Instance norm divides by the contrast of each patch: how bright and how colourful a patch is, is hardly seen. Without it
+(`norm` none) it is.
+
 No statistic of one image touches another, and the power iteration of the spectral norm advances only in `refresh`, once a
 step: a batch taken in parts then has the gradient of the whole. Letters: B images, p side of a patch, C channels.
 """
@@ -48,10 +51,10 @@ class SpectralConv(nn.Module):
 class Discriminator(nn.Module):
     """One number for each patch: above 0 where it seems real. GRAF's with width 64: 128, 256, 512 channels for 32^2."""
 
-    def __init__(self, patch: int, *, channels: int = 3, width: int = 64) -> None:
+    def __init__(self, patch: int, *, channels: int = 3, width: int = 64, norm: str = "instance") -> None:
         super().__init__()
         check_side(patch)
-        self.patch = patch
+        self.patch, self.norm = patch, norm
         halvings = patch.bit_length() - 3  # down to 4 x 4
         widths = [max(1, width * 8 >> (halvings - 1 - at)) for at in range(halvings)]
         self.convs = nn.ModuleList(
@@ -70,7 +73,7 @@ class Discriminator(nn.Module):
         hidden = images
         for at, conv in enumerate(self.convs):
             hidden = conv(hidden)
-            if at:
+            if at and self.norm == "instance":
                 hidden = functional.instance_norm(hidden)
             hidden = functional.leaky_relu(hidden, _SLOPE)
         return self.last(hidden).flatten()

@@ -114,9 +114,9 @@ class Critics(nn.Module):
         self.told = told
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(told.seed + 2)
-            self.low = Discriminator(told.patch, width=told.critic_width)
-            side = told.patch * told.superres
-            self.high = Discriminator(side, channels=6, width=told.critic_width) if told.superres > 1 else None
+            how: dict[str, Any] = {"width": told.critic_width, "norm": told.critic_norm}
+            self.low = Discriminator(told.patch, **how)
+            self.high = Discriminator(told.patch * told.superres, channels=6, **how) if told.superres > 1 else None
 
     def judged(self, low: Tensor, high: Tensor | None) -> Iterator[tuple[Discriminator, Tensor, float]]:
         """Each discriminator, what it sees, and its weight in the generator's loss."""

@@ -16,6 +16,7 @@ FORMS = ("eager", "folded")
 MEMORIES = ("none", "checkpoint", "deferred")
 OPTIMIZERS = ("rmsprop", "adam")
 REDUCTIONS = ("graf", "image")
+NORMS = ("instance", "none")
 SIDES = (32, 64, 128)  # of patches there is a discriminator for
 FACTORS = (1, 2, 4)
 # What goes with a field of that size; graf is as published.
@@ -57,6 +58,7 @@ class Settings(Common):
     anneal_until: float = 0.5  # share of the run in which the smallest patches come down to `least`
     least: float = 0.0  # smallest share of an image a patch spans; 0: patch / size, whose pixels are the image's
     critic_width: int = 64
+    critic_norm: str = "instance"  # see discriminator
     sr_width: int = 64
     fov: float = 30.0  # degrees
     radius: float = 4.0
@@ -68,7 +70,7 @@ class Settings(Common):
     form: str = "folded"
     memory: str = "none"
     chunk: int | None = None  # rays at one time
-    graphs: bool = True  # on a GPU each player's turn is recorded and replayed, where `micro` and `memory` leave it whole
+    graphs: bool = True  # on a GPU each player's turn is recorded and replayed, where `micro` leaves it whole
     sample_every: int = 500
     eval_images: int = 256  # of each kind that an evaluation while training compares; 0: none is made
     validation: int | None = 0  # nothing is held back
@@ -108,7 +110,7 @@ class Settings(Common):
 
     def check(self) -> None:
         super().check()
-        check_among(self, form=FORMS, memory=MEMORIES, optimizer=OPTIMIZERS, r1_reduction=REDUCTIONS)
+        check_among(self, form=FORMS, memory=MEMORIES, optimizer=OPTIMIZERS, r1_reduction=REDUCTIONS, critic_norm=NORMS)
         check_counts(
             self, "patch", "samples", "batch", "micro", "chunk", "sample_every", "critic_width", "sr_width", "ranks"
         )  # fmt: skip

@@ -22,6 +22,7 @@ from pinchpoint.workloads.radiance.losses import check_gradients
 from pinchpoint.workloads.radiance.objective import Critics, Generator, Request, draw_request, real_patches
 from pinchpoint.workloads.radiance.render import generator_for
 from pinchpoint.workloads.radiance.settings import Settings
+from pinchpoint.workloads.radiance.strategies import wider
 from pinchpoint.workloads.training.ranks import Ranks
 
 _HOPELESS = 1e-4  # a scale of fp16 below this has been halved for what is no overflow
@@ -87,7 +88,7 @@ class Stepper:
     def _discriminated(self, real: tuple[Tensor, Tensor | None], asked: Request, share: float = 1.0) -> tuple[Tensor, Tensor]:
         """Of some of the images: (), () the share of the loss and of R1's part, their gradients added to the discriminators'."""
         with torch.no_grad():
-            seen = self.generator(asked, memory="none")
+            seen = self.generator(asked, memory="none", chunk=wider(self.told.chunk, self.told.form))
         loss, slope = self.critics.loss(seen, real)
         self.scaler.scale(share * loss).backward()
         return share * loss.detach(), share * slope
@@ -114,9 +115,9 @@ class Stepper:
         return share * loss.detach()
 
     def _replays(self) -> bool:
-        """Is each turn one graph? On a GPU, where the batch passes at one time and nothing is computed twice to save memory."""
+        """Is each turn one graph? On a GPU, where the batch passes at one time."""
         told = self.told
-        return told.graphs and self.device == "cuda" and (told.micro or told.batch) >= told.batch and told.memory == "none"
+        return told.graphs and self.device == "cuda" and (told.micro or told.batch) >= told.batch
 
     def _replayed(self) -> _Turns:
         images = 1 if self.told.superres == 1 else 2

@@ -25,6 +25,7 @@ from pinchpoint.core.errors import BadInput
 
 Memory = Literal["none", "checkpoint", "deferred"]
 Part = tuple[slice, slice]  # images, rays
+_WIDER = {"eager": 2, "folded": 3}  # points that take without gradients what one takes with them, in any precision, at least
 Shade = Callable[..., tuple[Tensor, ...]]  # (part, *tensors) -> tensors (B, R, ...) of that part
 
 
@@ -42,6 +43,11 @@ def by_chunks(
     else:
         made = [shade(part, *tensors) for part in parts]
     return _joined(made, parts, images, rays)
+
+
+def wider(chunk: int | None, form: str) -> int | None:
+    """Rays at one time of a step's images without gradients, so that they need no more than `chunk` rays with them."""
+    return None if chunk is None else _WIDER[form] * chunk
 
 
 def parts_of(images: int, rays: int, chunk: int | None, memory: Memory = "none") -> list[Part]:
