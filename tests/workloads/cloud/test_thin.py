@@ -95,9 +95,13 @@ def test_a_ratio_of_1_keeps_the_file_byte_for_byte(file: Path, tmp_path: Path) -
     assert (tmp_path / "out.ply").read_bytes() == file.read_bytes()
 
 
-def test_a_file_may_be_thinned_onto_itself(file: Path) -> None:
-    done = sample_file(file, file, ratio=0.5, cell=CELL)
-    assert read_scene(file).points == done.kept < 3_000
+def test_a_file_is_never_thinned_onto_itself_by_whatever_name(file: Path, tmp_path: Path) -> None:
+    before, link = file.read_bytes(), tmp_path / "link.ply"
+    link.symlink_to(file)
+    for output in (file, link):
+        with pytest.raises(BadInput, match="is the cloud itself"):
+            sample_file(file, output, ratio=0.5, cell=CELL)
+    assert file.read_bytes() == before and link.is_symlink()
 
 
 def test_npz_keeps_all_arrays_and_the_others_as_they_are(room: Scene, tmp_path: Path) -> None:

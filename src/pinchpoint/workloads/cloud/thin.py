@@ -173,6 +173,8 @@ def _check_pair(path: Path, output: Path) -> None:
     if _family(output) == ".las" and _family(path) != ".las":
         raise BadInput(f"a {path.suffix or 'folder'} cannot become {output.suffix}", mend="write .ply or .npz")
     check_output(output)
+    if output.exists() and output.samefile(path):
+        raise BadInput(f"{output} is the cloud itself", mend="choose another -o: the points left out would be lost")
 
 
 def _opened(path: Path, faces: Faces) -> _Cloud:
