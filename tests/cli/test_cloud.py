@@ -142,6 +142,8 @@ def test_bench_times_every_variant_and_keeps_the_record(tmp_path: Path, capsys: 
         (["train", "{rooms}", "-o", "{new}", "--consistency", "kl"], 2, "--consistency kl with the views"),
         (["train", "{rooms}", "-o", "{new}", "--cell", "0"], 2, "--cell 0"),
         (["train", "{rooms}", "-o", "{new}", "--cell", "1e-9", "--device", "cpu"], 2, "cells"),
+        (["train", "{rooms}", "-o", "{new}", "--ignore", "none"], 2, "--ignore none"),
+        (["train", "{rooms}", "-o", "{new}", "--ignore", "255"], 2, "labels to ignore in"),
         (["train", "{rooms}", "-o", "{new}", "--set", "cells=3"], 2, "names no setting of the model"),
         (["train", "{rooms}", "-o", "{new}", "--budget", "1MiB", "--device", "cpu"], 1, "the budget is 1.00 MiB"),
         (["eval", "{trained}", "{rooms}", "-o", "{rooms}", "--device", "cpu"], 2, "is the folder of a data set"),

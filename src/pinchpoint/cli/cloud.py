@@ -79,6 +79,7 @@ def train(
     cell: float = typer.Option(None, "--cell", help="Edge of the cells views are drawn from.  [the network's voxels]"),
     scenes: int = typer.Option(None, "--scenes", help="Scenes a step, in each process.  [2]"),
     points: str = typer.Option(None, "--points", help="Of a scene at most, those nearest to a random one.  [20k]"),
+    ignore: str = typer.Option(None, "--ignore", help="Labels of your files that mean no class, beside -1: 255 or 0,255."),
     augment: bool = typer.Option(None, "--augment/--no-augment", help="Turn, mirror, scale and jitter scenes.  [yes]"),
     seed: int = typer.Option(None, "--seed", help="Seed of weights, order, crops and draws.  [0]"),
     device: str = typer.Option(None, "--device", help="auto, cpu or cuda.  [auto]"),
@@ -111,6 +112,7 @@ def train(
     from pinchpoint.core.units import parse_size
 
     count = None if points is None else parse_size(points)
+    ignored = None if ignore is None else _labels(ignore)
     with console.loading("torch"):
         backend("torch")  # says how to install it, where it is missing
         from pinchpoint.workloads.cloud.config import CloudConfig
@@ -123,7 +125,7 @@ def train(
     asked = {
         "steps": steps, "views": None if views is None else [part.strip() for part in views.split(",")],
         "consistency": consistency, "consistency_weight": consistency_weight, "views_mode": views_mode, "cell": cell,
-        "scenes": scenes, "points": count,
+        "scenes": scenes, "points": count, "ignore": ignored,
         "augment": augment, "seed": seed, "device": device, "precision": precision, "preset": preset, "lr": lr,
         "warmup": warmup, "weight_decay": weight_decay, "clip": clip, "ema": ema, "validation": validation,
         "checkpoint_every": checkpoint_every, "eval_every": eval_every,
@@ -133,6 +135,15 @@ def train(
         made = run(data, output, resume=resume, budget=budget, progress=watch, **chosen(asked))
     if os.environ.get("RANK", "0") == "0":
         console.show_pairs([*made.summary(), ("next", f"pinchpoint cloud eval {output} {data} -o {output}-scores")])
+
+
+def _labels(text: str) -> list[int]:
+    from pinchpoint.core.errors import BadInput
+
+    try:
+        return [int(label) for label in text.split(",")]
+    except ValueError:
+        raise BadInput(f"--ignore {text}", mend="give whole numbers with commas between: 255 or 0,255") from None
 
 
 def _show_step(tell: bars.Bar, report: Any, seen: list[float]) -> None:

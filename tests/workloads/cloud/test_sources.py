@@ -65,6 +65,33 @@ def test_scenes_that_do_not_go_together_are_refused(tmp_path: Path) -> None:
         open_source(tmp_path / "two")
 
 
+def test_a_label_that_means_no_class_is_told_of_and_then_left_out(tmp_path: Path, tiny_net: dict[str, Any]) -> None:
+    for split in ("train", "test"):
+        write(tmp_path / split, "room", 200)
+        labels = (np.arange(200) % 3).astype(np.uint8)
+        labels[:50] = 255
+        np.save(tmp_path / split / "room" / "segment.npy", labels)
+    with pytest.raises(BadInput, match="is 255 a class, or none") as caught:
+        open_source(tmp_path)
+    assert "--ignore 255" in caught.value.mend
+    found = open_source(tmp_path, ignore=[255])
+    assert found.classes == ("0", "1", "2") and (found.scene("train/room").labels == -1).sum() == 50
+    made = train(tmp_path, tmp_path / "run", steps=2, ignore=[255], **tiny_net)
+    assert made.settings["frequency"] == pytest.approx([1 / 3] * 3)
+    scores = evaluate(tmp_path / "run", tmp_path, tmp_path / "out", device="cpu", densities=(1.0,), pictures=False)
+    assert scores.row("uniform", 1.0)["points"] == 150, "by what the run was told"
+    assert train(tmp_path, tmp_path / "run", resume=True, steps=3).step == 3
+    with pytest.raises(BadInput, match="ignore"):
+        train(tmp_path, tmp_path / "run", resume=True, ignore=[255, 0])
+
+
+def test_255_is_a_class_where_its_neighbours_are(tmp_path: Path, tiny_rooms: Path) -> None:
+    write(tmp_path / "train", "room", 300, most=255)
+    assert len(open_source(tmp_path).classes) == 256
+    with pytest.raises(BadInput, match="which `cloud data` made"):
+        open_source(tiny_rooms, ignore=[255])
+
+
 @pytest.mark.parametrize(
     ("file", "values", "says"),
     [

@@ -50,7 +50,7 @@ def evaluate(
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
     found = trained(run, which=which, device=device)
-    source = open_source(data)
+    source = open_source(data, ignore=found.settings.ignore)
     names = _names(source, found, split)
     ways = _ways(densities)
     if cell is None:

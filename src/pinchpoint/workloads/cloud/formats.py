@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from pinchpoint.core.errors import BadInput
@@ -10,13 +11,16 @@ from pinchpoint.workloads.cloud.las import las_scene, read_las
 from pinchpoint.workloads.cloud.npz import arrays_scene, read_arrays
 from pinchpoint.workloads.cloud.ply import ply_scene, read_ply
 from pinchpoint.workloads.cloud.pointcept import folder_scene, read_folder
-from pinchpoint.workloads.cloud.scene import Scene, check_scene
+from pinchpoint.workloads.cloud.scene import Scene, check_scene, unclassed
 
 READS = (".ply", ".npz", ".las", ".laz")
 
 
-def read_scene(path: str | Path) -> Scene:
-    """The cloud of a file or of a scene's folder, checked. Colours are 0..1; see `columns` for what a splat gives."""
+def read_scene(path: str | Path, *, ignore: Sequence[int] = ()) -> Scene:
+    """The cloud of a file or of a scene's folder, checked. Colours are 0..1; see `columns` for what a splat gives.
+
+    ignore: labels that mean "no class" in this file beside -1, such as 255.
+    """
     path = check_cloud_path(path)
     kind = path.suffix.lower()
     if path.is_dir():
@@ -27,7 +31,7 @@ def read_scene(path: str | Path) -> Scene:
         scene = arrays_scene(read_arrays(path), str(path))
     else:
         scene = las_scene(read_las(path), path)
-    return check_scene(scene, str(path))
+    return check_scene(unclassed(scene, ignore), str(path))
 
 
 def check_cloud_path(path: str | Path) -> Path:

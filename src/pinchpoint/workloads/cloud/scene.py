@@ -7,6 +7,7 @@ millimetres.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -36,6 +37,13 @@ class Scene:
         """The points of index (M,), in its order."""
         labels = None if self.labels is None else self.labels[index]
         return replace(self, xyz=self.xyz[index], features=self.features[index], labels=labels)
+
+
+def unclassed(scene: Scene, ignore: Sequence[int]) -> Scene:
+    """The scene with IGNORED for every label of `ignore`; not checked."""
+    if scene.labels is None or not ignore:
+        return scene
+    return replace(scene, labels=np.where(np.isin(scene.labels, ignore), IGNORED, scene.labels))
 
 
 def check_scene(scene: Scene, where: str | None = None) -> Scene:
@@ -80,5 +88,6 @@ def _check_labels(labels: np.ndarray, count: int, classes: int, where: str) -> N
         raise BadInput(f"{where} has the label {labels.min()}", mend="give 0 or more, or -1 where a point has no class")
     if classes and labels.max() >= classes:
         raise BadInput(
-            f"{where} has the label {labels.max()} and {classes} classes", mend=f"give labels from -1 to {classes - 1}"
+            f"{where} has the label {labels.max()} and {classes} classes",
+            mend=f"give labels from -1 to {classes - 1}; `cloud train --ignore {labels.max()}` takes that one for no class",
         )

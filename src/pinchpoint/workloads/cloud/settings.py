@@ -27,6 +27,7 @@ class Settings(Common):
     features: list[str] = field(default_factory=list)  # the columns read at a point, in their order
     classes: list[str] = field(default_factory=list)
     frequency: list[float] = field(default_factory=list)  # share of each class among the labelled points of training
+    ignore: list[int] = field(default_factory=list)  # labels that mean "no class" in one's own files, beside -1
     scenes: int = 2  # of a step, for each process
     points: int = 20_000  # of a scene at most: those nearest to a random one of it
     views: list[str] = field(default_factory=lambda: list(VIEWS))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Protocol
@@ -22,6 +22,7 @@ from pinchpoint.workloads.folders import KINDS
 
 Split = Literal["train", "test"]
 SPLITS: tuple[Split, ...] = ("train", "test")
+USUAL = 255  # what many tools write for "no class", as 8 bits without a sign hold no -1
 
 
 class Source(Protocol):
@@ -49,19 +50,27 @@ class Own:
     features: tuple[str, ...]
     classes: tuple[str, ...]
     files: dict[str, Path]
+    ignore: tuple[int, ...] = ()  # labels that mean "no class" in these files, beside -1
 
     def names(self, split: Split) -> list[str]:
         return [name for name in self.files if name.startswith(f"{split}/")]
 
     def scene(self, name: str) -> Scene:
-        return _read(self.files[name], self.features, len(self.classes))
+        return _read(self.files[name], self.features, len(self.classes), ignore=self.ignore)
 
 
-def open_source(path: str | Path, *, progress: Callable[[int, int], None] | None = None) -> Dataset | Own:
-    """The scenes of a folder. Files of one's own are all read once, to know their classes: progress(read, files)."""
+def open_source(
+    path: str | Path, *, ignore: Sequence[int] = (), progress: Callable[[int, int], None] | None = None
+) -> Dataset | Own:
+    """The scenes of a folder. Files of one's own are all read once, to know their classes: progress(read, files).
+
+    ignore: labels that mean "no class" in one's own files, beside -1.
+    """
     folder = Path(path)
     own = any((folder / split).is_dir() for split in SPLITS)
     if any((folder / name).exists() for name in KINDS):
+        if ignore:
+            raise BadInput(f"labels to ignore in {folder}, which `cloud data` made", mend="leave out --ignore: they are -1 there")
         return open_dataset(folder)
     if not own:
         raise BadInput(
@@ -76,17 +85,22 @@ def open_source(path: str | Path, *, progress: Callable[[int, int], None] | None
         )
     features: tuple[str, ...] | None = None
     named: tuple[str, ...] = ()
-    most = 1
+    most, before = 1, False
     for number, file in enumerate(files.values(), start=1):
-        scene = _read(file, features)
+        scene = _read(file, features, ignore=ignore)
         features, named = scene.names, max(named, scene.classes, key=len)
         assert scene.labels is not None
-        most = max(most, int(scene.labels.max()))
+        most, before = max(most, int(scene.labels.max())), before or bool((scene.labels == USUAL - 1).any())
         if progress is not None:
             progress(number, len(files))
     assert features is not None
+    if most == USUAL and not before and len(named) <= most:
+        raise BadInput(
+            f"labels of {folder} go up to {USUAL}, and none is {USUAL - 1}: is {USUAL} a class, or none?",
+            mend=f"give --ignore {USUAL} where it means no class; else name the {USUAL + 1} classes in an .npz (`classes`)",
+        )
     classes = named if len(named) > most else tuple(str(number) for number in range(most + 1))
-    return Own(folder, features, classes, files)
+    return Own(folder, features, classes, files, tuple(ignore))
 
 
 def fingerprint(source: Dataset | Own) -> str:
@@ -104,8 +118,10 @@ def _files(folder: Path) -> list[Path]:
     return sorted(file for file in folder.iterdir() if file.suffix.lower() in READS or is_scene_folder(file))
 
 
-def _read(file: Path, features: tuple[str, ...] | None, classes: int | None = None) -> Scene:
-    scene = read_scene(file)
+def _read(
+    file: Path, features: tuple[str, ...] | None, classes: int | None = None, *, ignore: Sequence[int] = ()
+) -> Scene:  # fmt: skip
+    scene = read_scene(file, ignore=ignore)
     if scene.labels is None:
         raise BadInput(f"{file} has no labels", mend="give every point a class, in a column `label`; -1 where it has none")
     if features is not None and scene.names != features:

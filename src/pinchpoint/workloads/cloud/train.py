@@ -26,6 +26,7 @@ from pinchpoint.workloads.cloud.model import predict_labels
 from pinchpoint.workloads.cloud.records import Training
 from pinchpoint.workloads.cloud.runs import Run, begin, read_settings
 from pinchpoint.workloads.cloud.scene import Scene
+from pinchpoint.workloads.cloud.settings import Settings
 from pinchpoint.workloads.cloud.sources import open_source
 from pinchpoint.workloads.cloud.stepper import Stepper
 from pinchpoint.workloads.cloud.views import Batch, Drawn
@@ -52,11 +53,12 @@ def train(
     """
     if budget is not None:
         budget_of(budget)  # before the scenes are read
-    stored = read_settings(Path(output)).device if resume and (Path(output) / CONFIG).exists() else "auto"
-    device = resolve_device(choices.get("device", stored), backend("torch"))
+    stored = read_settings(Path(output)) if resume and (Path(output) / CONFIG).exists() else Settings()
+    device = resolve_device(choices.get("device", stored.device), backend("torch"))
+    ignore = choices.get("ignore", stored.ignore)
     with joined(device) as ranks:
         tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
-        source = open_source(data, progress=lambda done, total: tell(Report("files", done, total)))
+        source = open_source(data, ignore=ignore, progress=lambda done, total: tell(Report("files", done, total)))
         supply, way = Supply(source), None
         read = _Telling(supply, len(source.names("train")), tell)
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
