@@ -4,6 +4,7 @@
     python benchmarks/vmc/accuracy.py run LiH Be -o few.json \\
         --set walkers=1024 steps=4000 adam_steps=300 moves=21 burn=200 spring_decay=1000
     python benchmarks/vmc/accuracy.py run H2O --net medium --set optimizer=spring pretrain=2000 moves=31 steps=15000 -o h2o.json
+    OPENBLAS_NUM_THREADS=1 python benchmarks/vmc/accuracy.py run H2 --device cpu --samples 1000 -o two_cores.json
     python benchmarks/vmc/accuracy.py merge part*.json -o benchmarks/results/vmc_accuracy_h200.json
     python benchmarks/vmc/accuracy.py table    # of that record, into docs/vmc.md
 
@@ -12,8 +13,8 @@ network's) and `pretrain`; those above are recipes for a card, up to 4 and 14 el
 its name; the curve of each (means of its steps as a CSV, and the picture) beside the part itself. A run that was stopped goes on,
 to fewer or more --steps too; its `train_s` then counts the steps made before (`before_s`), not the pretraining before. A system
 is right where at least three seeds of one recipe have mixed (R-hat < 1.01) to an error bar of at most 0.3 mHa, and the energy of
-each lies within 1.6 mHa of the reference, its error bar included, and not below it by more than three error bars; H2O has a bar
-of its own (`verdicts.py`). Several processes may share a GPU: XLA_PYTHON_CLIENT_PREALLOCATE=false.
+each lies within 1.6 mHa of the reference, its error bar included, and not below it by more than three error bars; H2O and
+a CPU have bars of their own (`verdicts.py`). Several processes may share a GPU: XLA_PYTHON_CLIENT_PREALLOCATE=false.
 """
 
 from __future__ import annotations

@@ -33,7 +33,7 @@ def verdicts() -> ModuleType:
 
 
 def energy(difference: float, *, error: float = 0.1e-3, rhat: float = 1.001, **others: Any) -> dict[str, Any]:
-    return {"difference_ha": difference, "error_ha": error, "rhat": rhat, "changes": {}, **others}
+    return {"difference_ha": difference, "error_ha": error, "rhat": rhat, "changes": {}, "system": "Be", **others}
 
 
 def test_right_are_three_seeds_that_mixed_to_a_narrow_bar_near_the_reference(verdicts: ModuleType) -> None:
@@ -58,6 +58,14 @@ def test_water_has_a_bar_of_its_own_in_energy_and_time(verdicts: ModuleType) -> 
     assert verdicts.judged([{**good, "difference_ha": 9.2e-3}], bar) == "too high"
     assert verdicts.judged([{**good, "train_s": 481.0}], bar) == "trained longer than 480 s"
     assert verdicts.judged([good]) == "1 of 3 seeds; an error bar above 0.3 mHa; too high"
+
+
+def test_hydrogens_molecule_on_a_cpu_has_a_bar_in_energy_and_time(verdicts: ModuleType) -> None:
+    good = energy(0.15e-3, train_s=180.0, system="H2", device="cpu")
+    assert verdicts.judged([good] * 3) == "right"
+    assert verdicts.judged([good, good, {**good, "train_s": 181.0}]) == "trained longer than 180 s"
+    assert verdicts.judged([good, good, {**good, "difference_ha": 0.25e-3}]) == "too high"
+    assert verdicts.judged([{**good, "device": "cuda", "train_s": 500.0, "difference_ha": 0.25e-3}] * 3) == "right"
 
 
 def run_of(system: str, seed: int, difference: float, **others: Any) -> dict[str, Any]:
