@@ -53,7 +53,8 @@ def test_many_ids_of_any_size_and_sign_match_groups_made_one_by_one() -> None:
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
 def test_a_compiled_order_is_that_of_a_stable_sort(span: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     ids = torch.randint(-(span // 2), span - span // 2, (40_000,), generator=torch.Generator().manual_seed(0)).to(dtype)
-    monkeypatch.setattr(kit_segments, "_MANY", len(ids))
+    for least in ("_MANY", "_VERY_MANY"):
+        monkeypatch.setattr(kit_segments, least, len(ids))
     found = Segments.from_ids(ids)
     assert found.order.equal(torch.sort(ids, stable=True).indices.int())
     monkeypatch.setattr(kit_segments, "numba_works", lambda: False)

@@ -8,6 +8,7 @@ Letters: N points, C cells. A place is a position in the order of cells; a point
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass, replace
 from numbers import Real
 
@@ -21,7 +22,8 @@ from pinchpoint.kit.edges import INT32_MOST
 from pinchpoint.kit.given import require_tensor
 
 _INT64_MOST = 2**63 - 1
-_MANY = 2**17  # points from which a compiled order is worth its import: torch sorts fewer in milliseconds
+_MANY = 2**17  # points from which a compiled order is quicker: torch sorts fewer in milliseconds
+_VERY_MANY = 2**23  # from which it is worth loading a compiler for, which takes most of a second
 _FLOAT_MOST = 2**53  # whole numbers up to here are exact in float64
 
 
@@ -150,7 +152,8 @@ def _grouped(ids: Tensor, asked: list[Tensor]) -> tuple[Segments, list[float]]:
 
 def _sorted(ids: Tensor) -> tuple[Tensor, Tensor]:
     """ids in rising order, and the points in that order."""
-    if ids.device.type == "cpu" and ids.shape[0] >= _MANY and not is_fake(ids) and numba_works():
+    least = _MANY if "numba" in sys.modules else _VERY_MANY  # the order is the same either way
+    if ids.device.type == "cpu" and ids.shape[0] >= least and not is_fake(ids) and numba_works():
         from pinchpoint.kit import order_cpu
 
         if (order := order_cpu.order_of(ids)) is not None:

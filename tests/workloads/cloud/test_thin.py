@@ -72,10 +72,12 @@ def test_one_per_cell_leaves_one_per_cell(file: Path, tmp_path: Path) -> None:
     assert done.kept == done.cells and done.asked is None
 
 
-def test_one_file_alone_is_thinned_without_loading_a_compiler(file: Path, tmp_path: Path) -> None:
+def test_one_file_alone_is_thinned_without_loading_a_compiler(tmp_path: Path) -> None:
+    file, xyz = tmp_path / "many.npz", np.random.default_rng(0).random((200_000, 3), dtype=np.float32)
+    np.savez(file, xyz=xyz)
     code = (
         "import sys; from pinchpoint.workloads.cloud.thin import sample_file\n"
-        f"for one in (False, True): sample_file({str(file)!r}, {str(tmp_path / 'out.ply')!r}, one_per_cell=one)\n"
+        f"for one in (False, True): sample_file({str(file)!r}, {str(tmp_path / 'out.npz')!r}, one_per_cell=one)\n"
         "sys.exit('numba' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
