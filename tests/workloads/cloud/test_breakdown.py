@@ -40,7 +40,7 @@ def test_parts_add_up_within_a_step_and_start_anew_with_the_next() -> None:
 
 def test_on_cuda_only_the_steps_whose_losses_are_read_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[str] = []
-    monkeypatch.setattr("pinchpoint.backends.torch.real.wait", waits.append)
+    monkeypatch.setattr("pinchpoint.backends.torch.real.wait_stream", waits.append)
     parts = Parts("cuda", clock=Clock())
     for step in range(1, 21):
         parts.begin(step)

@@ -21,7 +21,7 @@ from pinchpoint.workloads.radiance.objective import (  # noqa: E402
     whole_images,
 )
 from pinchpoint.workloads.radiance.settings import Settings  # noqa: E402
-from pinchpoint.workloads.radiance.superres import residual  # noqa: E402
+from pinchpoint.workloads.radiance.superres import enlarged, residual  # noqa: E402
 
 CONFIG = FieldConfig.preset("tiny")
 TOLD = Settings(
@@ -37,16 +37,35 @@ def test_a_patch_over_whole_pixels_is_those_pixels_of_the_photograph() -> None:
     told = replace(TOLD, size=64)
     images = torch.rand(1, 3, 64, 64)
     scale, shift = torch.tensor([0.5]), torch.tensor([[0.125, -0.25]])  # 4 pixels to the right, 8 up
-    low, high = cut_patches(images, told, scale, shift)
-    assert high is None
+    low, high, pitch = cut_patches(images, told, scale, shift)
+    assert high is None and float(pitch) == 1.0
     assert torch.allclose(low[0], images[0, :, 8:40, 20:52], atol=1e-5)
 
 
 def test_a_real_pair_for_the_second_discriminator_agrees_by_averages() -> None:
     told = replace(TOLD, superres=2)
-    low, high = real_patches(torch.rand(3, 3, 64, 64), told, step=5, what="real")
+    low, high, pitch = real_patches(torch.rand(3, 3, 64, 64), told, step=5, what="real")
     assert high is not None and low.shape == (3, 3, 32, 32) and high.shape == (3, 3, 64, 64)
-    assert residual(high, low) == 0
+    assert residual(high, low) == 0 and pitch.shape == (3,)
+
+
+def test_super_resolution_learns_from_real_pairs_and_the_field_does_not() -> None:
+    told = replace(TOLD, superres=2, sr_width=8)
+    generator = Generator(CONFIG, told)
+    edge = (torch.linspace(-3, 3, 64)[:, None] + torch.linspace(-2, 1, 64) > 0).float().expand(4, 3, 64, 64)
+    real = real_patches(edge * torch.linspace(0.3, 1, 12).view(4, 3, 1, 1), told, step=5, what="real")
+    smooth = enlarged(real.low, 2, mode="bicubic")
+    optimizer = torch.optim.Adam(generator.parameters(), lr=5e-3)
+    for _ in range(120):
+        optimizer.zero_grad()
+        generator.unlike(real).backward()
+        optimizer.step()
+    assert real.high is not None
+    assert float(generator.unlike(real).detach()) < 0.8 * float((smooth - real.high).abs().mean())
+    assert all(parameter.grad is None for parameter in generator.field.parameters())
+    assert generator.learns_from_pairs
+    for other in (TOLD, replace(told, sr_pairs=0.0)):
+        assert not Generator(CONFIG, other).learns_from_pairs
 
 
 def test_draws_follow_from_seed_step_and_use_alone() -> None:

@@ -194,7 +194,7 @@ def test_no_turn_reads_from_the_device_or_copies_to_it(form: str, precision: str
     with Host() as host:
         made.critics.refresh()
         made._discriminated(real, asked)
-        made._generated(asked)
+        made._generated(real, asked)
     assert host.seen > 300 and not host.found
 
 

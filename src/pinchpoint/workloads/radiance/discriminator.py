@@ -75,6 +75,8 @@ class Discriminator(nn.Module):
             hidden = conv(hidden)
             if at and self.norm == "instance":
                 hidden = functional.instance_norm(hidden)
+            elif at and self.norm == "layer":
+                hidden = functional.group_norm(hidden, 1)
             hidden = functional.leaky_relu(hidden, _SLOPE)
         return self.last(hidden).flatten()
 

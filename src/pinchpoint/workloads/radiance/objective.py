@@ -75,6 +75,17 @@ class Request:
         )  # fmt: skip
 
 
+class Real(NamedTuple):
+    """Patches of real images, as the generator's. low: (B, 3, p, p); high: (B, 3, f p, f p) or None; pitch: as in `Request`."""
+
+    low: Tensor
+    high: Tensor | None
+    pitch: Tensor
+
+    def part(self, images: slice) -> Real:
+        return Real(self.low[images], None if self.high is None else self.high[images], self.pitch[images])
+
+
 class Generator(nn.Module):
     """A field with a camera around it, and a super-resolution where one is wanted."""
 
@@ -105,6 +116,18 @@ class Generator(nn.Module):
                 high = self.superres(low, _image(made.features, side), asked.u, pitch=asked.pitch, cover=cover)
         return Seen(low, high, made.depth.unflatten(1, (side, side)), made.acc.unflatten(1, (side, side)))
 
+    @property
+    def learns_from_pairs(self) -> bool:
+        return self.superres is not None and self.told.sr_pairs > 0
+
+    def unlike(self, real: Real) -> Tensor:
+        """(): how far the super-resolution of real patches, of which no feature and no view is known, is from what they are."""
+        if self.superres is None or real.high is None:
+            return real.low.new_zeros(())
+        with autocast(self.told.precision, real.low.device.type):
+            made = self.superres(real.low, pitch=real.pitch)
+        return functional.l1_loss(made, real.high)
+
 
 class Critics(nn.Module):
     """The discriminator of patches and, with a super-resolution, one of enlarged patches beside what they were made of."""
@@ -124,11 +147,11 @@ class Critics(nn.Module):
         if self.high is not None and high is not None:
             yield self.high, both(high, low).float(), self.told.sr_weight
 
-    def loss(self, seen: Seen, real: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor]:
+    def loss(self, seen: Seen, real: Real) -> tuple[Tensor, Tensor]:
         """(): of telling made patches from real ones, and R1's part in it, already weighted. Always in fp32."""
         parts, slopes = [], []
         made = self.judged(seen.low.detach(), None if seen.high is None else seen.high.detach())
-        for (critic, false, _), (_, true, _) in zip(made, self.judged(*real), strict=True):
+        for (critic, false, _), (_, true, _) in zip(made, self.judged(real.low, real.high), strict=True):
             slope, logits = slope_penalty(critic, true, reduction=self.told.r1_reduction)  # pyright: ignore[reportArgumentType]
             slopes.append(self.told.r1 * slope)
             parts.append(taken_for_real(logits) + taken_for_made(critic(false)) + slopes[-1])
@@ -181,20 +204,19 @@ def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, si
     )
 
 
-def real_patches(images: Tensor, told: Settings, *, step: int, what: str) -> tuple[Tensor, Tensor | None]:
-    """Patches of real images (B, 3, f W, f W) as the generator's are: low (B, 3, p, p), and high (B, 3, f p, f p) or None."""
+def real_patches(images: Tensor, told: Settings, *, step: int, what: str) -> Real:
+    """Patches of images (B, 3, f W, f W)."""
     generator = generator_for(told.seed, step, what, device=images.device)
     scale, shift = draw_patches(len(images), least=told.least_at(step), generator=generator)
     return cut_patches(images, told, scale, shift)
 
 
-def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) -> tuple[Tensor, Tensor | None]:
+def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) -> Real:
     side = told.patch * told.superres
     places = patches(side, scale, shift).unflatten(1, (side, side))
     high = functional.grid_sample(images, places, mode="bilinear", padding_mode="border", align_corners=False)
-    if told.superres == 1:
-        return high, None
-    return functional.avg_pool2d(high, told.superres), high
+    pitch = scale * (told.size / told.patch)
+    return Real(high, None, pitch) if told.superres == 1 else Real(functional.avg_pool2d(high, told.superres), high, pitch)
 
 
 def _image(values: Tensor, side: int) -> Tensor:

@@ -16,7 +16,7 @@ FORMS = ("eager", "folded")
 MEMORIES = ("none", "checkpoint", "deferred")
 OPTIMIZERS = ("rmsprop", "adam")
 REDUCTIONS = ("graf", "image")
-NORMS = ("instance", "none")
+NORMS = ("instance", "layer", "none")
 SIDES = (32, 64, 128)  # of patches there is a discriminator for
 FACTORS = (1, 2, 4)
 # What goes with a field of that size; graf is as published.
@@ -53,6 +53,7 @@ class Settings(Common):
     r1: float = 10.0  # weight of the penalty on the discriminator's slope
     r1_reduction: str = "graf"  # see losses
     sr_weight: float = 1.0  # of the second discriminator in the generator's loss
+    sr_pairs: float = 10.0  # of how far it is from enlarging real patches right, as absolute difference of pixels
     noise: float = 1.0  # deviation of the density noise at the first step
     noise_until: float = 0.25  # share of the run after which there is none
     anneal_until: float = 0.5  # share of the run in which the smallest patches come down to `least`
@@ -117,7 +118,7 @@ class Settings(Common):
         for name in ("lr_d", "fov", "radius"):
             if not 0 < getattr(self, name) < math.inf:
                 raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend=f"give --{_option(name)} a number above 0")
-        for name in ("r1", "sr_weight", "noise", "eval_images", "size"):
+        for name in ("r1", "sr_weight", "sr_pairs", "noise", "eval_images", "size"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend=f"give --{_option(name)} 0 or more")
         for name in ("noise_until", "anneal_until", "least"):

@@ -19,7 +19,7 @@ from pinchpoint.workloads.radiance import replay
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.images import Images
 from pinchpoint.workloads.radiance.losses import check_gradients
-from pinchpoint.workloads.radiance.objective import Critics, Generator, Request, draw_request, real_patches
+from pinchpoint.workloads.radiance.objective import Critics, Generator, Real, Request, draw_request, real_patches
 from pinchpoint.workloads.radiance.render import generator_for
 from pinchpoint.workloads.radiance.settings import Settings
 from pinchpoint.workloads.radiance.strategies import wider
@@ -77,15 +77,14 @@ class Stepper:
         asked = self.request(number, "made for the discriminator")
         real = self.real(number)
         if self._turns is not None:
-            loss, slope = self._turns.discriminate(*(images for images in real if images is not None), *_noisy(asked).tensors())
+            loss, slope = self._turns.discriminate(*_tensors(real), *_noisy(asked).tensors())
             return loss, slope
         total = torch.zeros(2, device=self.device)
         for images, share in self._parts():
-            seen = real[0][images], None if real[1] is None else real[1][images]
-            total += torch.stack(self._discriminated(seen, asked.part(images), share))
+            total += torch.stack(self._discriminated(real.part(images), asked.part(images), share))
         return total[0], total[1]
 
-    def _discriminated(self, real: tuple[Tensor, Tensor | None], asked: Request, share: float = 1.0) -> tuple[Tensor, Tensor]:
+    def _discriminated(self, real: Real, asked: Request, share: float = 1.0) -> tuple[Tensor, Tensor]:
         """Of some of the images: (), () the share of the loss and of R1's part, their gradients added to the discriminators'."""
         with torch.no_grad():
             seen = self.generator(asked, memory="none", chunk=wider(self.told.chunk, self.told.form))
@@ -97,18 +96,21 @@ class Stepper:
         """Add the gradients of the generator's loss to its own. (): the loss."""
         self.optimizer_g.zero_grad(set_to_none=True)
         asked = self.request(number, "made for the generator")
+        real = self.real(number) if self.generator.learns_from_pairs else None
         if self._turns is not None:
-            return self._turns.generate(*_noisy(asked).tensors())[0]
+            return self._turns.generate(*([] if real is None else _tensors(real)), *_noisy(asked).tensors())[0]
         total = torch.zeros((), device=self.device)
         for images, share in self._parts():
-            total += self._generated(asked.part(images), share)
+            total += self._generated(None if real is None else real.part(images), asked.part(images), share)
         return total
 
-    def _generated(self, asked: Request, share: float = 1.0) -> Tensor:
+    def _generated(self, real: Real | None, asked: Request, share: float = 1.0) -> Tensor:
         """Of some of the images: () the share of the loss, its gradients added to the generator's."""
         self.critics.requires_grad_(False)
         try:
             loss = self.critics.deceived(self.generator(asked))
+            if real is not None:
+                loss = loss + self.told.sr_pairs * self.generator.unlike(real)
             self.scaler.scale(share * loss).backward()
         finally:
             self.critics.requires_grad_(True)
@@ -120,18 +122,19 @@ class Stepper:
         return told.graphs and self.device == "cuda" and (told.micro or told.batch) >= told.batch
 
     def _replayed(self) -> _Turns:
-        images = 1 if self.told.superres == 1 else 2
+        cut = 2 if self.told.superres == 1 else 3  # tensors of real patches
+        paired = cut if self.generator.learns_from_pairs else 0
 
         def refresh() -> tuple[Tensor, ...]:
             self.critics.refresh()
             return ()
 
         def discriminate(*tensors: Tensor) -> tuple[Tensor, ...]:
-            low, *high = tensors[:images]
-            return self._discriminated((low, high[0] if high else None), Request.of(*tensors[images:]))
+            return self._discriminated(_real(*tensors[:cut]), Request.of(*tensors[cut:]))
 
         def generate(*tensors: Tensor) -> tuple[Tensor, ...]:
-            return (self._generated(Request.of(*tensors)),)
+            real = _real(*tensors[:paired]) if paired else None
+            return (self._generated(real, Request.of(*tensors[paired:])),)
 
         shared = replay.new_pool()
         return _Turns(
@@ -145,13 +148,12 @@ class Stepper:
         every = self.told.batch * self.ranks.world
         return draw_request(self.config, self.told, step=number, what=what, device=self.device, batch=every).part(self._own())
 
-    def real(self, number: int) -> tuple[Tensor, Tensor | None]:
+    def real(self, number: int) -> Real:
         """The patches of real images this process looks at."""
         every = self.told.batch * self.ranks.world
         generator = generator_for(self.told.seed, number, "real images", device=self.device)
         numbers = torch.randint(len(self.images), (every,), generator=generator, device=self.device)
-        low, high = real_patches(self.images.batch(numbers), self.told, step=number, what="real patches")
-        return low[self._own()], None if high is None else high[self._own()]
+        return real_patches(self.images.batch(numbers), self.told, step=number, what="real patches").part(self._own())
 
     def state(self) -> dict[str, Any]:
         return {
@@ -210,6 +212,15 @@ class Stepper:
             # Early averages forget quickly, or the first weights would stay in them for good.
             decay = min(self.told.ema, number / (9 + number))
             get_ema_multi_avg_fn(decay)(list(self.averaged.parameters()), list(self.generator.parameters()), 0)
+
+
+def _tensors(real: Real) -> tuple[Tensor, ...]:
+    """All there is, for `_real`."""
+    return (real.low, real.pitch) if real.high is None else (real.low, real.pitch, real.high)
+
+
+def _real(low: Tensor, pitch: Tensor, high: Tensor | None = None) -> Real:
+    return Real(low, high, pitch)
 
 
 def _noisy(asked: Request) -> Request:

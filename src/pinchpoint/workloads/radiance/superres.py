@@ -1,7 +1,8 @@
 """Super-resolution x2 and x4 of a render that stays true to it: averaged back, the large image is the small one.
 
 All convolutions run at the size of the render; pixels are shuffled out at the end. They read the colours, the features the
-renderer composited along each ray, a code of the view, and how far apart the rays are. Letters: B images, h side of the
+renderer composited along each ray, a code of the view, and how far apart the rays are. Without features and view, as of a
+photograph, it still enlarges: so it can learn from photographs, which are there in both sizes. Letters: B images, h side of the
 render, f factor, F features of a ray, K view codes of C numbers.
 """
 
@@ -53,18 +54,19 @@ class SuperRes(nn.Module):
             # Small, so that it begins near the enlarged render; not zero, or nothing before it would get a gradient.
             with torch.no_grad():
                 self.write.weight.mul_(0.1)
+                # Smaller still what features change: it begins much as it is without them, and learns that from photographs.
+                self.read.weight[:, 3 : 3 + features].mul_(0.1)
 
     def forward(
-        self, low: Tensor, features: Tensor, turns: Tensor, *, pitch: Tensor | None = None, cover: Tensor | None = None
-    ) -> Tensor:
+        self, low: Tensor, features: Tensor | None = None, turns: Tensor | None = None, *, pitch: Tensor | None = None,
+        cover: Tensor | None = None,
+    ) -> Tensor:  # fmt: skip
         """low: (B, 3, h, h); features: (B, F, h, h); turns: (B,) -> (B, 3, f h, f h) whose averages are `low`.
 
         pitch: (B,) distance of two rays in pixels of the whole image, 1 without it: a wide patch has other edges than a near one.
         cover: (B, h, h) how much there is in a pixel; where there is nothing, and nothing beside it, nothing is added.
         """
-        wide = torch.zeros_like(turns) if pitch is None else pitch.log2()
-        about = torch.cat([self.view(turns), wide[:, None].float()], dim=1)[:, :, None, None].expand(-1, -1, *low.shape[2:])
-        hidden = self.read(torch.cat([low, features, about.to(low.dtype)], dim=1))
+        hidden = self.read(torch.cat([low, *self._about(low, features, turns, pitch)], dim=1))
         for block in self.blocks:
             hidden = hidden + block(functional.leaky_relu(hidden, _SLOPE))
         fine = functional.pixel_shuffle(self.write(functional.leaky_relu(hidden, _SLOPE)), self.factor)
@@ -74,6 +76,15 @@ class SuperRes(nn.Module):
                 near = functional.max_pool2d(cover.detach().float()[:, None], 3, stride=1, padding=1)
                 fine = fine * functional.interpolate(near, scale_factor=self.factor, mode="nearest")
             return project(enlarged(low, self.factor) + fine, low)
+
+    def _about(self, low: Tensor, features: Tensor | None, turns: Tensor | None, pitch: Tensor | None) -> list[Tensor]:
+        """What is read beside the colours, (B, ..., h, h) each: 0 where it is not known."""
+        images, _, *sides = low.shape
+        known = self.read.in_channels - 3 - self.view.codes.shape[1] - 1
+        code = low.new_zeros(images, self.view.codes.shape[1]) if turns is None else self.view(turns)
+        wide = low.new_zeros(images, 1) if pitch is None else pitch.log2()[:, None]
+        about = torch.cat([code.float(), wide.float()], dim=1)[:, :, None, None].expand(-1, -1, *sides)
+        return [low.new_zeros(images, known, *sides) if features is None else features, about.to(low.dtype)]
 
 
 def project(high: Tensor, low: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ import io
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
+from zipfile import BadZipFile
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,7 @@ from pinchpoint.workloads.vmc.determinants import sum_of_determinants
 from pinchpoint.workloads.vmc.system import System
 
 Array = jax.Array
+_MEND = "make them with: pinchpoint vmc orbitals MOLECULE -o FILE.npz"
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,8 +56,10 @@ class HartreeFock:
         try:
             with np.load(path, allow_pickle=False) as file:
                 parts = {field.name: file[field.name] for field in fields(cls)}
-        except (OSError, KeyError, ValueError) as error:
-            raise BadInput(f"{path} holds no Hartree-Fock orbitals: {error}", mend="give what HartreeFock.save wrote") from error
+        except FileNotFoundError as error:
+            raise BadInput(f"cannot read {path}: {error.strerror}", mend=_MEND) from error
+        except (OSError, EOFError, KeyError, ValueError, BadZipFile) as error:
+            raise BadInput(f"{path} holds no Hartree-Fock orbitals", mend=_MEND) from error
         return cls(**{**parts, "energy_ha": float(parts["energy_ha"]), "basis": str(parts["basis"])})
 
     def fits(self, system: System) -> bool:

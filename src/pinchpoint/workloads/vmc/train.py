@@ -19,6 +19,7 @@ from pinchpoint.workloads.training.stopping import stop_between_steps
 from pinchpoint.workloads.vmc import logs, trees
 from pinchpoint.workloads.vmc.budget import Fit, fit
 from pinchpoint.workloads.vmc.checkpoints import FORMAT, Checkpoint
+from pinchpoint.workloads.vmc.gto import HartreeFock
 from pinchpoint.workloads.vmc.hosts import Host, on
 from pinchpoint.workloads.vmc.loop import BLOCK, Loop, Program, Report, Tell, heaviest, programs_from, summed
 from pinchpoint.workloads.vmc.pictures import draw_convergence
@@ -32,7 +33,7 @@ from pinchpoint.workloads.vmc.spring import held_bytes
 from pinchpoint.workloads.vmc.step import Carry, dtype_of, key_bits
 from pinchpoint.workloads.vmc.step import begin as first_carry
 from pinchpoint.workloads.vmc.system import System
-from pinchpoint.workloads.vmc.warm import warmed
+from pinchpoint.workloads.vmc.warm import beginning, warmed
 from pinchpoint.workloads.vmc.wavefunction import WaveFunction, wave_function
 
 CHECKPOINTS = 10  # in a run, where nothing else is asked for
@@ -63,6 +64,10 @@ def train(
     if orbitals is not None and not run.told.pretrain:
         raise BadInput("--orbitals without pretraining", mend="give --pretrain 1000 too, or leave --orbitals out")
     check_folder(run.folder)
+    # What cannot begin a run is refused now: to compile its programs takes long.
+    field = None if orbitals is None else _given(orbitals, run.told.system)
+    if start_from is not None:
+        beginning(Path(start_from), run.told)
     with on(device, precision=run.told.settings.precision) as host:
         maker = _Maker(run, host, tell)
         with maker.programs, _preparing(run, tell):
@@ -70,7 +75,7 @@ def train(
             # While these are compiled, walkers are warmed up. Those of SPRING too: compiled when Adam's steps are over, a run
             # would seem to stand still.
             maker.programs.start(maker.settings, maker.needed())
-            carry, before_s = maker.carry(orbitals=orbitals)
+            carry, before_s = maker.carry(field)
             for program in maker.needed():
                 maker.programs.get(maker.settings, program)
         maker.run.write()
@@ -147,8 +152,8 @@ class _Maker:
     def program(self, count: int, stage: OptimizerStage) -> Program:
         return self.programs.get(self.settings, (count, stage))
 
-    def carry(self, *, orbitals: str | Path | None) -> tuple[Carry, float]:
-        """What the run goes on from, and the seconds it took so far."""
+    def carry(self, field: HartreeFock | None) -> tuple[Carry, float]:
+        """What the run goes on from, and the seconds it took so far. field: orbitals to pretrain with, where they are given."""
         found = self.run.last()
         if found is not None:
             return self._restored(found), float(found.told["seconds"])
@@ -156,24 +161,18 @@ class _Maker:
         if self.run.told.warm:
             params, x = warmed(Path(self.run.told.warm), self.wave, self.run.told)
         if self.run.told.pretrain:
-            params, x = self._pretrained(params, orbitals)
+            params, x = self._pretrained(params, field)
         self.tell(Report("warm-up", 0, 0, note=f"{self.settings.burn:,} steps of moves alone"))
         return jax.block_until_ready(first_carry(self.wave, self.settings, params=params, x=x, mesh=self.mesh)), 0.0
 
-    def _pretrained(self, params: Any, orbitals: str | Path | None) -> tuple[Any, Any]:
+    def _pretrained(self, params: Any, field: HartreeFock | None) -> tuple[Any, Any]:
         """Parameters near the Hartree-Fock determinant, and walkers that follow it."""
-        from pinchpoint.workloads.vmc.gto import HartreeFock
         from pinchpoint.workloads.vmc.hartree_fock import orbitals_for
         from pinchpoint.workloads.vmc.pretrain import pretrain
 
         system, told, steps = self.run.told.system, self.settings, self.run.told.pretrain
         self.tell(Report("orbitals", 0, 0, note="Hartree-Fock"))
-        field = orbitals_for(system) if orbitals is None else HartreeFock.load(orbitals)
-        if not field.fits(system):
-            raise BadInput(
-                f"{orbitals} holds orbitals of another molecule than {system.name}",
-                mend=f"make them with: pinchpoint vmc orbitals {system.name} -o FILE.npz",
-            )
+        field = orbitals_for(system) if field is None else field
         if params is None:
             params = self.wave.init(key_of(told.seed, Stage.PARAMETERS))
         dtype = dtype_of(told)
@@ -196,6 +195,16 @@ class _Maker:
         carry = trees.from_arrays(found.arrays, like, where=where)._replace(key=key_bits(self.settings.seed))
         # Copies: a program may write into what it is given, and JAX may have taken the numpy arrays as they are.
         return placed(jax.tree_util.tree_map(lambda array: jnp.array(array, copy=True), carry), self.mesh)
+
+
+def _given(path: str | Path, system: System) -> HartreeFock:
+    field = HartreeFock.load(path)
+    if not field.fits(system):
+        raise BadInput(
+            f"{path} holds orbitals of another molecule than {system.name}",
+            mend=f"make them with: pinchpoint vmc orbitals {system.name} -o FILE.npz",
+        )
+    return field
 
 
 @contextmanager

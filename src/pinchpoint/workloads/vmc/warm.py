@@ -33,8 +33,8 @@ def stored_params(run: Run, wave: Wave) -> tuple[int, Any, np.ndarray]:
     return found.step, trees.from_arrays(arrays, like, where=where), found.arrays[PLACES]
 
 
-def warmed(folder: Path, wave: Wave, told: Told) -> tuple[Any, np.ndarray]:
-    """Parameters and walkers to begin with. A run of other atoms, spins or another network is refused."""
+def beginning(folder: Path, told: Told) -> Run:
+    """The run to begin with. One of other atoms, spins or another network is refused."""
     run = read_run(folder)
     theirs, ours = run.told.system, told.system
     if (theirs.symbols, theirs.up, theirs.down) != (ours.symbols, ours.up, ours.down):
@@ -48,8 +48,14 @@ def warmed(folder: Path, wave: Wave, told: Told) -> tuple[Any, np.ndarray]:
             f"the run in {folder} has another network: {'; '.join(differ)}",
             mend=f"ask for its own network: --net {run.told.net_name}, or leave out --from",
         )
+    return run
+
+
+def warmed(folder: Path, wave: Wave, told: Told) -> tuple[Any, np.ndarray]:
+    """Parameters and walkers to begin with."""
+    run = beginning(folder, told)
     _, params, x = stored_params(run, wave)
-    return params, moved(resized(x, told.settings.walkers), theirs, ours)
+    return params, moved(resized(x, told.settings.walkers), run.told.system, told.system)
 
 
 def named(system: System) -> str:
