@@ -93,8 +93,11 @@ def test_orbitals_survive_a_file_and_other_files_are_refused(tmp_path: Path) -> 
     again = HartreeFock.load(field.save(tmp_path / "ne.npz"))
     assert np.array_equal(again.up, field.up) and again.energy_ha == field.energy_ha and again.basis == field.basis
     np.savez(tmp_path / "other.npz", a=1)
-    for name in ("other.npz", "none.npz"):
-        with pytest.raises(BadInput, match="holds no Hartree-Fock orbitals"):
+    (tmp_path / "cut.npz").write_bytes((tmp_path / "ne.npz").read_bytes()[:-200])
+    (tmp_path / "empty.npz").touch()
+    (tmp_path / "text.npz").write_text("{}")
+    for name in ("other.npz", "cut.npz", "empty.npz", "text.npz", "none.npz"):
+        with pytest.raises(BadInput, match="none.npz: No such file" if name == "none.npz" else "holds no Hartree-Fock orbitals"):
             HartreeFock.load(tmp_path / name)
 
 

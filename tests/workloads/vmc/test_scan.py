@@ -15,7 +15,7 @@ pytest.importorskip("jax", reason="wave functions are JAX's")
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.vmc import scan as scanning
 from pinchpoint.workloads.vmc.loop import Report
-from pinchpoint.workloads.vmc.records import Evaluation
+from pinchpoint.workloads.vmc.records import Evaluation, Scan
 from pinchpoint.workloads.vmc.runs import begin, read_run
 from pinchpoint.workloads.vmc.scan import lowest, parse_bonds, scan
 from pinchpoint.workloads.vmc.system import System
@@ -106,6 +106,14 @@ def test_a_scan_that_was_stopped_goes_on_and_each_length_begins_with_the_one_bef
 
     asked.clear()
     assert scan("H2", folder, **options).points == made.points and asked == []
+
+
+def test_the_summary_names_the_lengths_whose_walkers_have_not_mixed() -> None:
+    points = tuple({"bond": bond, "energy_ha": -1.0, "error_ha": 1e-3, "rhat": rhat} for bond, rhat in ((1.2, 1.01), (1.4, 1.03)))
+    made = Scan(target="H2", points=points, lowest_bond=None, lowest_ha=None, seconds=1.0, complete=True)
+    told = dict(made.summary())
+    assert told["1.200 bohr"] == "-1.000000 +- 0.001000 Ha"
+    assert told["1.400 bohr"] == "-1.000000 +- 0.001000 Ha; R-hat 1.030: not mixed"
 
 
 def test_a_scan_of_something_without_a_bond_is_refused_and_leaves_nothing(tiny: dict[str, Any], tmp_path: Path) -> None:

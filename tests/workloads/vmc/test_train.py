@@ -24,6 +24,7 @@ from pinchpoint.core.errors import BadInput, Diverged, Missing
 from pinchpoint.workloads.vmc import checkpoints, logs, programs
 from pinchpoint.workloads.vmc import train as trainer
 from pinchpoint.workloads.vmc.diverging import fault, floor_ha, likely_cause
+from pinchpoint.workloads.vmc.hartree_fock import orbitals_for
 from pinchpoint.workloads.vmc.hosts import Host
 from pinchpoint.workloads.vmc.loop import Report
 from pinchpoint.workloads.vmc.runs import read_run
@@ -261,6 +262,26 @@ def test_a_run_begins_with_the_network_of_another(whole: Path, tiny: dict[str, A
     first.append(found.load(0).arrays)
     theirs = arrays_of(whole)
     assert all(first[0][name].tobytes() == theirs[name].tobytes() for name in theirs if name.startswith("params"))
+
+
+def test_what_cannot_begin_a_run_is_refused_before_anything_is_compiled(
+    whole: Path, tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def compiling(*_: Any) -> None:
+        raise AssertionError("something is compiled")
+
+    monkeypatch.setattr(trainer, "Programs", compiling)
+    orbitals_for(system_of("Ne")).save(tmp_path / "ne.npz")
+    for asked, what in (
+        ({"start_from": tmp_path / "none"}, f"no run in {tmp_path / 'none'}"),
+        ({"start_from": whole, "spin": 1, "charge": -2}, f"the run in {whole} is of H with 1 electrons up"),
+        ({"pretrain": 5, "orbitals": tmp_path / "none.npz"}, "cannot read "),
+        ({"pretrain": 5, "orbitals": tmp_path / "ne.npz"}, f"{tmp_path / 'ne.npz'} holds orbitals of another molecule than H"),
+    ):
+        with pytest.raises(BadInput) as caught:
+            train("H", tmp_path / "run", **{**tiny, **asked})
+        assert caught.value.what.startswith(what)
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_does_not_begin_with_that_of_another_molecule_or_network(whole: Path, tiny: dict[str, Any], tmp_path: Path) -> None:

@@ -32,6 +32,6 @@ WORKLOAD = Workload(
     default_size=1024,
     settings=(
         Setting("system", "H2", "an atom, a molecule, or a chain of hydrogens: LiH, N2, H10", pattern=r"[A-Z][A-Za-z0-9]{0,7}"),
-        Setting("net", "report", "the network: small, medium, ferminet, psiformer, report or report-cpu", pattern=r"[a-z-]{1,20}"),
+        Setting("net", "report", "small, medium, ferminet, psiformer, report or report-cpu", pattern=r"[a-z-]{1,20}"),
     ),
 )  # fmt: skip

@@ -31,14 +31,13 @@ from pinchpoint.workloads.vmc.sampling import Walkers, stage_key
 from pinchpoint.workloads.vmc.settings import Settings, Stage
 from pinchpoint.workloads.vmc.sharding import placed
 from pinchpoint.workloads.vmc.spread import SPACING_BOHR, Spread
-from pinchpoint.workloads.vmc.statistics import Extrapolated, blocked, rhat, zero_variance
+from pinchpoint.workloads.vmc.statistics import MIXED, Extrapolated, blocked, rhat, zero_variance
 from pinchpoint.workloads.vmc.step import make_burn
 from pinchpoint.workloads.vmc.warm import resized, stored_params
 from pinchpoint.workloads.vmc.wavefunction import wave_function
 
 SAMPLES, FEWEST = 1000, 20
 LEAST_BURN = 50  # steps of moves before the first sample, in which the width of the moves is found again
-MIXED = 1.01  # R-hat above which walkers have not forgotten where they began
 OUTSIDE = 1e-3  # part of the electrons outside the box of a density that is worth a word
 _WINDOWS = 10  # of the log, for the extrapolation
 _NEAR = 5.0  # times the variance at the end: a wave function farther off does not follow the line

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_seconds
+from pinchpoint.workloads.vmc.statistics import MIXED
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,7 +139,9 @@ class Scan(Record):
 
     def summary(self) -> list[tuple[str, str]]:
         rows = [("molecule", self.target)]
-        rows += [(f"{point['bond']:.3f} bohr", energy(point["energy_ha"], point["error_ha"])) for point in self.points]
+        for point in self.points:
+            mixed = "" if point["rhat"] <= MIXED else f"; R-hat {point['rhat']:.3f}: not mixed"
+            rows.append((f"{point['bond']:.3f} bohr", energy(point["energy_ha"], point["error_ha"]) + mixed))
         if self.lowest_bond is not None:
             rows.append(("lowest", f"{self.lowest_ha:.5f} Ha at {self.lowest_bond:.3f} bohr, by a parabola"))
         return [*rows, ("time", show_seconds(self.seconds))]

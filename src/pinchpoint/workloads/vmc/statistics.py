@@ -12,6 +12,7 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 
+MIXED = 1.01  # R-hat above which walkers have not forgotten where they began
 _LEAST_BLOCKS = 16  # with fewer, the error bar itself is known too badly to be of use
 
 
