@@ -85,6 +85,8 @@ def train(
     optimizer: str = typer.Option(None, "--optimizer", help="rmsprop or adam, of both.  [rmsprop]"),
     r1: float = typer.Option(None, "--r1", help="Weight of the penalty on the discriminator's slope.  [10]"),
     r1_reduction: str = typer.Option(None, "--r1-reduction", help="image, or graf: over the rays of a patch.  [graf]"),
+    critic_norm: str = typer.Option(None, "--critic-norm", help="Of the discriminator: instance, layer or none.  [instance]"),
+    sr_pairs: float = typer.Option(None, "--sr-pairs", help="Weight of enlarging real patches right, with --superres.  [10]"),
     clip: float = typer.Option(None, "--clip", help="Largest norm of a player's gradient.  [10]"),
     ema: float = typer.Option(None, "--ema", help="Decay of averaged weights; 0: none.  [0.999]"),
     noise: float = typer.Option(None, "--noise", help="Of the density, at first.  [1]"),
@@ -131,7 +133,8 @@ def train(
     asked = {
         "steps": steps, "preset": preset, "size": size, "superres": superres, "patch": patch, "samples": samples,
         "batch": batch, "micro": micro, "graphs": graphs, "precision": precision, "form": form, "memory": memory, "chunk": rays,
-        "lr": lr, "lr_d": lr_d, "optimizer": optimizer, "r1": r1, "r1_reduction": r1_reduction, "clip": clip, "ema": ema,
+        "lr": lr, "lr_d": lr_d, "optimizer": optimizer, "r1": r1, "r1_reduction": r1_reduction,
+        "critic_norm": critic_norm, "sr_pairs": sr_pairs, "clip": clip, "ema": ema,
         "noise": noise, "least": least, "fov": fov, "radius": radius, "near": near, "far": far, "v_low": v_low,
         "v_high": v_high, "white": white, "seed": seed, "device": device, "checkpoint_every": checkpoint_every,
         "sample_every": sample_every, "eval_every": eval_every, "eval_images": eval_images,

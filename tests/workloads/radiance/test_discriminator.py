@@ -39,9 +39,18 @@ def test_the_spectral_norm_of_what_convolves_is_one() -> None:
     assert float(sigma) == pytest.approx(float(torch.linalg.svdvals(matrix)[0]), rel=1e-4)
 
 
-def test_an_image_is_judged_the_same_alone_and_among_others() -> None:
+def test_the_published_one_takes_pale_patches_for_colourful_ones_and_the_others_do_not() -> None:
     torch.manual_seed(1)
-    critic = Discriminator(32, width=8)
+    patch = torch.rand(3, 3, 32, 32) * 2 - 1
+    found = {norm: Discriminator(32, width=8, norm=norm) for norm in ("instance", "layer", "none")}
+    far = {norm: float((critic(0.3 * patch) - critic(patch)).abs().max().detach()) for norm, critic in found.items()}
+    assert far["instance"] < 0.01 * min(far["layer"], far["none"])
+
+
+@pytest.mark.parametrize("norm", ["instance", "layer", "none"])
+def test_an_image_is_judged_the_same_alone_and_among_others(norm: str) -> None:
+    torch.manual_seed(1)
+    critic = Discriminator(32, width=8, norm=norm)
     images = torch.rand(5, 3, 32, 32) * 2 - 1
     together = critic(images)
     alone = torch.cat([critic(image[None]) for image in images])

@@ -48,6 +48,8 @@ def test_rates_rise_stay_and_fall_to_a_tenth() -> None:
         ({"size": 16}, "patches of 32 x 32 in images of 16 x 16"),
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
         ({"r1_reduction": "rays"}, "unknown r1_reduction"),
+        ({"critic_norm": "batch"}, "unknown critic_norm"),
+        ({"sr_pairs": -1.0}, "--sr-pairs -1"),
         ({"memory": "all"}, "unknown memory"),
         ({"batch": 0}, "--batch 0"),
         ({"micro": 0}, "--micro 0"),

@@ -1,7 +1,8 @@
 """The patch discriminator of GRAF: strided convolutions with spectral and instance norm, for patches of 32, 64 or 128.
 
-Instance norm divides by the contrast of each patch: how bright and how colourful a patch is, is hardly seen. Without it
-(`norm` none) it is.
+As published it does not see contrast: without biases a patch of paler colours is a multiple of itself, and instance norm takes
+any factor away, in every channel by itself. With `norm` layer, or none, the first layer has a bias, so that levels count, and
+the channels of a patch keep their proportions.
 
 No statistic of one image touches another, and the power iteration of the spectral norm advances only in `refresh`, once a
 step: a batch taken in parts then has the gradient of the whole. Letters: B images, p side of a patch, C channels.
@@ -26,10 +27,10 @@ class SpectralConv(nn.Module):
     left: Tensor
     right: Tensor
 
-    def __init__(self, inputs: int, outputs: int, *, stride: int, padding: int) -> None:
+    def __init__(self, inputs: int, outputs: int, *, stride: int, padding: int, bias: bool = False) -> None:
         super().__init__()
-        made = nn.Conv2d(inputs, outputs, 4, bias=False)
-        self.weight, self.stride, self.padding = made.weight, stride, padding
+        made = nn.Conv2d(inputs, outputs, 4, bias=bias)
+        self.weight, self.bias, self.stride, self.padding = made.weight, made.bias, stride, padding
         matrix = self.weight.detach().flatten(1)
         self.register_buffer("left", functional.normalize(torch.randn(matrix.shape[0]), dim=0))
         self.register_buffer("right", functional.normalize(torch.randn(matrix.shape[1]), dim=0))
@@ -45,7 +46,7 @@ class SpectralConv(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         # Copies: a later `refresh` must not change what a backward pass still reads.
         sigma = self.left.clone() @ (self.weight.flatten(1) @ self.right.clone())
-        return functional.conv2d(images, self.weight / sigma, stride=self.stride, padding=self.padding)
+        return functional.conv2d(images, self.weight / sigma, self.bias, stride=self.stride, padding=self.padding)
 
 
 class Discriminator(nn.Module):
@@ -58,8 +59,8 @@ class Discriminator(nn.Module):
         halvings = patch.bit_length() - 3  # down to 4 x 4
         widths = [max(1, width * 8 >> (halvings - 1 - at)) for at in range(halvings)]
         self.convs = nn.ModuleList(
-            SpectralConv(inputs, outputs, stride=2, padding=1)
-            for inputs, outputs in zip([channels, *widths[:-1]], widths, strict=True)
+            SpectralConv(inputs, outputs, stride=2, padding=1, bias=norm != "instance" and at == 0)
+            for at, (inputs, outputs) in enumerate(zip([channels, *widths[:-1]], widths, strict=True))
         )
         self.last = SpectralConv(widths[-1], 1, stride=1, padding=0)
 
