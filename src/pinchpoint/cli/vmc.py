@@ -173,7 +173,8 @@ def orbitals(
 ) -> None:
     """Keep Hartree-Fock orbitals by PySCF, to pretrain elsewhere.
 
-    Orbitals of the molecules and atoms with a name come with the package; these are for others.
+    Those of molecules with a name and of atoms up to Ar come with the package;
+    these are for others.
     """
     from pinchpoint.backends.base import backend
     from pinchpoint.core.files import check_output

@@ -1,4 +1,4 @@
-"""Hartree-Fock orbitals of a system: shipped for the molecules and atoms with a name, by PySCF for any other.
+"""Hartree-Fock orbitals of a system: shipped for molecules with a name and atoms up to Ar, by PySCF for any other.
 
 PySCF is imported only where something must be solved; training on a named molecule never needs it. A small basis is enough:
 the orbitals are where pretraining ends and training begins. A file in `orbitals/` is `solve(system_of(NAME)).save(...)`.
