@@ -1,8 +1,7 @@
 """The patch discriminator of GRAF: strided convolutions with spectral and instance norm, for patches of 32, 64 or 128.
 
-As published it does not see contrast: without biases a patch of paler colours is a multiple of itself, and instance norm takes
-any factor away, in every channel by itself. With `norm` layer, or none, the first layer has a bias, so that levels count, and
-the channels of a patch keep their proportions.
+As published it does not see contrast: without biases a paler patch is a multiple of itself to every layer, and the norm takes
+any factor away. Here the first layer has a bias, so that levels count, unless it is told otherwise.
 
 No statistic of one image touches another, and the power iteration of the spectral norm advances only in `refresh`, once a
 step: a batch taken in parts then has the gradient of the whole. Letters: B images, p side of a patch, C channels.
@@ -52,14 +51,14 @@ class SpectralConv(nn.Module):
 class Discriminator(nn.Module):
     """One number for each patch: above 0 where it seems real. GRAF's with width 64: 128, 256, 512 channels for 32^2."""
 
-    def __init__(self, patch: int, *, channels: int = 3, width: int = 64, norm: str = "instance") -> None:
+    def __init__(self, patch: int, *, channels: int = 3, width: int = 64, norm: str = "instance", bias: bool = True) -> None:
         super().__init__()
         check_side(patch)
         self.patch, self.norm = patch, norm
         halvings = patch.bit_length() - 3  # down to 4 x 4
         widths = [max(1, width * 8 >> (halvings - 1 - at)) for at in range(halvings)]
         self.convs = nn.ModuleList(
-            SpectralConv(inputs, outputs, stride=2, padding=1, bias=norm != "instance" and at == 0)
+            SpectralConv(inputs, outputs, stride=2, padding=1, bias=bias and at == 0)
             for at, (inputs, outputs) in enumerate(zip([channels, *widths[:-1]], widths, strict=True))
         )
         self.last = SpectralConv(widths[-1], 1, stride=1, padding=0)

@@ -137,7 +137,7 @@ class Critics(nn.Module):
         self.told = told
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(told.seed + 2)
-            how: dict[str, Any] = {"width": told.critic_width, "norm": told.critic_norm}
+            how: dict[str, Any] = {"width": told.critic_width, "norm": told.critic_norm, "bias": told.critic_bias}
             self.low = Discriminator(told.patch, **how)
             self.high = Discriminator(told.patch * told.superres, channels=6, **how) if told.superres > 1 else None
 

@@ -59,7 +59,8 @@ class Settings(Common):
     anneal_until: float = 0.5  # share of the run in which the smallest patches come down to `least`
     least: float = 0.0  # smallest share of an image a patch spans; 0: patch / size, whose pixels are the image's
     critic_width: int = 64
-    critic_norm: str = "instance"  # see discriminator
+    critic_norm: str = "instance"
+    critic_bias: bool = True  # of its first layer; as published there is none, and pale patches look like colourful ones
     sr_width: int = 64
     fov: float = 30.0  # degrees
     radius: float = 4.0
