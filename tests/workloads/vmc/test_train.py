@@ -281,6 +281,9 @@ def test_what_cannot_begin_a_run_is_refused_before_anything_is_compiled(
         with pytest.raises(BadInput) as caught:
             train("H", tmp_path / "run", **{**tiny, **asked})
         assert caught.value.what.startswith(what)
+    monkeypatch.setitem(sys.modules, "pyscf", None)
+    with pytest.raises(Missing, match="PySCF is not here"):
+        train("N2", tmp_path / "run", **{**tiny, "charge": 1, "spin": 1, "pretrain": 5})
     assert not (tmp_path / "run").exists()
 
 

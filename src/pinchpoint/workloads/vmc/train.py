@@ -65,7 +65,7 @@ def train(
         raise BadInput("--orbitals without pretraining", mend="give --pretrain 1000 too, or leave --orbitals out")
     check_folder(run.folder)
     # What cannot begin a run is refused now: to compile its programs takes long.
-    field = None if orbitals is None else _given(orbitals, run.told.system)
+    field = _orbitals(run, orbitals, tell)
     if start_from is not None:
         beginning(Path(start_from), run.told)
     with on(device, precision=run.told.settings.precision) as host:
@@ -153,26 +153,23 @@ class _Maker:
         return self.programs.get(self.settings, (count, stage))
 
     def carry(self, field: HartreeFock | None) -> tuple[Carry, float]:
-        """What the run goes on from, and the seconds it took so far. field: orbitals to pretrain with, where they are given."""
+        """What the run goes on from, and the seconds it took so far. field: orbitals to pretrain with."""
         found = self.run.last()
         if found is not None:
             return self._restored(found), float(found.told["seconds"])
         params, x = None, None
         if self.run.told.warm:
             params, x = warmed(Path(self.run.told.warm), self.wave, self.run.told)
-        if self.run.told.pretrain:
+        if field is not None:
             params, x = self._pretrained(params, field)
         self.tell(Report("warm-up", 0, 0, note=f"{self.settings.burn:,} steps of moves alone"))
         return jax.block_until_ready(first_carry(self.wave, self.settings, params=params, x=x, mesh=self.mesh)), 0.0
 
-    def _pretrained(self, params: Any, field: HartreeFock | None) -> tuple[Any, Any]:
+    def _pretrained(self, params: Any, field: HartreeFock) -> tuple[Any, Any]:
         """Parameters near the Hartree-Fock determinant, and walkers that follow it."""
-        from pinchpoint.workloads.vmc.hartree_fock import orbitals_for
         from pinchpoint.workloads.vmc.pretrain import pretrain
 
         system, told, steps = self.run.told.system, self.settings, self.run.told.pretrain
-        self.tell(Report("orbitals", 0, 0, note="Hartree-Fock"))
-        field = orbitals_for(system) if field is None else field
         if params is None:
             params = self.wave.init(key_of(told.seed, Stage.PARAMETERS))
         dtype = dtype_of(told)
@@ -195,6 +192,18 @@ class _Maker:
         carry = trees.from_arrays(found.arrays, like, where=where)._replace(key=key_bits(self.settings.seed))
         # Copies: a program may write into what it is given, and JAX may have taken the numpy arrays as they are.
         return placed(jax.tree_util.tree_map(lambda array: jnp.array(array, copy=True), carry), self.mesh)
+
+
+def _orbitals(run: Run, path: str | Path | None, tell: Tell) -> HartreeFock | None:
+    """To pretrain with: those given, or the system's own where a run is to begin; None where nothing is pretrained."""
+    from pinchpoint.workloads.vmc.hartree_fock import orbitals_for
+
+    if path is not None:
+        return _given(path, run.told.system)
+    if not run.told.pretrain or run.checkpoints.last() is not None:
+        return None
+    tell(Report("orbitals", 0, 0, note="Hartree-Fock"))
+    return orbitals_for(run.told.system)
 
 
 def _given(path: str | Path, system: System) -> HartreeFock:
