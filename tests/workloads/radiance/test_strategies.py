@@ -180,9 +180,17 @@ def test_a_step_takes_few_operations_where_our_kernels_run(
     assert counted.operations <= most
 
 
-@pytest.mark.parametrize(("memory", "times"), [("none", 5), ("checkpoint", 9), ("deferred", 10)])
-@pytest.mark.parametrize("form", ["eager", "folded"])
-def test_checkpoint_renders_every_chunk_but_the_last_again(
+@pytest.mark.parametrize(
+    ("form", "memory", "times"),
+    [
+        ("eager", "none", 5),
+        ("eager", "checkpoint", 10),
+        ("folded", "none", 5),
+        ("folded", "checkpoint", 9),
+        ("folded", "deferred", 10),
+    ],
+)
+def test_chunks_are_rendered_twice_but_for_the_last_of_a_folded_field(
     form: str, memory: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     given = scene(FieldConfig.preset("tiny"), torch.float64)

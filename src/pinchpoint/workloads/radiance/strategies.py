@@ -1,10 +1,10 @@
 """Chunks of rays and what is held of them for the backward pass: everything, or nothing and computed again.
 
 `none` holds every chunk: chunks then save memory only where there is no backward pass. `checkpoint` computes a chunk again
-when its gradient comes, but for the last, whose gradient comes first: it is held meanwhile. `deferred` renders without a graph,
-holds no chunk until then, and in backward renders chunk by chunk with the gradients of the pixels. Both hold one chunk at a
-time and replay autocast; the gradients are those of `none` but for the order of sums. Here is how autograd does it, for any
-field; a folded one does both by itself (`passes`).
+when its gradient comes. `deferred` renders without a graph, and in backward renders chunk by chunk with the gradients of the
+pixels. Both hold one chunk at a time and replay autocast; the gradients are those of `none` but for the order of sums. Here is
+how autograd does it, for any field; a folded one does both in the way of `deferred` by itself (`passes`), where `checkpoint`
+holds the last chunk, whose gradient comes first, through all that lies between: quicker, and more where that takes much.
 
 Counted in fp32 at the size of GRAF: a point of the chunk takes 15,182 B (folded 10,025), any other 12 B with checkpoint and
 11 B with deferred, which are its random numbers and its share of the pixels.
@@ -38,8 +38,7 @@ def by_chunks(
         return _Deferred.apply(shade, parts, *tensors)
     if memory == "checkpoint" and torch.is_grad_enabled():
         # What is random was drawn before: there is no state to keep.
-        made = [checkpoint(shade, part, *tensors, use_reentrant=False, preserve_rng_state=False) for part in parts[:-1]]
-        made.append(shade(parts[-1], *tensors))
+        made = [checkpoint(shade, part, *tensors, use_reentrant=False, preserve_rng_state=False) for part in parts]
     else:
         made = [shade(part, *tensors) for part in parts]
     return _joined(made, parts, images, rays)

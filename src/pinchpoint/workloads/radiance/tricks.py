@@ -94,7 +94,7 @@ TRICKS: tuple[Trick, ...] = (
     Trick("bf16", "autocast to bf16 around both networks, no scaler", "instead", Ways(cast=torch.bfloat16)),
     Trick(
         "instead", "bf16, folded, 16 chunks and images of the super-resolution, each computed again", "instead",
-        Ways(form="folded", memory="checkpoint", parts=16, cast=torch.bfloat16, sr_by_image=True),
+        Ways(form="folded", memory="deferred", parts=16, cast=torch.bfloat16, sr_by_image=True),
     ),
 )  # fmt: skip
 NAMES = tuple(trick.name for trick in TRICKS)
