@@ -68,6 +68,20 @@ def test_super_resolution_learns_from_real_pairs_and_the_field_does_not() -> Non
         assert not Generator(CONFIG, other).learns_from_pairs
 
 
+def test_straying_is_what_features_and_view_change_and_teaches_only_where_they_are_read() -> None:
+    told = replace(TOLD, superres=2)
+    generator, asked = Generator(CONFIG, told), request_of(told)
+    net = generator.superres
+    assert net is not None
+    seen = generator(asked)
+    generator.strayed(seen, asked).backward()
+    assert bool(net.read.weight.grad[:, 3:].any())
+    with torch.no_grad():
+        net.read.weight[:, 3:] = 0  # neither features, nor view, nor distance is read
+    assert float(generator.strayed(generator(asked), asked).detach()) == pytest.approx(0, abs=1e-7)
+    assert float(Generator(CONFIG, TOLD).strayed(Generator(CONFIG, TOLD)(request_of(TOLD)), request_of(TOLD))) == 0
+
+
 def test_draws_follow_from_seed_step_and_use_alone() -> None:
     one, again = request_of(TOLD), request_of(TOLD)
     assert torch.equal(one.draws.offsets, again.draws.offsets) and torch.equal(one.codes.shape, again.codes.shape)

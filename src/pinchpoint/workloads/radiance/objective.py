@@ -126,7 +126,15 @@ class Generator(nn.Module):
             return real.low.new_zeros(())
         with autocast(self.told.precision, real.low.device.type):
             made = self.superres(real.low, pitch=real.pitch)
-        return functional.l1_loss(made, real.high)
+        return _apart(made, real.high)
+
+    def strayed(self, seen: Seen, asked: Request) -> Tensor:
+        """(): how far features and view have taken the super-resolution from what it learned of photographs."""
+        if self.superres is None or seen.high is None:
+            return seen.low.new_zeros(())
+        with torch.no_grad(), autocast(self.told.precision, seen.low.device.type):
+            plain = self.superres(seen.low, pitch=asked.pitch, cover=seen.acc)
+        return _apart(seen.high, plain)
 
 
 class Critics(nn.Module):
@@ -217,6 +225,11 @@ def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) ->
     high = functional.grid_sample(images, places, mode="bilinear", padding_mode="border", align_corners=False)
     pitch = scale * (told.size / told.patch)
     return Real(high, None, pitch) if told.superres == 1 else Real(functional.avg_pool2d(high, told.superres), high, pitch)
+
+
+def _apart(one: Tensor, other: Tensor) -> Tensor:
+    """(): the mean absolute difference, round below 2.5 of 255 levels: a sign of nothing but rounding would be a gradient."""
+    return functional.smooth_l1_loss(one, other, beta=0.02)
 
 
 def _image(values: Tensor, side: int) -> Tensor:

@@ -108,9 +108,10 @@ class Stepper:
         """Of some of the images: () the share of the loss, its gradients added to the generator's."""
         self.critics.requires_grad_(False)
         try:
-            loss = self.critics.deceived(self.generator(asked))
+            seen = self.generator(asked)
+            loss = self.critics.deceived(seen)
             if real is not None:
-                loss = loss + self.told.sr_pairs * self.generator.unlike(real)
+                loss = loss + self.told.sr_pairs * (self.generator.unlike(real) + self.generator.strayed(seen, asked))
             self.scaler.scale(share * loss).backward()
         finally:
             self.critics.requires_grad_(True)
