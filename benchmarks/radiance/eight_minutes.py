@@ -8,7 +8,7 @@ pinchpoint must be importable: installed, or `PYTHONPATH=src`; the distances nee
 steps a second, from which the length of the run follows, as rates and annealing go by its share; at the limit it is stopped with
 a checkpoint all the same. What lies in WORK is gone on with: data and pace are kept, training is resumed, and the seconds of all
 its parts count together. Scored against cars of another seed, which it never saw, and against a ladder of as many images of that
-size. --set changes the recipe, below, and whatever else a run may be told.
+size. --set changes the recipe, below, and whatever else a run may be told; --field changes the field.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.files import check_output, make_folder, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
+from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.dataset import make_dataset
 from pinchpoint.workloads.radiance.evaluate import evaluate
 from pinchpoint.workloads.radiance.features import open_extractor
@@ -126,7 +127,7 @@ def verdicts(scores: dict[str, Any], training: dict[str, Any], seconds: float) -
 def run(asked: argparse.Namespace) -> dict[str, Any]:
     device = resolve_device(asked.device, backend("torch"))
     choices = {**RECIPE, "preset": asked.preset, "size": asked.size, "seed": asked.seed, "device": device}
-    choices |= overrides(asked.set, Settings)
+    choices |= overrides(asked.set, Settings) | {"model": overrides(asked.field, FieldConfig)}
     side, work = asked.size * choices["superres"], make_folder(asked.work)
     record: dict[str, Any] = {
         "what": "cars in eight minutes", "commands": ["python " + " ".join(sys.argv)], "created": now(), "machine": describe(),
@@ -174,6 +175,7 @@ def main() -> int:
     parser.add_argument("--size", type=int, default=64, help="pixels a side that are rendered")
     parser.add_argument("--preset", default="graf", choices=tuple(PRESETS))
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the run")
+    parser.add_argument("--field", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the field")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("-o", "--output", type=Path, required=True)

@@ -23,7 +23,17 @@ def test_graf_has_the_published_number_of_parameters() -> None:
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"depth": 0}, {"width": 33}, {"skip": 7}, {"skip": -1}, {"point_octaves": 17}, {"z_shape": 0}, {"depth": 1, "skip": 0}],
+    [
+        {"depth": 0},
+        {"width": 33},
+        {"skip": 7},
+        {"skip": -1},
+        {"point_octaves": 17},
+        {"point_octaves": -1},
+        {"direction_octaves": -2},
+        {"z_shape": 0},
+        {"depth": 1, "skip": 0},
+    ],
 )
 def test_what_makes_no_field_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput):

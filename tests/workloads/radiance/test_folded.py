@@ -22,7 +22,15 @@ POINTS = BATCH * SAMPLES  # for each ray more
 
 
 @pytest.mark.parametrize(
-    "changes", [{}, {"point_octaves": 0, "direction_octaves": 0}, {"skip": 0}, {"skip": 2}, {"width": 34, "depth": 2, "skip": 0}]
+    "changes",
+    [
+        {},
+        {"point_octaves": 0, "direction_octaves": 0},
+        {"direction_octaves": -1},
+        {"skip": 0},
+        {"skip": 2},
+        {"width": 34, "depth": 2, "skip": 0},
+    ],
 )
 def test_values_and_features_are_those_of_the_field(changes: dict[str, Any]) -> None:
     config = FieldConfig.preset("tiny", **changes)

@@ -90,8 +90,9 @@ def test_kernels_run_where_they_are_meant_to() -> None:
     [
         TINY, FieldConfig.preset("small"), FieldConfig.preset("tiny", width=34, depth=2, skip=0),
         FieldConfig.preset("tiny", point_octaves=0, direction_octaves=0, width=2),
+        FieldConfig.preset("tiny", direction_octaves=-1),
     ],
-    ids=["tiny", "small", "odd", "least"],
+    ids=["tiny", "small", "odd", "least", "undirected"],
 )  # fmt: skip
 def test_images_and_gradients_are_those_of_plain_torch(config: FieldConfig, options: dict[str, Any], plainly: Any) -> None:
     given = scene(config, 3, 17, 13)

@@ -76,6 +76,16 @@ def test_images_and_gradients_are_those_of_the_baseline(preset: str, dtype: torc
                 assert worst(taken(given, form=form, memory=memory, chunk=chunk), truth) <= least, (form, memory, chunk)
 
 
+def test_without_directions_every_form_has_the_same_gradients_and_a_point_one_colour() -> None:
+    given = scene(FieldConfig.preset("tiny", direction_octaves=-1), torch.float64)
+    truth = taken(given, form="eager")
+    for memory in ("none", "checkpoint", "deferred"):
+        assert worst(taken(given, form="folded", memory=memory, chunk=20), truth) <= 1e-10
+    points, codes = torch.rand(6, 3).double(), given[2]
+    one, other = (given[0](points, torch.rand(6, 3).double(), *codes)[0] for _ in range(2))
+    assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("options", OTHERS)
 @pytest.mark.parametrize("noisy", [True, False])
 def test_every_background_and_last_interval_has_the_gradients_of_the_baseline(options: dict[str, Any], noisy: bool) -> None:

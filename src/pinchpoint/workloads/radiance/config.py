@@ -20,7 +20,7 @@ class FieldConfig(JsonConfig):
     width: int = 256  # of each; the layer of the view has half of it
     skip: int = 4  # the layer, counted from 0, after which the encoded point and the shape code are read again
     point_octaves: int = 10  # sines and cosines of 1, 2, 4, ... times a coordinate
-    direction_octaves: int = 4
+    direction_octaves: int = 4  # -1: the direction is not read, and a thing has one colour from all sides
     z_shape: int = 128  # numbers of the code that forms the density
     z_app: int = 128  # of the code that colours it
 
@@ -30,9 +30,10 @@ class FieldConfig(JsonConfig):
                 raise BadInput(f"{name} = {getattr(self, name)}", mend=f"give {name} of at least 1")
         if self.width % 2:
             raise BadInput(f"width = {self.width}", mend="give an even width: the layer of the view has half of it")
-        for name in ("point_octaves", "direction_octaves"):
-            if not 0 <= getattr(self, name) <= 16:
-                raise BadInput(f"{name} = {getattr(self, name)}", mend="give 0 to 16: beyond, fp32 tells no two points apart")
+        for name, least in (("point_octaves", 0), ("direction_octaves", -1)):
+            if not least <= getattr(self, name) <= 16:
+                mend = f"give {least} to 16: beyond, fp32 tells no two points apart"
+                raise BadInput(f"{name} = {getattr(self, name)}", mend=mend)
         if not 0 <= self.skip < self.depth - 1:
             raise BadInput(f"skip = {self.skip} with {self.depth} layers", mend="give a layer before the last: 0 to depth - 2")
 
@@ -43,7 +44,7 @@ class FieldConfig(JsonConfig):
 
     @property
     def encoded_direction(self) -> int:
-        return 3 + 6 * self.direction_octaves
+        return 3 + 6 * self.direction_octaves if self.direction_octaves >= 0 else 0
 
     @property
     def features(self) -> int:

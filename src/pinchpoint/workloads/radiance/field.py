@@ -62,7 +62,10 @@ def encode(values: Tensor, octaves: int, *, out: Tensor | None = None) -> Tensor
     """values: (..., 3) -> themselves, sines, cosines of 1, 2, 4, ... times them: (..., 3 + 6 octaves), octave by octave.
 
     out: (..., at least so many), of any floating type, whose first columns are written: nothing is put together by a copy.
+    With octaves of -1 there is nothing: (..., 0).
     """
+    if octaves < 0:
+        return values.new_empty(*values.shape[:-1], 0) if out is None else out
     wide = 3 * octaves
     if out is None:
         out = values.new_empty(*values.shape[:-1], 3 + 2 * wide)

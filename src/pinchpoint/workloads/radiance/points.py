@@ -48,7 +48,7 @@ def encoded_directions(config: FieldConfig, scene: Scene, part: Part, *, own: bo
     """(B, r, D), in the type of the rays: small, and read by every point of a ray."""
     wide = filled(config.encoded_direction + 1)
     directions = scene.rays.directions
-    if not own:
+    if not own or config.direction_octaves < 0:
         return _plain(directions[part], config.direction_octaves, wide, directions.dtype)
     images, each = _size(part)
     made = torch.empty(images, each, wide, dtype=directions.dtype, device=directions.device)
@@ -160,5 +160,5 @@ def _size(part: Part) -> tuple[int, int]:
 
 def _plain(values: Tensor, octaves: int, wide: int, dtype: torch.dtype) -> Tensor:
     made = values.new_empty(*values.shape[:-1], wide, dtype=dtype)
-    made[..., 3 + 6 * octaves :] = 1
+    made[..., max(0, 3 + 6 * octaves) :] = 1
     return encode(values, octaves, out=made)
