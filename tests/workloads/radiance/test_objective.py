@@ -107,6 +107,18 @@ def test_every_weight_of_both_players_gets_a_gradient(superres: int) -> None:
     assert 0 < float(slope) < float(loss.detach())
 
 
+def test_outside_a_bound_a_generator_shows_what_lies_behind_and_learns_inside() -> None:
+    told = replace(TOLD, bound=0.5, noise=0.0)
+    generator = Generator(CONFIG, told)
+    with torch.no_grad():
+        generator.field.density.bias.fill_(3.0)  # fog everywhere
+    seen = generator(request_of(told))
+    corners = seen.low[:, :, [0, 0, -1, -1], [0, -1, 0, -1]]
+    assert bool((corners == 1).all()) and bool((seen.acc[:, 16, 16] > 0.5).all())
+    Critics(told).deceived(seen).backward()
+    check_gradients(generator, what="generator")
+
+
 def test_the_discriminators_loss_leaves_the_generator_alone() -> None:
     generator, critics = Generator(CONFIG, TOLD), Critics(TOLD)
     loss, _ = critics.loss(generator(request_of(TOLD)), real_patches(torch.rand(2, 3, 32, 32), TOLD, step=1, what="real"))

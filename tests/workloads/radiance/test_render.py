@@ -21,6 +21,7 @@ from pinchpoint.workloads.radiance.render import (
     depths_of,
     draw,
     generator_for,
+    inside,
     midpoints,
     render,
 )
@@ -60,8 +61,8 @@ def test_a_slab_of_constant_density_is_as_opaque_as_its_closed_form() -> None:
     """Density 2 from 3.5 to 4.5: 1 - exp(-2) is seen, from a depth known by integration."""
     rays = Rays(torch.zeros(1, 1, 3), torch.ones(1, 1, 3), 3.0, 5.0)
     depths = depths_of(rays, torch.zeros(1, 1, 4000).double())
-    inside = (depths >= 3.5) & (depths < 4.5)
-    density = torch.where(inside, 2.0, -1.0)  # below zero is nothing
+    within = (depths >= 3.5) & (depths < 4.5)
+    density = torch.where(within, 2.0, -1.0)  # below zero is nothing
     rgb, depth, acc, _ = composite(torch.zeros(1, 1, 4000, 3), density, depths, far=5.0)
     opaque = 1 - math.exp(-2)
     assert float(acc) == pytest.approx(opaque, rel=1e-6)
@@ -129,6 +130,29 @@ def test_a_render_follows_the_autocast_around_it_and_composites_in_fp32() -> Non
             exact = render(*given, form=form, precision="fp32")
         assert around.rgb.equal(half.rgb)
         torch.testing.assert_close(exact.rgb, plain.rgb, atol=1e-6, rtol=0)
+
+
+@pytest.mark.parametrize("form", ["eager", "folded"])
+@pytest.mark.parametrize("noise", [0.0, 0.1])
+def test_a_bound_leaves_a_ball_whose_chords_are_known(form: Any, noise: float) -> None:
+    """Density 2 everywhere: a ray is as opaque as its way through the ball is long, and one that misses it sees nothing."""
+    field, rays, codes, _ = scene(side=9)
+    with torch.no_grad():
+        field.density.weight.zero_()
+        field.density.bias.fill_(2.0)
+    draws = draw(2, 81, 1000, noise=noise, generator=generator_for(0, 1, "ball"))
+    made = render(field, rays, codes, inside(draws, rays, 0.7), form=form)
+    nearest = torch.linalg.cross(rays.origins, rays.directions).norm(dim=-1)
+    chords = 2 * (0.49 - nearest.square()).clamp_min(0).sqrt()
+    assert bool((chords == 0).any()) and bool((chords > 1).any())
+    torch.testing.assert_close(made.acc, -torch.expm1(-2 * chords), rtol=0.01, atol=0.01)
+    assert bool((made.acc[nearest > 0.7] == 0).all()) and bool((made.rgb[nearest > 0.7] == 1).all())
+
+
+def test_a_bound_that_holds_everything_changes_nothing() -> None:
+    field, rays, codes, draws = scene()
+    for one, other in zip(render(field, rays, codes, inside(draws, rays, 9.0)), render(field, rays, codes, draws), strict=True):
+        assert other is None or torch.equal(one, other)
 
 
 def test_what_does_not_belong_together_is_refused() -> None:

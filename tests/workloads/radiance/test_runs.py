@@ -74,8 +74,8 @@ def test_a_run_is_resumed_with_its_own_images_and_choices_alone(tmp_path: Path) 
     run.write()
     again, images = begin(tmp_path / "run", data, resume=True, choices={"memory": "checkpoint", "chunk": 100})
     assert images.size == 32 and again.settings.memory == "checkpoint" and again.settings.data == run.settings.data
-    with pytest.raises(BadInput, match=r"r1 \(was 10.0, is 1.0\)"):
-        begin(tmp_path / "run", data, resume=True, choices={"r1": 1.0})
+    with pytest.raises(BadInput, match=r"r1 \(was 1.0, is 2.0\)"):
+        begin(tmp_path / "run", data, resume=True, choices={"r1": 2.0})
     with pytest.raises(BadInput, match=r"ranks \(was 1, is 2\)"):
         begin(tmp_path / "run", data, resume=True, choices={}, ranks=2)
     other = folder_of(tmp_path / "other", side=64, seed=1)
@@ -83,7 +83,7 @@ def test_a_run_is_resumed_with_its_own_images_and_choices_alone(tmp_path: Path) 
         begin(tmp_path / "run", other, resume=True, choices={})
     assert raised.value.mend.startswith("give the data set it was begun with to go on")
     with pytest.raises(BadInput, match=r"r1 .*another data set") as raised:
-        begin(tmp_path / "run", other, resume=True, choices={"r1": 1.0})
+        begin(tmp_path / "run", other, resume=True, choices={"r1": 2.0})
     assert raised.value.mend.startswith("give the data set it was begun with and leave these options out to go on")
     with pytest.raises(BadInput, match="already holds a run"):
         begin(tmp_path / "run", data, resume=False, choices=TINY)

@@ -56,6 +56,7 @@ def test_rates_rise_stay_and_fall_to_a_tenth() -> None:
         ({"lr_d": 0.0}, "--lr-d 0"),
         ({"noise": -1.0}, "--noise -1"),
         ({"least": 1.5}, "--least 1.5"),
+        ({"bound": -1.0}, "--bound -1"),
         ({"v_low": 0.5}, "poses from 0.5 to 0.45"),
         ({"eval_images": 1}, "an evaluation of 1 image"),
         ({"near": 6.0}, "near 6"),

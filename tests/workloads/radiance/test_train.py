@@ -123,10 +123,10 @@ def test_the_trained_generator_has_the_averaged_weights(whole: Path) -> None:
 
 def test_a_checkpoint_of_another_configuration_is_refused(data: Path, tmp_path: Path, whole: Path) -> None:
     run = tmp_path / "run"
-    train(data, run, **{**CHOICES, "steps": 2, "r1": 1.0})
+    train(data, run, **{**CHOICES, "steps": 2, "r1": 2.0})
     other = Checkpoints(run / "checkpoints")
     Checkpoints(run / "checkpoints").save(last_state(whole), step=STEPS)
-    with pytest.raises(BadInput, match=r"is of another configuration: .*r1 \(was 10.0, is 1.0\)"):
+    with pytest.raises(BadInput, match=r"is of another configuration: .*r1 \(was 1.0, is 2.0\)"):
         train(data, run, resume=True, steps=8)
     assert other.last() is not None
 

@@ -68,8 +68,10 @@ class FieldConfig(JsonConfig):
         return cls(**{**PRESETS[name], **changes})
 
 
-# graf: for a GPU; small: for a few cores; tiny: for tests and the demo.
+# graf: as published; tuned: one colour from all sides, nothing finer than a pixel of 64; small: for a few cores; tiny: for tests
+# and the demo.
 PRESETS: dict[str, dict[str, Any]] = {
+    "tuned": {"point_octaves": 7, "direction_octaves": -1},
     "graf": {},
     "small": {"depth": 6, "width": 128, "skip": 3, "point_octaves": 8, "z_shape": 64, "z_app": 64},
     "tiny": {"depth": 4, "width": 32, "skip": 1, "point_octaves": 4, "direction_octaves": 2, "z_shape": 8, "z_app": 8},

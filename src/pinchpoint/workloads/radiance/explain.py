@@ -7,7 +7,9 @@ small one on a CPU, of the same size on a GPU. `verdict` has four values and fix
 
 from __future__ import annotations
 
+import gc
 import math
+import os
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +41,7 @@ Progress = Callable[[str, int, int], None]
 MATERIAL = 0.03  # a peak that falls by less is not held in a trick's favour
 ROUNDED = 100  # units of rounding by which gradients may differ ...
 AT_MOST = 0.5  # ... but never by this share of themselves
+_SPARE = 1.2  # of the room a process is given, over its predicted total
 SCALES = {"full": FULL, "small": SMALL}
 PARTS = ("field", "superres", "critic")
 TARGET = "pinchpoint.workloads.radiance.explain:STEP"
@@ -234,11 +237,11 @@ def _times(
 
 
 def _predicted(ran: list[Trick], card: str, seed: int, scale: str, tell: Progress) -> dict[str, tuple[Any, int]]:
-    """Forecast and peak of each, by two workers at a time."""
+    """Forecast and peak of each, by several workers at a time."""
     size = SCALES[scale].batch * SCALES[scale].patch ** 2
     done = 0
 
-    def half(some: list[Trick]) -> dict[str, tuple[Any, int]]:
+    def part(some: list[Trick]) -> dict[str, tuple[Any, int]]:
         nonlocal done
         found = {}
         with Forecaster(TARGET, card=card, seed=seed, settings={"scale": scale}) as forecaster:
@@ -249,18 +252,36 @@ def _predicted(ran: list[Trick], card: str, seed: int, scale: str, tell: Progres
                 tell("predicted peaks", done, len(ran))
         return found
 
-    with ThreadPoolExecutor(2) as pool:
-        halves = list(pool.map(half, (ran[::2], ran[1::2])))
-    return halves[0] | halves[1]
+    workers = _workers(ran)
+    with ThreadPoolExecutor(workers) as pool:
+        found: dict[str, tuple[Any, int]] = {}
+        for some in pool.map(part, [ran[at::workers] for at in range(workers)]):
+            found |= some
+    return found
 
 
 def _measured(ran: list[Trick], predicted: dict[str, tuple[Any, int]], seed: int, tell: Progress) -> dict[str, int]:
-    found = {}
-    for at, trick in enumerate(ran):
-        tell("measured peaks", at, len(ran))
+    """Peaks, each in a process of its own, as many at one time as the card has room for: none counts another's bytes."""
+    gc.collect()
+    torch.cuda.empty_cache()  # what the timed iterations held is for the processes now
+    needed = max(forecast.total_bytes for forecast, _ in predicted.values())
+    room = int(torch.cuda.mem_get_info()[0] // (_SPARE * needed))
+    done = 0
+
+    def peak(trick: Trick) -> int:
+        nonlocal done
         made = measured.measure(find(TARGET), predicted[trick.name][0], chunk=None, steps=2, seed=seed, timeout_s=300.0)
-        found[trick.name] = made["allocated_bytes"]
-    return found
+        done += 1
+        tell("measured peaks", done, len(ran))
+        return made["allocated_bytes"]
+
+    with ThreadPoolExecutor(max(1, min(room, _workers(ran)))) as pool:
+        return dict(zip([trick.name for trick in ran], pool.map(peak, ran), strict=True))
+
+
+def _workers(ran: list[Trick]) -> int:
+    """Processes at one time, each with two cores where there are many."""
+    return min(len(ran), max(2, (os.cpu_count() or 1) // 2))
 
 
 def _row(

@@ -18,7 +18,7 @@ from pinchpoint.workloads.radiance.discriminator import Discriminator
 from pinchpoint.workloads.radiance.field import Field
 from pinchpoint.workloads.radiance.losses import slope_penalty, taken_for_made, taken_for_real
 from pinchpoint.workloads.radiance.rays import Camera, draw_patches, draw_poses, patches, pixels
-from pinchpoint.workloads.radiance.render import Codes, Draws, draw, generator_for, midpoints, render
+from pinchpoint.workloads.radiance.render import Codes, Draws, draw, generator_for, inside, midpoints, render
 from pinchpoint.workloads.radiance.settings import Settings
 from pinchpoint.workloads.radiance.superres import SuperRes, both
 from pinchpoint.workloads.training.precision import autocast
@@ -103,8 +103,9 @@ class Generator(nn.Module):
         told = self.told
         how: dict[str, Any] = {"form": told.form, "memory": memory or told.memory, "chunk": chunk or told.chunk}
         rays = self.camera.rays(asked.u, asked.v, asked.places)
+        draws = inside(asked.draws, rays, told.bound) if told.bound else asked.draws
         made = render(
-            self.field, rays, asked.codes, asked.draws, **how, precision=told.precision, white=told.white,  # pyright: ignore[reportArgumentType]
+            self.field, rays, asked.codes, draws, **how, precision=told.precision, white=told.white,  # pyright: ignore[reportArgumentType]
             features=self.superres is not None,
         )  # fmt: skip
         side = round(rays.origins.shape[1] ** 0.5)

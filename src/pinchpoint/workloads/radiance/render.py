@@ -24,6 +24,7 @@ from pinchpoint.workloads.radiance.strategies import Memory, by_chunks, parts_of
 Form = Literal["eager", "folded"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
 _HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+_NOTHING = -1e9  # added to a density, which is then none
 
 
 class Codes(NamedTuple):
@@ -72,6 +73,16 @@ def midpoints(
 ) -> Draws:
     """Nothing random: every point in the middle of its interval, no noise; for pictures to look at."""
     return Draws(torch.full((1, 1, 1), 0.5, device=device, dtype=dtype).expand(batch, rays, samples))
+
+
+def inside(draws: Draws, rays: Rays, radius: float) -> Draws:
+    """The same with noise that no density outlasts on every point farther than `radius` from the middle: nothing is there."""
+    depths = depths_of(rays, draws.offsets)
+    along = (rays.origins * rays.directions).sum(-1, keepdim=True)
+    # Of |o + t d|^2, d of length 1: no tensor of points is made.
+    away = (depths + 2 * along) * depths + rays.origins.square().sum(-1, keepdim=True)
+    noise = torch.zeros_like(depths) if draws.noise is None else draws.noise
+    return Draws(draws.offsets, noise.masked_fill(away > radius * radius, _NOTHING))
 
 
 def render(
