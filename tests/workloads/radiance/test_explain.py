@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,6 +14,7 @@ pytest.importorskip("torch", reason="the iteration is a torch program")
 import torch
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.radiance import explain
 from pinchpoint.workloads.radiance.explain import Explained, allowed_error, explain_memory, gradient_error, judged
 from pinchpoint.workloads.radiance.tricks import NAMES, SMALL, TRICKS, Iteration
 
@@ -115,6 +119,30 @@ def test_the_page_tells_what_the_record_does() -> None:
         peak = "-" if row.peak_allocated_bytes is None else f"{row.peak_allocated_bytes / 2**30:.2f} GiB"
         assert f"| `{row.trick}` | {peak} |" in text
         assert f"| {row.verdict} |" in text.partition(f"| `{row.trick}` |")[2].partition("\n")[0]
+
+
+def test_peaks_are_measured_side_by_side_as_far_as_the_card_has_room(monkeypatch: pytest.MonkeyPatch) -> None:
+    running, most, told = 0, 0, []
+    lock, both = threading.Lock(), threading.Barrier(2, timeout=10)
+
+    def measure(target: Any, forecast: Any, **_: Any) -> dict[str, int]:
+        nonlocal running, most
+        with lock:
+            running, most = running + 1, max(most, running + 1)
+        both.wait()  # each waits for another: one at a time would never end
+        with lock:
+            running -= 1
+        return {"allocated_bytes": forecast.total_bytes - 1}
+
+    monkeypatch.setattr(explain.measured, "measure", measure)
+    monkeypatch.setattr(explain.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (260, 1000))  # two of 100, with a fifth to spare, and not three
+    ran = list(TRICKS[:4])
+    predicted = {trick.name: (SimpleNamespace(total_bytes=100 - at), 0) for at, trick in enumerate(ran)}
+    found = explain._measured(ran, predicted, 0, lambda *said: told.append(said))
+    assert found == {trick.name: 99 - at for at, trick in enumerate(ran)} and most == 2
+    assert told == [("measured peaks", done, 4) for done in (1, 2, 3, 4)]
 
 
 def test_unknown_tricks_no_repeats_and_outputs_that_cannot_be_written_are_refused(tmp_path: Path) -> None:

@@ -266,17 +266,17 @@ def _measured(ran: list[Trick], predicted: dict[str, tuple[Any, int]], seed: int
     torch.cuda.empty_cache()  # what the timed iterations held is for the processes now
     needed = max(forecast.total_bytes for forecast, _ in predicted.values())
     room = int(torch.cuda.mem_get_info()[0] // (_SPARE * needed))
-    done = 0
+    target, found = find(TARGET), {}
 
     def peak(trick: Trick) -> int:
-        nonlocal done
-        made = measured.measure(find(TARGET), predicted[trick.name][0], chunk=None, steps=2, seed=seed, timeout_s=300.0)
-        done += 1
-        tell("measured peaks", done, len(ran))
+        made = measured.measure(target, predicted[trick.name][0], chunk=None, steps=2, seed=seed, timeout_s=300.0)
         return made["allocated_bytes"]
 
     with ThreadPoolExecutor(max(1, min(room, _workers(ran)))) as pool:
-        return dict(zip([trick.name for trick in ran], pool.map(peak, ran), strict=True))
+        for trick, bytes_ in zip(ran, pool.map(peak, ran), strict=True):
+            found[trick.name] = bytes_
+            tell("measured peaks", len(found), len(ran))
+    return found
 
 
 def _workers(ran: list[Trick]) -> int:

@@ -1,0 +1,46 @@
+"""What the page on radiance fields says of its records is what the records hold."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[2]
+RUNGS = {
+    "cars of the same kind": "same", "blurred by 1 pixel": "blur 1 px", "eight cars, over and over": "collapse",
+    "**without wheels**": "no wheels", "blurred by 2 pixels": "blur 2 px", "grey": "grey", "noise of 0.05": "noise 0.05",
+}  # fmt: skip
+NAME = "KD-efflite0"
+
+
+def record(name: str) -> dict[str, Any]:
+    return json.loads((ROOT / "benchmarks" / "results" / name).read_text(encoding="utf-8"))
+
+
+def page() -> str:
+    return (ROOT / "docs" / "radiance.md").read_text(encoding="utf-8")
+
+
+def test_the_ladder_and_the_scores_are_the_records() -> None:
+    made, text = record("radiance_eight_minutes_h200.json"), page()
+    rungs = {rung["rung"]: rung["distances"][NAME] for rung in made["scores"]["ladder"]}
+    for said, rung in RUNGS.items():
+        assert f"| {said} | {rungs[rung]:.1f} |" in text, said
+    scores, training = made["scores"]["evaluation"], made["training"]
+    assert f"| **{scores['distances'][NAME]:.1f}** |" in text
+    assert f"| made, enlarged bicubically | {scores['bicubic'][NAME]:.1f} |" in text
+    assert f"{training['step']:,} steps in {training['seconds']:.0f} s" in text
+    assert f"the render to {scores['projection_residual']:.1e}".replace("e-07", "e-7") in text
+
+
+def test_times_and_peaks_of_the_field_are_the_records() -> None:
+    made, text = record("radiance_field_h200.json"), page()
+    for row in made["rows"]:
+        replayed, over = row["replayed"], "{:.2f} [{:.2f}, {:.2f}]".format(*row["replayed"]["over_folded_bf16"])
+        peak = f"{row['measured_bytes'] / 2**30:.2f} GiB | {row['predicted_off']:+.2%}"
+        assert f"| {row['row']} | {1e3 * row['seconds']:.1f} ms | {1e3 * replayed['seconds']:.2f} ms | {over} | {peak} |" in text
+    whole = made["iteration"]
+    assert f"takes {1e3 * whole['seconds']:.1f} ms, {whole['steps_per_s']:.1f} a second" in text
+    assert f"needs {1e3 * made['floor_s']:.2f} ms" in text
+    assert {bar["verdict"] for bar in made["verdicts"] if "launched" not in bar["bar"]} == {"held"}
