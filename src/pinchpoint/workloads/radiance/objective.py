@@ -223,7 +223,8 @@ def real_patches(images: Tensor, told: Settings, *, step: int, what: str) -> Rea
 def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) -> Real:
     side = told.patch * told.superres
     places = patches(side, scale, shift).unflatten(1, (side, side))
-    high = functional.grid_sample(images, places, mode="bilinear", padding_mode="border", align_corners=False)
+    # Straight lines between pixels would blur what a super-resolution is to learn; curves go past white and black, hence the clamp.
+    high = functional.grid_sample(images, places, mode="bicubic", padding_mode="border", align_corners=False).clamp(-1, 1)
     pitch = scale * (told.size / told.patch)
     return Real(high, None, pitch) if told.superres == 1 else Real(functional.avg_pool2d(high, told.superres), high, pitch)
 
