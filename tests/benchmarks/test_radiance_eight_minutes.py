@@ -72,8 +72,8 @@ def scores(found: float, bicubic: float | None, rung: float) -> dict[str, Any]:
 def test_bars_are_the_rung_without_wheels_the_time_and_the_smooth_render() -> None:
     script = loaded()
 
-    def judged(*given: Any, took: float = 480.0) -> list[str]:
-        return [bar["verdict"] for bar in script.verdicts(scores(*given), {"seconds": took}, 480.0)]
+    def judged(*given: Any, took: float = 479.0) -> list[str]:
+        return [bar["verdict"] for bar in script.verdicts(scores(*given), {"seconds": took})]
 
     assert judged(30.0, 40.0, 38.0) == ["held", "held", "held"]
     assert judged(39.0, 38.0, 38.0, took=500.0) == ["missed", "missed", "missed"]

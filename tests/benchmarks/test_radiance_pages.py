@@ -6,6 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from pinchpoint.workloads.radiance.config import PRESETS as FIELDS
+from pinchpoint.workloads.radiance.settings import PRESETS, Settings
+
 ROOT = Path(__file__).parents[2]
 RUNGS = {
     "cars of the same kind": "same", "blurred by 1 pixel": "blur 1 px", "eight cars, over and over": "collapse",
@@ -32,6 +35,14 @@ def test_the_ladder_and_the_scores_are_the_records() -> None:
     assert f"| made, enlarged bicubically | {scores['bicubic'][NAME]:.1f} |" in text
     assert f"{training['step']:,} steps in {training['seconds']:.0f} s" in text
     assert f"the render to {scores['projection_residual']:.1e}".replace("e-07", "e-7") in text
+
+
+def test_the_tuned_preset_is_what_made_the_cars() -> None:
+    made = record("radiance_eight_minutes_h200.json")["training"]["settings"]
+    told = Settings(**PRESETS["tuned"])
+    assert all(made["model"][name] == value for name, value in FIELDS["tuned"].items())
+    for name in ("samples", "batch", "optimizer", "lr", "lr_d", "r1", "r1_reduction", "critic_norm", "critic_bias", "sr_weight"):
+        assert made[name] == getattr(told, name), name
 
 
 def test_times_and_peaks_of_the_field_are_the_records() -> None:

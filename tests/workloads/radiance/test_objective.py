@@ -9,6 +9,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 
+from pinchpoint.workloads.radiance import objective  # noqa: E402
 from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
 from pinchpoint.workloads.radiance.losses import check_gradients  # noqa: E402
 from pinchpoint.workloads.radiance.objective import (  # noqa: E402
@@ -20,6 +21,7 @@ from pinchpoint.workloads.radiance.objective import (  # noqa: E402
     real_patches,
     whole_images,
 )
+from pinchpoint.workloads.radiance.render import render  # noqa: E402
 from pinchpoint.workloads.radiance.settings import Settings  # noqa: E402
 from pinchpoint.workloads.radiance.superres import enlarged, residual  # noqa: E402
 
@@ -40,6 +42,25 @@ def test_a_patch_over_whole_pixels_is_those_pixels_of_the_photograph() -> None:
     low, high, pitch = cut_patches(images, told, scale, shift)
     assert high is None and float(pitch) == 1.0
     assert torch.allclose(low[0], images[0, :, 8:40, 20:52], atol=1e-5)
+
+
+def test_real_patches_between_pixels_are_cubic_for_a_super_resolution_and_straight_without() -> None:
+    """Half a pixel to the right: (-3, 19, 19, -3) / 32 of four neighbours by the kernel of a = -0.75, else the mean of two."""
+    row = torch.rand(1, 1, 1, 64, generator=torch.Generator().manual_seed(0)).expand(1, 3, 64, 64) * 0.5
+    scale, shift = torch.tensor([1.0]), torch.tensor([[1 / 64, 0.0]])
+    _, high, _ = cut_patches(row, replace(TOLD, superres=2, size=32), scale, shift)
+    low, none, _ = cut_patches(row, replace(TOLD, patch=64, size=64), scale, shift)
+    line = row[0, 0, 0]
+    assert high is not None and none is None
+    cubic = (-3 * line[:-3] + 19 * line[1:-2] + 19 * line[2:-1] - 3 * line[3:]) / 32
+    assert torch.allclose(high[0, 0, 5, 1:62], cubic, atol=1e-5)
+    assert torch.allclose(low[0, 0, 5, :63], (line[:-1] + line[1:]) / 2, atol=1e-5)
+
+
+def test_real_patches_stay_within_white_and_black() -> None:
+    images = torch.where(torch.rand(2, 3, 64, 64) > 0.5, 1.0, -1.0)
+    _, high, _ = real_patches(images, replace(TOLD, superres=2), step=5, what="real")
+    assert high is not None and float(high.abs().max()) == 1
 
 
 def test_a_real_pair_for_the_second_discriminator_agrees_by_averages() -> None:
@@ -76,6 +97,7 @@ def test_straying_is_what_features_and_view_change_and_teaches_only_where_they_a
     seen = generator(asked)
     generator.strayed(seen, asked).backward()
     assert bool(net.read.weight.grad[:, 3:].any())
+    assert all(parameter.grad is None for parameter in generator.field.parameters()), "the render is not drawn to it"
     with torch.no_grad():
         net.read.weight[:, 3:] = 0  # neither features, nor view, nor distance is read
     assert float(generator.strayed(generator(asked), asked).detach()) == pytest.approx(0, abs=1e-7)
@@ -137,6 +159,28 @@ def test_whole_images_do_not_depend_on_what_is_made_with_them() -> None:
     same = whole_images(generator, type(codes)(codes.shape[:1], codes.app[:1]), u[2:], v[2:])
     assert torch.allclose(seen.best[0], same.best[0], atol=1e-4), "a whole turn is none, for the super-resolution too"
     assert residual(seen.best, seen.low) <= 1e-6
+
+
+@pytest.mark.parametrize("bound", [0.0, 1.0])
+def test_whole_images_take_no_more_points_at_one_time_than_a_chunk_of_training(
+    bound: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = replace(TOLD, superres=2, bound=bound)
+    generator = Generator(CONFIG, told)
+    codes = draw_codes(CONFIG, 1, generator=torch.Generator().manual_seed(0))
+    at = torch.tensor([0.3]), torch.tensor([0.4])
+    wanted = whole_images(generator, codes, *at)
+    points = []
+
+    def counted(field: Any, rays: Any, codes: Any, draws: Any, **how: Any) -> Any:
+        points.append(draws.offsets.numel())
+        return render(field, rays, codes, draws, **how)
+
+    monkeypatch.setattr(objective, "render", counted)
+    generator.told = replace(told, memory="checkpoint", chunk=100)
+    found = whole_images(generator, codes, *at)
+    assert max(points) <= 100 * told.samples and sum(points) == 4 * told.samples * 32**2
+    assert torch.allclose(found.best, wanted.best, atol=1e-5)
 
 
 class Shell(torch.nn.Module):

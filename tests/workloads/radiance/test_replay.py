@@ -174,8 +174,14 @@ def images() -> Images:
 
 
 @pytest.mark.parametrize("form", ["folded", "eager"])
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_no_turn_reads_from_the_device_or_copies_to_it(form: str, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "more"),
+    [
+        ("fp32", {}), ("bf16", {}), ("fp16", {}), ("bf16", {"bound": 1.0, "critic_norm": "layer"}),
+        ("bf16", {"bound": 1.0, "critic_bias": False, "memory": "checkpoint", "chunk": 700}),
+    ],
+)  # fmt: skip
+def test_no_turn_reads_from_the_device_or_copies_to_it(form: str, precision: str, more: dict[str, Any]) -> None:
     told = Settings(
         preset="tiny",
         steps=9,
@@ -187,6 +193,7 @@ def test_no_turn_reads_from_the_device_or_copies_to_it(form: str, precision: str
         sr_width=4,
         form=form,
         precision=precision,
+        **more,
     )
     made = Stepper(FieldConfig.preset("tiny"), told, images(), "cpu")
     asked, real = made.request(1, "made"), made.real(1)

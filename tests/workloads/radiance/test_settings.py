@@ -57,6 +57,8 @@ def test_rates_rise_stay_and_fall_to_a_tenth() -> None:
         ({"noise": -1.0}, "--noise -1"),
         ({"least": 1.5}, "--least 1.5"),
         ({"bound": -1.0}, "--bound -1"),
+        ({"bound": 0.01}, "--bound 0.01 with a point every 0.062"),
+        ({"radius": 10.0, "bound": 1.0}, "no point is left"),
         ({"v_low": 0.5}, "poses from 0.5 to 0.45"),
         ({"eval_images": 1}, "an evaluation of 1 image"),
         ({"near": 6.0}, "near 6"),

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,16 @@ import pytest
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 PIL = pytest.importorskip("PIL.Image", reason="image files are pillow's")
 
+from pinchpoint.backends.torch.real import account  # noqa: E402
 from pinchpoint.core.errors import BadInput, Diverged, DoesNotFit, TargetFailed  # noqa: E402
+from pinchpoint.workloads.radiance import budget  # noqa: E402
 from pinchpoint.workloads.radiance import train as training  # noqa: E402
+from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
+from pinchpoint.workloads.radiance.images import Images  # noqa: E402
 from pinchpoint.workloads.radiance.legacy import LegacySuperRes  # noqa: E402
 from pinchpoint.workloads.radiance.objective import Generator, Seen  # noqa: E402
-from pinchpoint.workloads.radiance.runs import trained  # noqa: E402
+from pinchpoint.workloads.radiance.runs import Run, trained  # noqa: E402
+from pinchpoint.workloads.radiance.settings import Settings  # noqa: E402
 from pinchpoint.workloads.radiance.stepper import Stepper  # noqa: E402
 from pinchpoint.workloads.radiance.train import Log, Row, train  # noqa: E402
 from pinchpoint.workloads.training.checkpoints import Checkpoints  # noqa: E402
@@ -48,6 +55,38 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("radiance") / "whole"
     train(data, folder, **CHOICES)
     return folder
+
+
+@pytest.mark.parametrize(
+    ("chunk", "changes"), [(512, {}), (4096, {"bound": 1.0}), (4096, {"optimizer": "rmsprop", "sr_pairs": 0.0})]
+)
+def test_a_budget_counts_all_that_two_steps_hold(chunk: int, changes: dict[str, Any]) -> None:
+    """Field and what lies beside it, predicted, against every tensor of real steps; cards keep a margin of 4 %."""
+    config = FieldConfig.preset("tiny")
+    told = Settings(size=32, superres=2, samples=8, batch=8, sr_width=16, critic_width=16, memory="checkpoint", steps=9)
+    told = replace(told, chunk=chunk, model=json.loads(config.to_json()), **changes)
+    side = told.size * told.superres
+    held = Images("none", torch.zeros(4, side, side, 3, dtype=torch.uint8))
+    field = {
+        "config": config.to_json(), "batch": "8", "samples": "8", "form": told.form, "precision": told.precision,
+        "features": "yes" if told.superres > 1 else "no",
+    }  # fmt: skip
+
+    def steps() -> None:
+        made = Stepper(config, told, held, "cpu")
+        made.step(1)
+        made.step(2)
+
+    def alone() -> None:
+        case = budget.build(8 * 32**2, device="cpu", mode="train", variant="checkpoint", seed=0, chunk=chunk, settings=field)
+        case.step()
+        case.step()
+
+    found, of_field = account(steps), account(alone)
+    assert found is not None and of_field is not None
+    counted = training._whole_bytes(Run(Path("none"), told), held, "cpu")
+    predicted = max(of_field + counted["beside_bytes"], counted["least_bytes"])
+    assert 0.97 * found <= predicted <= 1.1 * found
 
 
 def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:

@@ -29,6 +29,6 @@ WORKLOAD = Workload(
         Setting("batch", "8", "images the rays are of, at most", pattern=r"[1-9]\d{0,3}"),
         Setting("samples", "64", "points of a ray", pattern=r"[1-9]\d{0,3}"),
         Setting("precision", "fp32", "of the field: bf16 and fp16 by autocast", choices=("fp32", "bf16", "fp16")),
-        Setting("field", "graf", "its preset", choices=("graf", "small", "tiny")),
+        Setting("field", "graf", "its preset", choices=("graf", "tuned", "small", "tiny")),
     ),
 )

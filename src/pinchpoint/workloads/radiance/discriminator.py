@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.radiance.settings import SIDES
+from pinchpoint.workloads.radiance.settings import NORMS, SIDES
 
 _SLOPE = 0.2
 _WARM = 15  # rounds of the power iteration before the first step
@@ -54,6 +54,8 @@ class Discriminator(nn.Module):
     def __init__(self, patch: int, *, channels: int = 3, width: int = 64, norm: str = "instance", bias: bool = True) -> None:
         super().__init__()
         check_side(patch)
+        if norm not in NORMS:
+            raise BadInput(f"unknown norm {norm!r}", mend=f"use one of: {', '.join(NORMS)}")
         self.patch, self.norm = patch, norm
         halvings = patch.bit_length() - 3  # down to 4 x 4
         widths = [max(1, width * 8 >> (halvings - 1 - at)) for at in range(halvings)]

@@ -19,7 +19,6 @@ from pinchpoint.workloads.training.runs import CONFIG
 
 CARS, SIDE, STEPS = 16, 32, 40
 FIRST = 5  # steps whose mean loss is what the discriminator begins with
-# A penalty that keeps the two in balance from the first steps on.
 TOLD: dict[str, Any] = {"preset": "tiny", "samples": 12, "eval_images": 0}
 
 

@@ -6,7 +6,7 @@ Letters: B images, p side of a patch, f factor of the super-resolution (1: none)
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -18,7 +18,7 @@ from pinchpoint.workloads.radiance.discriminator import Discriminator
 from pinchpoint.workloads.radiance.field import Field
 from pinchpoint.workloads.radiance.losses import slope_penalty, taken_for_made, taken_for_real
 from pinchpoint.workloads.radiance.rays import Camera, draw_patches, draw_poses, patches, pixels
-from pinchpoint.workloads.radiance.render import Codes, Draws, draw, generator_for, inside, midpoints, render
+from pinchpoint.workloads.radiance.render import Codes, Draws, Rendered, draw, generator_for, inside, joined, midpoints, render
 from pinchpoint.workloads.radiance.settings import Settings
 from pinchpoint.workloads.radiance.superres import SuperRes, both
 from pinchpoint.workloads.training.precision import autocast
@@ -30,12 +30,16 @@ _RAYS = 8192 // _FINER  # of whole images that are rendered at one time
 
 
 class Seen(NamedTuple):
-    """low: (B, 3, W, W) in [-1, 1] as rendered; high: (B, 3, f W, f W) or None; depth, acc: (B, W, W)."""
+    """low: (B, 3, W, W) in [-1, 1] as rendered; high: (B, 3, f W, f W) or None; depth, acc: (B, W, W).
+
+    features: (B, F, W, W), of the rays, or None where none enlarges.
+    """
 
     low: Tensor
     high: Tensor | None
     depth: Tensor
     acc: Tensor
+    features: Tensor | None = None
 
     @property
     def best(self) -> Tensor:
@@ -68,11 +72,16 @@ class Request:
         return Request(Codes(shape, app), u, v, places, pitch, Draws(offsets, *noise))
 
     def part(self, images: slice) -> Request:
-        noise = None if self.draws.noise is None else self.draws.noise[images]
         return Request(
             Codes(self.codes.shape[images], self.codes.app[images]), self.u[images], self.v[images], self.places[images],
-            self.pitch[images], Draws(self.draws.offsets[images], noise),
+            self.pitch[images], self.draws.part(images),
         )  # fmt: skip
+
+    def blocks(self, rays: int) -> Iterator[Request]:
+        """The same images by so many rays of each at one time."""
+        for first in range(0, self.places.shape[1], rays):
+            some = slice(first, first + rays)
+            yield replace(self, places=self.places[:, some], draws=self.draws.part(slice(None), some))
 
 
 class Real(NamedTuple):
@@ -100,22 +109,32 @@ class Generator(nn.Module):
 
     def forward(self, asked: Request, *, memory: str | None = None, chunk: int | None = None) -> Seen:
         """memory, chunk: as told without them."""
+        return self.shown(self.rendered(asked, memory=memory, chunk=chunk), asked)
+
+    def rendered(self, asked: Request, *, memory: str | None = None, chunk: int | None = None) -> Rendered:
         told = self.told
         how: dict[str, Any] = {"form": told.form, "memory": memory or told.memory, "chunk": chunk or told.chunk}
         rays = self.camera.rays(asked.u, asked.v, asked.places)
         draws = inside(asked.draws, rays, told.bound) if told.bound else asked.draws
-        made = render(
+        return render(
             self.field, rays, asked.codes, draws, **how, precision=told.precision, white=told.white,  # pyright: ignore[reportArgumentType]
             features=self.superres is not None,
         )  # fmt: skip
-        side = round(rays.origins.shape[1] ** 0.5)
-        low = _image(made.rgb, side) * 2 - 1
-        high = None
-        if self.superres is not None and made.features is not None:
-            with autocast(told.precision, low.device.type):
-                cover = made.acc.unflatten(1, (side, side))
-                high = self.superres(low, _image(made.features, side), asked.u, pitch=asked.pitch, cover=cover)
-        return Seen(low, high, made.depth.unflatten(1, (side, side)), made.acc.unflatten(1, (side, side)))
+
+    def shown(self, made: Rendered, asked: Request) -> Seen:
+        """What was rendered as square images, enlarged where there is a super-resolution."""
+        side = round(made.rgb.shape[1] ** 0.5)
+        low, depth, acc = (
+            _image(made.rgb, side) * 2 - 1,
+            made.depth.unflatten(1, (side, side)),
+            made.acc.unflatten(1, (side, side)),
+        )
+        if self.superres is None or made.features is None:
+            return Seen(low, None, depth, acc)
+        features = _image(made.features, side)
+        with autocast(self.told.precision, low.device.type):
+            high = self.superres(low, features, asked.u, pitch=asked.pitch, cover=acc)
+        return Seen(low, high, depth, acc, features)
 
     @property
     def learns_from_pairs(self) -> bool:
@@ -130,12 +149,17 @@ class Generator(nn.Module):
         return _apart(made, real.high)
 
     def strayed(self, seen: Seen, asked: Request) -> Tensor:
-        """(): how far features and view have taken the super-resolution from what it learned of photographs."""
-        if self.superres is None or seen.high is None:
+        """(): how far features and view have taken the super-resolution from what it learned of photographs.
+
+        It alone learns from that: the render is as it is, and must not be drawn to where features change little.
+        """
+        if self.superres is None or seen.features is None:
             return seen.low.new_zeros(())
-        with torch.no_grad(), autocast(self.told.precision, seen.low.device.type):
-            plain = self.superres(seen.low, pitch=asked.pitch, cover=seen.acc)
-        return _apart(seen.high, plain)
+        low, features = seen.low.detach(), seen.features.detach()
+        with autocast(self.told.precision, low.device.type):
+            with torch.no_grad():
+                plain = self.superres(low, pitch=asked.pitch, cover=seen.acc)
+            return _apart(self.superres(low, features, asked.u, pitch=asked.pitch, cover=seen.acc), plain)
 
 
 class Critics(nn.Module):
@@ -199,6 +223,8 @@ def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, si
     """Whole images of B codes at B poses (B,), one after another, nothing random in them. size: as told without it."""
     told, made = generator.told, []
     size = size or told.size
+    # With chunks in training, no more points at one time than in one of those: they were chosen for the memory there is.
+    at_once = min(_RAYS, max(1, (told.chunk or _RAYS * _FINER) // _FINER))
     places = pixels(size, device=u.device)[None]
     for at in range(len(u)):
         one = slice(at, at + 1)
@@ -206,7 +232,8 @@ def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, si
         asked = Request(
             Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, torch.full_like(u[one], told.size / size), draws
         )
-        made.append(generator(asked, memory="none", chunk=_RAYS))
+        blocks = [generator.rendered(block, memory="none") for block in asked.blocks(at_once)]
+        made.append(generator.shown(joined(blocks), asked))
     high = None if made[0].high is None else torch.cat([one.high for one in made if one.high is not None])
     return Seen(
         torch.cat([one.low for one in made]), high, torch.cat([one.depth for one in made]), torch.cat([one.acc for one in made])
@@ -223,10 +250,12 @@ def real_patches(images: Tensor, told: Settings, *, step: int, what: str) -> Rea
 def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) -> Real:
     side = told.patch * told.superres
     places = patches(side, scale, shift).unflatten(1, (side, side))
-    # Straight lines between pixels would blur what a super-resolution is to learn; curves go past white and black, hence the clamp.
+    if told.superres == 1:  # as published
+        low = functional.grid_sample(images, places, mode="bilinear", padding_mode="border", align_corners=False)
+        return Real(low, None, scale * (told.size / told.patch))
+    # Straight lines between pixels would blur what a super-resolution is to learn. Curves go past white and black.
     high = functional.grid_sample(images, places, mode="bicubic", padding_mode="border", align_corners=False).clamp(-1, 1)
-    pitch = scale * (told.size / told.patch)
-    return Real(high, None, pitch) if told.superres == 1 else Real(functional.avg_pool2d(high, told.superres), high, pitch)
+    return Real(functional.avg_pool2d(high, told.superres), high, scale * (told.size / told.patch))
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:

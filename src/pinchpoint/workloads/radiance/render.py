@@ -7,6 +7,7 @@ again is computed with the same numbers. `form` and `memory` choose how an image
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
@@ -45,6 +46,9 @@ class Draws:
     def samples(self) -> int:
         return self.offsets.shape[2]
 
+    def part(self, images: slice, rays: slice = slice(None)) -> Draws:
+        return Draws(self.offsets[images, rays], None if self.noise is None else self.noise[images, rays])
+
 
 class Rendered(NamedTuple):
     """rgb: (B, R, 3) in [0, 1]; depth, acc: (B, R), distance of what is seen and how much of it there is; features: (B, R, F)."""
@@ -53,6 +57,13 @@ class Rendered(NamedTuple):
     depth: Tensor
     acc: Tensor
     features: Tensor | None
+
+
+def joined(blocks: Sequence[Rendered]) -> Rendered:
+    """Blocks of the same images' rays, one after another."""
+    features = [block.features for block in blocks if block.features is not None]
+    rgb, depth, acc = (torch.cat(parts, dim=1) for parts in zip(*((one.rgb, one.depth, one.acc) for one in blocks), strict=True))
+    return Rendered(rgb, depth, acc, torch.cat(features, dim=1) if features else None)
 
 
 def generator_for(seed: int, step: int, what: str, *, device: str | torch.device = "cpu") -> torch.Generator:
@@ -79,9 +90,9 @@ def inside(draws: Draws, rays: Rays, radius: float) -> Draws:
     """The same with noise that no density outlasts on every point farther than `radius` from the middle: nothing is there."""
     depths = depths_of(rays, draws.offsets)
     along = (rays.origins * rays.directions).sum(-1, keepdim=True)
-    # Of |o + t d|^2, d of length 1: no tensor of points is made.
-    away = (depths + 2 * along) * depths + rays.origins.square().sum(-1, keepdim=True)
-    noise = torch.zeros_like(depths) if draws.noise is None else draws.noise
+    # Of |o + t d|^2, d of length 1: points themselves are not made.
+    away = (depths + 2 * along).mul_(depths).add_(rays.origins.square().sum(-1, keepdim=True))
+    noise = depths.zero_() if draws.noise is None else draws.noise
     return Draws(draws.offsets, noise.masked_fill(away > radius * radius, _NOTHING))
 
 

@@ -135,6 +135,18 @@ class Settings(Common):
                 raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend="give a share from 0 to 1")
         if not 0 <= self.near < self.far < math.inf:
             raise BadInput(f"near {self.near:g} and far {self.far:g}", mend="give 0 <= --near < --far")
+        if self.bound and (self.radius - self.bound >= self.far or self.radius + self.bound <= self.near):
+            raise BadInput(
+                f"nothing farther than {self.bound:g} from the middle, looked at from {self.radius:g} between {self.near:g} and "
+                f"{self.far:g}: no point is left",
+                mend="give --near and --far on both sides of --radius, or a larger --bound",
+            )
+        apart = (self.far - self.near) / self.samples
+        if 0 < self.bound < apart:
+            raise BadInput(
+                f"--bound {self.bound:g} with a point every {apart:.2g}: rays would miss what is there",
+                mend="give a larger --bound, or more --samples",
+            )
         if not 0 <= self.v_low <= self.v_high <= 1:
             raise BadInput(f"poses from {self.v_low:g} to {self.v_high:g}", mend="give 0 <= --v-low <= --v-high <= 1")
         if self.superres not in FACTORS:

@@ -42,14 +42,16 @@ class Stepper:
     def __init__(self, config: FieldConfig, told: Settings, images: Images, device: str, *, ranks: Ranks | None = None) -> None:
         self.config, self.told, self.images, self.device = config, told, images, device
         self.ranks = ranks or Ranks()
-        self.generator = Generator(config, told).to(device)
-        self.critics = Critics(told).to(device)
+        self.generator, self.critics = Generator(config, told), Critics(told)
+        if device != "cpu":
+            self.generator, self.critics = self.generator.to(device), self.critics.to(device)
         self.averaged = copy.deepcopy(self.generator).requires_grad_(False) if told.ema else None
         self.optimizer_g = _optimizer(self.generator, told, told.lr)
         self.optimizer_d = _optimizer(self.critics, told, told.lr_d)
         # One for both: it only guards the range of fp16, which the two losses share.
         self.scaler = torch.amp.GradScaler(device, enabled=told.precision == "fp16")
         self._turns = self._replayed() if self._replays() else None
+        self._looked_at: tuple[int, Real] | None = None
 
     def trained(self) -> Generator:
         """What to make images with: the averaged weights where there are some."""
@@ -150,11 +152,15 @@ class Stepper:
         return draw_request(self.config, self.told, step=number, what=what, device=self.device, batch=every).part(self._own())
 
     def real(self, number: int) -> Real:
-        """The patches of real images this process looks at."""
+        """The patches of real images this process looks at: both players' turns the same."""
+        if self._looked_at is not None and self._looked_at[0] == number:
+            return self._looked_at[1]
         every = self.told.batch * self.ranks.world
         generator = generator_for(self.told.seed, number, "real images", device=self.device)
         numbers = torch.randint(len(self.images), (every,), generator=generator, device=self.device)
-        return real_patches(self.images.batch(numbers), self.told, step=number, what="real patches").part(self._own())
+        found = real_patches(self.images.batch(numbers), self.told, step=number, what="real patches").part(self._own())
+        self._looked_at = number, found
+        return found
 
     def state(self) -> dict[str, Any]:
         return {

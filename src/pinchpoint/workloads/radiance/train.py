@@ -15,9 +15,10 @@ import torch
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.backends.torch import compat, real
 from pinchpoint.core.errors import DoesNotFit, Missing
 from pinchpoint.core.files import check_folder, make_folder
-from pinchpoint.workloads.radiance.budget import chunk_for
+from pinchpoint.workloads.radiance.budget import chunk_for, step_bytes
 from pinchpoint.workloads.radiance.evaluate import kernel_distance_of, some_real
 from pinchpoint.workloads.radiance.features import Extractor, open_extractor
 from pinchpoint.workloads.radiance.images import Images
@@ -36,6 +37,7 @@ from pinchpoint.workloads.training.together import follow, lead
 
 SAMPLES = "samples"
 _SHOWN = 4  # things on a sheet of samples
+_CHUNKS = (4, 16)  # in which a step is taken to see what lies beside the field, and what is there in any case
 _HEIGHT = 0.35  # of the camera over them, as v
 
 
@@ -102,7 +104,7 @@ def _decided(
         how: dict[str, Any] = {
             "batch": min(told.batch, told.micro or told.batch), "rays": told.patch**2, "samples": told.samples, "budget": budget,
             "device": device, "form": told.form, "precision": told.precision, "features": told.superres > 1,
-            "beside_bytes": _beside_bytes(run, images, device), "progress": lambda text: tell(Report("budget", 0, 0, note=text)),
+            **_whole_bytes(run, images, device), "progress": lambda text: tell(Report("budget", 0, 0, note=text)),
         }  # fmt: skip
         try:
             chosen = chunk_for(run.config, memory=told.memory, **how)  # pyright: ignore[reportArgumentType]
@@ -119,15 +121,33 @@ def _decided(
     return replace(run, settings=replace(told, chunk=chunk)), chosen
 
 
-def _beside_bytes(run: Run, images: Images, device: str) -> int:
-    """What lies beside the field's step: images on the device, both players' weights, patches on their way through critics."""
-    told = run.settings
-    stepper = Stepper(run.config, told, images, "cpu")
-    held = 16 * _count(stepper.generator) + 12 * _count(stepper.critics)  # weights, gradients, squares, averages
-    side, micro = told.patch * told.superres, min(told.batch, told.micro or told.batch)
-    critics = 3 * 4 * micro * 16 * told.critic_width * side  # a layer has width * side * 16 numbers at most; it is held thrice
-    enlarging = 4 * micro * told.patch**2 * told.sr_width * 12 if told.superres > 1 else 0
-    return held + critics + enlarging + (images.pixels.numel() if device == "cuda" else 0)
+def _whole_bytes(run: Run, images: Images, device: str) -> dict[str, int]:
+    """What a whole step holds, for `chunk_for`: beside the field's part of it, and at least, however small the chunk.
+
+    Counted on fake tensors: two whole steps in few chunks less the field's part of them, and two in many chunks, whose peak is
+    the discriminators'. On a GPU the images lie there too.
+    """
+    told, batch = run.settings, min(run.settings.batch, run.settings.micro or run.settings.batch)
+    # A scaler of fp16 would read its scale, which is not there; bf16 has the same bytes.
+    precision = "bf16" if told.precision == "fp16" else told.precision
+    pixels = images.pixels.numel() if device == "cuda" else 0
+
+    def whole(chunk: int) -> int:
+        def steps() -> None:
+            with compat.fake_mode():
+                held = Images(images.source, torch.zeros(1, *images.pixels.shape[1:], dtype=images.pixels.dtype))
+                stepper = Stepper(run.config, replace(told, memory="checkpoint", chunk=chunk, precision=precision), held, "cpu")
+                for number in (2, 3):  # the first looks at every gradient, of which there is none
+                    stepper.step(number)
+
+        return real.account(steps) or 0
+
+    few, many = (batch * -(-(told.patch**2) // parts) for parts in _CHUNKS)
+    field = step_bytes(
+        run.config, batch=batch, rays=told.patch**2, samples=told.samples, chunk=few, form=told.form,  # pyright: ignore[reportArgumentType]
+        precision=precision, features=told.superres > 1,  # pyright: ignore[reportArgumentType]
+    )  # fmt: skip
+    return {"beside_bytes": max(0, whole(few) - field) + pixels, "least_bytes": whole(many) + pixels}
 
 
 @dataclass(frozen=True)

@@ -130,7 +130,7 @@ class Players(nn.Module):
             self.superres = LegacySuperRes(
                 ways.side(scale.patch), width=scale.width, views=scale.views, up=scale.up, cut=ways.cut
             )
-            self.critic = Discriminator(scale.patch, width=scale.critic)
+            self.critic = Discriminator(scale.patch, width=scale.critic, bias=False)
 
 
 class Iteration:
