@@ -39,20 +39,22 @@ Peaks = Callable[[int | None], tuple[int, int]]  # from a chunk to the bytes it 
 def chunk_for(
     config: FieldConfig, *, batch: int, rays: int, samples: int, budget: str | int, device: str, form: Form = "folded",
     memory: Memory = "checkpoint", precision: Precision = "fp32", mode: Mode = "train", features: bool = False,
-    beside_bytes: int = 0, least_bytes: int = 0, counted: Counted = "total", progress: Callable[[str], None] | None = None,
+    beside_bytes: int = 0, counted: Counted = "total", progress: Callable[[str], None] | None = None,
 ) -> Chosen:  # fmt: skip
     """The largest chunk of the batch x rays rays of a step, or `DoesNotFit` with the numbers.
 
-    beside_bytes: what else lies there while the field is rendered: the discriminator, the optimizers, images; least_bytes: what
-    the tensors of a whole step take however small the chunk. Chosen.chunk is None where all rays go through at once, which also
-    is the only way to train with memory none.
+    beside_bytes: what else lies there while the field is rendered: the discriminator, the optimizers, images. Chosen.chunk is
+    None where all rays go through at once, which also is the only way to train with memory none.
     """
     for name, value in (("batch", batch), ("rays", rays), ("samples", samples)):
         if value < 1:
             raise BadInput(f"{name} = {value}", mend=f"give {name} of at least 1")
     within = budget_of(budget)
     budget_bytes, most = within.memory_bytes, batch * rays
-    told = _told(config, batch, samples, form, precision, features)
+    told = {
+        "config": config.to_json(), "batch": str(batch), "samples": str(samples), "form": form, "precision": precision,
+        "features": "yes" if features else "no",
+    }  # fmt: skip
     found = _on_cpu(told, most, memory, mode) if device == "cpu" else _on_card(told, most, memory, mode, within.name, counted)
     with found as peaks:
 
@@ -61,8 +63,7 @@ def chunk_for(
             if progress is not None:
                 progress("all rays at once" if chunk is None else f"chunks of {chunk:,} rays")
             need, live = peaks(chunk)
-            whole = max(live + beside_bytes, least_bytes)
-            return Sample(chunk or most, need - live + whole, whole)
+            return Sample(chunk or most, need + beside_bytes, live + beside_bytes)
 
         parts, best = _fewest(predicted, budget_bytes, 1 if memory == "none" and mode == "train" else _most_parts(batch, rays))
     if best.need_bytes <= budget_bytes:
@@ -71,30 +72,6 @@ def chunk_for(
     if memory == "none" and mode == "train":
         mend = "use --memory checkpoint, which holds one chunk of rays at a time"
     raise _too_small(best, budget_bytes, mend=mend)
-
-
-def step_bytes(
-    config: FieldConfig, *, batch: int, rays: int, samples: int, chunk: int, form: Form, precision: Precision, features: bool
-) -> int:  # fmt: skip
-    """Bytes of all tensors that two steps with checkpoints hold at most, on fake tensors of a CPU."""
-    return _live(_told(config, batch, samples, form, precision, features), batch * rays, "checkpoint", "train", chunk)
-
-
-def _told(config: FieldConfig, batch: int, samples: int, form: Form, precision: Precision, features: bool) -> dict[str, str]:
-    return {
-        "config": config.to_json(), "batch": str(batch), "samples": str(samples), "form": form, "precision": precision,
-        "features": "yes" if features else "no",
-    }  # fmt: skip
-
-
-def _live(told: dict[str, str], size: int, memory: Memory, mode: Mode, chunk: int | None) -> int:
-    def steps() -> None:
-        with compat.fake_mode():
-            case = build(size, device="cpu", mode=mode, variant=memory, seed=0, chunk=chunk, settings=told)
-            case.step()
-            case.step()  # gradients are there from the first step on
-
-    return real.account(steps) or 0
 
 
 def _most_parts(batch: int, rays: int) -> int:
@@ -137,7 +114,13 @@ def _on_cpu(told: dict[str, str], size: int, memory: Memory, mode: Mode) -> Iter
     """Fake tensors on the CPU, every one of them counted."""
 
     def peaks(chunk: int | None) -> tuple[int, int]:
-        live = _live(told, size, memory, mode, chunk)
+        def steps() -> None:
+            with compat.fake_mode():
+                case = build(size, device="cpu", mode=mode, variant=memory, seed=0, chunk=chunk, settings=told)
+                case.step()
+                case.step()  # gradients are there from the first step on
+
+        live = real.account(steps) or 0
         # Read after the steps: what they import stays resident while training.
         return resident_bytes() + live, live
 
@@ -189,7 +172,7 @@ def build(
         """What the loss reads, and as much room as the pixels of chunks that are not walked through would take."""
         rays, codes, draws = held or drawn()
         part = slice(batch), slice(walked)
-        seen = draws.part(*part)
+        seen = Draws(draws.offsets[part], None if draws.noise is None else draws.noise[part])
         made = render(field, rays.part(*part), codes, seen, chunk=at_once, **options)
         read = [made.rgb] if made.features is None else [made.rgb, made.features]
         return read, torch.empty(batch, size // batch - walked, pixel, device=device)

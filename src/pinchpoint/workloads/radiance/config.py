@@ -68,8 +68,8 @@ class FieldConfig(JsonConfig):
         return cls(**{**PRESETS[name], **changes})
 
 
-# graf: as published; tuned: one colour from all sides, nothing finer than a pixel of 64; small: for a few cores; tiny: for tests
-# and the demo.
+# graf: as published; tuned: one colour from all sides, no wave shorter than two pixels of 64; small: for a few cores; tiny: for
+# tests and the demo.
 PRESETS: dict[str, dict[str, Any]] = {
     "tuned": {"point_octaves": 7, "direction_octaves": -1},
     "graf": {},

@@ -6,6 +6,7 @@ Started by torchrun, its processes train together, each with images of its own.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -18,13 +19,15 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.backends.torch import compat, real
 from pinchpoint.core.errors import DoesNotFit, Missing
 from pinchpoint.core.files import check_folder, make_folder
-from pinchpoint.workloads.radiance.budget import chunk_for, step_bytes
+from pinchpoint.workloads.radiance.budget import chunk_for
 from pinchpoint.workloads.radiance.evaluate import kernel_distance_of, some_real
 from pinchpoint.workloads.radiance.features import Extractor, open_extractor
 from pinchpoint.workloads.radiance.images import Images
+from pinchpoint.workloads.radiance.objective import Request
 from pinchpoint.workloads.radiance.orbit import VIEWS, codes_of, views
 from pinchpoint.workloads.radiance.pictures import save_sheet, tiled
 from pinchpoint.workloads.radiance.records import Training
+from pinchpoint.workloads.radiance.render import Rendered
 from pinchpoint.workloads.radiance.runs import Run, begin, read_settings
 from pinchpoint.workloads.radiance.stepper import Stepper
 from pinchpoint.workloads.training import logs
@@ -37,7 +40,6 @@ from pinchpoint.workloads.training.together import follow, lead
 
 SAMPLES = "samples"
 _SHOWN = 4  # things on a sheet of samples
-_CHUNKS = (4, 16)  # in which a step is taken to see what lies beside the field, and what is there in any case
 _HEIGHT = 0.35  # of the camera over them, as v
 
 
@@ -104,7 +106,7 @@ def _decided(
         how: dict[str, Any] = {
             "batch": min(told.batch, told.micro or told.batch), "rays": told.patch**2, "samples": told.samples, "budget": budget,
             "device": device, "form": told.form, "precision": told.precision, "features": told.superres > 1,
-            **_whole_bytes(run, images, device), "progress": lambda text: tell(Report("budget", 0, 0, note=text)),
+            "beside_bytes": _beside_bytes(run, images, device), "progress": lambda text: tell(Report("budget", 0, 0, note=text)),
         }  # fmt: skip
         try:
             chosen = chunk_for(run.config, memory=told.memory, **how)  # pyright: ignore[reportArgumentType]
@@ -121,33 +123,34 @@ def _decided(
     return replace(run, settings=replace(told, chunk=chunk)), chosen
 
 
-def _whole_bytes(run: Run, images: Images, device: str) -> dict[str, int]:
-    """What a whole step holds, for `chunk_for`: beside the field's part of it, and at least, however small the chunk.
+def _beside_bytes(run: Run, images: Images, device: str) -> int:
+    """Bytes of all that a step holds beside the field's part: both players, what they compute, and on a GPU the images.
 
-    Counted on fake tensors: two whole steps in few chunks less the field's part of them, and two in many chunks, whose peak is
-    the discriminators'. On a GPU the images lie there too.
+    Counted on fake tensors, in two steps whose pixels come from nowhere. They and the field have their peaks at other times, but
+    the field may hold a chunk meanwhile: the sum is never too little.
     """
-    told, batch = run.settings, min(run.settings.batch, run.settings.micro or run.settings.batch)
+    told = run.settings
     # A scaler of fp16 would read its scale, which is not there; bf16 has the same bytes.
-    precision = "bf16" if told.precision == "fp16" else told.precision
-    pixels = images.pixels.numel() if device == "cuda" else 0
+    tried = replace(told, precision="bf16" if told.precision == "fp16" else told.precision)
 
-    def whole(chunk: int) -> int:
-        def steps() -> None:
-            with compat.fake_mode():
-                held = Images(images.source, torch.zeros(1, *images.pixels.shape[1:], dtype=images.pixels.dtype))
-                stepper = Stepper(run.config, replace(told, memory="checkpoint", chunk=chunk, precision=precision), held, "cpu")
-                for number in (2, 3):  # the first looks at every gradient, of which there is none
-                    stepper.step(number)
+    def blank(asked: Request, **_: Any) -> Rendered:
+        images, rays = asked.places.shape[:2]
+        rgb, depth, acc = (torch.zeros(images, rays, *more, requires_grad=True) for more in ((3,), (), ()))
+        features = torch.zeros(images, rays, run.config.features, requires_grad=True) if told.superres > 1 else None
+        return Rendered(rgb, depth, acc, features)
 
-        return real.account(steps) or 0
+    def steps() -> None:
+        with compat.fake_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # copies of fake weights ask for their address
+            held = Images(images.source, torch.zeros(1, *images.pixels.shape[1:], dtype=images.pixels.dtype))
+            stepper = Stepper(run.config, tried, held, "cpu")
+            stepper.generator.rendered = blank
+            for number in (2, 3):  # the first looks at every gradient, of which there is none
+                stepper.step(number)
 
-    few, many = (batch * -(-(told.patch**2) // parts) for parts in _CHUNKS)
-    field = step_bytes(
-        run.config, batch=batch, rays=told.patch**2, samples=told.samples, chunk=few, form=told.form,  # pyright: ignore[reportArgumentType]
-        precision=precision, features=told.superres > 1,  # pyright: ignore[reportArgumentType]
-    )  # fmt: skip
-    return {"beside_bytes": max(0, whole(few) - field) + pixels, "least_bytes": whole(many) + pixels}
+    state = 8 if told.optimizer == "adam" else 4  # bytes that the optimizer holds of a weight
+    field = (4 + state) * run.config.parameters  # of its own, and its gradient's: the steps that were counted gave it none
+    return (real.account(steps) or 0) + field + (images.pixels.numel() if device == "cuda" else 0)
 
 
 @dataclass(frozen=True)
