@@ -54,4 +54,33 @@ def test_times_and_peaks_of_the_field_are_the_records() -> None:
     whole = made["iteration"]
     assert f"takes {1e3 * whole['seconds']:.1f} ms, {whole['steps_per_s']:.1f} a second" in text
     assert f"needs {1e3 * made['floor_s']:.2f} ms" in text
-    assert {bar["verdict"] for bar in made["verdicts"] if "launched" not in bar["bar"]} == {"held"}
+    (launched,) = (bar for bar in made["verdicts"] if "launched" in bar["bar"])
+    assert launched["verdict"] == "open" and "{found:.2f} [{low:.2f}, {high:.2f}]".format(**launched) in text
+    assert {bar["verdict"] for bar in made["verdicts"] if bar is not launched} == {"held"}
+
+
+def test_the_trials_that_are_told_of_are_the_records() -> None:
+    rows = record("radiance_trials_h200.json")["rows"]
+
+    def distance(**wanted: object) -> int:
+        chosen = {"optimizer": "rmsprop", "lr_d": None, "r1": 1.0, "critic_norm": None, "point_octaves": 10, **wanted}
+        (row,) = (
+            row
+            for row in rows
+            if row["choices"].get("samples") == 32 and "width" not in row["choices"]["model"]
+            and chosen == {
+                "optimizer": row["choices"].get("optimizer", "rmsprop"), "lr_d": row["choices"].get("lr_d"),
+                "r1": row["choices"]["r1"], "critic_norm": row["choices"].get("critic_norm"),
+                "point_octaves": row["choices"]["model"].get("point_octaves", 10),
+            }
+        )  # fmt: skip
+        return round(row[NAME])
+
+    adam = {"optimizer": "adam", "lr_d": 2e-4}
+    text = page()
+    assert f"Adam with 7 octaves (KD {distance(**adam, point_octaves=7)})" in text
+    assert f"with 10 octaves Adam has {distance(**adam)} and RMSprop {distance()}" in text
+    assert f"has {distance(point_octaves=7)}. From there" in text
+    assert f"changed little ({distance(**{**adam, 'lr_d': 5e-4}, point_octaves=7)})" in text
+    weaker, bare = distance(**adam, r1=0.2, point_octaves=7), distance(**adam, critic_norm="none", point_octaves=7)
+    assert f"made it worse ({weaker}, {bare})" in text
