@@ -124,11 +124,8 @@ class Generator(nn.Module):
     def shown(self, made: Rendered, asked: Request) -> Seen:
         """What was rendered as square images, enlarged where there is a super-resolution."""
         side = round(made.rgb.shape[1] ** 0.5)
-        low, depth, acc = (
-            _image(made.rgb, side) * 2 - 1,
-            made.depth.unflatten(1, (side, side)),
-            made.acc.unflatten(1, (side, side)),
-        )
+        low = _image(made.rgb, side) * 2 - 1
+        depth, acc = (values.unflatten(1, (side, side)) for values in (made.depth, made.acc))
         if self.superres is None or made.features is None:
             return Seen(low, None, depth, acc)
         features = _image(made.features, side)
@@ -250,12 +247,11 @@ def real_patches(images: Tensor, told: Settings, *, step: int, what: str) -> Rea
 def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) -> Real:
     side = told.patch * told.superres
     places = patches(side, scale, shift).unflatten(1, (side, side))
-    if told.superres == 1:  # as published
-        low = functional.grid_sample(images, places, mode="bilinear", padding_mode="border", align_corners=False)
-        return Real(low, None, scale * (told.size / told.patch))
-    # Straight lines between pixels would blur what a super-resolution is to learn. Curves go past white and black.
-    high = functional.grid_sample(images, places, mode="bicubic", padding_mode="border", align_corners=False).clamp(-1, 1)
-    return Real(functional.avg_pool2d(high, told.superres), high, scale * (told.size / told.patch))
+    # Straight lines between pixels, as published, would blur what a super-resolution is to learn. Curves go past white and black.
+    mode = "bilinear" if told.superres == 1 else "bicubic"
+    high = functional.grid_sample(images, places, mode=mode, padding_mode="border", align_corners=False).clamp(-1, 1)
+    pitch = scale * (told.size / told.patch)
+    return Real(high, None, pitch) if told.superres == 1 else Real(functional.avg_pool2d(high, told.superres), high, pitch)
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:

@@ -43,7 +43,7 @@ class Stepper:
         self.config, self.told, self.images, self.device = config, told, images, device
         self.ranks = ranks or Ranks()
         self.generator, self.critics = Generator(config, told), Critics(told)
-        if device != "cpu":
+        if device != "cpu":  # where they are made; weights on fake tensors cannot be moved
             self.generator, self.critics = self.generator.to(device), self.critics.to(device)
         self.averaged = copy.deepcopy(self.generator).requires_grad_(False) if told.ema else None
         self.optimizer_g = _optimizer(self.generator, told, told.lr)
