@@ -84,6 +84,8 @@ def train(
     lr_d: float = typer.Option(None, "--lr-d", help="Of the discriminator.  [0.0002]"),
     optimizer: str = typer.Option(None, "--optimizer", help="adam or rmsprop, of both.  [adam]"),
     r1: float = typer.Option(None, "--r1", help="Weight of the penalty on the discriminator's slope.  [1]"),
+    r1_every: int = typer.Option(None, "--r1-every", help="Steps from one such penalty to the next.  [4]"),
+    r1_last: float = typer.Option(None, "--r1-last", help="Its weight at the last step, falling by equal factors.  [as --r1]"),
     r1_reduction: str = typer.Option(None, "--r1-reduction", help="image, or graf: over the rays of a patch.  [image]"),
     critic_norm: str = typer.Option(None, "--critic-norm", help="Of the discriminator: instance, layer or none.  [instance]"),
     critic_bias: bool = typer.Option(None, "--critic-bias/--no-critic-bias", help="In its first layer, or as published.  [yes]"),
@@ -136,7 +138,8 @@ def train(
     asked = {
         "steps": steps, "preset": preset, "size": size, "superres": superres, "patch": patch, "samples": samples,
         "batch": batch, "micro": micro, "graphs": graphs, "precision": precision, "form": form, "memory": memory, "chunk": rays,
-        "lr": lr, "lr_d": lr_d, "optimizer": optimizer, "r1": r1, "r1_reduction": r1_reduction,
+        "lr": lr, "lr_d": lr_d, "optimizer": optimizer, "r1": r1, "r1_every": r1_every, "r1_last": r1_last,
+        "r1_reduction": r1_reduction,
         "critic_norm": critic_norm, "critic_bias": critic_bias, "sr_weight": sr_weight, "sr_pairs": sr_pairs,
         "clip": clip, "ema": ema,
         "noise": noise, "least": least, "fov": fov, "radius": radius, "near": near, "far": far, "bound": bound, "v_low": v_low,

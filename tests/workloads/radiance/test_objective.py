@@ -123,10 +123,12 @@ def test_every_weight_of_both_players_gets_a_gradient(superres: int) -> None:
     check_gradients(generator, what="generator")
     critics.zero_grad(set_to_none=True)
     real = real_patches(torch.rand(2, 3, 32 * superres, 32 * superres), told, step=1, what="real")
-    loss, slope = critics.loss(seen, real)
+    loss, slope = critics.loss(seen, real, penalty=torch.tensor(2.0))
     loss.backward()
     check_gradients(critics, what="discriminator")
     assert 0 < float(slope) < float(loss.detach())
+    bare, none = critics.loss(seen, real, penalty=None)
+    assert float(none) == 0 and float(bare.detach()) == pytest.approx(float(loss.detach() - slope), rel=1e-5)
 
 
 def test_outside_a_bound_a_generator_shows_what_lies_behind_and_learns_inside() -> None:
@@ -143,7 +145,8 @@ def test_outside_a_bound_a_generator_shows_what_lies_behind_and_learns_inside() 
 
 def test_the_discriminators_loss_leaves_the_generator_alone() -> None:
     generator, critics = Generator(CONFIG, TOLD), Critics(TOLD)
-    loss, _ = critics.loss(generator(request_of(TOLD)), real_patches(torch.rand(2, 3, 32, 32), TOLD, step=1, what="real"))
+    real = real_patches(torch.rand(2, 3, 32, 32), TOLD, step=1, what="real")
+    loss, _ = critics.loss(generator(request_of(TOLD)), real, penalty=None)
     loss.backward()
     assert all(parameter.grad is None for parameter in generator.parameters())
 

@@ -149,10 +149,26 @@ def test_a_bound_leaves_a_ball_whose_chords_are_known(form: Any, noise: float) -
     assert bool((made.acc[nearest > 0.7] == 0).all()) and bool((made.rgb[nearest > 0.7] == 1).all())
 
 
-def test_a_bound_that_holds_everything_changes_nothing() -> None:
+def test_a_bound_that_holds_everything_leaves_all_points_but_the_last() -> None:
     field, rays, codes, draws = scene()
-    for one, other in zip(render(field, rays, codes, inside(draws, rays, 9.0)), render(field, rays, codes, draws), strict=True):
-        assert other is None or torch.equal(one, other)
+    fewer = Draws(draws.offsets[..., :-1], None if draws.noise is None else draws.noise[..., :-1])
+    for one, other in zip(render(field, rays, codes, inside(draws, rays, 9.0)), render(field, rays, codes, fewer), strict=True):
+        assert other is None or torch.allclose(one, other, atol=1e-5)
+
+
+def test_points_within_a_bound_lie_on_chords_each_in_an_interval_of_its_own() -> None:
+    _, rays, _, draws = scene(side=9)
+    moved = inside(draws, rays, 0.7)
+    assert draws.noise is not None and moved.noise is not None
+    nearest = torch.linalg.cross(rays.origins, rays.directions).norm(dim=-1)
+    meets = nearest < 0.65
+    half = (0.49 - nearest[meets].square()).sqrt()
+    enter = (rays.origins[meets].square().sum(-1) - nearest[meets].square()).sqrt() - half
+    shares = (depths_of(rays, moved.offsets)[meets] - enter[:, None]) / (2 * half[:, None])
+    wanted = (torch.arange(4) + draws.offsets[meets][:, :4]) / 4
+    assert len(half) > 9 and torch.allclose(shares, torch.cat([wanted, torch.ones(len(half), 1)], dim=1), atol=1e-4)
+    assert torch.equal(moved.noise[meets][:, :4], draws.noise[meets][:, :4])
+    assert bool((moved.noise[..., -1] < -1e8).all()) and bool((moved.noise[nearest > 0.7] < -1e8).all())
 
 
 def test_what_does_not_belong_together_is_refused() -> None:

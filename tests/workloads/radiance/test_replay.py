@@ -197,10 +197,11 @@ def test_no_turn_reads_from_the_device_or_copies_to_it(form: str, precision: str
     )
     made = Stepper(FieldConfig.preset("tiny"), told, images(), "cpu")
     asked, real = made.request(1, "made"), made.real(1)
-    made._discriminated(real, asked)  # the scaler makes its scale when it is first used, before anything is recorded
+    made._discriminated(real, asked, None)  # the scaler makes its scale when it is first used, before anything is recorded
     with Host() as host:
         made.critics.refresh()
-        made._discriminated(real, asked)
+        made._discriminated(real, asked, None)
+        made._discriminated(real, asked, torch.full((), 4.0))
         made._generated(real, asked)
     assert host.seen > 300 and not host.found
 

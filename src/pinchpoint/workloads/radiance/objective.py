@@ -177,15 +177,20 @@ class Critics(nn.Module):
         if self.high is not None and high is not None:
             yield self.high, both(high, low).float(), self.told.sr_weight
 
-    def loss(self, seen: Seen, real: Real) -> tuple[Tensor, Tensor]:
-        """(): of telling made patches from real ones, and R1's part in it, already weighted. Always in fp32."""
-        parts, slopes = [], []
+    def loss(self, seen: Seen, real: Real, *, penalty: Tensor | None) -> tuple[Tensor, Tensor]:
+        """(): of telling made patches from real ones, and R1's part in it. Always in fp32. penalty: (), R1's weight; None: none."""
+        parts, slopes = [], [real.low.new_zeros(())]
         made = self.judged(seen.low.detach(), None if seen.high is None else seen.high.detach())
         for (critic, false, _), (_, true, _) in zip(made, self.judged(real.low, real.high), strict=True):
-            slope, logits = slope_penalty(critic, true, reduction=self.told.r1_reduction)  # pyright: ignore[reportArgumentType]
-            slopes.append(self.told.r1 * slope)
-            parts.append(taken_for_real(logits) + taken_for_made(critic(false)) + slopes[-1])
-        return torch.stack(parts).sum(), torch.stack(slopes).sum().detach()
+            if penalty is None:
+                of_real, of_made = critic(torch.cat([true, false])).chunk(2)  # no image's number depends on another
+            else:
+                slope, of_real = slope_penalty(critic, true, reduction=self.told.r1_reduction)  # pyright: ignore[reportArgumentType]
+                of_made = critic(false)
+                slopes.append(penalty * slope)
+            parts.append(taken_for_real(of_real) + taken_for_made(of_made))
+        slope = torch.stack(slopes).sum()
+        return torch.stack(parts).sum() + slope, slope.detach()
 
     def deceived(self, seen: Seen) -> Tensor:
         """(): the generator's loss."""

@@ -87,13 +87,24 @@ def midpoints(
 
 
 def inside(draws: Draws, rays: Rays, radius: float) -> Draws:
-    """The same with noise that no density outlasts on every point farther than `radius` from the middle: nothing is there."""
-    depths = depths_of(rays, draws.offsets)
-    along = (rays.origins * rays.directions).sum(-1, keepdim=True)
-    # Of |o + t d|^2, d of length 1: points themselves are not made.
-    away = (depths + 2 * along).mul_(depths).add_(rays.origins.square().sum(-1, keepdim=True))
-    noise = depths.zero_() if draws.noise is None else draws.noise
-    return Draws(draws.offsets, noise.masked_fill(away > radius * radius, _NOTHING))
+    """The same S points on what a ray has in common with a ball around the middle, outside which there is nothing.
+
+    S - 1 lie in equal intervals of the chord, the last where it ends, with noise that no density outlasts. A ray that misses
+    the ball has such noise everywhere.
+    """
+    samples = draws.samples
+    middle = -(rays.origins * rays.directions).sum(-1, keepdim=True)  # where a ray is nearest to it
+    nearest = rays.origins.square().sum(-1, keepdim=True) - middle.square()
+    half = (radius * radius - nearest).clamp_min(0).sqrt()
+    enter, leave = (middle - half).clamp_min(rays.near), (middle + half).clamp_max(rays.far)
+    chord = leave - enter
+    numbers = torch.arange(samples, dtype=draws.offsets.dtype, device=draws.offsets.device)
+    depths = torch.minimum(enter + chord / (samples - 1) * (numbers + draws.offsets), leave)
+    # As offsets from the intervals between near and far, of which renders make their points: beyond [0, 1) is as good.
+    offsets = (depths - rays.near) * (samples / (rays.far - rays.near)) - numbers
+    nothing = (chord <= 0) | (numbers == samples - 1)
+    noise = torch.zeros_like(offsets) if draws.noise is None else draws.noise
+    return Draws(torch.where(chord > 0, offsets, draws.offsets), noise.masked_fill(nothing, _NOTHING))
 
 
 def render(

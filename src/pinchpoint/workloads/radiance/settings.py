@@ -24,7 +24,8 @@ FACTORS = (1, 2, 4)
 PRESETS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "graf": {
-        "samples": 64, "batch": 8, "optimizer": "rmsprop", "lr_d": 1e-4, "r1": 10.0, "r1_reduction": "graf", "critic_bias": False,
+        "samples": 64, "batch": 8, "optimizer": "rmsprop", "lr_d": 1e-4, "r1": 10.0, "r1_reduction": "graf", "r1_every": 1,
+        "critic_bias": False,
     },
     "small": {"critic_width": 32, "sr_width": 32},
     "tiny": {
@@ -56,6 +57,8 @@ class Settings(Common):
     clip: float = 10.0  # for each player
     ema: float = 0.999
     r1: float = 1.0  # weight of the penalty on the discriminator's slope
+    r1_last: float = 0.0  # at the last step, reached by equal factors; 0: as at the first
+    r1_every: int = 4  # steps from one penalty to the next; it then counts so many times
     r1_reduction: str = "image"  # see losses
     # Of the second discriminator in the generator's loss, and of two absolute differences of pixels: from real patches enlarged
     # right, and from how it would enlarge a made one without features. With the first alone it learns patterns that deceive.
@@ -110,6 +113,12 @@ class Settings(Common):
         """Deviation of the density noise: straight down to 0."""
         return self.noise * _left(self.behind(step), self.noise_until)
 
+    def penalty_at(self, step: int) -> float:
+        """Weight of the penalty on the discriminator's slope: 0 at steps that have none."""
+        if (step - 1) % self.r1_every:
+            return 0.0
+        return self.r1_every * self.r1 * ((self.r1_last or self.r1) / self.r1) ** self.behind(step) if self.r1 else 0.0
+
     def least_at(self, step: int) -> float:
         """Smallest share of an image that a patch spans: 1 at first, falling by equal factors."""
         return self.smallest ** (1 - _left(self.behind(step), self.anneal_until))
@@ -122,12 +131,13 @@ class Settings(Common):
         super().check()
         check_among(self, form=FORMS, memory=MEMORIES, optimizer=OPTIMIZERS, r1_reduction=REDUCTIONS, critic_norm=NORMS)
         check_counts(
-            self, "patch", "samples", "batch", "micro", "chunk", "sample_every", "critic_width", "sr_width", "ranks"
+            self, "patch", "samples", "batch", "micro", "chunk", "sample_every", "critic_width", "sr_width", "ranks",
+            "r1_every",
         )  # fmt: skip
         for name in ("lr_d", "fov", "radius"):
             if not 0 < getattr(self, name) < math.inf:
                 raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend=f"give --{_option(name)} a number above 0")
-        for name in ("r1", "sr_weight", "sr_pairs", "noise", "eval_images", "size", "bound"):
+        for name in ("r1", "r1_last", "sr_weight", "sr_pairs", "noise", "eval_images", "size", "bound"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend=f"give --{_option(name)} 0 or more")
         for name in ("noise_until", "anneal_until", "least"):
@@ -141,12 +151,8 @@ class Settings(Common):
                 f"{self.far:g}: no point is left",
                 mend="give --near and --far on both sides of --radius, or a larger --bound",
             )
-        apart = (self.far - self.near) / self.samples
-        if 0 < self.bound < apart:
-            raise BadInput(
-                f"--bound {self.bound:g} with a point every {apart:.2g}: rays would miss what is there",
-                mend="give a larger --bound, or more --samples",
-            )
+        if self.bound and self.samples < 2:
+            raise BadInput(f"--bound {self.bound:g} with 1 point of a ray", mend="give --samples 2 or more: one ends the ball")
         if not 0 <= self.v_low <= self.v_high <= 1:
             raise BadInput(f"poses from {self.v_low:g} to {self.v_high:g}", mend="give 0 <= --v-low <= --v-high <= 1")
         if self.superres not in FACTORS:

@@ -33,6 +33,7 @@ class _Turns(NamedTuple):
 
     refresh: replay.Replayed
     discriminate: replay.Replayed
+    penalise: replay.Replayed  # the same with R1
     generate: replay.Replayed
 
 
@@ -78,19 +79,24 @@ class Stepper:
         self.optimizer_d.zero_grad(set_to_none=True)
         asked = self.request(number, "made for the discriminator")
         real = self.real(number)
+        weight = self.told.penalty_at(number)
+        penalty = torch.full((), weight, device=self.device) if weight else None
         if self._turns is not None:
-            loss, slope = self._turns.discriminate(*_tensors(real), *_noisy(asked).tensors())
+            given = *_tensors(real), *_noisy(asked).tensors()
+            loss, slope = self._turns.discriminate(*given) if penalty is None else self._turns.penalise(penalty, *given)
             return loss, slope
         total = torch.zeros(2, device=self.device)
         for images, share in self._parts():
-            total += torch.stack(self._discriminated(real.part(images), asked.part(images), share))
+            total += torch.stack(self._discriminated(real.part(images), asked.part(images), penalty, share))
         return total[0], total[1]
 
-    def _discriminated(self, real: Real, asked: Request, share: float = 1.0) -> tuple[Tensor, Tensor]:
+    def _discriminated(
+        self, real: Real, asked: Request, penalty: Tensor | None, share: float = 1.0
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         """Of some of the images: (), () the share of the loss and of R1's part, their gradients added to the discriminators'."""
         with torch.no_grad():
             seen = self.generator(asked, memory="none", chunk=wider(self.told.chunk, self.told.form))
-        loss, slope = self.critics.loss(seen, real)
+        loss, slope = self.critics.loss(seen, real, penalty=penalty)
         self.scaler.scale(share * loss).backward()
         return share * loss.detach(), share * slope
 
@@ -132,8 +138,11 @@ class Stepper:
             self.critics.refresh()
             return ()
 
-        def discriminate(*tensors: Tensor) -> tuple[Tensor, ...]:
-            return self._discriminated(_real(*tensors[:cut]), Request.of(*tensors[cut:]))
+        def discriminate(*tensors: Tensor, penalty: Tensor | None = None) -> tuple[Tensor, ...]:
+            return self._discriminated(_real(*tensors[:cut]), Request.of(*tensors[cut:]), penalty)
+
+        def penalise(penalty: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+            return discriminate(*tensors, penalty=penalty)
 
         def generate(*tensors: Tensor) -> tuple[Tensor, ...]:
             real = _real(*tensors[:paired]) if paired else None
@@ -143,6 +152,7 @@ class Stepper:
         return _Turns(
             replay.Replayed(refresh, pool=shared),
             replay.Replayed(discriminate, self.critics.parameters(), pool=shared),
+            replay.Replayed(penalise, self.critics.parameters(), pool=shared),
             replay.Replayed(generate, self.generator.parameters(), pool=shared),
         )
 
@@ -239,5 +249,6 @@ def _noisy(asked: Request) -> Request:
 
 def _optimizer(module: nn.Module, told: Settings, rate: float) -> torch.optim.Optimizer:
     if told.optimizer == "adam":
-        return torch.optim.Adam(module.parameters(), lr=rate, betas=(0.0, 0.99), weight_decay=told.weight_decay)
+        fused = all(parameter.is_cuda for parameter in module.parameters()) or None  # one kernel; a CPU keeps its own way
+        return torch.optim.Adam(module.parameters(), lr=rate, betas=(0.0, 0.99), weight_decay=told.weight_decay, fused=fused)
     return torch.optim.RMSprop(module.parameters(), lr=rate, alpha=0.99, eps=1e-8, weight_decay=told.weight_decay)

@@ -145,7 +145,7 @@ def _beside_bytes(run: Run, images: Images, device: str) -> int:
             held = Images(images.source, torch.zeros(1, *images.pixels.shape[1:], dtype=images.pixels.dtype))
             stepper = Stepper(run.config, tried, held, "cpu")
             stepper.generator.rendered = blank
-            for number in (2, 3):  # the first looks at every gradient, of which there is none
+            for number in (2, 1 + told.r1_every):  # the latter has a penalty; step 1 looks at gradients, of which there are none
                 stepper.step(number)
 
     state = 8 if told.optimizer == "adam" else 4  # bytes that the optimizer holds of a weight
@@ -158,7 +158,7 @@ class Row(logs.Row):
     """One step. loss: the generator's; validation: kernel distance to real images, times 1000."""
 
     loss_d: float = 0.0
-    r1: float = 0.0  # its part in loss_d
+    r1: float = 0.0  # its part in loss_d; 0 at steps without
     norm: float = 0.0  # of both players' gradients, before they were clipped
 
 

@@ -98,7 +98,8 @@ def check_counts(told: Common, *names: str) -> None:
     """Refuse counts below 1; None, where a count may be left out, is none."""
     for name in names:
         if getattr(told, name) is not None and getattr(told, name) < 1:
-            raise BadInput(f"--{name} {getattr(told, name)}", mend=f"give --{name} at least 1")
+            option = f"--{name.replace('_', '-')}"
+            raise BadInput(f"{option} {getattr(told, name)}", mend=f"give {option} at least 1")
 
 
 def chosen(base: Told, choices: Mapping[str, Any]) -> Told:
