@@ -9,8 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 
+from torch.nn.functional import smooth_l1_loss  # noqa: E402
+
 from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
 from pinchpoint.workloads.radiance.images import Images  # noqa: E402
+from pinchpoint.workloads.radiance.objective import Real, Request  # noqa: E402
 from pinchpoint.workloads.radiance.settings import Settings  # noqa: E402
 from pinchpoint.workloads.radiance.stepper import Stepper  # noqa: E402
 from pinchpoint.workloads.training.ranks import Ranks  # noqa: E402
@@ -32,6 +35,51 @@ def stepper(told: Settings = TOLD, ranks: Ranks | None = None) -> Stepper:
 def gradients(made: Stepper) -> dict[str, Any]:
     named = [*made.critics.named_parameters(), *made.generator.named_parameters()]
     return {name: parameter.grad.clone() for name, parameter in named if parameter.grad is not None}
+
+
+def in_four_passes(made: Stepper, real: Real, asked: Request) -> Any:
+    """(): the generator's loss, every kind of image through the super-resolution by itself."""
+    net, seen = made.generator.superres, made.generator(asked)
+    assert net is not None and seen.features is not None and real.high is not None
+    low, features, how = seen.low.detach(), seen.features.detach(), {"pitch": asked.pitch, "cover": seen.acc}
+    with torch.no_grad():
+        plain = net(low, **how)
+    unlike = smooth_l1_loss(net(real.low, pitch=real.pitch), real.high, beta=0.02)
+    strayed = smooth_l1_loss(net(low, features, asked.u, **how), plain, beta=0.02)
+    assert float(strayed.detach()) > 0.005, "it must count for something, or nothing of it would show"
+    return made.critics.deceived(seen) + made.told.sr_pairs * (unlike + strayed)
+
+
+def test_a_turn_of_the_generator_has_the_loss_and_gradients_of_four_passes_of_the_super_resolution() -> None:
+    made = stepper()
+    assert made.generator.superres is not None
+    with torch.no_grad():  # as after some training: what is read beside the colours matters
+        made.generator.superres.read.weight[:, 3:].mul_(20)
+        made.generator.superres.view.codes.mul_(5)
+        made.generator.superres.write.weight.mul_(5)
+    real = made.real(1)._replace(pitch=torch.linspace(1, 3, 5))
+    asked = replace(made.request(1, "made"), pitch=torch.linspace(2, 1, 5))
+    wanted = in_four_passes(made, real, asked)
+    wanted.backward()
+    slopes = {name: parameter.grad.clone() for name, parameter in made.generator.named_parameters()}
+    made.generator.zero_grad(set_to_none=True)
+    assert float(made._generated(real, asked)) == pytest.approx(float(wanted.detach()), rel=1e-5)
+    for name, parameter in made.generator.named_parameters():
+        assert float((parameter.grad - slopes[name]).norm()) <= 1e-5 * float(slopes[name].norm()), name
+
+
+def test_each_turn_runs_the_super_resolution_once_for_all_that_passes_at_one_time() -> None:
+    def passed(told: Settings, turn: str) -> list[int]:
+        made, found = stepper(told), []
+        assert made.generator.superres is not None
+        made.generator.superres.register_forward_hook(lambda _net, _given, high: found.append(len(high)))
+        getattr(made, turn)(1)
+        return found
+
+    assert passed(TOLD, "generate") == [4 * 5]  # made, made for itself alone, made without features, real
+    assert passed(replace(TOLD, micro=2), "generate") == [4 * 2, 4 * 2, 4 * 1]
+    assert passed(replace(TOLD, sr_pairs=0.0), "generate") == [5]
+    assert passed(TOLD, "discriminate") == [5]
 
 
 @pytest.mark.parametrize("micro", [1, 2, 4])  # 5 images: a tail of 1 but for parts of 1

@@ -72,6 +72,19 @@ def test_nothing_is_added_where_nothing_is_seen() -> None:
     assert not torch.equal(high[:, :, 6:14, 6:14], plain[:, :, 6:14, 6:14])
 
 
+def test_images_of_which_features_and_view_are_known_pass_beside_others_as_alone() -> None:
+    net = SuperRes(2, features=4, width=8)
+    low, features, turns = torch.rand(5, 3, 16, 16), torch.rand(2, 4, 16, 16), torch.tensor([0.0, 0.3])
+    pitch = torch.tensor([1.0, 2.0, 1.0, 3.0, 1.5])
+    with torch.no_grad():
+        net.view.codes.mul_(10)  # so that the code of a view shows where there should be none
+        beside = net(low, features, turns, pitch=pitch, cover=torch.ones(5, 16, 16))
+        alone = [net(low[:2], features, turns, pitch=pitch[:2]), net(low[2:], pitch=pitch[2:])]
+        at_0 = net(low[2:], turns=torch.zeros(3), pitch=pitch[2:])
+    torch.testing.assert_close(beside, torch.cat(alone), atol=1e-6, rtol=0)
+    assert float((at_0 - alone[1]).abs().max()) > 0.001
+
+
 def test_the_second_discriminator_sees_the_render_beside_its_enlargement() -> None:
     low, high = torch.rand(1, 3, 8, 8), torch.rand(1, 3, 16, 16)
     assert torch.equal(both(high, low)[:, :3], high) and torch.equal(both(high, low)[:, 3:], enlarged(low, 2))

@@ -123,40 +123,37 @@ class Generator(nn.Module):
 
     def shown(self, made: Rendered, asked: Request) -> Seen:
         """What was rendered as square images, enlarged where there is a super-resolution."""
-        side = round(made.rgb.shape[1] ** 0.5)
-        low = _image(made.rgb, side) * 2 - 1
-        depth, acc = (values.unflatten(1, (side, side)) for values in (made.depth, made.acc))
-        if self.superres is None or made.features is None:
-            return Seen(low, None, depth, acc)
-        features = _image(made.features, side)
-        with autocast(self.told.precision, low.device.type):
-            high = self.superres(low, features, asked.u, pitch=asked.pitch, cover=acc)
-        return Seen(low, high, depth, acc, features)
+        seen = _as_images(made)
+        if self.superres is None or seen.features is None:
+            return seen
+        with autocast(self.told.precision, seen.low.device.type):
+            return seen._replace(high=self.superres(seen.low, seen.features, asked.u, pitch=asked.pitch, cover=seen.acc))
 
     @property
     def learns_from_pairs(self) -> bool:
         return self.superres is not None and self.told.sr_pairs > 0
 
-    def unlike(self, real: Real) -> Tensor:
-        """(): how far the super-resolution of real patches, of which no feature and no view is known, is from what they are."""
-        if self.superres is None or real.high is None:
-            return real.low.new_zeros(())
-        with autocast(self.told.precision, real.low.device.type):
-            made = self.superres(real.low, pitch=real.pitch)
-        return _apart(made, real.high)
+    def shown_with_pairs(self, made: Rendered, asked: Request, real: Real) -> tuple[Seen, Tensor, Tensor]:
+        """As `shown`, and (), (): what the super-resolution is to learn beside deceiving.
 
-    def strayed(self, seen: Seen, asked: Request) -> Tensor:
-        """(): how far features and view have taken the super-resolution from what it learned of photographs.
-
-        It alone learns from that: the render is as it is, and must not be drawn to where features change little.
+        How far its enlargements of real patches, of which no feature and no view is known, are from what those are; and how far
+        features and view have taken it from what it learned of photographs. It alone learns from that: the render is as it is,
+        and must not be drawn to where features change little.
         """
-        if self.superres is None or seen.features is None:
-            return seen.low.new_zeros(())
-        low, features = seen.low.detach(), seen.features.detach()
+        seen = _as_images(made)
+        if self.superres is None or seen.features is None or real.high is None:
+            return seen, seen.low.new_zeros(()), seen.low.new_zeros(())
+        low, features, cover = seen.low.detach(), seen.features.detach(), seen.acc.detach()
+        # In one pass: no image's result depends on another, and kernels this small take a GPU as long for one image as for many.
         with autocast(self.told.precision, low.device.type):
-            with torch.no_grad():
-                plain = self.superres(low, pitch=asked.pitch, cover=seen.acc)
-            return _apart(self.superres(low, features, asked.u, pitch=asked.pitch, cover=seen.acc), plain)
+            high, again, plain, of_real = self.superres(
+                torch.cat([seen.low, low, low, real.low]),
+                torch.cat([seen.features, features]),  # the plain and the real ones have none
+                torch.cat([asked.u, asked.u]),
+                pitch=torch.cat([asked.pitch, asked.pitch, asked.pitch, real.pitch]),
+                cover=torch.cat([cover, cover, cover, torch.ones_like(real.low[:, 0])]),
+            ).split([len(low), len(low), len(low), len(real.low)])
+        return seen._replace(high=high), _apart(of_real, real.high), _apart(again, plain.detach())
 
 
 class Critics(nn.Module):
@@ -178,7 +175,7 @@ class Critics(nn.Module):
             yield self.high, both(high, low).float(), self.told.sr_weight
 
     def loss(self, seen: Seen, real: Real, *, penalty: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(): of telling made patches from real ones, and R1's part in it. Always in fp32. penalty: (), R1's weight; None: none."""
+        """(): of telling made patches from real ones, and R1's part in it; always in fp32. penalty: R1's weight; None: none."""
         parts, slopes = [], [real.low.new_zeros(())]
         made = self.judged(seen.low.detach(), None if seen.high is None else seen.high.detach())
         for (critic, false, _), (_, true, _) in zip(made, self.judged(real.low, real.high), strict=True):
@@ -262,6 +259,14 @@ def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) ->
 def _apart(one: Tensor, other: Tensor) -> Tensor:
     """(): the mean absolute difference, round below 2.5 of 255 levels: a sign of nothing but rounding would be a gradient."""
     return functional.smooth_l1_loss(one, other, beta=0.02)
+
+
+def _as_images(made: Rendered) -> Seen:
+    """The rays as squares, not enlarged."""
+    side = round(made.rgb.shape[1] ** 0.5)
+    depth, acc = (values.unflatten(1, (side, side)) for values in (made.depth, made.acc))
+    features = None if made.features is None else _image(made.features, side)
+    return Seen(_image(made.rgb, side) * 2 - 1, None, depth, acc, features)
 
 
 def _image(values: Tensor, side: int) -> Tensor:

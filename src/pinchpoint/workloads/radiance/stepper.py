@@ -116,10 +116,11 @@ class Stepper:
         """Of some of the images: () the share of the loss, its gradients added to the generator's."""
         self.critics.requires_grad_(False)
         try:
-            seen = self.generator(asked)
-            loss = self.critics.deceived(seen)
-            if real is not None:
-                loss = loss + self.told.sr_pairs * (self.generator.unlike(real) + self.generator.strayed(seen, asked))
+            if real is None:
+                loss = self.critics.deceived(self.generator(asked))
+            else:
+                seen, unlike, strayed = self.generator.shown_with_pairs(self.generator.rendered(asked), asked, real)
+                loss = self.critics.deceived(seen) + self.told.sr_pairs * (unlike + strayed)
             self.scaler.scale(share * loss).backward()
         finally:
             self.critics.requires_grad_(True)

@@ -2,8 +2,8 @@
 
 All convolutions run at the size of the render; pixels are shuffled out at the end. They read the colours, the features the
 renderer composited along each ray, a code of the view, and how far apart the rays are. Without features and view, as of a
-photograph, it still enlarges: so it can learn from photographs, which are there in both sizes. Letters: B images, h side of the
-render, f factor, F features of a ray, K view codes of C numbers.
+photograph, it still enlarges: so it can learn from photographs, which are there in both sizes. Letters: B images, A of which
+features and view are known, h side of the render, f factor, F features of a ray, K view codes of C numbers.
 """
 
 from __future__ import annotations
@@ -61,8 +61,9 @@ class SuperRes(nn.Module):
         self, low: Tensor, features: Tensor | None = None, turns: Tensor | None = None, *, pitch: Tensor | None = None,
         cover: Tensor | None = None,
     ) -> Tensor:  # fmt: skip
-        """low: (B, 3, h, h); features: (B, F, h, h); turns: (B,) -> (B, 3, f h, f h) whose averages are `low`.
+        """low: (B, 3, h, h); features: (A, F, h, h); turns: (A,) -> (B, 3, f h, f h) whose averages are `low`.
 
+        features, turns: of the first A images, mostly of all; of the others, as of all without them, they are not known.
         pitch: (B,) distance of two rays in pixels of the whole image, 1 without it: a wide patch has other edges than a near one.
         cover: (B, h, h) how much there is in a pixel; where there is nothing, and nothing beside it, nothing is added.
         """
@@ -80,11 +81,19 @@ class SuperRes(nn.Module):
     def _about(self, low: Tensor, features: Tensor | None, turns: Tensor | None, pitch: Tensor | None) -> list[Tensor]:
         """What is read beside the colours, (B, ..., h, h) each: 0 where it is not known."""
         images, _, *sides = low.shape
-        known = self.read.in_channels - 3 - self.view.codes.shape[1] - 1
-        code = low.new_zeros(images, self.view.codes.shape[1]) if turns is None else self.view(turns)
+        numbers = self.view.codes.shape[1]
+        if features is None:
+            features = low.new_zeros(0, self.read.in_channels - 3 - numbers - 1, *sides)
+        code = low.new_zeros(0, numbers) if turns is None else self.view(turns)
         wide = low.new_zeros(images, 1) if pitch is None else pitch.log2()[:, None]
-        about = torch.cat([code.float(), wide.float()], dim=1)[:, :, None, None].expand(-1, -1, *sides)
-        return [low.new_zeros(images, known, *sides) if features is None else features, about.to(low.dtype)]
+        about = torch.cat([_filled(code, images).float(), wide.float()], dim=1)[:, :, None, None].expand(-1, -1, *sides)
+        return [_filled(features, images), about.to(low.dtype)]
+
+
+def _filled(known: Tensor, images: int) -> Tensor:
+    """(A, ...) -> (B, ...): 0 of images after the first A."""
+    missing = images - len(known)
+    return torch.cat([known, known.new_zeros(missing, *known.shape[1:])]) if missing else known
 
 
 def project(high: Tensor, low: Tensor) -> Tensor:
