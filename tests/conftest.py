@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+from tests.templates import Template
 
 from pinchpoint.core.records import Forecast, Law, Line, Plan, Point, Record, Study, Verdict
 
@@ -49,6 +50,32 @@ def _has_cuda() -> bool:
 def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
     monkeypatch.delenv("PINCHPOINT_CARDS", raising=False)
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.getbasetemp() / "no-settings"))
+
+
+@pytest.fixture(scope="session")
+def template() -> Iterator[Template]:
+    made = Template()
+    yield made
+    made.end()
+
+
+@pytest.fixture(scope="module")
+def quick_workers(template: Template) -> Iterator[None]:
+    """Workers of torch targets are forked from one that has imported torch: for pages that start many."""
+    from pinchpoint.core.discover import likely_framework
+    from pinchpoint.memory import forecaster
+
+    plain = forecaster.Forecaster._start
+
+    def start(self: forecaster.Forecaster) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            if likely_framework(self.target) == "torch":
+                patch.setattr(forecaster, "subprocess", template)
+            plain(self)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(forecaster.Forecaster, "_start", start)
+        yield
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import pytest
 
 from pinchpoint.flow.plan import plan
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
+
 
 def test_the_planned_size_fits_and_two_percent_more_does_not() -> None:
     pytest.importorskip("torch", reason="the workload is torch's")

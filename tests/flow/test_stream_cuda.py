@@ -20,6 +20,7 @@ from pinchpoint.memory.forecaster import Forecaster
 N = 5_003
 POINTS = np.random.default_rng(1).normal(size=(N, 3)).astype(np.float32)
 STEPS = Path(__file__).parent / "stream_steps.py"
+pytestmark = pytest.mark.usefixtures("quick_workers")
 
 
 def wave(x: Any) -> Any:

@@ -42,6 +42,7 @@ def metrics(x, s, device):
 logged = target(metrics)
 """
 PAIR = POINTS * 512 * 4
+pytestmark = pytest.mark.usefixtures("quick_workers")
 
 
 @pytest.fixture(scope="module")

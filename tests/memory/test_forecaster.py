@@ -18,6 +18,7 @@ from pinchpoint.memory.forecaster import Forecaster
 
 FACTORIES = str(Path(__file__).parent / "factories.py")
 MIB = 2**20
+pytestmark = pytest.mark.usefixtures("quick_workers")
 
 
 def target(name: str) -> str:

@@ -31,6 +31,7 @@ LOGITS = 65_536 * 10 * F32
 CLASSIFIER_PEAK = 4 * U + 3 * CLASSIFIER_W + CLASSIFIER_INPUTS + LOGITS
 
 Predict = Callable[..., Forecast]
+pytestmark = pytest.mark.usefixtures("quick_workers")
 
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:

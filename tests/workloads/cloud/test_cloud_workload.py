@@ -24,6 +24,7 @@ from pinchpoint.workloads.cloud import baseline  # noqa: E402
 from pinchpoint.workloads.cloud.scaling import BINS, Problem, drawer, off_by, probe_of, problem_of  # noqa: E402
 
 SIZE = 3_000
+pytestmark = pytest.mark.usefixtures("quick_workers")
 Fault = Callable[[Problem, int], Tensor]
 
 

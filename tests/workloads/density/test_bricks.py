@@ -179,13 +179,13 @@ def test_a_small_budget_makes_tiles_smaller_and_is_kept_and_a_smaller_one_is_ref
 def test_memory_that_runs_out_late_costs_no_brick_that_is_done_and_the_tile_told_is_one_that_ran(monkeypatch) -> None:
     monkeypatch.setattr("pinchpoint.workloads.density.sweep.TILE_BYTES", {"cpu": 2**14})
     structure = drawn("skewed")
-    bricks = bricks_of((40, 40, 40), structure.lattice, CUTOFF)
+    bricks = bricks_of((28, 28, 28), structure.lattice, CUTOFF)
     near = surroundings_of(structure, bricks, CUTOFF)
     ran, told = [], []
 
     def scarce(fields, species, neighbours, vectors):
-        # From its 60th call on, memory is enough for 3 bricks.
-        if len(ran) >= 60 and len(vectors) > 3:
+        # From its 30th call of some 54 on, memory is enough for 3 bricks.
+        if len(ran) >= 30 and len(vectors) > 3:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         ran.append(len(vectors))
         return bump(fields, species, neighbours, vectors)

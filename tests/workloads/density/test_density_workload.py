@@ -16,6 +16,7 @@ from pinchpoint.workloads.density.scaling import BRICK, GRID, near_bricks
 from pinchpoint.workloads.density.structure import check_structure
 
 SMALL = {"mul": "20", "lmax": "1"}
+pytestmark = pytest.mark.usefixtures("quick_workers")
 
 
 def probe(variant: str, mode: str, size: int, chunk: int | None = None):

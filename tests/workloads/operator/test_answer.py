@@ -21,6 +21,7 @@ from pinchpoint.workloads.operator.settings import Settings
 from pinchpoint.workloads.operator.stepper import forward
 
 VECTORS: dict[str, Any] = {"vectors": (0, 3), "mirror": 4}
+pytestmark = pytest.mark.usefixtures("quick_workers")
 
 
 def config_of(data: Path, model: dict[str, Any], **changes: Any) -> OperatorConfig:

@@ -19,6 +19,8 @@ from pinchpoint.workloads.operator.stepper import Stepper
 from pinchpoint.workloads.operator.supply import Supply
 from pinchpoint.workloads.operator.train import train
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
+
 
 @pytest.fixture
 def config(tiny_data: Path, tiny_model: dict[str, Any]) -> OperatorConfig:

@@ -20,6 +20,7 @@ from pinchpoint.workloads.operator.sheet import K
 
 PARTS = ("encoder", "decoder", "full")
 CHANNELS = 16
+pytestmark = pytest.mark.usefixtures("quick_workers")
 
 
 def case(size: int = 3_000, *, variant: str = "eager", mode: Any = "train", chunk: int | None = None, **settings: str) -> Case:

@@ -118,7 +118,10 @@ def test_the_page_tells_what_the_record_does() -> None:
     for row in made.rows:
         peak = "-" if row.peak_allocated_bytes is None else f"{row.peak_allocated_bytes / 2**30:.2f} GiB"
         assert f"| `{row.trick}` | {peak} |" in text
-        assert f"| {row.verdict} |" in text.partition(f"| `{row.trick}` |")[2].partition("\n")[0]
+        line = text.partition(f"| `{row.trick}` |")[2].partition("\n")[0]
+        assert f"| {row.verdict} |" in line
+        if row.time_ratio is not None:
+            assert f" % | {row.time_ratio:.2f} | {row.gradient_error:.1e} |" in line
 
 
 def test_peaks_are_measured_side_by_side_as_far_as_the_card_has_room(monkeypatch: pytest.MonkeyPatch) -> None:

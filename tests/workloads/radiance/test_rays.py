@@ -78,6 +78,15 @@ def test_drawn_patches_stay_inside_and_drawn_poses_in_their_range() -> None:
     assert bool((torch.linalg.det(turned) > 0.99).all()), "right-handed"
 
 
+def test_a_share_of_patches_touches_an_edge_and_all_stay_inside() -> None:
+    scale, shift = draw_patches(4000, least=0.5, most=0.9, edge=0.25, generator=torch.Generator().manual_seed(0))
+    within = shift.abs() / (1 - scale)[:, None]
+    touches = (within - 1).abs() < 1e-6
+    assert float(within.max()) <= 1 + 1e-6 and touches.float().mean(dim=0).tolist() == pytest.approx([0.25, 0.25], abs=0.02)
+    assert float((shift[touches] > 0).float().mean()) == pytest.approx(0.5, abs=0.03)
+    assert float(within[~touches].mean()) == pytest.approx(0.5, abs=0.02), "the others lie evenly"
+
+
 def test_cameras_patches_and_rays_that_cannot_be_are_refused() -> None:
     for wrong in ({"fov_degrees": 180.0}, {"near": 5.0}, {"radius": 0.0}):
         with pytest.raises(BadInput):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pinchpoint.workloads.training.precision import matmuls
+from pinchpoint.workloads.training.precision import exact_convolutions, matmuls
 
 
 @pytest.mark.parametrize(("precision", "inside"), [("fp32", "highest"), ("bf16", "highest"), ("tf32", "high")])
@@ -27,3 +27,16 @@ def test_what_was_set_through_the_newer_interface_is_put_back_too() -> None:
         assert products.fp32_precision == "tf32"
     finally:
         torch.set_float32_matmul_precision("highest")
+
+
+@pytest.mark.parametrize("before", ["tf32", "ieee"])
+def test_convolutions_are_exact_inside_the_block_only(before: str) -> None:
+    convolutions = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
+    usual = convolutions.fp32_precision
+    convolutions.fp32_precision = before
+    try:
+        with exact_convolutions():
+            assert convolutions.fp32_precision == "ieee"
+        assert convolutions.fp32_precision == before
+    finally:
+        convolutions.fp32_precision = usual

@@ -34,7 +34,8 @@ def test_nested_energies_of_exact_hydrogen_are_its_energy_everywhere() -> None:
 def test_the_original_s_energies_are_the_nested_ones_without_the_nuclei_s_own() -> None:
     original = Original(system_of("H2", charge=1), TINY, moves=1)
     params, x = original.init(jax.random.key(0)), walkers(2, 1)
-    wanted = nested_energies(original.log_psi, params, original.system, x) - original.system.repulsion
+    # Jitted, so that its derivatives are compiled once and not operation by operation.
+    wanted = nested_energies(jax.jit(original.log_psi), params, original.system, x) - original.system.repulsion
     np.testing.assert_allclose(jax.jit(original.energies)(params, x), wanted, rtol=1e-3)
 
 
@@ -63,6 +64,7 @@ def test_the_five_figures_are_of_both_sides_and_the_nested_one_says_it_is_scaled
         return {name: (lambda: jnp.zeros(())) for name in (*FIGURES, *BESIDE)}
 
     monkeypatch.setitem(benches.CONFIGS, "report-cpu", Size("report-cpu", 4, 1))
+    monkeypatch.setattr(NetConfig, "preset", lambda *_: TINY)
     monkeypatch.setattr(benches, "_original", fake)
     monkeypatch.setattr(benches, "_ours", fake)
     before: list[Benchmark] = []

@@ -20,7 +20,7 @@ from pinchpoint.workloads.radiance.losses import slope_penalty, taken_for_made, 
 from pinchpoint.workloads.radiance.rays import Camera, draw_patches, draw_poses, patches, pixels
 from pinchpoint.workloads.radiance.render import Codes, Draws, Rendered, draw, generator_for, inside, joined, midpoints, render
 from pinchpoint.workloads.radiance.settings import Settings
-from pinchpoint.workloads.radiance.superres import SuperRes, both
+from pinchpoint.workloads.radiance.superres import SuperRes, both, project
 from pinchpoint.workloads.training.precision import autocast
 
 # Points of a ray of a whole image, over training's. Those are drawn anew every time; evenly spaced ones cut the thin shells that
@@ -206,7 +206,7 @@ def draw_request(config: FieldConfig, told: Settings, *, step: int, what: str, d
     generator = generator_for(told.seed, step, what, device=device)
     codes = draw_codes(config, batch, generator=generator)
     u, v = draw_poses(batch, v_range=(told.v_low, told.v_high), generator=generator)
-    scale, shift = draw_patches(batch, least=told.least_at(step), generator=generator)
+    scale, shift = draw_patches(batch, least=told.least_at(step), edge=told.edge, generator=generator)
     draws = draw(batch, told.patch**2, told.samples, noise=told.noise_at(step), generator=generator)
     return Request(codes, u, v, patches(told.patch, scale, shift), scale * (told.size / told.patch), draws)
 
@@ -242,18 +242,34 @@ def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, si
 def real_patches(images: Tensor, told: Settings, *, step: int, what: str) -> Real:
     """Patches of images (B, 3, f W, f W)."""
     generator = generator_for(told.seed, step, what, device=images.device)
-    scale, shift = draw_patches(len(images), least=told.least_at(step), generator=generator)
+    scale, shift = draw_patches(len(images), least=told.least_at(step), edge=told.edge, generator=generator)
     return cut_patches(images, told, scale, shift)
 
 
 def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) -> Real:
-    side = told.patch * told.superres
-    places = patches(side, scale, shift).unflatten(1, (side, side))
-    # Straight lines between pixels, as published, would blur what a super-resolution is to learn. Curves go past white and black.
-    mode = "bilinear" if told.superres == 1 else "bicubic"
-    high = functional.grid_sample(images, places, mode=mode, padding_mode="border", align_corners=False).clamp(-1, 1)
+    """Patches as rays see them, with a super-resolution: a pixel of `low` is the average over one pixel of a whole render.
+
+    So in wide patches too, whose rays are farther apart. The average over all that lies between two rays would grow with the
+    patch: a field, which is no more blurred in one than in another, would learn to be in all.
+    """
+    factor, side = told.superres, told.patch * told.superres
     pitch = scale * (told.size / told.patch)
-    return Real(high, None, pitch) if told.superres == 1 else Real(functional.avg_pool2d(high, told.superres), high, pitch)
+    rays = patches(told.patch, scale, shift).unflatten(1, (told.patch, told.patch))
+    if factor == 1:
+        return Real(_read(images, rays, mode="bilinear"), None, pitch)  # as published
+    within = (torch.arange(factor, device=rays.device) + 0.5 - factor / 2) * (2 / (factor * told.size))
+    across = within.repeat(told.patch)
+    around = rays.repeat_interleave(factor, 1).repeat_interleave(factor, 2) + torch.stack(
+        [across.expand(side, -1), across[:, None].expand(-1, side)], dim=2
+    )
+    low = functional.avg_pool2d(_read(images, around, mode="bicubic"), factor)
+    high = _read(images, patches(side, scale, shift).unflatten(1, (side, side)), mode="bicubic")
+    return Real(low, project(high, low), pitch)  # one belongs to the other, as in what is made
+
+
+def _read(images: Tensor, places: Tensor, *, mode: str) -> Tensor:
+    """Images (B, C, W, W) at places (B, h, w, 2). Straight lines between pixels blur; curves do not, but pass white and black."""
+    return functional.grid_sample(images, places, mode=mode, padding_mode="border", align_corners=False).clamp(-1, 1)
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:

@@ -97,13 +97,19 @@ def patches(side: int, scale: Tensor, shift: Tensor) -> Tensor:
     return pixels(side, device=scale.device, dtype=scale.dtype) * scale[:, None, None] + shift[:, None]
 
 
-def draw_patches(batch: int, *, least: float, most: float = 1.0, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """Scales (B,) even between least and most, shifts (B, 2) that keep every patch inside its image."""
+def draw_patches(
+    batch: int, *, least: float, most: float = 1.0, edge: float = 0.0, generator: torch.Generator
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Scales (B,) even between least and most, shifts (B, 2) that keep every patch inside its image.
+
+    edge: share of them that touch an edge, upper or lower, and as many left or right. Without, as published, the outermost
+    pixels are hardly ever looked at, and what a field leaves there nobody corrects.
+    """
     if not 0 < least <= most <= 1:
         raise BadInput(f"patches between {least} and {most} of an image", mend="give 0 < least <= most <= 1")
     scale = torch.empty(batch, device=generator.device).uniform_(least, most, generator=generator)
-    shift = torch.empty(batch, 2, device=generator.device).uniform_(-1, 1, generator=generator) * (1 - scale)[:, None]
-    return scale, shift
+    shift = torch.empty(batch, 2, device=generator.device).uniform_(-1, 1, generator=generator)
+    return scale, (shift / (1 - edge)).clamp(-1, 1) * (1 - scale)[:, None]
 
 
 def draw_poses(batch: int, *, v_range: tuple[float, float], generator: torch.Generator) -> tuple[Tensor, Tensor]:

@@ -25,7 +25,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "graf": {
         "samples": 64, "batch": 8, "optimizer": "rmsprop", "lr_d": 1e-4, "r1": 10.0, "r1_reduction": "graf", "r1_every": 1,
-        "critic_bias": False,
+        "critic_bias": False, "edge": 0.0,
     },
     "small": {"critic_width": 32, "sr_width": 32},
     "tiny": {
@@ -57,7 +57,6 @@ class Settings(Common):
     clip: float = 10.0  # for each player
     ema: float = 0.999
     r1: float = 1.0  # weight of the penalty on the discriminator's slope
-    r1_last: float = 0.0  # at the last step, reached by equal factors; 0: as at the first
     r1_every: int = 4  # steps from one penalty to the next; it then counts so many times
     r1_reduction: str = "image"  # see losses
     # Of the second discriminator in the generator's loss, and of two absolute differences of pixels: from real patches enlarged
@@ -68,6 +67,7 @@ class Settings(Common):
     noise_until: float = 0.25  # share of the run after which there is none
     anneal_until: float = 0.5  # share of the run in which the smallest patches come down to `least`
     least: float = 0.0  # smallest share of an image a patch spans; 0: patch / size, whose pixels are the image's
+    edge: float = 0.25  # share of patches that touch an edge of their image, as many those beside it
     critic_width: int = 64
     critic_norm: str = "instance"
     critic_bias: bool = True  # of its first layer; as published there is none, and pale patches look like colourful ones
@@ -115,9 +115,7 @@ class Settings(Common):
 
     def penalty_at(self, step: int) -> float:
         """Weight of the penalty on the discriminator's slope: 0 at steps that have none."""
-        if (step - 1) % self.r1_every:
-            return 0.0
-        return self.r1_every * self.r1 * ((self.r1_last or self.r1) / self.r1) ** self.behind(step) if self.r1 else 0.0
+        return 0.0 if (step - 1) % self.r1_every else self.r1_every * self.r1
 
     def least_at(self, step: int) -> float:
         """Smallest share of an image that a patch spans: 1 at first, falling by equal factors."""
@@ -137,12 +135,14 @@ class Settings(Common):
         for name in ("lr_d", "fov", "radius"):
             if not 0 < getattr(self, name) < math.inf:
                 raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend=f"give --{_option(name)} a number above 0")
-        for name in ("r1", "r1_last", "sr_weight", "sr_pairs", "noise", "eval_images", "size", "bound"):
+        for name in ("r1", "sr_weight", "sr_pairs", "noise", "eval_images", "size", "bound"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend=f"give --{_option(name)} 0 or more")
         for name in ("noise_until", "anneal_until", "least"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend="give a share from 0 to 1")
+        if not 0 <= self.edge < 1:
+            raise BadInput(f"--edge {self.edge:g}", mend="give a share from 0 to below 1")
         if not 0 <= self.near < self.far < math.inf:
             raise BadInput(f"near {self.near:g} and far {self.far:g}", mend="give 0 <= --near < --far")
         if self.bound and (self.radius - self.bound >= self.far or self.radius + self.bound <= self.near):

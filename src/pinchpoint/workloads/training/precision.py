@@ -45,6 +45,18 @@ def matmuls(precision: str) -> Iterator[None]:
             part.fp32_precision = value
 
 
+@contextmanager
+def exact_convolutions() -> Iterator[None]:
+    """Those of fp32 with all its digits: on a GPU torch allows them tf32 unless it is told otherwise."""
+    convolutions: Any = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
+    before = convolutions.fp32_precision
+    convolutions.fp32_precision = "ieee"
+    try:
+        yield
+    finally:
+        convolutions.fp32_precision = before
+
+
 def autocast(precision: str, device: str) -> AbstractContextManager[object]:
     """bf16 or fp16 where torch deems it safe, for the forward pass; weights stay fp32."""
     halves = {"bf16": torch.bfloat16, "fp16": torch.float16}

@@ -1,0 +1,118 @@
+"""Workers forked from a template that has imported torch, where a test is of what a worker answers and not of its start.
+
+Importing torch takes seconds, a fake run none. Only what `pinchpoint.memory.worker` imports before it comes to its target is
+imported beforehand, and a worker that is asked for in another environment than the template's is started anew.
+Starts themselves are held by tests/cli/test_stopped.py and test_predict.py.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from typing import Any
+
+WORKER = [sys.executable, "-m", "pinchpoint.memory.worker"]
+# What is read later than the imports, or left by a library in a process that imports it.
+AFTER_IMPORTS = (
+    "PYTEST_CURRENT_TEST", "TMPDIR", "XDG_CONFIG_HOME", "PINCHPOINT_CARDS", "PINCHPOINT_OPERATOR_STEP", "TF_CPP_MIN_LOG_LEVEL",
+    "TPU_SKIP_MDS_QUERY", "TORCHINDUCTOR_CACHE_DIR",
+)  # fmt: skip
+
+
+class Forked:
+    """As much of a Popen as `Forecaster` and `Warden` use."""
+
+    def __init__(self, pid: int, stdin: int, stdout: int) -> None:
+        self.pid = pid
+        self.stdin, self.stdout = os.fdopen(stdin, "w"), os.fdopen(stdout)
+
+    def wait(self) -> None:
+        while True:
+            try:
+                os.kill(self.pid, 0)
+            except ProcessLookupError:
+                return
+            time.sleep(0.002)  # the child of another process: there is nothing to wait on
+
+
+class Template:
+    """Started with the first worker that is asked for."""
+
+    PIPE = subprocess.PIPE
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._environment: dict[str, str] = {}
+
+    def Popen(self, command: list[str], *, stderr: Any, env: dict[str, str], **options: Any) -> Any:
+        """In place of subprocess.Popen within `pinchpoint.memory.forecaster`."""
+        assert command == WORKER and options["start_new_session"]
+        kept = {name: value for name, value in env.items() if name not in AFTER_IMPORTS}
+        if self._process is None:
+            self._begin(env, kept)
+        if kept != self._environment:
+            return subprocess.Popen(command, stderr=stderr, env=env, **options)
+        (told, stdin), (stdout, answers) = os.pipe(), os.pipe()
+        try:
+            asked = json.dumps({"env": env, "cwd": os.getcwd()}).encode()
+            socket.send_fds(self._line, [len(asked).to_bytes(4), asked], [told, answers, stderr.fileno()])
+            pid = int.from_bytes(self._line.recv(4, socket.MSG_WAITALL))
+            assert pid, "the template died: its last words are on standard error"
+        finally:
+            os.close(told)
+            os.close(answers)
+        return Forked(pid, stdin, stdout)
+
+    def _begin(self, env: dict[str, str], kept: dict[str, str]) -> None:
+        self._line, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(theirs.fileno())], env=env, pass_fds=[theirs.fileno()], start_new_session=True
+            )
+        self._environment = kept
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._line.close()
+            self._process.wait()
+
+
+def serve(line: socket.socket) -> None:
+    """The template's own part: fork a worker for each request, until the line is closed."""
+    from pinchpoint.backends.torch import runner
+    from pinchpoint.memory import worker
+
+    # Half of what is imported is for the pretended device. Nothing of this one stays.
+    with runner.pretending(runner.Device("a card", 2**30, (9, 0), 2**20, 2**20, 132), dynamic=runner.Dynamic()):
+        pass
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # none is awaited, and none stays
+    while True:
+        start, descriptors, _, _ = socket.recv_fds(line, 4, 3)
+        if not start:
+            return
+        asked = json.loads(line.recv(int.from_bytes(start), socket.MSG_WAITALL))
+        if os.fork() == 0:
+            break
+        for one in descriptors:
+            os.close(one)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    os.setsid()
+    os.chdir(asked["cwd"])
+    os.environ.clear()
+    os.environ.update(asked["env"])
+    sys.path[0] = asked["cwd"]  # as by `-m`
+    for number, one in enumerate(descriptors):
+        os.dup2(one, number)
+        os.close(one)
+    line.sendall(os.getpid().to_bytes(4))
+    line.close()
+    worker.main()
+
+
+if __name__ == "__main__":
+    serve(socket.socket(fileno=int(sys.argv[1])))
