@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from typing import Any
 
@@ -24,6 +25,9 @@ AFTER_IMPORTS = (
 )  # fmt: skip
 
 
+LONGEST_S = 120.0  # that anything here is waited for
+
+
 class Forked:
     """As much of a Popen as `Forecaster` and `Warden` use."""
 
@@ -32,12 +36,14 @@ class Forked:
         self.stdin, self.stdout = os.fdopen(stdin, "w"), os.fdopen(stdout)
 
     def wait(self) -> None:
-        while True:
+        end = time.monotonic() + LONGEST_S
+        while time.monotonic() < end:
             try:
                 os.kill(self.pid, 0)
             except ProcessLookupError:
                 return
             time.sleep(0.002)  # the child of another process: there is nothing to wait on
+        raise TimeoutError(f"worker {self.pid} did not end")
 
 
 class Template:
@@ -48,21 +54,27 @@ class Template:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._environment: dict[str, str] = {}
+        self._lock = threading.Lock()
 
     def Popen(self, command: list[str], *, stderr: Any, env: dict[str, str], **options: Any) -> Any:
         """In place of subprocess.Popen within `pinchpoint.memory.forecaster`."""
         assert command == WORKER and options["start_new_session"]
         kept = {name: value for name, value in env.items() if name not in AFTER_IMPORTS}
-        if self._process is None:
-            self._begin(env, kept)
-        if kept != self._environment:
-            return subprocess.Popen(command, stderr=stderr, env=env, **options)
+        with self._lock:
+            if self._process is None:
+                self._begin(env, kept)
+            if kept == self._environment:
+                return self._fork(stderr, env)
+        return subprocess.Popen(command, stderr=stderr, env=env, **options)
+
+    def _fork(self, stderr: Any, env: dict[str, str]) -> Forked:
         (told, stdin), (stdout, answers) = os.pipe(), os.pipe()
         try:
             asked = json.dumps({"env": env, "cwd": os.getcwd()}).encode()
-            socket.send_fds(self._line, [len(asked).to_bytes(4), asked], [told, answers, stderr.fileno()])
+            socket.send_fds(self._line, [len(asked).to_bytes(4)], [told, answers, stderr.fileno()])
+            self._line.sendall(asked)
             pid = int.from_bytes(self._line.recv(4, socket.MSG_WAITALL))
-            assert pid, "the template died: its last words are on standard error"
+            assert pid, "the template or the worker died: its last words are on standard error"
         finally:
             os.close(told)
             os.close(answers)
@@ -70,6 +82,7 @@ class Template:
 
     def _begin(self, env: dict[str, str], kept: dict[str, str]) -> None:
         self._line, theirs = socket.socketpair()
+        self._line.settimeout(LONGEST_S)
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, __file__, str(theirs.fileno())], env=env, pass_fds=[theirs.fileno()], start_new_session=True
@@ -79,7 +92,10 @@ class Template:
     def end(self) -> None:
         if self._process is not None:
             self._line.close()
-            self._process.wait()
+            try:
+                self._process.wait(timeout=LONGEST_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
 
 
 def serve(line: socket.socket) -> None:
@@ -100,17 +116,21 @@ def serve(line: socket.socket) -> None:
             break
         for one in descriptors:
             os.close(one)
-    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    os.setsid()
-    os.chdir(asked["cwd"])
-    os.environ.clear()
-    os.environ.update(asked["env"])
-    sys.path[0] = asked["cwd"]  # as by `-m`
-    for number, one in enumerate(descriptors):
-        os.dup2(one, number)
-        os.close(one)
-    line.sendall(os.getpid().to_bytes(4))
-    line.close()
+    pid = 0
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.setsid()
+        os.chdir(asked["cwd"])
+        os.environ.clear()
+        os.environ.update(asked["env"])
+        sys.path[0] = asked["cwd"]  # as by `-m`
+        for number, one in enumerate(descriptors):
+            os.dup2(one, number)
+            os.close(one)
+        pid = os.getpid()
+    finally:
+        line.sendall(pid.to_bytes(4))
+        line.close()
     worker.main()
 
 

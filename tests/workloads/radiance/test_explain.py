@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -146,6 +147,22 @@ def test_peaks_are_measured_side_by_side_as_far_as_the_card_has_room(monkeypatch
     found = explain._measured(ran, predicted, 0, lambda *said: told.append(said))
     assert found == {trick.name: 99 - at for at, trick in enumerate(ran)} and most == 2
     assert told == [("measured peaks", done, 4) for done in (1, 2, 3, 4)]
+
+
+def test_a_trick_there_is_no_room_for_at_the_timed_size_crashes_and_the_others_are_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(self: Iteration) -> Any:
+        if self.ways.form == "folded":
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 9 GiB\nmore")
+        return torch.zeros(())
+
+    monkeypatch.setattr(Iteration, "step", step)
+    ran = [trick for trick in TRICKS if trick.name in ("baseline", "folded", "bf16")]
+    seconds = iter(range(100))
+    times, crashed = explain._times(ran, SMALL, "cpu", 0, 2, lambda *said: None, lambda: float(next(seconds)))
+    assert times == {"baseline": 1.0, "bf16": 1.0} and crashed == {"folded": "CUDA out of memory. Tried to allocate 9 GiB"}
+    folded = next(trick for trick in TRICKS if trick.name == "folded")
+    with pytest.raises(RuntimeError, match="out of memory"):
+        explain._times([replace(folded, name="baseline")], SMALL, "cpu", 0, 1, lambda *said: None, lambda: 0.0)
 
 
 def test_unknown_tricks_no_repeats_and_outputs_that_cannot_be_written_are_refused(tmp_path: Path) -> None:

@@ -87,6 +87,17 @@ def test_a_share_of_patches_touches_an_edge_and_all_stay_inside() -> None:
     assert float(within[~touches].mean()) == pytest.approx(0.5, abs=0.02), "the others lie evenly"
 
 
+@pytest.mark.parametrize(
+    ("batch", "share", "count"), [(8, 0.5, 4), (5, 0.5, 3), (1, 0.25, 1), (10, 0.3, 3), (6, 0.0, 0), (6, 1.0, 6)]
+)
+def test_a_share_of_patches_has_a_fixed_scale_the_first_among_it(batch: int, share: float, count: int) -> None:
+    scale, shift = draw_patches(batch, least=0.8, fixed=(share, 0.5), generator=torch.Generator().manual_seed(0))
+    assert int((scale == 0.5).sum()) == count and (count == 0 or float(scale[0]) == 0.5)
+    assert bool((scale[scale != 0.5] >= 0.8).all()) and bool((shift.abs() <= (1 - scale)[:, None] + 1e-6).all())
+    if count == 4:
+        assert bool((scale[::2] == 0.5).all()), "spread evenly"
+
+
 def test_cameras_patches_and_rays_that_cannot_be_are_refused() -> None:
     for wrong in ({"fov_degrees": 180.0}, {"near": 5.0}, {"radius": 0.0}):
         with pytest.raises(BadInput):

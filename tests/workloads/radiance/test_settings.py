@@ -57,6 +57,8 @@ def test_rates_rise_stay_and_fall_to_a_tenth() -> None:
         ({"noise": -1.0}, "--noise -1"),
         ({"least": 1.5}, "--least 1.5"),
         ({"edge": 1.0}, "--edge 1"),
+        ({"whole": 1.5}, "--whole 1.5"),
+        ({"superres": 2, "whole": 0.0}, "without patches of whole pixels"),
         ({"bound": -1.0}, "--bound -1"),
         ({"bound": 1.0, "samples": 1}, "--bound 1 with 1 point of a ray"),
         ({"r1_every": 0}, "--r1-every 0"),
@@ -89,3 +91,9 @@ def test_a_penalty_that_is_taken_now_and_then_counts_as_much_as_one_that_always_
     told = replace(TOLD, r1=2.0, r1_every=4, steps=100)
     weights = [told.penalty_at(step) for step in range(1, 101)]
     assert weights[:5] == [8.0, 0.0, 0.0, 0.0, 8.0] and sum(weights) == 2.0 * 100
+
+
+def test_the_share_of_whole_patches_is_that_of_all_processes() -> None:
+    told = replace(TOLD, size=64, whole=0.5, batch=5)
+    assert told.whole_share == 3 / 5 and replace(told, ranks=2).whole_share == 0.5
+    assert replace(told, size=32).whole_share == 1.0, "a patch that is the image"

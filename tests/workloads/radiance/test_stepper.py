@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import Any
 
@@ -9,13 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 
-from torch.nn.functional import smooth_l1_loss  # noqa: E402
+from torch.nn.functional import smooth_l1_loss, softplus  # noqa: E402
 
 from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
 from pinchpoint.workloads.radiance.images import Images  # noqa: E402
 from pinchpoint.workloads.radiance.objective import Real, Request  # noqa: E402
 from pinchpoint.workloads.radiance.settings import Settings  # noqa: E402
 from pinchpoint.workloads.radiance.stepper import Stepper  # noqa: E402
+from pinchpoint.workloads.radiance.superres import both  # noqa: E402
 from pinchpoint.workloads.training.ranks import Ranks  # noqa: E402
 
 CONFIG = FieldConfig.preset("tiny")
@@ -41,24 +43,27 @@ def in_four_passes(made: Stepper, real: Real, asked: Request) -> Any:
     """(): the generator's loss, every kind of image through the super-resolution by itself."""
     net, seen = made.generator.superres, made.generator(asked)
     assert net is not None and seen.features is not None and real.high is not None
-    low, features, how = seen.low.detach(), seen.features.detach(), {"pitch": asked.pitch, "cover": seen.acc}
+    low, features = seen.low.detach(), seen.features.detach()
     with torch.no_grad():
-        plain = net(low, **how)
-    unlike = smooth_l1_loss(net(real.low, pitch=real.pitch), real.high, beta=0.02)
-    strayed = smooth_l1_loss(net(low, features, asked.u, **how), plain, beta=0.02)
+        plain = net(low, cover=seen.acc)
+    # Three of five patches are of whole pixels: the first of them and every other.
+    unlike = smooth_l1_loss(net(real.low)[::2], real.high[::2], beta=0.02)
+    strayed = smooth_l1_loss(net(low, features, asked.u, cover=seen.acc)[::2], plain[::2], beta=0.02)
     assert float(strayed.detach()) > 0.005, "it must count for something, or nothing of it would show"
-    return made.critics.deceived(seen) + made.told.sr_pairs * (unlike + strayed)
+    assert made.critics.high is not None
+    of_low, of_high = made.critics.low(seen.low), made.critics.high(both(seen.high, seen.low)[::2])
+    return softplus(-of_low).mean() + made.told.sr_weight * softplus(-of_high).mean() + made.told.sr_pairs * (unlike + strayed)
 
 
 def test_a_turn_of_the_generator_has_the_loss_and_gradients_of_four_passes_of_the_super_resolution() -> None:
-    made = stepper()
+    made = stepper(replace(TOLD, size=64))
     assert made.generator.superres is not None
     with torch.no_grad():  # as after some training: what is read beside the colours matters
-        made.generator.superres.read.weight[:, 3:].mul_(20)
+        made.generator.superres.read.weight[:, 3:].mul_(60)
         made.generator.superres.view.codes.mul_(5)
-        made.generator.superres.write.weight.mul_(5)
-    real = made.real(1)._replace(pitch=torch.linspace(1, 3, 5))
-    asked = replace(made.request(1, "made"), pitch=torch.linspace(2, 1, 5))
+        made.generator.superres.write.weight.mul_(10)
+    real, asked = made.real(1), made.request(1, "made")
+    assert [round(float(pitch), 3) for pitch in asked.pitch[::2]] == [1.0] * 3 and bool((asked.pitch[1::2] > 1.9).all())
     wanted = in_four_passes(made, real, asked)
     wanted.backward()
     slopes = {name: parameter.grad.clone() for name, parameter in made.generator.named_parameters()}
@@ -83,11 +88,13 @@ def test_each_turn_runs_the_super_resolution_once_for_all_that_passes_at_one_tim
 
 
 @pytest.mark.parametrize("micro", [1, 2, 4])  # 5 images: a tail of 1 but for parts of 1
-def test_a_batch_in_parts_has_the_gradient_of_the_whole(micro: int) -> None:
-    found = []
-    for told in (TOLD, replace(TOLD, micro=micro)):
+@pytest.mark.parametrize("step", [1, 2])  # with a penalty, and without
+def test_a_batch_in_parts_has_the_gradient_of_the_whole(micro: int, step: int) -> None:
+    base, found = replace(TOLD, size=64, r1_every=2), []
+    for told in (base, replace(base, micro=micro)):
         made = stepper(told)
-        losses = [*made.discriminate(1), made.generate(1)]
+        losses = [*made.discriminate(step), made.generate(step)]
+        assert (float(losses[1]) > 0) == (step == 1)
         found.append((gradients(made), torch.stack(losses)))
     (whole, losses), (parts, others) = found
     assert torch.allclose(losses, others, rtol=1e-5)
@@ -173,6 +180,28 @@ def test_the_two_optimizers_have_rates_of_their_own(optimizer: str) -> None:
     made.step(1)
     assert made.optimizer_g.param_groups[0]["lr"] == pytest.approx(2e-4)
     assert made.optimizer_d.param_groups[0]["lr"] == pytest.approx(1.5e-5)
+
+
+def test_an_optimizer_s_state_of_another_machine_is_taken_with_this_one_s_kernels() -> None:
+    one = stepper(replace(TOLD, optimizer="adam"))
+    one.step(1)
+    state = copy.deepcopy(one.state())
+    for name in ("optimizer_g", "optimizer_d"):
+        state[name] = {**state[name], "param_groups": [{**group, "fused": True} for group in state[name]["param_groups"]]}
+    other = stepper(replace(TOLD, optimizer="adam"))
+    other.restore(state)
+    assert other.optimizer_g.param_groups[0]["fused"] is None and torch.equal(one.step(2), other.step(2))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_run_of_a_cpu_goes_on_in_fp16_on_a_gpu() -> None:
+    told = replace(TOLD, optimizer="adam", precision="fp16", steps=4)
+    first = Stepper(CONFIG, told, images(), "cpu")
+    first.step(1)
+    then = Stepper(CONFIG, told, images().to("cuda"), "cuda")
+    then.restore(first.state())
+    assert bool(torch.isfinite(then.step(2)[0])) and then.optimizer_g.param_groups[0]["fused"]
 
 
 @pytest.mark.gpu

@@ -66,7 +66,7 @@ def test_nothing_is_added_where_nothing_is_seen() -> None:
     cover[:, 4:6, 4:6] = 1.0
     low = torch.ones(1, 3, 16, 16)
     low[:, :, 4:6, 4:6] = 0.0
-    high = net(low, torch.rand(1, 4, 16, 16), torch.zeros(1), pitch=torch.ones(1), cover=cover).detach()
+    high = net(low, torch.rand(1, 4, 16, 16), torch.zeros(1), cover=cover).detach()
     plain = project(enlarged(low, 2), low)
     assert torch.equal(high[:, :, 16:, 16:], plain[:, :, 16:, 16:]) and residual(high, low) <= 1e-6
     assert not torch.equal(high[:, :, 6:14, 6:14], plain[:, :, 6:14, 6:14])
@@ -75,12 +75,11 @@ def test_nothing_is_added_where_nothing_is_seen() -> None:
 def test_images_of_which_features_and_view_are_known_pass_beside_others_as_alone() -> None:
     net = SuperRes(2, features=4, width=8)
     low, features, turns = torch.rand(5, 3, 16, 16), torch.rand(2, 4, 16, 16), torch.tensor([0.0, 0.3])
-    pitch = torch.tensor([1.0, 2.0, 1.0, 3.0, 1.5])
     with torch.no_grad():
         net.view.codes.mul_(10)  # so that the code of a view shows where there should be none
-        beside = net(low, features, turns, pitch=pitch, cover=torch.ones(5, 16, 16))
-        alone = [net(low[:2], features, turns, pitch=pitch[:2]), net(low[2:], pitch=pitch[2:])]
-        at_0 = net(low[2:], turns=torch.zeros(3), pitch=pitch[2:])
+        beside = net(low, features, turns, cover=torch.ones(5, 16, 16))
+        alone = [net(low[:2], features, turns), net(low[2:])]
+        at_0 = net(low[2:], turns=torch.zeros(3))
     torch.testing.assert_close(beside, torch.cat(alone), atol=1e-6, rtol=0)
     assert float((at_0 - alone[1]).abs().max()) > 0.001
 

@@ -2,7 +2,7 @@
 
 Peaks are those of the original's iteration (8 images of 32 x 32 rays, 64 points of a ray): predicted without a GPU and, where
 there is one, measured as well, in a process of its own. Times are of real iterations, all tricks in turn: of a small one on a
-CPU, of the same size on a GPU. Gradients are of the small one on both: among a hundred million units rounding always takes some
+CPU, of the same size on a GPU. Gradients are of the small one on both: among a thousand million units rounding always takes some
 past their activation's zero, and the baseline's own gradients jump by more than a good trick may be off. `verdict` has four
 values and fixed rules, see `judged`.
 """
@@ -79,12 +79,12 @@ class Explained(Record):
     peaks: str  # predicted or measured: what peak_allocated_bytes is
     peaks_at: dict[str, Any]  # Scale of the peaks
     timed_at: dict[str, Any]  # of times
-    compared_at: dict[str, Any]  # of gradients
     repeats: int
     threads: int
     rows: tuple[Row, ...]
     seconds: float
     figure: str | None = None
+    compared_at: dict[str, Any] = field(default_factory=dict)  # Scale of gradients
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -111,7 +111,11 @@ class Explained(Record):
         named = {verdict: [row.trick for row in self.rows if row.verdict == verdict and row.of != "-"] for verdict in _VERDICTS}
         return [
             ("peaks", f"{self.peaks}, {rays}"),
-            ("times", f"{self.timed_at['field']} field, {self.timed_at['batch']} images, on {self.device}"),
+            *(
+                (what, f"{scale['field']} field, {scale['batch']} images, on {self.device}")
+                for what, scale in (("times", self.timed_at), ("gradients", self.compared_at))
+                if scale
+            ),
             *((verdict, ", ".join(names)) for verdict, names in named.items() if names),
             ("time", show_seconds(self.seconds)),
         ]
@@ -142,7 +146,9 @@ def explain_memory(
     with exact_convolutions():
         off, crashed = _gradients(asked, SMALL, place, seed, tell)
     ran = [trick for trick in asked if trick.name not in crashed]
-    times = _times(ran, scale, place, seed, repeats, tell, clock)
+    times, failed = _times(ran, scale, place, seed, repeats, tell, clock)
+    crashed |= failed
+    ran = [trick for trick in ran if trick.name not in failed]
     predicted = _predicted(ran, card, seed, peaks_at, tell)
     found = {name: peak[1] for name, peak in predicted.items()}
     if place == "cuda":
@@ -150,8 +156,8 @@ def explain_memory(
     rows = [_row(trick, predicted, found, times, off, crashed, place) for trick in asked]
     made = Explained(
         "one iteration of a radiance-field GAN", place, card, "measured" if place == "cuda" else "predicted",
-        asdict(SCALES[peaks_at]), asdict(scale), asdict(SMALL), repeats, torch.get_num_threads(), tuple(rows), clock() - start,
-        None if figure is None else Path(figure).name,
+        asdict(SCALES[peaks_at]), asdict(scale), repeats, torch.get_num_threads(), tuple(rows), clock() - start,
+        None if figure is None else Path(figure).name, asdict(SMALL),
     )  # fmt: skip
     if figure is not None:
         from pinchpoint.workloads.radiance.explain_figure import draw
@@ -225,20 +231,27 @@ def _gradients(
 
 def _times(
     ran: list[Trick], scale: Scale, device: str, seed: int, repeats: int, tell: Progress, clock: Clock
-) -> dict[str, float]:
-    """Median seconds of an iteration, all tricks in turn, the first of each not counted."""
+) -> tuple[dict[str, float], dict[str, str]]:
+    """Median seconds of an iteration, all tricks in turn, the first of each not counted; and what those that raise said."""
     used = backend("torch")
     built = {trick.name: Iteration(scale, trick.ways, device=device, seed=seed) for trick in ran}
     took: dict[str, list[float]] = {trick.name: [] for trick in ran}
+    crashed: dict[str, str] = {}
     for turn in range(repeats + 1):
         tell("times", turn, repeats + 1)
-        for name, iteration in built.items():
+        for name in [name for name in built if name not in crashed]:
             used.wait(device)
             before = clock()
-            used.wait(device, iteration.step())
+            try:
+                used.wait(device, built[name].step())
+            except RuntimeError as error:  # no room, at this size
+                if name == "baseline":
+                    raise
+                crashed[name] = str(error).splitlines()[0]
+                continue
             if turn:
                 took[name].append(clock() - before)
-    return {name: statistics.median(values) for name, values in took.items()}
+    return {name: statistics.median(values) for name, values in took.items() if name not in crashed}, crashed
 
 
 def _predicted(ran: list[Trick], card: str, seed: int, scale: str, tell: Progress) -> dict[str, tuple[Any, int]]:

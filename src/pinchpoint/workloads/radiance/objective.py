@@ -16,17 +16,18 @@ from torch.nn import functional
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.discriminator import Discriminator
 from pinchpoint.workloads.radiance.field import Field
-from pinchpoint.workloads.radiance.losses import slope_penalty, taken_for_made, taken_for_real
+from pinchpoint.workloads.radiance.losses import slope_penalty, taken_for_made, taken_for_real, weighted
 from pinchpoint.workloads.radiance.rays import Camera, draw_patches, draw_poses, patches, pixels
 from pinchpoint.workloads.radiance.render import Codes, Draws, Rendered, draw, generator_for, inside, joined, midpoints, render
 from pinchpoint.workloads.radiance.settings import Settings
-from pinchpoint.workloads.radiance.superres import SuperRes, both, project
+from pinchpoint.workloads.radiance.superres import SuperRes, both
 from pinchpoint.workloads.training.precision import autocast
 
 # Points of a ray of a whole image, over training's. Those are drawn anew every time; evenly spaced ones cut the thin shells that
 # are learned so into rings, unless they are closer.
 _FINER = 4
 _RAYS = 8192 // _FINER  # of whole images that are rendered at one time
+_ROUNDED = 1e-3  # pixels of a whole render by which rays may be closer or farther apart than one
 
 
 class Seen(NamedTuple):
@@ -127,7 +128,7 @@ class Generator(nn.Module):
         if self.superres is None or seen.features is None:
             return seen
         with autocast(self.told.precision, seen.low.device.type):
-            return seen._replace(high=self.superres(seen.low, seen.features, asked.u, pitch=asked.pitch, cover=seen.acc))
+            return seen._replace(high=self.superres(seen.low, seen.features, asked.u, cover=seen.acc))
 
     @property
     def learns_from_pairs(self) -> bool:
@@ -138,7 +139,7 @@ class Generator(nn.Module):
 
         How far its enlargements of real patches, of which no feature and no view is known, are from what those are; and how far
         features and view have taken it from what it learned of photographs. It alone learns from that: the render is as it is,
-        and must not be drawn to where features change little.
+        and must not be drawn to where features change little. Patches that are not of whole pixels do not count.
         """
         seen = _as_images(made)
         if self.superres is None or seen.features is None or real.high is None:
@@ -150,10 +151,19 @@ class Generator(nn.Module):
                 torch.cat([seen.low, low, low, real.low]),
                 torch.cat([seen.features, features]),  # the plain and the real ones have none
                 torch.cat([asked.u, asked.u]),
-                pitch=torch.cat([asked.pitch, asked.pitch, asked.pitch, real.pitch]),
                 cover=torch.cat([cover, cover, cover, torch.ones_like(real.low[:, 0])]),
             ).split([len(low), len(low), len(low), len(real.low)])
-        return seen._replace(high=high), _apart(of_real, real.high), _apart(again, plain.detach())
+        unlike = _apart(of_real, real.high, _of_whole_pixels(real.pitch, self.told))
+        return seen._replace(high=high), unlike, _apart(again, plain.detach(), _of_whole_pixels(asked.pitch, self.told))
+
+
+class Judged(NamedTuple):
+    """What a discriminator sees. images: (B, C, p, p); weights: (B,) or None, all alike; share: in the generator's loss."""
+
+    critic: Discriminator
+    images: Tensor
+    weights: Tensor | None
+    share: float
 
 
 class Critics(nn.Module):
@@ -168,32 +178,33 @@ class Critics(nn.Module):
             self.low = Discriminator(told.patch, **how)
             self.high = Discriminator(told.patch * told.superres, channels=6, **how) if told.superres > 1 else None
 
-    def judged(self, low: Tensor, high: Tensor | None) -> Iterator[tuple[Discriminator, Tensor, float]]:
-        """Each discriminator, what it sees, and its weight in the generator's loss."""
-        yield self.low, low.float(), 1.0
+    def judged(self, low: Tensor, high: Tensor | None, pitch: Tensor) -> Iterator[Judged]:
+        yield Judged(self.low, low.float(), None, 1.0)
         if self.high is not None and high is not None:
-            yield self.high, both(high, low).float(), self.told.sr_weight
+            yield Judged(self.high, both(high, low).float(), _of_whole_pixels(pitch, self.told), self.told.sr_weight)
 
-    def loss(self, seen: Seen, real: Real, *, penalty: Tensor | None) -> tuple[Tensor, Tensor]:
+    def loss(self, seen: Seen, asked: Request, real: Real, *, penalty: Tensor | None) -> tuple[Tensor, Tensor]:
         """(): of telling made patches from real ones, and R1's part in it; always in fp32. penalty: R1's weight; None: none."""
         parts, slopes = [], [real.low.new_zeros(())]
-        made = self.judged(seen.low.detach(), None if seen.high is None else seen.high.detach())
-        for (critic, false, _), (_, true, _) in zip(made, self.judged(real.low, real.high), strict=True):
+        made = self.judged(seen.low.detach(), None if seen.high is None else seen.high.detach(), asked.pitch)
+        for false, true in zip(made, self.judged(real.low, real.high, real.pitch), strict=True):
+            critic = true.critic
             if penalty is None:
-                of_real, of_made = critic(torch.cat([true, false])).chunk(2)  # no image's number depends on another
+                of_real, of_made = critic(torch.cat([true.images, false.images])).split([len(true.images), len(false.images)])
             else:
-                slope, of_real = slope_penalty(critic, true, reduction=self.told.r1_reduction)  # pyright: ignore[reportArgumentType]
-                of_made = critic(false)
+                slope, of_real = slope_penalty(
+                    critic, true.images, reduction=self.told.r1_reduction, weights=true.weights  # pyright: ignore[reportArgumentType]
+                )  # fmt: skip
+                of_made = critic(false.images)
                 slopes.append(penalty * slope)
-            parts.append(taken_for_real(of_real) + taken_for_made(of_made))
-        slope = torch.stack(slopes).sum()
-        return torch.stack(parts).sum() + slope, slope.detach()
+            parts.append(taken_for_real(of_real, true.weights) + taken_for_made(of_made, false.weights))
+        penalised = torch.stack(slopes).sum()
+        return torch.stack(parts).sum() + penalised, penalised.detach()
 
-    def deceived(self, seen: Seen) -> Tensor:
+    def deceived(self, seen: Seen, asked: Request) -> Tensor:
         """(): the generator's loss."""
-        return torch.stack(
-            [weight * taken_for_real(critic(false)) for critic, false, weight in self.judged(seen.low, seen.high)]
-        ).sum()
+        made = self.judged(seen.low, seen.high, asked.pitch)
+        return torch.stack([one.share * taken_for_real(one.critic(one.images), one.weights) for one in made]).sum()
 
     def refresh(self) -> None:
         self.low.refresh()
@@ -206,7 +217,7 @@ def draw_request(config: FieldConfig, told: Settings, *, step: int, what: str, d
     generator = generator_for(told.seed, step, what, device=device)
     codes = draw_codes(config, batch, generator=generator)
     u, v = draw_poses(batch, v_range=(told.v_low, told.v_high), generator=generator)
-    scale, shift = draw_patches(batch, least=told.least_at(step), edge=told.edge, generator=generator)
+    scale, shift = _drawn_patches(batch, told, step, generator)
     draws = draw(batch, told.patch**2, told.samples, noise=told.noise_at(step), generator=generator)
     return Request(codes, u, v, patches(told.patch, scale, shift), scale * (told.size / told.patch), draws)
 
@@ -242,15 +253,28 @@ def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, si
 def real_patches(images: Tensor, told: Settings, *, step: int, what: str) -> Real:
     """Patches of images (B, 3, f W, f W)."""
     generator = generator_for(told.seed, step, what, device=images.device)
-    scale, shift = draw_patches(len(images), least=told.least_at(step), edge=told.edge, generator=generator)
-    return cut_patches(images, told, scale, shift)
+    return cut_patches(images, told, *_drawn_patches(len(images), told, step, generator))
+
+
+def _drawn_patches(batch: int, told: Settings, step: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    fixed = told.whole, told.patch / told.size
+    return draw_patches(batch, least=told.least_at(step), fixed=fixed, edge=told.edge, generator=generator)
+
+
+def _of_whole_pixels(pitch: Tensor, told: Settings) -> Tensor:
+    """(B,): weights with the mean 1 over a whole batch, 0 of patches whose rays are farther apart than a render's pixels.
+
+    Of those a super-resolution cannot be right: averaged back it gives what its rays see, which is not all between them.
+    """
+    return ((pitch - 1).abs() < _ROUNDED) / told.whole_share
 
 
 def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) -> Real:
     """Patches as rays see them, with a super-resolution: a pixel of `low` is the average over one pixel of a whole render.
 
     So in wide patches too, whose rays are farther apart. The average over all that lies between two rays would grow with the
-    patch: a field, which is no more blurred in one than in another, would learn to be in all.
+    patch: a field, which is no more blurred in one than in another, would learn to be in all. In patches of whole pixels, and
+    in those alone, `low` is the average of `high`.
     """
     factor, side = told.superres, told.patch * told.superres
     pitch = scale * (told.size / told.patch)
@@ -264,7 +288,7 @@ def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) ->
     )
     low = functional.avg_pool2d(_read(images, around, mode="bicubic"), factor)
     high = _read(images, patches(side, scale, shift).unflatten(1, (side, side)), mode="bicubic")
-    return Real(low, project(high, low), pitch)  # one belongs to the other, as in what is made
+    return Real(low, high, pitch)
 
 
 def _read(images: Tensor, places: Tensor, *, mode: str) -> Tensor:
@@ -272,9 +296,9 @@ def _read(images: Tensor, places: Tensor, *, mode: str) -> Tensor:
     return functional.grid_sample(images, places, mode=mode, padding_mode="border", align_corners=False).clamp(-1, 1)
 
 
-def _apart(one: Tensor, other: Tensor) -> Tensor:
+def _apart(one: Tensor, other: Tensor, weights: Tensor) -> Tensor:
     """(): the mean absolute difference, round below 2.5 of 255 levels: a sign of nothing but rounding would be a gradient."""
-    return functional.smooth_l1_loss(one, other, beta=0.02)
+    return weighted(functional.smooth_l1_loss(one, other, beta=0.02, reduction="none").mean(dim=(1, 2, 3)), weights)
 
 
 def _as_images(made: Rendered) -> Seen:

@@ -98,16 +98,21 @@ def patches(side: int, scale: Tensor, shift: Tensor) -> Tensor:
 
 
 def draw_patches(
-    batch: int, *, least: float, most: float = 1.0, edge: float = 0.0, generator: torch.Generator
+    batch: int, *, least: float, most: float = 1.0, fixed: tuple[float, float] = (0.0, 1.0), edge: float = 0.0,
+    generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Scales (B,) even between least and most, shifts (B, 2) that keep every patch inside its image.
 
-    edge: share of them that touch an edge, upper or lower, and as many left or right. Without, as published, the outermost
-    pixels are hardly ever looked at, and what a field leaves there nobody corrects.
+    fixed: a share of them, the first among it and the others evenly, and its scale. edge: share of those that touch the upper
+    or the lower edge, and as many the left or the right one. Without, as published, the outermost pixels are hardly ever looked
+    at, and what a field leaves there nobody corrects.
     """
     if not 0 < least <= most <= 1:
         raise BadInput(f"patches between {least} and {most} of an image", mend="give 0 < least <= most <= 1")
     scale = torch.empty(batch, device=generator.device).uniform_(least, most, generator=generator)
+    share, its_scale = fixed
+    counted = (torch.arange(batch + 1, dtype=torch.float64, device=generator.device) * share).ceil()
+    scale = torch.where(counted.diff() > 0, its_scale, scale)
     shift = torch.empty(batch, 2, device=generator.device).uniform_(-1, 1, generator=generator)
     return scale, (shift / (1 - edge)).clamp(-1, 1) * (1 - scale)[:, None]
 

@@ -93,6 +93,8 @@ def inside(draws: Draws, rays: Rays, radius: float) -> Draws:
     the ball has such noise everywhere.
     """
     samples = draws.samples
+    if samples < 2:
+        raise BadInput(f"{samples} point of a ray within a ball", mend="draw at least 2: the last one ends the ball")
     middle = -(rays.origins * rays.directions).sum(-1, keepdim=True)  # where a ray is nearest to it
     nearest = rays.origins.square().sum(-1, keepdim=True) - middle.square()
     half = (radius * radius - nearest).clamp_min(0).sqrt()

@@ -19,13 +19,13 @@ REDUCTIONS = ("graf", "image")
 NORMS = ("instance", "layer", "none")
 SIDES = (32, 64, 128)  # of patches there is a discriminator for
 FACTORS = (1, 2, 4)
-# What goes with a field of that size, over the defaults of `Settings`. tuned: what made the best cars in eight minutes; graf: as
+# What goes with a field of that size, over the defaults of `Settings`. tuned: by trials of cars in eight minutes; graf: as
 # published.
 PRESETS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "graf": {
-        "samples": 64, "batch": 8, "optimizer": "rmsprop", "lr_d": 1e-4, "r1": 10.0, "r1_reduction": "graf", "r1_every": 1,
-        "critic_bias": False, "edge": 0.0,
+        "samples": 64, "batch": 8, "optimizer": "rmsprop", "lr_d": 1e-4, "r1": 10.0, "r1_reduction": "graf", "critic_bias": False,
+        "whole": 0.0, "edge": 0.0,
     },
     "small": {"critic_width": 32, "sr_width": 32},
     "tiny": {
@@ -57,7 +57,7 @@ class Settings(Common):
     clip: float = 10.0  # for each player
     ema: float = 0.999
     r1: float = 1.0  # weight of the penalty on the discriminator's slope
-    r1_every: int = 4  # steps from one penalty to the next; it then counts so many times
+    r1_every: int = 1  # steps from one penalty to the next; it then counts so many times
     r1_reduction: str = "image"  # see losses
     # Of the second discriminator in the generator's loss, and of two absolute differences of pixels: from real patches enlarged
     # right, and from how it would enlarge a made one without features. With the first alone it learns patterns that deceive.
@@ -67,7 +67,8 @@ class Settings(Common):
     noise_until: float = 0.25  # share of the run after which there is none
     anneal_until: float = 0.5  # share of the run in which the smallest patches come down to `least`
     least: float = 0.0  # smallest share of an image a patch spans; 0: patch / size, whose pixels are the image's
-    edge: float = 0.25  # share of patches that touch an edge of their image, as many those beside it
+    whole: float = 0.5  # share of patches whose rays are whole pixels, side by side, from the first step on
+    edge: float = 0.25  # share of patches that touch the upper or the lower edge of their image; as many touch the left or right
     critic_width: int = 64
     critic_norm: str = "instance"
     critic_bias: bool = True  # of its first layer; as published there is none, and pale patches look like colourful ones
@@ -125,6 +126,12 @@ class Settings(Common):
     def smallest(self) -> float:
         return self.least or self.patch / self.size
 
+    @property
+    def whole_share(self) -> float:
+        """Of the patches of all processes, those of whole pixels: some where any are wanted, all where one is the image."""
+        every = self.batch * self.ranks
+        return 1.0 if self.patch == self.size else math.ceil(every * self.whole) / every
+
     def check(self) -> None:
         super().check()
         check_among(self, form=FORMS, memory=MEMORIES, optimizer=OPTIMIZERS, r1_reduction=REDUCTIONS, critic_norm=NORMS)
@@ -138,7 +145,7 @@ class Settings(Common):
         for name in ("r1", "sr_weight", "sr_pairs", "noise", "eval_images", "size", "bound"):
             if not 0 <= getattr(self, name) < math.inf:
                 raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend=f"give --{_option(name)} 0 or more")
-        for name in ("noise_until", "anneal_until", "least"):
+        for name in ("noise_until", "anneal_until", "least", "whole"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend="give a share from 0 to 1")
         if not 0 <= self.edge < 1:
@@ -155,6 +162,11 @@ class Settings(Common):
             raise BadInput(f"--bound {self.bound:g} with 1 point of a ray", mend="give --samples 2 or more: one ends the ball")
         if not 0 <= self.v_low <= self.v_high <= 1:
             raise BadInput(f"poses from {self.v_low:g} to {self.v_high:g}", mend="give 0 <= --v-low <= --v-high <= 1")
+        if self.superres > 1 and not self.whole:
+            raise BadInput(
+                "a super-resolution without patches of whole pixels, which it learns from",
+                mend="give --whole 0.5, or --superres 1",
+            )
         if self.superres not in FACTORS:
             raise BadInput(f"--superres {self.superres}", mend="use 2 or 4, or 1 for none")
         self._check_patch()

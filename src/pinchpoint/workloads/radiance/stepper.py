@@ -66,9 +66,10 @@ class Stepper:
                 group["lr"] = rate * share
         (self.critics.refresh if self._turns is None else self._turns.refresh)()
         loss_d, slope = self.discriminate(number)
-        norm_d = self._update(self.critics, self.optimizer_d, first=number == 1)
+        counted = self.told.r1_every if self.told.penalty_at(number) else 1  # times that a penalty counts, and so its slope
+        norm_d = self._update(self.critics, self.optimizer_d, first=number == 1, most=self.told.clip * counted)
         loss_g = self.generate(number)
-        norm_g = self._update(self.generator, self.optimizer_g, first=number == 1)
+        norm_g = self._update(self.generator, self.optimizer_g, first=number == 1, most=self.told.clip)
         self.scaler.update()
         self._average(number)
         found = self.ranks.mean(torch.stack([loss_g, loss_d, slope]))
@@ -96,7 +97,7 @@ class Stepper:
         """Of some of the images: (), () the share of the loss and of R1's part, their gradients added to the discriminators'."""
         with torch.no_grad():
             seen = self.generator(asked, memory="none", chunk=wider(self.told.chunk, self.told.form))
-        loss, slope = self.critics.loss(seen, real, penalty=penalty)
+        loss, slope = self.critics.loss(seen, asked, real, penalty=penalty)
         self.scaler.scale(share * loss).backward()
         return share * loss.detach(), share * slope
 
@@ -117,10 +118,10 @@ class Stepper:
         self.critics.requires_grad_(False)
         try:
             if real is None:
-                loss = self.critics.deceived(self.generator(asked))
+                loss = self.critics.deceived(self.generator(asked), asked)
             else:
                 seen, unlike, strayed = self.generator.shown_with_pairs(self.generator.rendered(asked), asked, real)
-                loss = self.critics.deceived(seen) + self.told.sr_pairs * (unlike + strayed)
+                loss = self.critics.deceived(seen, asked) + self.told.sr_pairs * (unlike + strayed)
             self.scaler.scale(share * loss).backward()
         finally:
             self.critics.requires_grad_(True)
@@ -181,8 +182,11 @@ class Stepper:
         }  # fmt: skip
 
     def restore(self, state: dict[str, Any]) -> None:
-        for name in ("generator", "critics", "optimizer_g", "optimizer_d", "scaler"):
+        for name in ("generator", "critics", "scaler"):
             getattr(self, name).load_state_dict(state[name])
+        for name in ("optimizer_g", "optimizer_d"):
+            optimizer = getattr(self, name)
+            optimizer.load_state_dict(_as_here(state[name], optimizer))
         if self.averaged is not None:
             self.averaged.load_state_dict(state["ema"])
 
@@ -197,13 +201,13 @@ class Stepper:
             last = min(batch, first + most)
             yield slice(first, last), (last - first) / batch
 
-    def _update(self, module: nn.Module, optimizer: torch.optim.Optimizer, *, first: bool) -> Tensor:
+    def _update(self, module: nn.Module, optimizer: torch.optim.Optimizer, *, first: bool, most: float) -> Tensor:
         """Take the step of one player. (): the norm of its gradient before it was clipped."""
         self.ranks_mean(module)
         self.scaler.unscale_(optimizer)
         if first:
             check_gradients(module, what="generator" if module is self.generator else "discriminator")
-        norm = nn.utils.clip_grad_norm_(module.parameters(), self.told.clip)
+        norm = nn.utils.clip_grad_norm_(module.parameters(), most)
         self.scaler.step(optimizer)
         return norm.detach()
 
@@ -246,6 +250,12 @@ def _noisy(asked: Request) -> Request:
     if asked.draws.noise is not None:
         return asked
     return replace(asked, draws=replace(asked.draws, noise=torch.zeros_like(asked.draws.offsets)))
+
+
+def _as_here(state: dict[str, Any], optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """An optimizer's state with this machine's kernels for it: those of the machine that wrote it may not be here."""
+    groups = zip(state["param_groups"], optimizer.param_groups, strict=True)
+    return {**state, "param_groups": [{**group, **({"fused": own["fused"]} if "fused" in own else {})} for group, own in groups]}
 
 
 def _optimizer(module: nn.Module, told: Settings, rate: float) -> torch.optim.Optimizer:

@@ -47,7 +47,7 @@ class SuperRes(nn.Module):
         with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay where they are
             torch.manual_seed(seed)
             self.view = ViewCodes(views, code)
-            self.read = nn.Conv2d(3 + features + code + 1, width, 3, padding=1)
+            self.read = nn.Conv2d(3 + features + code, width, 3, padding=1)
             self.blocks = nn.ModuleList(nn.Conv2d(width, width, 3, padding=1) for _ in range(depth))
             # No bias: one for each of f x f pixels would be a pattern over the whole image.
             self.write = nn.Conv2d(width, 3 * factor**2, 3, padding=1, bias=False)
@@ -58,16 +58,14 @@ class SuperRes(nn.Module):
                 self.read.weight[:, 3 : 3 + features].mul_(0.1)
 
     def forward(
-        self, low: Tensor, features: Tensor | None = None, turns: Tensor | None = None, *, pitch: Tensor | None = None,
-        cover: Tensor | None = None,
+        self, low: Tensor, features: Tensor | None = None, turns: Tensor | None = None, *, cover: Tensor | None = None
     ) -> Tensor:  # fmt: skip
         """low: (B, 3, h, h); features: (A, F, h, h); turns: (A,) -> (B, 3, f h, f h) whose averages are `low`.
 
         features, turns: of the first A images, mostly of all; of the others, as of all without them, they are not known.
-        pitch: (B,) distance of two rays in pixels of the whole image, 1 without it: a wide patch has other edges than a near one.
         cover: (B, h, h) how much there is in a pixel; where there is nothing, and nothing beside it, nothing is added.
         """
-        hidden = self.read(torch.cat([low, *self._about(low, features, turns, pitch)], dim=1))
+        hidden = self.read(torch.cat([low, *self._about(low, features, turns)], dim=1))
         for block in self.blocks:
             hidden = hidden + block(functional.leaky_relu(hidden, _SLOPE))
         fine = functional.pixel_shuffle(self.write(functional.leaky_relu(hidden, _SLOPE)), self.factor)
@@ -78,16 +76,14 @@ class SuperRes(nn.Module):
                 fine = fine * functional.interpolate(near, scale_factor=self.factor, mode="nearest")
             return project(enlarged(low, self.factor) + fine, low)
 
-    def _about(self, low: Tensor, features: Tensor | None, turns: Tensor | None, pitch: Tensor | None) -> list[Tensor]:
+    def _about(self, low: Tensor, features: Tensor | None, turns: Tensor | None) -> list[Tensor]:
         """What is read beside the colours, (B, ..., h, h) each: 0 where it is not known."""
         images, _, *sides = low.shape
         numbers = self.view.codes.shape[1]
         if features is None:
-            features = low.new_zeros(0, self.read.in_channels - 3 - numbers - 1, *sides)
+            features = low.new_zeros(0, self.read.in_channels - 3 - numbers, *sides)
         code = low.new_zeros(0, numbers) if turns is None else self.view(turns)
-        wide = low.new_zeros(images, 1) if pitch is None else pitch.log2()[:, None]
-        about = torch.cat([_filled(code, images).float(), wide.float()], dim=1)[:, :, None, None].expand(-1, -1, *sides)
-        return [_filled(features, images), about.to(low.dtype)]
+        return [_filled(features, images), _filled(code, images)[:, :, None, None].expand(-1, -1, *sides).to(low.dtype)]
 
 
 def _filled(known: Tensor, images: int) -> Tensor:

@@ -23,7 +23,7 @@ from pinchpoint.workloads.radiance.budget import chunk_for
 from pinchpoint.workloads.radiance.evaluate import kernel_distance_of, some_real
 from pinchpoint.workloads.radiance.features import Extractor, open_extractor
 from pinchpoint.workloads.radiance.images import Images
-from pinchpoint.workloads.radiance.objective import Request
+from pinchpoint.workloads.radiance.objective import Critics, Request
 from pinchpoint.workloads.radiance.orbit import VIEWS, codes_of, views
 from pinchpoint.workloads.radiance.pictures import save_sheet, tiled
 from pinchpoint.workloads.radiance.records import Training
@@ -131,7 +131,7 @@ def _beside_bytes(run: Run, images: Images, device: str) -> int:
     """
     told = run.settings
     # A scaler of fp16 would read its scale, which is not there; bf16 has the same bytes.
-    tried = replace(told, precision="bf16" if told.precision == "fp16" else told.precision)
+    tried = replace(told, precision="bf16" if told.precision == "fp16" else told.precision, noise_until=1.0)
 
     def blank(asked: Request, **_: Any) -> Rendered:
         images, rays = asked.places.shape[:2]
@@ -145,12 +145,15 @@ def _beside_bytes(run: Run, images: Images, device: str) -> int:
             held = Images(images.source, torch.zeros(1, *images.pixels.shape[1:], dtype=images.pixels.dtype))
             stepper = Stepper(run.config, tried, held, "cpu")
             stepper.generator.rendered = blank
-            for number in (2, 1 + told.r1_every):  # the latter has a penalty; step 1 looks at gradients, of which there are none
+            # Both have a penalty, the second an optimizer's state too. Step 1 looks at gradients, of which there are none.
+            for number in (1 + told.r1_every, 1 + 2 * told.r1_every):
                 stepper.step(number)
 
     state = 8 if told.optimizer == "adam" else 4  # bytes that the optimizer holds of a weight
+    # A turn with and one without a penalty are two graphs, each with gradients of its own.
+    again = 4 * _count(Critics(told)) if device == "cuda" and told.graphs and told.r1_every > 1 else 0
     field = (4 + state) * run.config.parameters  # of its own, and its gradient's: the steps that were counted gave it none
-    return (real.account(steps) or 0) + field + (images.pixels.numel() if device == "cuda" else 0)
+    return (real.account(steps) or 0) + field + again + (images.pixels.numel() if device == "cuda" else 0)
 
 
 @dataclass(frozen=True)
