@@ -11,14 +11,13 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 
 from pinchpoint.workloads.radiance import objective  # noqa: E402
 from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
+from pinchpoint.workloads.radiance.cutting import real_patches  # noqa: E402
 from pinchpoint.workloads.radiance.losses import check_gradients  # noqa: E402
 from pinchpoint.workloads.radiance.objective import (  # noqa: E402
     Critics,
     Generator,
-    cut_patches,
     draw_codes,
     draw_request,
-    real_patches,
     whole_images,
 )
 from pinchpoint.workloads.radiance.render import render  # noqa: E402
@@ -68,55 +67,6 @@ def test_a_super_resolution_is_judged_and_learns_by_patches_of_whole_pixels_alon
     assert [float(one.detach()) for one in same] == [float(one.detach()) for one in taught]
     near = real._replace(high=-real.high)
     assert float(generator.shown_with_pairs(rendered, asked, near)[1].detach()) > float(taught[0].detach())
-
-
-def test_a_patch_over_whole_pixels_is_those_pixels_of_the_photograph() -> None:
-    told = replace(TOLD, size=64)
-    images = torch.rand(1, 3, 64, 64)
-    scale, shift = torch.tensor([0.5]), torch.tensor([[0.125, -0.25]])  # 4 pixels to the right, 8 up
-    low, high, pitch = cut_patches(images, told, scale, shift)
-    assert high is None and float(pitch) == 1.0
-    assert torch.allclose(low[0], images[0, :, 8:40, 20:52], atol=1e-5)
-
-
-def test_real_patches_between_pixels_are_cubic_for_a_super_resolution_and_straight_without() -> None:
-    """Half a pixel to the right: (-3, 19, 19, -3) / 32 of four neighbours by the kernel of a = -0.75, else the mean of two."""
-    row = torch.rand(1, 1, 1, 64, generator=torch.Generator().manual_seed(0)).expand(1, 3, 64, 64) * 0.5
-    scale, shift = torch.tensor([1.0]), torch.tensor([[1 / 64, 0.0]])
-    _, high, _ = cut_patches(row, replace(TOLD, superres=2, size=32), scale, shift)
-    low, none, _ = cut_patches(row, replace(TOLD, patch=64, size=64), scale, shift)
-    line = row[0, 0, 0]
-    assert high is not None and none is None
-    cubic = (-3 * line[:-3] + 19 * line[1:-2] + 19 * line[2:-1] - 3 * line[3:]) / 32
-    assert torch.allclose(high[0, 0, 5, 1:62], cubic, atol=1e-5)
-    assert torch.allclose(low[0, 0, 5, :63], (line[:-1] + line[1:]) / 2, atol=1e-5)
-
-
-def test_real_patches_stay_within_white_and_black() -> None:
-    images = torch.where(torch.rand(2, 3, 64, 64) > 0.5, 1.0, -1.0)
-    _, high, _ = real_patches(images, replace(TOLD, superres=2), step=5, what="real")
-    assert high is not None and float(high.abs().max()) == pytest.approx(1, abs=1e-6)
-
-
-def test_real_patches_are_no_more_blurred_where_rays_are_far_apart() -> None:
-    """Waves of three pixels of the render: a pixel takes sin(pi / 3) / (pi / 3) of them, whatever part of the image is cut."""
-    told = replace(TOLD, superres=2, size=64)
-    waves = torch.sin(2 * torch.pi * (torch.arange(128) + 0.5) / 6).expand(1, 3, 128, 128)
-    spread = {}
-    for scale in (0.5, 0.77, 1.0):
-        low, high, pitch = cut_patches(waves, told, torch.tensor([scale]), torch.tensor([[0.0, 0.0]]))
-        assert high is not None and float(pitch) == pytest.approx(2 * scale)
-        spread[scale] = float(low.std())
-    whole = torch.nn.functional.avg_pool2d(waves, 2)
-    assert spread[0.5] == pytest.approx(float(whole[..., 16:48, 16:48].std()), rel=1e-5)
-    assert spread[0.77] == pytest.approx(spread[0.5], rel=0.06) and spread[1.0] == pytest.approx(spread[0.5], rel=0.06)
-
-
-def test_a_real_pair_for_the_second_discriminator_agrees_by_averages() -> None:
-    told = replace(TOLD, superres=2)
-    low, high, pitch = real_patches(torch.rand(3, 3, 64, 64), told, step=5, what="real")
-    assert high is not None and low.shape == (3, 3, 32, 32) and high.shape == (3, 3, 64, 64)
-    assert residual(high, low) <= 1e-6 and pitch.shape == (3,)
 
 
 def test_super_resolution_learns_from_real_pairs_and_the_field_does_not() -> None:

@@ -13,8 +13,9 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 from torch.nn.functional import smooth_l1_loss, softplus  # noqa: E402
 
 from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
+from pinchpoint.workloads.radiance.cutting import Real  # noqa: E402
 from pinchpoint.workloads.radiance.images import Images  # noqa: E402
-from pinchpoint.workloads.radiance.objective import Real, Request  # noqa: E402
+from pinchpoint.workloads.radiance.objective import Request  # noqa: E402
 from pinchpoint.workloads.radiance.settings import Settings  # noqa: E402
 from pinchpoint.workloads.radiance.stepper import Stepper  # noqa: E402
 from pinchpoint.workloads.radiance.superres import both  # noqa: E402

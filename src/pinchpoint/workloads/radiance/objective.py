@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pinchpoint.workloads.radiance.config import FieldConfig
+from pinchpoint.workloads.radiance.cutting import Real, drawn_patches, of_whole_pixels
 from pinchpoint.workloads.radiance.discriminator import Discriminator
 from pinchpoint.workloads.radiance.field import Field
 from pinchpoint.workloads.radiance.losses import slope_penalty, taken_for_made, taken_for_real, weighted
-from pinchpoint.workloads.radiance.rays import Camera, draw_patches, draw_poses, patches, pixels
+from pinchpoint.workloads.radiance.rays import Camera, draw_poses, patches, pixels
 from pinchpoint.workloads.radiance.render import Codes, Draws, Rendered, draw, generator_for, inside, joined, midpoints, render
 from pinchpoint.workloads.radiance.settings import Settings
 from pinchpoint.workloads.radiance.superres import SuperRes, both
@@ -27,7 +28,6 @@ from pinchpoint.workloads.training.precision import autocast
 # are learned so into rings, unless they are closer.
 _FINER = 4
 _RAYS = 8192 // _FINER  # of whole images that are rendered at one time
-_ROUNDED = 1e-3  # pixels of a whole render by which rays may be closer or farther apart than one
 
 
 class Seen(NamedTuple):
@@ -83,17 +83,6 @@ class Request:
         for first in range(0, self.places.shape[1], rays):
             some = slice(first, first + rays)
             yield replace(self, places=self.places[:, some], draws=self.draws.part(slice(None), some))
-
-
-class Real(NamedTuple):
-    """Patches of real images, as the generator's. low: (B, 3, p, p); high: (B, 3, f p, f p) or None; pitch: as in `Request`."""
-
-    low: Tensor
-    high: Tensor | None
-    pitch: Tensor
-
-    def part(self, images: slice) -> Real:
-        return Real(self.low[images], None if self.high is None else self.high[images], self.pitch[images])
 
 
 class Generator(nn.Module):
@@ -153,8 +142,8 @@ class Generator(nn.Module):
                 torch.cat([asked.u, asked.u]),
                 cover=torch.cat([cover, cover, cover, torch.ones_like(real.low[:, 0])]),
             ).split([len(low), len(low), len(low), len(real.low)])
-        unlike = _apart(of_real, real.high, _of_whole_pixels(real.pitch, self.told))
-        return seen._replace(high=high), unlike, _apart(again, plain.detach(), _of_whole_pixels(asked.pitch, self.told))
+        unlike = _apart(of_real, real.high, of_whole_pixels(real.pitch, self.told))
+        return seen._replace(high=high), unlike, _apart(again, plain.detach(), of_whole_pixels(asked.pitch, self.told))
 
 
 class Judged(NamedTuple):
@@ -181,7 +170,7 @@ class Critics(nn.Module):
     def judged(self, low: Tensor, high: Tensor | None, pitch: Tensor) -> Iterator[Judged]:
         yield Judged(self.low, low.float(), None, 1.0)
         if self.high is not None and high is not None:
-            yield Judged(self.high, both(high, low).float(), _of_whole_pixels(pitch, self.told), self.told.sr_weight)
+            yield Judged(self.high, both(high, low).float(), of_whole_pixels(pitch, self.told), self.told.sr_weight)
 
     def loss(self, seen: Seen, asked: Request, real: Real, *, penalty: Tensor | None) -> tuple[Tensor, Tensor]:
         """(): of telling made patches from real ones, and R1's part in it; always in fp32. penalty: R1's weight; None: none."""
@@ -217,7 +206,7 @@ def draw_request(config: FieldConfig, told: Settings, *, step: int, what: str, d
     generator = generator_for(told.seed, step, what, device=device)
     codes = draw_codes(config, batch, generator=generator)
     u, v = draw_poses(batch, v_range=(told.v_low, told.v_high), generator=generator)
-    scale, shift = _drawn_patches(batch, told, step, generator)
+    scale, shift = drawn_patches(batch, told, step, generator)
     draws = draw(batch, told.patch**2, told.samples, noise=told.noise_at(step), generator=generator)
     return Request(codes, u, v, patches(told.patch, scale, shift), scale * (told.size / told.patch), draws)
 
@@ -248,52 +237,6 @@ def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, si
     return Seen(
         torch.cat([one.low for one in made]), high, torch.cat([one.depth for one in made]), torch.cat([one.acc for one in made])
     )
-
-
-def real_patches(images: Tensor, told: Settings, *, step: int, what: str) -> Real:
-    """Patches of images (B, 3, f W, f W)."""
-    generator = generator_for(told.seed, step, what, device=images.device)
-    return cut_patches(images, told, *_drawn_patches(len(images), told, step, generator))
-
-
-def _drawn_patches(batch: int, told: Settings, step: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    fixed = told.whole, told.patch / told.size
-    return draw_patches(batch, least=told.least_at(step), fixed=fixed, edge=told.edge, generator=generator)
-
-
-def _of_whole_pixels(pitch: Tensor, told: Settings) -> Tensor:
-    """(B,): weights with the mean 1 over a whole batch, 0 of patches whose rays are farther apart than a render's pixels.
-
-    Of those a super-resolution cannot be right: averaged back it gives what its rays see, which is not all between them.
-    """
-    return ((pitch - 1).abs() < _ROUNDED) / told.whole_share
-
-
-def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) -> Real:
-    """Patches as rays see them, with a super-resolution: a pixel of `low` is the average over one pixel of a whole render.
-
-    So in wide patches too, whose rays are farther apart. The average over all that lies between two rays would grow with the
-    patch: a field, which is no more blurred in one than in another, would learn to be in all. In patches of whole pixels, and
-    in those alone, `low` is the average of `high`.
-    """
-    factor, side = told.superres, told.patch * told.superres
-    pitch = scale * (told.size / told.patch)
-    rays = patches(told.patch, scale, shift).unflatten(1, (told.patch, told.patch))
-    if factor == 1:
-        return Real(_read(images, rays, mode="bilinear"), None, pitch)  # as published
-    within = (torch.arange(factor, device=rays.device) + 0.5 - factor / 2) * (2 / (factor * told.size))
-    across = within.repeat(told.patch)
-    around = rays.repeat_interleave(factor, 1).repeat_interleave(factor, 2) + torch.stack(
-        [across.expand(side, -1), across[:, None].expand(-1, side)], dim=2
-    )
-    low = functional.avg_pool2d(_read(images, around, mode="bicubic"), factor)
-    high = _read(images, patches(side, scale, shift).unflatten(1, (side, side)), mode="bicubic")
-    return Real(low, high, pitch)
-
-
-def _read(images: Tensor, places: Tensor, *, mode: str) -> Tensor:
-    """Images (B, C, W, W) at places (B, h, w, 2). Straight lines between pixels blur; curves do not, but pass white and black."""
-    return functional.grid_sample(images, places, mode=mode, padding_mode="border", align_corners=False).clamp(-1, 1)
 
 
 def _apart(one: Tensor, other: Tensor, weights: Tensor) -> Tensor:

@@ -17,9 +17,10 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 
 from pinchpoint.workloads.radiance import replay
 from pinchpoint.workloads.radiance.config import FieldConfig
+from pinchpoint.workloads.radiance.cutting import Real, real_patches
 from pinchpoint.workloads.radiance.images import Images
 from pinchpoint.workloads.radiance.losses import check_gradients
-from pinchpoint.workloads.radiance.objective import Critics, Generator, Real, Request, draw_request, real_patches
+from pinchpoint.workloads.radiance.objective import Critics, Generator, Request, draw_request
 from pinchpoint.workloads.radiance.render import generator_for
 from pinchpoint.workloads.radiance.settings import Settings
 from pinchpoint.workloads.radiance.strategies import wider

@@ -1,0 +1,76 @@
+"""Which patches a step looks at, and those of photographs: as rays see them, of the same sizes and at the same places.
+
+Letters: B images, p side of a patch, f factor of the super-resolution (1: none), W pixels a side of a whole render.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from pinchpoint.workloads.radiance.rays import draw_patches, patches
+from pinchpoint.workloads.radiance.render import generator_for
+from pinchpoint.workloads.radiance.settings import Settings
+
+_ROUNDED = 1e-3  # pixels of a whole render by which rays may be closer or farther apart than one
+
+
+class Real(NamedTuple):
+    """Patches of real images, as the generator's. low: (B, 3, p, p); high: (B, 3, f p, f p) or None; pitch: as in `Request`."""
+
+    low: Tensor
+    high: Tensor | None
+    pitch: Tensor
+
+    def part(self, images: slice) -> Real:
+        return Real(self.low[images], None if self.high is None else self.high[images], self.pitch[images])
+
+
+def real_patches(images: Tensor, told: Settings, *, step: int, what: str) -> Real:
+    """Patches of images (B, 3, f W, f W)."""
+    generator = generator_for(told.seed, step, what, device=images.device)
+    return cut_patches(images, told, *drawn_patches(len(images), told, step, generator))
+
+
+def drawn_patches(batch: int, told: Settings, step: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Scales (B,) and shifts (B, 2) of a step's patches, made or real."""
+    fixed = told.whole, told.patch / told.size
+    return draw_patches(batch, least=told.least_at(step), fixed=fixed, edge=told.edge, generator=generator)
+
+
+def of_whole_pixels(pitch: Tensor, told: Settings) -> Tensor:
+    """(B,): weights with the mean 1 over a whole batch, 0 of patches whose rays are farther apart than a render's pixels.
+
+    Of those a super-resolution cannot be right: averaged back it gives what its rays see, which is not all between them.
+    """
+    return ((pitch - 1).abs() < _ROUNDED) / told.whole_share
+
+
+def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) -> Real:
+    """Patches as rays see them, with a super-resolution: a pixel of `low` is the average over one pixel of a whole render.
+
+    So in wide patches too, whose rays are farther apart. The average over all that lies between two rays would grow with the
+    patch: a field, which is no more blurred in one than in another, would learn to be in all. In patches of whole pixels, and
+    in those alone, `low` is the average of `high`.
+    """
+    factor, side = told.superres, told.patch * told.superres
+    pitch = scale * (told.size / told.patch)
+    rays = patches(told.patch, scale, shift).unflatten(1, (told.patch, told.patch))
+    if factor == 1:
+        return Real(_read(images, rays, mode="bilinear"), None, pitch)  # as published
+    within = (torch.arange(factor, device=rays.device) + 0.5 - factor / 2) * (2 / (factor * told.size))
+    across = within.repeat(told.patch)
+    around = rays.repeat_interleave(factor, 1).repeat_interleave(factor, 2) + torch.stack(
+        [across.expand(side, -1), across[:, None].expand(-1, side)], dim=2
+    )
+    low = functional.avg_pool2d(_read(images, around, mode="bicubic"), factor)
+    high = _read(images, patches(side, scale, shift).unflatten(1, (side, side)), mode="bicubic")
+    return Real(low, high, pitch)
+
+
+def _read(images: Tensor, places: Tensor, *, mode: str) -> Tensor:
+    """Images (B, C, W, W) at places (B, h, w, 2). Straight lines between pixels blur; curves do not, but pass white and black."""
+    return functional.grid_sample(images, places, mode=mode, padding_mode="border", align_corners=False).clamp(-1, 1)
