@@ -65,10 +65,10 @@ def quick_workers(template: Template) -> Iterator[None]:
     from pinchpoint.core.discover import likely_framework
     from pinchpoint.memory import forecaster
 
-    plain = forecaster.Forecaster._start
+    plain, one_at_a_time = forecaster.Forecaster._start, threading.Lock()
 
     def start(self: forecaster.Forecaster) -> None:
-        with pytest.MonkeyPatch.context() as patch:
+        with one_at_a_time, pytest.MonkeyPatch.context() as patch:
             if likely_framework(self.target) == "torch":
                 patch.setattr(forecaster, "subprocess", template)
             plain(self)

@@ -15,6 +15,7 @@ from pinchpoint.workloads.radiance import budget
 from pinchpoint.workloads.radiance.budget import build, chunk_for
 from pinchpoint.workloads.radiance.config import FieldConfig
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
 TINY = FieldConfig.preset("tiny")
 STEP: dict[str, Any] = {"batch": 2, "rays": 64, "samples": 8}
 

@@ -19,6 +19,7 @@ from pinchpoint.workloads.radiance import explain
 from pinchpoint.workloads.radiance.explain import Explained, allowed_error, explain_memory, gradient_error, judged
 from pinchpoint.workloads.radiance.tricks import NAMES, SMALL, TRICKS, Iteration
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
 RECORD = Path(__file__).parents[3] / "benchmarks" / "results" / "radiance_explain_cpu.json"
 CONTRACT = {
     "baseline", "amp", "checkpoint", "deferred", "folded", "no-grad-sr", "no-grad-eval", "del-locals", "empty-cache",

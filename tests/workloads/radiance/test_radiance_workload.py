@@ -14,6 +14,7 @@ from pinchpoint.memory.forecaster import Forecaster
 from pinchpoint.workloads.radiance import scaling
 from pinchpoint.workloads.radiance.scaling import Part
 
+pytestmark = pytest.mark.usefixtures("quick_workers")
 SMALL = {"batch": "2", "samples": "8", "field": "tiny"}
 OTHERS = ("folded", "checkpoint", "deferred", "folded+checkpoint")
 
