@@ -165,9 +165,10 @@ class Bench:
         """One iteration of both players: enlarged x2, images on the device, bf16, folded."""
         asked = self.asked
         told = replace(
-            Settings(**PRESETS[asked.preset]), batch=asked.batch, samples=asked.samples, size=64, superres=2, precision="bf16",
-            steps=15_000,
+            Settings(**PRESETS[asked.preset]), batch=asked.batch, samples=asked.samples, size=64, superres=2, whole=0.5,
+            precision="bf16", steps=15_000,
         )  # fmt: skip
+        told.check()
         pixels = torch.randint(256, (256, 128, 128, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
         stepper = Stepper(self.config, told, Images("noise", pixels.to(self.device)), self.device)
         numbers = iter(range(1, told.steps))
