@@ -88,6 +88,20 @@ def test_a_budget_counts_all_that_two_steps_hold(chunk: int, changes: dict[str, 
     assert found <= predicted <= 1.3 * found
 
 
+def test_on_a_gpu_a_budget_counts_the_images_and_gradients_of_a_second_graph_where_there_is_one() -> None:
+    told = Settings(size=32, superres=2, samples=8, batch=2, sr_width=8, critic_width=8, steps=9)
+    told = replace(told, model=json.loads(FieldConfig.preset("tiny").to_json()))
+    held = Images("none", torch.zeros(4, 64, 64, 3, dtype=torch.uint8))
+    weights = sum(parameter.numel() for parameter in Stepper(FieldConfig.preset("tiny"), told, held, "cpu").critics.parameters())
+
+    def more(**changes: Any) -> int:
+        run = Run(Path("none"), replace(told, **changes))
+        return training._beside_bytes(run, held, "cuda") - training._beside_bytes(run, held, "cpu")
+
+    assert more() == held.pixels.numel() == more(r1_every=3, graphs=False)
+    assert more(r1_every=3) == held.pixels.numel() + 4 * weights
+
+
 def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
     """A watcher that acts once, when that step is done."""
 

@@ -1,9 +1,9 @@
 """Super-resolution x2 and x4 of a render that stays true to it: averaged back, the large image is the small one.
 
 All convolutions run at the size of the render; pixels are shuffled out at the end. They read the colours, the features the
-renderer composited along each ray, a code of the view, and how far apart the rays are. Without features and view, as of a
-photograph, it still enlarges: so it can learn from photographs, which are there in both sizes. Letters: B images, A of which
-features and view are known, h side of the render, f factor, F features of a ray, K view codes of C numbers.
+renderer composited along each ray, and a code of the view. Without features and view, as of a photograph, it still enlarges:
+so it can learn from photographs, which are there in both sizes. Letters: B images, A of which features and view are known, h
+side of the render, f factor, F features of a ray, K view codes of C numbers.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from pinchpoint.workloads.radiance.budget import chunk_for
 from pinchpoint.workloads.radiance.evaluate import kernel_distance_of, some_real
 from pinchpoint.workloads.radiance.features import Extractor, open_extractor
 from pinchpoint.workloads.radiance.images import Images
-from pinchpoint.workloads.radiance.objective import Critics, Request
+from pinchpoint.workloads.radiance.objective import Request
 from pinchpoint.workloads.radiance.orbit import VIEWS, codes_of, views
 from pinchpoint.workloads.radiance.pictures import save_sheet, tiled
 from pinchpoint.workloads.radiance.records import Training
@@ -139,21 +139,28 @@ def _beside_bytes(run: Run, images: Images, device: str) -> int:
         features = torch.zeros(images, rays, run.config.features, requires_grad=True) if told.superres > 1 else None
         return Rendered(rgb, depth, acc, features)
 
+    critics = 0  # weights of the discriminators
+
     def steps() -> None:
+        nonlocal critics
         with compat.fake_mode(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # copies of fake weights ask for their address
             held = Images(images.source, torch.zeros(1, *images.pixels.shape[1:], dtype=images.pixels.dtype))
             stepper = Stepper(run.config, tried, held, "cpu")
             stepper.generator.rendered = blank
+            critics = _count(stepper.critics)
             # Both have a penalty, the second an optimizer's state too. Step 1 looks at gradients, of which there are none.
             for number in (1 + told.r1_every, 1 + 2 * told.r1_every):
                 stepper.step(number)
 
     state = 8 if told.optimizer == "adam" else 4  # bytes that the optimizer holds of a weight
-    # A turn with and one without a penalty are two graphs, each with gradients of its own.
-    again = 4 * _count(Critics(told)) if device == "cuda" and told.graphs and told.r1_every > 1 else 0
     field = (4 + state) * run.config.parameters  # of its own, and its gradient's: the steps that were counted gave it none
-    return (real.account(steps) or 0) + field + again + (images.pixels.numel() if device == "cuda" else 0)
+    counted = (real.account(steps) or 0) + field
+    if device == "cuda":
+        counted += images.pixels.numel()
+        # A turn with and one without a penalty are two graphs, each with gradients of its own.
+        counted += 4 * critics if told.graphs and told.r1_every > 1 else 0
+    return counted
 
 
 @dataclass(frozen=True)
