@@ -241,7 +241,7 @@ def explain_memory(
     output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Write the record here."),
     figure: Path = typer.Option(None, "--figure", metavar="FILE.png", help="Draw it.  [beside the record]"),
     card: str = typer.Option("h200", "--card", help="The card whose peaks are predicted."),
-    repeats: int = typer.Option(3, "--repeats", help="Timed runs of each trick."),
+    repeats: int = typer.Option(5, "--repeats", help="Timed runs of each trick."),
     seed: int = typer.Option(0, "--seed", help="Seed of weights and draws."),
     device: str = DEVICE,
 ) -> None:

@@ -12,12 +12,12 @@ from __future__ import annotations
 import gc
 import math
 import os
-import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -32,7 +32,7 @@ from pinchpoint.core.records import Record, now
 from pinchpoint.core.settings import Setting
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.core.workload import Case, Variant, Workload
-from pinchpoint.measure.timing import Clock
+from pinchpoint.measure.timing import Clock, ratio_interval
 from pinchpoint.memory import measured
 from pinchpoint.memory.forecaster import Forecaster
 from pinchpoint.workloads.radiance import tricks
@@ -62,7 +62,9 @@ class Row:
     measured_bytes: int | None
     peak_ratio: float | None  # to the baseline
     time_s: float | None  # of an iteration, the median
-    time_ratio: float | None
+    time_ratio: float | None  # to the baseline's, in turn with it
+    time_low: float | None  # 95 % interval of the ratio
+    time_high: float | None
     gradient_error: float | None  # relative L2 against the baseline's, of the worst of field, super-resolution, discriminator
     verdict: Judged
     reason: str
@@ -97,7 +99,7 @@ class Explained(Record):
         made = [
             [
                 row.trick, show_bytes(row.peak_allocated_bytes) if row.peak_allocated_bytes else "-", _share(row.peak_ratio),
-                show_seconds(row.time_s) if row.time_s else "-", _times_shown(row.time_ratio),
+                show_seconds(row.time_s) if row.time_s else "-", _times_shown(row, narrow=narrow),
                 "-" if row.gradient_error is None else f"{row.gradient_error:.1e}", row.verdict, row.said,
             ]
             for row in self.rows
@@ -126,7 +128,7 @@ _VERDICTS: tuple[Judged, ...] = ("helps", "no effect", "wrong", "crashes")
 
 def explain_memory(
     *, device: str = "auto", output: str | Path | None = None, figure: str | Path | None = None,
-    progress: Progress | None = None, card: str = "h200", repeats: int = 3, seed: int = 0,
+    progress: Progress | None = None, card: str = "h200", repeats: int = 5, seed: int = 0,
     only: Sequence[str] | None = None, peaks_at: Literal["full", "small"] = "full", clock: Clock = time.perf_counter,
 ) -> Explained:  # fmt: skip
     """Try every trick, or `only` those named. output: FILE.json of the record; figure: PNG. card: whose workspaces
@@ -231,27 +233,32 @@ def _gradients(
 
 def _times(
     ran: list[Trick], scale: Scale, device: str, seed: int, repeats: int, tell: Progress, clock: Clock
-) -> tuple[dict[str, float], dict[str, str]]:
-    """Median seconds of an iteration, all tricks in turn, the first of each not counted; and what those that raise said."""
+) -> tuple[dict[str, list[float]], dict[str, str]]:
+    """Seconds of iterations, all tricks in turn, and what those that raise said.
+
+    Before each timed one the same trick takes one that is not: what the trick before it left in caches, or emptied, is not its
+    own. Every second turn goes the other way round.
+    """
     used = backend("torch")
     built = {trick.name: Iteration(scale, trick.ways, device=device, seed=seed) for trick in ran}
     took: dict[str, list[float]] = {trick.name: [] for trick in ran}
     crashed: dict[str, str] = {}
-    for turn in range(repeats + 1):
-        tell("times", turn, repeats + 1)
-        for name in [name for name in built if name not in crashed]:
-            used.wait(device)
-            before = clock()
+    for turn in range(repeats):
+        tell("times", turn, repeats)
+        for name in list(built) if turn % 2 == 0 else list(reversed(built)):
+            if name in crashed:
+                continue
             try:
+                used.wait(device, built[name].step())
+                before = clock()
                 used.wait(device, built[name].step())
             except RuntimeError as error:  # no room, at this size
                 if name == "baseline":
                     raise
                 crashed[name] = str(error).splitlines()[0]
                 continue
-            if turn:
-                took[name].append(clock() - before)
-    return {name: statistics.median(values) for name, values in took.items() if name not in crashed}, crashed
+            took[name].append(clock() - before)
+    return {name: values for name, values in took.items() if name not in crashed}, crashed
 
 
 def _predicted(ran: list[Trick], card: str, seed: int, scale: str, tell: Progress) -> dict[str, tuple[Any, int]]:
@@ -303,17 +310,18 @@ def _workers(ran: list[Trick]) -> int:
 
 
 def _row(
-    trick: Trick, predicted: dict[str, tuple[Any, int]], peaks: dict[str, int], times: dict[str, float], off: dict[str, float],
-    crashed: dict[str, str], device: str,
+    trick: Trick, predicted: dict[str, tuple[Any, int]], peaks: dict[str, int], times: dict[str, list[float]],
+    off: dict[str, float], crashed: dict[str, str], device: str,
 ) -> Row:  # fmt: skip
     name = trick.name
     peak, base, error = peaks.get(name), peaks["baseline"], off.get(name)
     verdict, reason = judged(peak=peak, baseline=base, error=error, allowed=allowed_error(trick), crashed=name in crashed)
     took = times.get(name)
+    ratio, low, high = (None, None, None) if took is None else ratio_interval(took, times["baseline"])
     return Row(
         name, trick.said, trick.of, peak, predicted[name][1] if name in predicted else None,
-        peak if device == "cuda" else None, None if peak is None else peak / base, took,
-        None if took is None else took / times["baseline"], error, verdict, crashed.get(name, reason),
+        peak if device == "cuda" else None, None if peak is None else peak / base, None if took is None else median(took),
+        ratio, low, high, error, verdict, crashed.get(name, reason),
     )  # fmt: skip
 
 
@@ -321,8 +329,10 @@ def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.0%}"
 
 
-def _times_shown(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}x"
+def _times_shown(row: Row, *, narrow: bool) -> str:
+    if row.time_ratio is None:
+        return "-"
+    return f"{row.time_ratio:.2f}x" + ("" if narrow else f" [{row.time_low:.2f}, {row.time_high:.2f}]")
 
 
 def build(size: int, *, device: str, mode: str, variant: str, seed: int, settings: dict[str, str]) -> Case:
