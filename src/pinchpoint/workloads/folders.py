@@ -1,4 +1,7 @@
-"""Folders of data sets, runs and evaluations: each has one of its own, known by a file in it."""
+"""Folders of data sets, runs and evaluations: each has one of its own, known by a file in it.
+
+Pictures that one of them leaves among images to train on would count as such: `refuse_within`, `image_files`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from pinchpoint.core.errors import BadInput
 
 RUN = "config.json"
 KINDS = {"index.json": "a data set", RUN: "a run", "evaluation.json": "an evaluation", "scan.json": "a scan"}
+IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})  # how their files end
 
 
 def refuse_others(folder: Path, *, own: str, mend: str = "choose another folder with -o") -> None:
@@ -26,3 +30,22 @@ def check_run_folder(folder: Path, *, resume: bool) -> None:
         raise BadInput(f"{folder} already holds a run", mend="go on with --resume, or choose another -o")
     if resume and not there:
         raise BadInput(f"no run in {folder} to resume", mend="leave out --resume to begin one, or name the run's folder with -o")
+
+
+def refuse_within(folder: Path, images: Path, *, mend: str = "choose a folder outside of it with -o") -> None:
+    """Refuse an output folder that is the one of the images, or lies in it."""
+    whole = folder.resolve()
+    for at in (whole, *whole.parents):
+        if at.exists() and images.exists() and at.samefile(images):  # however it is spelt, and through links
+            within = f"lies in {images}, the folder of the images: pictures written there would count among them"
+            raise BadInput(f"{folder} {'is the folder of the images' if at == whole else within}", mend=mend)
+
+
+def image_files(folder: Path) -> list[Path]:
+    """Of a folder and the folders in it, by name. Hidden ones, as those that macOS leaves beside each file, are none."""
+    found = (file for file in folder.rglob("*") if file.suffix.lower() in IMAGES)
+    return sorted(file for file in found if not _hidden(file.relative_to(folder)) and file.is_file())
+
+
+def _hidden(path: Path) -> bool:
+    return any(part.startswith(".") for part in path.parts)

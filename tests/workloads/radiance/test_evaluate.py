@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,14 @@ import pytest
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 PIL = pytest.importorskip("PIL.Image", reason="image files are pillow's")
 
-from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
+from pinchpoint.core.units import show_bytes  # noqa: E402
 from pinchpoint.workloads.radiance import evaluate as scoring  # noqa: E402
+from pinchpoint.workloads.radiance import orbit as turning  # noqa: E402
 from pinchpoint.workloads.radiance.evaluate import evaluate, made_images, some_real  # noqa: E402
 from pinchpoint.workloads.radiance.images import open_images  # noqa: E402
 from pinchpoint.workloads.radiance.metrics import distances  # noqa: E402
-from pinchpoint.workloads.radiance.orbit import orbit  # noqa: E402
+from pinchpoint.workloads.radiance.orbit import held_bytes, orbit  # noqa: E402
 from pinchpoint.workloads.radiance.records import Evaluation  # noqa: E402
 from pinchpoint.workloads.radiance.runs import trained  # noqa: E402
 from pinchpoint.workloads.radiance.superres import enlarged  # noqa: E402
@@ -127,4 +130,94 @@ def test_orbits_that_cannot_be_written_are_refused_before_they_are_made(
 ) -> None:
     with pytest.raises(BadInput, match=match):
         orbit(run, tmp_path / name, device="cpu", **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def unmade(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever renders fails the test."""
+    monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
+    for module in (scoring, turning):
+        monkeypatch.setattr(module, "whole_images", lambda *args, **how: pytest.fail("something was rendered"))
+
+
+def images_of(folder: Path, *, side: int, count: int) -> Path:
+    folder.mkdir()
+    for number in range(count):
+        PIL.new("RGB", (side, side), (number, 0, 0)).save(folder / f"{number:02d}.png")
+    return folder
+
+
+def test_scores_among_the_images_are_refused_before_anything_is_written(run: Path, data: Path, unmade: None) -> None:
+    before = sorted(data.rglob("*"))
+    with pytest.raises(BadInput, match="is the folder of the images") as raised:
+        evaluate(run, data, data / ".." / "data", images=2, device="cpu")
+    assert "outside of it with -o" in raised.value.mend
+    with pytest.raises(BadInput, match=r"lies in .*data, the folder of the images"):
+        evaluate(run, data, data / "scores", images=2, device="cpu", pictures=False)
+    assert sorted(data.rglob("*")) == before
+
+
+def test_real_images_smaller_than_those_made_are_refused(run: Path, tmp_path: Path, unmade: None) -> None:
+    small = images_of(tmp_path / "small", side=32, count=3)
+    with pytest.raises(BadInput, match=r"3 of the 3 images in .*small are smaller than the 64 x 64 that the run makes") as raised:
+        evaluate(run, small, tmp_path / "scores", images=2, device="cpu")
+    assert raised.value.mend == "give images of at least 64 x 64" and not (tmp_path / "scores").exists()
+
+
+def test_a_few_enlarged_and_too_few_real_images_are_told(
+    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
+    how: dict[str, Any] = {"orbits": 1, "device": "cpu", "pictures": False}
+    real = images_of(tmp_path / "real", side=64, count=20)
+    PIL.new("RGB", (60, 80)).save(real / "00.png")
+    told = evaluate(run, real, tmp_path / "scores", images=2, **how)
+    assert told.enlarged == 1 and (told.images, told.real) == (2, 2)
+    assert dict(told.summary())["note"] == f"1 of the images in {real} were smaller and are enlarged, so blurred"
+    few = evaluate(run, data, tmp_path / "scores", images=7, **how)
+    assert (few.images, few.real, few.enlarged) == (7, 6, 0)
+    assert dict(few.summary())["note"] == "only 6 real images against 7 made: the distances are less sure"
+    assert dict(few.summary())["images"].startswith("7 made against 6 of ")
+
+
+def test_a_run_that_learned_from_enlarged_images_may_be_compared_with_these_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
+    small, other = (images_of(tmp_path / name, side=16, count=count) for name, count in (("small", 3), ("other", 4)))
+    how: dict[str, Any] = {"samples": 2, "batch": 1, "critic_width": 4, "eval_images": 0}
+    train(small, tmp_path / "run", preset="tiny", steps=1, size=32, device="cpu", **how)
+    made = evaluate(tmp_path / "run", small, tmp_path / "scores", images=2, orbits=1, device="cpu", pictures=False)
+    assert made.enlarged == 3 and "note" in dict(made.summary())
+    with pytest.raises(BadInput, match="4 of the 4 images"):
+        evaluate(tmp_path / "run", other, tmp_path / "scores", images=2, device="cpu")
+
+
+def test_without_pillow_nothing_is_rendered(
+    run: Path, data: Path, tmp_path: Path, unmade: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (scoring, turning):
+        monkeypatch.setattr(module, "trained", lambda *args, **how: pytest.fail("a run was read"))
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(Missing, match=r"pillow.*\n.*pinchpoint\[radiance\]"):
+        evaluate(run, data, tmp_path / "scores", images=2, device="cpu")
+    with pytest.raises(Missing, match=r"pillow.*\n.*pinchpoint\[radiance\]"):
+        orbit(run, tmp_path / "turn.gif", device="cpu")
+    assert not list(tmp_path.iterdir())
+
+
+def test_orbits_that_do_not_fit_the_memory_are_refused_with_their_bytes(
+    run: Path, tmp_path: Path, unmade: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert held_bytes(3, 2, 10) == 3 * 10 * 10 * (2 * 3 + 2 * 4 * 12), "frames of bytes; two views of three floats, four times"
+    assert held_bytes(1, 1000, 10) == 10 * 10 * (1000 * 4 + 8 * 2 * 12), "many frames: most when they become a palette's"
+    need = held_bytes(4, 2, 200_000)  # enlarged by 2
+    monkeypatch.setattr(turning, "free_bytes", lambda: need - 1)
+    with pytest.raises(BadInput, match=r"2 frames of 4 things at 200,000 x 200,000 take at least") as raised:
+        orbit(run, tmp_path / "turn.gif", size=100_000, frames=2, device="cpu")
+    assert show_bytes(need) in raised.value.what and "smaller --size" in raised.value.mend
+    monkeypatch.setattr(turning, "free_bytes", lambda: need)
+    with pytest.raises(BadInput, match=r"800,006 pixels wide; a GIF has at most 65,535"):
+        orbit(run, tmp_path / "turn.gif", size=100_000, frames=2, device="cpu")
     assert not list(tmp_path.iterdir())

@@ -104,7 +104,58 @@ def test_a_few_broken_images_are_skipped_and_named(tmp_path: Path) -> None:
 def test_a_folder_with_many_broken_images_is_refused(tmp_path: Path) -> None:
     written(tmp_path, noise(60))
     broken(tmp_path, 4)
-    with pytest.raises(BadInput, match=r"4 of the 64 images .* are broken, more than 5%: broken0.png"):
+    told = r"4 of the 64 images .* are broken, more than 5%: broken0.png: .*; broken1.png: .*; broken2.png: .*; and 1 more\n"
+    with pytest.raises(BadInput, match=told):
+        open_images(tmp_path)
+    (tmp_path / "0000.png").unlink()
+    (tmp_path / "broken3.png").unlink()
+    (tmp_path / "broken2.png").unlink()
+    for number in range(1, 30):
+        (tmp_path / f"{number:04d}.png").unlink()
+    with pytest.raises(BadInput, match=r"2 of the 32 .*: broken0.png: .*; broken1.png: [^;]*\n"):
+        open_images(tmp_path)
+
+
+def test_hidden_files_and_those_of_hidden_folders_are_no_images(tmp_path: Path) -> None:
+    pixels = noise(2)
+    written(tmp_path, pixels)
+    (tmp_path / "._0000.png").write_bytes(b"of macOS")
+    (tmp_path / ".trash").mkdir()
+    Image.fromarray(pixels[0]).save(tmp_path / ".trash" / "old.png")
+    found = open_images(tmp_path)
+    assert not found.skipped and (found.pixels.numpy() == pixels).all()
+    inside = tmp_path / ".trash"
+    assert len(open_images(inside)) == 1, "a hidden folder that is named itself is read"
+
+
+DEEP = np.array([[0, 257, 258, 385], [386, 32767, 32896, 65535]] * 2, dtype=np.uint16)
+SHALLOW = np.array([[0, 1, 1, 1], [2, 127, 128, 255]] * 2, dtype=np.uint8)  # nearest of 65535 in 255
+
+
+@pytest.mark.parametrize(
+    ("kind", "mode", "format"),
+    [("<u2", "I;16", "PNG"), (">u2", "I;16B", "TIFF"), ("<i4", "I", "TIFF")],
+)
+def test_grey_of_16_bits_is_scaled_to_8(tmp_path: Path, kind: str, mode: str, format: str) -> None:
+    file = tmp_path / "deep.png"
+    Image.fromarray(DEEP.astype(kind)).save(file, format=format)
+    with Image.open(file) as opened:
+        assert opened.mode == mode
+    found = open_images(tmp_path).pixels.numpy()
+    assert (found == SHALLOW[None, :, :, None]).all()
+
+
+def test_what_is_transparent_in_grey_of_16_bits_lies_over_white_or_black(tmp_path: Path) -> None:
+    Image.fromarray(DEEP).save(tmp_path / "deep.png", transparency=32767)
+    for white, behind in ((True, 255), (False, 0)):
+        wanted = np.where(DEEP == 32767, behind, SHALLOW)
+        assert (open_images(tmp_path, white=white).pixels.numpy() == wanted[None, :, :, None]).all()
+
+
+def test_images_of_floating_point_or_of_32_bits_are_broken(tmp_path: Path) -> None:
+    Image.fromarray(np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4)).save(tmp_path / "real.png", format="TIFF")
+    Image.fromarray(np.full((4, 4), 65536, dtype=np.int32)).save(tmp_path / "vast.png", format="TIFF")
+    with pytest.raises(BadInput, match=r"real\.png: .* floating-point .*; vast\.png: .* 65536, beyond 16 bits"):
         open_images(tmp_path)
 
 

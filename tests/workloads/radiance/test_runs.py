@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +13,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 PIL = pytest.importorskip("PIL.Image", reason="image files are pillow's")
 
-from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
+from pinchpoint.workloads.radiance import runs as runs_module  # noqa: E402
 from pinchpoint.workloads.radiance.runs import begin, fingerprint, read_settings  # noqa: E402
 
 TINY: dict[str, Any] = {"preset": "tiny", "steps": 4}
@@ -97,3 +100,44 @@ def test_the_fingerprint_is_of_the_pixels_wherever_they_lie(tmp_path: Path) -> N
     assert fingerprint(one) == fingerprint(same)
     same.pixels[0, 0, 0, 0] ^= 1
     assert fingerprint(one) != fingerprint(same)
+
+
+def test_a_run_in_the_folder_of_its_images_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    data = folder_of(tmp_path / "data", side=32)
+    before = sorted(tmp_path.rglob("*"))
+    (tmp_path / "link").symlink_to(data, target_is_directory=True)
+    for same in (data, tmp_path / "link", data / ".." / "data"):
+        with pytest.raises(BadInput, match="is the folder of the images") as raised:
+            begin(same, data, resume=False, choices=TINY)
+        assert "outside of it with -o" in raised.value.mend
+    for inside in (data / "run", tmp_path / "link" / "a" / "run"):
+        with pytest.raises(BadInput, match=r"lies in .*data, the folder of the images") as raised:
+            begin(inside, data, resume=False, choices=TINY)
+        assert "outside of it with -o" in raised.value.mend
+    (tmp_path / "link").unlink()
+    assert sorted(tmp_path.rglob("*")) == before
+    begin(tmp_path / "data-run", data, resume=False, choices=TINY)
+
+
+def test_a_run_that_lies_among_its_images_goes_on_once_it_is_moved_out(tmp_path: Path) -> None:
+    """As versions before this refusal left it."""
+    data = folder_of(tmp_path / "data", side=32)
+    run, _ = begin(tmp_path / "run", data, resume=False, choices=TINY)
+    run.write()
+    samples = folder_of(tmp_path / "run" / "samples", side=32, seed=1)
+    shutil.move(tmp_path / "run", data / "run")
+    with pytest.raises(BadInput, match="lies in") as raised:
+        begin(data / "run", data, resume=True, choices={})
+    assert raised.value.mend.startswith("move the run out of it")
+    shutil.move(data / "run", tmp_path / "run")
+    again, _ = begin(tmp_path / "run", data, resume=True, choices={})
+    assert samples.exists() and again.settings.data == run.settings.data
+
+
+def test_without_pillow_a_run_is_refused_before_its_images_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = folder_of(tmp_path / "data", side=32)
+    monkeypatch.setattr(runs_module, "open_images", lambda *args, **how: pytest.fail("images were read"))
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    for resume in (False, True):
+        with pytest.raises(Missing, match=r"pillow.*\n.*pinchpoint\[radiance\]"):
+            begin(tmp_path / "run", data, resume=resume, choices=TINY)

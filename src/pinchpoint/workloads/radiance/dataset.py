@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.workloads.folders import refuse_others
+from pinchpoint.workloads.folders import image_files, refuse_others
 from pinchpoint.workloads.radiance.cars import GENERATOR
 from pinchpoint.workloads.radiance.makers import Order, made_sheets
 from pinchpoint.workloads.radiance.sheets import FACTORS, Sheet, making_bytes, sheet_name, unpack
@@ -71,6 +71,11 @@ def make_dataset(
     _check(images, size, seed, jobs, device)
     identity = {"format": FORMAT, "generator": GENERATOR, "seed": seed, "size": size}
     refuse_others(folder, own=samples.INDEX)
+    if other := image_files(folder):
+        raise BadInput(
+            f"{folder} holds images that are no data set of ours, such as {other[0].relative_to(folder)}",
+            mend=f"choose another folder with -o; or train on these: pinchpoint radiance train {folder} -o RUN",
+        )
     held = samples.held_samples(folder, SET, identity)
     wanted = [
         Order(sheet_name(first, count), seed, first, count, size, device)

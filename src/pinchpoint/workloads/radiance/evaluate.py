@@ -15,11 +15,11 @@ from torch import Tensor
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder
-from pinchpoint.workloads.folders import refuse_others
+from pinchpoint.workloads.folders import refuse_others, refuse_within
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.consistency import orbit_consistency
 from pinchpoint.workloads.radiance.features import Extractor, open_extractor
-from pinchpoint.workloads.radiance.images import Images, open_images
+from pinchpoint.workloads.radiance.images import MOST_BROKEN, Images, open_images, pillow
 from pinchpoint.workloads.radiance.metrics import distances, hue_coverage, silhouette_area
 from pinchpoint.workloads.radiance.objective import Generator, draw_codes, whole_images
 from pinchpoint.workloads.radiance.orbit import STEEP, VIEWS, codes_of
@@ -27,7 +27,8 @@ from pinchpoint.workloads.radiance.pictures import save_sheet, tiled
 from pinchpoint.workloads.radiance.rays import draw_poses
 from pinchpoint.workloads.radiance.records import Evaluation
 from pinchpoint.workloads.radiance.render import Codes, generator_for
-from pinchpoint.workloads.radiance.runs import Trained, Which, trained
+from pinchpoint.workloads.radiance.runs import Trained, Which, fingerprint, trained
+from pinchpoint.workloads.radiance.settings import Settings
 from pinchpoint.workloads.radiance.superres import enlarged, residual
 from pinchpoint.workloads.training.precision import matmuls, usable
 
@@ -39,7 +40,7 @@ DEFINITION = (
     "that is not background, white or black as it was trained; consistency of orbits: 0 is best"
 )
 _SHOWN = 64  # images on a sheet
-_TOGETHER = 32  # images between two words of progress
+TOGETHER = 32  # images between two words of progress
 _ORBIT = 24  # views
 
 
@@ -56,12 +57,17 @@ def evaluate(
     tell = progress or (lambda stage, done, total: None)
     if images < 2 or orbits < 1:
         raise BadInput(f"{images} images and {orbits} orbits", mend="give --images 2 or more and --orbits 1 or more")
+    if pictures:
+        pillow()
+    refuse_within(Path(output), Path(data))
+    refuse_others(Path(output), own=RECORD)
     device = resolve_device(device, backend("torch"))
     found = trained(Path(run), which=which, device=device)
     extract = open_extractor(inception_file=inception, device=device)
     told = found.settings
-    real = some_real(open_images(data, size=told.size * told.superres, white=told.white), images, seed=seed)
-    refuse_others(Path(output), own=RECORD)
+    held = open_images(data, size=told.size * told.superres, white=told.white)
+    _refuse_enlarged(held, told)
+    real = some_real(held, images, seed=seed)
     folder = make_folder(output)
     earlier = _earlier(folder)
     with matmuls(usable(told.precision, device)):
@@ -86,12 +92,23 @@ def evaluate(
         hue_coverage={"made": hue_coverage(high), "real": hue_coverage(real)},
         silhouette_area=_areas(high, real, white=told.white),
         consistency=agreement, orbits=orbits, projection_residual=None if low is None else residual(high, low),
-        seed=seed, seconds=time.perf_counter() - start, definition=DEFINITION, files=tuple(file.name for file in files),
+        enlarged=held.enlarged, seed=seed, seconds=time.perf_counter() - start, definition=DEFINITION,
+        files=tuple(file.name for file in files),
     )  # fmt: skip
     made.save(folder / RECORD)
     for name in earlier - set(made.files):
         (folder / name).unlink(missing_ok=True)
     return made
+
+
+def _refuse_enlarged(real: Images, told: Settings) -> None:
+    """Distances to images that were blurred by enlarging them say nothing, but of a run that learned from these very ones."""
+    if real.enlarged > MOST_BROKEN * len(real) and fingerprint(real) != told.data:
+        raise BadInput(
+            f"{real.enlarged:,} of the {len(real):,} images in {real.source} are smaller than the {real.size} x {real.size} "
+            "that the run makes: enlarged they would be blurred",
+            mend=f"give images of at least {real.size} x {real.size}",
+        )
 
 
 def some_real(images: Images, count: int, *, seed: int) -> Tensor:
@@ -111,8 +128,8 @@ def made_images(
     """
     told = generator.told
     large, small = [], []
-    for first in range(0, count, _TOGETHER):
-        some = min(_TOGETHER, count - first)
+    for first in range(0, count, TOGETHER):
+        some = min(TOGETHER, count - first)
         source = generator_for(seed, first, "images to evaluate")
         codes = draw_codes(config, some, generator=source)
         u, v = draw_poses(some, v_range=(told.v_low, told.v_high), generator=source)

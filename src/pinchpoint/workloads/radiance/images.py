@@ -18,12 +18,12 @@ from torch import Tensor
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.ram import free_bytes
 from pinchpoint.core.units import show_bytes
-from pinchpoint.workloads.folders import refuse_others
+from pinchpoint.workloads.folders import IMAGES, image_files, refuse_others
 from pinchpoint.workloads.radiance.dataset import Dataset, open_dataset
 from pinchpoint.workloads.samples.folder import INDEX
 
-SUFFIXES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})
 MOST_BROKEN = 0.05  # of the files of a folder
+_NAMED = 3  # of them, where they are too many
 
 
 @dataclass(frozen=True)
@@ -75,13 +75,13 @@ def open_images(
     if not folder.is_dir():
         raise BadInput(f"{folder} is no folder", mend="name a folder of images, or make one: pinchpoint radiance data -o DIR")
     refuse_others(folder, own=INDEX, mend="name a folder of images, or one that `radiance data` made")
-    files = sorted(file for file in folder.rglob("*") if file.suffix.lower() in SUFFIXES and file.is_file())
+    files = image_files(folder)
     if not files and (folder / INDEX).exists():  # beside images of one's own an index.json may be anything
         return _of_dataset(open_dataset(folder), size, device)
     if not files:
         raise BadInput(
             f"{folder} holds no images",
-            mend=f"name a folder with {', '.join(sorted(SUFFIXES))} files, or make one: pinchpoint radiance data -o DIR",
+            mend=f"name a folder with {', '.join(sorted(IMAGES))} files, or make one: pinchpoint radiance data -o DIR",
         )
     held, skipped, enlarged = _read_all(folder, files, size, white)
     return Images(str(folder), torch.from_numpy(np.stack(held)).to(device), skipped, enlarged)
@@ -90,7 +90,7 @@ def open_images(
 def _of_dataset(data: Dataset, size: int | None, device: str | torch.device) -> Images:
     pixels = data.pixels()
     if size is not None and size != data.size:
-        image = _pillow().Image
+        image = pillow().Image
         pixels = np.stack([_squared(image.fromarray(one), size) for one in pixels])
     enlarged = len(pixels) if size is not None and size > data.size else 0
     return Images(str(data.path), torch.from_numpy(pixels).to(device), enlarged=enlarged)
@@ -98,15 +98,15 @@ def _of_dataset(data: Dataset, size: int | None, device: str | torch.device) -> 
 
 def _read_all(folder: Path, files: list[Path], size: int | None, white: bool) -> tuple[list[np.ndarray], tuple[str, ...], int]:
     """Images, the files that are none, and how many were enlarged."""
-    pillow, enlarged = _pillow(), 0
+    imaging, enlarged = pillow(), 0
     held: list[np.ndarray] = []
     names: list[str] = []
     skipped: list[str] = []
     for file in files:
         name = str(file.relative_to(folder))
         try:
-            image = _opaque(pillow, file, white)
-        except (OSError, ValueError, SyntaxError, EOFError, pillow.Image.DecompressionBombError) as error:
+            image = _opaque(imaging, file, white)
+        except (OSError, ValueError, SyntaxError, EOFError, imaging.Image.DecompressionBombError) as error:
             skipped.append(f"{name}: {_reason(error, file)}")
             continue
         made = _squared(image, size) if size is not None else np.array(image)
@@ -127,23 +127,41 @@ def _read_all(folder: Path, files: list[Path], size: int | None, white: bool) ->
         names.append(name)
         enlarged += size is not None and min(image.size) < size
     if len(skipped) > MOST_BROKEN * len(files):
+        others = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
         raise BadInput(
-            f"{len(skipped):,} of the {len(files):,} images in {folder} are broken, more than {MOST_BROKEN:.0%}: {skipped[0]}",
+            f"{len(skipped):,} of the {len(files):,} images in {folder} are broken, more than {MOST_BROKEN:.0%}: "
+            f"{'; '.join(skipped[:_NAMED])}{others}",
             mend="take the broken files away, or copy them again",
         )
     return held, tuple(skipped), enlarged
 
 
-def _opaque(pillow: Any, file: Path, white: bool) -> Any:
+def _opaque(imaging: Any, file: Path, white: bool) -> Any:
     """The image as it is meant to be seen: turned as its camera says, over white or black, three channels."""
-    with pillow.Image.open(file) as opened:
-        image = pillow.ImageOps.exif_transpose(opened)
+    with imaging.Image.open(file) as opened:
+        image = imaging.ImageOps.exif_transpose(opened)
         image.load()
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers, of which no range is known")
+    if image.mode.startswith("I"):
+        image = _of_8_bits(imaging, image)
     if image.has_transparency_data:
         image = image.convert("RGBA")
-        behind = pillow.Image.new("RGBA", image.size, "white" if white else "black")
-        image = pillow.Image.alpha_composite(behind, image)
+        behind = imaging.Image.new("RGBA", image.size, "white" if white else "black")
+        image = imaging.Image.alpha_composite(behind, image)
     return image.convert("RGB")
+
+
+def _of_8_bits(imaging: Any, image: Any) -> Any:
+    """Grey of 16 bits, 65535 as 255; pillow's own conversion takes all above 255 for white."""
+    values = np.asarray(image).astype(np.int64)
+    if values.min() < 0 or values.max() > 65535:
+        raise ValueError(f"its pixels go from {values.min()} to {values.max()}, beyond 16 bits")
+    grey = np.rint(values / 257).astype(np.uint8)
+    clear = image.info.get("transparency")  # the one value that is transparent
+    if not isinstance(clear, int):
+        return imaging.Image.fromarray(grey)
+    return imaging.Image.fromarray(np.stack((grey, np.where(values == clear, 0, 255).astype(np.uint8)), axis=2))
 
 
 def _squared(image: Any, size: int) -> np.ndarray:
@@ -164,12 +182,12 @@ def _reason(error: Exception, file: Path) -> str:
     return str(error).replace(str(file), file.name)[:100] or type(error).__name__
 
 
-def _pillow() -> Any:
-    """PIL with the parts used here."""
+def pillow() -> Any:
+    """PIL with the parts used here; Missing where it is not installed."""
     try:
         import PIL
         import PIL.Image
         import PIL.ImageOps
     except ImportError as error:
-        raise Missing("image files need pillow, which is not installed", mend='pip install "pinchpoint[radiance]"') from error
+        raise Missing("images need pillow, which is not installed", mend='pip install "pinchpoint[radiance]"') from error
     return PIL

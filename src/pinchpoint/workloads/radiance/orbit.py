@@ -15,9 +15,12 @@ import torch
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output
+from pinchpoint.core.ram import free_bytes
+from pinchpoint.core.units import show_bytes
 from pinchpoint.workloads.radiance.config import FieldConfig
+from pinchpoint.workloads.radiance.images import pillow
 from pinchpoint.workloads.radiance.objective import Generator, Seen, draw_codes, whole_images
-from pinchpoint.workloads.radiance.pictures import check_movie, save_movie, save_sheet, tiled
+from pinchpoint.workloads.radiance.pictures import GAP, check_movie, save_movie, save_sheet, tiled
 from pinchpoint.workloads.radiance.records import Orbit
 from pinchpoint.workloads.radiance.render import Codes, generator_for
 from pinchpoint.workloads.radiance.runs import Which, trained
@@ -25,6 +28,7 @@ from pinchpoint.workloads.training.precision import matmuls, usable
 
 VIEWS = 8  # of each thing on a sheet
 STEEP = 0.75  # how far towards the horizon the camera goes, of the heights of the run
+_WIDEST_GIF = 65535
 
 
 def orbit(
@@ -44,12 +48,14 @@ def orbit(
         raise BadInput(f"--fps {fps:g}", mend="give a number above 0 and up to 100")
     if height is not None and not 0 <= height <= 0.5:
         raise BadInput(f"--height {height:g}", mend="give 0 (straight above) to 0.5 (the horizon)")
+    pillow()
     path = check_output(output)
     check_movie(path)
     device = resolve_device(device, backend("torch"))
     found = trained(Path(run), which=which, device=device)
-    codes = codes_of(found.config, things, seed=seed, device=device)
     told = found.settings
+    _check_room(things, frames, (size or told.size) * told.superres, gif=path.suffix.lower() == ".gif")
+    codes = codes_of(found.config, things, seed=seed, device=device)
     rise = told.v_low + STEEP * (told.v_high - told.v_low) if height is None else height
     made: list[np.ndarray] = []
     shown: list[torch.Tensor] = []
@@ -71,6 +77,33 @@ def orbit(
         target=str(run), step=found.step, things=things, frames=frames, size=sheet.shape[-1],
         files=tuple(str(file) for file in files), seconds=time.perf_counter() - start,
     )  # fmt: skip
+
+
+def held_bytes(things: int, frames: int, side: int) -> int:
+    """Memory of the host that an orbit takes at least, when its movie or when its sheet is written; rendering is not counted.
+
+    Movie: frames of bytes and again as colours of a palette; the sheet's views in fp32, one by one and together. Sheet: the
+    frames, and its views in fp32 twice more as they become bytes.
+    """
+    views_bytes = min(VIEWS, frames) * 3 * 4
+    return things * side**2 * max(frames * (3 + 1) + 2 * views_bytes, frames * 3 + 4 * views_bytes)
+
+
+def _check_room(things: int, frames: int, side: int, *, gif: bool) -> None:
+    """Refuse what cannot be held or written, before anything is rendered."""
+    asked = f"{frames:,} frames of {things:,} things at {side:,} x {side:,}"
+    need, free = held_bytes(things, frames, side), free_bytes()
+    if need > free:
+        raise BadInput(
+            f"{asked} take at least {show_bytes(need)}; {show_bytes(free)} of memory are free",
+            mend="give a smaller --size, or fewer --frames or --things",
+        )
+    wide = things * (side + GAP) - GAP
+    if gif and wide > _WIDEST_GIF:
+        raise BadInput(
+            f"{asked} are {wide:,} pixels wide; a GIF has at most {_WIDEST_GIF:,}",
+            mend="give a smaller --size, or fewer --things",
+        )
 
 
 def codes_of(config: FieldConfig, things: int, *, seed: int, device: str) -> Codes:

@@ -11,14 +11,13 @@ import subprocess
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from torch import Tensor
 
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.files import write_bytes
-from pinchpoint.workloads.radiance.images import to_bytes
+from pinchpoint.workloads.radiance.images import pillow, to_bytes
 
 GAP = 2  # pixels between two images of a sheet
 MOVIES = (".gif", ".mp4")
@@ -40,7 +39,7 @@ def tiled(images: Tensor, *, columns: int, zoom: int = 1) -> np.ndarray:
 def save_sheet(path: str | Path, sheet: np.ndarray) -> Path:
     """A PNG."""
     data = io.BytesIO()
-    _image().fromarray(sheet).save(data, format="PNG")
+    pillow().Image.fromarray(sheet).save(data, format="PNG")
     return write_bytes(path, data.getvalue())
 
 
@@ -60,7 +59,7 @@ def save_movie(path: str | Path, frames: Sequence[np.ndarray], *, fps: float) ->
 
 
 def _gif(frames: Sequence[np.ndarray], fps: float) -> bytes:
-    image = _image()
+    image = pillow().Image
     # One palette for all frames, or the colours of what stands still would flicker.
     palette = image.fromarray(np.concatenate(list(frames[:: max(1, len(frames) // 8)]))).quantize(_COLOURS)
     first, *others = [image.fromarray(frame).quantize(palette=palette, dither=0) for frame in frames]
@@ -97,11 +96,3 @@ def _ffmpeg() -> str:
     except ImportError as error:
         raise Missing("an MP4 needs ffmpeg, which is not here", mend="write a .gif, or pip install imageio-ffmpeg") from error
     return imageio_ffmpeg.get_ffmpeg_exe()
-
-
-def _image() -> Any:
-    try:
-        import PIL.Image
-    except ImportError as error:
-        raise Missing("pictures need pillow, which is not installed", mend='pip install "pinchpoint[radiance]"') from error
-    return PIL.Image

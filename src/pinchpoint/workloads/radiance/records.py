@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
-from pinchpoint.core.units import show_seconds
+from pinchpoint.core.units import show_count, show_seconds
 from pinchpoint.workloads.training.records import TrainingRecord
 
 
@@ -60,14 +60,19 @@ class Evaluation(Record):
     seconds: float
     definition: str
     files: tuple[str, ...] = ()
+    enlarged: int = 0  # images of the data set that were smaller
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
     def summary(self) -> list[tuple[str, str]]:
         made = [
             ("run", f"{self.target}, step {self.step:,}"),
-            ("images", f"{self.images:,} made, {self.real:,} of {self.data}, {self.size} x {self.size}"),
+            ("images", f"{self.images:,} made against {self.real:,} of {self.data}, {self.size} x {self.size}"),
         ]
+        if self.real < self.images:
+            made.append(("note", f"only {self.real:,} real images against {self.images:,} made: the distances are less sure"))
+        if self.enlarged:
+            made.append(("note", f"{self.enlarged:,} of the images in {self.data} were smaller and are enlarged, so blurred"))
         for name, value in self.distances.items():
             beside = "" if self.bicubic is None else f"   (render enlarged smoothly: {self.bicubic[name]:.1f})"
             made.append((name, f"{value:.1f}{beside}"))
@@ -80,7 +85,7 @@ class Evaluation(Record):
             ),
         ]
         shown = ", ".join(f"{name.replace('_', ' ')} {_shown(value)}" for name, value in self.consistency.items())
-        made.append((f"{self.orbits} orbits", shown))
+        made.append((show_count(self.orbits, "orbit"), shown))
         if self.projection_residual is not None:
             made.append(("projection", f"averages differ from the render by at most {self.projection_residual:.1e}"))
         return [*made, ("time", show_seconds(self.seconds))]
@@ -104,7 +109,7 @@ class Orbit(Record):
     def summary(self) -> list[tuple[str, str]]:
         return [
             ("run", f"{self.target}, step {self.step:,}"),
-            ("orbit", f"{self.things} things, {self.frames} views each, {self.size} x {self.size}"),
+            ("orbit", f"{show_count(self.things, 'thing')}, {show_count(self.frames, 'view')} each, {self.size} x {self.size}"),
             ("written", ", ".join(self.files)),
             ("time", show_seconds(self.seconds)),
         ]

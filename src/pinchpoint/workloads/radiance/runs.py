@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.folders import check_run_folder
+from pinchpoint.workloads.folders import check_run_folder, refuse_within
 from pinchpoint.workloads.radiance.config import FieldConfig
-from pinchpoint.workloads.radiance.images import MOST_BROKEN, Images, open_images
+from pinchpoint.workloads.radiance.images import MOST_BROKEN, Images, open_images, pillow
 from pinchpoint.workloads.radiance.objective import Generator
 from pinchpoint.workloads.radiance.settings import PRESETS, Settings
 from pinchpoint.workloads.training import runs
@@ -34,6 +34,10 @@ class Run(runs.Run[Settings]):
 
 def begin(folder: Path, data: Path, *, resume: bool, choices: Mapping[str, Any], ranks: int = 1) -> tuple[Run, Images]:
     """A new run, or with `resume` the one there is, and its images; nothing is written. `choices`: only what was asked for."""
+    pillow()  # for the sheets at least: a run that lacked it would end with the first of them
+    if resume:
+        refuse_within(folder, data, mend="move the run out of it, then go on with --resume and its new folder as -o")
+    refuse_within(folder, data)
     check_run_folder(folder, resume=resume)
     asked = plain(choices)
     if resume:
