@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,8 +15,10 @@ from typing import Any
 import pytest
 
 from pinchpoint.cli.main import run
+from pinchpoint.cli.radiance import _command
 
 TINY = ["--preset", "tiny", "--samples", "4", "--batch", "2", "--eval-images", "0", "--device", "cpu"]
+QUICK = [*TINY, "--steps", "1"]  # where it should train after all, it ends
 
 
 @pytest.fixture(scope="module")
@@ -105,7 +111,15 @@ def test_eval_names_its_distances_after_their_features(
         (["train", "{cars}", "-o", "{tmp}/run", "--precision", "tf32", *TINY], 2, "tf32 on cpu"),
         (["train", "{cars}", "-o", "{tmp}/run", "--resume"], 2, "no run in"),
         (["orbit", "{tmp}/none", "-o", "{tmp}/turn.gif"], 2, "no run in"),
-        (["data", "-o", "{tmp}/cars", "--images", "0"], 2, ""),
+        (["data", "-o", "{tmp}/cars", "--images", "0"], 2, "--images '0' is not a whole number above 0"),
+        (["data", "-o", "{tmp}/cars", "--images", "foo"], 2, "--images 'foo' is not a number"),
+        (["train", "{cars}", "-o", "{tmp}/run", "--chunk", "x", *TINY], 2, "--chunk 'x' is not a number"),
+        (["train", "{cars}", "-o", "{tmp}/run", "--budget", "-1", *TINY], 2, "--budget -1: a budget must be above 0"),
+        (["train", "{cars}", "-o", "{tmp}/run", "--budget", "8GB", "--chunk", "64", *QUICK], 2, "--budget 8GB with --chunk 64"),
+        (["train", "{cars}", "-o", "{tmp}/run", "--budget", "1MiB", "--memory", "none", *QUICK], 2, "1MiB with --memory none"),
+        (["explain-memory", "-o", "{tmp}/m.png"], 2, "both be written to"),
+        (["explain-memory", "-o", "{tmp}/m.json", "--figure", "{tmp}/m.json"], 2, "both be written to"),
+        (["explain-memory", "--card", "foo"], 2, "unknown card 'foo'"),
         (["explain-memory", "-o", "{tmp}/none/memory.json"], 2, "cannot write"),
     ],
 )
@@ -115,3 +129,66 @@ def test_a_mistake_is_told_in_two_lines_and_leaves_nothing(
     found, said, mend = failed([part.format(cars=cars, tmp=tmp_path) for part in args], capsys)
     assert found == code and what in said and mend
     assert not list(tmp_path.iterdir())
+
+
+def test_a_run_resumed_without_its_images_is_told_the_whole_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, what, mend = failed(["train", "-o", tmp_path / "my run", "--resume"], capsys)
+    assert what == "0 folders of images"
+    again = f"pinchpoint radiance train DATA -o '{tmp_path}/my run' --resume"
+    assert mend == f"give the folder of images again: {again}"
+
+
+def test_a_run_that_is_stopped_names_a_command_that_goes_on_with_it(
+    cars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pinchpoint.workloads.radiance.stepper import Stepper
+
+    taken = Stepper.step
+
+    def step(self: Stepper, number: int) -> Any:
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return taken(self, number)
+
+    images = shutil.copytree(cars, tmp_path / "my cars")
+    with monkeypatch.context() as patched:
+        patched.setattr(Stepper, "step", step)
+        assert run(["radiance", "train", str(images), "-o", str(tmp_path / "my run"), "--steps", "3", *TINY]) == 130
+    said, command = capsys.readouterr().err.splitlines()[-2:]
+    assert said == "stopped at step 2 of 3 with a checkpoint; go on with --resume"
+    program, *args = shlex.split(command)
+    assert program == "pinchpoint" and run(args) == 0
+    out = capsys.readouterr().out
+    assert "3 of 3" in out
+    assert shlex.split(out.splitlines()[-1])[3:] == ["orbit", str(tmp_path / "my run"), "-o", str(tmp_path / "my run.gif")]
+
+
+def test_processes_that_trained_together_are_told_to_go_on_together() -> None:
+    again = _command("train", "cars", "-o", "my run", "--resume", processes="2")
+    assert again == "torchrun --nproc-per-node 2 -m pinchpoint radiance train cars -o 'my run' --resume"
+
+
+def test_the_best_of_a_run_without_distances_is_told_to_have_none(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, what, mend = failed(["orbit", trained, "-o", tmp_path / "turn.gif", "--checkpoint", "best"], capsys)
+    assert code == 2 and what.endswith("has no best checkpoint: no distances were taken on the way")
+    assert mend == "use --checkpoint last, or train with --eval-images 256"
+
+
+def test_one_picture_is_told_in_the_singular_and_the_next_command_can_be_copied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="the radiance fields are torch's")
+    folder = tmp_path / "my cars"
+    assert run(["radiance", "data", "-o", str(folder), "--images", "1", "--size", "32", "--jobs", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "1 picture of 32 x 32" in out
+    command = next(line for line in out.splitlines() if line.startswith("next")).removeprefix("next")
+    assert shlex.split(command) == ["pinchpoint", "radiance", "train", str(folder), "-o", "RUN"]
+
+
+def test_the_help_of_orbit_gives_the_height_that_is_taken_without_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["radiance", "orbit", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.partition("--height")[2].partition("--fps")[0].split())
+    assert told.endswith("[3/4 from --v-low to --v-high]")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.units import parse_bytes, parse_ladder, parse_size, show_bytes, show_seconds, show_size
+from pinchpoint.core.units import parse_bytes, parse_ladder, parse_size, show_bytes, show_count, show_seconds, show_size
 
 
 @pytest.mark.parametrize(
@@ -25,6 +25,15 @@ def test_a_size_that_is_no_whole_number_above_0_is_refused(text: str | int) -> N
         parse_size(text)
     assert repr(text) in caught.value.what or str(text) in caught.value.what
     assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize("text", ["0", "foo", "1.5", "1e400"])
+def test_an_error_of_a_size_names_the_option_it_was_given_as_and_else_says_size(text: str) -> None:
+    with pytest.raises(BadInput, match=f"^--images '{text}' is") as caught:
+        parse_size(text, what="--images")
+    assert "points" not in caught.value.what and "size" not in caught.value.mend
+    with pytest.raises(BadInput, match=f"^size '{text}' is"):
+        parse_size(text)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +81,10 @@ def test_bytes_are_shown_in_the_largest_unit_that_fits(count: int | None, text: 
 @pytest.mark.parametrize("size", [1, 999, 1_000, 1_500, 512_000, 999_999, 1_000_000, 1_234_567, 2_500_000])
 def test_a_shown_size_reads_back_as_itself(size: int) -> None:
     assert parse_size(show_size(size)) == size
+
+
+def test_one_thing_is_shown_in_the_singular() -> None:
+    assert [show_count(value, "picture") for value in (0, 1, 2000)] == ["0 pictures", "1 picture", "2,000 pictures"]
 
 
 @pytest.mark.parametrize(("time_s", "text"), [(2.5, "2.50 s"), (0.0125, "12.50 ms"), (3.2e-5, "32.0 us"), (None, "-")])

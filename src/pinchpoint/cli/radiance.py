@@ -6,6 +6,8 @@ a run, `orbit` writes a movie of new things from all around, `explain-memory` me
 
 from __future__ import annotations
 
+import shlex
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,9 +42,9 @@ def data(
     """
     import time
 
-    from pinchpoint.core.units import parse_size, show_bytes, show_seconds
+    from pinchpoint.core.units import parse_size, show_bytes, show_count, show_seconds
 
-    count = parse_size(images)
+    count = parse_size(images, what="--images")
     with console.loading("the generator"):
         from pinchpoint.workloads.radiance.dataset import make_dataset
 
@@ -53,11 +55,11 @@ def data(
         made = make_dataset(output, images=count, size=size, seed=seed, jobs=jobs, device=device, progress=progress)
     held = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
     console.show_pairs([
-        ("data", f"{output}, {made.images:,} pictures of {made.size} x {made.size}"),
+        ("data", f"{output}, {show_count(made.images, 'picture')} of {made.size} x {made.size}"),
         ("there before", f"{progress.there:,}"),
         ("size", show_bytes(held)),
         ("time", show_seconds(time.perf_counter() - start)),
-        ("next", f"pinchpoint radiance train {output} -o RUN"),
+        ("next", f"{_command('train', output)} -o RUN"),
     ])  # fmt: skip
 
 
@@ -101,6 +103,7 @@ def train(
     near: float = typer.Option(None, "--near", help="Distance from which something may lie.  [3]"),
     far: float = typer.Option(None, "--far", help="Distance up to which.  [5]"),
     bound: float = typer.Option(None, "--bound", help="Radius around the middle outside which there is nothing; 0: none.  [0]"),
+    endless: bool = typer.Option(None, "--endless/--ends", help="The last interval of a ray: endless as published.  [ends]"),
     v_low: float = typer.Option(None, "--v-low", help="Highest poses: 0 is straight above.  [0]"),
     v_high: float = typer.Option(None, "--v-high", help="Lowest poses: 0.5 is the horizon.  [0.45]"),
     white: bool = typer.Option(None, "--white/--black", help="Behind what is rendered.  [white]"),
@@ -128,8 +131,18 @@ def train(
 
     given = [folder for folder in (data, data_option) if folder is not None]
     if len(given) != 1:
-        raise BadInput(f"{len(given)} folders of images", mend="name one: radiance train DATA -o RUN")
-    rays = None if chunk is None else parse_size(chunk)
+        mend = "name one: radiance train DATA -o RUN"
+        if resume and not given:
+            mend = f"give the folder of images again: {_command('train', 'DATA', '-o', output, '--resume')}"
+        raise BadInput(f"{len(given)} folders of images", mend=mend)
+    rays = None if chunk is None else parse_size(chunk, what="--chunk")
+    if budget is not None and chunk is not None:
+        raise BadInput(f"--budget {budget} with --chunk {chunk}", mend="give one of them: a budget chooses the chunk")
+    if budget is not None and memory == "none":
+        raise BadInput(
+            f"--budget {budget} with --memory none",
+            mend="give one of them: with a budget alone, memory is none where all rays at once stay within it",
+        )
     with console.loading("torch"):
         backend("torch")  # says how to install it, where it is missing
         from pinchpoint.workloads.radiance.config import FieldConfig
@@ -142,24 +155,33 @@ def train(
         "lr": lr, "lr_d": lr_d, "optimizer": optimizer, "r1": r1, "r1_every": r1_every, "r1_reduction": r1_reduction,
         "critic_norm": critic_norm, "critic_bias": critic_bias, "sr_weight": sr_weight, "sr_pairs": sr_pairs,
         "clip": clip, "ema": ema, "noise": noise, "least": least, "whole": whole, "edge": edge, "fov": fov, "radius": radius,
-        "near": near, "far": far, "bound": bound, "v_low": v_low, "v_high": v_high, "white": white, "seed": seed,
-        "device": device, "checkpoint_every": checkpoint_every,
+        "near": near, "far": far, "bound": bound, "endless": endless, "v_low": v_low, "v_high": v_high, "white": white,
+        "seed": seed, "device": device, "checkpoint_every": checkpoint_every,
         "sample_every": sample_every, "eval_every": eval_every, "eval_images": eval_images,
         "model": overrides(settings, FieldConfig) if settings else None,
     }  # fmt: skip
-    with followed(by=_show) as watch:
+    again = _command("train", given[0], "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1"))
+    with followed(by=partial(_show, again=again)) as watch:
         made = run(given[0], output, resume=resume, budget=budget, progress=watch, **chosen(asked))
     if os.environ.get("RANK", "0") == "0":
         for line in made.skipped:
             console.say(f"skipped {line}")
-        console.show_pairs([*made.summary(), ("next", f"pinchpoint radiance orbit {output} -o {output}.gif")])
+        console.show_pairs([*made.summary(), ("next", _command("orbit", output, "-o", f"{output}.gif"))])
 
 
-def _show(tell: bars.Bar, report: Any, seen: list[float]) -> None:
-    """As every system's steps, with the steps a second."""
+def _command(*words: str | Path, processes: str = "1") -> str:
+    """A command to copy into a shell, by torchrun where several processes train together."""
+    program = ["pinchpoint"] if processes == "1" else ["torchrun", "--nproc-per-node", processes, "-m", "pinchpoint"]
+    return shlex.join([*program, "radiance", *map(str, words)])
+
+
+def _show(tell: bars.Bar, report: Any, seen: list[float], *, again: str) -> None:
+    """As every system's steps, with the steps a second. again: the command that goes on with the run."""
     row = report.row
     if row is None:
         show_step(tell, report, seen)
+        if report.stage == "stopped":
+            console.say(f"  {again}")
         return
     left = report.total - report.done
     text = f"loss {report.loss:.3f}  {bars.show_memory(row.memory_bytes)}"
@@ -212,7 +234,9 @@ def orbit(
     things: int = typer.Option(4, "--things", help="New things side by side."),
     frames: int = typer.Option(48, "--frames", help="Views of one turn."),
     size: int = typer.Option(None, "--size", help="Pixels a side that are rendered.  [as in training]"),
-    height: float = typer.Option(None, "--height", help="Of the camera: 0 straight above, 0.5 at the horizon."),
+    height: float = typer.Option(
+        None, "--height", help="Of the camera: 0 above, 0.5 the horizon.  [3/4 from --v-low to --v-high]"
+    ),
     fps: float = typer.Option(16, "--fps", help="Frames a second."),
     checkpoint: str = CHECKPOINT,
     seed: int = typer.Option(0, "--seed", help="Of the things."),

@@ -29,17 +29,21 @@ def check_seconds(name: str, seconds: float) -> None:
         raise BadInput(f"a {name} of {seconds:g} s", mend=f"give --{name} more than 0 seconds")
 
 
-def parse_size(text: str | int) -> int:
-    """`512k` -> 512000. Refuses zero, negatives and anything that is no whole number of points."""
+def parse_size(text: str | int, *, what: str | None = None) -> int:
+    """`512k` -> 512000. Refuses zero, negatives and anything that is no whole number of points.
+
+    what: the option it was given as, which errors then name; such an option need not count points.
+    """
+    name, number, example = ("size", "number of points", "a size") if what is None else (what, "number", "a number")
     match = _NUMBER.match(str(text))
     unit = match.group(2).lower() if match else None
     if match is None or unit not in _SIZE_UNITS:
-        raise BadInput(f"size {text!r} is not a number of points", mend="give a whole number above 0, such as 512k or 1M")
+        raise BadInput(f"{name} {text!r} is not a {number}", mend="give a whole number above 0, such as 512k or 1M")
     value = _number(match) * _SIZE_UNITS[unit]
     if value >= 2**63:
-        raise BadInput(f"size {text!r} is too large", mend="give a size such as 1000, 512k or 1M")
+        raise BadInput(f"{name} {text!r} is too large", mend=f"give {example} such as 1000, 512k or 1M")
     if value < 1 or value != int(value):
-        raise BadInput(f"size {text!r} is not a whole number above 0", mend="give a size such as 1000, 512k or 1M")
+        raise BadInput(f"{name} {text!r} is not a whole number above 0", mend=f"give {example} such as 1000, 512k or 1M")
     return int(value)
 
 
@@ -99,6 +103,11 @@ def show_size(value: int) -> str:
         if value >= scale and Decimal(short) * scale == value:
             return short + unit
     return f"{value:,}"
+
+
+def show_count(value: int, noun: str) -> str:
+    """`1 picture`, `2,000 pictures`."""
+    return f"{value:,} {noun}" + ("" if value == 1 else "s")
 
 
 def show_seconds(value: float | None) -> str:

@@ -79,11 +79,29 @@ class Run(Generic[Told]):
             raise BadInput(f"unknown checkpoint {which!r}", mend="use last or best")
         entry = self.checkpoints.last() if which == "last" else self.checkpoints.best()
         if entry is None:
-            what, mend = "best checkpoint: nothing was held back", "train it, or take --checkpoint last"
-            if which == "last":
-                what, mend = "checkpoint", "train it, or put back the files that were in its folder checkpoints"
+            what, mend = self._lacking()
             raise BadInput(f"the run in {self.folder} has no {what}", mend=mend)
         return entry
+
+    def _lacking(self) -> tuple[str, str]:
+        """Why there is no checkpoint, or none that has a score: what, and the mend."""
+        last = self.checkpoints.last()
+        if last is None:
+            return "checkpoint", "train it, or put back the files that were in its folder checkpoints"
+        # A system that scores what it makes, as radiance does, holds nothing back: `eval_images` tells whether it looks.
+        made = getattr(self.settings, "eval_images", None)
+        if made if made is not None else self.settings.validation:
+            return (
+                f"best checkpoint: none was scored up to step {last.step:,}",
+                "use --checkpoint last, or go on with --resume: "
+                f"scores are taken every {self.settings.eval_steps():,} steps and at the last",
+            )
+        if made is not None:
+            return (
+                "best checkpoint: no distances were taken on the way",
+                "use --checkpoint last, or train with --eval-images 256",
+            )
+        return "best checkpoint: nothing was held back", "use --checkpoint last, or train with --validation 1 or more"
 
 
 def taken_up(folder: Path, stored: Told, asked: Mapping[str, Any], *, data: str) -> Told:
@@ -96,12 +114,21 @@ def taken_up(folder: Path, stored: Told, asked: Mapping[str, Any], *, data: str)
     differ = differing(stored, {**asked, "data": data})
     if differ:
         todo = ["give the data set it was begun with"] if data != stored.data else []
+        todo += _with_ranks(stored, asked)
         todo += ["leave these options out"] if len(differ) > len(todo) else []
         raise BadInput(
             f"the run in {folder} was begun with another configuration: {'; '.join(differ)}",
             mend=f"{' and '.join(todo)} to go on with its own, or start a new run with another -o",
         )
     return chosen(stored, {name: value for name, value in asked.items() if name != "model"})
+
+
+def _with_ranks(stored: Common, asked: Mapping[str, Any]) -> list[str]:
+    """How to have the processes a run was begun with, where it is not: torchrun chooses them, and no option of ours."""
+    was = getattr(stored, "ranks", 1)
+    if asked.get("ranks", was) == was:
+        return []
+    return [f"start it with `torchrun --nproc-per-node {was}`" if was > 1 else "start it without torchrun"]
 
 
 def _longer(folder: Path, stored: Common, asked: Mapping[str, Any]) -> bool:
