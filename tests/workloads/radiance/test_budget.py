@@ -46,7 +46,7 @@ def test_a_smaller_budget_gets_a_smaller_chunk_that_keeps_within_it() -> None:
     whole = chunk_for(TINY, **STEP, budget="1GiB", device="cpu").predicted_bytes
     tight = chunk_for(TINY, **STEP, budget=whole - 1, device="cpu")
     assert tight.chunk is not None and tight.chunk < 128 and tight.predicted_bytes < whole
-    beside = chunk_for(TINY, **STEP, budget=whole + 1000, beside_bytes=1001, device="cpu")
+    beside = chunk_for(TINY, **STEP, budget=whole + 1000, beside=lambda chunk: 1001, device="cpu")
     assert beside.chunk is not None, "what lies beside the field counts"
     with pytest.raises(DoesNotFit, match="a step needs") as caught:
         chunk_for(TINY, **STEP, budget="10kB", device="cpu")

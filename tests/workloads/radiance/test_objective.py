@@ -53,20 +53,41 @@ def test_a_super_resolution_is_judged_and_learns_by_patches_of_whole_pixels_alon
     told = replace(TOLD, superres=2, size=64, batch=4)
     generator, critics = Generator(CONFIG, told), Critics(told)
     asked, real = request_of(told), real_patches(torch.rand(4, 3, 128, 128), told, step=5, what="real")
-    assert real.high is not None and torch.allclose(asked.pitch[::2], torch.ones(2)) and bool((asked.pitch[1::2] > 1.5).all())
+    assert real.high is not None and asked.whole == (0, 2)
     assert residual(real.high[::2], real.low[::2]) <= 1e-6 < residual(real.high[1::2], real.low[1::2])
     rendered = generator.rendered(asked)
     seen, *taught = generator.shown_with_pairs(rendered, asked, real)
-    assert seen.high is not None
+    assert seen.high is not None and seen.high.shape == (2, 3, 64, 64)
+    assert residual(seen.high.detach(), seen.low[::2].detach()) <= 1e-6
+    plain = generator.shown(rendered, asked).high
+    assert plain is not None and torch.allclose(plain, seen.high, atol=1e-6)
     judged, _ = critics.loss(seen, asked, real, penalty=torch.tensor(1.0))
-    spoilt = torch.where(torch.arange(4)[:, None, None, None] % 2 == 0, real.high, -real.high)  # of the wide patches
-    others = seen._replace(high=torch.where(torch.arange(4)[:, None, None, None] % 2 == 0, seen.high, -seen.high))
-    again, _ = critics.loss(others, asked, real._replace(high=spoilt), penalty=torch.tensor(1.0))
-    assert torch.equal(again, judged) and torch.equal(critics.deceived(others, asked), critics.deceived(seen, asked))
-    _, *same = generator.shown_with_pairs(rendered, asked, real._replace(high=spoilt))
+    odd = torch.arange(4)[:, None, None, None] % 2 == 1  # the wide patches
+    spoilt = real._replace(high=torch.where(odd, -real.high, real.high))
+    again, _ = critics.loss(seen, asked, spoilt, penalty=torch.tensor(1.0))
+    assert torch.equal(again, judged)
+    _, *same = generator.shown_with_pairs(rendered, asked, spoilt)
     assert [float(one.detach()) for one in same] == [float(one.detach()) for one in taught]
     near = real._replace(high=-real.high)
     assert float(generator.shown_with_pairs(rendered, asked, near)[1].detach()) > float(taught[0].detach())
+
+
+@pytest.mark.parametrize("share", [0.3, 0.5])
+def test_losses_of_parts_are_that_of_the_batch_however_the_whole_pixels_fall(share: float) -> None:
+    """Parts of one image each: some have a patch of whole pixels, some have none."""
+    told = replace(TOLD, superres=2, size=64, batch=4, whole=share)
+    generator, critics = Generator(CONFIG, told), Critics(told)
+    asked, real = request_of(told), real_patches(torch.rand(4, 3, 128, 128), told, step=5, what="real")
+
+    def losses(asked: Any, real: Any) -> Any:
+        seen, unlike, strayed = generator.shown_with_pairs(generator.rendered(asked), asked, real)
+        told_apart, slope = critics.loss(seen, asked, real, penalty=torch.tensor(1.0))
+        return torch.stack([critics.deceived(seen, asked), unlike, strayed, told_apart, slope]).detach()
+
+    whole = losses(asked, real)
+    parts = [(asked.part(slice(at, at + 1)), real.part(slice(at, at + 1))) for at in range(4)]
+    assert {part.whole for part, _ in parts} == {(), (0,)}
+    assert torch.allclose(torch.stack([losses(*part) for part in parts]).mean(dim=0), whole, rtol=1e-4)
 
 
 def test_super_resolution_learns_from_real_pairs_and_the_field_does_not() -> None:
@@ -75,7 +96,7 @@ def test_super_resolution_learns_from_real_pairs_and_the_field_does_not() -> Non
     edge = (torch.linspace(-3, 3, 64)[:, None] + torch.linspace(-2, 1, 64) > 0).float().expand(4, 3, 64, 64)
     real = real_patches(edge * torch.linspace(0.3, 1, 12).view(4, 3, 1, 1), told, step=5, what="real")
     smooth = enlarged(real.low, 2, mode="bicubic")
-    asked = request_of(replace(told, batch=1))
+    asked = request_of(replace(told, batch=4))
     made = generator.rendered(asked)
     _, unlike, _ = generator.shown_with_pairs(made, asked, real)
     unlike.backward()

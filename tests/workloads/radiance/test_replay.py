@@ -5,9 +5,10 @@ And what a graph cannot hold: no turn of the GAN reads from the device or copies
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,10 +28,10 @@ from pinchpoint.workloads.radiance.stepper import Stepper, _noisy  # noqa: E402
 
 
 class Pool:
-    """Says when a run is aside, and when it is recorded."""
+    """Says when a run is aside, and into which graph it is recorded."""
 
     def __init__(self) -> None:
-        self.aside_now, self.recorded = False, 0
+        self.aside_now, self.recorded, self.into = False, 0, None
 
     @contextmanager
     def aside(self) -> Iterator[None]:
@@ -40,16 +41,19 @@ class Pool:
 
     @contextmanager
     def recording(self, graph: Any) -> Iterator[None]:
-        self.recorded += 1
+        self.recorded, self.into = self.recorded + 1, graph
         with self.aside():
             yield
+        self.into = None
 
 
 class Graph:
     """Replays by running again, into the memory of the run that was recorded."""
 
+    again: Callable[[], None]
+
     def replay(self) -> None:
-        self.turn.again()
+        self.again()
 
 
 class Turn:
@@ -57,14 +61,7 @@ class Turn:
 
     def __init__(self, weight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.weight, self.runs, self.pool = weight, 0, Pool()
-        made: list[Graph] = []
-
-        def graph() -> Graph:
-            made.append(Graph())
-            made[-1].turn = self  # pyright: ignore[reportAttributeAccessIssue]
-            return made[-1]
-
-        monkeypatch.setattr(torch.cuda, "CUDAGraph", graph)
+        monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
 
     def replayed(self) -> replay.Replayed:
         return replay.Replayed(self, [self.weight], pool=self.pool)  # pyright: ignore[reportArgumentType]
@@ -75,13 +72,13 @@ class Turn:
         self.runs += 1
         loss = (self.weight * x).sum()
         loss.backward()
-        self.held = x, loss.detach(), self.weight.grad
-        return (self.held[1],)
+        if self.pool.into is not None:
+            self.pool.into.again = partial(self.again, x, loss.detach(), self.weight.grad)
+        return (loss.detach(),)
 
-    def again(self) -> None:
-        x, loss, gradient = self.held
+    def again(self, x: Any, loss: Any, gradient: Any) -> None:
         loss.copy_((self.weight.detach() * x).sum())
-        gradient.copy_(x)
+        gradient.copy_(x.sum_to_size(gradient.shape))
 
 
 def test_a_turn_is_recorded_at_its_fourth_run_and_replayed_with_new_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -98,26 +95,28 @@ def test_a_turn_is_recorded_at_its_fourth_run_and_replayed_with_new_numbers(monk
     assert turn.runs == 4 and turn.pool.recorded == 1
 
 
-def test_tensors_of_another_shape_are_recorded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tensors_of_another_shape_or_dtype_are_recorded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One value would be spread over three, and a wide number rounded to a narrow one, without a word."""
     weight = torch.nn.Parameter(torch.tensor(2.0))
     turn = Turn(weight, monkeypatch)
     made = turn.replayed()
-    for width in (2, 2, 2, 2, 3, 3, 3, 3):
-        weight.grad = None
-        made(torch.ones(()) * width)
-        weight.grad = None
-        made(torch.tensor(float(width), dtype=torch.float64))
-    assert turn.pool.recorded == 2 and turn.runs == 8
+    for number in range(1, 7):
+        for width, dtype in ((3, torch.float32), (1, torch.float32), (3, torch.float64)):
+            weight.grad = None
+            loss = made(torch.full((width,), float(number), dtype=dtype))[0]
+            assert loss.dtype == dtype and float(loss) == 2 * width * number
+            assert weight.grad is not None and float(weight.grad) == width * number
+    assert turn.pool.recorded == 3 and turn.runs == 3 * 4
 
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_a_request_is_its_tensors(noise: float) -> None:
     told = Settings(size=32, batch=2, samples=3, noise=noise, steps=4)
     asked = draw_request(FieldConfig.preset("tiny"), told, step=1, what="made", device="cpu", batch=2)
-    again = Request.of(*asked.tensors())
+    again = Request.of(*asked.tensors(), whole=asked.whole)
     assert (again.draws.noise is None) == (noise == 0)
     assert all(one is other for one, other in zip(again.tensors(), asked.tensors(), strict=True))
-    assert again.codes.app is asked.codes.app and again.pitch is asked.pitch
+    assert again.codes.app is asked.codes.app and again.places is asked.places and again.whole == asked.whole
 
 
 def test_noise_of_nothing_is_the_kind_of_tensors_that_noise_is_and_changes_nothing() -> None:
@@ -204,6 +203,17 @@ def test_no_turn_reads_from_the_device_or_copies_to_it(form: str, precision: str
         made._discriminated(real, asked, torch.full((), 4.0))
         made._generated(real, asked)
     assert host.seen > 300 and not host.found
+
+
+def test_what_a_step_of_fp16_tells_is_not_waited_for() -> None:
+    """Whether the scale has been halved to nothing is found out where it lies."""
+    told = Settings(preset="tiny", steps=9, size=32, samples=3, batch=2, critic_width=4, precision="fp16")
+    made = Stepper(FieldConfig.preset("tiny"), told, images(), "cpu")
+    norm, loss = torch.tensor(torch.inf), torch.tensor(1.0)
+    made.scaler.scale(loss)  # the scale is made when it is first used
+    with Host() as host:
+        made._told_norm(norm, loss)
+    assert host.seen > 3 and not host.found
 
 
 def test_what_waits_or_copies_is_noted() -> None:

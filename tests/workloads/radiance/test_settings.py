@@ -97,3 +97,12 @@ def test_the_share_of_whole_patches_is_that_of_all_processes() -> None:
     told = replace(TOLD, size=64, whole=0.5, batch=5)
     assert told.whole_share == 3 / 5 and replace(told, ranks=2).whole_share == 0.5
     assert replace(told, size=32).whole_share == 1.0, "a patch that is the image"
+    assert replace(told, size=32, least=0.5).whole_share == 3 / 5, "smaller ones beside it"
+
+
+def test_a_super_resolution_needs_patches_of_whole_pixels() -> None:
+    told = replace(TOLD, superres=2, whole=0.0)
+    with pytest.raises(BadInput, match="without patches of whole pixels"):
+        replace(told, size=64).check()
+    replace(told, size=32).check()  # where every patch is the image
+    replace(told, size=0).check()  # where nobody knows yet

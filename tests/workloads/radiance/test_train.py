@@ -20,13 +20,14 @@ PIL = pytest.importorskip("PIL.Image", reason="image files are pillow's")
 
 from pinchpoint.backends.torch.real import account  # noqa: E402
 from pinchpoint.core.errors import BadInput, Diverged, DoesNotFit, TargetFailed  # noqa: E402
-from pinchpoint.workloads.radiance import budget  # noqa: E402
+from pinchpoint.workloads.radiance import beside, budget  # noqa: E402
 from pinchpoint.workloads.radiance import train as training  # noqa: E402
 from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
 from pinchpoint.workloads.radiance.images import Images  # noqa: E402
 from pinchpoint.workloads.radiance.legacy import LegacySuperRes  # noqa: E402
-from pinchpoint.workloads.radiance.objective import Generator, Seen  # noqa: E402
-from pinchpoint.workloads.radiance.runs import Run, trained  # noqa: E402
+from pinchpoint.workloads.radiance.objective import Generator, Seen, whole_images  # noqa: E402
+from pinchpoint.workloads.radiance.render import Codes  # noqa: E402
+from pinchpoint.workloads.radiance.runs import trained  # noqa: E402
 from pinchpoint.workloads.radiance.settings import Settings  # noqa: E402
 from pinchpoint.workloads.radiance.stepper import Stepper  # noqa: E402
 from pinchpoint.workloads.radiance.train import Log, Row, train  # noqa: E402
@@ -84,22 +85,34 @@ def test_a_budget_counts_all_that_two_steps_hold(chunk: int, changes: dict[str, 
 
     found, of_field = account(steps), account(alone)
     assert found is not None and of_field is not None
-    predicted = of_field + training._beside_bytes(Run(Path("none"), told), held, "cpu")
+    predicted = of_field + beside.beside_bytes(config, told, held, "cpu")(chunk) - beside.LIBRARIES
     assert found <= predicted <= 1.3 * found
 
 
-def test_on_a_gpu_a_budget_counts_the_images_and_gradients_of_a_second_graph_where_there_is_one() -> None:
-    told = Settings(size=32, superres=2, samples=8, batch=2, sr_width=8, critic_width=8, steps=9)
-    told = replace(told, model=json.loads(FieldConfig.preset("tiny").to_json()))
+def test_on_a_gpu_a_budget_counts_images_and_what_graphs_cannot_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = FieldConfig.preset("tiny")
+    told = Settings(size=32, superres=2, samples=8, batch=2, sr_width=8, critic_width=8, steps=9, eval_images=0)
     held = Images("none", torch.zeros(4, 64, 64, 3, dtype=torch.uint8))
-    weights = sum(parameter.numel() for parameter in Stepper(FieldConfig.preset("tiny"), told, held, "cpu").critics.parameters())
+    weights = sum(parameter.numel() for parameter in Stepper(config, told, held, "cpu").critics.parameters())
+    monkeypatch.setattr(beside, "_of_steps", lambda *_: 0)  # above
 
-    def more(**changes: Any) -> int:
-        run = Run(Path("none"), replace(told, **changes))
-        return training._beside_bytes(run, held, "cuda") - training._beside_bytes(run, held, "cpu")
+    def more(**changes: Any) -> Callable[[int | None], int]:
+        return beside.beside_bytes(config, replace(told, **changes), held, "cuda")
 
-    assert more() == held.pixels.numel() == more(r1_every=3, graphs=False)
-    assert more(r1_every=3) == held.pixels.numel() + 4 * weights
+    assert held.pixels.numel() == more(graphs=False)(None) == more(micro=1)(None), "where nothing is recorded"
+    plain, pictures = more(), account(lambda: _shown(config, told))
+    assert pictures is not None and plain(None) > held.pixels.numel() + pictures
+    assert plain(64) < plain(None), "whole images are rendered by no more points than training's chunks"
+    assert more(r1_every=3)(None) > plain(None) + 4 * weights, "a turn that is recorded later runs beside the others' graphs"
+    assert more(r1_every=3, r1=0.0)(None) == plain(None)
+    assert more(eval_images=32)(None) > plain(None) + 4 * 3_000_000, "the network that distances are taken with"
+    several = beside.beside_bytes(config, replace(told, ranks=3), held, "cpu")(None)
+    assert several > beside.LIBRARIES, "what is drawn for all processes"
+
+
+def _shown(config: FieldConfig, told: Settings) -> Any:
+    generator = Generator(config, told).requires_grad_(False)
+    return whole_images(generator, Codes(torch.zeros(1, config.z_shape), torch.zeros(1, config.z_app)), *torch.zeros(2, 1))
 
 
 def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
@@ -238,6 +251,7 @@ def test_a_tight_budget_trains_in_smaller_chunks_and_learns_the_same(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pinchpoint.workloads.radiance.budget.resident_bytes", lambda: 0)  # what is left is the step's own
+    monkeypatch.setattr(beside, "LIBRARIES", 0)
     choices, rays = {**CHOICES, "steps": 1}, 2 * 32 * 32  # those of the images that pass at one time
     plenty = train(data, tmp_path / "plenty", budget="64GiB", **choices)
     assert plenty.chunk is None and plenty.predicted_bytes is not None

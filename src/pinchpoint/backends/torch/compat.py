@@ -27,9 +27,9 @@ __all__ = [
     "CUDA_HOOKS", "FAKE_ATTRIBUTES", "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach",
     "apply_to_module", "argument_names", "arguments_of", "attention_owner", "autograd_node", "close_library", "default_device",
     "fake_device", "fake_mode", "generator_key", "has_hooks", "in_kernel", "is_mutable", "is_of_fakes", "is_view", "load_anew",
-    "next_sequence", "node_name", "node_sequence", "one_pass", "op_device", "own_buffers", "own_parameters", "pass_over",
-    "set_apply", "set_variable_functions", "sparse_parts", "storage_key", "tree_leaves", "tree_map_only", "variable_functions",
-    "version", "without_autocast", "without_modes",
+    "loss_scale", "next_sequence", "node_name", "node_sequence", "one_pass", "op_device", "own_buffers", "own_parameters",
+    "pass_over", "set_apply", "set_variable_functions", "sparse_parts", "storage_key", "tree_leaves", "tree_map_only",
+    "variable_functions", "version", "without_autocast", "without_modes",
 ]  # fmt: skip
 
 # What a fake tensor carries of its own in its __dict__, beside what a user set on it.
@@ -199,6 +199,12 @@ def accept_fake_in_foreach() -> list[type]:
 def generator_key(generator: torch.Generator) -> int:
     """The same for every Python object of one generator: an operation sees another than the user made."""
     return generator._cdata  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def loss_scale(scaler: torch.amp.GradScaler) -> torch.Tensor:
+    """(): what it multiplies losses by, or will when it is first used; on the device, for which `get_scale` would wait."""
+    held = scaler._scale
+    return torch.full((), scaler.get_scale(), device=scaler._device) if held is None else held
 
 
 def load_anew(iterator: Any) -> None:

@@ -33,17 +33,18 @@ from pinchpoint.workloads.training.precision import resident_bytes
 LEAST = 64  # rays: a chunk below this is mostly overhead
 WALKED = 3  # parts that are walked through: the peak of one is that of any
 Counted = Literal["total", "allocated"]
+Peak = Callable[[int | None], int]  # from a chunk, None where all rays go through at once, to bytes
 Peaks = Callable[[int | None], tuple[int, int]]  # from a chunk to the bytes it needs in all, and those of its tensors
 
 
 def chunk_for(
     config: FieldConfig, *, batch: int, rays: int, samples: int, budget: str | int, device: str, form: Form = "folded",
     memory: Memory = "checkpoint", precision: Precision = "fp32", mode: Mode = "train", features: bool = False,
-    beside_bytes: int = 0, counted: Counted = "total", progress: Callable[[str], None] | None = None,
+    beside: Peak | None = None, counted: Counted = "total", progress: Callable[[str], None] | None = None,
 ) -> Chosen:  # fmt: skip
     """The largest chunk of the batch x rays rays of a step, or `DoesNotFit` with the numbers.
 
-    beside_bytes: what else lies there while the field is rendered: the discriminator, the optimizers, images. Chosen.chunk is
+    beside: bytes of what else lies there with such a chunk: the discriminator, the optimizers, images. Chosen.chunk is
     None where all rays go through at once, which also is the only way to train with memory none.
     """
     for name, value in (("batch", batch), ("rays", rays), ("samples", samples)):
@@ -63,7 +64,8 @@ def chunk_for(
             if progress is not None:
                 progress("all rays at once" if chunk is None else f"chunks of {chunk:,} rays")
             need, live = peaks(chunk)
-            return Sample(chunk or most, need + beside_bytes, live + beside_bytes)
+            more = 0 if beside is None else beside(chunk)
+            return Sample(chunk or most, need + more, live + more)
 
         parts, best = _fewest(predicted, budget_bytes, 1 if memory == "none" and mode == "train" else _most_parts(batch, rays))
     if best.need_bytes <= budget_bytes:

@@ -68,7 +68,7 @@ class FieldConfig(JsonConfig):
         return cls(**{**PRESETS[name], **changes})
 
 
-# graf: as published; tuned: one colour from all sides, no wave shorter than two pixels of 64; small: for a few cores; tiny: for
+# graf: as published; tuned: one colour from all sides, no wave shorter than two pixels of 64; small: for a small card; tiny: for
 # tests and the demo.
 PRESETS: dict[str, dict[str, Any]] = {
     "tuned": {"point_octaves": 7, "direction_octaves": -1},

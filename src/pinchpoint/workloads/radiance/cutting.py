@@ -11,28 +11,33 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from pinchpoint.workloads.radiance.rays import draw_patches, patches
+from pinchpoint.workloads.radiance.rays import draw_patches, fixed_rows, patches
 from pinchpoint.workloads.radiance.render import generator_for
 from pinchpoint.workloads.radiance.settings import Settings
 
-_ROUNDED = 1e-3  # pixels of a whole render by which rays may be closer or farther apart than one
-
 
 class Real(NamedTuple):
-    """Patches of real images, as the generator's. low: (B, 3, p, p); high: (B, 3, f p, f p) or None; pitch: as in `Request`."""
+    """Patches of real images, as the generator's. low: (B, 3, p, p); high: (B, 3, f p, f p) or None."""
 
     low: Tensor
-    high: Tensor | None
-    pitch: Tensor
+    high: Tensor | None = None
 
     def part(self, images: slice) -> Real:
-        return Real(self.low[images], None if self.high is None else self.high[images], self.pitch[images])
+        return Real(self.low[images], None if self.high is None else self.high[images])
+
+    def tensors(self) -> tuple[Tensor, ...]:
+        """All there is in it, for `Real` again."""
+        return (self.low,) if self.high is None else (self.low, self.high)
 
 
-def real_patches(images: Tensor, told: Settings, *, step: int, what: str) -> Real:
-    """Patches of images (B, 3, f W, f W)."""
+def real_patches(
+    images: Tensor, told: Settings, *, step: int, what: str, every: int | None = None, first: int = 0
+) -> Real:  # fmt: skip
+    """Patches of images (B, 3, f W, f W), which are all of a step's, or of `every` of them those from `first` on."""
     generator = generator_for(told.seed, step, what, device=images.device)
-    return cut_patches(images, told, *drawn_patches(len(images), told, step, generator))
+    own = slice(first, first + len(images))
+    scale, shift = (drawn[own] for drawn in drawn_patches(every or len(images), told, step, generator))
+    return cut_patches(images, told, scale, _on_pixels(scale, shift, told))
 
 
 def drawn_patches(batch: int, told: Settings, step: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -41,12 +46,23 @@ def drawn_patches(batch: int, told: Settings, step: int, generator: torch.Genera
     return draw_patches(batch, least=told.least_at(step), fixed=fixed, edge=told.edge, generator=generator)
 
 
-def of_whole_pixels(pitch: Tensor, told: Settings) -> Tensor:
-    """(B,): weights with the mean 1 over a whole batch, 0 of patches whose rays are farther apart than a render's pixels.
+def whole_rows(batch: int, told: Settings) -> tuple[int, ...]:
+    """Which of so many patches of a step have rays that are a render's pixels, side by side: by their number, not by chance.
 
-    Of those a super-resolution cannot be right: averaged back it gives what its rays see, which is not all between them.
+    From the others a super-resolution cannot learn: averaged back it gives what its rays see, which is not all between them.
     """
-    return ((pitch - 1).abs() < _ROUNDED) / told.whole_share
+    return tuple(range(batch)) if told.always_whole else fixed_rows(batch, told.whole)
+
+
+def _on_pixels(scale: Tensor, shift: Tensor, told: Settings) -> Tensor:
+    """Shifts (B, 2) with which patches of whole pixels begin where a pixel of the photograph does, the others as they were.
+
+    Anywhere else no curve through the pixels gives back the finest details: half a pixel on they are gone.
+    """
+    across = told.size * told.superres / 2  # pixels of a photograph to a unit of shift
+    begins = (shift + 1 - scale[:, None]) * across
+    whole = scale == told.patch / told.size
+    return torch.where(whole[:, None], begins.round() / across - 1 + scale[:, None], shift)
 
 
 def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) -> Real:
@@ -57,10 +73,9 @@ def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) ->
     in those alone, `low` is the average of `high`.
     """
     factor, side = told.superres, told.patch * told.superres
-    pitch = scale * (told.size / told.patch)
     rays = patches(told.patch, scale, shift).unflatten(1, (told.patch, told.patch))
     if factor == 1:
-        return Real(_read(images, rays, mode="bilinear"), None, pitch)  # as published
+        return Real(_read(images, rays, mode="bilinear"))  # as published
     within = (torch.arange(factor, device=rays.device) + 0.5 - factor / 2) * (2 / (factor * told.size))
     across = within.repeat(told.patch)
     around = rays.repeat_interleave(factor, 1).repeat_interleave(factor, 2) + torch.stack(
@@ -68,9 +83,9 @@ def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) ->
     )
     low = functional.avg_pool2d(_read(images, around, mode="bicubic"), factor)
     high = _read(images, patches(side, scale, shift).unflatten(1, (side, side)), mode="bicubic")
-    return Real(low, high, pitch)
+    return Real(low, high)
 
 
 def _read(images: Tensor, places: Tensor, *, mode: str) -> Tensor:
-    """Images (B, C, W, W) at places (B, h, w, 2). Straight lines between pixels blur; curves do not, but pass white and black."""
+    """Images (B, C, W, W) at places (B, h, w, 2). Curves between pixels blur less than lines, but pass white and black."""
     return functional.grid_sample(images, places, mode=mode, padding_mode="border", align_corners=False).clamp(-1, 1)

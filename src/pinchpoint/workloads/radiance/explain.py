@@ -33,7 +33,7 @@ from pinchpoint.core.settings import Setting
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.core.workload import Case, Variant, Workload
 from pinchpoint.measure.timing import Clock, ratio_interval
-from pinchpoint.memory import measured
+from pinchpoint.memory import cards, measured
 from pinchpoint.memory.forecaster import Forecaster
 from pinchpoint.workloads.radiance import tricks
 from pinchpoint.workloads.radiance.tricks import FULL, SMALL, TRICKS, Iteration, Scale, Trick
@@ -44,6 +44,7 @@ Progress = Callable[[str, int, int], None]
 MATERIAL = 0.03  # a peak that falls by less is not held in a trick's favour
 ROUNDED = 100  # units of rounding by which gradients may differ ...
 AT_MOST = 0.5  # ... but never by this share of themselves
+ENOUGH = 5  # iterations for an interval: of fewer it covers too little
 _SPARE = 1.2  # of the room a process is given, over its predicted total
 SCALES = {"full": FULL, "small": SMALL}
 PARTS = ("field", "superres", "critic")
@@ -63,7 +64,7 @@ class Row:
     peak_ratio: float | None  # to the baseline
     time_s: float | None  # of an iteration, the median
     time_ratio: float | None  # to the baseline's, in turn with it
-    time_low: float | None  # 95 % interval of the ratio
+    time_low: float | None  # 95 % interval of the ratio, of as many iterations as it takes
     time_high: float | None
     gradient_error: float | None  # relative L2 against the baseline's, of the worst of field, super-resolution, discriminator
     verdict: Judged
@@ -136,6 +137,12 @@ def explain_memory(
     """
     if repeats < 1:
         raise BadInput(f"{repeats} repeats", mend="give at least 1")
+    if output is not None and figure is not None and Path(output).resolve() == Path(figure).resolve():
+        raise BadInput(
+            f"record and figure would both be written to {output}",
+            mend="give -o FILE.json, and --figure, if you give it, another file",
+        )
+    cards.card(card)  # before the gradients are computed
     for path in (output, figure):
         if path is not None:
             check_output(path)
@@ -175,7 +182,8 @@ def judged(*, peak: int | None, baseline: int, error: float | None, allowed: flo
     if crashed or peak is None:
         return "crashes", ""
     if error is None or not error <= allowed:
-        return "wrong", f"gradients are off by {error:.2g} of themselves; rounding explains {allowed:.1g}"
+        off = "missing" if error is None else f"off by {error:.2g} of themselves"
+        return "wrong", f"gradients are {off}; rounding explains {allowed:.1g}"
     change = peak / baseline - 1
     if change < -MATERIAL:
         return "helps", f"the peak falls by {-change:.0%}"
@@ -236,8 +244,8 @@ def _times(
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
     """Seconds of iterations, all tricks in turn, and what those that raise said.
 
-    Before each timed one the same trick takes one that is not: what the trick before it left in caches, or emptied, is not its
-    own. Every second turn goes the other way round.
+    The first of each is not timed, and on a GPU none that follows another trick's: what that left in the allocator's cache, or
+    emptied, is not its own. Every second turn goes the other way round.
     """
     used = backend("torch")
     built = {trick.name: Iteration(scale, trick.ways, device=device, seed=seed) for trick in ran}
@@ -249,7 +257,8 @@ def _times(
             if name in crashed:
                 continue
             try:
-                used.wait(device, built[name].step())
+                if device == "cuda" or not took[name]:
+                    used.wait(device, built[name].step())
                 before = clock()
                 used.wait(device, built[name].step())
             except RuntimeError as error:  # no room, at this size
@@ -318,6 +327,8 @@ def _row(
     verdict, reason = judged(peak=peak, baseline=base, error=error, allowed=allowed_error(trick), crashed=name in crashed)
     took = times.get(name)
     ratio, low, high = (None, None, None) if took is None else ratio_interval(took, times["baseline"])
+    if took is None or len(took) < ENOUGH:
+        low = high = None
     return Row(
         name, trick.said, trick.of, peak, predicted[name][1] if name in predicted else None,
         peak if device == "cuda" else None, None if peak is None else peak / base, None if took is None else median(took),
@@ -332,7 +343,7 @@ def _share(value: float | None) -> str:
 def _times_shown(row: Row, *, narrow: bool) -> str:
     if row.time_ratio is None:
         return "-"
-    return f"{row.time_ratio:.2f}x" + ("" if narrow else f" [{row.time_low:.2f}, {row.time_high:.2f}]")
+    return f"{row.time_ratio:.2f}x" + ("" if narrow or row.time_low is None else f" [{row.time_low:.2f}, {row.time_high:.2f}]")
 
 
 def build(size: int, *, device: str, mode: str, variant: str, seed: int, settings: dict[str, str]) -> Case:

@@ -34,7 +34,8 @@ def draw(path: Path, made: Explained) -> Path:
             peak.barh(place, row.peak_allocated_bytes / gib, color=colour, height=0.7)
             peak.text(row.peak_allocated_bytes / gib, place, f" {row.peak_ratio:.0%}", va="center", fontsize=8)
             spent.barh(place, row.time_ratio, color=colour, height=0.7)
-            spent.plot([row.time_low, row.time_high], [place, place], color=style.MUTED, linewidth=1.2)
+            if row.time_low is not None:
+                spent.plot([row.time_low, row.time_high], [place, place], color=style.MUTED, linewidth=1.2)
         peak.set_yticks(range(len(made.rows)), [row.trick for row in made.rows])
         peak.invert_yaxis()
         peak.set_xlabel(f"{made.peaks} peak, GiB: {at['batch']} images, {at['patch']}² rays, {at['samples']} points of a ray")

@@ -19,28 +19,20 @@ from pinchpoint.workloads.radiance.settings import REDUCTIONS
 Reduction = Literal["graf", "image"]
 
 
-def taken_for_real(logits: Tensor, weights: Tensor | None = None) -> Tensor:
+def taken_for_real(logits: Tensor) -> Tensor:
     """Binary cross-entropy against "real": the generator's loss, and the discriminator's of real patches. Given: (B,)."""
-    return weighted(functional.softplus(-logits.float()), weights)
+    return functional.softplus(-logits.float()).mean()
 
 
-def taken_for_made(logits: Tensor, weights: Tensor | None = None) -> Tensor:
+def taken_for_made(logits: Tensor) -> Tensor:
     """Binary cross-entropy against "made": the discriminator's of made patches."""
-    return weighted(functional.softplus(logits.float()), weights)
+    return functional.softplus(logits.float()).mean()
 
 
-def weighted(values: Tensor, weights: Tensor | None) -> Tensor:
-    """(): the mean over images of values (B,), each times its weight."""
-    return values.mean() if weights is None else (values * weights).mean()
-
-
-def slope_penalty(
-    critic: Callable[[Tensor], Tensor], real: Tensor, *, reduction: Reduction, weights: Tensor | None = None
-) -> tuple[Tensor, Tensor]:
+def slope_penalty(critic: Callable[[Tensor], Tensor], real: Tensor, *, reduction: Reduction) -> tuple[Tensor, Tensor]:
     """(): R1, the mean over images of |d logit / d pixel|^2, and the logits (B,) it was taken at.
 
-    In fp32 with autocast off, whatever is on around it: squares of small slopes vanish in half precision.
-    real: (B, C, p, p); weights: (B,).
+    In fp32 with autocast off, whatever is on around it: squares of small slopes vanish in half precision. real: (B, C, p, p).
     """
     if reduction not in REDUCTIONS:
         raise BadInput(f"unknown reduction {reduction!r}", mend=f"use one of: {', '.join(REDUCTIONS)}")
@@ -48,7 +40,7 @@ def slope_penalty(
         real = real.detach().float().requires_grad_()
         logits = critic(real)
         (slope,) = torch.autograd.grad(logits.sum(), real, create_graph=True)
-        penalty = weighted(slope.square().sum(dim=(1, 2, 3)), weights)
+        penalty = slope.square().sum(dim=(1, 2, 3)).mean()
         if reduction == "graf":
             penalty = penalty / (real.shape[2] * real.shape[3])
         return penalty, logits

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pinchpoint.workloads.radiance.config import FieldConfig
-from pinchpoint.workloads.radiance.cutting import Real, drawn_patches, of_whole_pixels
+from pinchpoint.workloads.radiance.cutting import Real, drawn_patches, whole_rows
 from pinchpoint.workloads.radiance.discriminator import Discriminator
 from pinchpoint.workloads.radiance.field import Field
-from pinchpoint.workloads.radiance.losses import slope_penalty, taken_for_made, taken_for_real, weighted
+from pinchpoint.workloads.radiance.losses import slope_penalty, taken_for_made, taken_for_real
 from pinchpoint.workloads.radiance.rays import Camera, draw_poses, patches, pixels
 from pinchpoint.workloads.radiance.render import Codes, Draws, Rendered, draw, generator_for, inside, joined, midpoints, render
 from pinchpoint.workloads.radiance.settings import Settings
@@ -31,9 +31,9 @@ _RAYS = 8192 // _FINER  # of whole images that are rendered at one time
 
 
 class Seen(NamedTuple):
-    """low: (B, 3, W, W) in [-1, 1] as rendered; high: (B, 3, f W, f W) or None; depth, acc: (B, W, W).
+    """low: (B, 3, W, W) in [-1, 1] as rendered; high: (N, 3, f W, f W), of the images that are of whole pixels, or None.
 
-    features: (B, F, W, W), of the rays, or None where none enlarges.
+    depth, acc: (B, W, W). features: (B, F, W, W), of the rays, or None where none enlarges.
     """
 
     low: Tensor
@@ -50,14 +50,14 @@ class Seen(NamedTuple):
 
 @dataclass(frozen=True)
 class Request:
-    """What to make B images of. places: (B, R, 2), R = W * W, in the image; pitch: (B,) distance of two, in pixels of it."""
+    """What to make B images of. places: (B, R, 2), R = W * W, in the image; whole: which of them are of whole pixels."""
 
     codes: Codes
     u: Tensor  # (B,)
     v: Tensor
     places: Tensor
-    pitch: Tensor
     draws: Draws
+    whole: tuple[int, ...]
 
     def __len__(self) -> int:
         return len(self.u)
@@ -65,17 +65,18 @@ class Request:
     def tensors(self) -> tuple[Tensor, ...]:
         """All there is in it, for `of`."""
         noise = () if self.draws.noise is None else (self.draws.noise,)
-        return *self.codes, self.u, self.v, self.places, self.pitch, self.draws.offsets, *noise
+        return *self.codes, self.u, self.v, self.places, self.draws.offsets, *noise
 
     @staticmethod
-    def of(*tensors: Tensor) -> Request:
-        shape, app, u, v, places, pitch, offsets, *noise = tensors
-        return Request(Codes(shape, app), u, v, places, pitch, Draws(offsets, *noise))
+    def of(*tensors: Tensor, whole: tuple[int, ...]) -> Request:
+        shape, app, u, v, places, offsets, *noise = tensors
+        return Request(Codes(shape, app), u, v, places, Draws(offsets, *noise), whole)
 
     def part(self, images: slice) -> Request:
+        numbers = range(len(self))[images]
         return Request(
             Codes(self.codes.shape[images], self.codes.app[images]), self.u[images], self.v[images], self.places[images],
-            self.pitch[images], self.draws.part(images),
+            self.draws.part(images), tuple(numbers.index(row) for row in self.whole if row in numbers),
         )  # fmt: skip
 
     def blocks(self, rays: int) -> Iterator[Request]:
@@ -107,17 +108,18 @@ class Generator(nn.Module):
         rays = self.camera.rays(asked.u, asked.v, asked.places)
         draws = inside(asked.draws, rays, told.bound) if told.bound else asked.draws
         return render(
-            self.field, rays, asked.codes, draws, **how, precision=told.precision, white=told.white,  # pyright: ignore[reportArgumentType]
+            self.field, rays, asked.codes, draws, **how, precision=told.precision, white=told.white, endless=told.endless,  # pyright: ignore[reportArgumentType]
             features=self.superres is not None,
         )  # fmt: skip
 
     def shown(self, made: Rendered, asked: Request) -> Seen:
-        """What was rendered as square images, enlarged where there is a super-resolution."""
+        """What was rendered as square images, those of whole pixels enlarged where there is a super-resolution."""
         seen = _as_images(made)
-        if self.superres is None or seen.features is None:
+        if self.superres is None or seen.features is None or not asked.whole:
             return seen
-        with autocast(self.told.precision, seen.low.device.type):
-            return seen._replace(high=self.superres(seen.low, seen.features, asked.u, cover=seen.acc))
+        low, features, u, cover = (_rows(part, asked.whole) for part in (seen.low, seen.features, asked.u, seen.acc))
+        with autocast(self.told.precision, low.device.type):
+            return seen._replace(high=self.superres(low, features, u, cover=cover))
 
     @property
     def learns_from_pairs(self) -> bool:
@@ -130,28 +132,30 @@ class Generator(nn.Module):
         features and view have taken it from what it learned of photographs. It alone learns from that: the render is as it is,
         and must not be drawn to where features change little. Patches that are not of whole pixels do not count.
         """
-        seen = _as_images(made)
-        if self.superres is None or seen.features is None or real.high is None:
+        seen, whole = _as_images(made), asked.whole
+        if self.superres is None or seen.features is None or real.high is None or not whole:
             return seen, seen.low.new_zeros(()), seen.low.new_zeros(())
-        low, features, cover = seen.low.detach(), seen.features.detach(), seen.acc.detach()
+        made_low, made_features, u = (_rows(part, whole) for part in (seen.low, seen.features, asked.u))
+        real_low, real_high = _rows(real.low, whole), _rows(real.high, whole)
+        low, features, cover = made_low.detach(), made_features.detach(), _rows(seen.acc, whole).detach()
         # In one pass: no image's result depends on another, and kernels this small take a GPU as long for one image as for many.
         with autocast(self.told.precision, low.device.type):
             high, again, plain, of_real = self.superres(
-                torch.cat([seen.low, low, low, real.low]),
-                torch.cat([seen.features, features]),  # the plain and the real ones have none
-                torch.cat([asked.u, asked.u]),
-                cover=torch.cat([cover, cover, cover, torch.ones_like(real.low[:, 0])]),
-            ).split([len(low), len(low), len(low), len(real.low)])
-        unlike = _apart(of_real, real.high, of_whole_pixels(real.pitch, self.told))
-        return seen._replace(high=high), unlike, _apart(again, plain.detach(), of_whole_pixels(asked.pitch, self.told))
+                torch.cat([made_low, low, low, real_low]),
+                torch.cat([made_features, features]),  # the plain and the real ones have none
+                torch.cat([u, u]),
+                cover=torch.cat([cover, cover, cover, torch.ones_like(real_low[:, 0])]),
+            ).chunk(4)
+        weight = _weight(asked, self.told)
+        return seen._replace(high=high), weight * _apart(of_real, real_high), weight * _apart(again, plain.detach())
 
 
 class Judged(NamedTuple):
-    """What a discriminator sees. images: (B, C, p, p); weights: (B,) or None, all alike; share: in the generator's loss."""
+    """What a discriminator sees. images: (N, C, p, p); weight: of their mean; share: in the generator's loss."""
 
     critic: Discriminator
     images: Tensor
-    weights: Tensor | None
+    weight: float
     share: float
 
 
@@ -167,33 +171,35 @@ class Critics(nn.Module):
             self.low = Discriminator(told.patch, **how)
             self.high = Discriminator(told.patch * told.superres, channels=6, **how) if told.superres > 1 else None
 
-    def judged(self, low: Tensor, high: Tensor | None, pitch: Tensor) -> Iterator[Judged]:
-        yield Judged(self.low, low.float(), None, 1.0)
+    def judged(self, low: Tensor, high: Tensor | None, asked: Request) -> Iterator[Judged]:
+        """low: (B, 3, p, p); high: (N, 3, f p, f p), of those of whole pixels."""
+        yield Judged(self.low, low.float(), 1.0, 1.0)
         if self.high is not None and high is not None:
-            yield Judged(self.high, both(high, low).float(), of_whole_pixels(pitch, self.told), self.told.sr_weight)
+            pairs = both(high, _rows(low, asked.whole)).float()
+            yield Judged(self.high, pairs, _weight(asked, self.told), self.told.sr_weight)
 
     def loss(self, seen: Seen, asked: Request, real: Real, *, penalty: Tensor | None) -> tuple[Tensor, Tensor]:
-        """(): of telling made patches from real ones, and R1's part in it; always in fp32. penalty: R1's weight; None: none."""
+        """(): of telling made patches from real ones, and R1's part in it; never autocast. penalty: R1's weight; None: none."""
         parts, slopes = [], [real.low.new_zeros(())]
-        made = self.judged(seen.low.detach(), None if seen.high is None else seen.high.detach(), asked.pitch)
-        for false, true in zip(made, self.judged(real.low, real.high, real.pitch), strict=True):
+        made_high = None if seen.high is None else seen.high.detach()
+        real_high = None if seen.high is None or real.high is None else _rows(real.high, asked.whole)
+        made = self.judged(seen.low.detach(), made_high, asked)
+        for false, true in zip(made, self.judged(real.low, real_high, asked), strict=True):
             critic = true.critic
             if penalty is None:
-                of_real, of_made = critic(torch.cat([true.images, false.images])).split([len(true.images), len(false.images)])
+                of_real, of_made = critic(torch.cat([true.images, false.images])).chunk(2)
             else:
-                slope, of_real = slope_penalty(
-                    critic, true.images, reduction=self.told.r1_reduction, weights=true.weights  # pyright: ignore[reportArgumentType]
-                )  # fmt: skip
+                slope, of_real = slope_penalty(critic, true.images, reduction=self.told.r1_reduction)  # pyright: ignore[reportArgumentType]
                 of_made = critic(false.images)
-                slopes.append(penalty * slope)
-            parts.append(taken_for_real(of_real, true.weights) + taken_for_made(of_made, false.weights))
+                slopes.append(true.weight * penalty * slope)
+            parts.append(true.weight * (taken_for_real(of_real) + taken_for_made(of_made)))
         penalised = torch.stack(slopes).sum()
         return torch.stack(parts).sum() + penalised, penalised.detach()
 
     def deceived(self, seen: Seen, asked: Request) -> Tensor:
         """(): the generator's loss."""
-        made = self.judged(seen.low, seen.high, asked.pitch)
-        return torch.stack([one.share * taken_for_real(one.critic(one.images), one.weights) for one in made]).sum()
+        made = self.judged(seen.low, seen.high, asked)
+        return torch.stack([one.share * one.weight * taken_for_real(one.critic(one.images)) for one in made]).sum()
 
     def refresh(self) -> None:
         self.low.refresh()
@@ -208,7 +214,7 @@ def draw_request(config: FieldConfig, told: Settings, *, step: int, what: str, d
     u, v = draw_poses(batch, v_range=(told.v_low, told.v_high), generator=generator)
     scale, shift = drawn_patches(batch, told, step, generator)
     draws = draw(batch, told.patch**2, told.samples, noise=told.noise_at(step), generator=generator)
-    return Request(codes, u, v, patches(told.patch, scale, shift), scale * (told.size / told.patch), draws)
+    return Request(codes, u, v, patches(told.patch, scale, shift), draws, whole_rows(batch, told))
 
 
 def draw_codes(config: FieldConfig, batch: int, *, generator: torch.Generator) -> Codes:
@@ -228,9 +234,7 @@ def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, si
     for at in range(len(u)):
         one = slice(at, at + 1)
         draws = midpoints(1, size * size, _FINER * told.samples, device=u.device)
-        asked = Request(
-            Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, torch.full_like(u[one], told.size / size), draws
-        )
+        asked = Request(Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, draws, whole=(0,))
         blocks = [generator.rendered(block, memory="none") for block in asked.blocks(at_once)]
         made.append(generator.shown(joined(blocks), asked))
     high = None if made[0].high is None else torch.cat([one.high for one in made if one.high is not None])
@@ -239,9 +243,22 @@ def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, si
     )
 
 
-def _apart(one: Tensor, other: Tensor, weights: Tensor) -> Tensor:
+def _rows(values: Tensor, rows: tuple[int, ...]) -> Tensor:
+    """Some of (B, ...), without numbers that a device would have to be sent: (N, ...)."""
+    if len(rows) == len(values):
+        return values
+    every = values.unbind()
+    return torch.stack([every[row] for row in rows])
+
+
+def _weight(asked: Request, told: Settings) -> float:
+    """Of a mean over the patches of whole pixels: 1 for a whole batch; of a part with more of them than others, above it."""
+    return len(asked.whole) / (len(asked) * told.whole_share)
+
+
+def _apart(one: Tensor, other: Tensor) -> Tensor:
     """(): the mean absolute difference, round below 2.5 of 255 levels: a sign of nothing but rounding would be a gradient."""
-    return weighted(functional.smooth_l1_loss(one, other, beta=0.02, reduction="none").mean(dim=(1, 2, 3)), weights)
+    return functional.smooth_l1_loss(one, other, beta=0.02)
 
 
 def _as_images(made: Rendered) -> Seen:

@@ -97,13 +97,18 @@ def patches(side: int, scale: Tensor, shift: Tensor) -> Tensor:
     return pixels(side, device=scale.device, dtype=scale.dtype) * scale[:, None, None] + shift[:, None]
 
 
+def fixed_rows(batch: int, share: float) -> tuple[int, ...]:
+    """Of so many, a share, rounded up: the first among it and the others evenly, so that every part of a batch has some."""
+    return tuple(row for row in range(batch) if math.ceil((row + 1) * share) > math.ceil(row * share))
+
+
 def draw_patches(
     batch: int, *, least: float, most: float = 1.0, fixed: tuple[float, float] = (0.0, 1.0), edge: float = 0.0,
     generator: torch.Generator,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Scales (B,) even between least and most, shifts (B, 2) that keep every patch inside its image.
 
-    fixed: a share of them, the first among it and the others evenly, and its scale. edge: share of those that touch the upper
+    fixed: a share of them, see `fixed_rows`, and its scale. edge: share of those that touch the upper
     or the lower edge, and as many the left or the right one. Without, as published, the outermost pixels are hardly ever looked
     at, and what a field leaves there nobody corrects.
     """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, get_args
 
@@ -21,10 +21,10 @@ from pinchpoint.workloads.radiance.field import Field
 from pinchpoint.workloads.radiance.passes import Plan, image, runs_own
 from pinchpoint.workloads.radiance.rays import Rays
 from pinchpoint.workloads.radiance.strategies import Memory, by_chunks, parts_of
+from pinchpoint.workloads.training.precision import autocast
 
 Form = Literal["eager", "folded"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-_HALVES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 _NOTHING = -1e9  # added to a density, which is then none
 
 
@@ -121,7 +121,7 @@ def render(
     """
     _check(field, rays, codes, draws, form, precision)
     scene = Scene(rays, draws.offsets, draws.noise, white, endless)
-    with _cast(precision, rays.origins.device.type):
+    with nullcontext() if precision is None else autocast(precision, rays.origins.device.type):
         if form == "eager":
             made = _eager(field, scene, codes, features, chunk, memory)
         else:
@@ -171,12 +171,6 @@ def _folded(
     again = {"none": 0, "checkpoint": len(parts) - 1, "deferred": len(parts)}[memory]
     plan = Plan(field.config, scene, parts, dtype, again, features, names, runs_own(field.config, scene, dtype))
     return image(plan, *codes, parameters)
-
-
-def _cast(precision: Precision | None, device: str) -> AbstractContextManager[object]:
-    if precision is None:
-        return nullcontext()
-    return torch.autocast(device, _HALVES.get(precision, torch.bfloat16), enabled=precision in _HALVES)
 
 
 def _check(field: Field, rays: Rays, codes: Codes, draws: Draws, form: str, precision: str | None) -> None:

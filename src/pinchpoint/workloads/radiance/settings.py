@@ -25,7 +25,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "graf": {
         "samples": 64, "batch": 8, "optimizer": "rmsprop", "lr_d": 1e-4, "r1": 10.0, "r1_reduction": "graf", "critic_bias": False,
-        "whole": 0.0, "edge": 0.0,
+        "whole": 0.0, "edge": 0.0, "endless": True,
     },
     "small": {"critic_width": 32, "sr_width": 32},
     "tiny": {
@@ -67,7 +67,7 @@ class Settings(Common):
     noise_until: float = 0.25  # share of the run after which there is none
     anneal_until: float = 0.5  # share of the run in which the smallest patches come down to `least`
     least: float = 0.0  # smallest share of an image a patch spans; 0: patch / size, whose pixels are the image's
-    whole: float = 0.5  # share of patches whose rays are whole pixels, side by side, from the first step on
+    whole: float = 0.5  # share of patches whose rays are whole pixels, side by side, from the first step on, rounded up
     edge: float = 0.25  # share of patches that touch the upper or the lower edge of their image; as many touch the left or right
     critic_width: int = 64
     critic_norm: str = "instance"
@@ -78,6 +78,7 @@ class Settings(Common):
     near: float = 3.0
     far: float = 5.0
     bound: float = 0.0  # radius around the middle outside which there is nothing; 0: whatever lies between near and far
+    endless: bool = False  # the last interval of a ray has no end, as published: whatever is dense there is opaque
     v_low: float = 0.0  # of the poses: 0 straight above, 0.5 the horizon
     v_high: float = 0.45
     white: bool = True  # behind what is rendered; black without
@@ -127,10 +128,15 @@ class Settings(Common):
         return self.least or self.patch / self.size
 
     @property
+    def always_whole(self) -> bool:
+        """Is every patch the whole image, pixel by pixel?"""
+        return self.patch == self.size and self.smallest == 1
+
+    @property
     def whole_share(self) -> float:
-        """Of the patches of all processes, those of whole pixels: some where any are wanted, all where one is the image."""
+        """Of the patches of all processes, those of whole pixels: some where any are wanted."""
         every = self.batch * self.ranks
-        return 1.0 if self.patch == self.size else math.ceil(every * self.whole) / every
+        return 1.0 if self.always_whole else math.ceil(every * self.whole) / every
 
     def check(self) -> None:
         super().check()
@@ -162,7 +168,7 @@ class Settings(Common):
             raise BadInput(f"--bound {self.bound:g} with 1 point of a ray", mend="give --samples 2 or more: one ends the ball")
         if not 0 <= self.v_low <= self.v_high <= 1:
             raise BadInput(f"poses from {self.v_low:g} to {self.v_high:g}", mend="give 0 <= --v-low <= --v-high <= 1")
-        if self.superres > 1 and not self.whole:
+        if self.superres > 1 and self.size and not self.whole_share:
             raise BadInput(
                 "a super-resolution without patches of whole pixels, which it learns from",
                 mend="give --whole 0.5, or --superres 1",

@@ -15,9 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
+from pinchpoint.backends.torch import compat
 from pinchpoint.workloads.radiance import replay
 from pinchpoint.workloads.radiance.config import FieldConfig
-from pinchpoint.workloads.radiance.cutting import Real, real_patches
+from pinchpoint.workloads.radiance.cutting import Real, real_patches, whole_rows
 from pinchpoint.workloads.radiance.images import Images
 from pinchpoint.workloads.radiance.losses import check_gradients
 from pinchpoint.workloads.radiance.objective import Critics, Generator, Request, draw_request
@@ -52,7 +53,7 @@ class Stepper:
         self.optimizer_d = _optimizer(self.critics, told, told.lr_d)
         # One for both: it only guards the range of fp16, which the two losses share.
         self.scaler = torch.amp.GradScaler(device, enabled=told.precision == "fp16")
-        self._turns = self._replayed() if self._replays() else None
+        self._turns = self._replayed() if replays(told, device) else None
         self._looked_at: tuple[int, Real] | None = None
 
     def trained(self) -> Generator:
@@ -84,7 +85,7 @@ class Stepper:
         weight = self.told.penalty_at(number)
         penalty = torch.full((), weight, device=self.device) if weight else None
         if self._turns is not None:
-            given = *_tensors(real), *_noisy(asked).tensors()
+            given = *real.tensors(), *_noisy(asked).tensors()
             loss, slope = self._turns.discriminate(*given) if penalty is None else self._turns.penalise(penalty, *given)
             return loss, slope
         total = torch.zeros(2, device=self.device)
@@ -108,7 +109,7 @@ class Stepper:
         asked = self.request(number, "made for the generator")
         real = self.real(number) if self.generator.learns_from_pairs else None
         if self._turns is not None:
-            return self._turns.generate(*([] if real is None else _tensors(real)), *_noisy(asked).tensors())[0]
+            return self._turns.generate(*(() if real is None else real.tensors()), *_noisy(asked).tensors())[0]
         total = torch.zeros((), device=self.device)
         for images, share in self._parts():
             total += self._generated(None if real is None else real.part(images), asked.part(images), share)
@@ -128,28 +129,24 @@ class Stepper:
             self.critics.requires_grad_(True)
         return share * loss.detach()
 
-    def _replays(self) -> bool:
-        """Is each turn one graph? On a GPU, where the batch passes at one time."""
-        told = self.told
-        return told.graphs and self.device == "cuda" and (told.micro or told.batch) >= told.batch
-
     def _replayed(self) -> _Turns:
-        cut = 2 if self.told.superres == 1 else 3  # tensors of real patches
+        cut = 1 if self.told.superres == 1 else 2  # tensors of real patches
         paired = cut if self.generator.learns_from_pairs else 0
+        whole = self._whole_rows()
 
         def refresh() -> tuple[Tensor, ...]:
             self.critics.refresh()
             return ()
 
         def discriminate(*tensors: Tensor, penalty: Tensor | None = None) -> tuple[Tensor, ...]:
-            return self._discriminated(_real(*tensors[:cut]), Request.of(*tensors[cut:]), penalty)
+            return self._discriminated(Real(*tensors[:cut]), Request.of(*tensors[cut:], whole=whole), penalty)
 
         def penalise(penalty: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
             return discriminate(*tensors, penalty=penalty)
 
         def generate(*tensors: Tensor) -> tuple[Tensor, ...]:
-            real = _real(*tensors[:paired]) if paired else None
-            return (self._generated(real, Request.of(*tensors[paired:])),)
+            real = Real(*tensors[:paired]) if paired else None
+            return (self._generated(real, Request.of(*tensors[paired:], whole=whole)),)
 
         shared = replay.new_pool()
         return _Turns(
@@ -161,17 +158,21 @@ class Stepper:
 
     def request(self, number: int, what: str) -> Request:
         """The patches this process makes."""
-        every = self.told.batch * self.ranks.world
-        return draw_request(self.config, self.told, step=number, what=what, device=self.device, batch=every).part(self._own())
+        every = draw_request(self.config, self.told, step=number, what=what, device=self.device, batch=self._every)
+        if self.ranks.world == 1:
+            return every
+        own = every.part(self._own())
+        return Request.of(*(tensor.clone() for tensor in own.tensors()), whole=own.whole)  # the others' are let go
 
     def real(self, number: int) -> Real:
         """The patches of real images this process looks at: both players' turns the same."""
         if self._looked_at is not None and self._looked_at[0] == number:
             return self._looked_at[1]
-        every = self.told.batch * self.ranks.world
         generator = generator_for(self.told.seed, number, "real images", device=self.device)
-        numbers = torch.randint(len(self.images), (every,), generator=generator, device=self.device)
-        found = real_patches(self.images.batch(numbers), self.told, step=number, what="real patches").part(self._own())
+        own = self._own()
+        numbers = torch.randint(len(self.images), (self._every,), generator=generator, device=self.device)[own]
+        shown = self.images.batch(numbers)
+        found = real_patches(shown, self.told, step=number, what="real patches", every=self._every, first=own.start)
         self._looked_at = number, found
         return found
 
@@ -190,6 +191,16 @@ class Stepper:
             optimizer.load_state_dict(_as_here(state[name], optimizer))
         if self.averaged is not None:
             self.averaged.load_state_dict(state["ema"])
+
+    @property
+    def _every(self) -> int:
+        """Images of a step, in all processes."""
+        return self.told.batch * self.ranks.world
+
+    def _whole_rows(self) -> tuple[int, ...]:
+        """Which of this process's patches are of whole pixels, in every step."""
+        own = self._own()
+        return tuple(row - own.start for row in whole_rows(self._every, self.told) if own.start <= row < own.stop)
 
     def _own(self) -> slice:
         return slice(self.ranks.rank * self.told.batch, (self.ranks.rank + 1) * self.told.batch)
@@ -217,7 +228,11 @@ class Stepper:
         """Gradients averaged over the processes, all in one message: after the last part, whatever made them."""
         if self.ranks.world == 1:
             return
-        gradients = [parameter.grad for parameter in module.parameters() if parameter.grad is not None]
+        gradients: list[Tensor] = []
+        for parameter in module.parameters():
+            if parameter.grad is None:  # of the super-resolution, where none of this process's patches is of whole pixels
+                parameter.grad = torch.zeros_like(parameter)
+            gradients.append(parameter.grad)
         flat = self.ranks.mean(torch.cat([gradient.flatten() for gradient in gradients]))
         for gradient, mean in zip(gradients, flat.split([gradient.numel() for gradient in gradients]), strict=True):
             gradient.copy_(mean.view_as(gradient))
@@ -226,8 +241,9 @@ class Stepper:
         """The norm, not finite where the run is lost. An overflow of fp16 is no loss: the scaler leaves the step out."""
         if not self.scaler.is_enabled():
             return norm
-        lost = torch.full_like(norm, torch.nan) if self.scaler.get_scale() < _HOPELESS else loss_d - loss_d
-        return torch.where(torch.isfinite(norm), norm, lost)  # a loss that is finite less itself is 0, any other is none
+        # All on the device, for which every step would wait otherwise. A loss that is finite less itself is 0, any other is none.
+        lost = (loss_d - loss_d).masked_fill(compat.loss_scale(self.scaler) < _HOPELESS, torch.nan)
+        return torch.where(torch.isfinite(norm), norm, lost)
 
     @torch.no_grad()
     def _average(self, number: int) -> None:
@@ -237,13 +253,9 @@ class Stepper:
             get_ema_multi_avg_fn(decay)(list(self.averaged.parameters()), list(self.generator.parameters()), 0)
 
 
-def _tensors(real: Real) -> tuple[Tensor, ...]:
-    """All there is, for `_real`."""
-    return (real.low, real.pitch) if real.high is None else (real.low, real.pitch, real.high)
-
-
-def _real(low: Tensor, pitch: Tensor, high: Tensor | None = None) -> Real:
-    return Real(low, high, pitch)
+def replays(told: Settings, device: str) -> bool:
+    """Is each turn one graph? On a GPU, where the batch passes at one time."""
+    return told.graphs and device == "cuda" and (told.micro or told.batch) >= told.batch
 
 
 def _noisy(asked: Request) -> Request:

@@ -6,7 +6,6 @@ Started by torchrun, its processes train together, each with images of its own.
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -16,18 +15,16 @@ import torch
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
-from pinchpoint.backends.torch import compat, real
 from pinchpoint.core.errors import DoesNotFit, Missing
 from pinchpoint.core.files import check_folder, make_folder
+from pinchpoint.workloads.radiance.beside import beside_bytes
 from pinchpoint.workloads.radiance.budget import chunk_for
 from pinchpoint.workloads.radiance.evaluate import kernel_distance_of, some_real
 from pinchpoint.workloads.radiance.features import Extractor, open_extractor
 from pinchpoint.workloads.radiance.images import Images
-from pinchpoint.workloads.radiance.objective import Request
 from pinchpoint.workloads.radiance.orbit import VIEWS, codes_of, views
 from pinchpoint.workloads.radiance.pictures import save_sheet, tiled
 from pinchpoint.workloads.radiance.records import Training
-from pinchpoint.workloads.radiance.render import Rendered
 from pinchpoint.workloads.radiance.runs import Run, begin, read_settings
 from pinchpoint.workloads.radiance.stepper import Stepper
 from pinchpoint.workloads.training import logs
@@ -106,7 +103,8 @@ def _decided(
         how: dict[str, Any] = {
             "batch": min(told.batch, told.micro or told.batch), "rays": told.patch**2, "samples": told.samples, "budget": budget,
             "device": device, "form": told.form, "precision": told.precision, "features": told.superres > 1,
-            "beside_bytes": _beside_bytes(run, images, device), "progress": lambda text: tell(Report("budget", 0, 0, note=text)),
+            "beside": beside_bytes(run.config, told, images, device),
+            "progress": lambda text: tell(Report("budget", 0, 0, note=text)),
         }  # fmt: skip
         try:
             chosen = chunk_for(run.config, memory=told.memory, **how)  # pyright: ignore[reportArgumentType]
@@ -121,46 +119,6 @@ def _decided(
     if budget is not None and again:
         told = replace(told, memory="checkpoint")
     return replace(run, settings=replace(told, chunk=chunk)), chosen
-
-
-def _beside_bytes(run: Run, images: Images, device: str) -> int:
-    """Bytes of all that a step holds beside the field's part: both players, what they compute, and on a GPU the images.
-
-    Counted on fake tensors, in two steps whose pixels come from nowhere. They and the field have their peaks at other times, but
-    the field may hold a chunk meanwhile: the sum is never too little.
-    """
-    told = run.settings
-    # A scaler of fp16 would read its scale, which is not there; bf16 has the same bytes.
-    tried = replace(told, precision="bf16" if told.precision == "fp16" else told.precision, noise_until=1.0)
-
-    def blank(asked: Request, **_: Any) -> Rendered:
-        images, rays = asked.places.shape[:2]
-        rgb, depth, acc = (torch.zeros(images, rays, *more, requires_grad=True) for more in ((3,), (), ()))
-        features = torch.zeros(images, rays, run.config.features, requires_grad=True) if told.superres > 1 else None
-        return Rendered(rgb, depth, acc, features)
-
-    critics = 0  # weights of the discriminators
-
-    def steps() -> None:
-        nonlocal critics
-        with compat.fake_mode(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # copies of fake weights ask for their address
-            held = Images(images.source, torch.zeros(1, *images.pixels.shape[1:], dtype=images.pixels.dtype))
-            stepper = Stepper(run.config, tried, held, "cpu")
-            stepper.generator.rendered = blank
-            critics = _count(stepper.critics)
-            # Both have a penalty, the second an optimizer's state too. Step 1 looks at gradients, of which there are none.
-            for number in (1 + told.r1_every, 1 + 2 * told.r1_every):
-                stepper.step(number)
-
-    state = 8 if told.optimizer == "adam" else 4  # bytes that the optimizer holds of a weight
-    field = (4 + state) * run.config.parameters  # of its own, and its gradient's: the steps that were counted gave it none
-    counted = (real.account(steps) or 0) + field
-    if device == "cuda":
-        counted += images.pixels.numel()
-        # A turn with and one without a penalty are two graphs, each with gradients of its own.
-        counted += 4 * critics if told.graphs and told.r1_every > 1 else 0
-    return counted
 
 
 @dataclass(frozen=True)

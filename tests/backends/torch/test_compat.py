@@ -1,0 +1,33 @@
+"""What is read of torch's own parts, against what torch says of them itself."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="it is torch's private names")
+
+from pinchpoint.backends.torch import compat  # noqa: E402
+
+
+def test_the_scale_of_losses_is_the_scaler_s_before_its_first_use_after_it_and_after_an_overflow() -> None:
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
+    assert float(compat.loss_scale(scaler)) == scaler.get_scale() == 2.0**10
+    weight = torch.nn.Parameter(torch.ones(()))
+    optimizer = torch.optim.SGD([weight])
+    scaler.scale(weight * torch.inf).backward()
+    assert float(compat.loss_scale(scaler)) == 2.0**10
+    scaler.step(optimizer)
+    scaler.update()
+    assert float(compat.loss_scale(scaler)) == scaler.get_scale() == 2.0**9
+
+
+def test_the_scale_of_losses_is_read_without_a_value_of_the_device() -> None:
+    """A fake tensor has none: to ask for it raises."""
+    with compat.fake_mode():
+        scaler = torch.amp.GradScaler("cpu")
+        assert compat.loss_scale(scaler).shape == ()
+        scaler.scale(torch.ones(()))
+        held = compat.loss_scale(scaler)
+        assert isinstance(held, compat.FakeTensor) and held.shape == ()
+        with pytest.raises(RuntimeError, match="_local_scalar_dense"):
+            scaler.get_scale()
