@@ -136,13 +136,6 @@ def train(
             mend = f"give the folder of images again: {_command('train', 'DATA', '-o', output, '--resume')}"
         raise BadInput(f"{len(given)} folders of images", mend=mend)
     rays = None if chunk is None else parse_size(chunk, what="--chunk")
-    if budget is not None and chunk is not None:
-        raise BadInput(f"--budget {budget} with --chunk {chunk}", mend="give one of them: a budget chooses the chunk")
-    if budget is not None and memory == "none":
-        raise BadInput(
-            f"--budget {budget} with --memory none",
-            mend="give one of them: with a budget alone, memory is none where all rays at once stay within it",
-        )
     with console.loading("torch"):
         backend("torch")  # says how to install it, where it is missing
         from pinchpoint.workloads.radiance.config import FieldConfig

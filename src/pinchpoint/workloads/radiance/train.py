@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
-from pinchpoint.core.errors import DoesNotFit, Missing
+from pinchpoint.core.errors import BadInput, DoesNotFit, Missing
 from pinchpoint.core.files import check_folder, make_folder
 from pinchpoint.workloads.radiance.beside import beside_bytes
 from pinchpoint.workloads.radiance.budget import chunk_for
@@ -52,6 +52,7 @@ def train(
     """
     if budget is not None:
         budget_of(budget)  # before the images are read
+        _check_alone(budget, choices)
     stored = read_settings(Path(output)).device if resume and (Path(output) / CONFIG).exists() else "auto"
     device = resolve_device(choices.get("device", stored), backend("torch"))
     with joined(device) as ranks:
@@ -83,6 +84,17 @@ def train(
 
         how: dict[str, Any] = {"device": device, "record": record, "tell": tell, "clock": clock}
         return lead(ranks, lambda: take_steps(run, learner, log=Log, completed=learner.completed, **how))
+
+
+def _check_alone(budget: str | int, choices: Mapping[str, Any]) -> None:
+    """A budget chooses chunk and memory: neither may be dropped without a word."""
+    if choices.get("chunk") is not None:
+        raise BadInput(f"--budget {budget} with --chunk {choices['chunk']}", mend="give one of them: a budget chooses the chunk")
+    if choices.get("memory") == "none":
+        raise BadInput(
+            f"--budget {budget} with --memory none",
+            mend="give one of them: with a budget alone, memory is none where all rays at once stay within it",
+        )
 
 
 def _extractor(run: Run, device: str) -> Extractor | None:
