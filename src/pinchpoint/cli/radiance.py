@@ -103,6 +103,7 @@ def train(
     near: float = typer.Option(None, "--near", help="Distance from which something may lie.  [3]"),
     far: float = typer.Option(None, "--far", help="Distance up to which.  [5]"),
     bound: float = typer.Option(None, "--bound", help="Radius around the middle outside which there is nothing; 0: none.  [0]"),
+    haze: float = typer.Option(None, "--haze", help="Cover of a ray below which whole images show what lies behind.  [0]"),
     endless: bool = typer.Option(None, "--endless/--ends", help="The last interval of a ray: endless as published.  [ends]"),
     v_low: float = typer.Option(None, "--v-low", help="Highest poses: 0 is straight above.  [0]"),
     v_high: float = typer.Option(None, "--v-high", help="Lowest poses: 0.5 is the horizon.  [0.45]"),
@@ -148,8 +149,8 @@ def train(
         "lr": lr, "lr_d": lr_d, "optimizer": optimizer, "r1": r1, "r1_every": r1_every, "r1_reduction": r1_reduction,
         "critic_norm": critic_norm, "critic_bias": critic_bias, "sr_weight": sr_weight, "sr_pairs": sr_pairs,
         "clip": clip, "ema": ema, "noise": noise, "least": least, "whole": whole, "edge": edge, "fov": fov, "radius": radius,
-        "near": near, "far": far, "bound": bound, "endless": endless, "v_low": v_low, "v_high": v_high, "white": white,
-        "seed": seed, "device": device, "checkpoint_every": checkpoint_every,
+        "near": near, "far": far, "bound": bound, "haze": haze, "endless": endless, "v_low": v_low, "v_high": v_high,
+        "white": white, "seed": seed, "device": device, "checkpoint_every": checkpoint_every,
         "sample_every": sample_every, "eval_every": eval_every, "eval_images": eval_images,
         "model": overrides(settings, FieldConfig) if settings else None,
     }  # fmt: skip

@@ -20,7 +20,7 @@ from pinchpoint.workloads.radiance.objective import (  # noqa: E402
     draw_request,
     whole_images,
 )
-from pinchpoint.workloads.radiance.render import render  # noqa: E402
+from pinchpoint.workloads.radiance.render import Codes, Rendered, cleared, render  # noqa: E402
 from pinchpoint.workloads.radiance.settings import Settings  # noqa: E402
 from pinchpoint.workloads.radiance.superres import SuperRes, enlarged, residual  # noqa: E402
 
@@ -166,6 +166,24 @@ def test_outside_a_bound_a_generator_shows_what_lies_behind_and_learns_inside() 
     assert bool((corners == 1).all()) and bool((seen.acc[:, 16, 16] > 0.5).all())
     Critics(told).deceived(seen, asked).backward()
     check_gradients(generator, what="generator")
+
+
+@pytest.mark.parametrize("white", [True, False])
+def test_a_veil_below_the_haze_is_taken_off_whole_images_and_what_is_dense_stays(white: bool) -> None:
+    told = replace(TOLD, superres=2, haze=0.05, white=white)
+    generator = Generator(CONFIG, told)
+    made = Rendered(torch.full((1, 2, 3), 0.5), torch.full((1, 2), 4.0), torch.tensor([[0.04, 0.06]]), torch.ones(1, 2, 5))
+    clear = cleared(made, 0.05, white=white)
+    assert clear.rgb.tolist() == [[[float(white)] * 3, [0.5] * 3]] and clear.acc.tolist() == [[0.0, pytest.approx(0.06)]]
+    assert clear.depth.tolist() == [[0.0, 4.0]] and clear.features is not None and clear.features[0, :, 0].tolist() == [0.0, 1.0]
+    codes = Codes(torch.zeros(1, CONFIG.z_shape), torch.zeros(1, CONFIG.z_app))
+    with torch.no_grad():
+        generator.field.density.weight.zero_()
+        generator.field.density.bias.fill_(0.01)  # over two units: two hundredths
+    veiled = whole_images(generator, codes, torch.zeros(1), torch.tensor([0.3]))
+    assert bool((veiled.acc == 0).all()) and bool((veiled.low == (1 if white else -1)).all())
+    generator.told = replace(told, haze=0.01)
+    assert bool((whole_images(generator, codes, torch.zeros(1), torch.tensor([0.3])).acc > 0.01).all())
 
 
 def test_the_discriminators_loss_leaves_the_generator_alone() -> None:

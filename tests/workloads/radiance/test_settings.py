@@ -59,6 +59,7 @@ def test_rates_rise_stay_and_fall_to_a_tenth() -> None:
         ({"edge": 1.0}, "--edge 1"),
         ({"whole": 1.5}, "--whole 1.5"),
         ({"superres": 2, "whole": 0.0}, "without patches of whole pixels"),
+        ({"haze": 1.0}, "--haze 1"),
         ({"bound": -1.0}, "--bound -1"),
         ({"bound": 1.0, "samples": 1}, "--bound 1 with 1 point of a ray"),
         ({"r1_every": 0}, "--r1-every 0"),

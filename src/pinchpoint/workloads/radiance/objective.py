@@ -19,7 +19,18 @@ from pinchpoint.workloads.radiance.discriminator import Discriminator
 from pinchpoint.workloads.radiance.field import Field
 from pinchpoint.workloads.radiance.losses import slope_penalty, taken_for_made, taken_for_real
 from pinchpoint.workloads.radiance.rays import Camera, draw_poses, patches, pixels
-from pinchpoint.workloads.radiance.render import Codes, Draws, Rendered, draw, generator_for, inside, joined, midpoints, render
+from pinchpoint.workloads.radiance.render import (
+    Codes,
+    Draws,
+    Rendered,
+    cleared,
+    draw,
+    generator_for,
+    inside,
+    joined,
+    midpoints,
+    render,
+)
 from pinchpoint.workloads.radiance.settings import Settings
 from pinchpoint.workloads.radiance.superres import SuperRes, both
 from pinchpoint.workloads.training.precision import autocast
@@ -236,7 +247,7 @@ def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, si
         draws = midpoints(1, size * size, _FINER * told.samples, device=u.device)
         asked = Request(Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, draws, whole=(0,))
         blocks = [generator.rendered(block, memory="none") for block in asked.blocks(at_once)]
-        made.append(generator.shown(joined(blocks), asked))
+        made.append(generator.shown(cleared(joined(blocks), told.haze, white=told.white), asked))
     high = None if made[0].high is None else torch.cat([one.high for one in made if one.high is not None])
     return Seen(
         torch.cat([one.low for one in made]), high, torch.cat([one.depth for one in made]), torch.cat([one.acc for one in made])

@@ -66,6 +66,18 @@ def joined(blocks: Sequence[Rendered]) -> Rendered:
     return Rendered(rgb, depth, acc, torch.cat(features, dim=1) if features else None)
 
 
+def cleared(made: Rendered, haze: float, *, white: bool) -> Rendered:
+    """Rays that are covered by less than `haze` show what lies behind them alone.
+
+    A discriminator hardly sees a veil of a hundredth, and the networks that measure distances do: a plain background has none.
+    """
+    faint = made.acc < haze
+    return Rendered(
+        made.rgb.masked_fill(faint[..., None], float(white)), made.depth.masked_fill(faint, 0), made.acc.masked_fill(faint, 0),
+        None if made.features is None else made.features.masked_fill(faint[..., None], 0),
+    )  # fmt: skip
+
+
 def generator_for(seed: int, step: int, what: str, *, device: str | torch.device = "cpu") -> torch.Generator:
     """Random numbers of one use in one step: the same whenever and in whatever order they are drawn."""
     said = hashlib.sha256(f"{seed} {step} {what}".encode()).digest()

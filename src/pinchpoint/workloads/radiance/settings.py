@@ -39,7 +39,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 class Settings(Common):
     """Every choice of a run, as config.json holds it. `data`: see runs.fingerprint; `lr`: the generator's."""
 
-    FREE: ClassVar[frozenset[str]] = Common.FREE | {"form", "memory", "chunk", "micro", "graphs", "sample_every", "eval_images"}
+    FREE: ClassVar[frozenset[str]] = Common.FREE | {
+        "form", "memory", "chunk", "micro", "graphs", "sample_every", "eval_images", "haze",
+    }  # fmt: skip
     PRECISIONS: ClassVar[tuple[str, ...]] = (*PRECISIONS, "fp16")
 
     preset: str = "tuned"
@@ -78,6 +80,7 @@ class Settings(Common):
     near: float = 3.0
     far: float = 5.0
     bound: float = 0.0  # radius around the middle outside which there is nothing; 0: whatever lies between near and far
+    haze: float = 0.0  # where less than this of a ray is covered, a whole image shows what lies behind, and nothing else
     endless: bool = False  # the last interval of a ray has no end, as published: whatever is dense there is opaque
     v_low: float = 0.0  # of the poses: 0 straight above, 0.5 the horizon
     v_high: float = 0.45
@@ -154,8 +157,9 @@ class Settings(Common):
         for name in ("noise_until", "anneal_until", "least", "whole"):
             if not 0 <= getattr(self, name) <= 1:
                 raise BadInput(f"--{_option(name)} {getattr(self, name):g}", mend="give a share from 0 to 1")
-        if not 0 <= self.edge < 1:
-            raise BadInput(f"--edge {self.edge:g}", mend="give a share from 0 to below 1")
+        for name in ("edge", "haze"):
+            if not 0 <= getattr(self, name) < 1:
+                raise BadInput(f"--{name} {getattr(self, name):g}", mend="give a share from 0 to below 1")
         if not 0 <= self.near < self.far < math.inf:
             raise BadInput(f"near {self.near:g} and far {self.far:g}", mend="give 0 <= --near < --far")
         if self.bound and (self.radius - self.bound >= self.far or self.radius + self.bound <= self.near):
