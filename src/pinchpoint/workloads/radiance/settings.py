@@ -162,11 +162,10 @@ class Settings(Common):
                 raise BadInput(f"--{name} {getattr(self, name):g}", mend="give a share from 0 to below 1")
         if not 0 <= self.near < self.far < math.inf:
             raise BadInput(f"near {self.near:g} and far {self.far:g}", mend="give 0 <= --near < --far")
-        if self.bound and (self.radius - self.bound >= self.far or self.radius + self.bound <= self.near):
+        if not self.near < self.radius < self.far:
             raise BadInput(
-                f"nothing farther than {self.bound:g} from the middle, looked at from {self.radius:g} between {self.near:g} and "
-                f"{self.far:g}: no point is left",
-                mend="give --near and --far on both sides of --radius, or a larger --bound",
+                f"points between {self.near:g} and {self.far:g} of a camera that looks at the middle from {self.radius:g}",
+                mend="give --near and --far on both sides of --radius",
             )
         if self.bound and self.samples < 2:
             raise BadInput(f"--bound {self.bound:g} with 1 point of a ray", mend="give --samples 2 or more: one ends the ball")
