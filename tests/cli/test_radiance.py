@@ -192,3 +192,15 @@ def test_the_help_of_orbit_gives_the_height_that_is_taken_without_one(capsys: py
     assert run(["radiance", "orbit", "--help"]) == 0
     told = " ".join(capsys.readouterr().out.partition("--height")[2].partition("--fps")[0].split())
     assert told.endswith("[3/4 from --v-low to --v-high]")
+
+
+def test_an_image_that_cannot_be_read_is_named_before_the_first_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    image = pytest.importorskip("PIL.Image", reason="image files are pillow's")
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(30):
+        image.new("RGB", (32, 32), (number, 0, 0)).save(folder / f"{number:02d}.png")
+    (folder / "bad.png").write_bytes(b"nothing")
+    assert run(["radiance", "train", str(folder), "-o", str(tmp_path / "run"), *QUICK]) == 0
+    said = capsys.readouterr().err
+    assert said.index("skipped bad.png") < said.index("steps 1/1")

@@ -158,8 +158,6 @@ def train(
     with followed(by=partial(_show, again=again)) as watch:
         made = run(given[0], output, resume=resume, budget=budget, progress=watch, **chosen(asked))
     if os.environ.get("RANK", "0") == "0":
-        for line in made.skipped:
-            console.say(f"skipped {line}")
         console.show_pairs([*made.summary(), ("next", _command("orbit", output, "-o", f"{output}.gif"))])
 
 
@@ -172,6 +170,9 @@ def _command(*words: str | Path, processes: str = "1") -> str:
 def _show(tell: bars.Bar, report: Any, seen: list[float], *, again: str) -> None:
     """As every system's steps, with the steps a second. again: the command that goes on with the run."""
     row = report.row
+    if report.stage == "skipped":  # an image that could not be read
+        console.say(f"skipped {report.note}")
+        return
     if row is None:
         show_step(tell, report, seen)
         if report.stage == "stopped":

@@ -108,3 +108,14 @@ def test_a_super_resolution_needs_patches_of_whole_pixels() -> None:
         replace(told, size=64).check()
     replace(told, size=32).check()  # where every patch is the image
     replace(told, size=0).check()  # where nobody knows yet
+
+
+def test_a_patch_larger_than_its_image_gets_only_mends_there_are() -> None:
+    def mend(**changes: Any) -> str:
+        with pytest.raises(BadInput, match="in images of 16 x 16") as caught:
+            replace(TOLD, size=16, **changes).check()
+        return caught.value.mend
+
+    assert mend() == "give images of at least 32 pixels a side, or --size 32, to which they are enlarged"
+    assert mend(superres=2) == "give images of at least 64 pixels a side, or a smaller --superres"
+    assert mend(patch=64).endswith(", or a smaller --patch")

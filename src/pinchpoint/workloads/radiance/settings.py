@@ -189,9 +189,11 @@ class Settings(Common):
             if side not in SIDES:
                 raise BadInput(f"{what} of {side} x {side}", mend="use a --patch of 32, 64 or 128, enlarged at most 128")
         if self.size and self.patch > self.size:
+            ways = [f"give images of at least {self.patch * self.superres} pixels a side"]
+            ways += [f"--size {self.patch}, to which they are enlarged"] if self.superres == 1 else ["a smaller --superres"]
+            ways += ["a smaller --patch"] if self.patch > SIDES[0] else []
             raise BadInput(
-                f"patches of {self.patch} x {self.patch} in images of {self.size} x {self.size}",
-                mend=f"give images of at least {self.patch * self.superres} pixels a side, or a smaller --patch or --superres",
+                f"patches of {self.patch} x {self.patch} in images of {self.size} x {self.size}", mend=", or ".join(ways)
             )
         if self.eval_images and self.eval_images < 2:
             raise BadInput("an evaluation of 1 image", mend="give --eval-images 2 or more, or 0 for no evaluation")

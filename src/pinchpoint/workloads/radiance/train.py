@@ -59,6 +59,8 @@ def train(
         tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
         tell(Report("data", 0, 0, note=f"images of {data}"))
         run, images = begin(Path(output), Path(data), resume=resume, choices=choices, ranks=ranks.world)
+        for line in images.skipped:
+            tell(Report("skipped", 0, 0, note=line))
         check_precision(run.settings.precision, device)
         check_folder(run.folder)
         ranks.agreed()  # no process may find the run's folder made by another before it has looked

@@ -34,7 +34,7 @@ Made = TypeVar("Made", bound=Record)
 class Report:
     """What a watcher is told: how far a stage is, and while training its last row."""
 
-    stage: Literal["files", "data", "graphs", "budget", "train", "stopped"]
+    stage: Literal["files", "data", "skipped", "graphs", "budget", "train", "stopped"]
     done: int
     total: int
     row: logs.Row | None = None
