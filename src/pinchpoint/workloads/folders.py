@@ -32,7 +32,7 @@ def check_run_folder(folder: Path, *, resume: bool) -> None:
         raise BadInput(f"no run in {folder} to resume", mend="leave out --resume to begin one, or name the run's folder with -o")
 
 
-def refuse_within(folder: Path, images: Path, *, mend: str = "choose a folder outside of it with -o") -> None:
+def refuse_within(folder: Path, images: Path, *, mend: str) -> None:
     """Refuse an output folder that is the one of the images, or lies in it."""
     whole = folder.resolve()
     for at in (whole, *whole.parents):

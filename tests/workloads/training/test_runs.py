@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.workloads.radiance.settings import Settings as Scored
 from pinchpoint.workloads.training.runs import Run, taken_up
 from pinchpoint.workloads.training.settings import Common
 
@@ -15,12 +16,6 @@ from pinchpoint.workloads.training.settings import Common
 @dataclass(frozen=True)
 class Together(Common):
     ranks: int = 1
-
-
-@dataclass(frozen=True)
-class Scored(Common):
-    validation: int | None = 0
-    eval_images: int = 256
 
 
 @pytest.mark.parametrize(

@@ -34,12 +34,14 @@ def beside_bytes(config: FieldConfig, told: Settings, images: Images, device: st
     Graphs keep their memory to themselves: sheets and distances on the way, and a turn that is recorded later than another, have
     theirs beside it. All of that and the field have their peaks at other times, so that the sum is never too little.
     """
+    counted = _of_steps(config, told, images) + (images.pixels.numel() if device == "cuda" else LIBRARIES)
+    if told.ranks == 1 and not replays(told, device):
+        return lambda chunk: counted
     with _fake():
         stepper = _stepper(config, told, images)
         shown, asked = _bytes(stepper.real(1).tensors()), _bytes(stepper.request(1, "to count").tensors())
         weights = _bytes(stepper.critics.parameters())
-    counted = _of_steps(config, told, images) + (told.ranks - 1) * asked  # drawn for all processes, then let go
-    counted += images.pixels.numel() if device == "cuda" else LIBRARIES
+    counted += (told.ranks - 1) * asked  # drawn for all processes, then let go
     if not replays(told, device):
         return lambda chunk: counted
     counted += _TURNS * (shown + asked)

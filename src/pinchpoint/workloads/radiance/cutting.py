@@ -54,6 +54,11 @@ def whole_rows(batch: int, told: Settings) -> tuple[int, ...]:
     return tuple(range(batch)) if told.always_whole else fixed_rows(batch, told.whole)
 
 
+def rows_among(rows: tuple[int, ...], images: range) -> tuple[int, ...]:
+    """Those of the rows that are among the images, counted from the first of these."""
+    return tuple(images.index(row) for row in rows if row in images)
+
+
 def _on_pixels(scale: Tensor, shift: Tensor, told: Settings) -> Tensor:
     """Shifts (B, 2) with which patches of whole pixels begin where a pixel of the photograph does, the others as they were.
 

@@ -19,7 +19,7 @@ from pinchpoint.workloads.folders import refuse_others, refuse_within
 from pinchpoint.workloads.radiance.config import FieldConfig
 from pinchpoint.workloads.radiance.consistency import orbit_consistency
 from pinchpoint.workloads.radiance.features import Extractor, open_extractor
-from pinchpoint.workloads.radiance.images import MOST_BROKEN, Images, open_images, pillow
+from pinchpoint.workloads.radiance.images import Images, open_images, pillow
 from pinchpoint.workloads.radiance.metrics import distances, hue_coverage, silhouette_area
 from pinchpoint.workloads.radiance.objective import Generator, draw_codes, whole_images
 from pinchpoint.workloads.radiance.orbit import STEEP, VIEWS, codes_of
@@ -28,7 +28,6 @@ from pinchpoint.workloads.radiance.rays import draw_poses
 from pinchpoint.workloads.radiance.records import Evaluation
 from pinchpoint.workloads.radiance.render import Codes, generator_for
 from pinchpoint.workloads.radiance.runs import Trained, Which, fingerprint, trained
-from pinchpoint.workloads.radiance.settings import Settings
 from pinchpoint.workloads.radiance.superres import enlarged, residual
 from pinchpoint.workloads.training.precision import matmuls, usable
 
@@ -59,14 +58,17 @@ def evaluate(
         raise BadInput(f"{images} images and {orbits} orbits", mend="give --images 2 or more and --orbits 1 or more")
     if pictures:
         pillow()
-    refuse_within(Path(output), Path(data))
+    refuse_within(Path(output), Path(data), mend="choose a folder outside of it with -o")
     refuse_others(Path(output), own=RECORD)
     device = resolve_device(device, backend("torch"))
     found = trained(Path(run), which=which, device=device)
     extract = open_extractor(inception_file=inception, device=device)
     told = found.settings
     held = open_images(data, size=told.size * told.superres, white=told.white)
-    _refuse_enlarged(held, told)
+    if fingerprint(held) != told.data:  # distances to blurred images say nothing, but of a run that learned from these very ones
+        held.refuse_enlarged(
+            "that the run makes: enlarged they would be blurred", mend=f"give images of at least {held.size} x {held.size}"
+        )
     real = some_real(held, images, seed=seed)
     folder = make_folder(output)
     earlier = _earlier(folder)
@@ -99,16 +101,6 @@ def evaluate(
     for name in earlier - set(made.files):
         (folder / name).unlink(missing_ok=True)
     return made
-
-
-def _refuse_enlarged(real: Images, told: Settings) -> None:
-    """Distances to images that were blurred by enlarging them say nothing, but of a run that learned from these very ones."""
-    if real.enlarged > MOST_BROKEN * len(real) and fingerprint(real) != told.data:
-        raise BadInput(
-            f"{real.enlarged:,} of the {len(real):,} images in {real.source} are smaller than the {real.size} x {real.size} "
-            "that the run makes: enlarged they would be blurred",
-            mend=f"give images of at least {real.size} x {real.size}",
-        )
 
 
 def some_real(images: Images, count: int, *, seed: int) -> Tensor:

@@ -15,31 +15,28 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
-from pinchpoint.core import machine as _machine
 from pinchpoint.core.discover import find
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output
-from pinchpoint.core.records import Record, now
 from pinchpoint.core.settings import Setting
-from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.core.workload import Case, Variant, Workload
 from pinchpoint.measure.timing import Clock, ratio_interval
 from pinchpoint.memory import cards, measured
 from pinchpoint.memory.forecaster import Forecaster
 from pinchpoint.workloads.radiance import tricks
+from pinchpoint.workloads.radiance.explain_record import Explained, Judged, Row
 from pinchpoint.workloads.radiance.tricks import FULL, SMALL, TRICKS, Iteration, Scale, Trick
 from pinchpoint.workloads.training.precision import exact_convolutions
 
-Judged = Literal["helps", "no effect", "wrong", "crashes"]
 Progress = Callable[[str, int, int], None]
 MATERIAL = 0.03  # a peak that falls by less is not held in a trick's favour
 ROUNDED = 100  # units of rounding by which gradients may differ ...
@@ -49,82 +46,6 @@ _SPARE = 1.2  # of the room a process is given, over its predicted total
 SCALES = {"full": FULL, "small": SMALL}
 PARTS = ("field", "superres", "critic")
 TARGET = "pinchpoint.workloads.radiance.explain:STEP"
-
-
-@dataclass(frozen=True)
-class Row:
-    """One trick. peak_allocated_bytes: measured where it was, else predicted; None where it crashes."""
-
-    trick: str
-    said: str
-    of: str  # guide, advice, instead
-    peak_allocated_bytes: int | None
-    predicted_bytes: int | None
-    measured_bytes: int | None
-    peak_ratio: float | None  # to the baseline
-    time_s: float | None  # of an iteration, the median
-    time_ratio: float | None  # to the baseline's, in turn with it
-    time_low: float | None  # 95 % interval of the ratio, of as many iterations as it takes
-    time_high: float | None
-    gradient_error: float | None  # relative L2 against the baseline's, of the worst of field, super-resolution, discriminator
-    verdict: Judged
-    reason: str
-
-
-@dataclass(frozen=True)
-class Explained(Record):
-    """What `radiance explain-memory` makes."""
-
-    kind: ClassVar[str] = "radiance-memory"
-    target: str
-    device: str
-    card: str  # whose workspaces are modelled
-    peaks: str  # predicted or measured: what peak_allocated_bytes is
-    peaks_at: dict[str, Any]  # Scale of the peaks
-    timed_at: dict[str, Any]  # of times
-    repeats: int
-    threads: int
-    rows: tuple[Row, ...]
-    seconds: float
-    figure: str | None = None
-    compared_at: dict[str, Any] = field(default_factory=dict)  # Scale of gradients
-    machine: dict[str, Any] = field(default_factory=_machine.describe)
-    created: str = field(default_factory=now)
-
-    def row(self, trick: str) -> Row:
-        return next(row for row in self.rows if row.trick == trick)
-
-    def table(self, *, narrow: bool = False) -> tuple[list[str], list[list[str]]]:
-        """Columns, and rows of text. narrow: in 80 columns, without seconds and what each trick is."""
-        columns = ["trick", "peak", "of baseline", "time", "times", "gradients off by", "verdict", "what it is"]
-        made = [
-            [
-                row.trick, show_bytes(row.peak_allocated_bytes) if row.peak_allocated_bytes else "-", _share(row.peak_ratio),
-                show_seconds(row.time_s) if row.time_s else "-", _times_shown(row, narrow=narrow),
-                "-" if row.gradient_error is None else f"{row.gradient_error:.1e}", row.verdict, row.said,
-            ]
-            for row in self.rows
-        ]  # fmt: skip
-        kept = [at for at, name in enumerate(columns) if not (narrow and name in ("time", "what it is"))]
-        return [columns[at] for at in kept], [[row[at] for at in kept] for row in made]
-
-    def summary(self) -> list[tuple[str, str]]:
-        at = self.peaks_at
-        rays = f"{at['batch']} images of {at['patch']} x {at['patch']} rays, {at['samples']} points of a ray"
-        named = {verdict: [row.trick for row in self.rows if row.verdict == verdict and row.of != "-"] for verdict in _VERDICTS}
-        return [
-            ("peaks", f"{self.peaks}, {rays}"),
-            *(
-                (what, f"{scale['field']} field, {scale['batch']} images, on {self.device}")
-                for what, scale in (("times", self.timed_at), ("gradients", self.compared_at))
-                if scale
-            ),
-            *((verdict, ", ".join(names)) for verdict, names in named.items() if names),
-            ("time", show_seconds(self.seconds)),
-        ]
-
-
-_VERDICTS: tuple[Judged, ...] = ("helps", "no effect", "wrong", "crashes")
 
 
 def explain_memory(
@@ -165,8 +86,8 @@ def explain_memory(
     rows = [_row(trick, predicted, found, times, off, crashed, place) for trick in asked]
     made = Explained(
         "one iteration of a radiance-field GAN", place, card, "measured" if place == "cuda" else "predicted",
-        asdict(SCALES[peaks_at]), asdict(scale), repeats, torch.get_num_threads(), tuple(rows), clock() - start,
-        None if figure is None else Path(figure).name, asdict(SMALL),
+        asdict(SCALES[peaks_at]), asdict(scale), asdict(SMALL), repeats, torch.get_num_threads(), tuple(rows), clock() - start,
+        None if figure is None else Path(figure).name,
     )  # fmt: skip
     if figure is not None:
         from pinchpoint.workloads.radiance.explain_figure import draw
@@ -334,16 +255,6 @@ def _row(
         peak if device == "cuda" else None, None if peak is None else peak / base, None if took is None else median(took),
         ratio, low, high, error, verdict, crashed.get(name, reason),
     )  # fmt: skip
-
-
-def _share(value: float | None) -> str:
-    return "-" if value is None else f"{value:.0%}"
-
-
-def _times_shown(row: Row, *, narrow: bool) -> str:
-    if row.time_ratio is None:
-        return "-"
-    return f"{row.time_ratio:.2f}x" + ("" if narrow or row.time_low is None else f" [{row.time_low:.2f}, {row.time_high:.2f}]")
 
 
 def build(size: int, *, device: str, mode: str, variant: str, seed: int, settings: dict[str, str]) -> Case:

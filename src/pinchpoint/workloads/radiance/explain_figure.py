@@ -11,7 +11,7 @@ from pinchpoint.render import palette
 from pinchpoint.render.figures import style
 
 if TYPE_CHECKING:
-    from pinchpoint.workloads.radiance.explain import Explained
+    from pinchpoint.workloads.radiance.explain_record import Explained
 
 COLOURS = {"helps": "good", "no effect": "idle-2", "wrong": "bad", "crashes": "warn"}
 

@@ -47,6 +47,15 @@ class Images:
         index = torch.as_tensor(numbers, device=self.pixels.device)
         return from_bytes(self.pixels[index])
 
+    def refuse_enlarged(self, what: str, *, mend: str) -> None:
+        """Refuse images of which too many were smaller, and so are blurred; what: they are to be good for."""
+        if self.enlarged > MOST_BROKEN * len(self):
+            raise BadInput(
+                f"{self.enlarged:,} of the {len(self):,} images in {self.source} are smaller than the {self.size} x {self.size} "
+                f"{what}",
+                mend=mend,
+            )
+
     def to(self, device: str | torch.device) -> Images:
         return replace(self, pixels=self.pixels.to(device))
 

@@ -20,7 +20,7 @@ Reduction = Literal["graf", "image"]
 
 
 def taken_for_real(logits: Tensor) -> Tensor:
-    """Binary cross-entropy against "real": the generator's loss, and the discriminator's of real patches. Given: (B,)."""
+    """Binary cross-entropy against "real": the generator's loss, and the discriminator's of real patches. logits: (B,)."""
     return functional.softplus(-logits.float()).mean()
 
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pinchpoint.workloads.radiance.config import FieldConfig
-from pinchpoint.workloads.radiance.cutting import Real, drawn_patches, whole_rows
+from pinchpoint.workloads.radiance.cutting import Real, drawn_patches, rows_among, whole_rows
 from pinchpoint.workloads.radiance.discriminator import Discriminator
 from pinchpoint.workloads.radiance.field import Field
 from pinchpoint.workloads.radiance.losses import slope_penalty, taken_for_made, taken_for_real
@@ -84,10 +84,9 @@ class Request:
         return Request(Codes(shape, app), u, v, places, Draws(offsets, *noise), whole)
 
     def part(self, images: slice) -> Request:
-        numbers = range(len(self))[images]
         return Request(
             Codes(self.codes.shape[images], self.codes.app[images]), self.u[images], self.v[images], self.places[images],
-            self.draws.part(images), tuple(numbers.index(row) for row in self.whole if row in numbers),
+            self.draws.part(images), rows_among(self.whole, range(len(self))[images]),
         )  # fmt: skip
 
     def blocks(self, rays: int) -> Iterator[Request]:

@@ -108,14 +108,15 @@ def draw_patches(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Scales (B,) even between least and most, shifts (B, 2) that keep every patch inside its image.
 
-    fixed: a share of them, see `fixed_rows`, and its scale. edge: share of those that touch the upper
-    or the lower edge, and as many the left or the right one. Without, as published, the outermost pixels are hardly ever looked
-    at, and what a field leaves there nobody corrects.
+    fixed: a share of them, see `fixed_rows`, and its scale. edge: share of those that touch the upper or the lower edge, and as
+    many the left or the right one. Without, as published, the outermost pixels are hardly ever looked at, and what a field
+    leaves there nobody corrects.
     """
     if not 0 < least <= most <= 1:
         raise BadInput(f"patches between {least} and {most} of an image", mend="give 0 < least <= most <= 1")
     scale = torch.empty(batch, device=generator.device).uniform_(least, most, generator=generator)
     share, its_scale = fixed
+    # As `fixed_rows` counts, on the device: numbers sent there from the host would be waited for.
     counted = (torch.arange(batch + 1, dtype=torch.float64, device=generator.device) * share).ceil()
     scale = torch.where(counted.diff() > 0, its_scale, scale)
     shift = torch.empty(batch, 2, device=generator.device).uniform_(-1, 1, generator=generator)

@@ -15,7 +15,7 @@ from typing import Any
 from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.folders import check_run_folder, refuse_within
 from pinchpoint.workloads.radiance.config import FieldConfig
-from pinchpoint.workloads.radiance.images import MOST_BROKEN, Images, open_images, pillow
+from pinchpoint.workloads.radiance.images import Images, open_images, pillow
 from pinchpoint.workloads.radiance.objective import Generator
 from pinchpoint.workloads.radiance.settings import PRESETS, Settings
 from pinchpoint.workloads.training import runs
@@ -35,9 +35,8 @@ class Run(runs.Run[Settings]):
 def begin(folder: Path, data: Path, *, resume: bool, choices: Mapping[str, Any], ranks: int = 1) -> tuple[Run, Images]:
     """A new run, or with `resume` the one there is, and its images; nothing is written. `choices`: only what was asked for."""
     pillow()  # for the sheets at least: a run that lacked it would end with the first of them
-    if resume:
-        refuse_within(folder, data, mend="move the run out of it, then go on with --resume and its new folder as -o")
-    refuse_within(folder, data)
+    outside = "move the run out of it, then go on with --resume and its new folder as -o"
+    refuse_within(folder, data, mend=outside if resume else "choose a folder outside of it with -o")
     check_run_folder(folder, resume=resume)
     asked = plain(choices)
     if resume:
@@ -54,10 +53,8 @@ def begin(folder: Path, data: Path, *, resume: bool, choices: Mapping[str, Any],
             f"images of {images.size} x {images.size} with super-resolution x{settings.superres}",
             mend="give --size, the pixels a side before it: images are scaled to its multiple",
         )
-    if settings.superres > 1 and images.enlarged > MOST_BROKEN * len(images):
-        # What the second discriminator would take for real is blurred: the super-resolution would learn to blur.
-        raise BadInput(
-            f"{images.enlarged:,} of the {len(images):,} images in {data} are smaller than the {images.size} x {images.size} "
+    if settings.superres > 1:  # what its discriminator would take for real is blurred: it would learn to blur
+        images.refuse_enlarged(
             f"that super-resolution x{settings.superres} is to learn from",
             mend=f"give larger images, or a smaller --size: it is that of the render, and they are {settings.superres} times it",
         )

@@ -100,6 +100,11 @@ class Settings(Common):
     def eval_steps(self) -> int:
         return self.eval_every or 5000
 
+    def unscored(self) -> tuple[str, str] | None:
+        if self.eval_images == 0:
+            return "no distances were taken on the way", "use --checkpoint last, or train with --eval-images 256"
+        return None
+
     def rate(self, step: int) -> float:
         """The generator's: a short rise, level for half of the run, then half a cosine down to a tenth."""
         return self.lr * self.share_of_rate(step)

@@ -18,7 +18,7 @@ from torch.optim.swa_utils import get_ema_multi_avg_fn
 from pinchpoint.backends.torch import compat
 from pinchpoint.workloads.radiance import replay
 from pinchpoint.workloads.radiance.config import FieldConfig
-from pinchpoint.workloads.radiance.cutting import Real, real_patches, whole_rows
+from pinchpoint.workloads.radiance.cutting import Real, real_patches, rows_among, whole_rows
 from pinchpoint.workloads.radiance.images import Images
 from pinchpoint.workloads.radiance.losses import check_gradients
 from pinchpoint.workloads.radiance.objective import Critics, Generator, Request, draw_request
@@ -199,8 +199,7 @@ class Stepper:
 
     def _whole_rows(self) -> tuple[int, ...]:
         """Which of this process's patches are of whole pixels, in every step."""
-        own = self._own()
-        return tuple(row - own.start for row in whole_rows(self._every, self.told) if own.start <= row < own.stop)
+        return rows_among(whole_rows(self._every, self.told), range(self._every)[self._own()])
 
     def _own(self) -> slice:
         return slice(self.ranks.rank * self.told.batch, (self.ranks.rank + 1) * self.told.batch)

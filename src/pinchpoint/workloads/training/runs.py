@@ -88,20 +88,13 @@ class Run(Generic[Told]):
         last = self.checkpoints.last()
         if last is None:
             return "checkpoint", "train it, or put back the files that were in its folder checkpoints"
-        # A system that scores what it makes, as radiance does, holds nothing back: `eval_images` tells whether it looks.
-        made = getattr(self.settings, "eval_images", None)
-        if made if made is not None else self.settings.validation:
-            return (
-                f"best checkpoint: none was scored up to step {last.step:,}",
-                "use --checkpoint last, or go on with --resume: "
-                f"scores are taken every {self.settings.eval_steps():,} steps and at the last",
-            )
-        if made is not None:
-            return (
-                "best checkpoint: no distances were taken on the way",
-                "use --checkpoint last, or train with --eval-images 256",
-            )
-        return "best checkpoint: nothing was held back", "use --checkpoint last, or train with --validation 1 or more"
+        if (unscored := self.settings.unscored()) is not None:
+            return f"best checkpoint: {unscored[0]}", unscored[1]
+        return (
+            f"best checkpoint: none was scored up to step {last.step:,}",
+            "use --checkpoint last, or go on with --resume: "
+            f"scores are taken every {self.settings.eval_steps():,} steps and at the last",
+        )
 
 
 def taken_up(folder: Path, stored: Told, asked: Mapping[str, Any], *, data: str) -> Told:

@@ -59,6 +59,12 @@ class Common:
     def eval_steps(self) -> int:
         return self.eval_every or self.checkpoint_steps()
 
+    def unscored(self) -> tuple[str, str] | None:
+        """Why no checkpoint of such a run is ever the best, and the mend; None where they are scored."""
+        if self.validation == 0:
+            return "nothing was held back", "use --checkpoint last, or train with --validation 1 or more"
+        return None
+
     def rate(self, step: int) -> float:
         """The learning rate of step 1, 2, ...: a straight rise, then half a cosine down to a hundredth."""
         warmup = self.warmup_steps()
