@@ -8,7 +8,15 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.workloads.radiance.losses import check_gradients  # noqa: E402
-from pinchpoint.workloads.radiance.superres import SuperRes, ViewCodes, both, enlarged, project, residual  # noqa: E402
+from pinchpoint.workloads.radiance.superres import (  # noqa: E402
+    SuperRes,
+    ViewCodes,
+    both,
+    confined,
+    enlarged,
+    project,
+    residual,
+)
 
 
 @pytest.mark.parametrize("factor", [2, 4])
@@ -30,6 +38,28 @@ def test_the_projection_is_the_nearest_image_of_all_that_are_true() -> None:
     assert torch.equal(project(project(high, low), low), project(high, low)) or residual(project(high, low), low) < 1e-15
     with pytest.raises(BadInput, match="whole multiple"):
         project(torch.rand(1, 1, 3, 3), torch.rand(1, 1, 2, 2))
+
+
+@pytest.mark.parametrize("factor", [2, 4])
+def test_no_pixel_passes_black_or_white_and_the_averages_stay(factor: int) -> None:
+    generator = torch.Generator().manual_seed(factor)
+    low = torch.rand(2, 3, 16, 16, generator=generator) * 2 - 1
+    low[:, :, :4], low[:, :, 4:8] = 1.0, -1.0
+    free = project(low.repeat_interleave(factor, 2).repeat_interleave(factor, 3) + torch.randn(2, 3, 16 * factor, 16 * factor), low)
+    held = confined(free, low)
+    assert float(free.abs().max()) > 1.5 and float(held.abs().max()) <= 1 + 1e-6 and residual(held, low) <= 1e-6
+    assert bool((held[:, :, : 4 * factor] == 1).all()) and bool((held[:, :, 4 * factor : 8 * factor] == -1).all())
+    calm = project(low[:, :, 8:].mul(0.5).repeat_interleave(factor, 2).repeat_interleave(factor, 3), low[:, :, 8:] / 2)
+    calm = calm + 0.1 * torch.ones_like(calm).cumsum(3).remainder(2).sub(0.5)  # nowhere at its limits
+    assert torch.allclose(confined(calm, low[:, :, 8:] / 2), calm, atol=1e-6), "what has room is left as it is"
+
+
+def test_pixels_at_their_limits_have_slopes_that_are_finite() -> None:
+    low = torch.tensor([1.0, -1.0, 0.5, 1.0]).view(1, 1, 2, 2).requires_grad_()
+    high = torch.tensor([0.3, -0.3, 0.9, 0.0]).view(1, 1, 2, 2).repeat_interleave(2, 2).repeat_interleave(2, 3).requires_grad_()
+    (confined(project(high, low), low) * torch.rand(1, 1, 4, 4)).sum().backward()
+    assert low.grad is not None and high.grad is not None
+    assert bool(torch.isfinite(low.grad).all()) and bool(torch.isfinite(high.grad).all()) and float(low.grad.abs().max()) < 10
 
 
 @pytest.mark.parametrize("factor", [2, 4])
@@ -67,7 +97,7 @@ def test_nothing_is_added_where_nothing_is_seen() -> None:
     low = torch.ones(1, 3, 16, 16)
     low[:, :, 4:6, 4:6] = 0.0
     high = net(low, torch.rand(1, 4, 16, 16), torch.zeros(1), cover=cover).detach()
-    plain = project(enlarged(low, 2), low)
+    plain = confined(project(enlarged(low, 2), low), low)
     assert torch.equal(high[:, :, 16:, 16:], plain[:, :, 16:, 16:]) and residual(high, low) <= 1e-6
     assert not torch.equal(high[:, :, 6:14, 6:14], plain[:, :, 6:14, 6:14])
 

@@ -16,6 +16,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.workloads.radiance.settings import FACTORS
 
 _SLOPE = 0.2
+_NONE = 1e-6  # less than this a pixel does not differ from the average around it
 
 
 class ViewCodes(nn.Module):
@@ -36,7 +37,7 @@ class ViewCodes(nn.Module):
 
 
 class SuperRes(nn.Module):
-    """A few residual convolutions in the space of the render, then `project`."""
+    """A few residual convolutions in the space of the render, then `project` and `confined`."""
 
     def __init__(
         self, factor: int, *, features: int, width: int = 64, depth: int = 3, views: int = 16, code: int = 8, seed: int = 0
@@ -74,7 +75,7 @@ class SuperRes(nn.Module):
             if cover is not None:
                 near = functional.max_pool2d(cover.detach().float()[:, None], 3, stride=1, padding=1)
                 fine = fine * functional.interpolate(near, scale_factor=self.factor, mode="nearest")
-            return project(enlarged(low, self.factor) + fine, low)
+            return confined(project(enlarged(low, self.factor) + fine, low), low)
 
     def _about(self, low: Tensor, features: Tensor | None, turns: Tensor | None) -> list[Tensor]:
         """What is read beside the colours, (B, ..., h, h) each: 0 where it is not known."""
@@ -102,6 +103,19 @@ def project(high: Tensor, low: Tensor) -> Tensor:
         )
     missing = low - functional.avg_pool2d(high, factor)
     return high + functional.interpolate(missing, scale_factor=factor, mode="nearest")
+
+
+def confined(high: Tensor, low: Tensor) -> Tensor:
+    """`high` (B, C, f h, f h), whose averages are `low`, drawn towards these where a pixel would pass black or white.
+
+    A photograph's pixels pass neither; what is white on average is white throughout. Cut off by a file, pixels that did would
+    leave those they were weighed up by: a faint pattern around all that lies before a white background.
+    """
+    factor = high.shape[-1] // low.shape[-1]
+    middle = functional.interpolate(low, scale_factor=factor, mode="nearest")
+    above, below = (functional.max_pool2d(apart, factor).clamp_min(_NONE) for apart in (high - middle, middle - high))
+    room = torch.minimum((1 - low) / above, (1 + low) / below).clamp(0, 1)
+    return middle + functional.interpolate(room, scale_factor=factor, mode="nearest") * (high - middle)
 
 
 def _smoothed(fine: Tensor) -> Tensor:
