@@ -7,8 +7,9 @@
 pinchpoint must be importable: installed, or `PYTHONPATH=src`; the distances need its extra `radiance`. A short run tells the
 steps a second, from which the length of the run follows, as rates and annealing go by its share; at the limit it is stopped with
 a checkpoint all the same. What lies in WORK is gone on with: data and pace are kept, training is resumed, and the seconds of all
-its parts count together. Scored against cars of another seed, which it never saw, and against a ladder of as many images of that
-size. --set changes the recipe, below, and whatever else a run may be told; --field changes the field.
+its parts count together. Of its checkpoints the one nearest to the images it learned from is scored, or the last where none was
+judged: against cars of another seed, which it never saw, and against a ladder of as many images of that size. --set changes the
+recipe, below, and whatever else a run may be told; --field changes the field.
 """
 
 from __future__ import annotations
@@ -103,11 +104,13 @@ def trained(data: Path, run: Path, choices: dict[str, Any], *, steps: int, secon
         return Training.from_json((run / "record.json").read_text(encoding="utf-8"))
 
 
-def scored(asked: argparse.Namespace, data: Path, run: Path, side: int, device: str) -> dict[str, Any]:
+def scored(asked: argparse.Namespace, data: Path, run: Path, made: Training, side: int) -> dict[str, Any]:
     """Scores of the run, the ladder they are read by, and the pictures."""
+    device = made.device
     pictures = make_folder(asked.work / "pictures")
-    found = evaluate(run, data, pictures, images=asked.scored, orbits=asked.orbits, seed=asked.seed, device=device)
-    turned = orbit(run, pictures / "orbit.gif", seed=asked.seed, device=device)
+    how: dict[str, Any] = {"which": "last" if made.best_step is None else "best", "seed": asked.seed, "device": device}
+    found = evaluate(run, data, pictures, images=asked.scored, orbits=asked.orbits, **how)
+    turned = orbit(run, pictures / "orbit.gif", **how)
     rungs = ladder(open_extractor(device=device), images=asked.scored, size=side, seed=asked.seed + 2)
     return {"evaluation": found.to_dict(), "orbit": turned.to_dict(), "ladder": [asdict(rung) for rung in rungs]}
 
@@ -157,7 +160,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     made = trained(work / "cars", work / "run", choices, steps=steps, seconds=asked.seconds)
     if done("train", training=made.to_dict()):
         return record
-    scores = scored(asked, work / "unseen", work / "run", side, device)
+    scores = scored(asked, work / "unseen", work / "run", made, side)
     done("score", scores=scores, verdicts=verdicts(scores, made.to_dict()))
     return record
 

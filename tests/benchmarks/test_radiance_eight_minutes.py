@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
@@ -78,6 +78,21 @@ def test_bars_are_the_rung_without_wheels_the_time_and_the_smooth_render() -> No
     assert judged(30.0, 40.0, 38.0) == ["held", "held", "held"]
     assert judged(39.0, 38.0, 38.0, took=500.0) == ["missed", "missed", "missed"]
     assert judged(30.0, None, 38.0) == ["held", "held"]
+
+
+@pytest.mark.parametrize(("best_step", "which"), [(4000, "best"), (None, "last")])
+def test_the_checkpoint_nearest_to_the_images_it_learned_from_is_scored(
+    best_step: int | None, which: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script, asked = loaded(), []
+    empty = SimpleNamespace(to_dict=dict)
+    monkeypatch.setattr(script, "evaluate", lambda *given, **how: asked.append(how) or empty)
+    monkeypatch.setattr(script, "orbit", lambda *given, **how: asked.append(how) or empty)
+    monkeypatch.setattr(script, "open_extractor", lambda **how: None)
+    monkeypatch.setattr(script, "ladder", lambda *given, **how: [])
+    told = SimpleNamespace(work=tmp_path, scored=2, orbits=1, seed=7)
+    script.scored(told, tmp_path, tmp_path, SimpleNamespace(device="cpu", best_step=best_step), 32)
+    assert [how["which"] for how in asked] == [which, which] and all(how["seed"] == 7 for how in asked)
 
 
 def test_a_call_ends_with_the_stage_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

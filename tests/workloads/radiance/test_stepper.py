@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import io
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -15,10 +17,12 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 
 from torch.nn.functional import smooth_l1_loss, softplus  # noqa: E402
 
+from pinchpoint.workloads.radiance import replay  # noqa: E402
+from pinchpoint.workloads.radiance import stepper as steppers  # noqa: E402
 from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
 from pinchpoint.workloads.radiance.cutting import Real  # noqa: E402
 from pinchpoint.workloads.radiance.images import Images  # noqa: E402
-from pinchpoint.workloads.radiance.objective import Request  # noqa: E402
+from pinchpoint.workloads.radiance.objective import ROUNDING, Request  # noqa: E402
 from pinchpoint.workloads.radiance.settings import Settings  # noqa: E402
 from pinchpoint.workloads.radiance.stepper import Stepper  # noqa: E402
 from pinchpoint.workloads.radiance.superres import both  # noqa: E402
@@ -63,8 +67,8 @@ def in_four_passes(made: Stepper, real: Real, asked: Request) -> Any:
     with torch.no_grad():
         plain = net(low, cover=seen.acc)
     # Three of five patches are of whole pixels: the first of them and every other.
-    unlike = smooth_l1_loss(net(real.low)[::2], real.high[::2], beta=0.02)
-    strayed = smooth_l1_loss(net(low, features, asked.u, cover=seen.acc)[::2], plain[::2], beta=0.02)
+    unlike = smooth_l1_loss(net(real.low)[::2], real.high[::2], beta=ROUNDING)
+    strayed = smooth_l1_loss(net(low, features, asked.u, cover=seen.acc)[::2], plain[::2], beta=ROUNDING)
     assert float(strayed.detach()) > 0.005, "it must count for something, or nothing of it would show"
     assert made.critics.high is not None
     of_low, of_high = made.critics.low(seen.low), made.critics.high(both(seen.high, seen.low[::2]))
@@ -209,6 +213,19 @@ def test_a_run_that_is_gone_on_with_takes_the_steps_to_the_bit_that_it_would_hav
     for one, other in ((run.generator, again.generator), (run.critics, again.critics), (run.averaged, again.averaged)):
         held = other.state_dict()
         assert all(torch.equal(value, held[name]) for name, value in one.state_dict().items())
+
+
+def test_a_stepper_is_let_go_with_the_memory_of_its_graphs_as_soon_as_nobody_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steppers, "replays", lambda told, device: True)
+    monkeypatch.setattr(replay, "new_pool", lambda: replay.Pool(None, None))
+    made = stepper()
+    held = weakref.ref(made)
+    gc.disable()  # else what holds itself would be found in time, or not: a card may be full before
+    try:
+        del made
+        assert held() is None
+    finally:
+        gc.enable()
 
 
 def test_averaged_weights_are_the_mean_that_the_decay_says() -> None:

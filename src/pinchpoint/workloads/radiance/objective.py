@@ -38,6 +38,7 @@ from pinchpoint.workloads.training.precision import autocast
 # Points of a ray of a whole image, over training's. Those are drawn anew every time; evenly spaced ones cut the thin shells that
 # are learned so into rings, unless they are closer.
 _FINER = 4
+ROUNDING = 0.002  # between -1 and 1, where a level of 255 is 0.0078
 _RAYS = 8192 // _FINER  # of whole images that are rendered at one time
 
 
@@ -267,8 +268,11 @@ def _weight(asked: Request, told: Settings) -> float:
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:
-    """(): the mean absolute difference, round below 2.5 of 255 levels: a sign of nothing but rounding would be a gradient."""
-    return functional.smooth_l1_loss(one, other, beta=0.02)
+    """(): the mean absolute difference, round below a quarter of a level: a sign of nothing but rounding would be a gradient.
+
+    No wider: a pattern of a level or two on plain paint must cost as much as it is seen.
+    """
+    return functional.smooth_l1_loss(one, other, beta=ROUNDING)
 
 
 def _as_images(made: Rendered) -> Seen:

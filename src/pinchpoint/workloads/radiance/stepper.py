@@ -7,6 +7,7 @@ own: two processes of 4 images take the step one of 8 does.
 from __future__ import annotations
 
 import copy
+import weakref
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -133,20 +134,22 @@ class Stepper:
         cut = 1 if self.told.superres == 1 else 2  # tensors of real patches
         paired = cut if self.generator.learns_from_pairs else 0
         whole = self._whole_rows()
+        # Held by its own turns it would stay, with all their graphs' memory, until Python looks for such circles.
+        own = weakref.proxy(self)
 
         def refresh() -> tuple[Tensor, ...]:
-            self.critics.refresh()
+            own.critics.refresh()
             return ()
 
         def discriminate(*tensors: Tensor, penalty: Tensor | None = None) -> tuple[Tensor, ...]:
-            return self._discriminated(Real(*tensors[:cut]), Request.of(*tensors[cut:], whole=whole), penalty)
+            return own._discriminated(Real(*tensors[:cut]), Request.of(*tensors[cut:], whole=whole), penalty)
 
         def penalise(penalty: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
             return discriminate(*tensors, penalty=penalty)
 
         def generate(*tensors: Tensor) -> tuple[Tensor, ...]:
             real = Real(*tensors[:paired]) if paired else None
-            return (self._generated(real, Request.of(*tensors[paired:], whole=whole)),)
+            return (own._generated(real, Request.of(*tensors[paired:], whole=whole)),)
 
         shared = replay.new_pool()
         return _Turns(
