@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,12 @@ def test_a_summary_is_one_line_a_pair_and_keeps_brackets(capsys: pytest.CaptureF
     assert len(lines) == len(samples["verdict"].summary())
     assert any(line.split() == ["size", f"{show_size(samples['verdict'].size)},", samples["verdict"].mode] for line in lines)
     assert any(line.startswith("speed-up") and line.endswith("1.50 [1.40, 1.60]") for line in lines)
+
+
+def test_a_command_can_be_copied_whatever_a_folder_is_called() -> None:
+    assert console.command("vmc", "eval", Path("my run"), "-o", "e.json") == "pinchpoint vmc eval 'my run' -o e.json"
+    again = console.command("radiance", "train", "cars", "-o", "my run", "--resume", processes="2")
+    assert again == "torchrun --nproc-per-node 2 -m pinchpoint radiance train cars -o 'my run' --resume"
 
 
 def test_a_piped_line_is_never_folded(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,6 @@ from typing import Any
 import pytest
 
 from pinchpoint.cli.main import run
-from pinchpoint.cli.radiance import _command
 
 TINY = ["--preset", "tiny", "--samples", "4", "--batch", "2", "--eval-images", "0", "--device", "cpu"]
 QUICK = [*TINY, "--steps", "1"]  # where it should train after all, it ends
@@ -161,11 +160,6 @@ def test_a_run_that_is_stopped_names_a_command_that_goes_on_with_it(
     out = capsys.readouterr().out
     assert "3 of 3" in out
     assert shlex.split(out.splitlines()[-1])[3:] == ["orbit", str(tmp_path / "my run"), "-o", str(tmp_path / "my run.gif")]
-
-
-def test_processes_that_trained_together_are_told_to_go_on_together() -> None:
-    again = _command("train", "cars", "-o", "my run", "--resume", processes="2")
-    assert again == "torchrun --nproc-per-node 2 -m pinchpoint radiance train cars -o 'my run' --resume"
 
 
 def test_the_best_of_a_run_without_distances_is_told_to_have_none(

@@ -6,6 +6,7 @@ results. Rich is imported when something is printed, not before.
 
 from __future__ import annotations
 
+import shlex
 import sys
 import textwrap
 import time
@@ -47,6 +48,12 @@ def show(text: str, *, style: str = "") -> None:
 def show_summary(record: Record) -> None:
     """The pairs a record is summed up by, one a line."""
     show_pairs(record.summary())
+
+
+def command(*words: object, processes: str = "1") -> str:
+    """`pinchpoint` with these words, to copy into a shell; by torchrun where several processes train together."""
+    program = ["pinchpoint"] if processes == "1" else ["torchrun", "--nproc-per-node", processes, "-m", "pinchpoint"]
+    return shlex.join([*program, *map(str, words)])
 
 
 def show_pairs(pairs: Sequence[tuple[str, str]]) -> None:

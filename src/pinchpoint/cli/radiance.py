@@ -6,7 +6,6 @@ a run, `orbit` writes a movie of new things from all around, `explain-memory` me
 
 from __future__ import annotations
 
-import shlex
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -59,7 +58,7 @@ def data(
         ("there before", f"{progress.there:,}"),
         ("size", show_bytes(held)),
         ("time", show_seconds(time.perf_counter() - start)),
-        ("next", f"{_command('train', output)} -o RUN"),
+        ("next", f"{console.command('radiance', 'train', output)} -o RUN"),
     ])  # fmt: skip
 
 
@@ -134,7 +133,7 @@ def train(
     if len(given) != 1:
         mend = "name one: radiance train DATA -o RUN"
         if resume and not given:
-            mend = f"give the folder of images again: {_command('train', 'DATA', '-o', output, '--resume')}"
+            mend = f"give the folder of images again: {console.command('radiance', 'train', 'DATA', '-o', output, '--resume')}"
         raise BadInput(f"{len(given)} folders of images", mend=mend)
     rays = None if chunk is None else parse_size(chunk, what="--chunk")
     with console.loading("torch"):
@@ -154,17 +153,11 @@ def train(
         "sample_every": sample_every, "eval_every": eval_every, "eval_images": eval_images,
         "model": overrides(settings, FieldConfig) if settings else None,
     }  # fmt: skip
-    again = _command("train", given[0], "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1"))
+    again = console.command("radiance", "train", given[0], "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1"))
     with followed(by=partial(_show, again=again)) as watch:
         made = run(given[0], output, resume=resume, budget=budget, progress=watch, **chosen(asked))
     if os.environ.get("RANK", "0") == "0":
-        console.show_pairs([*made.summary(), ("next", _command("orbit", output, "-o", f"{output}.gif"))])
-
-
-def _command(*words: str | Path, processes: str = "1") -> str:
-    """A command to copy into a shell, by torchrun where several processes train together."""
-    program = ["pinchpoint"] if processes == "1" else ["torchrun", "--nproc-per-node", processes, "-m", "pinchpoint"]
-    return shlex.join([*program, "radiance", *map(str, words)])
+        console.show_pairs([*made.summary(), ("next", console.command("radiance", "orbit", output, "-o", f"{output}.gif"))])
 
 
 def _show(tell: bars.Bar, report: Any, seen: list[float], *, again: str) -> None:
