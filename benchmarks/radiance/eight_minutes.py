@@ -38,7 +38,7 @@ from pinchpoint.workloads.radiance.ladder import ladder
 from pinchpoint.workloads.radiance.orbit import orbit
 from pinchpoint.workloads.radiance.records import Training
 from pinchpoint.workloads.radiance.settings import PRESETS, Settings
-from pinchpoint.workloads.radiance.train import train
+from pinchpoint.workloads.radiance.train import Log, train
 from pinchpoint.workloads.training.loop import Report
 from pinchpoint.workloads.training.settings import overrides
 
@@ -48,7 +48,7 @@ RECIPE: dict[str, Any] = {
 }  # fmt: skip
 STAGES = ("data", "pace", "train", "score")
 PACED = 40  # steps of the short run before its clock is read: what is compiled or tuned is by then
-SPARE = 0.07  # of the seconds, for sheets, distances and checkpoints on the way
+SPARE = 0.085  # of the seconds, for sheets, distances and checkpoints on the way
 RUNG, NAME = "no wheels", "KD-efflite0"
 EIGHT = 480.0  # seconds
 
@@ -104,6 +104,11 @@ def trained(data: Path, run: Path, choices: dict[str, Any], *, steps: int, secon
         return Training.from_json((run / "record.json").read_text(encoding="utf-8"))
 
 
+def judged(run: Path) -> list[dict[str, float]]:
+    """The distances to the images it learned from that were measured on the way."""
+    return [{"step": row.step, NAME: row.validation} for row in Log.read(run / "log.csv") if row.validation is not None]
+
+
 def scored(asked: argparse.Namespace, data: Path, run: Path, made: Training, side: int) -> dict[str, Any]:
     """Scores of the run, the ladder they are read by, and the pictures."""
     device = made.device
@@ -135,7 +140,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     record: dict[str, Any] = {
         "what": "cars in eight minutes", "commands": ["python " + " ".join(sys.argv)], "created": now(), "machine": describe(),
         "seconds": asked.seconds, "images": asked.images, "choices": choices, "steps_per_s": None, "steps": None,
-        "training": None, "scores": None, "verdicts": [], "took_s": {},
+        "training": None, "distances": None, "scores": None, "verdicts": [], "took_s": {},
     }  # fmt: skip
     clock = time.perf_counter()
 
@@ -158,7 +163,7 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     if done("pace", steps_per_s=rate, steps=steps):
         return record
     made = trained(work / "cars", work / "run", choices, steps=steps, seconds=asked.seconds)
-    if done("train", training=made.to_dict()):
+    if done("train", training=made.to_dict(), distances=judged(work / "run")):
         return record
     scores = scored(asked, work / "unseen", work / "run", made, side)
     done("score", scores=scores, verdicts=verdicts(scores, made.to_dict()))

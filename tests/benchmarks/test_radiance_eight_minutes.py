@@ -57,6 +57,11 @@ def test_a_run_is_stopped_at_its_limit_with_a_checkpoint_and_goes_on_where_it_wa
     # With its own settings and length, whatever the pace now says.
     made = script.trained(tmp_path / "cars", tmp_path / "run", {**TINY, "batch": 3}, steps=9, seconds=1e9)
     assert made.step == 4 and made.complete and made.settings["batch"] == 2
+    assert script.judged(tmp_path / "run") == [], "no distance was asked for"
+    cells = ["2", "0.5", "0.001", "1.0", "7", "61.5", "1", "0", "1"]
+    with (tmp_path / "run" / "log.csv").open("a", encoding="utf-8") as log:
+        log.write(",".join(cells) + "\n")
+    assert script.judged(tmp_path / "run") == [{"step": 2, "KD-efflite0": 61.5}]
 
 
 def scores(found: float, bicubic: float | None, rung: float) -> dict[str, Any]:

@@ -42,6 +42,17 @@ def test_the_ladder_and_the_scores_are_the_records() -> None:
     assert f"{found:.1f}, where its ladder has {rung:.1f} and bicubic {plain:.1f}" in text
 
 
+def test_what_cutting_on_pixels_gave_is_the_records() -> None:
+    text = page()
+    runs = [record(f"radiance_eight_minutes_{name}h200.json") for name in ("", "seed1_", "on_pixels_", "on_pixels_seed1_")]
+    best = [(made["training"]["validation"], made["training"]["best_step"]) for made in runs]
+    assert f"distances of {best[0][0]:.1f} at step {best[0][1]:,} and {best[1][0]:.1f} at {best[1][1]:,}" in text
+    scores = [made["scores"]["evaluation"] for made in runs[2:]]
+    assert "with both seeds: {:.1f} and {:.1f} (".format(*(one["distances"][NAME] for one in scores)) in text
+    assert f"the nearest on the way {best[2][0]:.1f} and {best[3][0]:.1f}." in text
+    assert "Enlarged bicubically they have {:.1f} and {:.1f}:".format(*(one["bicubic"][NAME] for one in scores)) in text
+
+
 def test_the_tuned_preset_is_what_made_the_cars() -> None:
     made = record("radiance_eight_minutes_h200.json")["training"]["settings"]
     told = Settings(**{**PRESETS["tuned"], "samples": 24, "bound": 1.0})  # as the page's command says

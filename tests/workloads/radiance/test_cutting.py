@@ -65,26 +65,6 @@ def test_a_real_pair_for_the_second_discriminator_agrees_by_averages() -> None:
     assert residual(high, low) <= 1e-6
 
 
-@pytest.mark.parametrize("superres", [1, 2])
-def test_drawn_patches_of_whole_pixels_are_cut_out_of_the_photograph_as_they_are(superres: int) -> None:
-    """Noise, of which any value between two pixels would be a blurred one."""
-    told, side = replace(TOLD, superres=superres, size=64, batch=6), 32 * superres
-    images = torch.rand(6, 3, 64 * superres, 64 * superres, generator=torch.Generator().manual_seed(0))
-    real = real_patches(images, told, step=3, what="real")
-    best = real.low if real.high is None else real.high
-    assert whole_rows(6, told) == (0, 2, 4)
-    corners = set()
-    for row in range(6):
-        windows = images[row].unfold(1, side, 1).unfold(2, side, 1)  # (3, across, across, side, side)
-        off = (windows - best[row][:, None, None]).abs().amax(dim=(0, 3, 4))
-        if row in whole_rows(6, told):
-            assert float(off.min()) < 1e-4
-            corners.add(int(off.argmin()))
-        else:
-            assert float(off.min()) > 0.1
-    assert len(corners) > 1, "drawn anywhere in the image"
-
-
 def test_a_part_of_the_real_patches_is_cut_as_in_all_of_them() -> None:
     told, images = replace(TOLD, superres=2, size=64, batch=2, ranks=3), torch.rand(6, 3, 128, 128)
     every = real_patches(images, told, step=3, what="real")

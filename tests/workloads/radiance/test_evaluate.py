@@ -17,7 +17,7 @@ from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
 from pinchpoint.core.units import show_bytes  # noqa: E402
 from pinchpoint.workloads.radiance import evaluate as scoring  # noqa: E402
 from pinchpoint.workloads.radiance import orbit as turning  # noqa: E402
-from pinchpoint.workloads.radiance.evaluate import evaluate, made_images, some_real  # noqa: E402
+from pinchpoint.workloads.radiance.evaluate import evaluate, kernel_distance_of, made_images, some_real  # noqa: E402
 from pinchpoint.workloads.radiance.images import open_images  # noqa: E402
 from pinchpoint.workloads.radiance.metrics import distances  # noqa: E402
 from pinchpoint.workloads.radiance.orbit import held_bytes, orbit  # noqa: E402
@@ -53,6 +53,20 @@ def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     told = {"samples": 4, "batch": 1, "superres": 2, "critic_width": 4, "sr_width": 4, "eval_images": 0}
     train(data, folder, preset="tiny", steps=1, device="cpu", **told)
     return folder
+
+
+def test_weights_are_chosen_by_other_images_than_those_they_are_scored_with(run: Path) -> None:
+    found, seen = trained(run), []
+
+    class Watched(Averages):
+        def __call__(self, images: Any) -> Any:
+            seen.append(images)
+            return super().__call__(images)
+
+    found.generator.field.density.bias.data.fill_(1.0)  # something to see
+    kernel_distance_of(found.generator, found.config, torch.rand(4, 12), Watched(), count=3)
+    scored, _ = made_images(found.generator, found.config, 3, seed=found.settings.seed, device="cpu")
+    assert seen[0].shape == scored.shape and float((seen[0] - scored).abs().amax(dim=(1, 2, 3)).min()) > 0.01
 
 
 def test_an_evaluation_holds_the_distances_of_what_it_shows(

@@ -186,6 +186,22 @@ def test_a_veil_below_the_haze_is_taken_off_whole_images_and_what_is_dense_stays
     assert bool((whole_images(generator, codes, torch.zeros(1), torch.tensor([0.3])).acc > 0.01).all())
 
 
+def test_whole_images_stay_within_black_and_white_and_are_white_where_their_render_is() -> None:
+    told = replace(TOLD, superres=2, bound=1.0)
+    generator = Generator(CONFIG, told)
+    assert generator.superres is not None
+    with torch.no_grad():
+        generator.field.density.bias.fill_(2.0)
+        generator.superres.write.weight.mul_(1000)  # far more contrast than there is room for
+    codes = draw_codes(CONFIG, 1, generator=torch.Generator().manual_seed(0))
+    seen = whole_images(generator, codes, torch.zeros(1), torch.tensor([0.3]))
+    assert seen.high is not None and float(seen.high.abs().max()) <= 1 + 1e-6 and residual(seen.high, seen.low) <= 1e-6
+    blank = (seen.low == 1).repeat_interleave(2, 2).repeat_interleave(2, 3)
+    assert 0.1 < float(blank.float().mean()) < 0.9 and bool((seen.high[blank] == 1).all())
+    free = generator(request_of(told)).high
+    assert free is not None and float(free.detach().abs().max()) > 1.5, "in training nothing is hidden from the discriminator"
+
+
 def test_the_discriminators_loss_leaves_the_generator_alone() -> None:
     generator, critics = Generator(CONFIG, TOLD), Critics(TOLD)
     real = real_patches(torch.rand(2, 3, 32, 32), TOLD, step=1, what="real")
@@ -198,11 +214,13 @@ def test_the_discriminators_loss_leaves_the_generator_alone() -> None:
 def test_whole_images_do_not_depend_on_what_is_made_with_them() -> None:
     told = replace(TOLD, superres=2)
     generator = Generator(CONFIG, told)
+    with torch.no_grad():
+        generator.field.density.bias.fill_(1.0)  # something to see
     codes = draw_codes(CONFIG, 3, generator=torch.Generator().manual_seed(0))
     u, v = torch.tensor([0.0, 0.3, 1.0]), torch.full((3,), 0.4)
     seen = whole_images(generator, codes, u, v)
     one = whole_images(generator, type(codes)(codes.shape[1:2], codes.app[1:2]), u[1:2], v[1:2])
-    assert torch.equal(seen.best[1], one.best[0]) and seen.best.shape == (3, 3, 64, 64)
+    assert torch.equal(seen.best[1], one.best[0]) and seen.best.shape == (3, 3, 64, 64) and float(seen.best.std()) > 0.01
     same = whole_images(generator, type(codes)(codes.shape[:1], codes.app[:1]), u[2:], v[2:])
     assert torch.allclose(seen.best[0], same.best[0], atol=1e-4), "a whole turn is none, for the super-resolution too"
     assert residual(seen.best, seen.low) <= 1e-6

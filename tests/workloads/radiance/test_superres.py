@@ -66,15 +66,6 @@ def test_pixels_with_room_to_black_and_white_are_left_as_they_are(factor: int) -
     torch.testing.assert_close(confined(high, low), high, atol=1e-6, rtol=0)
 
 
-def test_pixels_at_their_limits_have_slopes_that_are_finite() -> None:
-    low = torch.tensor([1.0, -1.0, 0.5, 1.0]).view(1, 1, 2, 2).requires_grad_()
-    high = torch.tensor([0.3, -0.3, 0.9, 0.0]).view(1, 1, 2, 2)
-    high = spread(high, 2).requires_grad_()
-    (confined(project(high, low), low) * torch.rand(1, 1, 4, 4)).sum().backward()
-    assert low.grad is not None and high.grad is not None
-    assert bool(torch.isfinite(low.grad).all()) and bool(torch.isfinite(high.grad).all()) and float(low.grad.abs().max()) < 10
-
-
 @pytest.mark.parametrize("factor", [2, 4])
 @pytest.mark.parametrize("half", [False, True])
 def test_every_parameter_learns_and_the_averages_stay_those_of_the_render(factor: int, half: bool) -> None:
@@ -110,7 +101,7 @@ def test_nothing_is_added_where_nothing_is_seen() -> None:
     low = torch.ones(1, 3, 16, 16)
     low[:, :, 4:6, 4:6] = 0.0
     high = net(low, torch.rand(1, 4, 16, 16), torch.zeros(1), cover=cover).detach()
-    plain = confined(project(enlarged(low, 2), low), low)
+    plain = project(enlarged(low, 2), low)
     assert torch.equal(high[:, :, 16:, 16:], plain[:, :, 16:, 16:]) and residual(high, low) <= 1e-6
     assert not torch.equal(high[:, :, 6:14, 6:14], plain[:, :, 6:14, 6:14])
 

@@ -37,7 +37,7 @@ def real_patches(
     generator = generator_for(told.seed, step, what, device=images.device)
     own = slice(first, first + len(images))
     scale, shift = (drawn[own] for drawn in drawn_patches(every or len(images), told, step, generator))
-    return cut_patches(images, told, scale, _on_pixels(scale, shift, told))
+    return cut_patches(images, told, scale, shift)
 
 
 def drawn_patches(batch: int, told: Settings, step: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -57,17 +57,6 @@ def whole_rows(batch: int, told: Settings) -> tuple[int, ...]:
 def rows_among(rows: tuple[int, ...], images: range) -> tuple[int, ...]:
     """Those of the rows that are among the images, counted from the first of these."""
     return tuple(images.index(row) for row in rows if row in images)
-
-
-def _on_pixels(scale: Tensor, shift: Tensor, told: Settings) -> Tensor:
-    """Shifts (B, 2) with which patches of whole pixels begin where a pixel of the photograph does, the others as they were.
-
-    Anywhere else no curve through the pixels gives back the finest details: half a pixel on they are gone.
-    """
-    across = told.size * told.superres / 2  # pixels of a photograph to a unit of shift
-    begins = (shift + 1 - scale[:, None]) * across
-    whole = scale == told.patch / told.size
-    return torch.where(whole[:, None], begins.round() / across - 1 + scale[:, None], shift)
 
 
 def cut_patches(images: Tensor, told: Settings, scale: Tensor, shift: Tensor) -> Real:

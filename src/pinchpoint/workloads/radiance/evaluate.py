@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -112,9 +113,10 @@ def some_real(images: Images, count: int, *, seed: int) -> Tensor:
 
 
 def made_images(
-    generator: Generator, config: FieldConfig, count: int, *, seed: int, device: str, tell: Callable[[int], None] | None = None
-) -> tuple[Tensor, Tensor | None]:
-    """Images of new things at poses of the prior, the same for a seed on every device: (N, 3, f W, f W) on the CPU.
+    generator: Generator, config: FieldConfig, count: int, *, seed: int, device: str, what: str = "images to evaluate",
+    tell: Callable[[int], None] | None = None,
+) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+    """Images of new things at poses of the prior, the same for a seed and a use on every device: (N, 3, f W, f W) on the CPU.
 
     Beside them the renders (N, 3, W, W) where a super-resolution enlarged them.
     """
@@ -122,7 +124,7 @@ def made_images(
     large, small = [], []
     for first in range(0, count, TOGETHER):
         some = min(TOGETHER, count - first)
-        source = generator_for(seed, first, "images to evaluate")
+        source = generator_for(seed, first, what)
         codes = draw_codes(config, some, generator=source)
         u, v = draw_poses(some, v_range=(told.v_low, told.v_high), generator=source)
         seen = whole_images(generator, Codes(codes.shape.to(device), codes.app.to(device)), u.to(device), v.to(device))
@@ -134,8 +136,12 @@ def made_images(
 
 
 def kernel_distance_of(generator: Generator, config: FieldConfig, real: Tensor, extract: Extractor, *, count: int) -> float:
-    """Of new images to features (N, D) of real ones: what a run is judged by while it trains."""
-    high, _ = made_images(generator, config, count, seed=generator.told.seed, device=str(extract.device))
+    """Of new images to features (N, D) of real ones: what a run is judged by while it trains.
+
+    Others than those it is evaluated with: weights that are chosen by these would be better at them than at any.
+    """
+    how: dict[str, Any] = {"seed": generator.told.seed, "device": str(extract.device), "what": "images to judge by"}
+    high, _ = made_images(generator, config, count, **how)
     if not bool(torch.isfinite(high).all()):
         return math.nan
     found = distances(real, extract(high), features=extract.name)

@@ -32,13 +32,12 @@ from pinchpoint.workloads.radiance.render import (
     render,
 )
 from pinchpoint.workloads.radiance.settings import Settings
-from pinchpoint.workloads.radiance.superres import SuperRes, both
+from pinchpoint.workloads.radiance.superres import SuperRes, both, confined
 from pinchpoint.workloads.training.precision import autocast
 
 # Points of a ray of a whole image, over training's. Those are drawn anew every time; evenly spaced ones cut the thin shells that
 # are learned so into rings, unless they are closer.
 _FINER = 4
-ROUNDING = 0.002  # between -1 and 1, where a level of 255 is 0.0078
 _RAYS = 8192 // _FINER  # of whole images that are rendered at one time
 
 
@@ -236,7 +235,10 @@ def draw_codes(config: FieldConfig, batch: int, *, generator: torch.Generator) -
 
 @torch.no_grad()
 def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, size: int | None = None) -> Seen:
-    """Whole images of B codes at B poses (B,), one after another, nothing random in them. size: as told without it."""
+    """Whole images of B codes at B poses (B,), one after another, nothing random in them, none beyond black and white.
+
+    size: as told without it.
+    """
     told, made = generator.told, []
     size = size or told.size
     # With chunks in training, no more points at one time than in one of those: they were chosen for the memory there is.
@@ -248,7 +250,7 @@ def whole_images(generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, si
         asked = Request(Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, draws, whole=(0,))
         blocks = [generator.rendered(block, memory="none") for block in asked.blocks(at_once)]
         made.append(generator.shown(cleared(joined(blocks), told.haze, white=told.white), asked))
-    high = None if made[0].high is None else torch.cat([one.high for one in made if one.high is not None])
+    high = None if made[0].high is None else torch.cat([confined(one.high, one.low) for one in made if one.high is not None])
     return Seen(
         torch.cat([one.low for one in made]), high, torch.cat([one.depth for one in made]), torch.cat([one.acc for one in made])
     )
@@ -268,11 +270,8 @@ def _weight(asked: Request, told: Settings) -> float:
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:
-    """(): the mean absolute difference, round below a quarter of a level: a sign of nothing but rounding would be a gradient.
-
-    No wider: a pattern of a level or two on plain paint must cost as much as it is seen.
-    """
-    return functional.smooth_l1_loss(one, other, beta=ROUNDING)
+    """(): the mean absolute difference, round below 2.5 of 255 levels: a sign of nothing but rounding would be a gradient."""
+    return functional.smooth_l1_loss(one, other, beta=0.02)
 
 
 def _as_images(made: Rendered) -> Seen:

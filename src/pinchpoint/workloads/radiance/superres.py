@@ -37,7 +37,7 @@ class ViewCodes(nn.Module):
 
 
 class SuperRes(nn.Module):
-    """A few residual convolutions in the space of the render, then `project` and `confined`."""
+    """A few residual convolutions in the space of the render, then `project`."""
 
     def __init__(
         self, factor: int, *, features: int, width: int = 64, depth: int = 3, views: int = 16, code: int = 8, seed: int = 0
@@ -75,7 +75,7 @@ class SuperRes(nn.Module):
             if cover is not None:
                 near = functional.max_pool2d(cover.detach().float()[:, None], 3, stride=1, padding=1)
                 fine = fine * functional.interpolate(near, scale_factor=self.factor, mode="nearest")
-            return confined(project(enlarged(low, self.factor) + fine, low), low)
+            return project(enlarged(low, self.factor) + fine, low)
 
     def _about(self, low: Tensor, features: Tensor | None, turns: Tensor | None) -> list[Tensor]:
         """What is read beside the colours, (B, ..., h, h) each: 0 where it is not known."""
@@ -108,8 +108,9 @@ def project(high: Tensor, low: Tensor) -> Tensor:
 def confined(high: Tensor, low: Tensor) -> Tensor:
     """`high` (B, C, f h, f h), whose averages are `low`, drawn towards these where a pixel would pass black or white.
 
-    A photograph's pixels pass neither; what is white on average is white throughout. Cut off by a file, pixels that did would
-    leave those they were weighed up by: a faint pattern around all that lies before a white background.
+    What is white on average is white throughout. Cut off by a file, pixels that pass white would leave those they were weighed
+    up by: a faint pattern around all that lies before a white background. For whole images: where it draws pixels in, how far
+    they strayed no longer shows, and nothing could be learned from it.
     """
     factor = high.shape[-1] // low.shape[-1]
     middle = functional.interpolate(low, scale_factor=factor, mode="nearest")
