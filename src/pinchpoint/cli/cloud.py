@@ -134,7 +134,7 @@ def train(
     with followed(by=_show_step) as watch:
         made = run(data, output, resume=resume, budget=budget, progress=watch, **chosen(asked))
     if os.environ.get("RANK", "0") == "0":
-        console.show_pairs([*made.summary(), ("next", console.command("cloud", "eval", output, data, "-o", f"{output}-scores"))])
+        console.show_pairs([*made.summary(), ("next", console.to_copy("cloud", "eval", output, data, "-o", f"{output}-scores"))])
 
 
 def _labels(text: str) -> list[int]:

@@ -50,8 +50,8 @@ def show_summary(record: Record) -> None:
     show_pairs(record.summary())
 
 
-def command(*words: object, processes: str = "1") -> str:
-    """`pinchpoint` with these words, to copy into a shell; by torchrun where several processes train together."""
+def to_copy(*words: object, processes: str = "1") -> str:
+    """A command of ours, quoted for a shell; by torchrun where several processes train together."""
     program = ["pinchpoint"] if processes == "1" else ["torchrun", "--nproc-per-node", processes, "-m", "pinchpoint"]
     return shlex.join([*program, *map(str, words)])
 

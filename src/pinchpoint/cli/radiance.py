@@ -58,7 +58,7 @@ def data(
         ("there before", f"{progress.there:,}"),
         ("size", show_bytes(held)),
         ("time", show_seconds(time.perf_counter() - start)),
-        ("next", f"{console.command('radiance', 'train', output)} -o RUN"),
+        ("next", f"{console.to_copy('radiance', 'train', output)} -o RUN"),
     ])  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def train(
     if len(given) != 1:
         mend = "name one: radiance train DATA -o RUN"
         if resume and not given:
-            mend = f"give the folder of images again: {console.command('radiance', 'train', 'DATA', '-o', output, '--resume')}"
+            mend = f"give the folder of images again: {console.to_copy('radiance', 'train', 'DATA', '-o', output, '--resume')}"
         raise BadInput(f"{len(given)} folders of images", mend=mend)
     rays = None if chunk is None else parse_size(chunk, what="--chunk")
     with console.loading("torch"):
@@ -153,11 +153,11 @@ def train(
         "sample_every": sample_every, "eval_every": eval_every, "eval_images": eval_images,
         "model": overrides(settings, FieldConfig) if settings else None,
     }  # fmt: skip
-    again = console.command("radiance", "train", given[0], "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1"))
+    again = console.to_copy("radiance", "train", given[0], "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1"))
     with followed(by=partial(_show, again=again)) as watch:
         made = run(given[0], output, resume=resume, budget=budget, progress=watch, **chosen(asked))
     if os.environ.get("RANK", "0") == "0":
-        console.show_pairs([*made.summary(), ("next", console.command("radiance", "orbit", output, "-o", f"{output}.gif"))])
+        console.show_pairs([*made.summary(), ("next", console.to_copy("radiance", "orbit", output, "-o", f"{output}.gif"))])
 
 
 def _show(tell: bars.Bar, report: Any, seen: list[float], *, again: str) -> None:

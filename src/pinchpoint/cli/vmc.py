@@ -79,7 +79,7 @@ def train(
             pretrain=pretrain, orbitals=orbitals, start_from=start_from, checkpoint_every=checkpoint_every,
             net_changes=changes, progress=watch, **choices,
         )  # fmt: skip
-    console.show_pairs([*made.summary(), ("next", console.command("vmc", "eval", output, "-o", "eval.json"))])
+    console.show_pairs([*made.summary(), ("next", console.to_copy("vmc", "eval", output, "-o", "eval.json"))])
 
 
 @app.command("eval")
