@@ -58,7 +58,7 @@ def data(
         ("there before", f"{progress.there:,}"),
         ("size", show_bytes(held)),
         ("time", show_seconds(time.perf_counter() - start)),
-        ("next", f"{console.to_copy('radiance', 'train', output)} -o RUN"),
+        ("next", console.to_copy("radiance", "train", output, "-o", "RUN")),
     ])  # fmt: skip
 
 

@@ -123,12 +123,12 @@ def test_a_gpu_that_is_not_there_is_missed(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_someones_images_is_no_place_for_a_set(here, tmp_path: Path) -> None:
-    photos = tmp_path / "photos"
+    photos = tmp_path / "my photos"
     (photos / "old").mkdir(parents=True)
     (photos / "old" / "me.JPG").write_bytes(b"")
     with pytest.raises(BadInput, match=r"photos holds images that are no data set of ours, such as old/me\.JPG") as raised:
         make_dataset(photos, images=2, size=16)
-    assert "another folder with -o" in raised.value.mend and "radiance train" in raised.value.mend
+    assert "another folder with -o" in raised.value.mend and f"radiance train '{photos}' -o RUN" in raised.value.mend
     assert sorted(path.name for path in photos.rglob("*")) == ["me.JPG", "old"] and here == []
     (photos / "old" / "me.JPG").rename(photos / "notes.txt")
     assert make_dataset(photos, images=2, size=16).images == 2, "other files do no harm"

@@ -7,6 +7,7 @@ index that is lost or damaged is made again from them.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -74,7 +75,7 @@ def make_dataset(
     if other := image_files(folder):
         raise BadInput(
             f"{folder} holds images that are no data set of ours, such as {other[0].relative_to(folder)}",
-            mend=f"choose another folder with -o; or train on these: pinchpoint radiance train {folder} -o RUN",
+            mend=f"choose another folder with -o; or train on these: pinchpoint radiance train {shlex.quote(str(folder))} -o RUN",
         )
     held = samples.held_samples(folder, SET, identity)
     wanted = [
