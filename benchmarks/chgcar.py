@@ -24,11 +24,11 @@ import numpy as np
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
-from pinchpoint.measure.timing import ratio_interval, timing_of
-from pinchpoint.workloads.density.chgcar import read_chgcar, write_chgcar
-from pinchpoint.workloads.density.exchange import to_ase
-from pinchpoint.workloads.density.structure import Structure
-from pinchpoint.workloads.density.volume import Volume, grid_points
+from pinchpoint.studies.timing import ratio_interval, timing_of
+from pinchpoint.systems.density.files.chgcar import read_chgcar, write_chgcar
+from pinchpoint.systems.density.files.exchange import to_ase
+from pinchpoint.systems.density.files.volume import Volume, grid_points
+from pinchpoint.systems.density.grid.structure import Structure
 
 RESULT = Path(__file__).parent / "results" / "chgcar_cpu.json"
 PEERS = ("ase", "pymatgen")
@@ -40,7 +40,12 @@ def hafnia(points: int) -> Volume:
     lattice = np.array([[5.1156, 0, 0], [0, 5.1722, 0], [5.2948 * np.cos(beta), 0, 5.2948 * np.sin(beta)]])
     first = np.array([[0.2759, 0.0404, 0.2081], [0.0742, 0.3313, 0.3447], [0.4496, 0.7573, 0.4798]])
     x, y, z = first.T
-    images = [first, -first, np.stack([-x, y + 0.5, 0.5 - z], axis=1), np.stack([x, 0.5 - y, z + 0.5], axis=1)]
+    images = [
+        first,
+        -first,
+        np.stack([-x, y + 0.5, 0.5 - z], axis=1),
+        np.stack([x, 0.5 - y, z + 0.5], axis=1),
+    ]
     positions = np.stack(images, axis=1).reshape(-1, 3) % 1
     structure = Structure(lattice, ("Hf",) * 4 + ("O",) * 8, positions)
     grid = grid_points((points, points, points))
@@ -52,7 +57,9 @@ def hafnia(points: int) -> Volume:
     return Volume(structure, density.reshape(points, points, points), comment="HfO2")
 
 
-def programs(volume: Volume, source: Path, folder: Path) -> tuple[dict[str, Callable[[], Any]], dict[str, Callable[[], Any]]]:
+def programs(
+    volume: Volume, source: Path, folder: Path
+) -> tuple[dict[str, Callable[[], Any]], dict[str, Callable[[], Any]]]:
     """Readers and writers by program: ours, and those of the peers that are installed."""
     reads: dict[str, Callable[[], Any]] = {"pinchpoint": lambda: read_chgcar(source)}
     writes: dict[str, Callable[[], Any]] = {"pinchpoint": lambda: write_chgcar(folder / "ours", volume)}
@@ -93,11 +100,21 @@ def rows(verb: str, times: dict[str, dict[str, list[float]]]) -> list[dict[str, 
     for name, seconds in times.items():
         timing = timing_of(seconds["cpu"])
         ratio, low, high = ratio_interval(ours, seconds["cpu"])
-        found.append({
-            "verb": verb, "program": name, "cpu_s": timing.median_s, "low_s": timing.low_s, "high_s": timing.high_s,
-            "wall_s": timing_of(seconds["wall"]).median_s, "best_cpu_s": min(seconds["cpu"]), "runs": timing.runs,
-            "ours_over_it": ratio, "ratio_low": low, "ratio_high": high,
-        })  # fmt: skip
+        found.append(
+            {
+                "verb": verb,
+                "program": name,
+                "cpu_s": timing.median_s,
+                "low_s": timing.low_s,
+                "high_s": timing.high_s,
+                "wall_s": timing_of(seconds["wall"]).median_s,
+                "best_cpu_s": min(seconds["cpu"]),
+                "runs": timing.runs,
+                "ours_over_it": ratio,
+                "ratio_low": low,
+                "ratio_high": high,
+            }
+        )
     return found
 
 
@@ -118,7 +135,9 @@ def _version(package: str) -> str | None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
     parser.add_argument("--grid", type=int, default=80)
     parser.add_argument("--repeats", type=int, default=15)
@@ -137,8 +156,10 @@ def main() -> None:
         "created": now(),
         "machine": describe() | {name: _version(name) for name in PEERS},
         "load_before": before,  # others at work on the machine slow all programs, those with more memory traffic more
-        "grid": [asked.grid] * 3, "file_bytes": size, "rows": found,
-    }  # fmt: skip
+        "grid": [asked.grid] * 3,
+        "file_bytes": size,
+        "rows": found,
+    }
     write_text(asked.output, json.dumps(record, indent=1) + "\n")
     print(table(found))
 

@@ -47,7 +47,7 @@ def cases() -> Iterator[dict[str, Any]]:
 
 def predict(output: Path) -> None:
     """Every case's peak on a machine without a GPU."""
-    from pinchpoint.memory.forecaster import Forecaster
+    from pinchpoint.forecasting.forecaster import Forecaster
 
     rows = []
     with Forecaster("operator", card="h200") as forecaster:
@@ -61,7 +61,10 @@ def predict(output: Path) -> None:
             )
             rows.append({**case, "predicted_bytes": forecast.peak_allocated_bytes - forecast.workspace_bytes})
             print(rows[-1], flush=True)
-    write_text(output, json.dumps({"command": _command(), "created": now(), "machine": describe(), "rows": rows}, indent=1))
+    write_text(
+        output,
+        json.dumps({"command": _command(), "created": now(), "machine": describe(), "rows": rows}, indent=1),
+    )
 
 
 def measure(predicted: Path, output: Path) -> None:
@@ -70,16 +73,25 @@ def measure(predicted: Path, output: Path) -> None:
     known = json.loads(predicted.read_text())
     total = torch.cuda.get_device_properties(0).total_memory
     record = {
-        "command": _command(), "created": now(), "machine": describe(), "predicted_on": known["machine"],
+        "command": _command(),
+        "created": now(),
+        "machine": describe(),
+        "predicted_on": known["machine"],
         "memory": [{**row, "measured_bytes": _peak(row)} for row in known["rows"]],
-        "time": [_timed(size, a, b) for size in TIMED for a, b in (("fp32", "fp32"), ("bf16", "bf16"), ("fp32", "bf16"))],
+        "time": [
+            _timed(size, a, b)
+            for size in TIMED
+            for a, b in (("fp32", "fp32"), ("bf16", "bf16"), ("fp32", "bf16"))
+        ],
         "large": _large(total),
-    }  # fmt: skip
+    }
     write_text(output, json.dumps(record, indent=1))
 
 
-def _step(size: int, variant: str, mode: Any = "train", chunk: int | None = None, **settings: str) -> Callable[[], Any]:
-    from pinchpoint.workloads.operator import WORKLOAD
+def _step(
+    size: int, variant: str, mode: Any = "train", chunk: int | None = None, **settings: str
+) -> Callable[[], Any]:
+    from pinchpoint.systems.operator import WORKLOAD
 
     return WORKLOAD.case(size, device="cuda", mode=mode, variant=variant, chunk=chunk, settings=settings).step
 
@@ -88,7 +100,9 @@ def _peak(case: dict[str, Any]) -> int:
     """Most bytes allocated in a second step, without the workspaces that libraries keep."""
     import torch
 
-    step = _step(case["size"], case["variant"], case["mode"], case.get("chunk"), part=case["part"], mlp=case["mlp"])
+    step = _step(
+        case["size"], case["variant"], case["mode"], case.get("chunk"), part=case["part"], mlp=case["mlp"]
+    )
     step()
     gc.collect()
     torch.cuda.synchronize()
@@ -105,12 +119,17 @@ def _peak(case: dict[str, Any]) -> int:
 def _timed(size: int, eager: str, flat: str) -> dict[str, Any]:
     import torch
 
-    from pinchpoint.measure.timing import interleave, ratio_interval, timing_of
+    from pinchpoint.studies.timing import interleave, ratio_interval, timing_of
 
     steps = [_step(size, "eager", precision=eager), _step(size, "flat", chunk=CHUNK, precision=flat)]
     a, b = interleave(*steps, wait=lambda _: torch.cuda.synchronize(), warmup=3, repeats=REPEATS)
     ratio, low, high = ratio_interval(b, a)
-    row: dict[str, Any] = {"size": size, "eager_precision": eager, "flat_precision": flat, "flat_over_eager": ratio}
+    row: dict[str, Any] = {
+        "size": size,
+        "eager_precision": eager,
+        "flat_precision": flat,
+        "flat_over_eager": ratio,
+    }
     row |= {"ratio_low": low, "ratio_high": high, "runs": REPEATS}
     for name, timing in (("eager", timing_of(a)), ("flat", timing_of(b))):
         row |= {f"{name}_s": timing.median_s, f"{name}_low_s": timing.low_s, f"{name}_high_s": timing.high_s}
@@ -133,7 +152,10 @@ def _large(total: int) -> dict[str, Any]:
     loss = float(step())
     took = time.perf_counter() - start
     made = {"edges": LARGE, "budget_bytes": LARGE_BUDGET, "step_s": took, "loss": loss}
-    made |= {"peak_allocated_bytes": torch.cuda.max_memory_allocated(), "peak_reserved_bytes": torch.cuda.max_memory_reserved()}
+    made |= {
+        "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
+        "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
+    }
     print(made, flush=True)
     return made
 
@@ -141,7 +163,10 @@ def _large(total: int) -> dict[str, Any]:
 def show(path: Path) -> None:
     """The record as tables."""
     record = json.loads(path.read_text())
-    print("| part | MLP | variant | mode | edges | predicted MiB | measured MiB | off | bytes an edge |\n|" + "---|" * 9)
+    print(
+        "| part | MLP | variant | mode | edges | predicted MiB | measured MiB | off | bytes an edge |\n|"
+        + "---|" * 9
+    )
     slopes = _slopes(record["memory"])
     for row in record["memory"]:
         off = row["predicted_bytes"] / row["measured_bytes"] - 1
@@ -151,7 +176,10 @@ def show(path: Path) -> None:
             f"| {off:+.2%} | {slopes[key]:,.1f} |"
         )
     worst = max(abs(row["predicted_bytes"] / row["measured_bytes"] - 1) for row in record["memory"])
-    print(f"\nworst prediction: {worst:.2%}\n\n| edges | eager | flat | eager ms | flat ms | flat / eager |\n|" + "---|" * 6)
+    print(
+        f"\nworst prediction: {worst:.2%}\n\n| edges | eager | flat | eager ms | flat ms | flat / eager |\n|"
+        + "---|" * 6
+    )
     for row in record["time"]:
         print(
             f"| {row['size']:,} | {row['eager_precision']} | {row['flat_precision']} | {row['eager_s'] * 1e3:.2f} "
@@ -179,11 +207,15 @@ def _case(row: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _command() -> str:
-    return "python benchmarks/edge_transform.py " + " ".join(Path(arg).name if "/" in arg else arg for arg in sys.argv[1:])
+    return "python benchmarks/edge_transform.py " + " ".join(
+        Path(arg).name if "/" in arg else arg for arg in sys.argv[1:]
+    )
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=("predict", "measure", "show"))
     parser.add_argument("record", nargs="?", type=Path)
     parser.add_argument("-o", "--output", type=Path)

@@ -28,10 +28,21 @@ from typing import Any
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 CARD = "h200"
 ORBITAL = {
-    f"orbital-{variant}-{size}": (variant, size) for variant in ("hessian", "loop", "chunked") for size in (20_000, 200_000)
+    f"orbital-{variant}-{size}": (variant, size)
+    for variant in ("hessian", "loop", "chunked")
+    for size in (20_000, 200_000)
 }
 CASES = ("mlp", "mlp-donated", "remat", "scan", "conv", "attention", *ORBITAL)
-COLUMNS = ("topology", "attached", "compiled", "compiled_untuned", "measured", "measured_untuned", "walk", "plain")
+COLUMNS = (
+    "topology",
+    "attached",
+    "compiled",
+    "compiled_untuned",
+    "measured",
+    "measured_untuned",
+    "walk",
+    "plain",
+)
 UNTUNED = "--xla_gpu_autotune_level=0"
 
 
@@ -98,7 +109,10 @@ def remat() -> tuple[Callable[..., Any], tuple[Any, ...]]:
     import jax
     import jax.numpy as jnp
 
-    params = [(jax.ShapeDtypeStruct((512, 1024), jnp.float32), jax.ShapeDtypeStruct((1024, 512), jnp.float32)) for _ in range(8)]
+    params = [
+        (jax.ShapeDtypeStruct((512, 1024), jnp.float32), jax.ShapeDtypeStruct((1024, 512), jnp.float32))
+        for _ in range(8)
+    ]
     x = jax.ShapeDtypeStruct((32_768, 512), jnp.float32)
 
     def loss(params: Any, x: Any) -> Any:
@@ -136,7 +150,9 @@ def conv() -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
     def loss(params: Any, x: Any) -> Any:
         for w in params:
-            x = jax.nn.relu(jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC")))
+            x = jax.nn.relu(
+                jax.lax.conv_general_dilated(x, w, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+            )
         return jnp.mean(x**2)
 
     return jax.jit(jax.grad(loss)), (params, x)
@@ -169,12 +185,12 @@ _STEPS: dict[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]] = {
 def topology(name: str, config: str) -> dict[str, Any]:
     """In a process that must not touch the GPU: both topology analyses and the walk."""
     from pinchpoint.backends.jax import compat, xla
-    from pinchpoint.backends.jax.hoist import hoist
+    from pinchpoint.backends.jax.captured_arrays import hoist
+    from pinchpoint.backends.jax.compile_targets import matmul_workspace
     from pinchpoint.backends.jax.liveness import walk
     from pinchpoint.backends.jax.program import read
-    from pinchpoint.backends.jax.targets import matmul_workspace
-    from pinchpoint.backends.jax.trace import trace
-    from pinchpoint.memory.cards import card
+    from pinchpoint.backends.jax.tracing import trace
+    from pinchpoint.forecasting.cards import card
 
     aim = card(CARD)
     start = time.perf_counter()
@@ -192,11 +208,17 @@ def topology(name: str, config: str) -> dict[str, Any]:
     for column, devices in ways.items():
         start = time.perf_counter()
         try:
-            found = xla.analyse(hoist(traced), capability=aim.capability, memory_bytes=aim.memory_bytes, devices=devices)
+            found = xla.analyse(
+                hoist(traced), capability=aim.capability, memory_bytes=aim.memory_bytes, devices=devices
+            )
         except xla.NoAnalysis as reason:
             row[f"{column}_reason"] = str(reason)
             continue
-        row |= {column: found.peak_bytes, f"{column}_s": time.perf_counter() - start, f"{column}_options": found.options}
+        row |= {
+            column: found.peak_bytes,
+            f"{column}_s": time.perf_counter() - start,
+            f"{column}_options": found.options,
+        }
         row[f"{column}_parts"] = {
             "arguments": found.arguments,
             "outputs": found.outputs,
@@ -211,20 +233,20 @@ def on_gpu(name: str, suffix: str) -> dict[str, Any]:
     """In a fresh process: the step compiled for the GPU, then run once. Its arguments are all that lives beside it."""
     import jax
 
-    from pinchpoint.backends.jax import real, xla
+    from pinchpoint.backends.jax import measurement, xla
 
     step, args = build(name, "cuda")
-    real.wait("cuda", args)
-    before = real.peaks("cuda").allocated_bytes
+    measurement.wait("cuda", args)
+    before = measurement.peaks("cuda").allocated_bytes
     compiled = step.lower(*args).compile()
-    after_compiling = real.peaks("cuda").allocated_bytes
-    real.wait("cuda", compiled(*args))
+    after_compiling = measurement.peaks("cuda").allocated_bytes
+    measurement.wait("cuda", compiled(*args))
     stats = compiled.memory_analysis()
     return {
         f"compiled{suffix}": xla.compiled_bytes(compiled),
         f"compiled{suffix}_live_peak": getattr(stats, "peak_memory_in_bytes", None),
         f"compiled{suffix}_temporaries": stats.temp_size_in_bytes,
-        f"measured{suffix}": real.peaks("cuda").allocated_bytes,
+        f"measured{suffix}": measurement.peaks("cuda").allocated_bytes,
         f"measured{suffix}_before_compiling": before,
         f"measured{suffix}_after_compiling": after_compiling,
         f"measured{suffix}_stats": {k: int(v) for k, v in jax.local_devices()[0].memory_stats().items()},
@@ -234,10 +256,15 @@ def on_gpu(name: str, suffix: str) -> dict[str, Any]:
 def attached() -> dict[str, Any]:
     import jax
 
-    from pinchpoint.backends.jax import compat, real
+    from pinchpoint.backends.jax import compat, measurement
 
-    found: dict[str, Any] = {"jax": jax.__version__, "plugin": compat.cuda_plugin(), "gpu": None, "target_config": ""}
-    if real.has_cuda():
+    found: dict[str, Any] = {
+        "jax": jax.__version__,
+        "plugin": compat.cuda_plugin(),
+        "gpu": None,
+        "target_config": "",
+    }
+    if measurement.has_cuda():
         found |= {"gpu": jax.devices("cuda")[0].device_kind, "target_config": compat.attached_target_config()}
     return found
 
@@ -281,10 +308,16 @@ def table(rows: list[dict[str, Any]]) -> str:
     lines.append("error against measured, not tuned")
     for row in rows:
         truth = row.get("measured_untuned")
-        cells = (f"{row[c] / truth - 1:+16.1%}" if truth and row.get(c) is not None else f"{'-':>16}" for c in COLUMNS)
+        cells = (
+            f"{row[c] / truth - 1:+16.1%}" if truth and row.get(c) is not None else f"{'-':>16}"
+            for c in COLUMNS
+        )
         lines.append(" ".join([f"{row['case']:{width}}", *cells]))
     lines += [
-        f"{row['case']}: {key}: {text}" for row in rows for key, text in row.items() if key.endswith(("_reason", "_failed"))
+        f"{row['case']}: {key}: {text}"
+        for row in rows
+        for key, text in row.items()
+        if key.endswith(("_reason", "_failed"))
     ]
     return "\n".join(lines)
 
@@ -293,7 +326,9 @@ def main() -> None:
     if sys.argv[1:2] == ["--worker"]:
         worker(*sys.argv[2:5])
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("record", type=Path, help="where to write the JSON record")
     parser.add_argument("--jobs", type=int, default=4, help="processes at a time")
     parser.add_argument("--only", default="", help="comma-separated cases")
@@ -307,7 +342,10 @@ def main() -> None:
     kinds = ("topology", "gpu", "untuned") if machine.get("gpu") else ("topology",)
     with ThreadPoolExecutor(asked.jobs) as pool:
         found = {(n, k): pool.submit(run, k, n, config) for n in names for k in kinds}
-        rows = [{"case": n} | {key: value for k in kinds for key, value in found[n, k].result().items()} for n in names]
+        rows = [
+            {"case": n} | {key: value for k in kinds for key, value in found[n, k].result().items()}
+            for n in names
+        ]
     asked.record.write_text(
         json.dumps({"check": "jax topology", "card": CARD, "machine": machine, "rows": rows}, indent=1) + "\n"
     )

@@ -27,7 +27,7 @@ from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.kit import Lattice, lattice_edges, radius_edges
-from pinchpoint.measure.timing import interleave, measure, ratio_interval, timing_of
+from pinchpoint.studies.timing import interleave, measure, ratio_interval, timing_of
 
 RESULT = Path(__file__).parent / "results" / "neighbours_cpu.json"
 PER_POINT = (2, 8, 30)
@@ -44,23 +44,39 @@ def trees(x: Any, y: Any, radius: float, workers: int) -> dict[str, Callable[[],
     """The ways of a k-d tree to find all pairs within a radius, each from the bare coordinates."""
     return {
         "query_ball_point": lambda: cKDTree(x).query_ball_point(y, radius, workers=workers),
-        "sparse_distance_matrix": lambda: cKDTree(x).sparse_distance_matrix(cKDTree(y), radius, output_type="ndarray"),
+        "sparse_distance_matrix": lambda: cKDTree(x).sparse_distance_matrix(
+            cKDTree(y), radius, output_type="ndarray"
+        ),
     }
 
 
-def compare(kind: str, ours: Callable[[], Any], theirs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, Any]:
+def compare(
+    kind: str, ours: Callable[[], Any], theirs: dict[str, Callable[[], Any]], repeats: int
+) -> dict[str, Any]:
     """Ours against the fastest of theirs, in turn."""
-    alone = {name: measure(run, wait=lambda _: None, warmup=1, repeats=5).median_s for name, run in theirs.items()}
+    alone = {
+        name: measure(run, wait=lambda _: None, warmup=1, repeats=5).median_s for name, run in theirs.items()
+    }
     name = min(alone, key=alone.__getitem__)
     a, b = interleave(ours, theirs[name], wait=lambda _: None, warmup=2, repeats=repeats)
     ratio, low, high = ratio_interval(a, b)
     mine, tree = timing_of(a), timing_of(b)
     return {
-        "kind": kind, "tree": name, "ours_s": mine.median_s, "ours_low_s": mine.low_s, "ours_high_s": mine.high_s,
-        "tree_s": tree.median_s, "tree_low_s": tree.low_s, "tree_high_s": tree.high_s, "runs": mine.runs,
-        "ours_over_tree": ratio, "ratio_low": low, "ratio_high": high,
-        "best_ours_over_best_tree": min(a) / min(b), "tree_ways_s": alone,
-    }  # fmt: skip
+        "kind": kind,
+        "tree": name,
+        "ours_s": mine.median_s,
+        "ours_low_s": mine.low_s,
+        "ours_high_s": mine.high_s,
+        "tree_s": tree.median_s,
+        "tree_low_s": tree.low_s,
+        "tree_high_s": tree.high_s,
+        "runs": mine.runs,
+        "ours_over_tree": ratio,
+        "ratio_low": low,
+        "ratio_high": high,
+        "best_ours_over_best_tree": min(a) / min(b),
+        "tree_ways_s": alone,
+    }
 
 
 def rows(points: int, threads: int, repeats: int) -> list[dict[str, Any]]:
@@ -69,11 +85,18 @@ def rows(points: int, threads: int, repeats: int) -> list[dict[str, Any]]:
     tokens, wide = LATTICE.points().double().numpy(), [cloud.double().numpy() for cloud in (x, y)]
     for per_point in PER_POINT:
         radius = LATTICE.spacing[0] * (per_point * 3 / (4 * np.pi)) ** (1 / 3)
-        row = compare("lattice", lambda r=radius: lattice_edges(x, LATTICE, r), trees(wide[0], tokens, radius, threads), repeats)
+        row = compare(
+            "lattice",
+            lambda r=radius: lattice_edges(x, LATTICE, r),
+            trees(wide[0], tokens, radius, threads),
+            repeats,
+        )
         found.append({"radius": radius, "edges": lattice_edges(x, LATTICE, radius)[0].count, **row})
     for per_point in PER_POINT:
         radius = float(np.sqrt(per_point * 4.16 / np.pi / points))  # of a surface of 4.16 in all
-        row = compare("free", lambda r=radius: radius_edges(x, y, r), trees(wide[1], wide[0], radius, threads), repeats)
+        row = compare(
+            "free", lambda r=radius: radius_edges(x, y, r), trees(wide[1], wide[0], radius, threads), repeats
+        )
         found.append({"radius": radius, "edges": radius_edges(x, y, radius).count, **row})
     return found
 
@@ -82,15 +105,20 @@ def table(found: list[dict[str, Any]]) -> str:
     lines = [f"{'':8} {'edges':>9}  {'ours, ms':>22}  {'tree, ms':>22}  {'ours/tree':>18}  tree's call"]
     for row in found:
         times = [
-            f"{row[k + '_s'] * 1e3:.1f} [{row[k + '_low_s'] * 1e3:.1f}, {row[k + '_high_s'] * 1e3:.1f}]" for k in ("ours", "tree")
+            f"{row[k + '_s'] * 1e3:.1f} [{row[k + '_low_s'] * 1e3:.1f}, {row[k + '_high_s'] * 1e3:.1f}]"
+            for k in ("ours", "tree")
         ]
         ratio = f"{row['ours_over_tree']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}]"
-        lines.append(f"{row['kind']:8} {row['edges']:>9,}  {times[0]:>22}  {times[1]:>22}  {ratio:>18}  {row['tree']}")
+        lines.append(
+            f"{row['kind']:8} {row['edges']:>9,}  {times[0]:>22}  {times[1]:>22}  {ratio:>18}  {row['tree']}"
+        )
     return "\n".join(lines)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
     parser.add_argument("--points", type=int, default=50_000)
     parser.add_argument("--threads", type=int, default=2)
@@ -105,8 +133,11 @@ def main() -> None:
         "created": now(),
         "machine": describe() | {"scipy": scipy.__version__, "cores_used": len(os.sched_getaffinity(0))},
         "load_before": before,  # others at work on the machine slow both, ours more: its threads wait for each other
-        "points": asked.points, "tokens": LATTICE.count, "threads": asked.threads, "rows": found,
-    }  # fmt: skip
+        "points": asked.points,
+        "tokens": LATTICE.count,
+        "threads": asked.threads,
+        "rows": found,
+    }
     write_text(asked.output, json.dumps(record, indent=1) + "\n")
     print(table(found))
 

@@ -21,7 +21,7 @@ from typing import Any
 from pinchpoint.core.files import write_text
 from pinchpoint.core.records import Law, Point, Study
 from pinchpoint.core.units import show_bytes, show_seconds, show_size
-from pinchpoint.measure.study import study
+from pinchpoint.studies.study import study
 
 ROOT = Path(__file__).resolve().parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
@@ -33,7 +33,9 @@ ALONE = "128,128,128"  # the MLP that all variants are compared with
 Studies = dict[str, Study]
 
 
-def run(*, parts: list[str], mlps: list[str], variants: str, sizes: str, on: str, repeats: int, output: Path) -> None:
+def run(
+    *, parts: list[str], mlps: list[str], variants: str, sizes: str, on: str, repeats: int, output: Path
+) -> None:
     """One study a part. The record is written after each, so that a lost machine costs one; parts not redone stay in it."""
     record: dict[str, Any] = {"commands": {}, "studies": {}}
     if output.is_file():
@@ -41,9 +43,16 @@ def run(*, parts: list[str], mlps: list[str], variants: str, sizes: str, on: str
     command = " ".join(["python", "benchmarks/operator_memory.py", *sys.argv[1:]])
     for part in parts:
         found = study(
-            "operator", sizes=sizes, variants=variants, on=on, settings={"part": part, "mlp": mlps}, repeats=repeats,
-            progress=lambda done, total, text, part=part: print(f"{part} {done}/{total} {text}", file=sys.stderr),
-        )  # fmt: skip
+            "operator",
+            sizes=sizes,
+            variants=variants,
+            on=on,
+            settings={"part": part, "mlp": mlps},
+            repeats=repeats,
+            progress=lambda done, total, text, part=part: print(
+                f"{part} {done}/{total} {text}", file=sys.stderr
+            ),
+        )
         data = found.to_dict()
         for point in data["points"]:
             point["modules"] = ()  # the tables need none, and they are most of the bytes
@@ -54,7 +63,10 @@ def run(*, parts: list[str], mlps: list[str], variants: str, sizes: str, on: str
 def read(path: Path) -> Studies:
     if not path.is_file():
         return {}
-    return {part: Study.from_dict(data) for part, data in json.loads(path.read_text(encoding="utf-8"))["studies"].items()}
+    return {
+        part: Study.from_dict(data)
+        for part, data in json.loads(path.read_text(encoding="utf-8"))["studies"].items()
+    }
 
 
 def name_of(variant: str, mlp: str, made: Study) -> str:
@@ -66,14 +78,18 @@ def law(studies: Studies, part: str, variant: str, mlp: str, mode: str) -> Law |
     made = studies.get(part)
     if made is None or made.settings.get("mlp", mlp) != mlp:
         return None
-    return next((one for one in made.laws if (one.variant, one.mode) == (name_of(variant, mlp, made), mode)), None)
+    return next(
+        (one for one in made.laws if (one.variant, one.mode) == (name_of(variant, mlp, made), mode)), None
+    )
 
 
 def points(studies: Studies, part: str, variant: str, mlp: str, mode: str) -> list[Point]:
     made = studies.get(part)
     if made is None or made.settings.get("mlp", mlp) != mlp:
         return []
-    return [p for p in made.points if (p.variant, p.mode, p.status) == (name_of(variant, mlp, made), mode, "ok")]
+    return [
+        p for p in made.points if (p.variant, p.mode, p.status) == (name_of(variant, mlp, made), mode, "ok")
+    ]
 
 
 def shown_mlp(mlp: str) -> str:
@@ -92,8 +108,14 @@ def slopes(predicted: Studies, measured: Studies) -> Iterator[list[str]]:
     for part in PARTS:
         for mlp in MLPS:
             train, infer = (law(predicted, part, "eager", mlp, mode) for mode in ("train", "infer"))
-            ratio = "-" if train is None or infer is None else f"{train.slope_bytes_per_point / infer.slope_bytes_per_point:.2f}"
-            row = [both(part, variant, mlp, mode) for variant in ("eager", "flat") for mode in ("train", "infer")]
+            ratio = (
+                "-"
+                if train is None or infer is None
+                else f"{train.slope_bytes_per_point / infer.slope_bytes_per_point:.2f}"
+            )
+            row = [
+                both(part, variant, mlp, mode) for variant in ("eager", "flat") for mode in ("train", "infer")
+            ]
             yield [part, shown_mlp(mlp), row[0], row[1], ratio, row[2], row[3]]
 
 
@@ -107,10 +129,13 @@ def peaks(predicted: Studies, measured: Studies) -> Iterator[list[str]]:
             if real is not None and real.peak_allocated_bytes and real.theory_bytes:
                 error = f"{100 * (real.theory_bytes / real.peak_allocated_bytes - 1):+.2f} %"
             yield [
-                variant, show_size(point.size), show_bytes(point.peak_allocated_bytes),
-                "-" if real is None else show_bytes(real.peak_allocated_bytes), error,
+                variant,
+                show_size(point.size),
+                show_bytes(point.peak_allocated_bytes),
+                "-" if real is None else show_bytes(real.peak_allocated_bytes),
+                error,
                 "-" if real is None or real.time_s is None else show_seconds(real.time_s),
-            ]  # fmt: skip
+            ]
 
 
 def cards(predicted: Studies) -> Iterator[list[str]]:
@@ -120,7 +145,9 @@ def cards(predicted: Studies) -> Iterator[list[str]]:
     for card, memory in dict.fromkeys((row["card"], row["memory_bytes"]) for row in rows):
         sizes = {row["variant"]: row["size"] for row in rows if row["card"] == card}
         assert made is not None
-        line = [sizes.get(name_of("eager", mlp, made)) for mlp in MLPS] + [sizes.get(name_of("flat", ALONE, made))]
+        line = [sizes.get(name_of("eager", mlp, made)) for mlp in MLPS] + [
+            sizes.get(name_of("flat", ALONE, made))
+        ]
         yield [card, show_bytes(memory), *("-" if size is None else show_size(_round(size)) for size in line)]
 
 
@@ -146,25 +173,34 @@ def page(text: str, predicted: Studies, measured: Studies) -> str:
     """The page's text with every table made anew."""
     where = {made.machine.get("gpu") for made in measured.values()}
     said = (
-        f"Measured on {', '.join(sorted(filter(None, where)))}." if measured else "Predicted; no record of a measurement is here."
+        f"Measured on {', '.join(sorted(filter(None, where)))}."
+        if measured
+        else "Predicted; no record of a measurement is here."
     )
     mlps = [shown_mlp(mlp) for mlp in MLPS]
     columns = ["variant", "edges", "predicted", "measured", "error", "step"]
     shown = len(columns) if measured else 3  # no columns of dashes
     compared = table(columns[:shown], (row[:shown] for row in peaks(predicted, measured)))
     made = {
-        "slopes": table(["part", "MLP", "eager train", "eager infer", "train / infer", "flat train", "flat infer"],
-                        slopes(predicted, measured)),
+        "slopes": table(
+            ["part", "MLP", "eager train", "eager infer", "train / infer", "flat train", "flat infer"],
+            slopes(predicted, measured),
+        ),
         "peaks": f"{compared}\n\n{said}",
-        "cards": table(["card", "memory", *(f"eager {mlp}" for mlp in mlps), f"flat {shown_mlp(ALONE)}"], cards(predicted)),
-    }  # fmt: skip
+        "cards": table(
+            ["card", "memory", *(f"eager {mlp}" for mlp in mlps), f"flat {shown_mlp(ALONE)}"],
+            cards(predicted),
+        ),
+    }
     for name, body in made.items():
         text = fill(text, name, body)
     return text
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     verbs = parser.add_subparsers(dest="verb", required=True)
     runs = verbs.add_parser("study")
     runs.add_argument("--parts", default=",".join(PARTS))
@@ -178,9 +214,14 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.verb == "study":
         run(
-            parts=asked.parts.split(","), mlps=asked.mlp or list(MLPS), variants=asked.variants, sizes=asked.sizes, on=asked.on,
-            repeats=asked.repeats, output=asked.output,
-        )  # fmt: skip
+            parts=asked.parts.split(","),
+            mlps=asked.mlp or list(MLPS),
+            variants=asked.variants,
+            sizes=asked.sizes,
+            on=asked.on,
+            repeats=asked.repeats,
+            output=asked.output,
+        )
     else:
         write_text(PAGE, page(PAGE.read_text(encoding="utf-8"), read(PREDICTED), read(MEASURED)))
 

@@ -24,9 +24,15 @@ if os.environ["JAX_PLATFORMS"] == "cpu" and find_spec("jaxlib") and version("jax
     # Programs of tests are compiled once and run for milliseconds: XLA spends less than half the time on one when it
     # makes plainer code of it. Only where the flags are known: one that is not ends the process.
     os.environ["XLA_FLAGS"] = " ".join(
-        ["--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1", os.environ.get("XLA_FLAGS", "")]
+        [
+            "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1",
+            os.environ.get("XLA_FLAGS", ""),
+        ]
     ).strip()
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    and threading.current_thread() is threading.main_thread()
+):
     # As a shell leaves it to what it starts in the background: tests of Ctrl-C would wait for what never comes.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -62,8 +68,8 @@ def template() -> Iterator[Template]:
 @pytest.fixture(scope="module")
 def quick_workers(template: Template) -> Iterator[None]:
     """Workers of torch targets are forked from one that has imported torch: for pages that start many."""
-    from pinchpoint.core.discover import likely_framework
-    from pinchpoint.memory import forecaster
+    from pinchpoint.core.targets import likely_framework
+    from pinchpoint.forecasting import forecaster
 
     plain, one_at_a_time = forecaster.Forecaster._start, threading.Lock()
 
@@ -82,8 +88,14 @@ def quick_workers(template: Template) -> Iterator[None]:
 def samples() -> dict[str, Record]:
     """One small record of each kind, by kind."""
     breakdown = {
-        "weights": 100, "gradients": 100, "optimizer": 200, "activations": 500, "temporaries": 40, "inputs": 10, "workspace": 50,
-    }  # fmt: skip
+        "weights": 100,
+        "gradients": 100,
+        "optimizer": 200,
+        "activations": 500,
+        "temporaries": 40,
+        "inputs": 10,
+        "workspace": 50,
+    }
     forecast = Forecast(
         target="mine.py:step_of",
         framework="torch",
@@ -122,7 +134,17 @@ def samples() -> dict[str, Record]:
         axis="points",
         on="fake",
         points=tuple(
-            Point(n, "train", "eager", "ok", n, 5000 + 64 * n, 8192 + 64 * n, 9000 + 64 * n, theory_bytes=5000 + 64 * n)
+            Point(
+                n,
+                "train",
+                "eager",
+                "ok",
+                n,
+                5000 + 64 * n,
+                8192 + 64 * n,
+                9000 + 64 * n,
+                theory_bytes=5000 + 64 * n,
+            )
             for n in sizes
         ),
         laws=(Law("train", "eager", 64.0, 63.5, 64.5, 5000.0, 1.0, 0.0, points=4),),
@@ -154,8 +176,8 @@ def density_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("torch", reason="densities are torch's")
     import numpy as np
 
-    from pinchpoint.workloads.density import dataset, sample
-    from pinchpoint.workloads.density.molecules import VALENCE
+    from pinchpoint.systems.density.data import dataset, sample
+    from pinchpoint.systems.density.data.molecules import VALENCE
 
     class Solved:
         """A normalised Gaussian of an atom's electrons at each atom: exp(-r² / s²) / (s³ π^1.5), s² = 0.5."""

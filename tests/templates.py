@@ -1,6 +1,6 @@
 """Workers forked from a template that has imported torch, where a test is of what a worker answers and not of its start.
 
-Importing torch takes seconds, a fake run none. Only what `pinchpoint.memory.worker` imports before it comes to its target is
+Importing torch takes seconds, a fake run none. Only what `pinchpoint.forecasting.worker` imports before it comes to its target is
 imported beforehand, and a worker that is asked for in another environment than the template's is started anew.
 Starts themselves are held by tests/cli/test_stopped.py and test_predict.py.
 """
@@ -17,12 +17,18 @@ import threading
 import time
 from typing import Any
 
-WORKER = [sys.executable, "-m", "pinchpoint.memory.worker"]
+WORKER = [sys.executable, "-m", "pinchpoint.forecasting.worker"]
 # What is read later than the imports, or left by a library in a process that imports it.
 AFTER_IMPORTS = (
-    "PYTEST_CURRENT_TEST", "TMPDIR", "XDG_CONFIG_HOME", "PINCHPOINT_CARDS", "PINCHPOINT_OPERATOR_STEP", "TF_CPP_MIN_LOG_LEVEL",
-    "TPU_SKIP_MDS_QUERY", "TORCHINDUCTOR_CACHE_DIR",
-)  # fmt: skip
+    "PYTEST_CURRENT_TEST",
+    "TMPDIR",
+    "XDG_CONFIG_HOME",
+    "PINCHPOINT_CARDS",
+    "PINCHPOINT_OPERATOR_STEP",
+    "TF_CPP_MIN_LOG_LEVEL",
+    "TPU_SKIP_MDS_QUERY",
+    "TORCHINDUCTOR_CACHE_DIR",
+)
 
 
 LONGEST_S = 120.0  # that anything here is waited for
@@ -57,7 +63,7 @@ class Template:
         self._lock = threading.Lock()
 
     def Popen(self, command: list[str], *, stderr: Any, env: dict[str, str], **options: Any) -> Any:
-        """In place of subprocess.Popen within `pinchpoint.memory.forecaster`."""
+        """In place of subprocess.Popen within `pinchpoint.forecasting.forecaster`."""
         assert command == WORKER and options["start_new_session"]
         kept = {name: value for name, value in env.items() if name not in AFTER_IMPORTS}
         with self._lock:
@@ -85,7 +91,10 @@ class Template:
         self._line.settimeout(LONGEST_S)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, __file__, str(theirs.fileno())], env=env, pass_fds=[theirs.fileno()], start_new_session=True
+                [sys.executable, __file__, str(theirs.fileno())],
+                env=env,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,
             )
         self._environment = kept
 
@@ -100,11 +109,13 @@ class Template:
 
 def serve(line: socket.socket) -> None:
     """The template's own part: fork a worker for each request, until the line is closed."""
-    from pinchpoint.backends.torch import runner
-    from pinchpoint.memory import worker
+    from pinchpoint.backends.torch.fake import runner
+    from pinchpoint.forecasting import worker
 
     # Half of what is imported is for the pretended device. Nothing of this one stays.
-    with runner.pretending(runner.Device("a card", 2**30, (9, 0), 2**20, 2**20, 132), dynamic=runner.Dynamic()):
+    with runner.pretending(
+        runner.Device("a card", 2**30, (9, 0), 2**20, 2**20, 132), dynamic=runner.Dynamic()
+    ):
         pass
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # none is awaited, and none stays
     while True:

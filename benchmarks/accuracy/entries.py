@@ -44,59 +44,131 @@ def dev(factory: str, sizes: tuple[int, int], what: str) -> Entry:
 
 
 MODELS: dict[str, Entry] = {
-    "house_prices": held("house_prices.py:house_prices", (80_000, 500_000), "MLP, layer norm, dropout, Gaussian loss, Adagrad"),
-    "enzyme_classes": held("enzyme_classes.py:enzyme_classes", (40_000, 200_000), "MLP by checkpoint_sequential, AMSGrad"),
-    "galaxies": held("galaxies.py:galaxies", (192, 1_000), "CNN + batch norm, channels-last, AdamW, one-cycle schedule"),
-    "bird_calls": held("bird_calls.py:bird_calls", (16, 100), "pre-activation ResNet, squeeze and excitation, momentum SGD"),
-    "fault_lines": held("fault_lines.py:fault_lines", (20, 120), "U-Net, instance norm, bilinear upsampling, focal loss, NAdam"),
-    "melodies": held("melodies.py:melodies", (16, 90), "causal transformer with a float mask of distances, AdamW"),
-    "stations": held("stations.py:stations", (32, 200), "latent transformer, cross attention, no mask, RAdam"),
+    "house_prices": held(
+        "house_prices.py:house_prices", (80_000, 500_000), "MLP, layer norm, dropout, Gaussian loss, Adagrad"
+    ),
+    "enzyme_classes": held(
+        "enzyme_classes.py:enzyme_classes", (40_000, 200_000), "MLP by checkpoint_sequential, AMSGrad"
+    ),
+    "galaxies": held(
+        "galaxies.py:galaxies", (192, 1_000), "CNN + batch norm, channels-last, AdamW, one-cycle schedule"
+    ),
+    "bird_calls": held(
+        "bird_calls.py:bird_calls", (16, 100), "pre-activation ResNet, squeeze and excitation, momentum SGD"
+    ),
+    "fault_lines": held(
+        "fault_lines.py:fault_lines",
+        (20, 120),
+        "U-Net, instance norm, bilinear upsampling, focal loss, NAdam",
+    ),
+    "melodies": held(
+        "melodies.py:melodies", (16, 90), "causal transformer with a float mask of distances, AdamW"
+    ),
+    "stations": held(
+        "stations.py:stations", (32, 200), "latent transformer, cross attention, no mask, RAdam"
+    ),
     "alloys": held("alloys.py:alloys", (160, 900), "gated GNN with energies and forces: double backward"),
-    "shieldings": held("shieldings.py:shieldings", (12_000, 72_000), "e3nn uvu tensor products, norm activations, batch norm"),
-    "plane_field": held("plane_field.py:plane_field", (4_000, 24_000), "feature planes, two passes, fp16 autocast, GradScaler"),
-    "battery_fade": held("battery_fade.py:battery_fade", (116, 812), "three-layer LSTM, two numbers a sequence, AdamW"),
-    "heartbeats": held("heartbeats.py:heartbeats", (24, 150), "gated 1-D convolutions with EMA, clipping and accumulation"),
-    "tree_crowns": held("tree_crowns.py:tree_crowns", (400_000, 2_400_000), "boolean masks: a range cut, scores above median"),
-    "variable_stars": dev("variable_stars.py:variable_stars", (190, 1_330), "three-layer two-way LSTM, attention pool, AdamW"),
-    "sleep_stages": dev("sleep_stages.py:sleep_stages", (128, 700), "two-layer LSTM, a class for every frame, Adam"),
+    "shieldings": held(
+        "shieldings.py:shieldings", (12_000, 72_000), "e3nn uvu tensor products, norm activations, batch norm"
+    ),
+    "plane_field": held(
+        "plane_field.py:plane_field", (4_000, 24_000), "feature planes, two passes, fp16 autocast, GradScaler"
+    ),
+    "battery_fade": held(
+        "battery_fade.py:battery_fade", (116, 812), "three-layer LSTM, two numbers a sequence, AdamW"
+    ),
+    "heartbeats": held(
+        "heartbeats.py:heartbeats", (24, 150), "gated 1-D convolutions with EMA, clipping and accumulation"
+    ),
+    "tree_crowns": held(
+        "tree_crowns.py:tree_crowns", (400_000, 2_400_000), "boolean masks: a range cut, scores above median"
+    ),
+    "variable_stars": dev(
+        "variable_stars.py:variable_stars", (190, 1_330), "three-layer two-way LSTM, attention pool, AdamW"
+    ),
+    "sleep_stages": dev(
+        "sleep_stages.py:sleep_stages", (128, 700), "two-layer LSTM, a class for every frame, Adam"
+    ),
     "phonemes": dev("phonemes.py:phonemes", (160, 900), "bidirectional LSTM over a convolution, Adamax"),
-    "street_scans": dev("street_scans.py:street_scans", (400_000, 2_400_000), "boolean masks of the data and of the scores"),
+    "street_scans": dev(
+        "street_scans.py:street_scans", (400_000, 2_400_000), "boolean masks of the data and of the scores"
+    ),
     "siren": dev("siren.py:siren", (100_000, 700_000), "sinusoidal MLP on random points, Adam"),
-    "gated_tower": dev("gated_tower.py:gated_tower", (40_000, 200_000), "gated residual MLP, checkpointed in pairs, RMSprop"),
-    "plankton": dev("plankton.py:plankton", (128, 700), "CNN + batch norm, Nesterov SGD, images from the host"),
-    "bottlenecks": dev("bottlenecks.py:bottlenecks", (24, 160), "ResNet bottleneck blocks, momentum SGD, cosine schedule"),
-    "cells_unet": dev("cells_unet.py:cells_unet", (16, 90), "U-Net, batch norm, nearest upsampling, Dice + BCE"),
-    "caption_decoder": dev("caption_decoder.py:caption_decoder", (16, 90), "decoder with causal and padding masks, warm-up"),
-    "spectra_former": dev("spectra_former.py:spectra_former", (16, 100), "transformer, no mask, RMS norm, bf16 autocast"),
-    "potential": dev("potential.py:potential", (160, 1_000), "continuous-filter GNN with energies and forces: double backward"),
+    "gated_tower": dev(
+        "gated_tower.py:gated_tower", (40_000, 200_000), "gated residual MLP, checkpointed in pairs, RMSprop"
+    ),
+    "plankton": dev(
+        "plankton.py:plankton", (128, 700), "CNN + batch norm, Nesterov SGD, images from the host"
+    ),
+    "bottlenecks": dev(
+        "bottlenecks.py:bottlenecks", (24, 160), "ResNet bottleneck blocks, momentum SGD, cosine schedule"
+    ),
+    "cells_unet": dev(
+        "cells_unet.py:cells_unet", (16, 90), "U-Net, batch norm, nearest upsampling, Dice + BCE"
+    ),
+    "caption_decoder": dev(
+        "caption_decoder.py:caption_decoder", (16, 90), "decoder with causal and padding masks, warm-up"
+    ),
+    "spectra_former": dev(
+        "spectra_former.py:spectra_former", (16, 100), "transformer, no mask, RMS norm, bf16 autocast"
+    ),
+    "potential": dev(
+        "potential.py:potential",
+        (160, 1_000),
+        "continuous-filter GNN with energies and forces: double backward",
+    ),
     "dipoles": dev("dipoles.py:dipoles", (300_000, 1_500_000), "e3nn full tensor products and gates"),
-    "ray_field": dev("ray_field.py:ray_field", (3_000, 16_000), "radiance field along rays, fp16 autocast, GradScaler"),
-    "rainfall": dev("rainfall.py:rainfall", (160, 900), "three-layer LSTM with dropout, quantile loss, clipping"),
-    "mean_teacher": dev("mean_teacher.py:mean_teacher", (48, 300), "MLP-Mixer with EMA teacher, clipping and accumulation"),
-    "detector_hits": dev("detector_hits.py:detector_hits", (300_000, 1_600_000), "boolean masks, nonzero and unique"),
-    "denoiser": dev("denoiser.py:denoiser", (24, 140), "diffusion U-Net: group norm, attention, transposed convolutions"),
-    "heat_equation": dev("heat_equation.py:heat_equation", (40_000, 240_000), "physics-informed network, second derivatives"),
-    "point_attention": dev("point_attention.py:point_attention", (12, 72), "point transformer: cdist, topk, gather"),
+    "ray_field": dev(
+        "ray_field.py:ray_field", (3_000, 16_000), "radiance field along rays, fp16 autocast, GradScaler"
+    ),
+    "rainfall": dev(
+        "rainfall.py:rainfall", (160, 900), "three-layer LSTM with dropout, quantile loss, clipping"
+    ),
+    "mean_teacher": dev(
+        "mean_teacher.py:mean_teacher", (48, 300), "MLP-Mixer with EMA teacher, clipping and accumulation"
+    ),
+    "detector_hits": dev(
+        "detector_hits.py:detector_hits", (300_000, 1_600_000), "boolean masks, nonzero and unique"
+    ),
+    "denoiser": dev(
+        "denoiser.py:denoiser", (24, 140), "diffusion U-Net: group norm, attention, transposed convolutions"
+    ),
+    "heat_equation": dev(
+        "heat_equation.py:heat_equation", (40_000, 240_000), "physics-informed network, second derivatives"
+    ),
+    "point_attention": dev(
+        "point_attention.py:point_attention", (12, 72), "point transformer: cdist, topk, gather"
+    ),
     "mlp": dev("mlp.py:mlp", (60_000, 700_000), "MLP over points, Adam"),
-    "checkpointed": dev("checkpointed.py:checkpointed", (60_000, 400_000), "residual MLP, every block checkpointed, AdamW"),
+    "checkpointed": dev(
+        "checkpointed.py:checkpointed", (60_000, 400_000), "residual MLP, every block checkpointed, AdamW"
+    ),
     "cnn": dev("cnn.py:cnn", (192, 1_000), "CNN + batch norm, momentum SGD, batch copied from the host"),
     "resnet": dev("resnet.py:resnet", (40, 256), "ResNet-18 block stack, in-place ReLU, AdamW"),
     "unet": dev("unet.py:unet", (12, 64), "U-Net, group norm, transposed convolutions"),
     "transformer": dev("transformer.py:transformer", (8, 40), "transformer encoder, SDPA without mask"),
-    "transformer_masked": dev("transformer.py:transformer_masked", (8, 40), "transformer encoder, SDPA with a padding mask"),
+    "transformer_masked": dev(
+        "transformer.py:transformer_masked", (8, 40), "transformer encoder, SDPA with a padding mask"
+    ),
     "forces": dev("forces.py:forces", (60_000, 500_000), "GNN with energies and forces: double backward"),
     "equivariant": dev("equivariant.py:equivariant", (60_000, 500_000), "e3nn tensor-product convolutions"),
     "nerf_bf16": dev("nerf.py:nerf_bf16", (2_048, 10_000), "radiance field, bf16 autocast"),
-    "nerf_fp16": dev("nerf.py:nerf_fp16", (2_048, 10_000), "radiance field, fp16 autocast, GradScaler, clipping"),
+    "nerf_fp16": dev(
+        "nerf.py:nerf_fp16", (2_048, 10_000), "radiance field, fp16 autocast, GradScaler, clipping"
+    ),
     "lstm": dev("lstm.py:lstm", (128, 640), "two-layer LSTM language model"),
     "ema": dev("ema.py:ema", (20_000, 120_000), "MLP with EMA, clipping and accumulation"),
-    "masked_points": dev("masked_points.py:masked_points", (300_000, 1_500_000), "boolean masks, nonzero and unique"),
+    "masked_points": dev(
+        "masked_points.py:masked_points", (300_000, 1_500_000), "boolean masks, nonzero and unique"
+    ),
     "eikonal": dev("eikonal.py:eikonal", (100_000, 500_000), "signed distance with the eikonal loss"),
     "gpt": dev("gpt.py:gpt", (4, 20), "GPT, bf16 autocast, causal SDPA, dropout, tied head"),
-    "message_passing": dev("message_passing.py:message_passing", (200_000, 1_000_000), "graph attention by scatter, as in PyG"),
+    "message_passing": dev(
+        "message_passing.py:message_passing", (200_000, 1_000_000), "graph attention by scatter, as in PyG"
+    ),
     "vit": dev("vit.py:vit", (24, 128), "vision transformer on nn.TransformerEncoder"),
     "voxels": dev("voxels.py:voxels", (16, 64), "3-D autoencoder, Conv3d and ConvTranspose3d"),
-}  # fmt: skip
+}
 
 
 def key(name: str, size: int) -> str:
@@ -115,7 +187,7 @@ def chosen(which: str, only: str | None) -> Iterator[tuple[str, Entry, int]]:
     unknown = [name for name in names if name not in known]
     if unknown:
         raise SystemExit(
-            f"no model {', '.join(unknown)} in the set {which}\n  mend: use some of {', '.join(known)}, or --set all"
+            f"no model {', '.join(unknown)} in the set {which}\n  hint: use some of {', '.join(known)}, or --set all"
         )
     for name in names:
         for size in MODELS[name].sizes:

@@ -28,20 +28,47 @@ from pinchpoint.core.files import write_text
 from pinchpoint.core.records import now
 
 RNN_COLUMNS = (
-    "kind", "batch", "steps", "width", "hidden", "layers", "two_way", "dropout", "dtype", "training", "forward_bytes",
-    "backward_bytes", "reserve_bytes",
-)  # fmt: skip
+    "kind",
+    "batch",
+    "steps",
+    "width",
+    "hidden",
+    "layers",
+    "two_way",
+    "dropout",
+    "dtype",
+    "training",
+    "forward_bytes",
+    "backward_bytes",
+    "reserve_bytes",
+)
 CONV_COLUMNS = (
-    "batch", "channels", "out_channels", "sides", "window", "stride", "padding", "dilation", "groups", "transposed",
-    "channels_last", "dtype", "wants_input", "out_sides", "forward_bytes", "backward_bytes",
-)  # fmt: skip
+    "batch",
+    "channels",
+    "out_channels",
+    "sides",
+    "window",
+    "stride",
+    "padding",
+    "dilation",
+    "groups",
+    "transposed",
+    "channels_last",
+    "dtype",
+    "wants_input",
+    "out_sides",
+    "forward_bytes",
+    "backward_bytes",
+)
 KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN}
 FORMATS = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
 def passing_and_kept(run: Callable[[], Any]) -> tuple[Any, list[int], list[int]]:
     """What `run` returns, the blocks that came and went while it ran, and those that stayed, in order."""
-    torch.cuda.memory._record_memory_history("all", context=None, stacks="python", max_entries=20_000, clear_history=True)
+    torch.cuda.memory._record_memory_history(
+        "all", context=None, stacks="python", max_entries=20_000, clear_history=True
+    )
     result = run()
     torch.cuda.synchronize()
     traces: Any = torch.cuda.memory._snapshot()["device_traces"]
@@ -65,7 +92,14 @@ def rnn_shapes() -> Iterator[dict[str, Any]]:
     for length, (batch, width, hidden), layers in product(
         steps, ((64, 256, 256), (128, 192, 320), (32, 512, 512), (16, 64, 128)), (1, 2)
     ):
-        yield {"kind": "lstm", "batch": batch, "steps": length, "width": width, "hidden": hidden, "layers": layers}
+        yield {
+            "kind": "lstm",
+            "batch": batch,
+            "steps": length,
+            "width": width,
+            "hidden": hidden,
+            "layers": layers,
+        }
     for hidden, length in product((16, 32, 64, 100, 128, 192, 196, 200, 256, 320, 512, 1024), (50, 480)):
         yield {"kind": "lstm", "batch": 64, "steps": length, "width": 128, "hidden": hidden, "layers": 2}
     rng = random.Random(0)
@@ -75,9 +109,13 @@ def rnn_shapes() -> Iterator[dict[str, Any]]:
         shape = {
             "kind": rng.choice(kinds),
             "batch": rng.choice([4, 8, 16, 20, 32, 48, 64, 100, 128, 200, 256, 512, 1000]),
-            "steps": rng.choice([10, 24, 50, 64, 100, 128, 160, 200, 256, 300, 365, 400, 480, 512, 600, 730, 1000]),
+            "steps": rng.choice(
+                [10, 24, 50, 64, 100, 128, 160, 200, 256, 300, 365, 400, 480, 512, 600, 730, 1000]
+            ),
             "width": rng.choice([1, 3, 8, 12, 24, 40, 64, 80, 128, 192, 256, 300, 512]),
-            "hidden": rng.choice([32, 50, 64, 96, 128, 150, 192, 200, 256, 300, 320, 384, 400, 512, 650, 768, 1024]),
+            "hidden": rng.choice(
+                [32, 50, 64, 96, 128, 150, 192, 200, 256, 300, 320, 384, 400, 512, 650, 768, 1024]
+            ),
             "layers": layers,
             "two_way": rng.random() < 0.35,
             "dropout": layers > 1 and rng.random() < 0.4,
@@ -89,9 +127,17 @@ def rnn_shapes() -> Iterator[dict[str, Any]]:
 
 
 def probe_rnn(
-    kind: str, batch: int, steps: int, width: int, hidden: int, layers: int, two_way: bool = False, dropout: bool = False,
-    dtype: str = "float32", training: bool = True,
-) -> list[Any]:  # fmt: skip
+    kind: str,
+    batch: int,
+    steps: int,
+    width: int,
+    hidden: int,
+    layers: int,
+    two_way: bool = False,
+    dropout: bool = False,
+    dtype: str = "float32",
+    training: bool = True,
+) -> list[Any]:
     torch.cuda.empty_cache()
     layer = KINDS[kind](width, hidden, layers, bidirectional=two_way, dropout=0.2 if dropout else 0.0)
     layer = layer.cuda().to(getattr(torch, dtype)).train(training)
@@ -104,11 +150,25 @@ def probe_rnn(
         forward = max(passing)
         if training:
             gradient, reserve = torch.ones_like(out), kept[-1]
-            _, passing, _ = passing_and_kept(lambda: torch.autograd.grad(out, list(layer.parameters()), gradient))
+            _, passing, _ = passing_and_kept(
+                lambda: torch.autograd.grad(out, list(layer.parameters()), gradient)
+            )
             backward = max(passing)
     return [
-        kind, batch, steps, width, hidden, layers, two_way, dropout, dtype, training, forward, backward, reserve,
-    ]  # fmt: skip
+        kind,
+        batch,
+        steps,
+        width,
+        hidden,
+        layers,
+        two_way,
+        dropout,
+        dtype,
+        training,
+        forward,
+        backward,
+        reserve,
+    ]
 
 
 # -- convolutions ----------------------------------------------------------------------------
@@ -126,7 +186,7 @@ def conv_shapes() -> Iterator[dict[str, Any]]:
         sides = [rng.choice(sides_of[dims])] * dims
         channels = rng.choice(
             [1, 2, 3, 4, 6, 16, 24, 28, 32, 48, 56, 64, 96, 112, 128, 160, 192, 224, 256, 384, 512, 1024]
-        )  # fmt: skip
+        )
         out_channels = rng.choice([channels, channels, channels, 2 * channels, 4, 16, 32, 64, 128, 256])
         groups, kind = 1, rng.random()
         if kind < 0.08:
@@ -136,24 +196,53 @@ def conv_shapes() -> Iterator[dict[str, Any]]:
         window = rng.choices([1, 3, 5, 7, 4], [3, 9, 1.2, 1, 1])[0]
         dilation = rng.choices([1, 2, 4], [12, 1, 1])[0] if window > 1 else 1
         shape = {
-            "batch": rng.choice([1, 2, 4, 8, 16, 20, 24, 32, 64, 100, 128, 256]), "channels": channels,
-            "out_channels": out_channels, "sides": sides, "window": window, "stride": rng.choices([1, 2], [4, 1])[0],
-            "padding": dilation * (window // 2), "dilation": dilation, "groups": groups, "transposed": False,
+            "batch": rng.choice([1, 2, 4, 8, 16, 20, 24, 32, 64, 100, 128, 256]),
+            "channels": channels,
+            "out_channels": out_channels,
+            "sides": sides,
+            "window": window,
+            "stride": rng.choices([1, 2], [4, 1])[0],
+            "padding": dilation * (window // 2),
+            "dilation": dilation,
+            "groups": groups,
+            "transposed": False,
             "channels_last": dims > 1 and rng.random() < 0.2,
-            "dtype": rng.choices(["float32", "bfloat16", "float16"], [6, 2, 1.5])[0], "wants_input": rng.random() < 0.9,
-        }  # fmt: skip
+            "dtype": rng.choices(["float32", "bfloat16", "float16"], [6, 2, 1.5])[0],
+            "wants_input": rng.random() < 0.9,
+        }
         if rng.random() < 0.08:
-            shape |= {"transposed": True, "dilation": 1, "padding": 0, "stride": 2, "window": rng.choice([2, 2, 4, 3])}
+            shape |= {
+                "transposed": True,
+                "dilation": 1,
+                "padding": 0,
+                "stride": 2,
+                "window": rng.choice([2, 2, 4, 3]),
+            }
         points = shape["batch"] * sides[0] ** dims
         work = points * channels * out_channels * shape["window"] ** dims / groups
-        if points * max(channels, out_channels) < 4e8 and points * max(channels, out_channels) > 2e5 and work < 2e13:
+        if (
+            points * max(channels, out_channels) < 4e8
+            and points * max(channels, out_channels) > 2e5
+            and work < 2e13
+        ):
             yield shape
 
 
 def probe_conv(
-    batch: int, channels: int, out_channels: int, sides: list[int], window: int, stride: int, padding: int, dilation: int,
-    groups: int, transposed: bool, channels_last: bool, dtype: str, wants_input: bool,
-) -> list[Any]:  # fmt: skip
+    batch: int,
+    channels: int,
+    out_channels: int,
+    sides: list[int],
+    window: int,
+    stride: int,
+    padding: int,
+    dilation: int,
+    groups: int,
+    transposed: bool,
+    channels_last: bool,
+    dtype: str,
+    wants_input: bool,
+) -> list[Any]:
     torch.cuda.empty_cache()
     dims = len(sides)
     windows = (channels, out_channels // groups) if transposed else (out_channels, channels // groups)
@@ -173,21 +262,42 @@ def probe_conv(
             lambda: call(source, weight, stride=stride, padding=padding, dilation=dilation, groups=groups)
         )
         gradient, sides_out = torch.ones_like(out), list(out.shape[2:])
-        _, backward, _ = passing_and_kept(lambda out=out, gradient=gradient: torch.autograd.grad(out, wanted, gradient))
+        _, backward, _ = passing_and_kept(
+            lambda out=out, gradient=gradient: torch.autograd.grad(out, wanted, gradient)
+        )
     return [
-        batch, channels, out_channels, sides, window, stride, padding, dilation, groups, transposed, channels_last, dtype,
-        wants_input, sides_out, sum(forward), max(backward, default=0),
-    ]  # fmt: skip
+        batch,
+        channels,
+        out_channels,
+        sides,
+        window,
+        stride,
+        padding,
+        dilation,
+        groups,
+        transposed,
+        channels_last,
+        dtype,
+        wants_input,
+        sides_out,
+        sum(forward),
+        max(backward, default=0),
+    ]
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("what", choices=["rnn", "conv"])
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--count", type=int, default=1000, help="calls at most (default: %(default)s)")
     asked = parser.parse_args(argv)
     if not torch.cuda.is_available():
-        print("error: no CUDA device is visible here\n  mend: run the probe on a machine with a GPU", file=sys.stderr)
+        print(
+            "error: no CUDA device is visible here\n  hint: run the probe on a machine with a GPU",
+            file=sys.stderr,
+        )
         return 3
     columns, shapes, probe = {
         "rnn": (RNN_COLUMNS, rnn_shapes(), probe_rnn),
@@ -197,13 +307,21 @@ def main(argv: list[str] | None = None) -> int:
     for _, shape in zip(range(asked.count), shapes, strict=False):
         rows.append(probe(**shape))
     record = {
-        "kind": f"{asked.what}-probe", "schema": 1, "target": "cuDNN", "created": now(), "machine": machine.describe(),
+        "kind": f"{asked.what}-probe",
+        "schema": 1,
+        "target": "cuDNN",
+        "created": now(),
+        "machine": machine.describe(),
         "command": f"python benchmarks/accuracy/library_probe.py {asked.what} -o {asked.output.name} --count {asked.count}",
-        "torch": torch.__version__, "cudnn": torch.backends.cudnn.version(), "took_s": round(time.perf_counter() - start, 1),
+        "torch": torch.__version__,
+        "cudnn": torch.backends.cudnn.version(),
+        "took_s": round(time.perf_counter() - start, 1),
         "columns": columns,
-    }  # fmt: skip
+    }
     lines = ",\n".join(json.dumps(row) for row in rows)
-    write_text(asked.output, json.dumps(record, indent=1).removesuffix("\n}") + f',\n "rows": [\n{lines}\n]}}\n')
+    write_text(
+        asked.output, json.dumps(record, indent=1).removesuffix("\n}") + f',\n "rows": [\n{lines}\n]}}\n'
+    )
     print(f"{len(rows)} calls in {record['took_s']} s: {asked.output}")
     return 0
 

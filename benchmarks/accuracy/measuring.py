@@ -87,7 +87,9 @@ def measure_case(factory: Callable[[int, str], Callable[[], Any]], size: int) ->
     return found
 
 
-def run_capped(factory: Callable[[int, str], Callable[[], Any]], size: int, limit_bytes: int) -> dict[str, Any]:
+def run_capped(
+    factory: Callable[[int, str], Callable[[], Any]], size: int, limit_bytes: int
+) -> dict[str, Any]:
     """Build and step with the allocator refusing to reserve more than the limit."""
     forget()
     total = torch.cuda.get_device_properties(0).total_memory
@@ -102,7 +104,9 @@ def run_capped(factory: Callable[[int, str], Callable[[], Any]], size: int, limi
             step()
         torch.cuda.synchronize()
         found["ran"] = True
-    except RuntimeError as error:  # an out-of-memory error, or a library (cuDNN, cuBLAS) that could not allocate
+    except (
+        RuntimeError
+    ) as error:  # an out-of-memory error, or a library (cuDNN, cuBLAS) that could not allocate
         found["reason"] = " ".join(str(error).split())[:300]
     # A retry is the allocator giving back cached blocks to stay below the cap: it fits, with less to spare.
     found["retries"] = torch.cuda.memory_stats()["num_alloc_retries"] - before
@@ -161,7 +165,11 @@ def fork(job: Callable[..., None], *args: Any, timeout_s: float) -> dict[str, An
             process.kill()
     except EOFError:
         process.join()
-        found = {**found, "status": "failed", "reason": f"the process ended with exit code {process.exitcode}"}
+        found = {
+            **found,
+            "status": "failed",
+            "reason": f"the process ended with exit code {process.exitcode}",
+        }
     process.join(30)
     ours.close()
     return found
@@ -176,4 +184,6 @@ def preload() -> None:
                 try:
                     importlib.import_module(line.split()[1])
                 except ImportError:
-                    print(f"{path.name}: {line.split()[1]} is not installed; the model will be recorded as failed")
+                    print(
+                        f"{path.name}: {line.split()[1]} is not installed; the model will be recorded as failed"
+                    )

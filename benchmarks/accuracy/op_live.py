@@ -76,7 +76,10 @@ def indices(device: str, count: int, below: int) -> Tensor:
 
 
 def module_case(
-    module: Callable[[], nn.Module], *shape: int, dtype: torch.dtype = torch.float32, channels_last: bool = False
+    module: Callable[[], nn.Module],
+    *shape: int,
+    dtype: torch.dtype = torch.float32,
+    channels_last: bool = False,
 ) -> Any:
     def make(device: str) -> tuple[Callable[[], Tensor], list[Tensor]]:
         net = module().to(device, dtype)
@@ -95,7 +98,9 @@ def module_case(
     return both_ways(make)
 
 
-def function_case(function: Callable[..., Tensor], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Any:
+def function_case(
+    function: Callable[..., Tensor], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> Any:
     def make(device: str) -> tuple[Callable[[], Tensor], list[Tensor]]:
         inputs = [tensor(device, *shape, dtype=dtype) for shape in shapes]
         return lambda: function(*inputs), inputs
@@ -103,7 +108,9 @@ def function_case(function: Callable[..., Tensor], *shapes: tuple[int, ...], dty
     return both_ways(make)
 
 
-def call_case(function: Callable[..., Any], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> Any:
+def call_case(
+    function: Callable[..., Any], *shapes: tuple[int, ...], dtype: torch.dtype = torch.float32
+) -> Any:
     def make(device: str) -> Callable[[], Any]:
         inputs = [tensor(device, *shape, dtype=dtype, grad=False) for shape in shapes]
         return lambda: function(*inputs)

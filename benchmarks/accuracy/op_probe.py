@@ -27,7 +27,12 @@ from pinchpoint.core import machine
 from pinchpoint.core.files import write_text
 from pinchpoint.core.records import now
 
-ACTIONS = {"alloc": "alloc", "free_completed": "free", "segment_alloc": "segment_alloc", "segment_free": "segment_free"}
+ACTIONS = {
+    "alloc": "alloc",
+    "free_completed": "free",
+    "segment_alloc": "segment_alloc",
+    "segment_free": "segment_free",
+}
 ROUNDS = ("cold", "warm", "steady")
 
 
@@ -38,7 +43,9 @@ def allocator_events() -> list[tuple[str, int]]:
 
 def record_history(on: bool) -> None:
     if on:
-        torch.cuda.memory._record_memory_history("all", context=None, stacks="python", max_entries=200_000, clear_history=True)
+        torch.cuda.memory._record_memory_history(
+            "all", context=None, stacks="python", max_entries=200_000, clear_history=True
+        )
     else:
         torch.cuda.memory._record_memory_history(None)
 
@@ -117,16 +124,27 @@ def probe_all(device: str, *, only: str, limit_s: float) -> dict[str, Any]:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--only", default="*", help="shell pattern of operation names")
-    parser.add_argument("--limit-s", type=float, default=55.0, help="start no further operation after this many seconds")
+    parser.add_argument(
+        "--limit-s", type=float, default=55.0, help="start no further operation after this many seconds"
+    )
     args = parser.parse_args(argv)
     if args.device == "cuda" and not torch.cuda.is_available():
-        print("no CUDA device is visible here\nmend: run on a machine with a GPU, or check the operations with --device cpu")
+        print(
+            "no CUDA device is visible here\nmend: run on a machine with a GPU, or check the operations with --device cpu"
+        )
         return 3
-    record: dict[str, Any] = {"what": "op probe", "command": sys.argv, "created": now(), "machine": machine.describe()}
+    record: dict[str, Any] = {
+        "what": "op probe",
+        "command": sys.argv,
+        "created": now(),
+        "machine": machine.describe(),
+    }
     if args.device == "cuda":
         torch.cuda.init()
         torch.zeros(1, device="cuda")

@@ -38,7 +38,8 @@ def optimizer_cases() -> Iterator[Case]:
     yield Case("sgd", optimizer(lambda p: torch.optim.SGD(p, lr=0.1)))
     yield Case("sgd-momentum", optimizer(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)))
     yield Case(
-        "sgd-nesterov-decay", optimizer(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1))
+        "sgd-nesterov-decay",
+        optimizer(lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.1)),
     )
     yield Case("rmsprop", optimizer(lambda p: torch.optim.RMSprop(p)))
     yield Case("adagrad", optimizer(lambda p: torch.optim.Adagrad(p)))
@@ -81,7 +82,9 @@ def optimizer_cases() -> Iterator[Case]:
             for k, p in zip(kept, params, strict=True):
                 k.mul_(0.99).add_(p, alpha=0.01)
 
-        return Live([("loop", loop), ("foreach", lambda: torch.ops.aten._foreach_lerp_.Scalar(kept, params, 0.01))])
+        return Live(
+            [("loop", loop), ("foreach", lambda: torch.ops.aten._foreach_lerp_.Scalar(kept, params, 0.01))]
+        )
 
     yield Case("ema", average)
 

@@ -8,7 +8,7 @@ from typing import Any
 from entries import Entry
 
 from pinchpoint.core.errors import PinchpointError
-from pinchpoint.memory.forecast import predict
+from pinchpoint.forecasting.predict import predict
 
 STEPS = 2
 

@@ -32,7 +32,9 @@ def read(path: Path) -> dict[str, Any]:
     try:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise SystemExit(f"cannot read {path}: {error}\n  mend: make it with this program's predict or measure") from error
+        raise SystemExit(
+            f"cannot read {path}: {error}\n  hint: make it with this program's predict or measure"
+        ) from error
 
 
 def start_file(path: Path, what: str, about: dict[str, Any], *, redone: set[str]) -> dict[str, Any]:
@@ -59,7 +61,9 @@ def predict(args: argparse.Namespace) -> int:
         save(args.output, data)
         said = show_bytes(case.get("peak_allocated_bytes")) if case["status"] == "ok" else case["reason"]
         print(f"{name:20} {size:>10,}  {said}  ({show_seconds(case['wall_s'])})", flush=True)
-    return 0 if all(case["status"] == "ok" for case in data["cases"].values() if case["model"] in redone) else 1
+    return (
+        0 if all(case["status"] == "ok" for case in data["cases"].values() if case["model"] in redone) else 1
+    )
 
 
 def measure(args: argparse.Namespace) -> int:
@@ -72,10 +76,12 @@ def measure(args: argparse.Namespace) -> int:
     measuring.preload()
     about = measuring.fork(measuring.describe, timeout_s=args.timeout_s)
     if not about.get("gpu"):
-        print("no CUDA device is visible here\n  mend: run measure on a machine with a GPU", file=sys.stderr)
+        print("no CUDA device is visible here\n  hint: run measure on a machine with a GPU", file=sys.stderr)
         return 3
     forecasts = read(args.predicted)["cases"] if args.predicted else {}
-    data = start_file(args.output, "measured", {**about, "idle_bytes": idle}, redone={name for name, _, _ in todo})
+    data = start_file(
+        args.output, "measured", {**about, "idle_bytes": idle}, redone={name for name, _, _ in todo}
+    )
     for name, entry, size in todo:
         start = time.perf_counter()
         boundary = forecasts.get(key(name, size), {}).get("needs_bytes")
@@ -116,7 +122,9 @@ def table(args: argparse.Namespace) -> int:
                 "size": row.size,
                 "allocated_error": row.error("peak_allocated_bytes"),
                 "reserved_error": row.error("peak_reserved_bytes"),
-                "total_error": None if not row.usable else row.predicted["total_bytes"] / row.measured["driver_bytes"] - 1,
+                "total_error": None
+                if not row.usable
+                else row.predicted["total_bytes"] / row.measured["driver_bytes"] - 1,
                 "predicted": row.predicted,
                 "measured": row.measured,
             }
@@ -131,7 +139,9 @@ def table(args: argparse.Namespace) -> int:
 
 
 def main(argv: list[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     verbs = parser.add_subparsers(required=True, metavar="predict|measure|table")
     for name, run, about in (
         ("predict", predict, "forecast every model and size; needs no GPU"),
@@ -141,9 +151,13 @@ def main(argv: list[str] | None = None) -> int:
         verb = verbs.add_parser(name, help=about, description=about)
         verb.set_defaults(run=run)
         verb.add_argument("-o", "--output", type=Path, required=True)
-        verb.add_argument("--set", choices=(*FOLDERS, "all"), default="heldout", help="which models (default: heldout)")
+        verb.add_argument(
+            "--set", choices=(*FOLDERS, "all"), default="heldout", help="which models (default: heldout)"
+        )
         if name != "table":
-            verb.add_argument("--only", help="comma-separated model names; others in the output file are kept")
+            verb.add_argument(
+                "--only", help="comma-separated model names; others in the output file are kept"
+            )
             verb.add_argument("--timeout-s", type=float, default=120.0, help="per model and size")
         if name == "predict":
             verb.add_argument("--card", default="h200")

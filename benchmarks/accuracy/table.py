@@ -20,7 +20,10 @@ FIT_CAPS = ("1.00", "1.02")  # below the boundary a case may run or not: the for
 
 TITLES: dict[Set, tuple[str, str]] = {
     "heldout": ("Held-out models", "No forecast code was tuned on these: the bars are judged on them."),
-    "development": ("Development models", "The forecast was developed with these in view: they prove nothing about others."),
+    "development": (
+        "Development models",
+        "The forecast was developed with these in view: they prove nothing about others.",
+    ),
 }
 
 
@@ -61,7 +64,12 @@ class Bar:
 def rows_of(predicted: dict[str, Any], measured: dict[str, Any], which: str) -> list[Row]:
     """Every model and size of a set in the listed order; what was not run has an empty side."""
     return [
-        Row(name, size, predicted["cases"].get(key(name, size), {}), measured["cases"].get(key(name, size), {}))
+        Row(
+            name,
+            size,
+            predicted["cases"].get(key(name, size), {}),
+            measured["cases"].get(key(name, size), {}),
+        )
         for name in names_in(which)
         for size in MODELS[name].sizes
     ]
@@ -88,19 +96,38 @@ def worst_by_model(rows: list[Row], name: str) -> dict[str, float]:
 
 
 def judge(rows: list[Row]) -> list[Bar]:
-    allocated, reserved = worst_by_model(rows, "peak_allocated_bytes"), worst_by_model(rows, "peak_reserved_bytes")
+    allocated, reserved = (
+        worst_by_model(rows, "peak_allocated_bytes"),
+        worst_by_model(rows, "peak_reserved_bytes"),
+    )
     close = [model for model, error in allocated.items() if error <= 0.01]
     need = len(allocated) * 10 // 12
-    far, loose = ([m for m, e in errors.items() if e > bar] for errors, bar in ((allocated, 0.05), (reserved, 0.10)))
+    far, loose = (
+        [m for m, e in errors.items() if e > bar] for errors, bar in ((allocated, 0.05), (reserved, 0.10))
+    )
     # Both are asked for: a boundary that holds only with a margin, or only without one, is no boundary.
-    burst = [f"{row.model} at {row.size:,}" for row in rows if any(row.ran_at(cap) is not True for cap in FIT_CAPS)]
+    burst = [
+        f"{row.model} at {row.size:,}" for row in rows if any(row.ran_at(cap) is not True for cap in FIT_CAPS)
+    ]
     whole = [model for model, error in allocated.items() if error < math.inf]
     return [
-        Bar("at least 12 models, two sizes each", len(whole) >= 12, f"{len(whole)} of {len(allocated)} predicted and measured"),
-        Bar("allocated within 1 % for 10 of 12", len(close) >= need, f"{len(close)} of {len(allocated)} models, {need} needed"),
+        Bar(
+            "at least 12 models, two sizes each",
+            len(whole) >= 12,
+            f"{len(whole)} of {len(allocated)} predicted and measured",
+        ),
+        Bar(
+            "allocated within 1 % for 10 of 12",
+            len(close) >= need,
+            f"{len(close)} of {len(allocated)} models, {need} needed",
+        ),
         Bar("allocated within 5 % for all", not far, ", ".join(far) or "all"),
         Bar("reserved within 10 % for all", not loose, ", ".join(loose) or "all"),
-        Bar("runs at the boundary where the forecast says it fits, and 2 % above", not burst, ", ".join(burst) or "all"),
+        Bar(
+            "runs at the boundary where the forecast says it fits, and 2 % above",
+            not burst,
+            ", ".join(burst) or "all",
+        ),
     ]
 
 
@@ -119,7 +146,9 @@ def said(ran: bool | None) -> str:
 def section(rows: list[Row]) -> list[str]:
     """One set's table, worst allocated error first, what its models are, and the bars."""
     title, about = TITLES[rows[0].set]
-    ordered = sorted(rows, key=lambda row: -abs(e) if (e := row.error("peak_allocated_bytes")) is not None else -math.inf)
+    ordered = sorted(
+        rows, key=lambda row: -abs(e) if (e := row.error("peak_allocated_bytes")) is not None else -math.inf
+    )
     lines = [
         f"## {title}",
         about,

@@ -23,23 +23,23 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from pinchpoint.backends.torch.real import wait
+from pinchpoint.backends.torch.measurement import wait
 from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.core.units import parse_size
-from pinchpoint.measure.timing import interleave, ratio_interval
-from pinchpoint.workloads.cloud.ahead import Ahead, Aside, Ready, taken
-from pinchpoint.workloads.cloud.batches import Supply, step_scenes
-from pinchpoint.workloads.cloud.breakdown import Log
-from pinchpoint.workloads.cloud.config import CloudConfig
-from pinchpoint.workloads.cloud.dataset import make_dataset
-from pinchpoint.workloads.cloud.settings import Settings
-from pinchpoint.workloads.cloud.sources import open_source
-from pinchpoint.workloads.cloud.stepper import Stepper
-from pinchpoint.workloads.cloud.train import train
-from pinchpoint.workloads.cloud.views import Batch, Drawn, draw_views, parse_views
+from pinchpoint.studies.timing import interleave, ratio_interval
+from pinchpoint.systems.cloud.breakdown import Log
+from pinchpoint.systems.cloud.data.batches import Supply, step_scenes
+from pinchpoint.systems.cloud.data.dataset import make_dataset
+from pinchpoint.systems.cloud.data.prefetch import Ahead, Aside, Ready, taken
+from pinchpoint.systems.cloud.data.sources import open_source
+from pinchpoint.systems.cloud.model.config import CloudConfig
+from pinchpoint.systems.cloud.model.views import Batch, Drawn, draw_views, parse_views
+from pinchpoint.systems.cloud.settings import Settings
+from pinchpoint.systems.cloud.train import train
+from pinchpoint.systems.cloud.training_step import Stepper
 
 RECIPES: dict[str, dict[str, Any]] = {
     "recommended": {},
@@ -53,17 +53,30 @@ BLOCK = 5  # steps that are timed as a whole
 def timed(data: Path, *, points: int, steps: int, blocks: int, device: str, **choices: Any) -> dict[str, Any]:
     """Train for some steps; mean seconds of each part of those that were timed."""
     with tempfile.TemporaryDirectory() as folder:
-        told = {"steps": steps, "points": points, "scenes": 1, "device": device, "validation": 0, "augment": False}
+        told = {
+            "steps": steps,
+            "points": points,
+            "scenes": 1,
+            "device": device,
+            "validation": 0,
+            "augment": False,
+        }
         made = train(data, Path(folder) / "run", **told, **choices)
-        rows = sum(getattr(row, "forward_s", None) is not None for row in Log.read(Path(folder) / "run" / "log.csv"))
+        rows = sum(
+            getattr(row, "forward_s", None) is not None for row in Log.read(Path(folder) / "run" / "log.csv")
+        )
     whole = sum(made.breakdown.values())
     costs, low, high = (ratio - 1 for ratio in drawing_anew(data, made.settings, device, blocks=blocks))
     return {
-        "seconds": made.breakdown, "iteration_s": whole, "sampling_share": made.breakdown["sampling"] / whole,
+        "seconds": made.breakdown,
+        "iteration_s": whole,
+        "sampling_share": made.breakdown["sampling"] / whole,
         "drawing_costs": {"share": costs, "low": low, "high": high, "steps": BLOCK * blocks},
-        "draw_alone_s": drawn_alone(data, made.settings, device), "points_a_step": made.points_seen / steps,
-        "peak_bytes": made.peak_bytes, "counted_steps": max(1, rows - 1),
-    }  # fmt: skip
+        "draw_alone_s": drawn_alone(data, made.settings, device),
+        "points_a_step": made.points_seen / steps,
+        "peak_bytes": made.peak_bytes,
+        "counted_steps": max(1, rows - 1),
+    }
 
 
 def drawing_anew(data: Path, told: dict[str, Any], device: str, *, blocks: int) -> tuple[float, float, float]:
@@ -71,7 +84,9 @@ def drawing_anew(data: Path, told: dict[str, Any], device: str, *, blocks: int) 
     settings, source = Settings.from_dict(told), open_source(data)
     stepper = Stepper(CloudConfig.from_json(json.dumps(settings.model)), settings, device)
     names = source.names("train")
-    scenes = [step_scenes(Supply(source), names, settings, step=number, rank=0) for number in range(1, BLOCK + 1)]
+    scenes = [
+        step_scenes(Supply(source), names, settings, step=number, rank=0) for number in range(1, BLOCK + 1)
+    ]
     batches = [Batch.from_scenes(some, device=device) for some in scenes]
     given = [Ready(batch, stepper.draw(batch, number=number)) for number, batch in enumerate(batches, 1)]
     aside = Aside() if device == "cuda" else None
@@ -91,9 +106,12 @@ def drawing_anew(data: Path, told: dict[str, Any], device: str, *, blocks: int) 
                 stepper.step_on(*taken(ready(at)), number=at + 1)
 
         anew, before = interleave(
-            lambda: block(lambda _: ahead.get(next(numbers))), lambda: block(lambda at: given[at]),
-            wait=lambda _: wait(device), warmup=1, repeats=blocks,
-        )  # fmt: skip
+            lambda: block(lambda _: ahead.get(next(numbers))),
+            lambda: block(lambda at: given[at]),
+            wait=lambda _: wait(device),
+            warmup=1,
+            repeats=blocks,
+        )
     return ratio_interval(anew, before)
 
 
@@ -135,12 +153,25 @@ def run(args: argparse.Namespace) -> None:
     check_output(args.output)
     if not args.data.exists():
         make_dataset(args.data, train=2, test=1, points=args.points)
-    told = {"points": args.points, "steps": args.steps, "device": args.device, "precision": args.precision, "preset": args.preset}
-    rows = {name: timed(args.data, blocks=args.blocks, **told, **choices) for name, choices in RECIPES.items()}
+    told = {
+        "points": args.points,
+        "steps": args.steps,
+        "device": args.device,
+        "precision": args.precision,
+        "preset": args.preset,
+    }
+    rows = {
+        name: timed(args.data, blocks=args.blocks, **told, **choices) for name, choices in RECIPES.items()
+    }
     record = {
-        "what": "parts of a training iteration", "command": "python " + " ".join(sys.argv), "created": now(),
-        "machine": describe(), **told, "rows": rows, "held": all(row["sampling_share"] <= MOST for row in rows.values()),
-    }  # fmt: skip
+        "what": "parts of a training iteration",
+        "command": "python " + " ".join(sys.argv),
+        "created": now(),
+        "machine": describe(),
+        **told,
+        "rows": rows,
+        "held": all(row["sampling_share"] <= MOST for row in rows.values()),
+    }
     write_text(args.output, json.dumps(record, indent=1) + "\n")
     for name, row in rows.items():
         parts = ", ".join(f"{part} {1e3 * seconds:.2f}" for part, seconds in row["seconds"].items())

@@ -23,22 +23,30 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from robustness_table import DENSITIES, bars_of, differences_of, markdown, markdown_of_differences, miou_of, table_of
+from robustness_table import (
+    DENSITIES,
+    bars_of,
+    differences_of,
+    markdown,
+    markdown_of_differences,
+    miou_of,
+    table_of,
+)
 
 from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
-from pinchpoint.kit.segments import Segments
-from pinchpoint.kit.subset import draw_counts
-from pinchpoint.workloads.cloud.config import CloudConfig
-from pinchpoint.workloads.cloud.dataset import make_dataset
-from pinchpoint.workloads.cloud.evaluate import evaluate
-from pinchpoint.workloads.cloud.settings import Settings
-from pinchpoint.workloads.cloud.sources import Source, open_source
-from pinchpoint.workloads.cloud.train import train
-from pinchpoint.workloads.cloud.views import Dense, LogUniform, Uniform, View, parse_views
-from pinchpoint.workloads.training.settings import overrides
+from pinchpoint.kit.segments.segments import Segments
+from pinchpoint.kit.segments.subset import draw_counts
+from pinchpoint.systems.cloud.data.dataset import make_dataset
+from pinchpoint.systems.cloud.data.sources import Source, open_source
+from pinchpoint.systems.cloud.evaluate import evaluate
+from pinchpoint.systems.cloud.model.config import CloudConfig
+from pinchpoint.systems.cloud.model.views import Dense, LogUniform, Uniform, View, parse_views
+from pinchpoint.systems.cloud.settings import Settings
+from pinchpoint.systems.cloud.train import train
+from pinchpoint.systems.common.settings import overrides
 
 WHAT = "mIoU against density"
 REGIMES = ("steps", "points")
@@ -65,9 +73,17 @@ RECIPES: dict[str, Recipe] = {
 
 def run(args: argparse.Namespace) -> None:
     check_output(args.output)
-    part = _read(args.output) if args.output.exists() else {
-        "what": WHAT, "commands": ["python " + " ".join(sys.argv)], "created": now(), "machines": [describe()], "runs": {}
-    }  # fmt: skip
+    part = (
+        _read(args.output)
+        if args.output.exists()
+        else {
+            "what": WHAT,
+            "commands": ["python " + " ".join(sys.argv)],
+            "created": now(),
+            "machines": [describe()],
+            "runs": {},
+        }
+    )
     if not args.data.exists():
         make_dataset(args.data, train=args.train, test=args.test, points=args.points)
     folder = args.output.with_suffix("")
@@ -78,7 +94,9 @@ def run(args: argparse.Namespace) -> None:
     # What is asked for, as JSON gives it back: a part is gone on with only by the same.
     asked = json.loads(json.dumps({"steps": args.steps, "model": model, **changes}))
     for seed in args.seeds:
-        for name, steps in planned(source, args.recipes, args.regimes, args.steps, cell=cell_of(changes, model)).items():
+        for name, steps in planned(
+            source, args.recipes, args.regimes, args.steps, cell=cell_of(changes, model)
+        ).items():
             key = f"{name}:{seed}"
             if key in part["runs"]:
                 _check_same(args.output, key, part["runs"][key]["asked"], asked)
@@ -88,28 +106,52 @@ def run(args: argparse.Namespace) -> None:
             recipe = RECIPES[name.partition(":")[0]]
             start = time.perf_counter()
             made = train(
-                args.data, where / "run", resume=(where / "run").exists(),
+                args.data,
+                where / "run",
+                resume=(where / "run").exists(),
                 **{
-                    **changes, "steps": steps, "views": list(recipe.views), "consistency": recipe.consistency, "seed": seed,
-                    "device": args.device, "validation": 0, **({"model": model} if model else {}),
+                    **changes,
+                    "steps": steps,
+                    "views": list(recipe.views),
+                    "consistency": recipe.consistency,
+                    "seed": seed,
+                    "device": args.device,
+                    "validation": 0,
+                    **({"model": model} if model else {}),
                 },
-            )  # fmt: skip
+            )
             trained = time.perf_counter() - start
             scored = evaluate(
-                where / "run", args.data, where / "scores", device=args.device, densities=DENSITIES, pictures=False
-            )  # fmt: skip
+                where / "run",
+                args.data,
+                where / "scores",
+                device=args.device,
+                densities=DENSITIES,
+                pictures=False,
+            )
             part["runs"][key] = {
-                "recipe": name.partition(":")[0], "regime": name.partition(":")[2], "seed": seed, "steps": steps,
-                "points_seen": made.points_seen, "loss": made.loss, "train_s": trained, "asked": asked,
+                "recipe": name.partition(":")[0],
+                "regime": name.partition(":")[2],
+                "seed": seed,
+                "steps": steps,
+                "points_seen": made.points_seen,
+                "loss": made.loss,
+                "train_s": trained,
+                "asked": asked,
                 "rows": [dict(row) for row in scored.rows],
-            }  # fmt: skip
+            }
             write_text(args.output, json.dumps(part, indent=1) + "\n")
             print(_line(key, part["runs"][key]), flush=True)
 
 
-def planned(source: Source, recipes: list[str], regimes: list[str], steps: int, *, cell: float) -> dict[str, int]:
+def planned(
+    source: Source, recipes: list[str], regimes: list[str], steps: int, *, cell: float
+) -> dict[str, int]:
     """`recipe:regime` -> steps. Dense alone is the same in both and stands under steps."""
-    shares = {name: sum(share_of(view, source, cell) for view in parse_views(RECIPES[name].views)) for name in recipes}
+    shares = {
+        name: sum(share_of(view, source, cell) for view in parse_views(RECIPES[name].views))
+        for name in recipes
+    }
     made = {}
     for name in recipes:
         for regime in regimes if name != "dense" else ["steps"]:
@@ -126,7 +168,11 @@ def share_of(view: View, source: Source, cell: float) -> float:
     kept = points = 0
     for name in source.names("train")[:LOOKED_AT]:
         segments = Segments.from_coords(torch.from_numpy(source.scene(name).xyz), cell)
-        drawn = int(draw_counts(segments, (view.lo, view.hi), seed=0).sum()) if isinstance(view, Uniform) else segments.cells
+        drawn = (
+            int(draw_counts(segments, (view.lo, view.hi), seed=0).sum())
+            if isinstance(view, Uniform)
+            else segments.cells
+        )
         kept, points = kept + drawn, points + segments.points
     return kept / points
 
@@ -161,26 +207,34 @@ def _shown(bar: dict[str, Any]) -> str:
 
 def _line(name: str, one: dict[str, Any]) -> str:
     scores = "  ".join(f"{density:.0%} {100 * miou_of(one, 'uniform', density):.1f}" for density in DENSITIES)
-    return f"{name:28} {one['steps']:,} steps, {one['points_seen']:,} points: {scores}  ({one['train_s']:.0f} s)"
+    return (
+        f"{name:28} {one['steps']:,} steps, {one['points_seen']:,} points: {scores}  ({one['train_s']:.0f} s)"
+    )
 
 
 def _check_same(path: Path, name: str, before: dict[str, Any], asked: dict[str, Any]) -> None:
     if before != asked:
-        raise BadInput(f"{name} in {path} was trained with {before}, and {asked} is asked for", mend="name another -o")
+        raise BadInput(
+            f"{name} in {path} was trained with {before}, and {asked} is asked for", hint="name another -o"
+        )
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
         part = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {path}: {error}", mend="name a file that `robustness.py run` wrote") from error
+        raise BadInput(
+            f"cannot read {path}: {error}", hint="name a file that `robustness.py run` wrote"
+        ) from error
     if not isinstance(part, dict) or part.get("what") != WHAT:
-        raise BadInput(f"{path} holds no such scores", mend="name a file that `robustness.py run` wrote")
+        raise BadInput(f"{path} holds no such scores", hint="name a file that `robustness.py run` wrote")
     return part
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     verbs = parser.add_subparsers(required=True)
     one = verbs.add_parser("run")
     one.add_argument("data", type=Path, help="folder of rooms, made where it is not there")

@@ -16,13 +16,16 @@ from robustness_table import DENSITIES
 
 from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.files import check_output, write_bytes
-from pinchpoint.render import palette
-from pinchpoint.render.figures import style
+from pinchpoint.reporting import palette
+from pinchpoint.reporting.figures import style
 
 LOOKS = {
-    "log-uniform": ("-", "o"), "dense": ("-", "s"), "dense+log-uniform": ((0, (5, 2)), "^"), "three": ((0, (1, 1.5)), "D"),
+    "log-uniform": ("-", "o"),
+    "dense": ("-", "s"),
+    "dense+log-uniform": ((0, (5, 2)), "^"),
+    "three": ((0, (1, 1.5)), "D"),
     "three+consistency": ((0, (3, 1.5, 1, 1.5)), "v"),
-}  # fmt: skip
+}
 
 
 def plot(path: Path, table: list[dict[str, Any]]) -> Path:
@@ -31,7 +34,15 @@ def plot(path: Path, table: list[dict[str, Any]]) -> Path:
         figure, axes = style.canvas(columns=2, width=9.6, height=4.6, sharey=True)
         for one, regime in zip(axes[0], ("steps", "points"), strict=True):
             for recipe in LOOKS:
-                _line(one, recipe, [row for row in table if row["recipe"] == recipe and row["regime"] in (regime, _own(recipe))])
+                _line(
+                    one,
+                    recipe,
+                    [
+                        row
+                        for row in table
+                        if row["recipe"] == recipe and row["regime"] in (regime, _own(recipe))
+                    ],
+                )
             one.set_title(f"equal {regime}")
             _density_axis(one)
         axes[0][0].set_ylabel("mIoU, %")
@@ -54,7 +65,9 @@ def _line(axes: Any, recipe: str, rows: list[dict[str, Any]]) -> None:
         return
     shares, (stroke, marker) = [100 * row["density"] for row in some], LOOKS[recipe]
     colour = palette.LIGHT[palette.of_series(recipe, list(LOOKS))]
-    axes.plot(shares, [row["miou"] for row in some], linestyle=stroke, marker=marker, color=colour, label=recipe)
+    axes.plot(
+        shares, [row["miou"] for row in some], linestyle=stroke, marker=marker, color=colour, label=recipe
+    )
     if all(row["low"] is not None for row in some):
         low, high = [row["low"] for row in some], [row["high"] for row in some]
         axes.fill_between(shares, low, high, color=colour, alpha=0.18, linewidth=0)
@@ -81,7 +94,9 @@ def main(arguments: list[str] | None = None) -> int:
         try:
             table = json.loads(args.record.read_text(encoding="utf-8"))["table"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BadInput(f"no table in {args.record}: {error}", mend="name a file that `robustness.py merge` wrote") from error
+            raise BadInput(
+                f"no table in {args.record}: {error}", hint="name a file that `robustness.py merge` wrote"
+            ) from error
         plot(args.output, table)
     except PinchpointError as error:
         print(error, file=sys.stderr)

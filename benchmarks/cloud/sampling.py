@@ -25,10 +25,10 @@ from torch import Tensor
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
-from pinchpoint.kit.segments import Segments
-from pinchpoint.kit.subset import Method, draw_counts, sample_subset
-from pinchpoint.workloads.cloud import baseline
-from pinchpoint.workloads.cloud.scaling import off_by, probe_of, problem_of
+from pinchpoint.kit.segments.segments import Segments
+from pinchpoint.kit.segments.subset import Method, draw_counts, sample_subset
+from pinchpoint.systems.cloud import baseline
+from pinchpoint.systems.cloud.workload import off_by, probe_of, problem_of
 
 LEAST_P = 1e-4
 RATIOS = (0.3, 0.7)
@@ -52,8 +52,14 @@ def prefix_bias(seed: int, *, cells: int = 20_000, points: int = 20) -> dict[str
         taken = torch.zeros(cells * points)
         taken[drawn.long()] = 1
         shares = taken.view(cells, points).mean(dim=0)
-        found[name] = {"first": float(shares[0]), "middle": float(shares[points // 2]), "last": float(shares[-1])}
-    again = [torch.equal(baseline.prefix(segments, wanted), baseline.prefix(segments, wanted)) for _ in range(4)]
+        found[name] = {
+            "first": float(shares[0]),
+            "middle": float(shares[points // 2]),
+            "last": float(shares[-1]),
+        }
+    again = [
+        torch.equal(baseline.prefix(segments, wanted), baseline.prefix(segments, wanted)) for _ in range(4)
+    ]
     return {**found, "prefix_same_every_time": all(again)}
 
 
@@ -81,7 +87,15 @@ def subset_test(method: Method, n: int, k: int, seed: int, *, cells: int = 200_0
     due = len(codes) / len(names)
     statistic = float(((seen - due) ** 2 / due).sum())
     p = chi_square_tail(statistic, len(names) - 1)
-    return {"method": method, "n": n, "k": k, "draws": len(codes), "chi_square": statistic, "freedom": len(names) - 1, "p": p}
+    return {
+        "method": method,
+        "n": n,
+        "k": k,
+        "draws": len(codes),
+        "chi_square": statistic,
+        "freedom": len(names) - 1,
+        "p": p,
+    }
 
 
 def chi_square_tail(statistic: float, freedom: int) -> float:
@@ -100,7 +114,9 @@ def alike(seed: int) -> dict[str, float]:
         "loop": lambda p, step: baseline.loop(p.segments, p.wanted),
         "exact": lambda p, step: sample_subset(p.segments, p.wanted, seed=seed),
     }
-    return {name: float(probe_of(draw, problem, problem).outputs["alike"].mean()) for name, draw in ways.items()}
+    return {
+        name: float(probe_of(draw, problem, problem).outputs["alike"].mean()) for name, draw in ways.items()
+    }
 
 
 def cache_by_size(seed: int) -> dict[str, float]:
@@ -111,7 +127,10 @@ def cache_by_size(seed: int) -> dict[str, float]:
     drawn = sampler.by_count(baseline.grid_of(second.segments), second.wanted)[0]
     meant = torch.repeat_interleave(torch.arange(second.segments.cells), second.wanted)
     elsewhere = second.segments.of_point()[drawn.long()] != meant
-    return {"cells_off": float((off_by(second, drawn) != 0).mean()), "points_of_other_cells": float(elsewhere.double().mean())}
+    return {
+        "cells_off": float((off_by(second, drawn) != 0).mean()),
+        "points_of_other_cells": float(elsewhere.double().mean()),
+    }
 
 
 def item_cost(*, cells: int = 50_000) -> dict[str, float]:
@@ -127,19 +146,33 @@ def item_cost(*, cells: int = 50_000) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
     check_output(args.output)
     tests = [subset_test(method, n, k, args.seed) for method in METHODS for n, k in ((8, 4), (12, 6))]
     made = {
-        "what": "statistics of draws from cells", "command": "python " + " ".join(sys.argv), "created": now(),
-        "machine": describe(), "least_p": LEAST_P, "prefix": prefix_bias(args.seed), "mean_shares": mean_shares(args.seed),
-        "subsets": tests, "alike": alike(args.seed), "cache_by_size": cache_by_size(args.seed), "item": item_cost(),
-    }  # fmt: skip
+        "what": "statistics of draws from cells",
+        "command": "python " + " ".join(sys.argv),
+        "created": now(),
+        "machine": describe(),
+        "least_p": LEAST_P,
+        "prefix": prefix_bias(args.seed),
+        "mean_shares": mean_shares(args.seed),
+        "subsets": tests,
+        "alike": alike(args.seed),
+        "cache_by_size": cache_by_size(args.seed),
+        "item": item_cost(),
+    }
     write_text(args.output, json.dumps(made, indent=1) + "\n")
-    print(json.dumps({key: made[key] for key in ("prefix", "mean_shares", "alike", "cache_by_size", "item")}, indent=1))
+    print(
+        json.dumps(
+            {key: made[key] for key in ("prefix", "mean_shares", "alike", "cache_by_size", "item")}, indent=1
+        )
+    )
     for one in tests:
         told = "fine" if one["p"] >= LEAST_P else "REFUSED"
         print(

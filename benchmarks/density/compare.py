@@ -33,9 +33,9 @@ def run(args: argparse.Namespace) -> int:
     from contest import Contest
 
     from pinchpoint.backends.base import backend, resolve_device
-    from pinchpoint.workloads.density.config import DensityConfig
-    from pinchpoint.workloads.density.dataset import open_dataset
-    from pinchpoint.workloads.training.settings import overrides
+    from pinchpoint.systems.common.settings import overrides
+    from pinchpoint.systems.density.data.dataset import open_dataset
+    from pinchpoint.systems.density.model.config import DensityConfig
 
     work = list(pieces(args.only))
     check_output(args.output)
@@ -43,9 +43,12 @@ def run(args: argparse.Namespace) -> int:
     asked = ("steps", "molecules", "probes", "preset", "precision", "ema", "weight_decay", "validation")
     choices |= {name: getattr(args, name) for name in asked if getattr(args, name) is not None}
     contest = Contest(
-        open_dataset(args.data), choices, device=resolve_device(args.device, backend("torch")),
-        judge=args.judge, say=lambda text: print(text, flush=True),
-    )  # fmt: skip
+        open_dataset(args.data),
+        choices,
+        device=resolve_device(args.device, backend("torch")),
+        judge=args.judge,
+        say=lambda text: print(text, flush=True),
+    )
     part = results.new(contest.about())
     earlier = [args.output, *args.earlier] if args.output.exists() else args.earlier
     part = results.merged(part, *(results.read(path) for path in earlier))
@@ -62,7 +65,9 @@ def run(args: argparse.Namespace) -> int:
         elif f"{name}:{seed}" not in part["runs"] and seed is not None:
             steps = [one["step_s"] for key, one in part["runs"].items() if key.partition(":")[0] == name]
             if end is not None and time.monotonic() + max(steps, default=0.0) * contest.told.steps > end:
-                print(f"{name}:{seed}: not begun, it would not end within {args.minutes:g} minutes", flush=True)
+                print(
+                    f"{name}:{seed}: not begun, it would not end within {args.minutes:g} minutes", flush=True
+                )
                 continue
             lr = part["tuned"].get(name, {}).get("lr", contest.told.lr)
             part["runs"][f"{name}:{seed}"] = trained(contest, name, seed=seed, lr=lr)
@@ -100,7 +105,8 @@ def pieces(only: list[str]) -> Iterator[tuple[str, int | None]]:
             yield from ((model, int(seed)) for seed in seeds.split(","))
         else:
             raise BadInput(
-                f"--only {word!r}", mend="use superposition, tune or MODEL:0,1,2 with MODEL ours, painn or painn-WIDTH"
+                f"--only {word!r}",
+                hint="use superposition, tune or MODEL:0,1,2 with MODEL ours, painn or painn-WIDTH",
             )
 
 
@@ -119,14 +125,19 @@ def main(arguments: list[str] | None = None) -> int:
     one = verbs.add_parser("run", help="superpose, tune, train and judge: what -o does not hold yet")
     one.add_argument("data", type=Path)
     one.add_argument("-o", "--output", type=Path, required=True)
-    one.add_argument("--from", dest="earlier", type=Path, nargs="*", default=[], help="parts made before, to go on from")
+    one.add_argument(
+        "--from", dest="earlier", type=Path, nargs="*", default=[], help="parts made before, to go on from"
+    )
     one.add_argument("--only", nargs="+", default=EVERYTHING, help="superposition, tune, MODEL:SEED,SEED")
     one.add_argument("--steps", type=parse_size, help="all that is not given is as `density train` has it")
     one.add_argument("--molecules", type=int, help="structures a step")
     one.add_argument("--probes", type=int, help="of each structure a step")
     one.add_argument("--preset", help="of ours")
     one.add_argument(
-        "--set", action="append", default=[], help="KEY=VALUE of ours' configuration; species, cutoff, prior: of both"
+        "--set",
+        action="append",
+        default=[],
+        help="KEY=VALUE of ours' configuration; species, cutoff, prior: of both",
     )
     one.add_argument("--precision", choices=("fp32", "tf32", "bf16"))
     one.add_argument("--ema", type=float)
@@ -134,9 +145,13 @@ def main(arguments: list[str] | None = None) -> int:
     one.add_argument("--validation", type=int, help="training geometries held back, to tune by")
     one.add_argument("--rates", type=float, nargs="+", default=[2e-3, 5e-3, 1e-2, 2e-2])
     one.add_argument("--tune-steps", type=parse_size, default=500)
-    one.add_argument("--judge", type=parse_size, default=0, help="probes of each grid that are judged; 0: all")
+    one.add_argument(
+        "--judge", type=parse_size, default=0, help="probes of each grid that are judged; 0: all"
+    )
     one.add_argument("--device", default="auto")
-    one.add_argument("--minutes", type=float, default=0, help="begin no training that would end later; 0: no limit")
+    one.add_argument(
+        "--minutes", type=float, default=0, help="begin no training that would end later; 0: no limit"
+    )
     one.set_defaults(do=run)
     join = verbs.add_parser("merge", help="one record and one table of several parts")
     join.add_argument("parts", type=Path, nargs="+")

@@ -17,16 +17,18 @@ import torch
 from painn import PaiNN, parameter_count, width_for
 
 from pinchpoint.core.errors import BadInput, TargetFailed
-from pinchpoint.workloads.density.atomic import load_table, radial_tables, superpose
-from pinchpoint.workloads.density.batches import Item, drawn, item_of, step_batch
-from pinchpoint.workloads.density.dataset import Dataset, Split
-from pinchpoint.workloads.density.model import PRIOR_KNOTS, DensityModel
-from pinchpoint.workloads.density.settings import Settings
-from pinchpoint.workloads.density.stepper import FIRST_OUTPUT, Stepper, new_model, nmae, values_at
-from pinchpoint.workloads.density.train import begin
-from pinchpoint.workloads.training.precision import matmuls
+from pinchpoint.systems.common.precision import matmuls
+from pinchpoint.systems.density.data.atomic import load_table, radial_tables, superpose
+from pinchpoint.systems.density.data.batches import Item, drawn, item_of, step_batch
+from pinchpoint.systems.density.data.dataset import Dataset, Split
+from pinchpoint.systems.density.model.model import PRIOR_KNOTS, DensityModel
+from pinchpoint.systems.density.settings import Settings
+from pinchpoint.systems.density.train import begin
+from pinchpoint.systems.density.training_step import FIRST_OUTPUT, Stepper, new_model, nmae, values_at
 
-CONTENDERS = re.compile(r"ours|painn(-[1-9]\d*)?")  # painn has as many parameters as ours; painn-128 is that wide
+CONTENDERS = re.compile(
+    r"ours|painn(-[1-9]\d*)?"
+)  # painn has as many parameters as ours; painn-128 is that wide
 JUDGED: tuple[Split, ...] = ("test", "heldout")
 STRETCHES = 20  # losses kept of a training
 
@@ -35,9 +37,14 @@ class Contest:
     """A data set, one setting for all, and the items of its samples, made once."""
 
     def __init__(
-        self, data: Dataset, choices: dict[str, Any], *, device: str = "cpu", judge: int = 0,
+        self,
+        data: Dataset,
+        choices: dict[str, Any],
+        *,
+        device: str = "cpu",
+        judge: int = 0,
         say: Callable[[str], None] = print,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """choices: fields of `Settings`, as `density train` takes them. judge: probes of each grid, 0 for all of them."""
         run = begin(data.path / "no run", data, resume=False, choices=choices)
         self.data, self.told, self.config = data, run.settings, run.config
@@ -61,14 +68,16 @@ class Contest:
         width = int(given) if given else width_for(self.config, parameter_count(DensityModel(self.config)))
         model = PaiNN(self.config, width=width, seed=seed)
         if self.config.prior:
-            model.set_prior(torch.from_numpy(radial_tables(self.config.species, self.config.cutoff_a, PRIOR_KNOTS)))
+            model.set_prior(
+                torch.from_numpy(radial_tables(self.config.species, self.config.cutoff_a, PRIOR_KNOTS))
+            )
         with torch.no_grad():
             model.read[-1].weight *= FIRST_OUTPUT
         return model.to(self.device)
 
     def trained(
         self, name: str, *, seed: int, lr: float, steps: int | None = None
-    ) -> tuple[DensityModel | PaiNN, dict[str, Any]]:  # fmt: skip
+    ) -> tuple[DensityModel | PaiNN, dict[str, Any]]:
         """The trained model and how it went. Every model of a seed sees the same structures and probes in the same order."""
         told = replace(self.told, seed=seed, lr=lr, steps=steps or self.told.steps)
         stepper = Stepper(self.built(name, seed=seed), told, self.device)  # pyright: ignore[reportArgumentType]
@@ -87,19 +96,31 @@ class Contest:
                     losses.append(float(torch.stack(waiting).mean()))
                     waiting = []
                     if not math.isfinite(losses[-1]):
-                        raise TargetFailed(f"the loss is {losses[-1]} at step {number}", mend="take a lower learning rate")
-                    self.say(f"{name}:{seed} lr={lr:g}: step {number:,} of {told.steps:,}, loss {losses[-1]:.4f}")
+                        raise TargetFailed(
+                            f"the loss is {losses[-1]} at step {number}", hint="take a lower learning rate"
+                        )
+                    self.say(
+                        f"{name}:{seed} lr={lr:g}: step {number:,} of {told.steps:,}, loss {losses[-1]:.4f}"
+                    )
         after = self._wait()
         seconds = time.perf_counter() - start
         found = {
-            "lr": lr, "steps": told.steps, "parameters": parameter_count(stepper.model), "losses": losses, "seconds": seconds,
-            "step_s": seconds / told.steps, "peak_bytes": None if after is None or before is None else after[1] - before[0],
-        }  # fmt: skip
+            "lr": lr,
+            "steps": told.steps,
+            "parameters": parameter_count(stepper.model),
+            "losses": losses,
+            "seconds": seconds,
+            "step_s": seconds / told.steps,
+            "peak_bytes": None if after is None or before is None else after[1] - before[0],
+        }
         return stepper.updates.trained().eval(), found
 
     def errors(self, model: DensityModel | PaiNN, names: Sequence[str]) -> dict[str, float]:
         """NMAE of each sample."""
-        return {name: nmae(values_at(model, item, precision=self.told.precision), item) for name, item in self._judged(names)}  # pyright: ignore[reportArgumentType]
+        return {
+            name: nmae(values_at(model, item, precision=self.told.precision), item)
+            for name, item in self._judged(names)
+        }  # pyright: ignore[reportArgumentType]
 
     def superposition(self) -> dict[str, Any]:
         """The same of superposed spherical atoms; nothing where a species has no table."""
@@ -111,7 +132,9 @@ class Contest:
             rows = {}
             for name, item in self._judged(self.data.names(split)):
                 sample = self.data.sample(name)
-                values = superpose(sample.species, sample.positions, item.probes.cpu().numpy(), sample.lattice)
+                values = superpose(
+                    sample.species, sample.positions, item.probes.cpu().numpy(), sample.lattice
+                )
                 rows[name] = nmae(torch.from_numpy(values)[:, None].to(item.values), item)
             found[split] = summed(rows)
         return found
@@ -129,7 +152,8 @@ class Contest:
         """Errors on the geometries held back for each learning rate, and the best of these."""
         if not self.held:
             raise BadInput(
-                "no geometries are held back to choose a learning rate by", mend="--validation 1, or make more geometries"
+                "no geometries are held back to choose a learning rate by",
+                hint="--validation 1, or make more geometries",
             )
         tried: dict[str, float | None] = {}
         for rate in rates:
@@ -141,10 +165,12 @@ class Contest:
                 continue
             errors = self.errors(model, self.held)
             tried[f"{rate:g}"] = sum(errors.values()) / len(errors)
-            self.say(f"{name} lr={rate:g}: NMAE {tried[f'{rate:g}']:.3%} on {len(errors)} geometries held back")
+            self.say(
+                f"{name} lr={rate:g}: NMAE {tried[f'{rate:g}']:.3%} on {len(errors)} geometries held back"
+            )
         good = {rate: error for rate, error in tried.items() if error is not None}
         if not good:
-            raise TargetFailed(f"{name} diverges at every rate", mend="give lower --rates")
+            raise TargetFailed(f"{name} diverges at every rate", hint="give lower --rates")
         return {"steps": steps, "tried": tried, "lr": float(min(good, key=lambda rate: good[rate]))}
 
     def item(self, name: str) -> Item:

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.density.atoms import AtomGraph
-from pinchpoint.workloads.density.config import DensityConfig
-from pinchpoint.workloads.density.model import PRIOR_KNOTS, prior_density
+from pinchpoint.systems.density.model.atom_network import AtomGraph
+from pinchpoint.systems.density.model.config import DensityConfig
+from pinchpoint.systems.density.model.model import PRIOR_KNOTS, prior_density
 
 RADIAL = 20  # sines of the radial basis, as published
 WIDTH = 128  # as published
@@ -60,7 +60,7 @@ class PaiNN(nn.Module):
     def __init__(self, config: DensityConfig, *, width: int = WIDTH, seed: int = 0) -> None:
         super().__init__()
         if width < 1:
-            raise BadInput(f"a width of {width}", mend="give 1 or more")
+            raise BadInput(f"a width of {width}", hint="give 1 or more")
         self.config, self.width = config, width
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -84,7 +84,9 @@ class PaiNN(nn.Module):
         """(A, 6 F interactions): what the probes read of each atom. The probes of layer i read the atoms after layer i."""
         scalars = self.embedding(atoms.species)
         vectors = scalars.new_zeros(len(scalars), 3, self.width)
-        distance, direction = apart(-atoms.vectors)  # from the source to the destination, as from an atom to a probe
+        distance, direction = apart(
+            -atoms.vectors
+        )  # from the source to the destination, as from an atom to a probe
         read = []
         for net, filters, update, probe_net in zip(
             self.atom_nets, self.atom_filters, self.atom_updates, self.probe_nets, strict=True
@@ -101,21 +103,32 @@ class PaiNN(nn.Module):
         """fields: (A, W); species: (A,); neighbours: (T, K); vectors: (T, B, K, 3), probe less atom -> (T, B, outputs)."""
         tiles, probes = vectors.shape[:2]
         distance, direction = apart(vectors)
-        scalars, states = vectors.new_zeros(tiles, probes, self.width), vectors.new_zeros(tiles, probes, 3, self.width)
+        scalars, states = (
+            vectors.new_zeros(tiles, probes, self.width),
+            vectors.new_zeros(tiles, probes, 3, self.width),
+        )
         empty = vectors.new_zeros(1, 1, self.width), vectors.new_zeros(1, 1, 3, self.width)
         gathered = fields[neighbours].split([3 * self.width] * (2 * self.config.interactions), dim=-1)
         for at, (filters, update) in enumerate(zip(self.probe_filters, self.probe_updates, strict=True)):
-            one, other, third = (filters(distance) * gathered[2 * at][:, None]).chunk(3, dim=-1)  # (T, B, K, F) each
+            one, other, third = (filters(distance) * gathered[2 * at][:, None]).chunk(
+                3, dim=-1
+            )  # (T, B, K, F) each
             atoms = gathered[2 * at + 1].unflatten(-1, (3, self.width))  # (T, K, 3, F)
             scalars = scalars + one.sum(2)
-            states = states + torch.einsum("tbkf,tkcf->tbcf", other, atoms) + torch.einsum("tbkf,tbkc->tbcf", third, direction)
+            states = (
+                states
+                + torch.einsum("tbkf,tkcf->tbcf", other, atoms)
+                + torch.einsum("tbkf,tbkc->tbcf", third, direction)
+            )
             scalars, states = update(scalars, states)
             empty = update(*empty)
         # What is said of a probe without neighbours is no density: where there are no atoms there are no electrons.
         out = self.read(scalars) - self.read(empty[0])
         if self.config.prior:
             squared = vectors.square().sum(-1).transpose(1, 2)
-            first = prior_density(self.get_buffer("prior"), species, neighbours, squared, self.config.cutoff_a)
+            first = prior_density(
+                self.get_buffer("prior"), species, neighbours, squared, self.config.cutoff_a
+            )
             out = torch.cat([out[..., :1] + first[..., None], out[..., 1:]], dim=2)
         return out
 
@@ -138,5 +151,7 @@ def width_for(config: DensityConfig, parameters: int) -> int:
     """The width whose count of parameters is nearest."""
     widths = (4, 8, 12)
     # The count is a polynomial of the second degree in the width: three of them tell the others.
-    curve = np.polynomial.Polynomial.fit(widths, [parameter_count(PaiNN(config, width=width)) for width in widths], 2)
+    curve = np.polynomial.Polynomial.fit(
+        widths, [parameter_count(PaiNN(config, width=width)) for width in widths], 2
+    )
     return min(range(1, 1025), key=lambda width: abs(float(curve(width)) - parameters))

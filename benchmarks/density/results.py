@@ -27,18 +27,28 @@ BARS = {"test": 0.010, "heldout": 0.030}
 
 def new(about: dict[str, Any]) -> Part:
     return {
-        "what": WHAT, "commands": [shlex.join(["python", *sys.argv])], "created": now(), "machines": [machine.describe()],
-        "about": about, "superposition": {}, "tuned": {}, "runs": {},
-    }  # fmt: skip
+        "what": WHAT,
+        "commands": [shlex.join(["python", *sys.argv])],
+        "created": now(),
+        "machines": [machine.describe()],
+        "about": about,
+        "superposition": {},
+        "tuned": {},
+        "runs": {},
+    }
 
 
 def read(path: Path) -> Part:
     try:
         part = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {path}: {error}", mend="name a file that `compare.py run` wrote") from error
+        raise BadInput(
+            f"cannot read {path}: {error}", hint="name a file that `compare.py run` wrote"
+        ) from error
     if not isinstance(part, dict) or part.get("what") != WHAT:
-        raise BadInput(f"{path} is no part of this comparison", mend="name a file that `compare.py run` wrote")
+        raise BadInput(
+            f"{path} is no part of this comparison", hint="name a file that `compare.py run` wrote"
+        )
     return part
 
 
@@ -50,12 +60,16 @@ def merged(first: Part, *others: Part) -> Part:
     """All of them as one. Where two hold the same piece of work, the first one's stays."""
     made = json.loads(json.dumps(first))
     for other in others:
-        differ = sorted(key for key in made["about"].keys() | other["about"] if made["about"].get(key) != other["about"].get(key))
+        differ = sorted(
+            key
+            for key in made["about"].keys() | other["about"]
+            if made["about"].get(key) != other["about"].get(key)
+        )
         if differ:
             raise BadInput(
                 f"parts of different comparisons: {differ[0]} is {made['about'].get(differ[0])} in one and "
                 f"{other['about'].get(differ[0])} in another",
-                mend="merge parts made with the same data and options",
+                hint="merge parts made with the same data and options",
             )
         for group in ("superposition", "tuned", "runs"):
             made[group] = other[group] | made[group]
@@ -92,8 +106,14 @@ def table(part: Part) -> str:
     for key, run in sorted(part["runs"].items()):
         name, _, seed = key.partition(":")
         shown = " | ".join(_percent(run[split]["mean"]) for split in BARS)
-        lines.append(f"| {name} | {seed} | {run['parameters']:,} | {run['lr']:g} | {shown} | {show_seconds(run['step_s'])} |")
-    lines += ["", "| over the seeds | test: mean (low to high) | held out: mean (low to high) |", "|---|---|---|"]
+        lines.append(
+            f"| {name} | {seed} | {run['parameters']:,} | {run['lr']:g} | {shown} | {show_seconds(run['step_s'])} |"
+        )
+    lines += [
+        "",
+        "| over the seeds | test: mean (low to high) | held out: mean (low to high) |",
+        "|---|---|---|",
+    ]
     for name in dict.fromkeys(key.partition(":")[0] for key in sorted(part["runs"])):
         found = means(part, name)
         cells = [
@@ -108,7 +128,9 @@ def table(part: Part) -> str:
         for split, most in BARS.items():
             if split in ours:
                 worst = ours[split][2]
-                lines.append(f"| NMAE, {split} | {worst:.3%} | {most:.1%} | {'holds' if worst <= most else 'missed'} |")
+                lines.append(
+                    f"| NMAE, {split} | {worst:.3%} | {most:.1%} | {'holds' if worst <= most else 'missed'} |"
+                )
     return "\n".join(lines) + "\n"
 
 

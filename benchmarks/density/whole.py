@@ -22,17 +22,19 @@ from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.core.units import GIB, show_bytes, show_seconds
-from pinchpoint.measure.timing import timing_of
-from pinchpoint.workloads.density.config import DensityConfig
-from pinchpoint.workloads.density.hafnia import hafnia
-from pinchpoint.workloads.density.model import DensityModel
-from pinchpoint.workloads.density.predict import predict
+from pinchpoint.studies.timing import timing_of
+from pinchpoint.systems.density.grid.hafnia import hafnia
+from pinchpoint.systems.density.model.config import DensityConfig
+from pinchpoint.systems.density.model.model import DensityModel
+from pinchpoint.systems.density.predict import predict
 
 BUDGET = "card:6GiB"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--mul", type=int, default=500)
     parser.add_argument("--grid", type=int, default=80)
@@ -41,15 +43,27 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
     check_output(args.output)
-    model = DensityModel(DensityConfig.preset("original", ("Hf", "O"), mul=args.mul), seed=0).to(args.device).eval()
+    model = (
+        DensityModel(DensityConfig.preset("original", ("Hf", "O"), mul=args.mul), seed=0)
+        .to(args.device)
+        .eval()
+    )
     record = {
-        "command": "python " + " ".join(sys.argv), "created": now(), "machine": describe(), "mul": args.mul,
-        "file": _file(model, args.device, args.grid, args.repeats), "fine": _fine(model, args.device, args.fine),
-    }  # fmt: skip
+        "command": "python " + " ".join(sys.argv),
+        "created": now(),
+        "machine": describe(),
+        "mul": args.mul,
+        "file": _file(model, args.device, args.grid, args.repeats),
+        "fine": _fine(model, args.device, args.fine),
+    }
     write_text(args.output, json.dumps(record, indent=1) + "\n")
     file, fine = record["file"], record["fine"]
-    print(f"{args.grid}^3 to a file: {show_seconds(file['seconds'])}, the first {show_seconds(file['first_s'])}")
-    print(f"{args.fine}^3 in {BUDGET}: {show_seconds(fine['seconds'])}, peak {show_bytes(fine['peak_bytes'] or 0)}")
+    print(
+        f"{args.grid}^3 to a file: {show_seconds(file['seconds'])}, the first {show_seconds(file['first_s'])}"
+    )
+    print(
+        f"{args.fine}^3 in {BUDGET}: {show_seconds(fine['seconds'])}, peak {show_bytes(fine['peak_bytes'] or 0)}"
+    )
 
 
 def _file(model: DensityModel, device: str, grid: int, repeats: int) -> dict[str, Any]:
@@ -57,14 +71,31 @@ def _file(model: DensityModel, device: str, grid: int, repeats: int) -> dict[str
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(repeats + 1):
             start = time.perf_counter()
-            made = predict(hafnia(), output=Path(folder) / "CHGCAR", weights=model, grid=(grid, grid, grid), device=device)
+            made = predict(
+                hafnia(),
+                output=Path(folder) / "CHGCAR",
+                weights=model,
+                grid=(grid, grid, grid),
+                device=device,
+            )
             seconds = time.perf_counter() - start
-            runs.append({"seconds": seconds, "atoms_s": made.atoms_s, "probes_s": made.probes_s, "file_s": made.file_s})
+            runs.append(
+                {
+                    "seconds": seconds,
+                    "atoms_s": made.atoms_s,
+                    "probes_s": made.probes_s,
+                    "file_s": made.file_s,
+                }
+            )
     timing = timing_of([run["seconds"] for run in runs[1:]])
     return {
-        "grid": grid, "seconds": timing.median_s, "low_s": timing.low_s, "high_s": timing.high_s, "first_s": runs[0]["seconds"],
+        "grid": grid,
+        "seconds": timing.median_s,
+        "low_s": timing.low_s,
+        "high_s": timing.high_s,
+        "first_s": runs[0]["seconds"],
         "runs": runs,
-    }  # fmt: skip
+    }
 
 
 def _fine(model: DensityModel, device: str, grid: int) -> dict[str, Any]:
@@ -77,9 +108,12 @@ def _fine(model: DensityModel, device: str, grid: int) -> dict[str, Any]:
     made = predict(hafnia(), weights=model, grid=(grid, grid, grid), device=device, budget=BUDGET)
     seconds = time.perf_counter() - start
     return {
-        "grid": grid, "budget_bytes": 6 * GIB, "probes": made.probes, "seconds": seconds,
+        "grid": grid,
+        "budget_bytes": 6 * GIB,
+        "probes": made.probes,
+        "seconds": seconds,
         "peak_bytes": made.peak_bytes,
-    }  # fmt: skip
+    }
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ FLOW = {"vectors": VECTORS, "mirror": 4, "turning": True}
 
 
 def make_data(args: argparse.Namespace) -> int:
-    from pinchpoint.workloads.operator.dataset import make_dataset
+    from pinchpoint.systems.operator.data.dataset import make_dataset
 
     def told(done: int, total: int) -> None:
         if done == total or done % 50 == 0:
@@ -45,11 +45,20 @@ def make_data(args: argparse.Namespace) -> int:
             continue
         start = time.perf_counter()
         made = make_dataset(
-            args.data / folder, kind="flow", train=train, test=args.test, panels=panels, seed=args.seed, device=args.device,
+            args.data / folder,
+            kind="flow",
+            train=train,
+            test=args.test,
+            panels=panels,
+            seed=args.seed,
+            device=args.device,
             progress=told,
-        )  # fmt: skip
+        )
         counts = ", ".join(f"{len(made.names(split))} {split}" for split in ("train", "test"))
-        print(f"{folder}: {counts} bodies of about {panels:,} panels in {time.perf_counter() - start:.0f} s", flush=True)
+        print(
+            f"{folder}: {counts} bodies of about {panels:,} panels in {time.perf_counter() - start:.0f} s",
+            flush=True,
+        )
     return 0
 
 
@@ -72,7 +81,11 @@ def run(args: argparse.Namespace) -> int:
     earlier = [args.output, *args.earlier] if args.output.exists() else args.earlier
     part = parts.merged(part, *(parts.read(path) for path in earlier))
     for piece in list(pieces(args.only, NAMES)):
-        if piece.name in part["runs"] or (piece.kind == "time" and part["times"]) or (piece.kind == "tune" and part["chosen"]):
+        if (
+            piece.name in part["runs"]
+            or (piece.kind == "time" and part["times"])
+            or (piece.kind == "tune" and part["chosen"])
+        ):
             print(f"{piece.name}: done before", flush=True)
             continue
         if work.states.late():
@@ -104,10 +117,10 @@ def open_work(args: argparse.Namespace, device: Any, *, end: float | None) -> tu
     from states import States
     from work import Work
 
-    from pinchpoint.workloads.operator.config import OperatorConfig
-    from pinchpoint.workloads.operator.dataset import open_dataset
-    from pinchpoint.workloads.operator.metrics import statistics_of
-    from pinchpoint.workloads.training.settings import overrides
+    from pinchpoint.systems.common.settings import overrides
+    from pinchpoint.systems.operator.data.dataset import open_dataset
+    from pinchpoint.systems.operator.metrics import statistics_of
+    from pinchpoint.systems.operator.model.config import OperatorConfig
 
     coarse = open_dataset(args.data / "coarse")
     fine = open_dataset(args.data / "fine") if (args.data / "fine").exists() else None
@@ -117,24 +130,48 @@ def open_work(args: argparse.Namespace, device: Any, *, end: float | None) -> tu
     scales = scales_of(bodies["train"], vectors=VECTORS)
     changes: dict[str, Any] = FLOW | asdict(scales) | overrides(args.set, OperatorConfig)
     config = OperatorConfig.preset(
-        args.preset, low=coarse.low, high=coarse.high, in_features=len(coarse.features),
-        panel_side=statistics_of(bodies["train"]).panel_side, **changes,
-    )  # fmt: skip
-    shape = {key: value for key, value in json.loads(config.to_json()).items() if not key.endswith(("_shift", "_scale"))}
+        args.preset,
+        low=coarse.low,
+        high=coarse.high,
+        in_features=len(coarse.features),
+        panel_side=statistics_of(bodies["train"]).panel_side,
+        **changes,
+    )
+    shape = {
+        key: value
+        for key, value in json.loads(config.to_json()).items()
+        if not key.endswith(("_shift", "_scale"))
+    }
     described = {
-        "kind": coarse.kind, "seed": coarse.seed, "panels": coarse.panels,
-        "train": len(bodies["train"]), "test": len(bodies["test"]),
+        "kind": coarse.kind,
+        "seed": coarse.seed,
+        "panels": coarse.panels,
+        "train": len(bodies["train"]),
+        "test": len(bodies["test"]),
         "fine": {"panels": fine.panels, "test": len(bodies["fine"])} if fine else None,
-    }  # fmt: skip
+    }
     about = {
-        "data": described, "config": shape, "steps": args.steps, "tune_steps": args.tune_steps, "rates": list(args.rates),
-        "loss": args.loss, "tf32": args.tf32, "device": device.type,
-    }  # fmt: skip
+        "data": described,
+        "config": shape,
+        "steps": args.steps,
+        "tune_steps": args.tune_steps,
+        "rates": list(args.rates),
+        "loss": args.loss,
+        "tf32": args.tf32,
+        "device": device.type,
+    }
     work = Work(
-        Problem(config, scales, memory=args.memory), bodies, device, steps=args.steps, tune_steps=args.tune_steps,
-        rates=args.rates, loss=args.loss, say=lambda text: print(text, flush=True),
-        states=States(args.output, args.earlier, json.loads(json.dumps(about)), end), cache=Path(args.data) / "prepared",
-    )  # fmt: skip
+        Problem(config, scales, memory=args.memory),
+        bodies,
+        device,
+        steps=args.steps,
+        tune_steps=args.tune_steps,
+        rates=args.rates,
+        loss=args.loss,
+        say=lambda text: print(text, flush=True),
+        states=States(args.output, args.earlier, json.loads(json.dumps(about)), end),
+        cache=Path(args.data) / "prepared",
+    )
     return work, about
 
 
@@ -161,7 +198,8 @@ def pieces(only: list[str], known: tuple[str, ...]) -> Iterator[Piece]:
             yield from (Piece("train", model, int(seed)) for seed in seeds.split(","))
         else:
             raise BadInput(
-                f"--only {word!r}", mend=f"use prepare, tune, time or MODEL:0,1,2 with MODEL one of {', '.join(known)}"
+                f"--only {word!r}",
+                hint=f"use prepare, tune, time or MODEL:0,1,2 with MODEL one of {', '.join(known)}",
             )
 
 
@@ -196,10 +234,15 @@ def main() -> int:
     one = verbs.add_parser("run", help="tune, train, time: what -o does not hold yet")
     one.add_argument("data", type=Path)
     one.add_argument("-o", "--output", type=Path, required=True)
-    one.add_argument("--from", dest="earlier", type=Path, nargs="*", default=[], help="parts made before, to go on from")
+    one.add_argument(
+        "--from", dest="earlier", type=Path, nargs="*", default=[], help="parts made before, to go on from"
+    )
     everything = ["tune", "time", "ours:0,1,2", "gino:0,1,2"]
     one.add_argument(
-        "--only", nargs="+", default=everything, help="prepare, tune, time, MODEL:SEED,SEED; all but prepare by default"
+        "--only",
+        nargs="+",
+        default=everything,
+        help="prepare, tune, time, MODEL:SEED,SEED; all but prepare by default",
     )
     one.add_argument("--steps", type=parse_size, default=6000)
     one.add_argument("--tune-steps", type=parse_size, default=1200)
@@ -207,10 +250,17 @@ def main() -> int:
     one.add_argument("--loss", choices=("l1", "l2"), default="l2")
     one.add_argument("--preset", default="base")
     one.add_argument("--set", action="append", default=[], help="KEY=VALUE of ours' configuration")
-    one.add_argument("--memory", choices=("flat", "eager", "checkpoint"), default="eager", help="how ours holds its edges")
+    one.add_argument(
+        "--memory", choices=("flat", "eager", "checkpoint"), default="eager", help="how ours holds its edges"
+    )
     one.add_argument("--device", default="cpu")
     one.add_argument("--tf32", action=argparse.BooleanOptionalAction, default=True)
-    one.add_argument("--minutes", type=float, default=0, help="then put the training aside; call again to go on; 0: no limit")
+    one.add_argument(
+        "--minutes",
+        type=float,
+        default=0,
+        help="then put the training aside; call again to go on; 0: no limit",
+    )
     one.add_argument("--repeats", type=int, default=30, help="timed steps of each model")
     one.add_argument("--loops", type=int, default=1, help="timed steps with GINO's own reduce; 0: none")
     one.set_defaults(do=run)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 from training import Contender
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.operator.config import OperatorConfig
-from pinchpoint.workloads.operator.graph import Graph, graph_of, lattice_of
-from pinchpoint.workloads.operator.model import Operator, input_count
-from pinchpoint.workloads.operator.sample import Sample
+from pinchpoint.systems.operator.data.sample import Sample
+from pinchpoint.systems.operator.model.config import OperatorConfig
+from pinchpoint.systems.operator.model.graph import Graph, graph_of, lattice_of
+from pinchpoint.systems.operator.model.model import Operator, input_count
 
 NAMES = ("ours", "gino", "gino+query")
 
@@ -37,7 +37,9 @@ def scales_of(samples: Sequence[Sample], *, vectors: Sequence[int]) -> Scales:
         spread, mean = torch.std_mean(values.double(), dim=0)
         scaled = [float(s) > 1e-6 and column not in plain for column, s in enumerate(spread)]
         shifts = tuple(float(m) if is_scaled else 0.0 for m, is_scaled in zip(mean, scaled, strict=True))
-        return shifts, tuple(float(s) if is_scaled else 1.0 for s, is_scaled in zip(spread, scaled, strict=True))
+        return shifts, tuple(
+            float(s) if is_scaled else 1.0 for s, is_scaled in zip(spread, scaled, strict=True)
+        )
 
     features, targets = torch.cat([s.features for s in samples]), torch.cat([s.target for s in samples])
     return Scales(*of(features, {at + part for at in vectors for part in range(3)}), *of(targets, set()))
@@ -90,9 +92,14 @@ class Scaled(nn.Module):
             self.register_buffer(name, torch.tensor(values), persistent=False)
 
     def prepare(self, sample: Sample) -> Any:
-        shift, scale = self.feature_shift.to(sample.features.device), self.feature_scale.to(sample.features.device)
+        shift, scale = (
+            self.feature_shift.to(sample.features.device),
+            self.feature_scale.to(sample.features.device),
+        )
         scaled = replace(sample, features=(sample.features - shift) / scale)
-        return self.gino.prepare(scaled, normals=sample.features[:, :3], query=self.query(sample) if self.query else None)
+        return self.gino.prepare(
+            scaled, normals=sample.features[:, :3], query=self.query(sample) if self.query else None
+        )
 
     def forward(self, body: Any) -> Tensor:
         return self.gino(body) * self.target_scale + self.target_shift
@@ -115,13 +122,15 @@ class Problem:
         if name == "ours":
             return Ours(self.config, memory=self.memory)
         if name not in NAMES:
-            raise BadInput(f"no model {name!r}", mend=f"use one of: {', '.join(NAMES)}")
+            raise BadInput(f"no model {name!r}", hint=f"use one of: {', '.join(NAMES)}")
         query = query_of(self.config) if name == "gino+query" else None
         about = {
-            "lattice": lattice_of(self.config), "radii": (min(self.config.radii), max(self.config.radii)),
-            "features": self.config.in_features, "targets": self.config.out_features,
+            "lattice": lattice_of(self.config),
+            "radii": (min(self.config.radii), max(self.config.radii)),
+            "features": self.config.in_features,
+            "targets": self.config.out_features,
             "choices": replace(choices, query_features=input_count(self.config) if query else 0),
-        }  # fmt: skip
+        }
         channels = gino_of_size(self.parameters(), **about).channels
         torch.manual_seed(seed)  # again: the search for the size drew numbers too
         return Scaled(Gino(channels=channels, **about), self.scales, query)

@@ -26,18 +26,29 @@ WHAT = "operator against GINO"
 
 def new(about: dict[str, Any]) -> Part:
     return {
-        "what": WHAT, "commands": [shlex.join(["python", *sys.argv])], "created": now(), "machines": [machine.describe()],
-        "about": about, "tuning": {}, "chosen": {}, "runs": {}, "times": {},
-    }  # fmt: skip
+        "what": WHAT,
+        "commands": [shlex.join(["python", *sys.argv])],
+        "created": now(),
+        "machines": [machine.describe()],
+        "about": about,
+        "tuning": {},
+        "chosen": {},
+        "runs": {},
+        "times": {},
+    }
 
 
 def read(path: Path) -> Part:
     try:
         part = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {path}: {error}", mend="name a file that `compare.py run` wrote") from error
+        raise BadInput(
+            f"cannot read {path}: {error}", hint="name a file that `compare.py run` wrote"
+        ) from error
     if not isinstance(part, dict) or part.get("what") != WHAT:
-        raise BadInput(f"{path} is no part of this comparison", mend="name a file that `compare.py run` wrote")
+        raise BadInput(
+            f"{path} is no part of this comparison", hint="name a file that `compare.py run` wrote"
+        )
     return part
 
 
@@ -49,17 +60,23 @@ def merged(first: Part, *others: Part) -> Part:
     """All of them as one. Where two hold the same piece of work, the first one's stays."""
     made = json.loads(json.dumps(first))
     for other in others:
-        differ = sorted(key for key in made["about"].keys() | other["about"] if made["about"].get(key) != other["about"].get(key))
+        differ = sorted(
+            key
+            for key in made["about"].keys() | other["about"]
+            if made["about"].get(key) != other["about"].get(key)
+        )
         if differ:
             was, now_is = made["about"].get(differ[0]), other["about"].get(differ[0])
             raise BadInput(
                 f"parts of different comparisons: {differ[0]} is {was} in one and {now_is} in another",
-                mend="merge parts made with the same data and options",
+                hint="merge parts made with the same data and options",
             )
         for group in ("tuning", "runs", "times"):
             made[group] = other[group] | made[group]
         if made["chosen"] and other["chosen"] and made["chosen"] != other["chosen"]:
-            raise BadInput("parts tuned apart, with different results", mend="give the first part to the second's --from")
+            raise BadInput(
+                "parts tuned apart, with different results", hint="give the first part to the second's --from"
+            )
         made["chosen"] = made["chosen"] or other["chosen"]
         for group in ("commands", "machines"):
             made[group] += [one for one in other[group] if one not in made[group]]

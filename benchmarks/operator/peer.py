@@ -25,8 +25,8 @@ from torch import Tensor, nn
 
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.kit import Lattice, lattice_edges
-from pinchpoint.kit.edges import Edges
-from pinchpoint.workloads.operator.sample import Sample
+from pinchpoint.kit.edges.edges import Edges
+from pinchpoint.systems.operator.data.sample import Sample
 
 CARRIED = Path(__file__).parents[2] / "scratch" / "peer"
 _SKIPPED = ("neuralop", "neuralop.models")  # packages whose __init__ is not run
@@ -40,16 +40,24 @@ class NoSuchSize(BadInput):
 class Choices:
     """What is chosen about GINO; the number of its channels follows from the parameters it may have."""
 
-    modes: Literal["quarter", "half"] = "quarter"  # Fourier modes along an axis, as a part of the lattice's points
+    modes: Literal["quarter", "half"] = (
+        "quarter"  # Fourier modes along an axis, as a part of the lattice's points
+    )
     factorization: Literal["tucker"] | None = None  # as the library's car example has it, at rank 0.4
     norm: Literal["group_norm", "instance_norm"] | None = "group_norm"
     decoder: Literal["linear", "nonlinear"] = "linear"
-    decoder_radius: Literal["smallest", "largest"] = "largest"  # of the radii ours has; the encoder has the largest
+    decoder_radius: Literal["smallest", "largest"] = (
+        "largest"  # of the radii ours has; the encoder has the largest
+    )
     weighting: Literal["half_cos"] | None = None  # the mollified form of the decoder
-    frequencies: int = 6  # of the positions' embedding: 2**5 half waves over the box, about the lattice's Nyquist limit
+    frequencies: int = (
+        6  # of the positions' embedding: 2**5 half waves over the box, about the lattice's Nyquist limit
+    )
     layers: int = 4
     repeat: int = 2  # copies of the input function, each with a kernel of its own: the encoder's channels
-    query_features: int = 0  # not GINO's own: the decoder's last network also reads as many features of the query
+    query_features: int = (
+        0  # not GINO's own: the decoder's last network also reads as many features of the query
+    )
 
 
 @dataclass(frozen=True)
@@ -58,7 +66,9 @@ class GinoBody:
 
     points: Tensor  # (1, P, 3)
     inputs: Tensor  # (1, P, C)
-    latent: Tensor  # (1, *lattice, 1 + K): signed distance, position, and the features that are the same all over
+    latent: (
+        Tensor  # (1, *lattice, 1 + K): signed distance, position, and the features that are the same all over
+    )
     query: Tensor | None  # (1, P, query_features)
     into_tokens: dict[str, Tensor]
     into_points: dict[str, Tensor]
@@ -71,7 +81,14 @@ class Gino(nn.Module):
     tokens: Tensor  # (L, 3), in units of the box
 
     def __init__(
-        self, lattice: Lattice, *, radii: tuple[float, float], features: int, targets: int, channels: int, choices: Choices
+        self,
+        lattice: Lattice,
+        *,
+        radii: tuple[float, float],
+        features: int,
+        targets: int,
+        channels: int,
+        choices: Choices,
     ) -> None:
         """radii: the smallest and the largest there are to choose from."""
         super().__init__()
@@ -81,16 +98,29 @@ class Gino(nn.Module):
         self.unit = max(high - low for low, high in zip(lattice.low, lattice.high, strict=True))
         width = (5 + features) * choices.repeat
         self.gino = load_gino().GINO(
-            in_channels=width, out_channels=targets, fno_in_channels=width, latent_feature_channels=1 + features,
-            in_gno_radius=self.in_radius / self.unit, out_gno_radius=self.out_radius / self.unit,
-            out_gno_transform_type=choices.decoder, gno_weighting_function=choices.weighting,
-            in_gno_pos_embed_type="nerf", out_gno_pos_embed_type="nerf",
-            gno_embed_channels=choices.frequencies, fno_n_modes=modes_of(lattice.shape, choices.modes),
-            fno_hidden_channels=channels, fno_n_layers=choices.layers, fno_norm=choices.norm, fno_channel_mlp_expansion=1.0,
-            fno_factorization=choices.factorization, fno_rank=0.4 if choices.factorization else 1.0,
-            in_gno_channel_mlp_hidden_layers=[80, 80, 80], out_gno_channel_mlp_hidden_layers=[512, 256],
-            gno_use_open3d=False, gno_use_torch_scatter=False,
-        )  # fmt: skip
+            in_channels=width,
+            out_channels=targets,
+            fno_in_channels=width,
+            latent_feature_channels=1 + features,
+            in_gno_radius=self.in_radius / self.unit,
+            out_gno_radius=self.out_radius / self.unit,
+            out_gno_transform_type=choices.decoder,
+            gno_weighting_function=choices.weighting,
+            in_gno_pos_embed_type="nerf",
+            out_gno_pos_embed_type="nerf",
+            gno_embed_channels=choices.frequencies,
+            fno_n_modes=modes_of(lattice.shape, choices.modes),
+            fno_hidden_channels=channels,
+            fno_n_layers=choices.layers,
+            fno_norm=choices.norm,
+            fno_channel_mlp_expansion=1.0,
+            fno_factorization=choices.factorization,
+            fno_rank=0.4 if choices.factorization else 1.0,
+            in_gno_channel_mlp_hidden_layers=[80, 80, 80],
+            out_gno_channel_mlp_hidden_layers=[512, 256],
+            gno_use_open3d=False,
+            gno_use_torch_scatter=False,
+        )
         self.gino.gno_in.neighbor_search = Given()
         self.gino.gno_out.neighbor_search = Given()
         if choices.query_features:
@@ -114,10 +144,14 @@ class Gino(nn.Module):
         if self.out_radius != self.in_radius:
             into_points = lattice_edges(sample.points, self.lattice, self.out_radius)[1]
         points, tokens = self._units(sample.points), self.tokens.to(sample.points.device)
-        areas = (sample.areas / sample.areas.mean())[:, None]  # ours reads areas, so GINO may; the mean does not tell the mesh
+        areas = (sample.areas / sample.areas.mean())[
+            :, None
+        ]  # ours reads areas, so GINO may; the mean does not tell the mesh
         inputs = torch.cat([torch.ones_like(areas), areas, points, sample.features], dim=1)
         signed = signed_distance(tokens, points, normals)
-        rest = sample.features[:, 3:].mean(0).expand(len(tokens), -1)  # the onset and its like: the same all over a body
+        rest = (
+            sample.features[:, 3:].mean(0).expand(len(tokens), -1)
+        )  # the onset and its like: the same all over a body
         return GinoBody(
             points=points[None],
             inputs=inputs.repeat(1, self.choices.repeat)[None],
@@ -138,7 +172,11 @@ class Gino(nn.Module):
         decoder.neighbor_search.neighbours = body.into_points
         grid = self.tokens.reshape(1, *self.lattice.shape, 3)
         return self.gino(
-            input_geom=body.points, latent_queries=grid, output_queries=body.points, x=body.inputs, latent_features=body.latent
+            input_geom=body.points,
+            latent_queries=grid,
+            output_queries=body.points,
+            x=body.inputs,
+            latent_features=body.latent,
         )[0]
 
     def _units(self, points: Tensor) -> Tensor:
@@ -153,7 +191,9 @@ class Given(nn.Module):
 
     def forward(self, data: Tensor, queries: Tensor, radius: float) -> dict[str, Tensor]:
         splits = self.neighbours["neighbors_row_splits"]
-        assert len(splits) == len(queries) + 1, f"the graph of another body: {len(splits) - 1} rows for {len(queries)} queries"
+        assert len(splits) == len(queries) + 1, (
+            f"the graph of another body: {len(splits) - 1} rows for {len(queries)} queries"
+        )
         return self.neighbours
 
 
@@ -178,14 +218,16 @@ def gino_of_size(parameters: int, *, within: float = 0.05, **about: Any) -> Gino
         low, high = high, high * 2
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if parameter_count(Gino(channels=middle, **about)) < parameters else (low, middle)
+        low, high = (
+            (middle, high) if parameter_count(Gino(channels=middle, **about)) < parameters else (low, middle)
+        )
     nearest = (Gino(channels=channels, **about) for channels in (low, high))
     found = min(nearest, key=lambda model: abs(parameter_count(model) - parameters))
     off = parameter_count(found) / parameters - 1
     if abs(off) > within:
         raise NoSuchSize(
             f"the nearest GINO has {parameter_count(found):,} parameters where ours has {parameters:,} ({off:+.1%})",
-            mend="choose other modes or layers for GINO, or another width of ours",
+            hint="choose other modes or layers for GINO, or another width of ours",
         )
     return found
 
@@ -251,7 +293,10 @@ def load_gino(carried: Path = CARRIED) -> ModuleType:
         sys.path.append(str(carried))  # last: what is installed comes first
     found = importlib.util.find_spec("neuralop") if "neuralop" not in sys.modules else None
     if found is None or not found.submodule_search_locations:
-        raise Missing("neuralop is neither installed nor carried", mend="see benchmarks/operator/README.md: pip install --target")
+        raise Missing(
+            "neuralop is neither installed nor carried",
+            hint="see benchmarks/operator/README.md: pip install --target",
+        )
     root = Path(next(iter(found.submodule_search_locations)))
     for name in _SKIPPED:
         bare = ModuleType(name)

@@ -17,7 +17,11 @@ def judged(part: Part) -> list[tuple[str, float | None, float, bool]]:
     """Each bar: what it says, the figure (None where runs are missing), the most it may be, whether it holds."""
     ours, gino = medians(part, "ours", "test"), medians(part, "gino", "test")
     ratio = ours / gino if ours is not None and gino is not None else None
-    growth = [grown for key in part["runs"] if key.startswith("ours:") and (grown := growth_of(part["runs"][key])) is not None]
+    growth = [
+        grown
+        for key in part["runs"]
+        if key.startswith("ours:") and (grown := growth_of(part["runs"][key])) is not None
+    ]
     found = (
         ("ours / GINO, median relative L1", ratio, LOWER),
         ("ours, fine over coarse, worst seed", max(growth, default=None), GROWTH),
@@ -27,7 +31,11 @@ def judged(part: Part) -> list[tuple[str, float | None, float, bool]]:
 
 def medians(part: Part, name: str, split: str, error: str = "l1") -> float | None:
     """Over the seeds, of the median over bodies."""
-    found = [run[split]["median"][error] for key, run in part["runs"].items() if key.split(":")[0] == name and split in run]
+    found = [
+        run[split]["median"][error]
+        for key, run in part["runs"].items()
+        if key.split(":")[0] == name and split in run
+    ]
     return median(found) if found else None
 
 
@@ -69,21 +77,46 @@ def table(part: Part) -> str:
         verdict = "open" if figure is None else "holds" if holds else "missed"
         lines.append(f"| {what} | {'-' if figure is None else f'{figure:.3f}'} | {most:.3f} | {verdict} |")
     if part["times"]:
-        lines += ["", "| a training step, one test body | median | 95 % interval | runs |", "|---|---|---|---|"]
+        lines += [
+            "",
+            "| a training step, one test body | median | 95 % interval | runs |",
+            "|---|---|---|---|",
+        ]
         for name, timing in part["times"].items():
             if "median_s" in timing:
                 interval = f"{show_seconds(timing['low_s'])} to {show_seconds(timing['high_s'])}"
-                lines.append(f"| {name} | {show_seconds(timing['median_s'])} | {interval} | {timing['runs']} |")
+                lines.append(
+                    f"| {name} | {show_seconds(timing['median_s'])} | {interval} | {timing['runs']} |"
+                )
         differ = part["times"].get("reduces_differ")
         if differ:
-            lines += ["", f"GINO's own reduce and the vectorised one differ by {differ['output']:.1e} in the output and "
-                      f"{differ['gradients']:.1e} in the gradients (relative L2)."]  # fmt: skip
+            lines += [
+                "",
+                f"GINO's own reduce and the vectorised one differ by {differ['output']:.1e} in the output and "
+                f"{differ['gradients']:.1e} in the gradients (relative L2).",
+            ]
     if part["tuning"]:
         lines += ["", "| tried, seed 0, on training bodies held back | relative L1 |", "|---|---|"]
         for key, tried in part["tuning"].items():
-            lines.append(f"| {key} | {tried['l1']:.2%} |" if "l1" in tried else f"| {key} | {tried['refused']} |")
-        lines += ["", f"Chosen: ours lr {part['chosen']['ours']['lr']:g}; GINO lr {part['chosen']['gino']['lr']:g}, "
-                  f"{part['chosen']['gino']['choices']}."] if part["chosen"] else []  # fmt: skip
-    machines = "; ".join(f"{m.get('gpu') or m['platform']}, Python {m['python']}, {m['versions']}" for m in part["machines"])
-    lines += ["", f"Made {part['created']} on {machines} by", "", *(f"    {command}" for command in part["commands"])]
+            lines.append(
+                f"| {key} | {tried['l1']:.2%} |" if "l1" in tried else f"| {key} | {tried['refused']} |"
+            )
+        lines += (
+            [
+                "",
+                f"Chosen: ours lr {part['chosen']['ours']['lr']:g}; GINO lr {part['chosen']['gino']['lr']:g}, "
+                f"{part['chosen']['gino']['choices']}.",
+            ]
+            if part["chosen"]
+            else []
+        )
+    machines = "; ".join(
+        f"{m.get('gpu') or m['platform']}, Python {m['python']}, {m['versions']}" for m in part["machines"]
+    )
+    lines += [
+        "",
+        f"Made {part['created']} on {machines} by",
+        "",
+        *(f"    {command}" for command in part["commands"]),
+    ]
     return "\n".join(lines) + "\n"

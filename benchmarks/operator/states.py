@@ -44,7 +44,11 @@ class States:
 
     def read(self, what: str) -> dict[str, Any] | None:
         """The newest state of a training, by its steps; None where there is none."""
-        found = [state for record in (self.record, *self.earlier) if (state := self._state(self._path(record, what))) is not None]
+        found = [
+            state
+            for record in (self.record, *self.earlier)
+            if (state := self._state(self._path(record, what))) is not None
+        ]
         self.written = self.clock()
         return max(found, key=lambda state: state["step"], default=None)
 
@@ -72,10 +76,15 @@ class States:
             return None
         state = torch.load(path, weights_only=True, map_location="cpu")
         if state["about"] != self.about:
-            raise BadInput(f"{path} is a training of another comparison", mend="remove it, or name another record with -o")
+            raise BadInput(
+                f"{path} is a training of another comparison",
+                hint="remove it, or name another record with -o",
+            )
         return state
 
     @staticmethod
     def _path(record: Path, what: str) -> Path:
-        short = hashlib.sha256(what.encode()).hexdigest()[:6]  # two names may differ in what a file's name cannot hold
+        short = hashlib.sha256(what.encode()).hexdigest()[
+            :6
+        ]  # two names may differ in what a file's name cannot hold
         return record.with_name(f"{record.stem}.{re.sub(r'[^a-z0-9.]+', '-', what)}-{short}.state")

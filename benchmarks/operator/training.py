@@ -19,7 +19,7 @@ from states import States
 from torch import Tensor
 
 from pinchpoint.core.errors import TargetFailed
-from pinchpoint.workloads.operator.sample import Sample
+from pinchpoint.systems.operator.data.sample import Sample
 
 _LOOK = 10  # steps between looks at the clock
 
@@ -83,9 +83,14 @@ def relative_error(predicted: Tensor, target: Tensor, which: str) -> Tensor:
 
 
 def train(
-    model: Contender, bodies: Sequence[Prepared], schedule: Schedule, *, told: Told | None = None, states: States | None = None,
+    model: Contender,
+    bodies: Sequence[Prepared],
+    schedule: Schedule,
+    *,
+    told: Told | None = None,
+    states: States | None = None,
     what: str = "",
-) -> dict[str, Any]:  # fmt: skip
+) -> dict[str, Any]:
     """Train the model in place. Gives the losses (means of twenty stretches), the time, and the peak above bodies and weights.
 
     states: where the training `what` is put aside and gone on from. Raises Late when its time is up.
@@ -108,7 +113,9 @@ def train(
     if state is not None:
         for part, held in zip((model, optimizer, rates), state["parts"], strict=True):
             part.load_state_dict(held)
-        losses, waiting, done, spent, most = (state[name] for name in ("losses", "waiting", "step", "seconds", "peak"))
+        losses, waiting, done, spent, most = (
+            state[name] for name in ("losses", "waiting", "step", "seconds", "peak")
+        )
         waiting = [loss.to(bodies[0].target.device) for loss in waiting]
     start = time.perf_counter() - spent
 
@@ -129,7 +136,9 @@ def train(
             losses.append(float(torch.stack(waiting).mean()))
             waiting = []
             if not math.isfinite(losses[-1]):
-                raise TargetFailed(f"the loss is {losses[-1]} at step {step}", mend="take a lower learning rate")
+                raise TargetFailed(
+                    f"the loss is {losses[-1]} at step {step}", hint="take a lower learning rate"
+                )
             if told:
                 told(step, schedule.steps, losses[-1])
         if states and step % _LOOK == 0 and states.due():
@@ -149,7 +158,9 @@ def bodies_in_order(count: int, schedule: Schedule) -> list[int]:
     """Which body each step takes: all of them in a new order, again and again."""
     generator = torch.Generator().manual_seed(schedule.seed)
     turns = -(-schedule.steps // count)
-    return torch.cat([torch.randperm(count, generator=generator) for _ in range(turns)])[: schedule.steps].tolist()
+    return torch.cat([torch.randperm(count, generator=generator) for _ in range(turns)])[
+        : schedule.steps
+    ].tolist()
 
 
 @torch.no_grad()

@@ -24,8 +24,8 @@ from training import Contender, Prepared, Schedule, judge, prepare, relative_err
 
 from pinchpoint.core.errors import BadInput, TargetFailed
 from pinchpoint.core.files import write_bytes
-from pinchpoint.measure.timing import interleave, measure, timing_of
-from pinchpoint.workloads.operator.sample import Sample
+from pinchpoint.studies.timing import interleave, measure, timing_of
+from pinchpoint.systems.operator.data.sample import Sample
 
 CHANGES: tuple[dict[str, Any], ...] = (
     {"modes": "half"},
@@ -77,8 +77,13 @@ class Work:
         schedule = Schedule(self.steps, lr, seed=seed, loss=self.loss)
         what = f"{name}:{seed}"
         found = train(
-            model, self.prepared(model, name, "train"), schedule, told=self._told(what), states=self.states, what=what
-        )  # fmt: skip
+            model,
+            self.prepared(model, name, "train"),
+            schedule,
+            told=self._told(what),
+            states=self.states,
+            what=what,
+        )
         found |= {"parameters": parameter_count(model), "about": _about(model)}  # pyright: ignore[reportArgumentType]
         for split in ("test", "fine"):
             if self.bodies[split]:
@@ -91,11 +96,15 @@ class Work:
         steps = {name: self._step(part, name) for name in ("ours", "gino")}
         with reduce_by("vectorised"):
             times = interleave(steps["ours"], steps["gino"], wait=self._wait, warmup=5, repeats=repeats)
-        part["times"] = {name: asdict(timing_of(seconds)) for name, seconds in zip(("ours", "gino"), times, strict=True)}
+        part["times"] = {
+            name: asdict(timing_of(seconds)) for name, seconds in zip(("ours", "gino"), times, strict=True)
+        }
         if loops:
             part["times"]["reduces_differ"] = self.reduces_differ(part)
             with reduce_by("loop"):
-                part["times"]["gino, its own reduce"] = asdict(measure(steps["gino"], wait=self._wait, warmup=0, repeats=loops))
+                part["times"]["gino, its own reduce"] = asdict(
+                    measure(steps["gino"], wait=self._wait, warmup=0, repeats=loops)
+                )
 
     def reduces_differ(self, part: Part) -> dict[str, float]:
         """Relative L2 difference between GINO's own reduce and the vectorised one: of the output, and of all gradients as one.
@@ -118,7 +127,9 @@ class Work:
 
     def model(self, part: Part, name: str, seed: int) -> tuple[Contender, float]:
         if not part["chosen"]:
-            raise BadInput("no learning rates are known yet", mend="--only tune first, or --from the part that has them")
+            raise BadInput(
+                "no learning rates are known yet", hint="--only tune first, or --from the part that has them"
+            )
         about = part["chosen"]["ours" if name == "ours" else "gino"]
         choices = Choices(**part["chosen"]["gino"]["choices"])
         return self._built(name, seed, choices), about["lr"]
@@ -179,8 +190,15 @@ class Work:
             self.say(f"{key}: {error.what}")
             return {"refused": error.what}
         errors = judge(model, bodies[len(bodies) - held :])["median"]
-        self.say(f"{key}: median relative L1 {errors['l1']:.2%} on {held} bodies held back, {found['seconds']:.0f} s")
-        return {"steps": self.tune_steps, "step_s": found["step_s"], "parameters": parameter_count(model), **errors}  # pyright: ignore[reportArgumentType]
+        self.say(
+            f"{key}: median relative L1 {errors['l1']:.2%} on {held} bodies held back, {found['seconds']:.0f} s"
+        )
+        return {
+            "steps": self.tune_steps,
+            "step_s": found["step_s"],
+            "parameters": parameter_count(model),
+            **errors,
+        }  # pyright: ignore[reportArgumentType]
 
     def _built(self, name: str, seed: int, choices: Choices) -> Contender:
         return self.problem.build(name, seed=seed, choices=choices).to(self.device)  # pyright: ignore[reportAttributeAccessIssue]

@@ -30,22 +30,28 @@ from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.files import check_output, make_folder, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
-from pinchpoint.workloads.radiance.config import FieldConfig
-from pinchpoint.workloads.radiance.dataset import make_dataset
-from pinchpoint.workloads.radiance.evaluate import evaluate
-from pinchpoint.workloads.radiance.features import open_extractor
-from pinchpoint.workloads.radiance.ladder import ladder
-from pinchpoint.workloads.radiance.orbit import orbit
-from pinchpoint.workloads.radiance.records import Training
-from pinchpoint.workloads.radiance.settings import PRESETS, Settings
-from pinchpoint.workloads.radiance.train import Log, train
-from pinchpoint.workloads.training.loop import Report
-from pinchpoint.workloads.training.settings import overrides
+from pinchpoint.systems.common.settings import overrides
+from pinchpoint.systems.common.training_loop import Report
+from pinchpoint.systems.radiance.data.dataset import make_dataset
+from pinchpoint.systems.radiance.evaluate import evaluate
+from pinchpoint.systems.radiance.metrics.features import open_extractor
+from pinchpoint.systems.radiance.metrics.ladder import ladder
+from pinchpoint.systems.radiance.model.config import FieldConfig
+from pinchpoint.systems.radiance.orbit import orbit
+from pinchpoint.systems.radiance.records import Training
+from pinchpoint.systems.radiance.settings import PRESETS, Settings
+from pinchpoint.systems.radiance.train import Log, train
 
 # Beside what the preset says. The cars lie inside the unit sphere, on white.
 RECIPE: dict[str, Any] = {
-    "precision": "bf16", "superres": 2, "bound": 1.0, "haze": 0.05, "samples": 24, "sample_every": 1000, "eval_every": 4000,
-}  # fmt: skip
+    "precision": "bf16",
+    "superres": 2,
+    "bound": 1.0,
+    "haze": 0.05,
+    "samples": 24,
+    "sample_every": 1000,
+    "eval_every": 4000,
+}
 STAGES = ("data", "pace", "train", "score")
 PACED = 40  # steps of the short run before its clock is read: what is compiled or tuned is by then
 SPARE = 0.085  # of the seconds, for sheets, distances and checkpoints on the way
@@ -89,11 +95,14 @@ def trained(data: Path, run: Path, choices: dict[str, Any], *, steps: int, secon
     shown = [time.perf_counter()]
 
     def tell(report: Report) -> None:
-        if report.row is not None and (time.perf_counter() - shown[0] > 20 or report.row.validation is not None):
+        if report.row is not None and (
+            time.perf_counter() - shown[0] > 20 or report.row.validation is not None
+        ):
             shown[0] = time.perf_counter()
             found = "" if report.row.validation is None else f", KD {report.row.validation:.1f}"
             print(
-                f"step {report.done:,} of {report.total:,}, {report.row.seconds:.0f} s, loss {report.loss:.3f}{found}", flush=True
+                f"step {report.done:,} of {report.total:,}, {report.row.seconds:.0f} s, loss {report.loss:.3f}{found}",
+                flush=True,
             )
 
     known = (run / "config.json").exists()
@@ -106,18 +115,30 @@ def trained(data: Path, run: Path, choices: dict[str, Any], *, steps: int, secon
 
 def judged(run: Path) -> list[dict[str, float]]:
     """The distances to the images it learned from that were measured on the way."""
-    return [{"step": row.step, NAME: row.validation} for row in Log.read(run / "log.csv") if row.validation is not None]
+    return [
+        {"step": row.step, NAME: row.validation}
+        for row in Log.read(run / "log.csv")
+        if row.validation is not None
+    ]
 
 
 def scored(asked: argparse.Namespace, data: Path, run: Path, made: Training, side: int) -> dict[str, Any]:
     """Scores of the run, the ladder they are read by, and the pictures."""
     device = made.device
     pictures = make_folder(asked.work / "pictures")
-    how: dict[str, Any] = {"which": "last" if made.best_step is None else "best", "seed": asked.seed, "device": device}
+    how: dict[str, Any] = {
+        "which": "last" if made.best_step is None else "best",
+        "seed": asked.seed,
+        "device": device,
+    }
     found = evaluate(run, data, pictures, images=asked.scored, orbits=asked.orbits, **how)
     turned = orbit(run, pictures / "orbit.gif", **how)
     rungs = ladder(open_extractor(device=device), images=asked.scored, size=side, seed=asked.seed + 2)
-    return {"evaluation": found.to_dict(), "orbit": turned.to_dict(), "ladder": [asdict(rung) for rung in rungs]}
+    return {
+        "evaluation": found.to_dict(),
+        "orbit": turned.to_dict(),
+        "ladder": [asdict(rung) for rung in rungs],
+    }
 
 
 def verdicts(scores: dict[str, Any], training: dict[str, Any]) -> list[dict[str, Any]]:
@@ -126,9 +147,12 @@ def verdicts(scores: dict[str, Any], training: dict[str, Any]) -> list[dict[str,
     found = scores["evaluation"]["distances"][NAME]
     bars = [(f"{NAME} below {RUNG!r}", found, rung), ("seconds of training", training["seconds"], EIGHT)]
     if scores["evaluation"]["bicubic"] is not None:
-        bars.append((f"{NAME} below the bicubically enlarged render's", found, scores["evaluation"]["bicubic"][NAME]))
+        bars.append(
+            (f"{NAME} below the bicubically enlarged render's", found, scores["evaluation"]["bicubic"][NAME])
+        )
     return [
-        {"bar": bar, "found": value, "most": most, "verdict": "held" if value < most else "missed"} for bar, value, most in bars
+        {"bar": bar, "found": value, "most": most, "verdict": "held" if value < most else "missed"}
+        for bar, value, most in bars
     ]
 
 
@@ -138,10 +162,21 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
     choices |= overrides(asked.set, Settings) | {"model": overrides(asked.field, FieldConfig)}
     side, work = asked.size * choices["superres"], make_folder(asked.work)
     record: dict[str, Any] = {
-        "what": "cars in eight minutes", "commands": ["python " + " ".join(sys.argv)], "created": now(), "machine": describe(),
-        "seconds": asked.seconds, "images": asked.images, "choices": choices, "steps_per_s": None, "steps": None,
-        "training": None, "distances": None, "scores": None, "verdicts": [], "took_s": {},
-    }  # fmt: skip
+        "what": "cars in eight minutes",
+        "commands": ["python " + " ".join(sys.argv)],
+        "created": now(),
+        "machine": describe(),
+        "seconds": asked.seconds,
+        "images": asked.images,
+        "choices": choices,
+        "steps_per_s": None,
+        "steps": None,
+        "training": None,
+        "distances": None,
+        "scores": None,
+        "verdicts": [],
+        "took_s": {},
+    }
     clock = time.perf_counter()
 
     def done(stage: str, **more: Any) -> bool:
@@ -171,14 +206,20 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("work", type=Path, metavar="WORK", help="folder for data, run and pictures")
     parser.add_argument("--seconds", type=float, default=475.0, help="of training")
-    parser.add_argument("--steps", type=int, help="instead of what the pace gives; the limit of seconds stays")
+    parser.add_argument(
+        "--steps", type=int, help="instead of what the pace gives; the limit of seconds stays"
+    )
     parser.add_argument("--paced", type=int, default=100, help="steps that are timed for the pace")
     parser.add_argument("--until", choices=STAGES, default="score", help="the last stage of this call")
     parser.add_argument("--images", type=int, default=4000, help="to train with")
-    parser.add_argument("--scored", type=int, default=512, help="images made, and unseen ones they are compared with")
+    parser.add_argument(
+        "--scored", type=int, default=512, help="images made, and unseen ones they are compared with"
+    )
     parser.add_argument("--orbits", type=int, default=8)
     parser.add_argument("--size", type=int, default=64, help="pixels a side that are rendered")
     parser.add_argument("--preset", default="tuned", choices=tuple(PRESETS))

@@ -29,28 +29,32 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.base import backend, resolve_device
-from pinchpoint.core.discover import find
 from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
+from pinchpoint.core.targets import find
 from pinchpoint.core.units import GIB, show_bytes, show_seconds
-from pinchpoint.measure.timing import interleave, measure, ratio_interval, timing_of
-from pinchpoint.memory import measured
-from pinchpoint.memory.forecaster import Forecaster
-from pinchpoint.workloads.radiance.budget import build, chunk_for
-from pinchpoint.workloads.radiance.config import FieldConfig
-from pinchpoint.workloads.radiance.images import Images
-from pinchpoint.workloads.radiance.replay import Replayed, new_pool
-from pinchpoint.workloads.radiance.settings import PRESETS, Settings
-from pinchpoint.workloads.radiance.stepper import Stepper
-from pinchpoint.workloads.training.precision import matmuls
+from pinchpoint.forecasting import gpu_measurement
+from pinchpoint.forecasting.forecaster import Forecaster
+from pinchpoint.studies.timing import interleave, measure, ratio_interval, timing_of
+from pinchpoint.systems.common.precision import matmuls
+from pinchpoint.systems.radiance.budget import build, chunk_for
+from pinchpoint.systems.radiance.cuda_graphs import Replayed, new_pool
+from pinchpoint.systems.radiance.data.images import Images
+from pinchpoint.systems.radiance.model.config import FieldConfig
+from pinchpoint.systems.radiance.settings import PRESETS, Settings
+from pinchpoint.systems.radiance.training_step import Stepper
 
-TARGET = "pinchpoint.workloads.radiance.budget:STEP"
+TARGET = "pinchpoint.systems.radiance.budget:STEP"
 FULL = {"preset": "graf", "batch": 8, "side": 32, "samples": 64}
 MOST_S, MOST_BYTES, SLOWER, OFF = 0.015, GIB, 1.35, 0.05  # the bars
 DENSE = 989e12  # bf16 operations a second of an H200, as its maker says
-PEER_S = {"eager fp32": 0.0746, "eager tf32": 0.0336, "eager bf16": 0.0259}  # a plain field of that size on an H200
+PEER_S = {
+    "eager fp32": 0.0746,
+    "eager tf32": 0.0336,
+    "eager bf16": 0.0259,
+}  # a plain field of that size on an H200
 Row = dict[str, Any]
 Step = Callable[[], Any]
 
@@ -71,9 +75,15 @@ class Way:
 
 YARDSTICK = Way("folded", "bf16")
 WAYS = (
-    YARDSTICK, Way("eager", "fp32"), Way("eager", "tf32"), Way("eager", "bf16"), Way("folded", "fp32"), Way("folded", "tf32"),
-    Way("folded", "bf16", "checkpoint"), Way("folded", "bf16", "deferred"),
-)  # fmt: skip
+    YARDSTICK,
+    Way("eager", "fp32"),
+    Way("eager", "tf32"),
+    Way("eager", "bf16"),
+    Way("folded", "fp32"),
+    Way("folded", "tf32"),
+    Way("folded", "bf16", "checkpoint"),
+    Way("folded", "bf16", "deferred"),
+)
 
 
 class Bench:
@@ -102,26 +112,52 @@ class Bench:
         if self.device != "cuda":
             return way, {"predicted_bytes": predicted, "measured_bytes": None, "predicted_off": None}
         asked = replace(forecast, settings=self.told(way, walked="all"))
-        made = measured.measure(find(TARGET), asked, chunk=way.chunk, steps=2, seed=0, timeout_s=120.0)
+        made = gpu_measurement.measure(find(TARGET), asked, chunk=way.chunk, steps=2, seed=0, timeout_s=120.0)
         peak = made["allocated_bytes"]
-        return way, {"predicted_bytes": predicted, "measured_bytes": peak, "predicted_off": predicted / peak - 1}
+        return way, {
+            "predicted_bytes": predicted,
+            "measured_bytes": peak,
+            "predicted_off": predicted / peak - 1,
+        }
 
     def chunk(self, way: Way) -> int | None:
         asked = self.asked
         return chunk_for(
-            self.config, batch=asked.batch, rays=asked.side**2, samples=asked.samples, budget=asked.budget, device="cuda",
-            form=way.form, memory=way.memory, precision=way.precision, counted="allocated",  # pyright: ignore[reportArgumentType]
-        ).chunk  # fmt: skip
+            self.config,
+            batch=asked.batch,
+            rays=asked.side**2,
+            samples=asked.samples,
+            budget=asked.budget,
+            device="cuda",
+            form=way.form,
+            memory=way.memory,
+            precision=way.precision,
+            counted="allocated",  # pyright: ignore[reportArgumentType]
+        ).chunk
 
     def told(self, way: Way, *, walked: str, drawn: str = "anew") -> dict[str, str]:
         return {
-            "config": self.config.to_json(), "batch": str(self.asked.batch), "samples": str(self.asked.samples),
-            "form": way.form, "precision": way.precision, "features": "no", "walked": walked, "drawn": drawn,
-        }  # fmt: skip
+            "config": self.config.to_json(),
+            "batch": str(self.asked.batch),
+            "samples": str(self.asked.samples),
+            "form": way.form,
+            "precision": way.precision,
+            "features": "no",
+            "walked": walked,
+            "drawn": drawn,
+        }
 
     def step(self, way: Way, *, drawn: str = "anew") -> Step:
         told = self.told(way, walked="all", drawn=drawn)
-        case = build(self.rays, device=self.device, mode="train", variant=way.memory, seed=0, settings=told, chunk=way.chunk)
+        case = build(
+            self.rays,
+            device=self.device,
+            mode="train",
+            variant=way.memory,
+            seed=0,
+            settings=told,
+            chunk=way.chunk,
+        )
 
         def run() -> Any:
             with matmuls(way.precision):
@@ -150,26 +186,42 @@ class Bench:
     def timed(self, step: Step, yardstick: Step) -> Row:
         # Graphs are recorded at the fourth run.
         if step is yardstick:
-            seconds = [measure(step, wait=self.wait, warmup=0, repeats=1).median_s for _ in range(5 + self.asked.repeats)][5:]
+            seconds = [
+                measure(step, wait=self.wait, warmup=0, repeats=1).median_s
+                for _ in range(5 + self.asked.repeats)
+            ][5:]
             over = (1.0, 1.0, 1.0)
         else:
-            seconds, beside = interleave(step, yardstick, wait=self.wait, warmup=5, repeats=self.asked.repeats)
+            seconds, beside = interleave(
+                step, yardstick, wait=self.wait, warmup=5, repeats=self.asked.repeats
+            )
             over = ratio_interval(seconds, beside)
         timing = timing_of(seconds)
         return {
-            "seconds": timing.median_s, "low_s": timing.low_s, "high_s": timing.high_s, "runs": timing.runs,
+            "seconds": timing.median_s,
+            "low_s": timing.low_s,
+            "high_s": timing.high_s,
+            "runs": timing.runs,
             "over_folded_bf16": over,
-        }  # fmt: skip
+        }
 
     def iteration(self) -> Row:
         """One iteration of both players: enlarged x2, images on the device, bf16, folded."""
         asked = self.asked
         told = replace(
-            Settings(**PRESETS[asked.preset]), batch=asked.batch, samples=asked.samples, size=64, superres=2, whole=0.5,
-            precision="bf16", steps=15_000,
-        )  # fmt: skip
+            Settings(**PRESETS[asked.preset]),
+            batch=asked.batch,
+            samples=asked.samples,
+            size=64,
+            superres=2,
+            whole=0.5,
+            precision="bf16",
+            steps=15_000,
+        )
         told.check()
-        pixels = torch.randint(256, (256, 128, 128, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+        pixels = torch.randint(
+            256, (256, 128, 128, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+        )
         stepper = Stepper(self.config, told, Images("noise", pixels.to(self.device)), self.device)
         numbers = iter(range(1, told.steps))
         gc.collect()
@@ -181,14 +233,24 @@ class Bench:
         }
         with matmuls("bf16"):
             # Turns are recorded as graphs at their fourth run: before the clock starts.
-            found = {name: measure(run, wait=self.wait, warmup=5, repeats=asked.repeats) for name, run in runs.items()}
+            found = {
+                name: measure(run, wait=self.wait, warmup=5, repeats=asked.repeats)
+                for name, run in runs.items()
+            }
         whole = found["whole"]
         return {
-            "size": told.size, "superres": told.superres, "patch": told.patch, "seconds": whole.median_s, "low_s": whole.low_s,
-            "high_s": whole.high_s, "runs": whole.runs, "steps_per_s": 1 / whole.median_s,
-            "discriminators_s": found["discriminators"].median_s, "generator_s": found["generator"].median_s,
+            "size": told.size,
+            "superres": told.superres,
+            "patch": told.patch,
+            "seconds": whole.median_s,
+            "low_s": whole.low_s,
+            "high_s": whole.high_s,
+            "runs": whole.runs,
+            "steps_per_s": 1 / whole.median_s,
+            "discriminators_s": found["discriminators"].median_s,
+            "generator_s": found["generator"].median_s,
             "measured_bytes": self.used.peaks(self.device).allocated_bytes,
-        }  # fmt: skip
+        }
 
 
 def operations(config: FieldConfig, points: int, form: str) -> int:
@@ -219,9 +281,21 @@ def verdicts(rows: list[Row]) -> list[Row]:
         (f"every peak predicted within {OFF:.0%}", abs(worst), OFF),
     ]
     return [
-        _judged(f"folded bf16 <= {show_seconds(MOST_S)}", plain["seconds"], plain["low_s"], plain["high_s"], MOST_S),
-        _judged(f"checkpoint <= {SLOWER} of folded bf16's time, replayed", *again["replayed"]["over_folded_bf16"], SLOWER),
-        _judged(f"checkpoint <= {SLOWER} of folded bf16's time, launched", *again["over_folded_bf16"], SLOWER),
+        _judged(
+            f"folded bf16 <= {show_seconds(MOST_S)}",
+            plain["seconds"],
+            plain["low_s"],
+            plain["high_s"],
+            MOST_S,
+        ),
+        _judged(
+            f"checkpoint <= {SLOWER} of folded bf16's time, replayed",
+            *again["replayed"]["over_folded_bf16"],
+            SLOWER,
+        ),
+        _judged(
+            f"checkpoint <= {SLOWER} of folded bf16's time, launched", *again["over_folded_bf16"], SLOWER
+        ),
         *(_judged(bar, found, found, found, most) for bar, found, most in exact),
     ]
 
@@ -248,21 +322,36 @@ def shown(row: Row) -> str:
 def run(asked: argparse.Namespace) -> Row:
     start, device = time.perf_counter(), resolve_device(asked.device, backend("torch"))
     bench = Bench(asked, device)
-    counted = {form: operations(bench.config, bench.rays * asked.samples, form) for form in ("eager", "folded")}
+    counted = {
+        form: operations(bench.config, bench.rays * asked.samples, form) for form in ("eager", "folded")
+    }
     sizes = {name: getattr(asked, name) for name in FULL}
     record: Row = {
-        "what": "the field's part of an iteration, and a whole iteration", "commands": ["python " + " ".join(sys.argv)],
-        "created": now(), "machine": describe(), "device": device, **sizes, "card": asked.card, "budget": asked.budget,
-        "operations": counted, "floor_s": counted["folded"] / DENSE, "peer_s": PEER_S, "rows": [], "iteration": None,
-        "verdicts": [], "took_s": None,
-    }  # fmt: skip
+        "what": "the field's part of an iteration, and a whole iteration",
+        "commands": ["python " + " ".join(sys.argv)],
+        "created": now(),
+        "machine": describe(),
+        "device": device,
+        **sizes,
+        "card": asked.card,
+        "budget": asked.budget,
+        "operations": counted,
+        "floor_s": counted["folded"] / DENSE,
+        "peer_s": PEER_S,
+        "rows": [],
+        "iteration": None,
+        "verdicts": [],
+        "took_s": None,
+    }
 
     def write(**more: Any) -> None:
         record.update(more, took_s=time.perf_counter() - start)
         write_text(asked.output, json.dumps(record, indent=1) + "\n")
 
     ways = bench.ways()
-    print(f"peaks in {time.perf_counter() - start:.0f} s; floor {show_seconds(record['floor_s'])}", flush=True)
+    print(
+        f"peaks in {time.perf_counter() - start:.0f} s; floor {show_seconds(record['floor_s'])}", flush=True
+    )
     yardsticks = bench.yardsticks()
     for way, peak in ways:
         row = bench.row(way, peak, yardsticks)
@@ -281,7 +370,9 @@ def run(asked: argparse.Namespace) -> Row:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--preset", default=FULL["preset"], choices=tuple(PRESETS))
     parser.add_argument("--batch", type=int, default=FULL["batch"])

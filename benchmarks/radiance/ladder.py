@@ -26,8 +26,8 @@ RESULT = Path(__file__).parents[1] / "results" / "radiance_ladder_cpu.json"
 
 def measured(asked: argparse.Namespace) -> tuple[str, list[dict[str, Any]]]:
     """The features' name, and per rung its distances for every seed."""
-    from pinchpoint.workloads.radiance.features import open_extractor
-    from pinchpoint.workloads.radiance.ladder import ladder
+    from pinchpoint.systems.radiance.metrics.features import open_extractor
+    from pinchpoint.systems.radiance.metrics.ladder import ladder
 
     extract = open_extractor(inception_file=asked.inception, device=asked.device)
     rows: dict[str, dict[str, Any]] = {}
@@ -50,7 +50,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("-o", "--output", type=Path, default=RESULT)
     parser.add_argument("--images", type=int, default=128)
     parser.add_argument("--size", type=int, default=64)
@@ -66,12 +68,20 @@ def main() -> int:
         print(error, file=sys.stderr)
         return error.exit_code
     seeds = " ".join(map(str, asked.seeds))
-    command = f"python benchmarks/radiance/ladder.py --images {asked.images} --size {asked.size} --seeds {seeds}"
+    command = (
+        f"python benchmarks/radiance/ladder.py --images {asked.images} --size {asked.size} --seeds {seeds}"
+    )
     record = {
-        "command": command + (" --inception FILE" if asked.inception else ""), "created": now(), "machine": describe(),
-        "features": features, "images": asked.images, "size": asked.size, "seeds": asked.seeds,
-        "took_s": time.perf_counter() - start, "rows": rows,
-    }  # fmt: skip
+        "command": command + (" --inception FILE" if asked.inception else ""),
+        "created": now(),
+        "machine": describe(),
+        "features": features,
+        "images": asked.images,
+        "size": asked.size,
+        "seeds": asked.seeds,
+        "took_s": time.perf_counter() - start,
+        "rows": rows,
+    }
     write_text(asked.output, json.dumps(record, indent=1) + "\n")
     print(table(rows))
     return 0

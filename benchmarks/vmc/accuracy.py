@@ -35,26 +35,31 @@ from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.files import check_output, write_bytes, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
-from pinchpoint.workloads.training.settings import overrides
-from pinchpoint.workloads.vmc import logs
-from pinchpoint.workloads.vmc.choices import OWN, split_choices
-from pinchpoint.workloads.vmc.compile_cache import use_compile_cache
-from pinchpoint.workloads.vmc.evaluate import evaluate
-from pinchpoint.workloads.vmc.runs import CONFIG, LOG, PICTURE, read_run
-from pinchpoint.workloads.vmc.settings import Settings
-from pinchpoint.workloads.vmc.train import train
+from pinchpoint.systems.common.settings import overrides
+from pinchpoint.systems.vmc import logs
+from pinchpoint.systems.vmc.compile_cache import use_compile_cache
+from pinchpoint.systems.vmc.evaluate import evaluate
+from pinchpoint.systems.vmc.overrides import OWN, split_choices
+from pinchpoint.systems.vmc.runs import CONFIG, LOG, PICTURE, read_run
+from pinchpoint.systems.vmc.settings import Settings
+from pinchpoint.systems.vmc.train import train
 
 REPOSITORY = Path(__file__).parents[2]
-RECORD, PAGE = REPOSITORY / "benchmarks" / "results" / "vmc_accuracy_h200.json", REPOSITORY / "docs" / "vmc.md"
+RECORD, PAGE = (
+    REPOSITORY / "benchmarks" / "results" / "vmc_accuracy_h200.json",
+    REPOSITORY / "docs" / "vmc.md",
+)
 CURVE = 300  # rows of a curve, at most
 WHAT = "energies of wave functions"
 
 
 def run(args: argparse.Namespace) -> None:
     check_output(args.output)
-    part = _read(args.output) if args.output.exists() else {
-        "what": WHAT, "commands": [], "created": now(), "machines": [], "runs": {}
-    }  # fmt: skip
+    part = (
+        _read(args.output)
+        if args.output.exists()
+        else {"what": WHAT, "commands": [], "created": now(), "machines": [], "runs": {}}
+    )
     command = "python " + " ".join(sys.argv)
     for group, one in (("commands", command), ("machines", describe())):
         part[group] += [] if one in part[group] else [one]
@@ -74,7 +79,9 @@ def run(args: argparse.Namespace) -> None:
             where = folder / name.replace(":", "-")
             before, start = seconds_before(where), time.perf_counter()
             told = {**changes, "seed": seed, "device": args.device}
-            train(system, where, net=args.net, net_changes=net_changes, resume=(where / CONFIG).exists(), **told)
+            train(
+                system, where, net=args.net, net_changes=net_changes, resume=(where / CONFIG).exists(), **told
+            )
             trained = before + time.perf_counter() - start
             made = evaluate(where, samples=args.samples, moves=args.moves, device=args.device)
             part["runs"][name] = {
@@ -99,13 +106,19 @@ def seconds_before(run: Path) -> float:
 
 def choices_of(texts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Fields of `NetConfig`, and what else `train` takes: fields of `Settings`, those of an option too, and pretrain."""
-    by_name = {name: [text for text in texts if text.partition("=")[0] == name] for name in ("pretrain", *OWN - {"kind"})}
+    by_name = {
+        name: [text for text in texts if text.partition("=")[0] == name]
+        for name in ("pretrain", *OWN - {"kind"})
+    }
     own = [text for name, found in by_name.items() if name != "pretrain" for text in found]
     net, made = split_choices([text for text in texts if text not in (*own, *by_name["pretrain"])])
     for text in by_name["pretrain"]:
         count = text.partition("=")[2]
         if not count.isdecimal():
-            raise BadInput(f"--set {text!r}: {count!r} is no number of steps", mend="write pretrain=2000, or pretrain=0 for none")
+            raise BadInput(
+                f"--set {text!r}: {count!r} is no number of steps",
+                hint="write pretrain=2000, or pretrain=0 for none",
+            )
         made["pretrain"] = int(count)
     return net, {**made, **overrides(own, Settings)}
 
@@ -119,7 +132,9 @@ def curve(run: Path, path: Path) -> list[str]:
     table.writerow(["step", "energy_ha", "variance", "acceptance", "seconds"])
     for at in range(0, len(rows), width):
         part = rows[at : at + width]
-        means = (fmean(getattr(row, name) for row in part) for name in ("energy_ha", "variance", "acceptance"))
+        means = (
+            fmean(getattr(row, name) for row in part) for name in ("energy_ha", "variance", "acceptance")
+        )
         table.writerow([part[-1].step, *(f"{mean:.8g}" for mean in means), f"{part[-1].seconds:.2f}"])
     written = [write_text(path, text.getvalue())]
     if (run / PICTURE).exists():
@@ -129,7 +144,9 @@ def curve(run: Path, path: Path) -> list[str]:
 
 def _check_same(path: Path, name: str, before: dict[str, Any], now: dict[str, Any]) -> None:
     if before != now:
-        raise BadInput(f"{name} in {path} was trained with {before}, and {now} is asked for", mend="name another -o")
+        raise BadInput(
+            f"{name} in {path} was trained with {before}, and {now} is asked for", hint="name another -o"
+        )
 
 
 def merge(args: argparse.Namespace) -> None:
@@ -163,14 +180,18 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         part = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise BadInput(f"cannot read {path}: {error}", mend="name a file that `accuracy.py run` wrote") from error
+        raise BadInput(
+            f"cannot read {path}: {error}", hint="name a file that `accuracy.py run` wrote"
+        ) from error
     if not isinstance(part, dict) or part.get("what") != WHAT:
-        raise BadInput(f"{path} holds no such energies", mend="name a file that `accuracy.py run` wrote")
+        raise BadInput(f"{path} holds no such energies", hint="name a file that `accuracy.py run` wrote")
     return part
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     verbs = parser.add_subparsers(required=True)
     one = verbs.add_parser("run")
     one.add_argument("systems", nargs="+")
@@ -178,16 +199,31 @@ def main() -> int:
     one.add_argument("--net", default="small")
     one.add_argument("--steps", type=int)
     one.add_argument("--walkers", type=int)
-    one.add_argument("--set", nargs="+", default=[], metavar="NAME=VALUE", help="fields of Settings and NetConfig, and pretrain")
+    one.add_argument(
+        "--set",
+        nargs="+",
+        default=[],
+        metavar="NAME=VALUE",
+        help="fields of Settings and NetConfig, and pretrain",
+    )
     one.add_argument("--samples", type=int, default=4000, help="of each walker, to evaluate")
-    one.add_argument("--moves", type=int, help="of every walker between two samples of the evaluation; as in training without it")
+    one.add_argument(
+        "--moves",
+        type=int,
+        help="of every walker between two samples of the evaluation; as in training without it",
+    )
     one.add_argument("--device", default="cuda")
     one.add_argument("-o", "--output", type=Path, required=True)
     one.set_defaults(do=run)
     other = verbs.add_parser("merge")
     other.add_argument("parts", type=Path, nargs="+")
     other.add_argument("-o", "--output", type=Path, required=True)
-    other.add_argument("--without", default="", metavar="TEXT", help="left out wherever it stands, such as a folder of one's own")
+    other.add_argument(
+        "--without",
+        default="",
+        metavar="TEXT",
+        help="left out wherever it stands, such as a folder of one's own",
+    )
     other.set_defaults(do=merge)
     shown = verbs.add_parser("table")
     shown.add_argument("record", type=Path, nargs="?", default=RECORD)

@@ -26,20 +26,22 @@ import numpy as np
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
-from pinchpoint.measure.timing import interleave, measure, ratio_interval, timing_of
-from pinchpoint.workloads.vmc.baseline import Original, nested_energies
-from pinchpoint.workloads.vmc.compile_cache import use_compile_cache
-from pinchpoint.workloads.vmc.config import NetConfig
-from pinchpoint.workloads.vmc.hamiltonian import local_energies
-from pinchpoint.workloads.vmc.sampling import key_of, start
-from pinchpoint.workloads.vmc.settings import Stage
-from pinchpoint.workloads.vmc.system import System, system_of
-from pinchpoint.workloads.vmc.wavefunction import wave_function
+from pinchpoint.studies.timing import interleave, measure, ratio_interval, timing_of
+from pinchpoint.systems.vmc.baseline import Original, nested_energies
+from pinchpoint.systems.vmc.compile_cache import use_compile_cache
+from pinchpoint.systems.vmc.data.system import System, system_of
+from pinchpoint.systems.vmc.model.config import NetConfig
+from pinchpoint.systems.vmc.model.hamiltonian import local_energies
+from pinchpoint.systems.vmc.model.wavefunction import wave_function
+from pinchpoint.systems.vmc.optimization.sampling import key_of, start
+from pinchpoint.systems.vmc.settings import Stage
 
 SYSTEMS = ("H2", "LiH", "H2O")  # of 2, 4 and 10 electrons
 METHODS = ("hessian", "loop", "forward")
 WALKERS, NET = 128, "report"
-NESTED_MOST = 4  # electrons up to which nested gradients are timed: 10 take a quarter of an hour for 128 walkers
+NESTED_MOST = (
+    4  # electrons up to which nested gradients are timed: 10 take a quarter of an hour for 128 walkers
+)
 Row = dict[str, Any]
 
 
@@ -56,9 +58,14 @@ def distance(system: System, net: str, method: Any, *, walkers: int = 2) -> floa
     """Largest relative distance of the energies by a method from those of the forward one, in float64."""
     with jax.enable_x64(True):
         wave = wave_function(system, NetConfig.preset(net))
-        params = jax.tree_util.tree_map(lambda leaf: jnp.asarray(leaf, jnp.float64), wave.init(key_of(0, Stage.PARAMETERS)))
+        params = jax.tree_util.tree_map(
+            lambda leaf: jnp.asarray(leaf, jnp.float64), wave.init(key_of(0, Stage.PARAMETERS))
+        )
         x = start(system, walkers, key_of(0, Stage.WALKERS), dtype=jnp.float64)
-        found, wanted = (np.asarray(jax.jit(local_energies(wave.log, system, method=m))(params, x)) for m in (method, "forward"))
+        found, wanted = (
+            np.asarray(jax.jit(local_energies(wave.log, system, method=m))(params, x))
+            for m in (method, "forward")
+        )
     return float(np.max(np.abs(found - wanted) / np.abs(wanted)))
 
 
@@ -73,7 +80,12 @@ def laplacian(tell: Callable[[Row], None], *, systems: tuple[str, ...], walkers:
             slow, held = energies_of(system, NET, walkers, method=method)
             a, b = interleave(slow, quick, wait=jax.block_until_ready, warmup=2, repeats=repeats)
             tell(
-                {**shared, **_timed(method, a, held), "over_forward": ratio_interval(a, b), "off": distance(system, NET, method)}
+                {
+                    **shared,
+                    **_timed(method, a, held),
+                    "over_forward": ratio_interval(a, b),
+                    "off": distance(system, NET, method),
+                }
             )
             first = first or b
         tell({**shared, **_timed("forward", first or [], temp), "over_forward": (1.0, 1.0, 1.0), "off": 0.0})
@@ -81,14 +93,23 @@ def laplacian(tell: Callable[[Row], None], *, systems: tuple[str, ...], walkers:
             original = Original(system, NetConfig.preset(NET), moves=1)
             params, x = original.init(key_of(0, Stage.PARAMETERS)), start(system, 1, key_of(0, Stage.WALKERS))
 
-            def one(original: Original = original, params: Any = params, system: System = system, x: Any = x) -> Any:
+            def one(
+                original: Original = original, params: Any = params, system: System = system, x: Any = x
+            ) -> Any:
                 return nested_energies(original.log_psi, params, system, x)
 
             found = measure(one, wait=jax.block_until_ready, warmup=1, repeats=3)
-            tell({
-                **shared, "method": "nested, from Python", "seconds": found.median_s * walkers, "timed_walkers": 1,
-                "a_walker_s": found.median_s, "runs": found.runs, "scaled": walkers > 1,
-            })  # fmt: skip
+            tell(
+                {
+                    **shared,
+                    "method": "nested, from Python",
+                    "seconds": found.median_s * walkers,
+                    "timed_walkers": 1,
+                    "a_walker_s": found.median_s,
+                    "runs": found.runs,
+                    "scaled": walkers > 1,
+                }
+            )
 
 
 def chunks(tell: Callable[[Row], None], *, walkers: int, chunk: int, repeats: int) -> None:
@@ -110,17 +131,38 @@ def chunks(tell: Callable[[Row], None], *, walkers: int, chunk: int, repeats: in
 
 def _timed(method: str, seconds: list[float], temp: int) -> Row:
     found = timing_of(seconds)
-    return {"method": method, "seconds": found.median_s, "low_s": found.low_s, "high_s": found.high_s, "runs": found.runs,
-            "temp_bytes": temp}  # fmt: skip
+    return {
+        "method": method,
+        "seconds": found.median_s,
+        "low_s": found.low_s,
+        "high_s": found.high_s,
+        "runs": found.runs,
+        "temp_bytes": temp,
+    }
 
 
 def faults(tell: Callable[[Row], None]) -> None:
     """What the earlier code asks of JAX and of physics, run."""
-    tell({"claim": "jit over a callable argument", "found": _raised(lambda: jax.jit(lambda f, x: f(x))(jnp.sin, 1.0))})
-    tell({"claim": "the option jax_enable_x64x", "found": _raised(lambda: jax.config.update("jax_enable_x64x", True))})
+    tell(
+        {
+            "claim": "jit over a callable argument",
+            "found": _raised(lambda: jax.jit(lambda f, x: f(x))(jnp.sin, 1.0)),
+        }
+    )
+    tell(
+        {
+            "claim": "the option jax_enable_x64x",
+            "found": _raised(lambda: jax.config.update("jax_enable_x64x", True)),
+        }
+    )
     hessian = jax.hessian(lambda x: jnp.sum(x**2))(jnp.ones((2, 3)))
     total = sum(hessian[i, i] for i in range(6))
-    tell({"claim": "the Hessian's flat diagonal", "found": f"an array of {np.shape(total)} where the Laplacian is the number 12"})
+    tell(
+        {
+            "claim": "the Hessian's flat diagonal",
+            "found": f"an array of {np.shape(total)} where the Laplacian is the number 12",
+        }
+    )
     system = system_of("LiH")  # two electrons of each spin
     net = NetConfig.preset("report-cpu")
     x = start(system, 4, key_of(0, Stage.WALKERS))
@@ -131,7 +173,12 @@ def faults(tell: Callable[[Row], None]) -> None:
         params = wave.init(key_of(0, Stage.PARAMETERS))
         both = [np.asarray(jax.vmap(log, (None, 0))(params, places)) for places in (x, swapped)]
         off = float(np.max(np.abs(both[0] - both[1])))
-        tell({"claim": f"|psi| stays with two like electrons swapped: {name}", "found": f"log|psi| changes by {off:.2g}"})
+        tell(
+            {
+                "claim": f"|psi| stays with two like electrons swapped: {name}",
+                "found": f"log|psi| changes by {off:.2g}",
+            }
+        )
 
 
 def _raised(run: Callable[[], Any]) -> str:
@@ -143,9 +190,14 @@ def _raised(run: Callable[[], Any]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--parts", nargs="+", choices=("faults", "laplacian", "chunks"), default=("faults", "laplacian", "chunks")
+        "--parts",
+        nargs="+",
+        choices=("faults", "laplacian", "chunks"),
+        default=("faults", "laplacian", "chunks"),
     )
     parser.add_argument("--systems", nargs="+", default=SYSTEMS)
     parser.add_argument("--repeats", type=int, default=7)
@@ -160,9 +212,14 @@ def main() -> None:
 
     def into(part: str) -> Callable[[Row], None]:
         def tell(row: Row) -> None:
-            same = [(one.get("system"), one.get("method"), one.get("claim")) for one in record.setdefault(part, [])]
+            same = [
+                (one.get("system"), one.get("method"), one.get("claim"))
+                for one in record.setdefault(part, [])
+            ]
             key = (row.get("system"), row.get("method"), row.get("claim"))
-            record[part] = [one for one, known in zip(record[part], same, strict=True) if known != key] + [row]
+            record[part] = [one for one, known in zip(record[part], same, strict=True) if known != key] + [
+                row
+            ]
             write_text(args.output, json.dumps(record, indent=1) + "\n")
             print(f"{part}: {json.dumps(row)}", flush=True)
 

@@ -31,15 +31,19 @@ from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.core.units import show_bytes, show_seconds
-from pinchpoint.measure.timing import interleave, ratio_interval, timing_of
-from pinchpoint.workloads.vmc.compile_cache import use_compile_cache
-from pinchpoint.workloads.vmc.config import NetConfig
-from pinchpoint.workloads.vmc.settings import Settings
-from pinchpoint.workloads.vmc.step import begin, make_step
-from pinchpoint.workloads.vmc.system import System, system_of
-from pinchpoint.workloads.vmc.wavefunction import wave_function
+from pinchpoint.studies.timing import interleave, ratio_interval, timing_of
+from pinchpoint.systems.vmc.compile_cache import use_compile_cache
+from pinchpoint.systems.vmc.data.system import System, system_of
+from pinchpoint.systems.vmc.model.config import NetConfig
+from pinchpoint.systems.vmc.model.wavefunction import wave_function
+from pinchpoint.systems.vmc.optimization.training_step import begin, make_step
+from pinchpoint.systems.vmc.settings import Settings
 
-WHOLE, SLOWER, HALF = "ours", 1.15, 0.5  # the form that is judged, and how slow and how large its chunks may be
+WHOLE, SLOWER, HALF = (
+    "ours",
+    1.15,
+    0.5,
+)  # the form that is judged, and how slow and how large its chunks may be
 FORMS = ("ours", "chunks", "loop")
 SAME = ("system", "net", "walkers", "moves", "device")  # of two calls that share a record
 Row = dict[str, Any]
@@ -71,11 +75,19 @@ class Maker:
     def __init__(self, system: System, net: str, *, walkers: int, moves: int, device: str) -> None:
         self.system, self.net, self.moves, self.device = system, net, moves, device
         self.wave = wave_function(system, NetConfig.preset(net))
-        self.base: Row = {"walkers": walkers, "moves": moves, "optimizer": "adam", "burn": 1, "method": "forward"}
+        self.base: Row = {
+            "walkers": walkers,
+            "moves": moves,
+            "optimizer": "adam",
+            "burn": 1,
+            "method": "forward",
+        }
         self.first = begin(self.wave, self._settings())
 
     def plain(self, name: str = "plain", **precision: Any) -> Form:
-        made = plain.Plain(self.system, self.wave.config, self.moves, library=self.device == "cuda", **precision)
+        made = plain.Plain(
+            self.system, self.wave.config, self.moves, library=self.device == "cuda", **precision
+        )
         return Form(name, made.step(), plain.begin(plain.joined(self.first.params), self.first.walkers.x))
 
     def ours(self, name: str, **choices: Any) -> Form:
@@ -87,7 +99,9 @@ class Maker:
         return Settings.preset(self.net, electrons=self.system.electrons, **{**self.base, **choices})
 
 
-def rows_of(maker: Any, forms: Sequence[str], chunks: list[int], *, repeats: int, tell: Callable[[Row], None]) -> None:
+def rows_of(
+    maker: Any, forms: Sequence[str], chunks: list[int], *, repeats: int, tell: Callable[[Row], None]
+) -> None:
     """Tell of each form, as soon as it is timed, its time and peak and their ratios to the yardstick's and to ours whole."""
 
     def in_turn(a: Form, b: Form) -> tuple[list[float], list[float]]:
@@ -112,17 +126,33 @@ def rows_of(maker: Any, forms: Sequence[str], chunks: list[int], *, repeats: int
         if not shortened and form.name == next(iter(wanted)):
             tell(_row(yardstick, beside, yardstick, (1.0, 1.0, 1.0)))
         whole = form if name == WHOLE else whole
-        over_ours = (1.0, 1.0, 1.0) if form is whole else None if whole is None else ratio_interval(*in_turn(form, whole))
+        over_ours = (
+            (1.0, 1.0, 1.0)
+            if form is whole
+            else None
+            if whole is None
+            else ratio_interval(*in_turn(form, whole))
+        )
         tell({**_row(form, seconds, yardstick, ratio_interval(seconds, beside)), "over_ours": over_ours})
 
 
 def _row(form: Form, seconds: list[float], yardstick: Form, over: tuple[float, float, float]) -> Row:
     timing = timing_of(seconds)
     return {
-        "form": form.name, "chunk": form.chunk, "seconds": timing.median_s, "low_s": timing.low_s, "high_s": timing.high_s,
-        "runs": timing.runs, "yardstick": yardstick.name, "over_plain": over, "over_ours": None, "temp_bytes": form.temp_bytes,
-        "peak_bytes": form.peak_bytes, "peak_over_plain": form.peak_bytes / yardstick.peak_bytes, "compile_s": form.compile_s,
-    }  # fmt: skip
+        "form": form.name,
+        "chunk": form.chunk,
+        "seconds": timing.median_s,
+        "low_s": timing.low_s,
+        "high_s": timing.high_s,
+        "runs": timing.runs,
+        "yardstick": yardstick.name,
+        "over_plain": over,
+        "over_ours": None,
+        "temp_bytes": form.temp_bytes,
+        "peak_bytes": form.peak_bytes,
+        "peak_over_plain": form.peak_bytes / yardstick.peak_bytes,
+        "compile_s": form.compile_s,
+    }
 
 
 def verdicts(rows: list[Row]) -> list[Row]:
@@ -130,15 +160,26 @@ def verdicts(rows: list[Row]) -> list[Row]:
 
     A bar whose forms were not timed is left out.
     """
-    found = [_verdict("step of ours <= the plain form's", row, "over_plain", 1.0) for row in rows if row["form"] == WHOLE]
+    found = [
+        _verdict("step of ours <= the plain form's", row, "over_plain", 1.0)
+        for row in rows
+        if row["form"] == WHOLE
+    ]
     chunked = [row for row in rows if row["chunk"]]
     small = [row for row in chunked if row["peak_over_plain"] <= HALF]
     if not chunked:
         return found
     if not small:
-        return [*found, {"bar": f"a chunk's peak <= {HALF} of the plain form's", "form": None, "verdict": "missed"}]
+        return [
+            *found,
+            {"bar": f"a chunk's peak <= {HALF} of the plain form's", "form": None, "verdict": "missed"},
+        ]
     best = min(small, key=lambda row: row["seconds"])
-    peak = {"bar": f"a chunk's peak <= {HALF} of the plain form's", "form": best["form"], "found": best["peak_over_plain"]}
+    peak = {
+        "bar": f"a chunk's peak <= {HALF} of the plain form's",
+        "form": best["form"],
+        "found": best["peak_over_plain"],
+    }
     found.append({**peak, "verdict": "held"})
     if best["over_ours"] is not None:
         found.append(_verdict(f"its step <= {SLOWER} of ours whole", best, "over_ours", SLOWER))
@@ -156,12 +197,19 @@ class Book:
 
     def __init__(self, path: Path, told: Row) -> None:
         self.path = path
-        self.record: Row = {"commands": [], "created": now(), "machine": describe(), **told, "forms": [], "verdicts": []}
+        self.record: Row = {
+            "commands": [],
+            "created": now(),
+            "machine": describe(),
+            **told,
+            "forms": [],
+            "verdicts": [],
+        }
         if path.exists():
             found = json.loads(path.read_text(encoding="utf-8"))
             differ = [name for name in SAME if found.get(name) != told[name]]
             if differ:
-                raise BadInput(f"{path} is of another {', '.join(differ)}", mend="name another -o")
+                raise BadInput(f"{path} is of another {', '.join(differ)}", hint="name another -o")
             self.record = found
         self.record["commands"].append("python " + " ".join(sys.argv))
 
@@ -179,7 +227,9 @@ class Book:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--system", default="N2")
     parser.add_argument("--net", default="ferminet")
     parser.add_argument("--walkers", type=int, default=1024)
@@ -195,13 +245,18 @@ def main() -> int:
         book = Book(check_output(args.output), {**told, "optimizer": "adam"})
         use_compile_cache()
         with jax.default_device(jax.devices(args.device)[0]):
-            maker = Maker(system_of(args.system), args.net, walkers=args.walkers, moves=args.moves, device=args.device)
+            maker = Maker(
+                system_of(args.system), args.net, walkers=args.walkers, moves=args.moves, device=args.device
+            )
             rows_of(maker, args.forms, args.chunks, repeats=args.repeats, tell=book.add)
     except PinchpointError as error:
         print(error, file=sys.stderr)
         return 1
     for bar in book.record["verdicts"]:
-        print(f"{bar['verdict']:7} {bar['bar']}" + (f": {bar['form']}, {bar['found']:.3f}" if bar["form"] else ""))
+        print(
+            f"{bar['verdict']:7} {bar['bar']}"
+            + (f": {bar['form']}, {bar['found']:.3f}" if bar["form"] else "")
+        )
     return 0
 
 

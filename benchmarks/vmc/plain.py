@@ -18,13 +18,13 @@ import jax
 import jax.numpy as jnp
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.workloads.vmc.config import NetConfig
-from pinchpoint.workloads.vmc.determinants import sum_of_determinants
-from pinchpoint.workloads.vmc.envelopes import log_cusp, soft_radii
-from pinchpoint.workloads.vmc.features import geometry, one_electron, two_electrons
-from pinchpoint.workloads.vmc.hamiltonian import potential
-from pinchpoint.workloads.vmc.jastrow import log_jastrow
-from pinchpoint.workloads.vmc.system import System
+from pinchpoint.systems.vmc.data.system import System
+from pinchpoint.systems.vmc.model.config import NetConfig
+from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
+from pinchpoint.systems.vmc.model.envelopes import log_cusp, soft_radii
+from pinchpoint.systems.vmc.model.features import geometry, one_electron, two_electrons
+from pinchpoint.systems.vmc.model.hamiltonian import potential
+from pinchpoint.systems.vmc.model.jastrow import log_jastrow
 
 PARTS = ("self", "mean_up", "mean_down", "pairs_up", "pairs_down")
 RATE, DECAYS, TINY, CLIP, WIDTH = 1e-3, (0.9, 0.999), 1e-8, 5.0, 0.1
@@ -32,7 +32,10 @@ RATE, DECAYS, TINY, CLIP, WIDTH = 1e-3, (0.9, 0.999), 1e-8, 5.0, 0.1
 
 def joined(params: Any) -> Any:
     """Weights of ours with those of a layer's parts put together in one matrix; all else as it is."""
-    ones = [{"weights": jnp.concatenate([one[part] for part in PARTS]), "bias": one["bias"]} for one in params["network"]["one"]]
+    ones = [
+        {"weights": jnp.concatenate([one[part] for part in PARTS]), "bias": one["bias"]}
+        for one in params["network"]["one"]
+    ]
     return {**params, "network": {"one": ones, "two": params["network"]["two"]}}
 
 
@@ -68,8 +71,14 @@ class Plain:
     library: bool = False
 
     def __post_init__(self) -> None:
-        if self.config.kind != "ferminet" or not self.config.full or not (self.system.up and self.system.down):
-            raise BadInput("no yardstick for this network", mend="take a FermiNet with full determinants and both spins")
+        if (
+            self.config.kind != "ferminet"
+            or not self.config.full
+            or not (self.system.up and self.system.down)
+        ):
+            raise BadInput(
+                "no yardstick for this network", hint="take a FermiNet with full determinants and both spins"
+            )
 
     def log(self, params: Any, x: Any) -> Any:
         """log|psi| of one walker x: (n, 3); params: joined."""
@@ -80,7 +89,9 @@ class Plain:
             pairs = pairs + new if pairs.shape == new.shape else new
             means = [jnp.broadcast_to(jnp.mean(part, axis=0), h.shape) for part in (h[:up], h[up:])]
             beside = [jnp.mean(part, axis=1) for part in (pairs[:, :up], pairs[:, up:])]
-            new = jnp.tanh(self._product(jnp.concatenate([h, *means, *beside], axis=1), one["weights"]) + one["bias"])
+            new = jnp.tanh(
+                self._product(jnp.concatenate([h, *means, *beside], axis=1), one["weights"]) + one["bias"]
+            )
             h = h + new if h.shape == new.shape else new
         log = self._log_determinants(self._orbitals(params, h, soft_radii(self.system, places)))
         log = log + jnp.sum(log_cusp(self.system, params["cusp"], places))
@@ -112,8 +123,12 @@ class Plain:
         """(B,) local energies. x: (B, n, 3)."""
 
         def energy(walker: Any) -> Any:
-            found: Any = folx.forward_laplacian(lambda place: self.log(params, place), sparsity_threshold=0)(walker)
-            return -0.5 * (found.laplacian + jnp.sum(found.jacobian.dense_array**2)) + potential(self.system, walker)
+            found: Any = folx.forward_laplacian(lambda place: self.log(params, place), sparsity_threshold=0)(
+                walker
+            )
+            return -0.5 * (found.laplacian + jnp.sum(found.jacobian.dense_array**2)) + potential(
+                self.system, walker
+            )
 
         return jax.vmap(energy)(x)
 
@@ -154,6 +169,8 @@ class Plain:
         turns = state.step + 1
         params = tree(
             lambda p, m, s: p - RATE * (m / (1 - first**turns)) / (jnp.sqrt(s / (1 - second**turns)) + TINY),
-            state.params, mean, square,
-        )  # fmt: skip
+            state.params,
+            mean,
+            square,
+        )
         return State(params, mean, square, x, key, turns), energies.mean()

@@ -8,13 +8,11 @@ from typing import Any
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_text
-from pinchpoint.workloads.vmc.statistics import MIXED
+from pinchpoint.systems.vmc.statistics import MIXED
 
 BEGIN, END = "<!-- energies: made by benchmarks/vmc/accuracy.py table -->", "<!-- energies: end -->"
 PICTURE = "images/vmc-h2o.png"  # beside the page
-HEADER = (
-    "| system | seeds | reference, Ha | farthest seed, Ha | difference of each seed, mHa | R-hat at most | bar, mHa | verdict |"
-)
+HEADER = "| system | seeds | reference, Ha | farthest seed, Ha | difference of each seed, mHa | R-hat at most | bar, mHa | verdict |"
 Run = dict[str, Any]
 
 
@@ -29,7 +27,9 @@ class Bar:
 
 
 # Ten electrons: what some minutes of training bring, not chemical accuracy.
-BARS = {name: Bar() for name in ("H2", "He", "LiH", "Be")} | {"H2O": Bar(10e-3, 1.6e-3, seeds=1, train_s=480.0)}
+BARS = {name: Bar() for name in ("H2", "He", "LiH", "Be")} | {
+    "H2O": Bar(10e-3, 1.6e-3, seeds=1, train_s=480.0)
+}
 CPU_BARS = {"H2": Bar(0.3e-3, train_s=180.0)}  # two cores
 
 
@@ -48,7 +48,9 @@ def judged(runs: list[Run], bar: Bar | None = None) -> str:
         f"{len(runs)} of {bar.seeds} seeds": len(runs) >= bar.seeds,
         "seeds of several recipes": all(one["changes"] == runs[0]["changes"] for one in runs),
         "walkers have not mixed": all(one["rhat"] < MIXED for one in runs),
-        f"an error bar above {1e3 * bar.widest_ha:g} mHa": all(one["error_ha"] <= bar.widest_ha for one in runs),
+        f"an error bar above {1e3 * bar.widest_ha:g} mHa": all(
+            one["error_ha"] <= bar.widest_ha for one in runs
+        ),
         "too high": all(one["difference_ha"] + one["error_ha"] <= bar.within_ha for one in runs),
         "too low": all(one["error_ha"] - one["difference_ha"] <= bar.within_ha for one in runs),
         "below the reference": all(one["difference_ha"] >= -3 * one["error_ha"] for one in runs),
@@ -78,20 +80,33 @@ def table(runs: dict[str, Run]) -> list[str]:
     known = [(name, group) for name, group in groups if group[0]["reference_ha"] is not None]
     rows = [_row(group, bar_of(group[0]), found[name]) for name, group in known]
     left = [name for name in BARS if not any(one["system"] == name for one in runs.values())]
-    return [HEADER, "|---" * (HEADER.count("|") - 1) + "|", *rows, *(["", f"Not run yet: {', '.join(left)}."] if left else [])]
+    return [
+        HEADER,
+        "|---" * (HEADER.count("|") - 1) + "|",
+        *rows,
+        *(["", f"Not run yet: {', '.join(left)}."] if left else []),
+    ]
 
 
 def _row(runs: list[Run], bar: Bar, verdict: str) -> str:
     far = max(runs, key=lambda one: abs(one["difference_ha"]))
-    differences = ", ".join(f"{1e3 * one['difference_ha']:+.3f} ± {1e3 * one['error_ha']:.3f}" for one in runs)
+    differences = ", ".join(
+        f"{1e3 * one['difference_ha']:+.3f} ± {1e3 * one['error_ha']:.3f}" for one in runs
+    )
     told, seconds = f"{1e3 * bar.within_ha:g}", max(one["train_s"] for one in runs)
     if bar.train_s is not None:
         told += f" in {bar.train_s:g} s; trained {seconds:.0f} s"
         told += ", its pretraining not counted" if any(one.get("before_s") for one in runs) else ""
     cells = (
-        far["system"], f"{len(runs)}", f"{far['reference_ha']:.10g}", f"{far['energy_ha']:.6f} ± {far['error_ha']:.6f}",
-        differences, f"{max(one['rhat'] for one in runs):.4f}", told, verdict,
-    )  # fmt: skip
+        far["system"],
+        f"{len(runs)}",
+        f"{far['reference_ha']:.10g}",
+        f"{far['energy_ha']:.6f} ± {far['error_ha']:.6f}",
+        differences,
+        f"{max(one['rhat'] for one in runs):.4f}",
+        told,
+        verdict,
+    )
     return "| " + " | ".join(cells) + " |"
 
 
@@ -100,9 +115,12 @@ def into_page(page: Path, lines: list[str]) -> str:
     try:
         text = page.read_text(encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"cannot read {page}: {error}", mend="name the page with --page") from error
+        raise BadInput(f"cannot read {page}: {error}", hint="name the page with --page") from error
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
-        raise BadInput(f"{page} has no one place for the table", mend=f"put these two lines where it belongs: {BEGIN} {END}")
+        raise BadInput(
+            f"{page} has no one place for the table",
+            hint=f"put these two lines where it belongs: {BEGIN} {END}",
+        )
     if (page.parent / PICTURE).is_file():
         lines = [
             *lines,

@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from pinchpoint.core.records import Forecast, Law, Plan, Point, Study, Verdict, load
     from pinchpoint.core.settings import Setting
     from pinchpoint.core.workload import Case, Probe, Tolerance, Variant, Workload
-    from pinchpoint.flow.plan import plan
-    from pinchpoint.flow.stream import Flow, stream
-    from pinchpoint.measure.study import study
-    from pinchpoint.memory.forecast import predict
-    from pinchpoint.proof.verdict import verify
-    from pinchpoint.render.page import report
+    from pinchpoint.forecasting.predict import predict
+    from pinchpoint.planning.plan import plan
+    from pinchpoint.reporting.report import report
+    from pinchpoint.streaming.stream import Flow, stream
+    from pinchpoint.studies.study import study
+    from pinchpoint.verification.verify import verify
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "predict": "pinchpoint.memory.forecast",
-    "plan": "pinchpoint.flow.plan",
-    "stream": "pinchpoint.flow.stream",
-    "Flow": "pinchpoint.flow.stream",
-    "study": "pinchpoint.measure.study",
-    "verify": "pinchpoint.proof.verdict",
-    "report": "pinchpoint.render.page",
+    "predict": "pinchpoint.forecasting.predict",
+    "plan": "pinchpoint.planning.plan",
+    "stream": "pinchpoint.streaming.stream",
+    "Flow": "pinchpoint.streaming.stream",
+    "study": "pinchpoint.studies.study",
+    "verify": "pinchpoint.verification.verify",
+    "report": "pinchpoint.reporting.report",
     "load": "pinchpoint.core.records",
     "Workload": "pinchpoint.core.workload",
     "Variant": "pinchpoint.core.workload",

@@ -31,7 +31,12 @@ def table(entries: ModuleType) -> ModuleType:
     return module
 
 
-def sides(entries: ModuleType, *, allocated: dict[str, float] | None = None, reserved: dict[str, float] | None = None) -> Any:
+def sides(
+    entries: ModuleType,
+    *,
+    allocated: dict[str, float] | None = None,
+    reserved: dict[str, float] | None = None,
+) -> Any:
     """Measured 1 GB allocated and 1.1 GB reserved everywhere; predictions off by the given relative errors."""
     predicted: dict[str, Any] = {"cases": {}}
     measured: dict[str, Any] = {"cases": {}}
@@ -43,7 +48,12 @@ def sides(entries: ModuleType, *, allocated: dict[str, float] | None = None, res
             "peak_reserved_bytes": round(11 * 10**8 * (1 + (reserved or {}).get(name, 0.0))),
         }
         caps = {"cap_1.02": {"ran": True}, "cap_1.00": {"ran": True}, "cap_0.98": {"ran": False}}
-        measured["cases"][key] = {"status": "ok", "peak_allocated_bytes": 10**9, "peak_reserved_bytes": 11 * 10**8, **caps}
+        measured["cases"][key] = {
+            "status": "ok",
+            "peak_allocated_bytes": 10**9,
+            "peak_reserved_bytes": 11 * 10**8,
+            **caps,
+        }
     return predicted, measured
 
 
@@ -77,24 +87,36 @@ def test_a_boundary_that_was_never_tried_is_refused(table: ModuleType, entries: 
 
 
 @pytest.mark.parametrize("below", [{"ran": True}, {"ran": False}, {}])
-def test_what_happens_below_the_boundary_is_not_judged(table: ModuleType, entries: ModuleType, below: dict[str, bool]) -> None:
+def test_what_happens_below_the_boundary_is_not_judged(
+    table: ModuleType, entries: ModuleType, below: dict[str, bool]
+) -> None:
     predicted, measured = sides(entries)
     measured["cases"][first_case(entries)]["cap_0.98"] = below
     assert missed(table, predicted, measured) == []
 
 
-def test_the_columns_say_what_ran_at_above_and_below_the_boundary(table: ModuleType, entries: ModuleType) -> None:
+def test_the_columns_say_what_ran_at_above_and_below_the_boundary(
+    table: ModuleType, entries: ModuleType
+) -> None:
     predicted, measured = sides(entries)
     measured["cases"][first_case(entries)]["cap_1.02"] = {"ran": None}
     lines = table.markdown(table.rows_of(predicted, measured, "heldout"), {}).splitlines()
     name, _, size = next(entries.chosen("heldout", None))
-    assert next(line for line in lines if line.startswith("| model")).endswith("| at the boundary | 2 % above | 2 % below |")
-    assert next(line for line in lines if line.startswith(f"| {name} | {size:,}")).endswith("| ran | - | OOM |")
+    assert next(line for line in lines if line.startswith("| model")).endswith(
+        "| at the boundary | 2 % above | 2 % below |"
+    )
+    assert next(line for line in lines if line.startswith(f"| {name} | {size:,}")).endswith(
+        "| ran | - | OOM |"
+    )
 
 
-def test_one_model_six_percent_off_is_refused_whatever_the_sign(table: ModuleType, entries: ModuleType) -> None:
+def test_one_model_six_percent_off_is_refused_whatever_the_sign(
+    table: ModuleType, entries: ModuleType
+) -> None:
     for error in (0.06, -0.06):
-        assert missed(table, *sides(entries, allocated={"galaxies": error})) == ["allocated within 5 % for all"]
+        assert missed(table, *sides(entries, allocated={"galaxies": error})) == [
+            "allocated within 5 % for all"
+        ]
 
 
 @pytest.mark.parametrize(("models", "needed"), [(12, 10), (13, 10)])
@@ -113,13 +135,17 @@ def test_reserved_eleven_percent_off_is_refused(table: ModuleType, entries: Modu
     assert missed(table, *sides(entries, reserved={"heartbeats": -0.11})) == ["reserved within 10 % for all"]
 
 
-def test_a_failed_measurement_counts_against_every_bar_but_the_count(table: ModuleType, entries: ModuleType) -> None:
+def test_a_failed_measurement_counts_against_every_bar_but_the_count(
+    table: ModuleType, entries: ModuleType
+) -> None:
     predicted, measured = sides(entries)
     measured["cases"][first_case(entries)] = {"status": "failed", "reason": "segmentation fault"}
     refused = missed(table, predicted, measured)
     assert refused == [
-        "allocated within 5 % for all", "reserved within 10 % for all", FITS,
-    ]  # fmt: skip
+        "allocated within 5 % for all",
+        "reserved within 10 % for all",
+        FITS,
+    ]
     text = table.markdown(table.rows_of(predicted, measured, "heldout"), {})
     name, _, size = next(entries.chosen("heldout", None))
     assert f"{name} at {size:,}, measured: segmentation fault" in text
@@ -127,7 +153,11 @@ def test_a_failed_measurement_counts_against_every_bar_but_the_count(table: Modu
 
 def first_cells(text: str) -> list[str]:
     """The model of every row of the tables in print, in order."""
-    return [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if line.startswith("| ") and " ran |" in line]
+    return [
+        line.split(" | ")[0].removeprefix("| ")
+        for line in text.splitlines()
+        if line.startswith("| ") and " ran |" in line
+    ]
 
 
 def test_the_table_prints_the_worst_error_first(table: ModuleType, entries: ModuleType) -> None:
@@ -137,7 +167,9 @@ def test_the_table_prints_the_worst_error_first(table: ModuleType, entries: Modu
     assert "-3.00 %" in text
 
 
-def test_a_bad_development_model_changes_no_bar_and_stands_in_the_second_table(table: ModuleType, entries: ModuleType) -> None:
+def test_a_bad_development_model_changes_no_bar_and_stands_in_the_second_table(
+    table: ModuleType, entries: ModuleType
+) -> None:
     predicted, measured = sides(entries, allocated={"gpt": 0.5})
     rows = table.rows_of(predicted, measured, "all")
     assert all(bar.met for bar in table.judge(table.judged(rows)))
@@ -163,12 +195,20 @@ def test_every_model_is_a_plain_factory_that_knows_nothing_of_pinchpoint(entries
         assert entry.sizes[0] < entry.sizes[1], name
 
 
-def test_every_held_out_file_is_listed_and_needs_only_torch_e3nn_and_the_standard_library(entries: ModuleType) -> None:
-    listed = {Path(entry.target.rpartition(":")[0]) for entry in entries.MODELS.values() if entry.set == "heldout"}
+def test_every_held_out_file_is_listed_and_needs_only_torch_e3nn_and_the_standard_library(
+    entries: ModuleType,
+) -> None:
+    listed = {
+        Path(entry.target.rpartition(":")[0]) for entry in entries.MODELS.values() if entry.set == "heldout"
+    }
     assert listed == set(entries.FOLDERS["heldout"].glob("*.py"))
     allowed = {"torch", "e3nn", *sys.stdlib_module_names}
     for path in listed:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
-                names = [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+                names = (
+                    [node.module or ""]
+                    if isinstance(node, ast.ImportFrom)
+                    else [alias.name for alias in node.names]
+                )
                 assert {name.split(".")[0] for name in names} <= allowed, path.name

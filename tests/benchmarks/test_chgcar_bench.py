@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from pinchpoint.workloads.density.structure import check_structure
+from pinchpoint.systems.density.grid.structure import check_structure
 
 FOLDER = Path(__file__).parents[2] / "benchmarks"
 
@@ -31,7 +31,10 @@ def test_programs_run_in_turn_and_ratios_are_ours_over_theirs(bench) -> None:
     order: list[str] = []
     bench.in_turn({name: lambda name=name: order.append(name) for name in "abc"}, 3)
     assert "".join(order) == "abc" + "abc" + "bca" + "cab"
-    times = {"pinchpoint": {"cpu": [1.0, 1.0], "wall": [2.0, 2.0]}, "other": {"cpu": [4.0, 4.0], "wall": [5.0, 5.0]}}
+    times = {
+        "pinchpoint": {"cpu": [1.0, 1.0], "wall": [2.0, 2.0]},
+        "other": {"cpu": [4.0, 4.0], "wall": [5.0, 5.0]},
+    }
     ours, other = bench.rows("read", times)
     assert (ours["ours_over_it"], other["ours_over_it"], other["wall_s"]) == (1.0, 0.25, 5.0)
     assert "0.250" in bench.table([ours, other])

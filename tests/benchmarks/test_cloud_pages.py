@@ -12,9 +12,11 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "cloud"
 SAID = {
-    "dense": "dense", "log-uniform": "log-uniform", "dense+log-uniform": "dense,log-uniform",
+    "dense": "dense",
+    "log-uniform": "log-uniform",
+    "dense+log-uniform": "dense,log-uniform",
     "three": "dense,uniform,one-per-cell",
-}  # fmt: skip
+}
 
 
 def record(name: str) -> dict[str, Any]:
@@ -27,18 +29,28 @@ def page(name: str) -> str:
 
 def shown(seconds: float) -> str:
     """Three digits of the unit that leaves one to three before the point."""
-    unit, size = next((unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)) if seconds >= size)
+    unit, size = next(
+        (unit, size) for unit, size in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)) if seconds >= size
+    )
     number = seconds / size
     return f"{number:.{2 - (number >= 10) - (number >= 100)}f} {unit}"
 
 
 def test_the_table_of_recipes_and_its_differences_are_the_records() -> None:
-    table, made, text = importlib.import_module("robustness_table"), record("cloud_robustness_h200.json"), page("cloud.md")
-    assert made["table"] == table.table_of(made["runs"]) and made["differences"] == table.differences_of(made["runs"])
+    table, made, text = (
+        importlib.import_module("robustness_table"),
+        record("cloud_robustness_h200.json"),
+        page("cloud.md"),
+    )
+    assert made["table"] == table.table_of(made["runs"]) and made["differences"] == table.differences_of(
+        made["runs"]
+    )
     for line in table.markdown(made["table"]).splitlines()[2:]:
         assert line.partition(" | ")[2].partition(" | ")[2] in text, line
     for recipe, name in SAID.items():
-        row = next(row for row in made["table"] if row["recipe"] == recipe and row["regime"] in ("points", "steps"))
+        row = next(
+            row for row in made["table"] if row["recipe"] == recipe and row["regime"] in ("points", "steps")
+        )
         assert f"| `{name}` |" in text and row["seeds"] in (5, 10)
     for bar in (bar for bar in made["bars"] if bar["recipe"] == "log-uniform"):
         assert bar["verdict"] == "held"

@@ -14,10 +14,20 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the networks over point clouds are torch's")
 
-from pinchpoint.workloads.cloud.views import LogUniform, OnePerCell, Uniform  # noqa: E402
+from pinchpoint.systems.cloud.model.views import LogUniform, OnePerCell, Uniform  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "cloud"
-NET = ["--model", "cell=0.4", "widths=8,12", "blocks=1,1", "attention=0,0", "heads=2", "features=8", "--set", "points=300"]
+NET = [
+    "--model",
+    "cell=0.4",
+    "widths=8,12",
+    "blocks=1,1",
+    "attention=0,0",
+    "heads=2",
+    "features=8",
+    "--set",
+    "points=300",
+]
 
 
 @pytest.fixture
@@ -33,34 +43,72 @@ def table() -> ModuleType:
 def scored(recipe: str, regime: str, seed: int, whole: float, tenth: float) -> dict[str, Any]:
     at = {1.0: whole, 0.5: whole, 0.25: whole, 0.1: tenth, 0.05: tenth}
     rows = [{"thinning": "uniform", "density": density, "miou": miou} for density, miou in at.items()]
-    return {"recipe": recipe, "regime": regime, "seed": seed, "steps": 6, "points_seen": 60, "train_s": 1.0, "rows": rows}
+    return {
+        "recipe": recipe,
+        "regime": regime,
+        "seed": seed,
+        "steps": 6,
+        "points_seen": 60,
+        "train_s": 1.0,
+        "rows": rows,
+    }
 
 
-def test_a_tiny_run_is_scored_merged_and_not_repeated(robustness: ModuleType, tmp_path: Path, capsys: Any) -> None:
+def test_a_tiny_run_is_scored_merged_and_not_repeated(
+    robustness: ModuleType, tmp_path: Path, capsys: Any
+) -> None:
     part, whole, rooms = tmp_path / "part.json", tmp_path / "whole.json", tmp_path / "rooms"
-    asked = ["run", str(rooms), "--recipes", "dense", "log-uniform", "--seeds", "0", "--steps", "2", "--train", "2",
-             "--test", "1", "--points", "1000", "--device", "cpu", "-o", str(part), *NET]  # fmt: skip
+    asked = [
+        "run",
+        str(rooms),
+        "--recipes",
+        "dense",
+        "log-uniform",
+        "--seeds",
+        "0",
+        "--steps",
+        "2",
+        "--train",
+        "2",
+        "--test",
+        "1",
+        "--points",
+        "1000",
+        "--device",
+        "cpu",
+        "-o",
+        str(part),
+        *NET,
+    ]
     assert robustness.main(asked) == 0
     runs = json.loads(part.read_text())["runs"]
     # A log-uniform view from 0.05 to 1 holds 0.95 / ln 20 = 0.317 of the points: 2 steps of dense are 6 of it.
     assert {name: one["steps"] for name, one in runs.items()} == {
-        "dense:steps:0": 2, "log-uniform:steps:0": 2, "log-uniform:points:0": 6,
-    }  # fmt: skip
+        "dense:steps:0": 2,
+        "log-uniform:steps:0": 2,
+        "log-uniform:points:0": 6,
+    }
     assert runs["dense:steps:0"]["points_seen"] == 2 * 2 * 300
     assert 0 <= runs["dense:steps:0"]["rows"][0]["miou"] <= 1
     before = part.read_text()
     assert robustness.main(asked) == 0 and part.read_text() == before
     assert "done before" in capsys.readouterr().out
-    assert robustness.main([*asked[:7], "--steps", "3", *asked[9:]]) == 1  # another training under the same name
+    assert (
+        robustness.main([*asked[:7], "--steps", "3", *asked[9:]]) == 1
+    )  # another training under the same name
     assert "name another -o" in capsys.readouterr().err
     assert robustness.main(["merge", str(part), "-o", str(whole)]) == 0
     said = capsys.readouterr().out
     assert "| dense | both |" in said and "open" in said
-    assert {bar["verdict"] for bar in json.loads(whole.read_text())["bars"]} == {"open"}  # one seed has no interval
+    assert {bar["verdict"] for bar in json.loads(whole.read_text())["bars"]} == {
+        "open"
+    }  # one seed has no interval
 
 
 def test_what_a_view_holds_is_counted_by_its_cells(robustness: ModuleType) -> None:
-    xyz = torch.cat([torch.full((10, 3), 0.5), torch.full((30, 3), 1.5)]).numpy()  # two cells, of 10 and 30 points
+    xyz = torch.cat(
+        [torch.full((10, 3), 0.5), torch.full((30, 3), 1.5)]
+    ).numpy()  # two cells, of 10 and 30 points
 
     class Scenes:
         def names(self, split: str) -> list[str]:
@@ -82,11 +130,16 @@ def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between(table: M
         runs[f"b{seed}"] = scored("bad", "steps", seed, 0.70 + wobble, 0.55 + 10 * wobble)
     found = {(bar["recipe"], bar["least"]): bar for bar in table.bars_of(runs)}
     assert {key: bar["verdict"] for key, bar in found.items()} == {
-        ("good", 15.0): "held", ("good", -3.0): "held", ("bad", 15.0): "open", ("bad", -4.5): "missed",
-    }  # fmt: skip
+        ("good", 15.0): "held",
+        ("good", -3.0): "held",
+        ("bad", 15.0): "open",
+        ("bad", -4.5): "missed",
+    }
     gain = found["good", 15.0]
     # Mean 20, deviation 0.2 over three seeds: 4.303 * 0.2 / sqrt(3).
-    assert gain["difference"] == pytest.approx(20) and gain["high"] - 20 == pytest.approx(4.303 * 0.2 / math.sqrt(3))
+    assert gain["difference"] == pytest.approx(20) and gain["high"] - 20 == pytest.approx(
+        4.303 * 0.2 / math.sqrt(3)
+    )
     line = table.markdown(table.table_of(runs)).splitlines()[3]
     assert line.startswith("| good | points | 79.0 ± 0.5 |")
 
@@ -103,17 +156,29 @@ def test_recipes_are_compared_by_the_seeds_that_both_have(table: ModuleType) -> 
     found = {(row["recipe"], row["less"], row["density"]): row for row in table.differences_of(runs)}
     gain = found["log-uniform", "dense", 0.1]
     assert (gain["seeds"], gain["regime"]) == (3, "points")
-    assert [gain[key] for key in ("difference", "low", "high")] == pytest.approx([10, 10, 10])  # not the seeds' own spread
+    assert [gain[key] for key in ("difference", "low", "high")] == pytest.approx(
+        [10, 10, 10]
+    )  # not the seeds' own spread
     loss = found["three+consistency", "three", 1.0]
     assert loss["seeds"] == 2 and loss["difference"] == pytest.approx(-1)
     lines = table.markdown_of_differences(list(found.values())).splitlines()
     assert lines[2].startswith("| log-uniform less dense | points | 3 | +2.0 [+2.0, +2.0] |")
 
 
-def test_the_picture_is_drawn_of_a_merged_record_and_nothing_else(table: ModuleType, tmp_path: Path, capsys: Any) -> None:
+def test_the_picture_is_drawn_of_a_merged_record_and_nothing_else(
+    table: ModuleType, tmp_path: Path, capsys: Any
+) -> None:
     pytest.importorskip("matplotlib")
-    figure, record, picture = importlib.import_module("robustness_figure"), tmp_path / "made.json", tmp_path / "made.png"
-    runs = {f"{r}{s}": scored("dense", "steps", s, 0.8, 0.4) | {"recipe": r} for r in ("dense", "log-uniform") for s in range(2)}
+    figure, record, picture = (
+        importlib.import_module("robustness_figure"),
+        tmp_path / "made.json",
+        tmp_path / "made.png",
+    )
+    runs = {
+        f"{r}{s}": scored("dense", "steps", s, 0.8, 0.4) | {"recipe": r}
+        for r in ("dense", "log-uniform")
+        for s in range(2)
+    }
     record.write_text(json.dumps({"table": table.table_of(runs)}))
     assert figure.main([str(record), "-o", str(picture)]) == 0 and picture.read_bytes().startswith(b"\x89PNG")
     record.write_text("{}")

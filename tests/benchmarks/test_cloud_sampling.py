@@ -22,7 +22,9 @@ def sampling() -> ModuleType:
 
 @pytest.mark.parametrize(("statistic", "freedom"), [(69.0, 69), (110.0, 69), (923.0, 923), (1100.0, 923)])
 def test_the_tail_of_a_chi_square_is_scipys(sampling: ModuleType, statistic: float, freedom: int) -> None:
-    assert sampling.chi_square_tail(statistic, freedom) == pytest.approx(stats.chi2.sf(statistic, freedom), rel=0.03)
+    assert sampling.chi_square_tail(statistic, freedom) == pytest.approx(
+        stats.chi2.sf(statistic, freedom), rel=0.03
+    )
 
 
 @pytest.mark.parametrize("method", ["exact", "sort", "nested", "bernoulli"])
@@ -38,7 +40,9 @@ def test_a_prefix_is_no_uniform_subset(sampling: ModuleType, monkeypatch: pytest
     assert sampling.subset_test("exact", 8, 4, seed=5, cells=2_000)["p"] < sampling.LEAST_P
 
 
-def test_floor_and_at_least_one_is_biased_as_the_closed_form_says_and_ours_is_not(sampling: ModuleType) -> None:
+def test_floor_and_at_least_one_is_biased_as_the_closed_form_says_and_ours_is_not(
+    sampling: ModuleType,
+) -> None:
     found = {one["n"]: one for one in sampling.mean_shares(3, cells=40_000)}
     # r is uniform in 0.3..0.7: of 4 points floor gives 1 below 0.5 and 2 above, of 20 the mean of 6 .. 13.
     assert found[4]["floor"] == pytest.approx(1.5 / 4, abs=0.005)
@@ -50,5 +54,9 @@ def test_floor_and_at_least_one_is_biased_as_the_closed_form_says_and_ours_is_no
 
 def test_a_prefix_takes_every_first_place_and_no_last_one(sampling: ModuleType) -> None:
     found = sampling.prefix_bias(1, cells=2_000)
-    assert (found["prefix"]["first"], found["prefix"]["last"], found["prefix_same_every_time"]) == (1.0, 0.0, True)
+    assert (found["prefix"]["first"], found["prefix"]["last"], found["prefix_same_every_time"]) == (
+        1.0,
+        0.0,
+        True,
+    )
     assert all(share == pytest.approx(0.5, abs=0.06) for share in found["exact"].values())

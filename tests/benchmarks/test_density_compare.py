@@ -16,17 +16,42 @@ import pytest
 torch = pytest.importorskip("torch", reason="the density models need torch")
 
 from pinchpoint.core.errors import BadInput, TargetFailed  # noqa: E402
-from pinchpoint.workloads.density.batches import batch_of, drawn, item_of  # noqa: E402
-from pinchpoint.workloads.density.config import DensityConfig  # noqa: E402
-from pinchpoint.workloads.density.dataset import make_data, open_dataset  # noqa: E402
-from pinchpoint.workloads.density.model import DensityModel  # noqa: E402
-from pinchpoint.workloads.density.molecules import molecule  # noqa: E402
-from pinchpoint.workloads.density.sample import Sample  # noqa: E402
+from pinchpoint.systems.density.data.batches import batch_of, drawn, item_of  # noqa: E402
+from pinchpoint.systems.density.data.dataset import make_data, open_dataset  # noqa: E402
+from pinchpoint.systems.density.data.molecules import molecule  # noqa: E402
+from pinchpoint.systems.density.data.sample import Sample  # noqa: E402
+from pinchpoint.systems.density.model.config import DensityConfig  # noqa: E402
+from pinchpoint.systems.density.model.model import DensityModel  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "density"
 CONFIG = DensityConfig.preset("small", ("C", "H", "O"), mul=8, lmax=1, hidden=8, head=8)
-TOY = ["--steps", "4", "--tune-steps", "2", "--judge", "200", "--probes", "32", "--molecules", "2", "--validation", "1"]
-TOY += ["--device", "cpu", "--set", "mul=8", "--set", "lmax=1", "--set", "hidden=8", "--rates", "0.002", "0.01"]
+TOY = [
+    "--steps",
+    "4",
+    "--tune-steps",
+    "2",
+    "--judge",
+    "200",
+    "--probes",
+    "32",
+    "--molecules",
+    "2",
+    "--validation",
+    "1",
+]
+TOY += [
+    "--device",
+    "cpu",
+    "--set",
+    "mul=8",
+    "--set",
+    "lmax=1",
+    "--set",
+    "hidden=8",
+    "--rates",
+    "0.002",
+    "0.01",
+]
 
 
 def loaded(name: str) -> ModuleType:
@@ -43,7 +68,9 @@ def data(tmp_path_factory) -> Path:
 
 def sample_at(positions: np.ndarray, species: tuple[str, ...], probes: np.ndarray) -> Sample:
     blank = np.zeros(len(probes))
-    return Sample("x", "methanol", species, positions, None, probes, blank.astype(np.float32), blank + 1.0, 14.0)
+    return Sample(
+        "x", "methanol", species, positions, None, probes, blank.astype(np.float32), blank + 1.0, 14.0
+    )
 
 
 def methanol(seed: int = 0) -> tuple[np.ndarray, tuple[str, ...], np.ndarray]:
@@ -79,7 +106,9 @@ def test_a_probe_feels_directions_through_vectors() -> None:
     # Two probes as far from every atom of a straight pair, then a bent one: only what atoms tell of each other differs.
     model = peer()
     near = np.array([[0.0, 0, 1.0]])
-    straight, bent = (np.array([[0.0, 0, 0], [0, 0, -1.0], other]) for other in ([0.0, 0, 2.0], [1.0, 0, 1.0]))
+    straight, bent = (
+        np.array([[0.0, 0, 0], [0, 0, -1.0], other]) for other in ([0.0, 0, 2.0], [1.0, 0, 1.0])
+    )
     assert abs(np.linalg.norm(near - straight, axis=1) - np.linalg.norm(near - bent, axis=1)).max() < 1e-12
     found = [densities(model, x, ("C", "O", "H"), near) for x in (straight, bent)]
     assert (found[0] - found[1]).abs() > 1e-6
@@ -122,7 +151,10 @@ def test_far_probes_and_unused_slots_are_exactly_zero_for_the_peer_too() -> None
     assert (densities(model, positions, species, probes + 50.0) == 0).all()
     fields = torch.zeros(2, 6 * 6 * 3).double()
     none = model(
-        fields, torch.zeros(2, dtype=torch.int64), torch.zeros(4, 0, dtype=torch.int64), torch.zeros(4, 2, 0, 3).double()
+        fields,
+        torch.zeros(2, dtype=torch.int64),
+        torch.zeros(4, 0, dtype=torch.int64),
+        torch.zeros(4, 2, 0, 3).double(),
     )
     assert none.shape == (4, 2, 1) and (none == 0).all()
 
@@ -134,7 +166,7 @@ def test_probes_of_one_tile_and_tiles_of_one_probe_agree() -> None:
     fields = model.fields(shared.atoms)
     alone = model(
         fields, shared.atoms.species, shared.neighbours.expand(len(probes), -1), shared.vectors[0][:, None]
-    )  # fmt: skip
+    )
     truth = model(fields, shared.atoms.species, shared.neighbours, shared.vectors)
     assert torch.allclose(alone[:, 0], truth[0], rtol=1e-10, atol=1e-13)
 
@@ -142,7 +174,11 @@ def test_probes_of_one_tile_and_tiles_of_one_probe_agree() -> None:
 def test_every_parameter_of_the_peer_learns_but_what_cannot_matter() -> None:
     model, (positions, species, probes) = peer(), methanol()
     densities(model, positions, species, probes).square().sum().backward()
-    still = [name for name, parameter in model.named_parameters() if parameter.grad is None or not parameter.grad.any()]
+    still = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.grad is None or not parameter.grad.any()
+    ]
     # A constant of the read-out is taken away again; vectors after the last update are read by nobody.
     assert still == ["read.2.bias"]
 
@@ -153,14 +189,23 @@ def test_the_peer_has_as_many_parameters_as_ours() -> None:
     ours = painn.parameter_count(DensityModel(config))
     width = painn.width_for(config, ours)
     counts = [painn.parameter_count(painn.PaiNN(config, width=w)) for w in (width - 1, width, width + 1)]
-    assert abs(counts[1] - ours) == min(abs(count - ours) for count in counts) and abs(counts[1] / ours - 1) < 0.05
+    assert (
+        abs(counts[1] - ours) == min(abs(count - ours) for count in counts)
+        and abs(counts[1] / ours - 1) < 0.05
+    )
     with pytest.raises(BadInput, match="a width of 0"):
         painn.PaiNN(config, width=0)
 
 
 def test_both_begin_as_superposed_atoms_and_see_the_same_batches(data, monkeypatch) -> None:
     contest = loaded("contest")
-    choices = {"steps": 2, "molecules": 2, "probes": 16, "validation": 1, "model": {"mul": 8, "lmax": 1, "hidden": 8}}
+    choices = {
+        "steps": 2,
+        "molecules": 2,
+        "probes": 16,
+        "validation": 1,
+        "model": {"mul": 8, "lmax": 1, "hidden": 8},
+    }
     held = contest.Contest(open_dataset(data), choices, judge=300, say=lambda text: None)
     base = held.superposition()["test"]["samples"]
     for name in ("ours", "painn"):
@@ -173,7 +218,7 @@ def test_both_begin_as_superposed_atoms_and_see_the_same_batches(data, monkeypat
         seen.append([(item.name, of.tolist()) for item, of in zip(taken, chosen, strict=True)])
         return batch_of(taken, config, chosen=chosen)
 
-    monkeypatch.setattr("pinchpoint.workloads.density.batches.batch_of", noted)
+    monkeypatch.setattr("pinchpoint.systems.density.data.batches.batch_of", noted)
     for name in ("ours", "painn"):
         held.trained(name, seed=1, lr=1e-3)
     assert seen[:2] == seen[2:] and seen[0] != seen[1]
@@ -184,11 +229,20 @@ def test_both_begin_as_superposed_atoms_and_see_the_same_batches(data, monkeypat
 def test_a_toy_comparison_runs_and_goes_on_where_it_stopped(data, tmp_path, capsys) -> None:
     main = loaded("compare").main
     part, record = tmp_path / "part.json", tmp_path / "record.json"
-    assert main(["run", str(data), "-o", str(part), *TOY, "--only", "superposition", "tune", "ours:0", "painn:0"]) == 0
+    assert (
+        main(
+            ["run", str(data), "-o", str(part), *TOY, "--only", "superposition", "tune", "ours:0", "painn:0"]
+        )
+        == 0
+    )
     first = json.loads(part.read_text())
     assert main(["run", str(data), "-o", str(part), *TOY, "--only", "ours:0", "painn-6:1"]) == 0
     second = json.loads(part.read_text())
-    assert second["runs"]["ours:0"] == first["runs"]["ours:0"] and set(second["runs"]) == {"ours:0", "painn:0", "painn-6:1"}
+    assert second["runs"]["ours:0"] == first["runs"]["ours:0"] and set(second["runs"]) == {
+        "ours:0",
+        "painn:0",
+        "painn-6:1",
+    }
     assert set(second["tuned"]["painn"]["tried"]) == {"0.002", "0.01"}
     assert second["runs"]["painn:0"]["lr"] == second["tuned"]["painn"]["lr"]
     for run in second["runs"].values():
@@ -203,12 +257,21 @@ def test_a_toy_comparison_runs_and_goes_on_where_it_stopped(data, tmp_path, caps
 
 def test_means_and_bars_are_those_of_the_runs() -> None:
     results = loaded("results")
-    splits = [{"test": {"mean": a}, "heldout": {"mean": b}} for a, b in ((0.008, 0.02), (0.012, 0.04), (0.009, 0.03))]
-    runs = {f"ours:{seed}": {"parameters": 5, "lr": 0.01, "step_s": 0.1, **split} for seed, split in enumerate(splits)}
+    splits = [
+        {"test": {"mean": a}, "heldout": {"mean": b}}
+        for a, b in ((0.008, 0.02), (0.012, 0.04), (0.009, 0.03))
+    ]
+    runs = {
+        f"ours:{seed}": {"parameters": 5, "lr": 0.01, "step_s": 0.1, **split}
+        for seed, split in enumerate(splits)
+    }
     part = {"about": {"steps": 3, "molecules": 2, "probes": 9}, "superposition": {}, "runs": runs}
     assert results.means(part, "ours")["test"] == pytest.approx((0.029 / 3, 0.008, 0.012, 3))
     text = results.table(part)
-    assert "| NMAE, test | 1.200% | 1.0% | missed |" in text and "| NMAE, heldout | 4.000% | 3.0% | missed |" in text
+    assert (
+        "| NMAE, test | 1.200% | 1.0% | missed |" in text
+        and "| NMAE, heldout | 4.000% | 3.0% | missed |" in text
+    )
     better = copy.deepcopy(part)
     better["runs"] = {"ours:0": runs["ours:0"]}
     assert results.table(better).count("holds") == 2
@@ -234,7 +297,7 @@ class Diverging:
     def run(self, name: str, *, seed: int, lr: float) -> dict[str, Any]:
         self.tried.append(lr)
         if lr > self.most:
-            raise TargetFailed("the loss is nan at step 600", mend="take a lower learning rate")
+            raise TargetFailed("the loss is nan at step 600", hint="take a lower learning rate")
         return {"lr": lr}
 
 

@@ -15,8 +15,8 @@ import torch
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import Lattice, lattice_edges
-from pinchpoint.workloads.operator.config import OperatorConfig
-from pinchpoint.workloads.operator.sample import Sample
+from pinchpoint.systems.operator.data.sample import Sample
+from pinchpoint.systems.operator.model.config import OperatorConfig
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "benchmarks" / "operator"
@@ -34,25 +34,37 @@ def loaded(name: str) -> ModuleType:
 
 def ball(count: int = 200) -> Sample:
     """A ball in the wind: Cp = 1 - 9/4 sin^2, in closed form."""
-    normals = torch.nn.functional.normalize(torch.randn(count, 3, generator=torch.Generator().manual_seed(1)), dim=1)
+    normals = torch.nn.functional.normalize(
+        torch.randn(count, 3, generator=torch.Generator().manual_seed(1)), dim=1
+    )
     wind = torch.tensor([[1.0, 0.0, 0.0, 0.3]]).expand(count, 4)
     cp = 1 - 2.25 * (1 - normals[:, :1].square())
-    return Sample("ball", normals * 0.5, torch.cat([normals, wind], dim=1), cp, torch.full((count,), math.pi / count))
+    return Sample(
+        "ball", normals * 0.5, torch.cat([normals, wind], dim=1), cp, torch.full((count,), math.pi / count)
+    )
 
 
 def part(**changes: Any) -> dict[str, Any]:
     made = {
-        "what": "operator against GINO", "commands": ["a"], "created": "now",
+        "what": "operator against GINO",
+        "commands": ["a"],
+        "created": "now",
         "machines": [{"python": "3", "platform": "x", "versions": {}}],
         "about": {"steps": 10, "loss": "l2", "data": {"train": 2, "test": 1, "panels": 9, "fine": None}},
-        "tuning": {}, "chosen": {}, "runs": {}, "times": {},
-    }  # fmt: skip
+        "tuning": {},
+        "chosen": {},
+        "runs": {},
+        "times": {},
+    }
     return copy.deepcopy(made) | changes
 
 
 def a_run(l1: float, fine: float | None = None) -> dict[str, Any]:
     def errors(value: float) -> dict[str, Any]:
-        return {"median": dict.fromkeys(("l1", "l2", "l1_by_area"), value), "bodies": [{"name": "b", "l1": value}]}
+        return {
+            "median": dict.fromkeys(("l1", "l2", "l1_by_area"), value),
+            "bodies": [{"name": "b", "l1": value}],
+        }
 
     found = {"parameters": 1, "step_s": 1.0, "peak_bytes": None, "test": errors(l1)}
     return found if fine is None else found | {"fine": errors(fine)}
@@ -71,7 +83,9 @@ def test_the_vectorised_reduce_gives_sums_and_means_of_rows_also_of_empty_ones(r
 
 
 @needs_neuralop
-@pytest.mark.parametrize("change", [{}, {"decoder": "nonlinear"}, {"weighting": "half_cos", "decoder_radius": "smallest"}])
+@pytest.mark.parametrize(
+    "change", [{}, {"decoder": "nonlinear"}, {"weighting": "half_cos", "decoder_radius": "smallest"}]
+)
 def test_gino_gives_the_same_with_its_own_reduce_and_search(change: dict[str, str]) -> None:
     peer = loaded("peer")
     torch.manual_seed(0)
@@ -80,9 +94,13 @@ def test_gino_gives_the_same_with_its_own_reduce_and_search(change: dict[str, st
     body = model.prepare(sample, normals=sample.features[:, :3])
     with peer.reduce_by("vectorised"):
         ours = model(body)
-    search = loaded("neuralop.layers.neighbor_search").NeighborSearch(use_open3d=False, return_norm=bool(model.choices.weighting))
+    search = loaded("neuralop.layers.neighbor_search").NeighborSearch(
+        use_open3d=False, return_norm=bool(model.choices.weighting)
+    )
     model.gino.gno_out.neighbor_search = search
-    model.gino.gno_in.neighbor_search = loaded("neuralop.layers.neighbor_search").NeighborSearch(use_open3d=False)
+    model.gino.gno_in.neighbor_search = loaded("neuralop.layers.neighbor_search").NeighborSearch(
+        use_open3d=False
+    )
     with peer.reduce_by("loop"):
         theirs = model(body)
     assert ours.shape == (200, 1)
@@ -92,9 +110,16 @@ def test_gino_gives_the_same_with_its_own_reduce_and_search(change: dict[str, st
 @needs_neuralop
 def test_gino_gets_as_many_parameters_as_asked_for_within_5_percent() -> None:
     peer = loaded("peer")
-    for change in ({}, {"modes": "half"}, {"modes": "half", "factorization": "tucker"}, {"query_features": 44}):
+    for change in (
+        {},
+        {"modes": "half"},
+        {"modes": "half", "factorization": "tucker"},
+        {"query_features": 44},
+    ):
         model = peer.gino_of_size(600_000, choices=peer.Choices(**change), **ABOUT)
-        counted = sum(p.numel() * p.element_size() for p in model.parameters()) / 4  # bytes: a complex number has eight
+        counted = (
+            sum(p.numel() * p.element_size() for p in model.parameters()) / 4
+        )  # bytes: a complex number has eight
         assert abs(counted / 600_000 - 1) <= 0.05
     with pytest.raises(peer.NoSuchSize, match="nearest GINO"):
         peer.gino_of_size(10_000, choices=peer.Choices(), **ABOUT)
@@ -105,7 +130,14 @@ def test_gino_with_the_query_reads_there_what_ours_does_and_gino_does_not() -> N
     contenders, peer = loaded("contenders"), loaded("peer")
     low, high = LATTICE.low, LATTICE.high
     config = OperatorConfig.preset(
-        "small", low=low, high=high, in_features=7, vectors=(0, 3), turning=True, lattice=LATTICE.shape, radii=(0.25, 0.5)
+        "small",
+        low=low,
+        high=high,
+        in_features=7,
+        vectors=(0, 3),
+        turning=True,
+        lattice=LATTICE.shape,
+        radii=(0.25, 0.5),
     )
     sample = ball()
     problem = contenders.Problem(config, contenders.scales_of([sample], vectors=(0, 3)))
@@ -121,7 +153,12 @@ def test_gino_with_the_query_reads_there_what_ours_does_and_gino_does_not() -> N
     assert queries[0] is None
     seen: list[torch.Tensor] = []
     ours.lift.register_forward_pre_hook(lambda _, given: seen.append(given[0]))
-    ours(sample.points, sample.features, sample.areas, contenders.Ours(config, memory="eager").prepare(sample)[1])
+    ours(
+        sample.points,
+        sample.features,
+        sample.areas,
+        contenders.Ours(config, memory="eager").prepare(sample)[1],
+    )
     assert torch.equal(queries[1][0], seen[0])
 
 
@@ -171,7 +208,9 @@ def test_training_fits_what_can_be_fitted_and_judging_reads_plain_and_weighted_e
         def forward(self, body: int) -> torch.Tensor:
             return self.value.expand(body, 1)
 
-    sample = Sample("two", torch.zeros(2, 3), torch.zeros(2, 7), torch.tensor([[1.0], [3.0]]), torch.tensor([3.0, 1.0]))
+    sample = Sample(
+        "two", torch.zeros(2, 3), torch.zeros(2, 7), torch.tensor([[1.0], [3.0]]), torch.tensor([3.0, 1.0])
+    )
     model = Constant()
     bodies = training.prepare(model, [sample], torch.device("cpu"))
     training.train(model, bodies, training.Schedule(steps=150, lr=0.2, weight_decay=0.0))
@@ -225,7 +264,9 @@ def test_a_training_put_aside_goes_on_to_the_bits_of_one_that_was_not(tmp_path: 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_training_is_put_aside_now_and_then_and_none_of_another_comparison_is_gone_on_from(tmp_path: Path) -> None:
+def test_a_training_is_put_aside_now_and_then_and_none_of_another_comparison_is_gone_on_from(
+    tmp_path: Path,
+) -> None:
     training, states = loaded("training"), loaded("states")
     bodies = training.prepare(Bent(), [ball(40)], torch.device("cpu"))
     seconds = iter(range(0, 100_000, 45))
@@ -249,7 +290,10 @@ def test_merging_keeps_every_run_and_the_first_of_two() -> None:
     one = part(runs={"ours:0": a_run(0.1)}, commands=["a"])
     two = part(runs={"ours:0": a_run(0.9), "gino:0": a_run(0.2)}, commands=["b"], chosen={"ours": {"lr": 1}})
     found = loaded("parts").merged(one, two)
-    assert {key: run["test"]["median"]["l1"] for key, run in found["runs"].items()} == {"ours:0": 0.1, "gino:0": 0.2}
+    assert {key: run["test"]["median"]["l1"] for key, run in found["runs"].items()} == {
+        "ours:0": 0.1,
+        "gino:0": 0.2,
+    }
     assert found["commands"] == ["a", "b"]
     assert found["chosen"] == {"ours": {"lr": 1}}
 

@@ -26,12 +26,33 @@ def script() -> Any:
 def made(*, slope: float, gpu: str | None = None, time_s: float | None = None) -> Study:
     name = "eager[mlp=128,128,128]"
     return Study(
-        target="operator", axis="edges", on="fake",
-        points=(Point(1_000_000, "train", name, "ok", 1_000_000, int(slope * 1e6), theory_bytes=3_700_000_000, time_s=time_s),),
-        laws=(Law("train", name, slope, slope, slope, 0.0, 1.0, 0.0), Law("infer", name, slope / 3, 1, 1, 0.0, 1.0, 0.0)),
-        passed=True, gate=(), settings={"part": "encoder"}, machine={"gpu": gpu},
-        cards=({"card": "rtx4090", "memory_bytes": 2**34, "mode": "train", "variant": name, "size": 5_912_345},),
-    )  # fmt: skip
+        target="operator",
+        axis="edges",
+        on="fake",
+        points=(
+            Point(
+                1_000_000,
+                "train",
+                name,
+                "ok",
+                1_000_000,
+                int(slope * 1e6),
+                theory_bytes=3_700_000_000,
+                time_s=time_s,
+            ),
+        ),
+        laws=(
+            Law("train", name, slope, slope, slope, 0.0, 1.0, 0.0),
+            Law("infer", name, slope / 3, 1, 1, 0.0, 1.0, 0.0),
+        ),
+        passed=True,
+        gate=(),
+        settings={"part": "encoder"},
+        machine={"gpu": gpu},
+        cards=(
+            {"card": "rtx4090", "memory_bytes": 2**34, "mode": "train", "variant": name, "size": 5_912_345},
+        ),
+    )
 
 
 def test_the_tables_hold_predicted_and_measured_side_by_side(script: Any) -> None:

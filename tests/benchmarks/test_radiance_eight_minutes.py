@@ -13,14 +13,20 @@ import pytest
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 PIL = pytest.importorskip("PIL.Image", reason="pictures are pillow's")
 
-from pinchpoint.workloads.training.logs import Row  # noqa: E402
-from pinchpoint.workloads.training.loop import Report  # noqa: E402
+from pinchpoint.systems.common.logs import Row  # noqa: E402
+from pinchpoint.systems.common.training_loop import Report  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "radiance"
 TINY: dict[str, Any] = {
-    "preset": "tiny", "size": 32, "samples": 4, "batch": 2, "critic_width": 4, "eval_images": 0, "device": "cpu",
+    "preset": "tiny",
+    "size": 32,
+    "samples": 4,
+    "batch": 2,
+    "critic_width": 4,
+    "eval_images": 0,
+    "device": "cpu",
     "sample_every": 99,
-}  # fmt: skip
+}
 
 
 def loaded() -> ModuleType:
@@ -31,7 +37,9 @@ def report(step: int, seconds: float, *, total: int = 1000) -> Report:
     return Report("train", step, total, Row(step, 1.0, 1e-3, seconds, 0, None))
 
 
-def test_the_pace_is_that_of_the_steps_after_the_first_and_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pace_is_that_of_the_steps_after_the_first_and_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     script, asked = loaded(), []
 
     def train(data: Path, folder: Path, *, progress: Any, **choices: Any) -> None:
@@ -66,7 +74,10 @@ def test_a_run_is_stopped_at_its_limit_with_a_checkpoint_and_goes_on_where_it_wa
 
 def scores(found: float, bicubic: float | None, rung: float) -> dict[str, Any]:
     return {
-        "evaluation": {"distances": {"KD-efflite0": found}, "bicubic": None if bicubic is None else {"KD-efflite0": bicubic}},
+        "evaluation": {
+            "distances": {"KD-efflite0": found},
+            "bicubic": None if bicubic is None else {"KD-efflite0": bicubic},
+        },
         "ladder": [
             {"rung": "grey", "distances": {"KD-efflite0": 1e9}},
             {"rung": "no wheels", "distances": {"KD-efflite0": rung}},
@@ -102,15 +113,19 @@ def test_the_checkpoint_nearest_to_the_images_it_learned_from_is_scored(
 
 def test_a_call_ends_with_the_stage_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script, path = loaded(), tmp_path / "eight.json"
-    told = (
-        f"eight_minutes.py {tmp_path / 'work'} --device cpu --preset tiny --size 16 --images 2 --scored 2 --until data -o {path}"
-    )
+    told = f"eight_minutes.py {tmp_path / 'work'} --device cpu --preset tiny --size 16 --images 2 --scored 2 --until data -o {path}"
     ordered: list[Any] = []
-    monkeypatch.setattr(script, "make_dataset", lambda folder, **how: ordered.append((folder.name, how["size"], how["seed"])))
+    monkeypatch.setattr(
+        script, "make_dataset", lambda folder, **how: ordered.append((folder.name, how["size"], how["seed"]))
+    )
     monkeypatch.setattr(script.sys, "argv", [*told.split(), "--set", "r1=3", "superres=4"])
     assert script.main() == 0
     record = json.loads(path.read_text())
-    assert record["choices"]["r1"] == 3.0 and record["training"] is None and list(record["took_s"]) == ["data"]
-    assert ordered == [("cars", 64, 0), ("unseen", 64, 1)], "of the size after super-resolution, and of two seeds"
+    assert (
+        record["choices"]["r1"] == 3.0 and record["training"] is None and list(record["took_s"]) == ["data"]
+    )
+    assert ordered == [("cars", 64, 0), ("unseen", 64, 1)], (
+        "of the size after super-resolution, and of two seeds"
+    )
     monkeypatch.setattr(script.sys, "argv", [*told.split(), "--set", "rate=3"])
     assert script.main() == 2

@@ -16,8 +16,8 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402
 
 from pinchpoint.core.units import GIB  # noqa: E402
-from pinchpoint.workloads.radiance.budget import build  # noqa: E402
-from pinchpoint.workloads.radiance.config import FieldConfig  # noqa: E402
+from pinchpoint.systems.radiance.budget import build  # noqa: E402
+from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "radiance"
 aten = torch.ops.aten
@@ -33,14 +33,29 @@ def loaded() -> ModuleType:
 
 
 def asked() -> argparse.Namespace:
-    given = {"preset": "tiny", "batch": 2, "side": 4, "samples": 8, "budget": "1GiB", "card": "h200", "repeats": 1}
+    given = {
+        "preset": "tiny",
+        "batch": 2,
+        "side": 4,
+        "samples": 8,
+        "budget": "1GiB",
+        "card": "h200",
+        "repeats": 1,
+    }
     return argparse.Namespace(**given, device="cpu", output=Path("unused"))
 
 
 @pytest.mark.parametrize(("form", "most"), [("eager", 1.0), ("folded", 1.06)])
 def test_the_operations_are_those_torch_counts_but_for_what_folding_fills_up(form: str, most: float) -> None:
     config = FieldConfig.preset("graf")
-    told = {"config": config.to_json(), "batch": "2", "samples": "32", "form": form, "precision": "fp32", "features": "no"}
+    told = {
+        "config": config.to_json(),
+        "batch": "2",
+        "samples": "32",
+        "form": form,
+        "precision": "fp32",
+        "features": "no",
+    }
     case = build(32, device="cpu", mode="train", variant="none", seed=0, settings=told)
     with FlopCounterMode(display=False, custom_mapping=MORE) as counter:
         case.step()
@@ -50,7 +65,10 @@ def test_the_operations_are_those_torch_counts_but_for_what_folding_fills_up(for
 
 
 def test_at_the_published_size_a_step_has_the_operations_that_are_told_of_it() -> None:
-    found = {form: loaded().operations(FieldConfig.preset("graf"), 2**19, form) / 1e12 for form in ("eager", "folded")}
+    found = {
+        form: loaded().operations(FieldConfig.preset("graf"), 2**19, form) / 1e12
+        for form in ("eager", "folded")
+    }
     assert found == pytest.approx({"eager": 2.83, "folded": 2.20}, rel=0.02)
 
 
@@ -65,15 +83,23 @@ def test_every_chunk_of_a_timed_step_is_rendered_and_the_loss_is_that_of_all_at_
     assert losses["deferred"] == pytest.approx(losses["none"], rel=1e-6)
     told = bench.told(field.Way("folded", "fp32"), walked="some")
     torch.manual_seed(0)
-    some = build(bench.rays, device="cpu", mode="train", variant="none", seed=0, settings=told, chunk=2).step()
+    some = build(
+        bench.rays, device="cpu", mode="train", variant="none", seed=0, settings=told, chunk=2
+    ).step()
     assert float(some) != pytest.approx(losses["none"], rel=1e-6), "three of sixteen chunks are another image"
 
 
 def row(name: str, seconds: float, *, over: Any, peak: int, off: float) -> dict[str, Any]:
     return {
-        "row": name, "seconds": seconds, "low_s": 0.99 * seconds, "high_s": 1.01 * seconds, "over_folded_bf16": over,
-        "replayed": {"over_folded_bf16": over}, "measured_bytes": peak, "predicted_off": off,
-    }  # fmt: skip
+        "row": name,
+        "seconds": seconds,
+        "low_s": 0.99 * seconds,
+        "high_s": 1.01 * seconds,
+        "over_folded_bf16": over,
+        "replayed": {"over_folded_bf16": over},
+        "measured_bytes": peak,
+        "predicted_off": off,
+    }
 
 
 def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between() -> None:
@@ -91,19 +117,35 @@ def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between() -> Non
     assert found(0.016, (1.4, 1.36, 1.5), 1, 0.0)[:3] == ["missed"] * 3
 
 
-def test_a_small_run_on_a_cpu_writes_every_row_and_judges_no_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_small_run_on_a_cpu_writes_every_row_and_judges_no_bar(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     field, path = loaded(), tmp_path / "field.json"
     peak = {"predicted_bytes": 1, "measured_bytes": None, "predicted_off": None}
     monkeypatch.setattr(field.Bench, "peaks", lambda self, way: (way, peak))
-    told = {"device": "cpu", "preset": "tiny", "batch": 2, "side": 4, "samples": 4, "repeats": 1, "output": path}
-    monkeypatch.setattr(field.sys, "argv", ["field.py", *(f"--{name}={value}" for name, value in told.items())])
+    told = {
+        "device": "cpu",
+        "preset": "tiny",
+        "batch": 2,
+        "side": 4,
+        "samples": 4,
+        "repeats": 1,
+        "output": path,
+    }
+    monkeypatch.setattr(
+        field.sys, "argv", ["field.py", *(f"--{name}={value}" for name, value in told.items())]
+    )
     assert field.main() == 0
     record = json.loads(path.read_text())
-    assert [one["row"] for one in record["rows"]] == [way.name for way in field.WAYS if way.precision != "tf32"]
+    assert [one["row"] for one in record["rows"]] == [
+        way.name for way in field.WAYS if way.precision != "tf32"
+    ]
     assert all(one["seconds"] > 0 and one["over_folded_bf16"][0] > 0 for one in record["rows"])
     assert record["iteration"]["seconds"] > 0 and record["iteration"]["measured_bytes"] is None
     assert record["verdicts"] == [] and record["floor_s"] > 0 and record["machine"]["python"]
-    monkeypatch.setattr(field.sys, "argv", ["field.py", "--device", "cpu", "-o", str(tmp_path / "no" / "such" / "f.json")])
+    monkeypatch.setattr(
+        field.sys, "argv", ["field.py", "--device", "cpu", "-o", str(tmp_path / "no" / "such" / "f.json")]
+    )
     assert field.main() == 2
 
 

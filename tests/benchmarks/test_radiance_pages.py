@@ -6,14 +6,19 @@ import json
 from pathlib import Path
 from typing import Any
 
-from pinchpoint.workloads.radiance.config import PRESETS as FIELDS
-from pinchpoint.workloads.radiance.settings import PRESETS, Settings
+from pinchpoint.systems.radiance.model.config import PRESETS as FIELDS
+from pinchpoint.systems.radiance.settings import PRESETS, Settings
 
 ROOT = Path(__file__).parents[2]
 RUNGS = {
-    "cars of the same kind": "same", "blurred by 1 pixel": "blur 1 px", "eight cars, over and over": "collapse",
-    "**without wheels**": "no wheels", "blurred by 2 pixels": "blur 2 px", "grey": "grey", "noise of 0.05": "noise 0.05",
-}  # fmt: skip
+    "cars of the same kind": "same",
+    "blurred by 1 pixel": "blur 1 px",
+    "eight cars, over and over": "collapse",
+    "**without wheels**": "no wheels",
+    "blurred by 2 pixels": "blur 2 px",
+    "grey": "grey",
+    "noise of 0.05": "noise 0.05",
+}
 NAME = "KD-efflite0"
 
 
@@ -44,13 +49,21 @@ def test_the_ladder_and_the_scores_are_the_records() -> None:
 
 def test_what_cutting_on_pixels_gave_is_the_records() -> None:
     text = page()
-    runs = [record(f"radiance_eight_minutes_{name}h200.json") for name in ("", "seed1_", "on_pixels_", "on_pixels_seed1_")]
+    runs = [
+        record(f"radiance_eight_minutes_{name}h200.json")
+        for name in ("", "seed1_", "on_pixels_", "on_pixels_seed1_")
+    ]
     best = [(made["training"]["validation"], made["training"]["best_step"]) for made in runs]
-    assert f"distances of {best[0][0]:.1f} at step {best[0][1]:,} and {best[1][0]:.1f} at {best[1][1]:,}" in text
+    assert (
+        f"distances of {best[0][0]:.1f} at step {best[0][1]:,} and {best[1][0]:.1f} at {best[1][1]:,}" in text
+    )
     scores = [made["scores"]["evaluation"] for made in runs[2:]]
     assert "with both seeds: {:.1f} and {:.1f} (".format(*(one["distances"][NAME] for one in scores)) in text
     assert f"the nearest on the way {best[2][0]:.1f} and {best[3][0]:.1f}." in text
-    assert "Enlarged bicubically they have {:.1f} and {:.1f}:".format(*(one["bicubic"][NAME] for one in scores)) in text
+    assert (
+        "Enlarged bicubically they have {:.1f} and {:.1f}:".format(*(one["bicubic"][NAME] for one in scores))
+        in text
+    )
 
 
 def test_the_tuned_preset_is_what_made_the_cars() -> None:
@@ -79,9 +92,15 @@ def test_the_tuned_preset_is_what_made_the_cars() -> None:
 def test_times_and_peaks_of_the_field_are_the_records() -> None:
     made, text = record("radiance_field_h200.json"), page()
     for row in made["rows"]:
-        replayed, over = row["replayed"], "{:.2f} [{:.2f}, {:.2f}]".format(*row["replayed"]["over_folded_bf16"])
+        replayed, over = (
+            row["replayed"],
+            "{:.2f} [{:.2f}, {:.2f}]".format(*row["replayed"]["over_folded_bf16"]),
+        )
         peak = f"{row['measured_bytes'] / 2**30:.2f} GiB | {row['predicted_off']:+.2%}"
-        assert f"| {row['row']} | {1e3 * row['seconds']:.1f} ms | {1e3 * replayed['seconds']:.2f} ms | {over} | {peak} |" in text
+        assert (
+            f"| {row['row']} | {1e3 * row['seconds']:.1f} ms | {1e3 * replayed['seconds']:.2f} ms | {over} | {peak} |"
+            in text
+        )
     whole = made["iteration"]
     assert f"takes {1e3 * whole['seconds']:.1f} ms, {whole['steps_per_s']:.1f} a second" in text
     assert f"needs {1e3 * made['floor_s']:.2f} ms" in text
@@ -94,17 +113,28 @@ def test_the_trials_that_are_told_of_are_the_records() -> None:
     rows = record("radiance_trials_h200.json")["rows"]
 
     def distance(**wanted: object) -> int:
-        chosen = {"optimizer": "rmsprop", "lr_d": None, "r1": 1.0, "critic_norm": None, "point_octaves": 10, **wanted}
+        chosen = {
+            "optimizer": "rmsprop",
+            "lr_d": None,
+            "r1": 1.0,
+            "critic_norm": None,
+            "point_octaves": 10,
+            **wanted,
+        }
         (row,) = (
             row
             for row in rows
-            if row["choices"].get("samples") == 32 and "width" not in row["choices"]["model"]
-            and chosen == {
-                "optimizer": row["choices"].get("optimizer", "rmsprop"), "lr_d": row["choices"].get("lr_d"),
-                "r1": row["choices"]["r1"], "critic_norm": row["choices"].get("critic_norm"),
+            if row["choices"].get("samples") == 32
+            and "width" not in row["choices"]["model"]
+            and chosen
+            == {
+                "optimizer": row["choices"].get("optimizer", "rmsprop"),
+                "lr_d": row["choices"].get("lr_d"),
+                "r1": row["choices"]["r1"],
+                "critic_norm": row["choices"].get("critic_norm"),
                 "point_octaves": row["choices"]["model"].get("point_octaves", 10),
             }
-        )  # fmt: skip
+        )
         return round(row[NAME])
 
     adam = {"optimizer": "adam", "lr_d": 2e-4}
@@ -113,5 +143,8 @@ def test_the_trials_that_are_told_of_are_the_records() -> None:
     assert f"with 10 octaves Adam has {distance(**adam)} and RMSprop {distance()}" in text
     assert f"has {distance(point_octaves=7)}. From there" in text
     assert f"changed little ({distance(**{**adam, 'lr_d': 5e-4}, point_octaves=7)})" in text
-    weaker, bare = distance(**adam, r1=0.2, point_octaves=7), distance(**adam, critic_norm="none", point_octaves=7)
+    weaker, bare = (
+        distance(**adam, r1=0.2, point_octaves=7),
+        distance(**adam, critic_norm="none", point_octaves=7),
+    )
     assert f"made it worse ({weaker}, {bare})" in text

@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("jax", reason="wave functions are JAX's")
 pytest.importorskip("folx", reason="the forward Laplacian is folx's")
 
-from pinchpoint.workloads.vmc.system import system_of
+from pinchpoint.systems.vmc.data.system import system_of
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "vmc"
 
@@ -29,8 +29,12 @@ def test_the_earlier_codes_faults_are_found_and_ours_has_none(claims: ModuleType
     assert found["jit over a callable argument"].startswith("TypeError")
     assert found["the option jax_enable_x64x"].startswith("AttributeError")
     assert "(2, 3)" in found["the Hessian's flat diagonal"]
-    changes = {name: float(text.rpartition(" ")[2]) for name, text in found.items() if name.startswith("|psi|")}
-    ours, original = (next(value for name, value in changes.items() if name.endswith(who)) for who in ("ours", "original"))
+    changes = {
+        name: float(text.rpartition(" ")[2]) for name, text in found.items() if name.startswith("|psi|")
+    }
+    ours, original = (
+        next(value for name, value in changes.items() if name.endswith(who)) for who in ("ours", "original")
+    )
     assert ours < 1e-4 < 1e-2 < original
 
 

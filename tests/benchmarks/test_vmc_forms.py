@@ -18,11 +18,11 @@ jax = pytest.importorskip("jax", reason="wave functions are JAX's")
 pytest.importorskip("folx", reason="the yardstick is folx's")
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
-from pinchpoint.workloads.vmc.config import NetConfig  # noqa: E402
-from pinchpoint.workloads.vmc.hamiltonian import local_energies  # noqa: E402
-from pinchpoint.workloads.vmc.step import clipped  # noqa: E402
-from pinchpoint.workloads.vmc.system import system_of  # noqa: E402
-from pinchpoint.workloads.vmc.wavefunction import wave_function  # noqa: E402
+from pinchpoint.systems.vmc.data.system import system_of  # noqa: E402
+from pinchpoint.systems.vmc.model.config import NetConfig  # noqa: E402
+from pinchpoint.systems.vmc.model.hamiltonian import local_energies  # noqa: E402
+from pinchpoint.systems.vmc.model.wavefunction import wave_function  # noqa: E402
+from pinchpoint.systems.vmc.optimization.training_step import clipped  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "vmc"
 NET = NetConfig("ferminet", one=8, two=4, layers=2, determinants=2)
@@ -75,7 +75,9 @@ def test_the_yardsticks_step_goes_against_the_energys_gradient() -> None:
     energies = compiled(local_energies(wave.log, system, method="hessian"))(params, after.x)
     within = clipped(energies, plain.CLIP)[0]
     pull = 2 * (within - within.mean()) / len(within)
-    gradient = plain.joined(compiled(jax.grad(lambda p: jax.numpy.sum(pull * jax.vmap(wave.log, (None, 0))(p, after.x))))(params))
+    gradient = plain.joined(
+        compiled(jax.grad(lambda p: jax.numpy.sum(pull * jax.vmap(wave.log, (None, 0))(p, after.x))))(params)
+    )
     # Adam's first change is the gradient's sign times the rate.
     for old, new, slope in zip(*map(jax.tree.leaves, (first.params, after.params, gradient)), strict=True):
         assert np.allclose(old - new, plain.RATE * slope / (np.abs(slope) + plain.TINY), atol=1e-9)
@@ -85,13 +87,26 @@ def test_the_yardsticks_step_goes_against_the_energys_gradient() -> None:
 
 def test_a_network_that_is_not_the_yardsticks_is_refused() -> None:
     plain = loaded("plain")
-    for system, net in (("H", NET), ("He", dataclasses.replace(NET, full=False)), ("He", NetConfig.preset("psiformer"))):
+    for system, net in (
+        ("H", NET),
+        ("He", dataclasses.replace(NET, full=False)),
+        ("He", NetConfig.preset("psiformer")),
+    ):
         with pytest.raises(BadInput, match="no yardstick"):
             plain.Plain(system_of(system), net)
 
 
-def row(form: str, seconds: float, peak: float, *, plain: Any, ours: Any, chunk: int | None = None) -> dict[str, Any]:
-    return {"form": form, "chunk": chunk, "seconds": seconds, "peak_over_plain": peak, "over_plain": plain, "over_ours": ours}
+def row(
+    form: str, seconds: float, peak: float, *, plain: Any, ours: Any, chunk: int | None = None
+) -> dict[str, Any]:
+    return {
+        "form": form,
+        "chunk": chunk,
+        "seconds": seconds,
+        "peak_over_plain": peak,
+        "over_plain": plain,
+        "over_ours": ours,
+    }
 
 
 def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between() -> None:
@@ -107,7 +122,9 @@ def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between() -> Non
     assert [bar["verdict"] for bar in found] == ["open", "held", "missed", "held"]
     assert {bar["form"] for bar in found[1:]} == {"ours, chunks of 32"}
     assert [bar["verdict"] for bar in forms.verdicts(rows[:3])] == ["open", "missed"]
-    assert [bar["verdict"] for bar in forms.verdicts(rows[:2])] == ["open"]  # what was not timed is not judged
+    assert [bar["verdict"] for bar in forms.verdicts(rows[:2])] == [
+        "open"
+    ]  # what was not timed is not judged
     assert [bar["verdict"] for bar in forms.verdicts([{**rows[3], "over_ours": None}])] == ["held", "held"]
 
 
@@ -132,12 +149,16 @@ class Fakes:
         return Fake(name, self.seconds["ours"] * (2 if chunk else 1), chunk)
 
 
-def test_ours_is_judged_by_the_faster_plain_form_and_each_form_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ours_is_judged_by_the_faster_plain_form_and_each_form_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     forms = loaded("forms")
     monkeypatch.setattr(forms, "interleave", lambda a, b, **_: ([a.seconds] * 3, [b.seconds] * 3))
     for tf32, yardstick, ratio in ((2.0, "plain, tf32", 1.5), (8.0, "plain", 0.75)):
         told: list[Any] = []
-        forms.rows_of(Fakes(plain=4.0, tf32=tf32, ours=3.0), ("ours", "chunks"), [8], repeats=3, tell=told.append)
+        forms.rows_of(
+            Fakes(plain=4.0, tf32=tf32, ours=3.0), ("ours", "chunks"), [8], repeats=3, tell=told.append
+        )
         assert [row["form"] for row in told] == ["plain", "plain, tf32", "ours", "ours, chunks of 8"]
         assert {row["yardstick"] for row in told} == {yardstick}
         assert told[2]["over_plain"][0] == ratio and told[3]["over_ours"][0] == 2

@@ -11,14 +11,21 @@ import pytest
 
 from pinchpoint.cli import demo
 from pinchpoint.cli.main import run
-from pinchpoint.core.discover import shipped
 from pinchpoint.core.records import Record, load
+from pinchpoint.core.targets import shipped
 
 
 @pytest.fixture
 def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[str, list[Any]]:
     """The four verbs replaced by ones that answer at once; what they were asked is kept."""
-    asked: dict[str, list[Any]] = {"predict": [], "study": [], "verify": [], "example": [], "cars": [], "report": []}
+    asked: dict[str, list[Any]] = {
+        "predict": [],
+        "study": [],
+        "verify": [],
+        "example": [],
+        "cars": [],
+        "report": [],
+    }
 
     def predict(target: str, **options: Any) -> Record:
         asked["predict"].append((target, options["size"]))
@@ -47,26 +54,33 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
             path=folder / "CHGCAR",
             notes=("no augmentation",),
         )
-        return SimpleNamespace(name="ethanol", electrons=20, made=made, moved=0.17, picture=folder / "slices.png")
+        return SimpleNamespace(
+            name="ethanol", electrons=20, made=made, moved=0.17, picture=folder / "slices.png"
+        )
 
     def cars(folder: Path, **options: Any) -> Any:
         asked["cars"].append(folder.name)
         options["progress"]("steps", 10, 40)
         made = SimpleNamespace(step=40, images=16, seconds=9.0, device="cpu")
         return SimpleNamespace(
-            made=made, before=4.0, after=1.0, norms=(2.0, 30.0), picture=folder / "sheet.png", passed=samples.get("cars") is None
+            made=made,
+            before=4.0,
+            after=1.0,
+            norms=(2.0, 30.0),
+            picture=folder / "sheet.png",
+            passed=samples.get("cars") is None,
         )
 
     def report(records: list[Path], output: Path) -> Path:
         asked["report"] = [load(path).to_dict()["kind"] for path in records]
         return output
 
-    monkeypatch.setattr("pinchpoint.memory.forecast.predict", predict)
-    monkeypatch.setattr("pinchpoint.measure.study.study", study)
-    monkeypatch.setattr("pinchpoint.proof.verdict.verify", verify)
-    monkeypatch.setattr("pinchpoint.workloads.density.example.example", example)
-    monkeypatch.setattr("pinchpoint.workloads.radiance.example.example", cars)
-    monkeypatch.setattr("pinchpoint.render.page.report", report)
+    monkeypatch.setattr("pinchpoint.forecasting.predict.predict", predict)
+    monkeypatch.setattr("pinchpoint.studies.study.study", study)
+    monkeypatch.setattr("pinchpoint.verification.verify.verify", verify)
+    monkeypatch.setattr("pinchpoint.systems.density.demo.example", example)
+    monkeypatch.setattr("pinchpoint.systems.radiance.demo.example", cars)
+    monkeypatch.setattr("pinchpoint.reporting.report.report", report)
     return asked
 
 
@@ -78,7 +92,14 @@ def test_the_demo_predicts_studies_and_verifies_every_workload_it_shows(
     assert {on for _, _, on in verbs["study"]} == {"fake"}
     shown = ("field", "operator", "density", "radiance", "orbital")
     assert verbs["verify"] == [(name, shipped()[name].variants[-1].name) for name in shown]
-    assert verbs["report"] == [*["forecast", "study", "verdict"] * 2, "verdict", "verdict", "forecast", "study", "verdict"]
+    assert verbs["report"] == [
+        *["forecast", "study", "verdict"] * 2,
+        "verdict",
+        "verdict",
+        "forecast",
+        "study",
+        "verdict",
+    ]
     said = capsys.readouterr().out
     assert str(tmp_path / "out" / "report.html") in said.splitlines()[-1]
     assert verbs["example"] == ["density-ethanol"] and "20.002 by the model, 20 in the molecule" in said
@@ -87,7 +108,7 @@ def test_the_demo_predicts_studies_and_verifies_every_workload_it_shows(
 
 def test_a_failed_verdict_makes_the_demo_exit_1(
     verbs: dict[str, list[Any]], tmp_path: Path, samples: dict[str, Record]
-) -> None:  # fmt: skip
+) -> None:
     samples["verdict"] = dataclasses.replace(samples["verdict"], status="fail")  # type: ignore[type-var]
     assert run(["demo", "-o", str(tmp_path)]) == 1
     assert verbs["report"], "the report is written all the same"
@@ -95,7 +116,7 @@ def test_a_failed_verdict_makes_the_demo_exit_1(
 
 def test_a_run_that_does_not_learn_makes_the_demo_exit_1(
     verbs: dict[str, list[Any]], tmp_path: Path, samples: dict[str, Record], capsys
-) -> None:  # fmt: skip
+) -> None:
     samples["cars"] = samples["verdict"]  # any: said to fail
     assert run(["demo", "-o", str(tmp_path)]) == 1
     assert "FAIL: the discriminator has not learned" in capsys.readouterr().out and verbs["report"]
@@ -103,18 +124,23 @@ def test_a_run_that_does_not_learn_makes_the_demo_exit_1(
 
 def test_a_workload_whose_framework_is_missing_is_left_out_aloud(
     verbs: dict[str, list[Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(demo, "_installed", lambda framework: framework == "torch")
     assert run(["demo", "-o", str(tmp_path)]) == 0
     assert [target for target, _ in verbs["predict"]] == ["field", "operator"]
     said = capsys.readouterr().err
-    assert "orbital is left out: jax is not installed" in said and "density is left out: e3nn is not installed" in said
+    assert (
+        "orbital is left out: jax is not installed" in said
+        and "density is left out: e3nn is not installed" in said
+    )
     assert verbs["example"] == []
     monkeypatch.setattr(demo, "_installed", lambda framework: False)
     assert run(["demo", "-o", str(tmp_path)]) == 3
 
 
-def test_a_folder_that_cannot_be_made_is_refused_before_any_work(verbs: dict[str, list[Any]], tmp_path: Path, capsys) -> None:
+def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
+    verbs: dict[str, list[Any]], tmp_path: Path, capsys
+) -> None:
     (tmp_path / "file").write_text("taken", encoding="utf-8")
     assert run(["demo", "-o", str(tmp_path / "file" / "out")]) == 2
     assert "cannot make the folder" in capsys.readouterr().err

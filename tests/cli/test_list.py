@@ -7,16 +7,22 @@ import json
 import pytest
 
 from pinchpoint.cli.main import run
-from pinchpoint.core.discover import shipped
+from pinchpoint.core.targets import shipped
 from pinchpoint.core.units import show_bytes
-from pinchpoint.memory.cards import cards
+from pinchpoint.forecasting.cards import cards
 
 
 def test_cards_are_listed_with_memory_workspace_and_context(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "cards"]) == 0
     rows = capsys.readouterr().out.splitlines()
     h200 = next(row for row in rows if row.startswith("h200 "))
-    for part in ("H200 141 GB", "139.72 GiB", "9.0", "32.00 MiB", f"{show_bytes(cards()['h200'].context_bytes)} *"):
+    for part in (
+        "H200 141 GB",
+        "139.72 GiB",
+        "9.0",
+        "32.00 MiB",
+        f"{show_bytes(cards()['h200'].context_bytes)} *",
+    ):
         assert part in h200
     assert len(rows) == len(cards()) + 1
 
@@ -40,19 +46,28 @@ def test_workloads_are_listed_with_their_axis_and_variants(capsys: pytest.Captur
 def test_settings_are_listed_with_their_default_and_choices(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "workloads"]) == 0
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-    assert next(r for r in rows if r[1:2] == ["part"])[:6] == ["operator", "part", "encoder", "encoder,", "decoder,", "full"]
+    assert next(r for r in rows if r[1:2] == ["part"])[:6] == [
+        "operator",
+        "part",
+        "encoder",
+        "encoder,",
+        "decoder,",
+        "full",
+    ]
     assert any(row[:3] == ["operator", "mlp", "128,128,128"] for row in rows)
 
 
 def test_workloads_as_json_say_where_they_are_built(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "workloads", "--json"]) == 0
     for entry in json.loads(capsys.readouterr().out):
-        assert entry["build"].startswith("pinchpoint.workloads.")
+        assert entry["build"].startswith(("pinchpoint.workloads.", "pinchpoint.systems."))
 
 
 def test_an_unknown_list_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "gpus"]) == 2
-    assert capsys.readouterr().err == "error: there is no list of 'gpus'\n  mend: use one of: workloads, cards\n"
+    assert (
+        capsys.readouterr().err == "error: there is no list of 'gpus'\n  hint: use one of: workloads, cards\n"
+    )
 
 
 def test_workloads_are_listed_in_lines_a_person_can_read(capsys: pytest.CaptureFixture[str]) -> None:

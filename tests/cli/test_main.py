@@ -35,7 +35,9 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_the_installed_script_and_the_module_are_one_command_line() -> None:
-    done = subprocess.run([sys.executable, "-m", "pinchpoint", "--version"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "pinchpoint", "--version"], capture_output=True, text=True, check=True
+    )
     assert done.stdout == f"pinchpoint {pinchpoint.__version__}\n"
 
 
@@ -53,35 +55,39 @@ def test_the_helpers_of_the_verbs_are_no_verbs() -> None:
 
 
 @pytest.mark.parametrize("verb", main.verbs())
-def test_every_verb_has_help_that_starts_with_what_it_does(verb: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_verb_has_help_that_starts_with_what_it_does(
+    verb: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main.run([verb, "--help"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].startswith(f"Usage: pinchpoint {verb}")
     assert lines[2].strip()
 
 
-@pytest.mark.parametrize(("kind", "code"), [(BadInput, 2), (Missing, 3), (DoesNotFit, 1), (PinchpointError, 2)])
-def test_an_error_is_a_line_of_what_and_a_line_of_mend(kind, code, try_verb, capsys) -> None:
+@pytest.mark.parametrize(
+    ("kind", "code"), [(BadInput, 2), (Missing, 3), (DoesNotFit, 1), (PinchpointError, 2)]
+)
+def test_an_error_is_a_line_of_what_and_a_line_of_hint(kind, code, try_verb, capsys) -> None:
     def fail() -> None:
-        raise kind("no such thing", mend="make one")
+        raise kind("no such thing", hint="make one")
 
     try_verb(fail)
     assert main.run(["try"]) == code
     seen = capsys.readouterr()
-    assert seen.err == "error: no such thing\n  mend: make one\n"
+    assert seen.err == "error: no such thing\n  hint: make one\n"
     assert seen.out == ""
 
 
 @pytest.mark.parametrize("args", [["--debug", "try"], ["try", "--debug"], ["try", "7", "--debug"]])
 def test_debug_shows_the_traceback_wherever_it_stands(args, try_verb, capsys) -> None:
     def fail(number: int = typer.Argument(3)) -> None:
-        raise BadInput("no such thing", mend="make one")
+        raise BadInput("no such thing", hint="make one")
 
     try_verb(fail)
     assert main.run(args) == 2
     err = capsys.readouterr().err
     assert "Traceback" in err
-    assert err.endswith("error: no such thing\n  mend: make one\n")
+    assert err.endswith("error: no such thing\n  hint: make one\n")
 
 
 def test_debug_after_two_dashes_belongs_to_the_script(try_verb, capsys) -> None:
@@ -89,7 +95,7 @@ def test_debug_after_two_dashes_belongs_to_the_script(try_verb, capsys) -> None:
 
     def take(script: str, args: list[str] = typer.Argument(None)) -> None:
         seen.extend(args)
-        raise BadInput("stop", mend="go")
+        raise BadInput("stop", hint="go")
 
     try_verb(take)
     assert main.run(["try", "train.py", "--", "--debug", "--lr", "3"]) == 2
@@ -153,12 +159,14 @@ def test_a_verb_may_also_raise_its_exit_code(try_verb) -> None:
         (["demo", "--seed", "x"], "--seed"),
     ],
 )
-def test_bad_usage_exits_2_with_a_mend(args: list[str], says: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_usage_exits_2_with_a_hint(
+    args: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main.run(args) == 2
-    what, mend = capsys.readouterr().err.splitlines()
+    what, hint = capsys.readouterr().err.splitlines()
     assert what.startswith("error: ")
     assert says in what
-    assert mend.startswith("  mend: see pinchpoint")
+    assert hint.startswith("  hint: see pinchpoint")
 
 
 def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:

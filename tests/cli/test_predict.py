@@ -13,11 +13,26 @@ from pinchpoint.cli.main import run
 from pinchpoint.core.errors import TimedOut
 from pinchpoint.core.records import Forecast, Lever, load
 
-FACTORIES = str(Path(__file__).parents[1] / "memory" / "factories.py")
+FACTORIES = str(Path(__file__).parents[1] / "forecasting" / "factories.py")
 KEYS = {
-    "kind", "schema", "target", "machine", "created", "mode", "size", "peak_allocated_bytes", "peak_reserved_bytes",
-    "workspace_bytes", "context_bytes", "total_bytes", "breakdown", "lines", "fits", "low_bytes", "high_bytes",
-}  # fmt: skip
+    "kind",
+    "schema",
+    "target",
+    "machine",
+    "created",
+    "mode",
+    "size",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "workspace_bytes",
+    "context_bytes",
+    "total_bytes",
+    "breakdown",
+    "lines",
+    "fits",
+    "low_bytes",
+    "high_bytes",
+}
 
 
 @pytest.fixture
@@ -32,7 +47,7 @@ def makes(monkeypatch: pytest.MonkeyPatch) -> Any:
                 raise result
             return result
 
-        monkeypatch.setattr("pinchpoint.memory.forecast.predict", predict)
+        monkeypatch.setattr("pinchpoint.forecasting.predict.predict", predict)
         return asked
 
     return use
@@ -43,7 +58,9 @@ def forecast(samples: dict[str, Any]) -> Forecast:
     return replace(samples["forecast"], fits={"rtx4090": False, "h200": True})
 
 
-def test_without_a_card_the_smallest_that_fits_is_named(makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture) -> None:
+def test_without_a_card_the_smallest_that_fits_is_named(
+    makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
+) -> None:
     asked = makes(forecast)
     assert run(["predict", "mine.py:step_of", "--size", "1k"]) == 0
     said = capsys.readouterr().out
@@ -54,7 +71,9 @@ def test_without_a_card_the_smallest_that_fits_is_named(makes: Any, forecast: Fo
         assert part in said
 
 
-def test_a_card_that_does_not_fit_is_exit_1_with_levers(makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture) -> None:
+def test_a_card_that_does_not_fit_is_exit_1_with_levers(
+    makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
+) -> None:
     tight = replace(forecast, card="rtx4090", levers=(Lever("bf16", 300, "run in bf16; predicted"),))
     makes(tight)
     assert run(["predict", "mine.py:step_of", "--size", "1k", "--card", "rtx4090"]) == 1
@@ -64,15 +83,17 @@ def test_a_card_that_does_not_fit_is_exit_1_with_levers(makes: Any, forecast: Fo
     assert run(["predict", "mine.py:step_of", "--size", "1k", "--card", "rtx4090"]) == 0
 
 
-def test_measured_bytes_are_printed_beside_the_predicted(makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture) -> None:
+def test_measured_bytes_are_printed_beside_the_predicted(
+    makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
+) -> None:
     makes(replace(forecast, measured={"allocated_bytes": 990, "reserved_bytes": 2048, "total_bytes": 2600}))
     assert run(["predict", "mine.py:step_of", "--size", "1k", "--measure"]) == 0
     said = capsys.readouterr().out
     assert "+1.01%" in said and "+0.00%" in said and "-2.00%" in said
 
 
-def test_a_time_limit_is_exit_2_with_the_mend(makes: Any, capsys: pytest.CaptureFixture) -> None:
-    makes(TimedOut("it took longer than 1 s", mend="give more with --timeout"))
+def test_a_time_limit_is_exit_2_with_the_hint(makes: Any, capsys: pytest.CaptureFixture) -> None:
+    makes(TimedOut("it took longer than 1 s", hint="give more with --timeout"))
     assert run(["predict", "field", "--size", "1k", "--timeout", "1"]) == 2
     assert "give more with --timeout" in capsys.readouterr().err
 
@@ -101,13 +122,17 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
         (["no_such_script.py"], "no file"),
     ],
 )
-def test_bad_input_is_exit_2_with_what_and_mend(args: list[str], what: str, capsys: pytest.CaptureFixture) -> None:
+def test_bad_input_is_exit_2_with_what_and_hint(
+    args: list[str], what: str, capsys: pytest.CaptureFixture
+) -> None:
     assert run(["predict", *args]) == 2
     said = capsys.readouterr()
     assert what in said.err and said.out == ""
 
 
-def test_a_real_prediction_writes_its_record_and_answers_for_the_card(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_real_prediction_writes_its_record_and_answers_for_the_card(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     pytest.importorskip("torch", reason="the fake run needs torch")
     output = tmp_path / "f.json"
     target = f"{FACTORIES}:WORKLOAD"
@@ -130,14 +155,18 @@ def test_measuring_without_a_gpu_is_exit_3(capsys: pytest.CaptureFixture) -> Non
     assert "no CUDA device" in capsys.readouterr().err
 
 
-def test_settings_are_passed_on_and_shown(makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture) -> None:
+def test_settings_are_passed_on_and_shown(
+    makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
+) -> None:
     asked = makes(replace(forecast, settings={"mlp": "64,64", "part": "full"}))
     assert run(["predict", "operator", "--size", "1k", "--set", "mlp=64,64", "--set", "part=full"]) == 0
     assert asked["settings"] == {"mlp": ("64,64",), "part": ("full",)}
     assert "mlp=64,64 part=full" in capsys.readouterr().out
 
 
-def test_a_setting_that_is_no_pair_is_bad_usage(makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture) -> None:
+def test_a_setting_that_is_no_pair_is_bad_usage(
+    makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
+) -> None:
     makes(forecast)
     assert run(["predict", "operator", "--size", "1k", "--set", "mlp"]) == 2
     assert capsys.readouterr().err.splitlines()[-2] == "error: --set 'mlp' is not KEY=VALUE"

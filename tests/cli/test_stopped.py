@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from pinchpoint.core.errors import TargetFailed, TimedOut
-from pinchpoint.memory.forecaster import Forecaster
+from pinchpoint.forecasting.forecaster import Forecaster
 
 pytest.importorskip("torch", reason="the targets are torch's")
-needs_proc = pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="processes are found by /proc")
+needs_proc = pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="processes are found by /proc"
+)
 
 SCRIPT = """
 import time
@@ -36,9 +38,15 @@ def step_of(size, device):
         time.sleep(600)
     return lambda: torch.ones(size, 4, device=device).sum()
 """
-COMMANDS = {"predict": ("predict", "{path}"), "study": ("study", "{path}:step_of", "--sizes", "8,16,32", "--on", "cpu")}
-MODULES = {"predict": "pinchpoint.memory.worker", "study": "pinchpoint.measure.worker"}
-WORKERS = {"predict": 3, "study": 2}  # predict: the worker, the fork of the request, and in it that of the script
+COMMANDS = {
+    "predict": ("predict", "{path}"),
+    "study": ("study", "{path}:step_of", "--sizes", "8,16,32", "--on", "cpu"),
+}
+MODULES = {"predict": "pinchpoint.forecasting.worker", "study": "pinchpoint.studies.worker"}
+WORKERS = {
+    "predict": 3,
+    "study": 2,
+}  # predict: the worker, the fork of the request, and in it that of the script
 
 
 class Started:
@@ -53,9 +61,11 @@ class Started:
         self.module = MODULES[verb]
         self.process = subprocess.Popen(
             [sys.executable, "-m", "pinchpoint", *(part.format(path=target) for part in COMMANDS[verb])],
-            env={**os.environ, "TMPDIR": str(self.temp), "STARTED_BY": self.mark}, cwd=folder,
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
+            env={**os.environ, "TMPDIR": str(self.temp), "STARTED_BY": self.mark},
+            cwd=folder,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
     def alive(self) -> dict[int, str]:
         """Command lines by process. A process that has ended but is not yet awaited has no environment any more."""

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from pinchpoint.cli.main import run
-from pinchpoint.core.law import law
+from pinchpoint.core.growth_law import law
 from pinchpoint.core.records import Point, Study
 
 SIZES = (5_000, 50_000, 500_000, 1_000_000)
@@ -41,7 +41,7 @@ def makes(monkeypatch):
                 raise result
             return result
 
-        monkeypatch.setattr("pinchpoint.measure.study.study", study)
+        monkeypatch.setattr("pinchpoint.studies.study.study", study)
         return asked
 
     return use
@@ -49,7 +49,10 @@ def makes(monkeypatch):
 
 def test_a_passed_gate_exits_0_with_a_summary_of_80_columns(makes, capsys, tmp_path):
     asked = makes(MADE)
-    assert run(["study", "field", "--sizes", "5k:1M:4", "--modes", "train", "-o", str(tmp_path), "--seed", "7"]) == 0
+    assert (
+        run(["study", "field", "--sizes", "5k:1M:4", "--modes", "train", "-o", str(tmp_path), "--seed", "7"])
+        == 0
+    )
     said = capsys.readouterr()
     assert asked["sizes"] == "5k:1M:4"
     assert asked["seed"] == 7
@@ -101,9 +104,9 @@ def test_ctrl_c_exits_130_and_says_how_to_go_on(makes, capsys, tmp_path):
         (["field", "--sizes", "5k:1M", "-o", "/proc/pinchpoint"], "cannot be written"),
     ],
 )
-def test_bad_input_exits_2_with_what_and_mend(args, says, capsys):
+def test_bad_input_exits_2_with_what_and_hint(args, says, capsys):
     assert run(["study", *args]) == 2
     said = capsys.readouterr()
     assert says in said.err
-    assert "  mend: " in said.err
+    assert "  hint: " in said.err
     assert said.out == ""

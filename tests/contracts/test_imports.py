@@ -22,18 +22,24 @@ sys.meta_path.insert(0, Refuse())
 
 
 def python(code: str) -> str:
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def loaded_after(code: str) -> set[str]:
-    out = python(f"import contextlib, io, sys\nwith contextlib.redirect_stdout(io.StringIO()):\n {code}\nprint(*sys.modules)")
+    out = python(
+        f"import contextlib, io, sys\nwith contextlib.redirect_stdout(io.StringIO()):\n {code}\nprint(*sys.modules)"
+    )
     return {name.partition(".")[0] for name in out.split()} & set(HEAVY)
 
 
 def test_importing_pinchpoint_loads_nothing_heavy() -> None:
-    assert loaded_after("import pinchpoint; dir(pinchpoint); pinchpoint.Workload, pinchpoint.Forecast") == set()
+    assert (
+        loaded_after("import pinchpoint; dir(pinchpoint); pinchpoint.Workload, pinchpoint.Forecast") == set()
+    )
 
 
 def test_the_help_of_the_command_line_loads_nothing_heavy() -> None:
@@ -46,20 +52,23 @@ def test_the_help_of_every_verb_loads_nothing_heavy() -> None:
 
 
 def test_the_command_line_imports_in_under_0_3_seconds_of_cpu() -> None:
-    code = (
-        "import time; start = time.process_time(); import pinchpoint.cli.main as m; m.build(); print(time.process_time() - start)"
-    )
+    code = "import time; start = time.process_time(); import pinchpoint.cli.main as m; m.build(); print(time.process_time() - start)"
     # The best of a few runs: the first may write bytecode, and others share this machine.
     assert min(float(python(code)) for _ in range(3)) < 0.3
 
 
 def test_listing_workloads_needs_no_framework() -> None:
-    out = python(REFUSE_FRAMEWORKS + "from pinchpoint.cli.main import run; sys.exit(run(['list', 'workloads', '--json']))")
+    out = python(
+        REFUSE_FRAMEWORKS
+        + "from pinchpoint.cli.main import run; sys.exit(run(['list', 'workloads', '--json']))"
+    )
     assert {w["framework"] for w in json.loads(out)} == {"torch", "jax"}
 
 
 def test_listing_cards_needs_no_framework() -> None:
-    out = python(REFUSE_FRAMEWORKS + "from pinchpoint.cli.main import run; sys.exit(run(['list', 'cards', '--json']))")
+    out = python(
+        REFUSE_FRAMEWORKS + "from pinchpoint.cli.main import run; sys.exit(run(['list', 'cards', '--json']))"
+    )
     assert "h200" in {card["name"] for card in json.loads(out)}
 
 

@@ -1,4 +1,4 @@
-"""Optional packages are imported late, and where one is missing the command says so with its mend: exit 3, no traceback."""
+"""Optional packages are imported late, and where one is missing the command says so with its hint: exit 3, no traceback."""
 
 from __future__ import annotations
 
@@ -64,15 +64,19 @@ def early_imports(path: Path) -> list[str]:
     """Optional packages that a module imports when it is imported itself."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     late = {
-        part for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.If)
+        part
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.If)
         if not isinstance(node, ast.If) or ast.unparse(node.test) == "TYPE_CHECKING"
         for part in ast.walk(node)
-    }  # fmt: skip
+    }
     names = [
         name
         for node in ast.walk(tree)
         if node not in late and isinstance(node, ast.Import | ast.ImportFrom)
-        for name in ([node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names])
+        for name in (
+            [node.module or ""] if isinstance(node, ast.ImportFrom) else [alias.name for alias in node.names]
+        )
     ]
     return [name for name in names if name.partition(".")[0] in OPTIONAL]
 
@@ -83,7 +87,9 @@ def test_optional_packages_are_imported_late() -> None:
 
 
 def test_an_early_import_is_seen(tmp_path: Path) -> None:
-    (tmp_path / "a.py").write_text("import ase.io\ndef f():\n    import e3nn\nif True:\n    from spglib import x\n")
+    (tmp_path / "a.py").write_text(
+        "import ase.io\ndef f():\n    import e3nn\nif True:\n    from spglib import x\n"
+    )
     assert early_imports(tmp_path / "a.py") == ["ase.io", "spglib"]
 
 
@@ -101,9 +107,13 @@ def test_symmetry_without_spglib_is_missed(hide, poscar: str, tmp_path: Path, ca
 
 
 @pytest.mark.parametrize("suffix", ["xyz", "cif"])
-def test_structures_without_ase_are_missed_and_a_poscar_is_read(hide, suffix: str, poscar: str, tmp_path: Path, capsys) -> None:
+def test_structures_without_ase_are_missed_and_a_poscar_is_read(
+    hide, suffix: str, poscar: str, tmp_path: Path, capsys
+) -> None:
     hide("ase")
-    (tmp_path / f"water.{suffix}").write_text("3\n\nO 0 0 0\nH 0 0.76 0.58\nH 0 -0.76 0.58\n", encoding="utf-8")
+    (tmp_path / f"water.{suffix}").write_text(
+        "3\n\nO 0 0 0\nH 0 0.76 0.58\nH 0 -0.76 0.58\n", encoding="utf-8"
+    )
     output = str(tmp_path / "CHGCAR")
     said = missed(capsys, "density", "predict", str(tmp_path / f"water.{suffix}"), "-o", output)
     assert f"ASE is not installed; it is needed for .{suffix} files" in said and "or give a POSCAR" in said
@@ -116,7 +126,20 @@ def test_the_slow_forms_without_e3nn_are_missed(hide, poscar: str, tmp_path: Pat
     commands = (
         ("density", "predict", poscar, "-o", str(tmp_path / "CHGCAR"), "--form", "full", *small),
         ("density", "bench", "--mul", "2", "--repeats", "1", *small),
-        ("verify", "density", "--variant", "scalar", "--size", "64", "--set", "mul=2", "--set", "lmax=0", "--device", "cpu"),
+        (
+            "verify",
+            "density",
+            "--variant",
+            "scalar",
+            "--size",
+            "64",
+            "--set",
+            "mul=2",
+            "--set",
+            "lmax=0",
+            "--device",
+            "cpu",
+        ),
     )
     for command in commands:
         said = missed(capsys, *command)
@@ -126,12 +149,12 @@ def test_the_slow_forms_without_e3nn_are_missed(hide, poscar: str, tmp_path: Pat
 def test_conversions_without_their_package_are_missed(hide) -> None:
     import numpy as np
 
-    from pinchpoint.workloads.density.exchange import to_ase, to_pymatgen
-    from pinchpoint.workloads.density.structure import Structure
+    from pinchpoint.systems.density.files.exchange import to_ase, to_pymatgen
+    from pinchpoint.systems.density.grid.structure import Structure
 
     crystal = Structure(np.eye(3) * 3.0, ("H",), np.zeros((1, 3)))
     for package, convert in (("ase", to_ase), ("pymatgen", to_pymatgen)):
         hide(package)
         with pytest.raises(Missing, match=f"(?i){package}") as caught:
             convert(crystal)
-        assert "pip install" in caught.value.mend
+        assert "pip install" in caught.value.hint

@@ -1,4 +1,4 @@
-"""Private names of torch and JAX are used in one file each, which is where a new version is mended."""
+"""Private names of torch and JAX are used in one file each, which is where a new version is fixed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,11 @@ def own_names(tree: ast.AST) -> set[str]:
             found.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             found.add(node.id)
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store) and ast.unparse(node.value) in ("self", "cls"):
+        elif (
+            isinstance(node, ast.Attribute)
+            and isinstance(node.ctx, ast.Store)
+            and ast.unparse(node.value) in ("self", "cls")
+        ):
             found.add(node.attr)
     return found
 
@@ -56,7 +60,11 @@ def faults(source: str) -> list[str]:
     """Private names of others that a module imports, reads, or names as text."""
     tree = ast.parse(source)
     own = own_names(tree)
-    return [f"line {line}: {name}" for line, name in _private(tree) if name.split(".")[-1] not in own and name not in PYTHONS]
+    return [
+        f"line {line}: {name}"
+        for line, name in _private(tree)
+        if name.split(".")[-1] not in own and name not in PYTHONS
+    ]
 
 
 def _private(tree: ast.AST) -> Iterator[tuple[int, str]]:
@@ -65,13 +73,20 @@ def _private(tree: ast.AST) -> Iterator[tuple[int, str]]:
             case ast.Import():
                 yield from ((node.lineno, alias.name) for alias in node.names if _of_framework(alias.name))
             case ast.ImportFrom(module=str(module), level=0):
-                yield from ((node.lineno, name) for alias in node.names if _of_framework(name := f"{module}.{alias.name}"))
+                yield from (
+                    (node.lineno, name)
+                    for alias in node.names
+                    if _of_framework(name := f"{module}.{alias.name}")
+                )
             case ast.Attribute(attr=attr, value=value) if is_private(attr):
                 base = ast.unparse(value)
                 # Operators are called by their names, private or not.
                 if not base.split(".")[-1].endswith("aten") and attr not in PYTHONS:
                     yield node.lineno, f"{base}.{attr}"
-            case ast.Call(func=ast.Name(id=called) | ast.Attribute(attr=called), args=[_, ast.Constant(value=str(name)), *_]):
+            case ast.Call(
+                func=ast.Name(id=called) | ast.Attribute(attr=called),
+                args=[_, ast.Constant(value=str(name)), *_],
+            ):
                 if called in BY_NAME and is_private(name):
                     yield node.lineno, name
             case _:
@@ -117,7 +132,7 @@ def test_the_check_refuses_a_private_name_of_another(source: str) -> None:
         "import os\nos._exit(0)",
         "tensor._pinchpoint_op = 'mm'\ngetattr(tensor, '_pinchpoint_op', '')",
         "span._replace(least=0)",
-        "from pinchpoint.render.sections._series import Series",
+        "from pinchpoint.reporting.sections._series import Series",
     ],
 )
 def test_the_check_allows_our_own_names_and_operators(source: str) -> None:

@@ -12,23 +12,57 @@ from pinchpoint.core.records import BREAKDOWN, KINDS, Record
 EVERY = {"kind", "schema", "target", "machine", "created"}
 KEYS = {
     "forecast": {
-        "mode", "size", "peak_allocated_bytes", "peak_reserved_bytes", "workspace_bytes", "context_bytes", "total_bytes",
-        "breakdown", "lines", "fits", "low_bytes", "high_bytes",
+        "mode",
+        "size",
+        "peak_allocated_bytes",
+        "peak_reserved_bytes",
+        "workspace_bytes",
+        "context_bytes",
+        "total_bytes",
+        "breakdown",
+        "lines",
+        "fits",
+        "low_bytes",
+        "high_bytes",
     },
     "plan": {"budget_bytes", "size", "chunk", "variant", "margin_bytes"},
     "study": {"axis", "points", "laws"},
     "verdict": {
-        "baseline", "variant", "status", "worst_error", "where", "speedup", "speedup_low", "speedup_high",
-        "peak_before_bytes", "peak_after_bytes", "reason",
+        "baseline",
+        "variant",
+        "status",
+        "worst_error",
+        "where",
+        "speedup",
+        "speedup_low",
+        "speedup_high",
+        "peak_before_bytes",
+        "peak_after_bytes",
+        "reason",
     },
-}  # fmt: skip
+}
 LINE = {"file", "line", "bytes", "phase"}
 POINT = {
-    "size", "processed", "mode", "variant", "status", "peak_allocated_bytes", "peak_reserved_bytes", "time_s", "theory_bytes",
-}  # fmt: skip
+    "size",
+    "processed",
+    "mode",
+    "variant",
+    "status",
+    "peak_allocated_bytes",
+    "peak_reserved_bytes",
+    "time_s",
+    "theory_bytes",
+}
 LAW = {
-    "mode", "variant", "slope_bytes_per_point", "slope_low", "slope_high", "intercept_bytes", "exponent", "holdout_error",
-}  # fmt: skip
+    "mode",
+    "variant",
+    "slope_bytes_per_point",
+    "slope_low",
+    "slope_high",
+    "intercept_bytes",
+    "exponent",
+    "holdout_error",
+}
 DOC = Path(__file__).parents[2] / "docs" / "records.md"
 
 

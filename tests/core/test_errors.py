@@ -12,11 +12,11 @@ from pinchpoint.core import errors
 
 @pytest.mark.parametrize("kind", [errors.PinchpointError, *errors.PinchpointError.__subclasses__()])
 def test_an_error_comes_back_from_a_worker_as_its_own_kind(kind: type[errors.PinchpointError]) -> None:
-    sent = json.loads(json.dumps(errors.to_dict(kind("no data", mend="get some"))))
+    sent = json.loads(json.dumps(errors.to_dict(kind("no data", hint="get some"))))
     again = errors.from_dict(sent)
     assert type(again) is kind
-    assert (again.what, again.mend, again.exit_code) == ("no data", "get some", kind.exit_code)
-    assert str(again) == "no data\n  mend: get some"
+    assert (again.what, again.hint, again.exit_code) == ("no data", "get some", kind.exit_code)
+    assert str(again) == "no data\n  hint: get some"
 
 
 def test_the_traceback_of_the_worker_is_shown_with_the_error() -> None:
@@ -27,7 +27,7 @@ def test_the_traceback_of_the_worker_is_shown_with_the_error() -> None:
         try:
             users_own_line()
         except ZeroDivisionError as cause:
-            raise errors.TargetFailed("it raised", mend="mend it") from cause
+            raise errors.TargetFailed("it raised", hint="fix it") from cause
     except errors.TargetFailed as error:
         sent = errors.to_dict(error)
     shown = "".join(traceback.format_exception(errors.from_dict(sent)))
@@ -36,4 +36,4 @@ def test_the_traceback_of_the_worker_is_shown_with_the_error() -> None:
 
 
 def test_an_error_without_a_traceback_is_taken_as_well() -> None:
-    assert errors.from_dict({"error": "Missing", "what": "no jax", "mend": "install it"}).exit_code == 3
+    assert errors.from_dict({"error": "Missing", "what": "no jax", "hint": "install it"}).exit_code == 3

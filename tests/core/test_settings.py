@@ -44,7 +44,7 @@ def test_settings_not_asked_for_have_their_default() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "what", "mend"),
+    ("asked", "what", "hint"),
     [
         ({"width": "3"}, "w has no setting 'width'", "use one of: mlp, part"),
         ({"part": "middle"}, "setting part is not 'middle'", "use one of: encoder, decoder"),
@@ -53,14 +53,16 @@ def test_settings_not_asked_for_have_their_default() -> None:
         ({"mlp": []}, "setting mlp has no value", "leave it out for the default"),
     ],
 )
-def test_a_wrong_setting_is_refused_with_the_known_ones(asked: dict[str, Any], what: str, mend: str) -> None:
+def test_a_wrong_setting_is_refused_with_the_known_ones(asked: dict[str, Any], what: str, hint: str) -> None:
     with pytest.raises(BadInput) as caught:
         resolve_one("w", (MLP, PART), asked)
     assert what in caught.value.what
-    assert mend in caught.value.mend
+    assert hint in caught.value.hint
 
 
-@pytest.mark.parametrize("wrong", [{"name": "MLP size", "default": "1"}, {"name": "part", "default": "x", "choices": ("a", "b")}])
+@pytest.mark.parametrize(
+    "wrong", [{"name": "MLP size", "default": "1"}, {"name": "part", "default": "x", "choices": ("a", "b")}]
+)
 def test_a_setting_that_cannot_be_typed_or_denies_its_default_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(BadInput):
         Setting(**wrong)
@@ -83,7 +85,9 @@ def test_a_workload_that_declares_none_is_built_as_before_and_refuses_any() -> N
 
 def test_a_plain_factory_has_no_settings() -> None:
     with pytest.raises(BadInput, match="plain factory and has no settings"):
-        build(lambda size, device: lambda: None, 8, text="mine.py:step_of", device="cpu", settings={"mlp": "7"})
+        build(
+            lambda size, device: lambda: None, 8, text="mine.py:step_of", device="cpu", settings={"mlp": "7"}
+        )
 
 
 def test_settings_are_shown_as_they_are_typed() -> None:

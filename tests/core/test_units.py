@@ -5,21 +5,41 @@ from __future__ import annotations
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.units import parse_bytes, parse_ladder, parse_size, show_bytes, show_count, show_seconds, show_size
+from pinchpoint.core.units import (
+    parse_bytes,
+    parse_ladder,
+    parse_size,
+    show_bytes,
+    show_count,
+    show_seconds,
+    show_size,
+)
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
     [
-        ("1", 1), ("512k", 512_000), ("1M", 1_000_000), ("1.5k", 1_500), ("2e3", 2_000), ("1_000", 1_000), ("10,000", 10_000),
-        (" 7 ", 7), (42, 42), ("0.5M", 500_000), ("1.001M", 1_001_000), ("2G", 2_000_000_000),
+        ("1", 1),
+        ("512k", 512_000),
+        ("1M", 1_000_000),
+        ("1.5k", 1_500),
+        ("2e3", 2_000),
+        ("1_000", 1_000),
+        ("10,000", 10_000),
+        (" 7 ", 7),
+        (42, 42),
+        ("0.5M", 500_000),
+        ("1.001M", 1_001_000),
+        ("2G", 2_000_000_000),
     ],
-)  # fmt: skip
+)
 def test_sizes_are_decimal(text: str | int, size: int) -> None:
     assert parse_size(text) == size
 
 
-@pytest.mark.parametrize("text", ["0", "-5", "abc", "", "1.5", "12q", "0.4k0", "k", "nan", "inf", 0, -3, "1e400", "1e9999999"])
+@pytest.mark.parametrize(
+    "text", ["0", "-5", "abc", "", "1.5", "12q", "0.4k0", "k", "nan", "inf", 0, -3, "1e400", "1e9999999"]
+)
 def test_a_size_that_is_no_whole_number_above_0_is_refused(text: str | int) -> None:
     with pytest.raises(BadInput) as caught:
         parse_size(text)
@@ -31,14 +51,21 @@ def test_a_size_that_is_no_whole_number_above_0_is_refused(text: str | int) -> N
 def test_an_error_of_a_size_names_the_option_it_was_given_as_and_else_says_size(text: str) -> None:
     with pytest.raises(BadInput, match=f"^--images '{text}' is") as caught:
         parse_size(text, what="--images")
-    assert "points" not in caught.value.what and "size" not in caught.value.mend
+    assert "points" not in caught.value.what and "size" not in caught.value.hint
     with pytest.raises(BadInput, match=f"^size '{text}' is"):
         parse_size(text)
 
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("24GiB", 24 * 2**30), ("24GB", 24 * 10**9), ("8000MiB", 8000 * 2**20), ("0.5 gib", 2**29), ("100b", 100), (123, 123)],
+    [
+        ("24GiB", 24 * 2**30),
+        ("24GB", 24 * 10**9),
+        ("8000MiB", 8000 * 2**20),
+        ("0.5 gib", 2**29),
+        ("100b", 100),
+        (123, 123),
+    ],
 )
 def test_bytes_know_binary_from_decimal(text: str | int, count: int) -> None:
     assert parse_bytes(text) == count
@@ -72,7 +99,14 @@ def test_a_ladder_that_does_not_climb_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(
     ("count", "text"),
-    [(0, "0 B"), (1023, "1,023 B"), (1024, "1.00 KiB"), (3 * 2**20, "3.00 MiB"), (25_769_803_776, "24.00 GiB"), (None, "-")],
+    [
+        (0, "0 B"),
+        (1023, "1,023 B"),
+        (1024, "1.00 KiB"),
+        (3 * 2**20, "3.00 MiB"),
+        (25_769_803_776, "24.00 GiB"),
+        (None, "-"),
+    ],
 )
 def test_bytes_are_shown_in_the_largest_unit_that_fits(count: int | None, text: str) -> None:
     assert show_bytes(count) == text
@@ -84,9 +118,15 @@ def test_a_shown_size_reads_back_as_itself(size: int) -> None:
 
 
 def test_one_thing_is_shown_in_the_singular() -> None:
-    assert [show_count(value, "picture") for value in (0, 1, 2000)] == ["0 pictures", "1 picture", "2,000 pictures"]
+    assert [show_count(value, "picture") for value in (0, 1, 2000)] == [
+        "0 pictures",
+        "1 picture",
+        "2,000 pictures",
+    ]
 
 
-@pytest.mark.parametrize(("time_s", "text"), [(2.5, "2.50 s"), (0.0125, "12.50 ms"), (3.2e-5, "32.0 us"), (None, "-")])
+@pytest.mark.parametrize(
+    ("time_s", "text"), [(2.5, "2.50 s"), (0.0125, "12.50 ms"), (3.2e-5, "32.0 us"), (None, "-")]
+)
 def test_times_are_shown_in_a_readable_unit(time_s: float | None, text: str) -> None:
     assert show_seconds(time_s) == text

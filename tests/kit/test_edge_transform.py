@@ -10,14 +10,18 @@ from torch import nn
 
 from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.kit import Edges, edge_transform, radius_edges
-from pinchpoint.kit.network import layers_of
-from pinchpoint.kit.transform import auto_chunk
+from pinchpoint.kit.edges.edge_mlp import layers_of
+from pinchpoint.kit.edges.transform import auto_chunk
 
 Q, S, D, C = 23, 31, 3, 5
 CASES = [
-    ("linear", "mean"), ("linear", "attention"), ("nonlinear", "quadrature"), ("linear_kernelonly", "sum"),
-    ("nonlinear_kernelonly", "mean"), ("nonlinear", "attention"),
-]  # fmt: skip
+    ("linear", "mean"),
+    ("linear", "attention"),
+    ("nonlinear", "quadrature"),
+    ("linear_kernelonly", "sum"),
+    ("nonlinear_kernelonly", "mean"),
+    ("nonlinear", "attention"),
+]
 
 
 def problem(transform: str, weights: str, dtype: Any = torch.float64) -> dict[str, Any]:
@@ -26,11 +30,15 @@ def problem(transform: str, weights: str, dtype: Any = torch.float64) -> dict[st
     x, y = torch.rand(Q, D, dtype=dtype), torch.rand(S, D, dtype=dtype)
     return {
         "mlp": nn.Sequential(nn.Linear(wide, 16), nn.GELU(), nn.Linear(16, C)).to(dtype),
-        "x": x.requires_grad_(), "y": y.requires_grad_(), "f": torch.randn(S, C, dtype=dtype, requires_grad=True),
-        "edges": radius_edges(x.detach(), y.detach(), 0.45), "transform": transform, "weights": weights,
+        "x": x.requires_grad_(),
+        "y": y.requires_grad_(),
+        "f": torch.randn(S, C, dtype=dtype, requires_grad=True),
+        "edges": radius_edges(x.detach(), y.detach(), 0.45),
+        "transform": transform,
+        "weights": weights,
         "quadrature": torch.rand(S, dtype=dtype, requires_grad=True) if weights == "quadrature" else None,
         "attention": nn.Linear(D, 1, bias=False).to(dtype) if weights == "attention" else None,
-    }  # fmt: skip
+    }
 
 
 def run(given: dict[str, Any], **how: Any) -> list[Any]:
@@ -50,7 +58,9 @@ def by_hand(given: dict[str, Any]) -> Any:
         begin, end = int(index.offsets[q]), int(index.offsets[q + 1])
         terms, scores = [], []
         for s in index.sources[begin:end].tolist():
-            parts = [given["y"][s], given["x"][q]] + ([given["f"][s]] if given["transform"].startswith("nonlinear") else [])
+            parts = [given["y"][s], given["x"][q]] + (
+                [given["f"][s]] if given["transform"].startswith("nonlinear") else []
+            )
             value = given["mlp"](torch.cat(parts))
             value = value if given["transform"].endswith("kernelonly") else value * given["f"][s]
             terms.append(value * given["quadrature"][s] if given["quadrature"] is not None else value)
@@ -104,18 +114,26 @@ def test_queries_without_edges_get_zeros_and_no_gradient() -> None:
     given = problem("linear", "mean")
     nobody = Edges.of_index(torch.zeros(2, 0, dtype=torch.int64), queries=Q, sources=S)
     for memory in ("eager", "checkpoint", "flat"):
-        assert torch.equal(edge_transform(**{**given, "edges": nobody}, memory=memory), torch.zeros(Q, C, dtype=torch.float64))
+        assert torch.equal(
+            edge_transform(**{**given, "edges": nobody}, memory=memory),
+            torch.zeros(Q, C, dtype=torch.float64),
+        )
 
 
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        ({"memory": "small"}, "unknown memory"), ({"transform": "cubic"}, "unknown transform"), ({"chunk": 0}, "a chunk of 0"),
-        ({"f": None}, "without f"), ({"weights": "quadrature"}, "go together"), ({"weights": "attention"}, "go together"),
-        ({"edges": torch.tensor([[S], [0]])}, "an index beyond"), ({"f": torch.zeros(S - 1, C)}, "f of shape"),
+        ({"memory": "small"}, "unknown memory"),
+        ({"transform": "cubic"}, "unknown transform"),
+        ({"chunk": 0}, "a chunk of 0"),
+        ({"f": None}, "without f"),
+        ({"weights": "quadrature"}, "go together"),
+        ({"weights": "attention"}, "go together"),
+        ({"edges": torch.tensor([[S], [0]])}, "an index beyond"),
+        ({"f": torch.zeros(S - 1, C)}, "f of shape"),
         ({"y": torch.rand(S + 1, D, dtype=torch.float64)}, "edges from"),
     ],
-)  # fmt: skip
+)
 def test_what_does_not_go_together_is_refused(wrong: dict[str, Any], what: str) -> None:
     with pytest.raises(BadInput, match=what):
         edge_transform(**{**problem("linear", "mean"), **wrong})
@@ -148,12 +166,16 @@ class Doubled(nn.Module):
         return 2 * self.inner(values)
 
 
-@pytest.mark.parametrize("act", [nn.GELU, nn.SiLU, nn.ReLU, nn.Tanh, lambda: nn.GELU(approximate="tanh"), nn.Softplus])
+@pytest.mark.parametrize(
+    "act", [nn.GELU, nn.SiLU, nn.ReLU, nn.Tanh, lambda: nn.GELU(approximate="tanh"), nn.Softplus]
+)
 @pytest.mark.parametrize("last", [False, True])
 def test_every_activation_and_any_module_has_eagers_gradients(act: Any, last: bool) -> None:
     for wrap in (lambda mlp: mlp, Doubled):
         given = problem("nonlinear", "mean")
-        parts = [nn.Linear(2 * D + C, 12), act(), nn.Linear(12, 9), nn.Linear(9, C, bias=False)] + ([act()] if last else [])
+        parts = [nn.Linear(2 * D + C, 12), act(), nn.Linear(12, 9), nn.Linear(9, C, bias=False)] + (
+            [act()] if last else []
+        )
         given["mlp"] = wrap(nn.Sequential(*parts).double())
         for mine, theirs in zip(run(given, memory="flat", chunk=50), run(given, memory="eager"), strict=True):
             assert torch.allclose(mine, theirs, rtol=1e-10, atol=1e-12)

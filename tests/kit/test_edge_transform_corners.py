@@ -8,17 +8,20 @@ import pytest
 import torch
 from torch import nn
 
-from pinchpoint.backends.torch import compat, real
+from pinchpoint.backends.torch import compat, measurement
 from pinchpoint.core.errors import BadInput
-from pinchpoint.kit import Edges, edge_transform, rows
-from pinchpoint.kit.flat import Job, _entering
-from pinchpoint.kit.rows import row_chunks
+from pinchpoint.kit import Edges, edge_transform
+from pinchpoint.kit.edges import row_chunks as rows
+from pinchpoint.kit.edges.flat_transform import Job, _entering
+from pinchpoint.kit.edges.row_chunks import row_chunks
 
 Q, S, C = 9, 12, 4
 LEAVES = ("x", "y", "f", "quadrature")
 
 
-def problem(transform: str = "linear", weights: str = "mean", *, dims: int = 3, dtype: Any = torch.float64) -> dict[str, Any]:
+def problem(
+    transform: str = "linear", weights: str = "mean", *, dims: int = 3, dtype: Any = torch.float64
+) -> dict[str, Any]:
     """Rows 0, 4 and the last are without edges; row 2 has 30, so that chunks cut it; source 3 has none."""
     torch.manual_seed(0)
     sources = torch.randint(4, S, (60,))
@@ -26,30 +29,41 @@ def problem(transform: str = "linear", weights: str = "mean", *, dims: int = 3, 
     wide = 2 * dims + (C if transform.startswith("non") else 0)
     return {
         "mlp": nn.Sequential(nn.Linear(wide, 8), nn.GELU(), nn.Linear(8, C)).to(dtype),
-        "x": torch.rand(Q, dims, dtype=dtype).requires_grad_(), "y": torch.rand(S, dims, dtype=dtype).requires_grad_(),
+        "x": torch.rand(Q, dims, dtype=dtype).requires_grad_(),
+        "y": torch.rand(S, dims, dtype=dtype).requires_grad_(),
         "f": torch.randn(S, C, dtype=dtype).requires_grad_(),
-        "edges": Edges.of_index(torch.stack([sources, into]), queries=Q, sources=S), "transform": transform, "weights": weights,
+        "edges": Edges.of_index(torch.stack([sources, into]), queries=Q, sources=S),
+        "transform": transform,
+        "weights": weights,
         "quadrature": torch.rand(S, dtype=dtype).requires_grad_() if weights == "quadrature" else None,
         "attention": nn.Sequential(nn.Linear(dims, 6), nn.Softplus(), nn.Linear(6, 1, bias=False)).to(dtype)
-        if weights == "attention" else None,
-    }  # fmt: skip
+        if weights == "attention"
+        else None,
+    }
 
 
 def run(given: dict[str, Any], **how: Any) -> list[Any]:
     """The output and every gradient."""
     leaves = [given[name] for name in LEAVES if given[name] is not None and given[name].requires_grad]
-    leaves += [p for name in ("mlp", "attention") if given[name] is not None for p in given[name].parameters()]
+    leaves += [
+        p for name in ("mlp", "attention") if given[name] is not None for p in given[name].parameters()
+    ]
     out = edge_transform(**given, **how)
     return [out.detach(), *torch.autograd.grad(out.double().sin().sum(), leaves, allow_unused=True)]
 
 
 def assert_as_eager(given: dict[str, Any], bar: float = 1e-10) -> None:
     for chunk in (7, 10_000):
-        for mine, theirs in zip(run(given, memory="flat", chunk=chunk), run(given, memory="eager"), strict=True):
+        for mine, theirs in zip(
+            run(given, memory="flat", chunk=chunk), run(given, memory="eager"), strict=True
+        ):
             assert (mine is None) == (theirs is None)
             if mine is not None:
                 assert mine.dtype is theirs.dtype
-                assert float((mine.double() - theirs.double()).norm()) <= bar * float(theirs.double().norm()) + 1e-14
+                assert (
+                    float((mine.double() - theirs.double()).norm())
+                    <= bar * float(theirs.double().norm()) + 1e-14
+                )
 
 
 @pytest.mark.parametrize("weights", ["mean", "attention", "quadrature"])
@@ -158,7 +172,9 @@ def test_a_graph_without_edges_trains_with_zero_gradients(memory: Any, weights: 
     for queries, sources in ((Q, S), (0, S), (Q, 0), (0, 0)):
         given = problem(weights=weights)
         given["x"], given["y"], given["f"] = given["x"][:queries], given["y"][:sources], given["f"][:sources]
-        given["edges"] = Edges.of_index(torch.zeros(2, 0, dtype=torch.int64), queries=queries, sources=sources)
+        given["edges"] = Edges.of_index(
+            torch.zeros(2, 0, dtype=torch.int64), queries=queries, sources=sources
+        )
         out = edge_transform(**given, memory=memory)
         assert torch.equal(out, torch.zeros(queries, C, dtype=torch.float64))
         out.sum().backward()
@@ -174,7 +190,9 @@ def test_backward_twice_gives_the_same_and_writes_over_nothing_of_the_callers() 
     leaves = [given["x"], given["y"], given["f"], *given["mlp"].parameters()]
     first = torch.autograd.grad(out, leaves, gradient, retain_graph=True)
     assert torch.equal(gradient, before)
-    assert all(torch.equal(a, b) for a, b in zip(first, torch.autograd.grad(out, leaves, gradient), strict=True))
+    assert all(
+        torch.equal(a, b) for a, b in zip(first, torch.autograd.grad(out, leaves, gradient), strict=True)
+    )
 
 
 def test_no_chunk_is_held_between_forward_and_backward() -> None:
@@ -232,7 +250,8 @@ def test_without_gradients_the_values_are_the_same() -> None:
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        ({"f": torch.zeros(S, 1, dtype=torch.float64)}, "channels an edge"), ({"f": torch.zeros(S)}, "f of shape"),
+        ({"f": torch.zeros(S, 1, dtype=torch.float64)}, "channels an edge"),
+        ({"f": torch.zeros(S)}, "f of shape"),
         ({"weights": "attention", "attention": nn.Linear(3, C).double()}, "attention gives"),
         ({"weights": "quadrature", "quadrature": torch.ones(S, 1)}, "quadrature of shape"),
         ({"weights": "quadrature", "quadrature": torch.ones(S + 1)}, "quadrature of shape"),
@@ -240,7 +259,7 @@ def test_without_gradients_the_values_are_the_same() -> None:
         ({"mlp": nn.Linear(7, C).double()}, "mlp takes 7 inputs where an edge has 6"),
         ({"mlp": nn.Sequential(nn.Linear(6, C), nn.BatchNorm1d(C)).double()}, "BatchNorm1d in training"),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("memory", ["checkpoint", "flat"])
 def test_shapes_that_do_not_fit_are_refused(wrong: dict[str, Any], what: str, memory: Any) -> None:
     with pytest.raises(BadInput, match=what):
@@ -260,19 +279,25 @@ def test_dropout_is_refused_where_it_would_not_be_drawn_again() -> None:
 @pytest.mark.parametrize(
     ("offsets", "sources", "what"),
     [
-        ([0, 2, 1, 3], [0, 0, 0], "do not share out"), ([1, 2, 2, 3], [0, 0, 0], "do not share out"),
-        ([0, 1, 2, 2], [0, 0, 0], "do not share out"), ([0, 1, 2, 3], [0, 5, 0], "from sources 0 to 5"),
+        ([0, 2, 1, 3], [0, 0, 0], "do not share out"),
+        ([1, 2, 2, 3], [0, 0, 0], "do not share out"),
+        ([0, 1, 2, 2], [0, 0, 0], "do not share out"),
+        ([0, 1, 2, 3], [0, 5, 0], "from sources 0 to 5"),
         ([0, 1, 2, 3], [0, -1, 0], "from sources -1 to 0"),
     ],
-)  # fmt: skip
-def test_edges_that_contradict_themselves_are_refused(offsets: list[int], sources: list[int], what: str) -> None:
+)
+def test_edges_that_contradict_themselves_are_refused(
+    offsets: list[int], sources: list[int], what: str
+) -> None:
     edges = Edges(torch.tensor(offsets), torch.tensor(sources, dtype=torch.int32), 5)
     with pytest.raises(BadInput, match=what):
         edge_transform(nn.Linear(2, 1), torch.zeros(3, 1), torch.zeros(5, 1), torch.zeros(5, 1), edges)
 
 
 @pytest.mark.parametrize("into", ["tokens", "points"])
-def test_a_predicted_step_looks_at_some_chunks_and_sees_the_peak_of_all(into: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_predicted_step_looks_at_some_chunks_and_sees_the_peak_of_all(
+    into: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Rows of unequal length, so that chunks are too."""
     degrees = torch.randint(0, 60, (280,)) if into == "tokens" else torch.full((9_600,), 1)
     starts = torch.cat([torch.zeros(1, dtype=torch.int64), degrees.cumsum(0)]).numpy()
@@ -284,11 +309,15 @@ def test_a_predicted_step_looks_at_some_chunks_and_sees_the_peak_of_all(into: st
                 edges = Edges(torch.zeros(len(starts), dtype=torch.int64), sources, S, known_starts=starts)
                 mlp = nn.Sequential(nn.Linear(6, 32), nn.GELU(), nn.Linear(32, C))
                 f = torch.zeros(S, C, requires_grad=True)
-                edge_transform(mlp, torch.zeros(len(degrees), 3), torch.zeros(S, 3), f, edges, chunk=100).sum().backward()
+                edge_transform(
+                    mlp, torch.zeros(len(degrees), 3), torch.zeros(S, 3), f, edges, chunk=100
+                ).sum().backward()
 
-        return real.account(step)
+        return measurement.account(step)
 
-    chunks = list(row_chunks(Edges(torch.from_numpy(starts), torch.zeros(int(starts[-1]), dtype=torch.int32), S), 100))
+    chunks = list(
+        row_chunks(Edges(torch.from_numpy(starts), torch.zeros(int(starts[-1]), dtype=torch.int32), S), 100)
+    )
     monkeypatch.setattr(rows, "LOOKED_AT", len(chunks))
     whole = peak()
     assert len(chunks) > 90

@@ -25,18 +25,25 @@ def perceptron(*widths: int, act: type[nn.Module] = nn.GELU) -> nn.Sequential:
     return nn.Sequential(*parts[:-1])
 
 
-def problem(hidden: tuple[int, ...], channels: int, transform: str, weights: str, act: type[nn.Module]) -> dict[str, Any]:
+def problem(
+    hidden: tuple[int, ...], channels: int, transform: str, weights: str, act: type[nn.Module]
+) -> dict[str, Any]:
     torch.manual_seed(1)
     index = torch.stack([torch.randint(0, S, (E,)), torch.randint(0, Q - 20, (E,))])
     index[1, :1500] = HUB
     return {
         "mlp": perceptron(6 + (channels if transform.startswith("non") else 0), *hidden, channels, act=act),
-        "x": torch.rand(Q, 3, requires_grad=True), "y": torch.rand(S, 3, requires_grad=True),
-        "f": torch.randn(S, channels, requires_grad=True), "edges": Edges.of_index(index, queries=Q, sources=S),
-        "transform": transform, "weights": weights,
+        "x": torch.rand(Q, 3, requires_grad=True),
+        "y": torch.rand(S, 3, requires_grad=True),
+        "f": torch.randn(S, channels, requires_grad=True),
+        "edges": Edges.of_index(index, queries=Q, sources=S),
+        "transform": transform,
+        "weights": weights,
         "quadrature": torch.rand(S, requires_grad=True) if weights == "quadrature" else None,
-        "attention": nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 1, bias=False)) if weights == "attention" else None,
-    }  # fmt: skip
+        "attention": nn.Sequential(nn.Linear(3, 8), nn.GELU(), nn.Linear(8, 1, bias=False))
+        if weights == "attention"
+        else None,
+    }
 
 
 def moved(given: dict[str, Any], device: str, dtype: torch.dtype) -> dict[str, Any]:
@@ -62,36 +69,52 @@ def _copied(part: nn.Module) -> nn.Module:
 def run(given: dict[str, Any], **how: Any) -> list[Tensor | None]:
     out = edge_transform(**given, **how)
     leaves = [given[name] for name in ("x", "y", "f", "quadrature") if given[name] is not None]
-    leaves += [p for name in ("mlp", "attention") if given[name] is not None for p in given[name].parameters()]
+    leaves += [
+        p for name in ("mlp", "attention") if given[name] is not None for p in given[name].parameters()
+    ]
     return [
         out.detach(),
-        *torch.autograd.grad(out.to(torch.promote_types(out.dtype, torch.float32)).sin().mean(), leaves, allow_unused=True),
+        *torch.autograd.grad(
+            out.to(torch.promote_types(out.dtype, torch.float32)).sin().mean(), leaves, allow_unused=True
+        ),
     ]
 
 
 def distance(found: list[Tensor | None], truth: list[Tensor | None]) -> float:
     assert [value is None for value in found] == [value is None for value in truth]
-    pairs = [(a.double().cpu(), b) for a, b in zip(found, truth, strict=True) if a is not None and b is not None]
+    pairs = [
+        (a.double().cpu(), b) for a, b in zip(found, truth, strict=True) if a is not None and b is not None
+    ]
     return max(float((a - b).norm() / b.norm()) for a, b in pairs)
 
 
 # Hidden widths, channels, activation: some for one kernel, some that go layer by layer.
 SHAPES = [
-    ((128, 128, 128), 16, nn.GELU), ((64, 64), 16, nn.GELU), ((32,), 5, nn.SiLU), ((48, 24, 40), 32, nn.GELU),
-    ((100, 60), 64, nn.ReLU), ((16, 16), 3, nn.SiLU), ((128, 128), 40, nn.GELU), ((256, 256), 16, nn.GELU),
-]  # fmt: skip
+    ((128, 128, 128), 16, nn.GELU),
+    ((64, 64), 16, nn.GELU),
+    ((32,), 5, nn.SiLU),
+    ((48, 24, 40), 32, nn.GELU),
+    ((100, 60), 64, nn.ReLU),
+    ((16, 16), 3, nn.SiLU),
+    ((128, 128), 40, nn.GELU),
+    ((256, 256), 16, nn.GELU),
+]
 
 
 @pytest.mark.parametrize(("dtype", "bar"), [(torch.float64, 1e-10), (torch.float32, 1e-5)])
 @pytest.mark.parametrize("weights", ["mean", "sum", "quadrature", "attention"])
 @pytest.mark.parametrize("transform", ["linear", "nonlinear", "linear_kernelonly", "nonlinear_kernelonly"])
-def test_flat_on_a_gpu_is_eager_in_float64_on_the_cpu(transform: str, weights: str, dtype: torch.dtype, bar: float) -> None:
+def test_flat_on_a_gpu_is_eager_in_float64_on_the_cpu(
+    transform: str, weights: str, dtype: torch.dtype, bar: float
+) -> None:
     given = problem((32, 24), 16, transform, weights, nn.GELU)
     truth = run(moved(given, "cpu", torch.float64), memory="eager")
     for chunk in (64, 500, 100_000):
         # Of two roundings to float32 the eager one may be the worse: sums of hundreds of edges lose digits.
         usual = distance(run(moved(given, "cuda", dtype), memory="eager"), truth)
-        assert distance(run(moved(given, "cuda", dtype), memory="flat", chunk=chunk), truth) < max(bar, 1.5 * usual)
+        assert distance(run(moved(given, "cuda", dtype), memory="flat", chunk=chunk), truth) < max(
+            bar, 1.5 * usual
+        )
 
 
 @pytest.mark.parametrize(("hidden", "channels", "act"), SHAPES)
@@ -110,7 +133,11 @@ def test_one_chunk_size_gives_the_same_bits_every_time_on_a_gpu(weights: str) ->
     given = moved(problem((128, 128, 128), 16, "nonlinear", weights, nn.GELU), "cuda", torch.float32)
     first = run(given, memory="flat", chunk=700)
     for _ in range(3):
-        assert all(torch.equal(a, b) for a, b in zip(run(given, memory="flat", chunk=700), first, strict=True) if a is not None)  # type: ignore[arg-type]
+        assert all(
+            torch.equal(a, b)
+            for a, b in zip(run(given, memory="flat", chunk=700), first, strict=True)
+            if a is not None
+        )  # type: ignore[arg-type]
 
 
 class Turned(nn.Module):

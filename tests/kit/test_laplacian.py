@@ -16,8 +16,9 @@ pytest.importorskip("folx", reason="the forward Laplacian is folx's")
 import jax.numpy as jnp  # noqa: E402
 
 from pinchpoint.core.errors import BadInput, DoesNotFit, Missing  # noqa: E402
-from pinchpoint.kit import derivatives, kinetic_energy, laplacian, laplacian_of_batch  # noqa: E402
-from pinchpoint.kit.laplace_plan import choose, plan_laplacian, predicted_cost  # noqa: E402
+from pinchpoint.kit import kinetic_energy, laplacian, laplacian_of_batch  # noqa: E402
+from pinchpoint.kit.laplacians import derivatives
+from pinchpoint.kit.laplacians.chunk_plan import choose, plan_laplacian, predicted_cost  # noqa: E402
 
 METHODS = ("nested", "hessian", "loop", "forward")
 QUICK = ("hessian", "loop", "forward")
@@ -41,18 +42,23 @@ def antisymmetric(n: int, *, seed: int = 0) -> Callable[[Any], Any]:
     def log_psi(x: Any) -> Any:
         far = jnp.sqrt(jnp.sum(x**2, axis=1))
         h = jnp.tanh(
-            jnp.concatenate([x, far[:, None]], axis=1) @ own.astype(x.dtype) + jnp.mean(x, axis=0) @ mean.astype(x.dtype)
+            jnp.concatenate([x, far[:, None]], axis=1) @ own.astype(x.dtype)
+            + jnp.mean(x, axis=0) @ mean.astype(x.dtype)
         )
         g = h @ out.astype(x.dtype)
         return jnp.sum(jnp.log(jnp.abs(g[first] - g[second]))) - jnp.sum(far) + jnp.sum(g**2)
 
-    return jax.jit(log_psi)  # so that its derivatives are compiled once, also where `nested` asks for each by itself
+    return jax.jit(
+        log_psi
+    )  # so that its derivatives are compiled once, also where `nested` asks for each by itself
 
 
 def determinant(x: Any) -> Any:
     """log|psi| of a determinant of powers of the distances under an envelope. x: (n, 3)."""
     far = jnp.sqrt(jnp.sum(x**2, axis=1, keepdims=True))
-    return jnp.linalg.slogdet(far ** jnp.arange(x.shape[0]) * jnp.exp(-far) + jnp.sin(x @ jnp.ones((3, x.shape[0]), x.dtype)))[1]
+    return jnp.linalg.slogdet(
+        far ** jnp.arange(x.shape[0]) * jnp.exp(-far) + jnp.sin(x @ jnp.ones((3, x.shape[0]), x.dtype))
+    )[1]
 
 
 def walkers(count: int, n: int, *, seed: int = 1, dtype: Any = np.float64) -> np.ndarray:
@@ -101,7 +107,11 @@ def test_methods_in_float32_keep_to_float64(n: int) -> None:
     for method in METHODS:
         # Nested is d programs, of one walker.
         nested = method == "nested"
-        found = laplacian(f, method)(xs[0]).laplacian if nested else run(jax.vmap(laplacian(f, method)), xs).laplacian
+        found = (
+            laplacian(f, method)(xs[0]).laplacian
+            if nested
+            else run(jax.vmap(laplacian(f, method)), xs).laplacian
+        )
         assert found.dtype == np.float32
         assert relative(found, wanted[0] if nested else wanted) < 1e-4, method
 
@@ -130,10 +140,14 @@ def test_a_function_of_nothing_has_neither_slope_nor_curvature(method: Any, doub
 
 @pytest.mark.parametrize("method", ["auto", *METHODS])
 @pytest.mark.parametrize("place", [(0.3, -0.4, 1.2), (2.0, 1.0, -3.0), (0.0, 0.0, 0.01)])
-def test_the_kinetic_energy_of_hydrogen_matches_the_closed_form(method: Any, place: tuple[float, ...], double: None) -> None:
+def test_the_kinetic_energy_of_hydrogen_matches_the_closed_form(
+    method: Any, place: tuple[float, ...], double: None
+) -> None:
     x = np.array([place])  # log psi = -r: T = 1 / r - 1/2
     wanted = 1 / np.linalg.norm(x) - 0.5
-    assert float(kinetic_energy(lambda x: -jnp.sqrt(jnp.sum(x**2)), x, method=method)) == pytest.approx(wanted, abs=1e-6)
+    assert float(kinetic_energy(lambda x: -jnp.sqrt(jnp.sum(x**2)), x, method=method)) == pytest.approx(
+        wanted, abs=1e-6
+    )
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -151,7 +165,9 @@ def test_the_answer_does_not_depend_on_the_chunk(chunk: Any, double: None) -> No
         up = np.cumsum(np.sin(x)[::-1], axis=0)[::-1]  # sum of sin below each row
         wanted = (2 * up - np.sin(x) * np.cumsum(x**2, axis=0) + 4 * x * np.cos(x)).sum()
         assert found.laplacian[i] == pytest.approx(wanted, rel=1e-12)
-        np.testing.assert_allclose(found.gradient[i], np.cos(x) * np.cumsum(x**2, axis=0) + 2 * x * up, rtol=1e-12)
+        np.testing.assert_allclose(
+            found.gradient[i], np.cos(x) * np.cumsum(x**2, axis=0) + 2 * x * up, rtol=1e-12
+        )
         assert found.value[i] == pytest.approx((np.sin(x) * np.cumsum(x**2, axis=0)).sum(), rel=1e-12)
 
 
@@ -169,7 +185,11 @@ def test_a_budget_sets_the_chunk_and_what_it_takes_stays_inside(double: None) ->
     xs = walkers(512, 4)
     budget = predicted_cost(smooth, xs[0], "forward").bytes(100)
     assert plan_laplacian(smooth, xs, method="forward", budget=budget) == ("forward", 100)
-    compiled = jax.jit(lambda xs: laplacian_of_batch(smooth, xs, method="forward", budget=budget)).lower(xs).compile()
+    compiled = (
+        jax.jit(lambda xs: laplacian_of_batch(smooth, xs, method="forward", budget=budget))
+        .lower(xs)
+        .compile()
+    )
     # Beside a chunk lie all points once and their gradients, and XLA for CPUs fuses less than the prediction's GPU.
     assert compiled.memory_analysis().temp_size_in_bytes < 2 * budget + 3 * xs.nbytes
 
@@ -205,7 +225,7 @@ def test_a_budget_is_kept_to_inside_a_traced_program() -> None:
 def test_a_budget_below_one_point_is_refused() -> None:
     with pytest.raises(DoesNotFit, match="one point needs") as caught:
         laplacian_of_batch(smooth, walkers(8, 4, dtype=np.float32), budget=100)
-    assert "budget of at least" in caught.value.mend
+    assert "budget of at least" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -226,10 +246,10 @@ def test_a_budget_below_one_point_is_refused() -> None:
         (lambda f, x: laplacian_of_batch(f, x, budget="24"), "not a number of bytes"),
     ],
 )
-def test_what_cannot_be_meant_is_refused_with_its_mend(call: Callable[..., Any], what: str) -> None:
+def test_what_cannot_be_meant_is_refused_with_its_hint(call: Callable[..., Any], what: str) -> None:
     with pytest.raises(BadInput, match=what) as caught:
         call(lambda x: jnp.sum(x**2), np.ones((2, 3), np.float32))
-    assert caught.value.mend
+    assert caught.value.hint
 
 
 def test_without_folx_forward_is_missed_and_auto_does_without(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -237,7 +257,7 @@ def test_without_folx_forward_is_missed_and_auto_does_without(monkeypatch: pytes
     monkeypatch.setattr(derivatives.util, "find_spec", lambda name: None)
     with pytest.raises(Missing, match="folx") as caught:
         laplacian(smooth, "forward")(walkers(1, 2, dtype=np.float32)[0])
-    assert "pip install" in caught.value.mend and "loop" in caught.value.mend
+    assert "pip install" in caught.value.hint and "loop" in caught.value.hint
     assert derivatives.fastest(6) == "hessian"
     assert derivatives.fastest(30) == "loop"
     found = laplacian(smooth)(walkers(1, 2, dtype=np.float32)[0])

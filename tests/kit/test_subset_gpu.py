@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 import torch
 
-from pinchpoint.kit import Segments, draw_counts, hashing, sample_one, sample_subset, segment_mean, take_rows
+from pinchpoint.kit import Segments, draw_counts, sample_one, sample_subset, segment_mean, take_rows
+from pinchpoint.kit.segments import hashing
 
 pytestmark = [
     pytest.mark.gpu,
@@ -17,7 +18,10 @@ pytestmark = [
 CLOUDS = {
     "even": torch.arange(200_000) % 10_000,
     "uneven": torch.cat(
-        [torch.randint(0, 5000, (100_000,), generator=torch.Generator().manual_seed(0)), torch.zeros(700).long()]
+        [
+            torch.randint(0, 5000, (100_000,), generator=torch.Generator().manual_seed(0)),
+            torch.zeros(700).long(),
+        ]
     ),
     "long": torch.cat([torch.arange(30_000) % 1500, torch.full((16_000,), 7)]),
     "longer": torch.cat([torch.arange(30_000) % 1500, torch.full((200_000,), 7)]),
@@ -83,7 +87,9 @@ def test_counts_above_a_cells_points_leave_their_places_empty() -> None:
     drawn = sample_subset(segments, counts, seed=0, total=int(counts.sum()))
     asked = counts > 0
     assert int((drawn == -1).sum()) == 3 * int(asked.sum())
-    assert drawn[drawn >= 0].sort().values.equal(segments.order[asked[segments.of_place.long()]].sort().values)
+    assert (
+        drawn[drawn >= 0].sort().values.equal(segments.order[asked[segments.of_place.long()]].sort().values)
+    )
 
 
 def test_cells_that_begin_anywhere_in_memory_are_drawn_from_alike() -> None:
@@ -100,7 +106,9 @@ def test_keys_in_one_pass_are_those_of_the_chain() -> None:
     points, cells = torch.arange(100_000, dtype=torch.int32), torch.arange(100_000, dtype=torch.int32) // 7
     for seed in (0, 1, 2**64 - 1):
         of = hashing.words(seed=seed)
-        assert hashing.keys_in(cells.cuda(), points.cuda(), of).cpu().equal(hashing.keys_in(cells, points, of))
+        assert (
+            hashing.keys_in(cells.cuda(), points.cuda(), of).cpu().equal(hashing.keys_in(cells, points, of))
+        )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.bool])

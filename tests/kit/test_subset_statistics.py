@@ -13,7 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from pinchpoint.kit import Segments, draw_counts, hashing, sample_one, sample_subset
+from pinchpoint.kit import Segments, draw_counts, sample_one, sample_subset
+from pinchpoint.kit.segments import hashing
 
 # The chance that a perfect sampler fails any one of all comparisons made here, shared out among them.
 LEAST = 1e-4
@@ -25,11 +26,18 @@ Sampler = Callable[[Segments, int, int], Tensor]
 def probability(observed: Tensor, expected: Tensor) -> float:
     """Of a chi-square at least as large: observed and expected numbers of the same things, which sum to the same."""
     square = float(((observed.double() - expected.double()) ** 2 / expected.double()).sum())
-    return float(torch.special.gammaincc(torch.tensor((len(observed) - 1) / 2).double(), torch.tensor(square / 2).double()))
+    return float(
+        torch.special.gammaincc(
+            torch.tensor((len(observed) - 1) / 2).double(), torch.tensor(square / 2).double()
+        )
+    )
 
 
 def require_even(observed: Tensor) -> None:
-    assert probability(observed, torch.full((len(observed),), float(observed.sum()) / len(observed))) >= LEAST / COMPARISONS
+    assert (
+        probability(observed, torch.full((len(observed),), float(observed.sum()) / len(observed)))
+        >= LEAST / COMPARISONS
+    )
 
 
 def rows_of(cells: int, length: int, *, strided: bool) -> Segments:
@@ -55,21 +63,29 @@ def numbered(codes: Tensor, kinds: int) -> tuple[Tensor, int]:
     return numbers, kinds
 
 
-def require_all_subsets_alike(sampler: Sampler, length: int, count: int, *, cells: int, strided: bool, seed: int = 11) -> None:
+def require_all_subsets_alike(
+    sampler: Sampler, length: int, count: int, *, cells: int, strided: bool, seed: int = 11
+) -> None:
     segments = rows_of(cells, length, strided=strided)
     codes = subsets(segments, sampler(segments, count, seed), length)
     require_even(torch.bincount(numbered(codes, math.comb(length, count))[0]))
 
 
 @pytest.mark.parametrize("strided", [False, True])
-@pytest.mark.parametrize(("length", "count", "cells"), [(8, 4, 70_000), (12, 6, 90_000), (5, 1, 20_000), (6, 5, 20_000)])
-def test_every_subset_of_a_cell_is_as_likely_as_any_other(length: int, count: int, cells: int, strided: bool) -> None:
+@pytest.mark.parametrize(
+    ("length", "count", "cells"), [(8, 4, 70_000), (12, 6, 90_000), (5, 1, 20_000), (6, 5, 20_000)]
+)
+def test_every_subset_of_a_cell_is_as_likely_as_any_other(
+    length: int, count: int, cells: int, strided: bool
+) -> None:
     require_all_subsets_alike(exact, length, count, cells=cells, strided=strided)
 
 
 def test_every_subset_of_one_cell_is_as_likely_over_steps() -> None:
     segments = rows_of(40, 8, strided=True)
-    codes = torch.cat([subsets(segments, sample_subset(segments, 4, seed=3, step=step), 8) for step in range(500)])
+    codes = torch.cat(
+        [subsets(segments, sample_subset(segments, 4, seed=3, step=step), 8) for step in range(500)]
+    )
     require_even(torch.bincount(numbered(codes, math.comb(8, 4))[0]))
 
 

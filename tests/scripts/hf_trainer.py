@@ -19,7 +19,9 @@ class Tokens(Dataset):
 def main():
     config = GPT2Config(vocab_size=VOCABULARY, n_positions=LENGTH, n_embd=256, n_layer=2, n_head=4)
     model = GPT2LMHeadModel(config)
-    arguments = TrainingArguments(output_dir="hf_output", per_device_train_batch_size=BATCH, num_train_epochs=1, logging_steps=1)
+    arguments = TrainingArguments(
+        output_dir="hf_output", per_device_train_batch_size=BATCH, num_train_epochs=1, logging_steps=1
+    )
     Trainer(model=model, args=arguments, train_dataset=Tokens()).train()
 
 

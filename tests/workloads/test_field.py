@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the field workload needs torch")
 
-from pinchpoint.backends.torch import real  # noqa: E402
+from pinchpoint.backends.torch import measurement  # noqa: E402
 from pinchpoint.workloads.field import WORKLOAD  # noqa: E402
 from pinchpoint.workloads.field.model import points, truth  # noqa: E402
 
@@ -73,7 +73,7 @@ def peak(variant, size, mode="train"):
         step()
         step()
 
-    return real.account(run)
+    return measurement.account(run)
 
 
 @pytest.mark.parametrize("mode", ["train", "infer"])

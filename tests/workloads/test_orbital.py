@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from pinchpoint.backends.jax.observe import observe
+from pinchpoint.backends.jax.analysis import observe
 from pinchpoint.core.errors import BadInput
-from pinchpoint.memory.cards import card
+from pinchpoint.forecasting.cards import card
 from pinchpoint.workloads.orbital import WORKLOAD, model
 
 LAPLACIANS = (model.laplacian_by_hessian, model.laplacian_by_loop)
@@ -73,7 +73,9 @@ def test_every_variant_is_the_same_computation(mode):
         for name in base.outputs:
             assert np.allclose(other.outputs[name], base.outputs[name], rtol=1e-4)
         for name in base.gradients:
-            error = np.linalg.norm(other.gradients[name] - base.gradients[name]) / np.linalg.norm(base.gradients[name])
+            error = np.linalg.norm(other.gradients[name] - base.gradients[name]) / np.linalg.norm(
+                base.gradients[name]
+            )
             assert error < WORKLOAD.tolerance.gradients, name
 
 
@@ -86,7 +88,9 @@ def test_the_probe_covers_every_weight_and_the_walkers():
 @pytest.mark.parametrize("chunk", [1, 7, 16, 64])
 def test_no_ragged_chunk_is_dropped(chunk):
     walkers = jnp.asarray(model.sample(16, seed=2))
-    total, rows = model.over_chunks(lambda done, part: (done + part.sum(), part * 2), 0.0, walkers, chunk=min(chunk, 16))
+    total, rows = model.over_chunks(
+        lambda done, part: (done + part.sum(), part * 2), 0.0, walkers, chunk=min(chunk, 16)
+    )
     assert np.array_equal(rows, walkers * 2)
     assert float(total) == pytest.approx(float(walkers.sum()), abs=1e-4)
 

@@ -32,7 +32,9 @@ class Convolution(nn.Module):
         self.norm = nn.LayerNorm(width)
         self.update = nn.Linear(width, width)
 
-    def forward(self, h: torch.Tensor, rbf: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, h: torch.Tensor, rbf: torch.Tensor, source: torch.Tensor, target: torch.Tensor
+    ) -> torch.Tensor:
         pair = torch.cat([h[target], h[source], rbf], dim=1)
         message = torch.sigmoid(self.gate(pair)) * F.softplus(self.core(pair))
         total = torch.zeros_like(h).index_add(0, target, message)
@@ -48,7 +50,12 @@ class Crystal(nn.Module):
         self.readout = nn.Sequential(nn.Linear(width, 52), nn.Tanh(), nn.Linear(52, 1))
 
     def forward(
-        self, positions: torch.Tensor, shifts: torch.Tensor, kinds: torch.Tensor, edges: torch.Tensor, crystals: int
+        self,
+        positions: torch.Tensor,
+        shifts: torch.Tensor,
+        kinds: torch.Tensor,
+        edges: torch.Tensor,
+        crystals: int,
     ) -> torch.Tensor:
         source, target = edges
         vectors = positions[source] - positions[target] + shifts

@@ -16,7 +16,9 @@ class Planes(nn.Module):
         super().__init__()
         self.planes = nn.Parameter(0.1 * torch.randn(3, features, resolution, resolution))
         self.density = nn.Sequential(nn.Linear(3 * features, 128), nn.ReLU(), nn.Linear(128, 65))
-        self.colour = nn.Sequential(nn.Linear(64 + 9, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 3))
+        self.colour = nn.Sequential(
+            nn.Linear(64 + 9, 128), nn.ReLU(), nn.Linear(128, 128), nn.ReLU(), nn.Linear(128, 3)
+        )
 
     def forward(self, points: torch.Tensor, directions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """points, directions: (R, S, 3)."""

@@ -28,7 +28,9 @@ class Interaction(nn.Module):
                         kept.append((count, out))
         middle = o3.Irreps(kept)
         self.linear_in = o3.Linear(before, before)
-        self.product = o3.TensorProduct(before, harmonics, middle, paths, shared_weights=False, internal_weights=False)
+        self.product = o3.TensorProduct(
+            before, harmonics, middle, paths, shared_weights=False, internal_weights=False
+        )
         self.radial = FullyConnectedNet([radial, 48, self.product.weight_numel], torch.nn.functional.silu)
         self.linear_out = o3.Linear(middle, after)
         self.own = o3.Linear(before, after)
@@ -36,7 +38,12 @@ class Interaction(nn.Module):
         self.activation = NormActivation(after, torch.sigmoid, bias=True)
 
     def forward(
-        self, x: torch.Tensor, source: torch.Tensor, target: torch.Tensor, harmonics: torch.Tensor, radial: torch.Tensor
+        self,
+        x: torch.Tensor,
+        source: torch.Tensor,
+        target: torch.Tensor,
+        harmonics: torch.Tensor,
+        radial: torch.Tensor,
     ) -> torch.Tensor:
         message = self.product(self.linear_in(x)[source], harmonics, self.radial(radial))
         total = torch.zeros(x.shape[0], message.shape[1], device=x.device, dtype=x.dtype)
@@ -54,10 +61,15 @@ class Shielding(nn.Module):
         self.second = Interaction(hidden, self.harmonics, hidden, radial=10)
         self.readout = o3.Linear(hidden, "0e + 2e")
 
-    def forward(self, kinds: torch.Tensor, positions: torch.Tensor, source: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    def forward(
+        self, kinds: torch.Tensor, positions: torch.Tensor, source: torch.Tensor, target: torch.Tensor
+    ) -> torch.Tensor:
         vectors = positions[source] - positions[target]
         harmonics = o3.spherical_harmonics(self.harmonics, vectors, normalize=True, normalization="component")
-        radial = soft_one_hot_linspace(vectors.norm(dim=1), 0.0, 6.0, 10, basis="smooth_finite", cutoff=True) * 10**0.5
+        radial = (
+            soft_one_hot_linspace(vectors.norm(dim=1), 0.0, 6.0, 10, basis="smooth_finite", cutoff=True)
+            * 10**0.5
+        )
         x = self.first(self.embed(kinds), source, target, harmonics, radial)
         return self.readout(self.second(x, source, target, harmonics, radial))
 

@@ -16,7 +16,9 @@ class Attend(nn.Module):
         super().__init__()
         self.norm_x, self.norm_y = nn.LayerNorm(width), nn.LayerNorm(other)
         self.attention = nn.MultiheadAttention(width, heads, kdim=other, vdim=other, batch_first=True)
-        self.feed = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width))
+        self.feed = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
 
     def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         y = self.norm_y(y)

@@ -16,7 +16,9 @@ class CrownNet(nn.Module):
         super().__init__()
         self.encode = nn.Sequential(nn.Linear(5, width), nn.GELU(), nn.Linear(width, width), nn.GELU())
         self.score = nn.Linear(width, 1)
-        self.refine = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, 1))
+        self.refine = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, 1)
+        )
 
     def forward(self, points: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         h = self.encode(points)

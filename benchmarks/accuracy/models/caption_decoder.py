@@ -15,7 +15,10 @@ class DecoderLayer(nn.Module):
 
     def forward(self, x, memory, causal, padding):
         h = self.norms[0](x)
-        x = x + self.self_attention(h, h, h, attn_mask=causal, key_padding_mask=padding, need_weights=False)[0]
+        x = (
+            x
+            + self.self_attention(h, h, h, attn_mask=causal, key_padding_mask=padding, need_weights=False)[0]
+        )
         h = self.norms[1](x)
         x = x + self.cross_attention(h, memory, memory, need_weights=False)[0]
         return x + self.feed(self.norms[2](x))
@@ -46,7 +49,9 @@ def caption_decoder(size, device):
     torch.manual_seed(7)
     model = Captioner().to(device)
     optimizer = torch.optim.Adam(model.parameters(), lr=1.0, betas=(0.9, 0.98), eps=1e-9)
-    warmup = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda i: 384**-0.5 * min((i + 1) ** -0.5, (i + 1) * 4000**-1.5))
+    warmup = torch.optim.lr_scheduler.LambdaLR(
+        optimizer, lambda i: 384**-0.5 * min((i + 1) ** -0.5, (i + 1) * 4000**-1.5)
+    )
     tokens = torch.randint(1, 9000, (size, 257))
     lengths = torch.randint(150, 258, (size, 1))
     tokens[torch.arange(257) >= lengths] = 0

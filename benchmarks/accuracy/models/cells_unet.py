@@ -21,7 +21,9 @@ class Double(nn.Module):
 class UNet(nn.Module):
     def __init__(self, channels=(36, 72, 144, 288)):
         super().__init__()
-        self.down = nn.ModuleList(Double(i, o) for i, o in zip((1, *channels[:-2]), channels[:-1], strict=True))
+        self.down = nn.ModuleList(
+            Double(i, o) for i, o in zip((1, *channels[:-2]), channels[:-1], strict=True)
+        )
         self.middle = Double(channels[-2], channels[-1])
         self.up = nn.ModuleList()
         self.squeeze = nn.ModuleList()

@@ -8,7 +8,9 @@ from torch import nn
 
 
 def time_embedding(t, width=128):
-    angles = t[:, None] * torch.exp(-math.log(10000) * torch.arange(width // 2, device=t.device) / (width // 2))
+    angles = t[:, None] * torch.exp(
+        -math.log(10000) * torch.arange(width // 2, device=t.device) / (width // 2)
+    )
     return torch.cat([angles.sin(), angles.cos()], dim=-1)
 
 
@@ -38,7 +40,9 @@ class SpatialAttention(nn.Module):
 
     def forward(self, x):
         b, c, h, w = x.shape
-        q, k, v = self.qkv(self.norm(x)).view(b, 3, self.heads, c // self.heads, h * w).transpose(-1, -2).unbind(1)
+        q, k, v = (
+            self.qkv(self.norm(x)).view(b, 3, self.heads, c // self.heads, h * w).transpose(-1, -2).unbind(1)
+        )
         y = F.scaled_dot_product_attention(q, k, v)
         return x + self.out(y.transpose(-1, -2).reshape(b, c, h, w))
 

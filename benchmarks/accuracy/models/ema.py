@@ -22,7 +22,9 @@ class Residual(nn.Module):
 
 def ema(size: int, device: str):
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(32, 1024), *(Residual(1024) for _ in range(12)), nn.Linear(1024, 8)).to(device)
+    model = nn.Sequential(nn.Linear(32, 1024), *(Residual(1024) for _ in range(12)), nn.Linear(1024, 8)).to(
+        device
+    )
     average = copy.deepcopy(model).requires_grad_(False)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.01)
     inputs = torch.randn(size, 32, device=device)

@@ -19,7 +19,9 @@ class Convolution(nn.Module):
                         instructions.append((i, j, len(middle), "uvu", True))
                         middle.append((mul, ir_out))
         middle = o3.Irreps(middle)
-        self.product = o3.TensorProduct(irreps_in, irreps_sh, middle, instructions, internal_weights=False, shared_weights=False)
+        self.product = o3.TensorProduct(
+            irreps_in, irreps_sh, middle, instructions, internal_weights=False, shared_weights=False
+        )
         self.radial = FullyConnectedNet([8, 64, self.product.weight_numel], torch.nn.functional.silu)
         self.self_interaction = o3.Linear(irreps_in, irreps_out)
         self.mix = o3.Linear(middle, irreps_out)

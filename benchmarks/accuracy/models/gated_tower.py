@@ -23,7 +23,9 @@ class Tower(nn.Module):
     def __init__(self, columns=72, width=448, hidden=640, pairs=7):
         super().__init__()
         self.stem = nn.Linear(columns, width)
-        self.pairs = nn.ModuleList(nn.Sequential(GatedBlock(width, hidden), GatedBlock(width, hidden)) for _ in range(pairs))
+        self.pairs = nn.ModuleList(
+            nn.Sequential(GatedBlock(width, hidden), GatedBlock(width, hidden)) for _ in range(pairs)
+        )
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 1)
 

@@ -9,7 +9,9 @@ class Cloud(nn.Module):
     def __init__(self, width: int = 256):
         super().__init__()
         self.point = nn.Sequential(nn.Linear(3, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
-        self.deep = nn.Sequential(nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width))
+        self.deep = nn.Sequential(
+            nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width)
+        )
         self.head = nn.Linear(width, 1)
 
     def forward(self, points, keep):

@@ -7,7 +7,9 @@ from torch import nn
 
 def neighbour_softmax(score, index, nodes: int):
     spread = index[:, None].expand_as(score)
-    top = score.new_full((nodes, score.shape[1]), float("-inf")).scatter_reduce(0, spread, score.detach(), "amax")
+    top = score.new_full((nodes, score.shape[1]), float("-inf")).scatter_reduce(
+        0, spread, score.detach(), "amax"
+    )
     weight = (score - top[index]).exp()
     total = score.new_zeros(nodes, score.shape[1]).scatter_add(0, spread, weight)
     return weight / (total[index] + 1e-16)

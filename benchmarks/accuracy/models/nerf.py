@@ -16,7 +16,9 @@ class Field(nn.Module):
     def __init__(self, width: int = 256):
         super().__init__()
         self.first = nn.ModuleList([nn.Linear(63, width)] + [nn.Linear(width, width) for _ in range(3)])
-        self.second = nn.ModuleList([nn.Linear(width + 63, width)] + [nn.Linear(width, width) for _ in range(2)])
+        self.second = nn.ModuleList(
+            [nn.Linear(width + 63, width)] + [nn.Linear(width, width) for _ in range(2)]
+        )
         self.density = nn.Linear(width, 1)
         self.feature = nn.Linear(width, width)
         self.colour = nn.Sequential(nn.Linear(width + 27, width // 2), nn.ReLU(), nn.Linear(width // 2, 3))
@@ -40,7 +42,9 @@ def render(field, origins, directions):
     density, colour = field(points, directions)
     step = torch.diff(depth, dim=-1, append=depth[:, -1:] + 1e2)
     alpha = 1 - torch.exp(-density.float() * step)
-    through = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha[:, :-1] + 1e-10], dim=-1), dim=-1)
+    through = torch.cumprod(
+        torch.cat([torch.ones_like(alpha[:, :1]), 1 - alpha[:, :-1] + 1e-10], dim=-1), dim=-1
+    )
     return ((alpha * through)[..., None] * colour.float()).sum(dim=1)
 
 

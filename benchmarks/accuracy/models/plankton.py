@@ -20,11 +20,21 @@ class Classifier(nn.Module):
     def __init__(self, classes=121):
         super().__init__()
         self.features = nn.Sequential(
-            nn.Conv2d(1, 40, 5, padding=2, bias=False), nn.BatchNorm2d(40), nn.ReLU(), nn.MaxPool2d(2),
-            stage(40, 80, 2), stage(80, 160, 2), stage(160, 240, 3),
-        )  # fmt: skip
+            nn.Conv2d(1, 40, 5, padding=2, bias=False),
+            nn.BatchNorm2d(40),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            stage(40, 80, 2),
+            stage(80, 160, 2),
+            stage(160, 240, 3),
+        )
         self.head = nn.Sequential(
-            nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(960, 512), nn.ReLU(), nn.Dropout(0.4), nn.Linear(512, classes)
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(960, 512),
+            nn.ReLU(),
+            nn.Dropout(0.4),
+            nn.Linear(512, classes),
         )
 
     def forward(self, x):

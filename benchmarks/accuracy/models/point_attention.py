@@ -37,7 +37,9 @@ class PointNet(nn.Module):
         super().__init__()
         self.embed = nn.Sequential(nn.Linear(3, width), nn.ReLU(), nn.Linear(width, width))
         self.layers = nn.ModuleList(VectorAttention(width) for _ in range(depth))
-        self.head = nn.Sequential(nn.Linear(2 * width, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, classes))
+        self.head = nn.Sequential(
+            nn.Linear(2 * width, 128), nn.ReLU(), nn.Dropout(0.5), nn.Linear(128, classes)
+        )
 
     def forward(self, points):
         index = neighbours(points, 20)

@@ -14,7 +14,11 @@ class Field(nn.Module):
         super().__init__()
         self.near = nn.Sequential(nn.Linear(51, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
         self.far = nn.Sequential(
-            nn.Linear(width + 51, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, width + 1)
+            nn.Linear(width + 51, width),
+            nn.ReLU(),
+            nn.Linear(width, width),
+            nn.ReLU(),
+            nn.Linear(width, width + 1),
         )
         self.colour = nn.Sequential(nn.Linear(width + 27, 96), nn.ReLU(), nn.Linear(96, 3))
 
@@ -33,7 +37,9 @@ def render(field, origins, directions, samples=72):
     density, colour = field(points, directions[:, None].expand_as(points))
     gaps = torch.cat([t[:, 1:] - t[:, :-1], torch.full_like(t[:, :1], 1e3)], dim=-1)
     alpha = 1.0 - torch.exp(-density.float() * gaps)
-    passed = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1.0 - alpha + 1e-10], dim=-1), dim=-1)[:, :-1]
+    passed = torch.cumprod(torch.cat([torch.ones_like(alpha[:, :1]), 1.0 - alpha + 1e-10], dim=-1), dim=-1)[
+        :, :-1
+    ]
     weights = alpha * passed
     return (weights[..., None] * colour.float()).sum(dim=1), (weights * t).sum(dim=1)
 

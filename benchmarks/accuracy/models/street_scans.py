@@ -12,7 +12,9 @@ from torch import nn
 class ScanNet(nn.Module):
     def __init__(self, width: int = 144, kinds: int = 8) -> None:
         super().__init__()
-        self.encoder = nn.Sequential(nn.Linear(5, 96), nn.ReLU(), nn.Linear(96, width), nn.LayerNorm(width), nn.ReLU())
+        self.encoder = nn.Sequential(
+            nn.Linear(5, 96), nn.ReLU(), nn.Linear(96, width), nn.LayerNorm(width), nn.ReLU()
+        )
         self.score = nn.Linear(width, 1)
         self.refine = nn.Sequential(nn.Linear(width, 288), nn.GELU(), nn.Linear(288, 288), nn.GELU())
         self.kind = nn.Linear(288, kinds)

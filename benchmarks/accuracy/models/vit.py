@@ -13,7 +13,9 @@ class ViT(nn.Module):
         layer = nn.TransformerEncoderLayer(
             width, heads, 4 * width, dropout=0.1, activation="gelu", batch_first=True, norm_first=True
         )
-        self.encoder = nn.TransformerEncoder(layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False)
+        self.encoder = nn.TransformerEncoder(
+            layer, depth, norm=nn.LayerNorm(width), enable_nested_tensor=False
+        )
         self.head = nn.Linear(width, classes)
 
     def forward(self, images):

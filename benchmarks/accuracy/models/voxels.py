@@ -9,15 +9,20 @@ class Autoencoder(nn.Module):
     def __init__(self):
         super().__init__()
         self.encoder = nn.Sequential(
-            nn.Conv3d(1, 16, 3, padding=1), nn.ReLU(),
-            nn.Conv3d(16, 32, 3, stride=2, padding=1), nn.ReLU(),
-            nn.Conv3d(32, 64, 3, stride=2, padding=1), nn.ReLU(),
-        )  # fmt: skip
+            nn.Conv3d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv3d(16, 32, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.Conv3d(32, 64, 3, stride=2, padding=1),
+            nn.ReLU(),
+        )
         self.decoder = nn.Sequential(
-            nn.ConvTranspose3d(64, 32, 2, stride=2), nn.ReLU(),
-            nn.ConvTranspose3d(32, 16, 2, stride=2), nn.ReLU(),
+            nn.ConvTranspose3d(64, 32, 2, stride=2),
+            nn.ReLU(),
+            nn.ConvTranspose3d(32, 16, 2, stride=2),
+            nn.ReLU(),
             nn.Conv3d(16, 1, 3, padding=1),
-        )  # fmt: skip
+        )
 
     def forward(self, x):
         return self.decoder(self.encoder(x))

@@ -47,7 +47,7 @@ class Backend(Protocol):
         ...
 
 
-_MODULES = {"torch": "pinchpoint.backends.torch.real", "jax": "pinchpoint.backends.jax.real"}
+_MODULES = {"torch": "pinchpoint.backends.torch.measurement", "jax": "pinchpoint.backends.jax.measurement"}
 
 
 def backend(framework: str) -> Backend:
@@ -56,19 +56,20 @@ def backend(framework: str) -> Backend:
         return import_module(_MODULES[framework])  # type: ignore[return-value]
     except ModuleNotFoundError as error:
         raise Missing(
-            f"{framework} is not installed", mend=f"pip install 'pinchpoint[{framework}]' (CPU builds are enough to predict)"
+            f"{framework} is not installed",
+            hint=f"pip install 'pinchpoint[{framework}]' (CPU builds are enough to predict)",
         ) from error
 
 
 def resolve_device(asked: str, used: Backend) -> str:
     """`auto` becomes cuda when there is one; `cuda` without one is an error."""
     if asked not in DEVICES:
-        raise BadInput(f"unknown device {asked!r}", mend=f"use one of: {', '.join(DEVICES)}")
+        raise BadInput(f"unknown device {asked!r}", hint=f"use one of: {', '.join(DEVICES)}")
     if asked == "auto":
         return "cuda" if used.has_cuda() else "cpu"
     if asked == "cuda" and not used.has_cuda():
         raise Missing(
             "no CUDA device is visible here",
-            mend="use --device cpu, or run where there is a GPU; forecasts (pinchpoint predict, study --on fake) need none",
+            hint="use --device cpu, or run where there is a GPU; forecasts (pinchpoint predict, study --on fake) need none",
         )
     return asked

@@ -9,13 +9,15 @@ from typing import Any
 
 import typer
 
-from pinchpoint.cli import console
+from pinchpoint.console import printing
 from pinchpoint.core.errors import BadInput
 
 
 def command(
     what: str = typer.Argument(..., metavar="workloads|cards", help="What to list."),
-    as_json: bool = typer.Option(False, "--json", help="Print JSON: everything known of each, for other programs."),
+    as_json: bool = typer.Option(
+        False, "--json", help="Print JSON: everything known of each, for other programs."
+    ),
 ) -> None:
     """List the workloads that ship, or the cards with their memory, workspace and context."""
     kinds: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any]], None]]] = {
@@ -23,36 +25,43 @@ def command(
         "cards": (_cards, _show_cards),
     }
     if what not in kinds:
-        raise BadInput(f"there is no list of {what!r}", mend=f"use one of: {', '.join(kinds)}")
+        raise BadInput(f"there is no list of {what!r}", hint=f"use one of: {', '.join(kinds)}")
     find, show = kinds[what]
     found = find()
     if as_json:
-        console.show_json(json.dumps([_plain(item) for item in found.values()], indent=1))
+        printing.show_json(json.dumps([_plain(item) for item in found.values()], indent=1))
     else:
         show(found)
 
 
 def _workloads() -> dict[str, Any]:
-    from pinchpoint.core.discover import shipped
+    from pinchpoint.core.targets import shipped
 
     return dict(shipped())
 
 
 def _show_workloads(found: dict[str, Any]) -> None:
-    rows = [(w.name, w.framework, w.axis, ", ".join(w.modes), ", ".join(v.name for v in w.variants)) for w in found.values()]
-    console.show_table(("name", "framework", "axis", "modes", "variants"), rows)
-    console.show("")
+    rows = [
+        (w.name, w.framework, w.axis, ", ".join(w.modes), ", ".join(v.name for v in w.variants))
+        for w in found.values()
+    ]
+    printing.show_table(("name", "framework", "axis", "modes", "variants"), rows)
+    printing.show("")
     for workload in found.values():
-        console.show(f"{workload.name}: {workload.about}")
-    settings = [(w.name, s.name, s.default, ", ".join(s.choices) or "-", s.about) for w in found.values() for s in w.settings]
+        printing.show(f"{workload.name}: {workload.about}")
+    settings = [
+        (w.name, s.name, s.default, ", ".join(s.choices) or "-", s.about)
+        for w in found.values()
+        for s in w.settings
+    ]
     if settings:
-        console.show("")
-        console.show_table(("workload", "setting", "default", "one of", "about"), settings)
-        console.say("\nsettings: choose with --set, such as --set mlp=64,64")
+        printing.show("")
+        printing.show_table(("workload", "setting", "default", "one of", "about"), settings)
+        printing.say("\nsettings: choose with --set, such as --set mlp=64,64")
 
 
 def _cards() -> dict[str, Any]:
-    from pinchpoint.memory.cards import cards
+    from pinchpoint.forecasting.cards import cards
 
     return dict(cards())
 
@@ -72,9 +81,9 @@ def _show_cards(found: dict[str, Any]) -> None:
         for c in found.values()
     ]
     numbers = ("memory", "sm", "cuBLAS", "context")
-    console.show_table(("name", "card", *numbers), rows, right=numbers)
-    console.say("\nmemory: what CUDA offers a process; cuBLAS: the workspace of a handle;")
-    console.say("context: * measured, others worked out from it. Yours: docs/cards.md")
+    printing.show_table(("name", "card", *numbers), rows, right=numbers)
+    printing.say("\nmemory: what CUDA offers a process; cuBLAS: the workspace of a handle;")
+    printing.say("context: * measured, others worked out from it. Yours: docs/cards.md")
 
 
 def _plain(item: Any) -> dict[str, Any]:

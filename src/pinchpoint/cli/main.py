@@ -13,15 +13,17 @@ import pkgutil
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from types import FrameType, ModuleType
 
 import typer
 
 import pinchpoint
 import pinchpoint.cli
-from pinchpoint.cli import interrupts
+import pinchpoint.systems
+from pinchpoint.console import interrupts
 from pinchpoint.core.errors import PinchpointError
 
 STOPPED = 130
@@ -54,9 +56,24 @@ def build() -> typer.Typer:
 
 
 def verbs() -> dict[str, ModuleType]:
-    """Every module of this package with a `command` or an `app`, by name."""
-    modules = {info.name: import_module(f"pinchpoint.cli.{info.name}") for info in pkgutil.iter_modules(pinchpoint.cli.__path__)}
-    return {name: module for name, module in modules.items() if hasattr(module, "command") or hasattr(module, "app")}
+    """Every module of this package with a `command` or an `app`, and every system's command group, by name."""
+    modules = {
+        info.name: import_module(f"{pinchpoint.cli.__name__}.{info.name}")
+        for info in _modules(pinchpoint.cli)
+    }
+    for info in _modules(pinchpoint.systems):
+        group = f"{pinchpoint.systems.__name__}.{info.name}.cli"
+        if find_spec(group) is not None:
+            modules[info.name] = import_module(group)
+    return {
+        name: module
+        for name, module in modules.items()
+        if hasattr(module, "command") or hasattr(module, "app")
+    }
+
+
+def _modules(package: ModuleType) -> Iterator[pkgutil.ModuleInfo]:
+    return pkgutil.iter_modules(package.__path__)
 
 
 def _show_version(asked: bool) -> None:
@@ -66,8 +83,12 @@ def _show_version(asked: bool) -> None:
 
 
 def _options(
-    version: bool = typer.Option(False, "--version", callback=_show_version, is_eager=True, help="Print the version and exit."),
-    debug: bool = typer.Option(False, "--debug", help="Show the traceback of an error; may stand anywhere before `--`."),
+    version: bool = typer.Option(
+        False, "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
+    ),
+    debug: bool = typer.Option(
+        False, "--debug", help="Show the traceback of an error; may stand anywhere before `--`."
+    ),
 ) -> None:
     # `run` has taken --debug out before the arguments get here; it is declared for --help.
     del version, debug
@@ -78,14 +99,16 @@ def run(args: Sequence[str]) -> int:
     args, debug = _take_debug(args)
     try:
         result = build()(args=args or ["--help"], prog_name="pinchpoint", standalone_mode=False)
-        if result == STOPPED:  # what Ctrl-C becomes in some versions of typer; a verb that has said so itself exits
+        if (
+            result == STOPPED
+        ):  # what Ctrl-C becomes in some versions of typer; a verb that has said so itself exits
             typer.echo("stopped", err=True)
         return result if isinstance(result, int) else 0
     except PinchpointError as error:
-        return _fail(error, error.what, error.mend, error.exit_code, debug)
+        return _fail(error, error.what, error.hint, error.exit_code, debug)
     except _Usage as error:
         what = error.format_message()  # pyright: ignore[reportAttributeAccessIssue]
-        return _fail(error, what.replace("\n", " "), _usage_mend(error, args), 2, debug)
+        return _fail(error, what.replace("\n", " "), _usage_hint(error, args), 2, debug)
     except (KeyboardInterrupt, typer.Abort):
         typer.echo("stopped", err=True)
         return STOPPED
@@ -109,7 +132,7 @@ def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
     return [*ours, *args[end:]], len(ours) < end
 
 
-def _usage_mend(error: Exception, args: Sequence[str]) -> str:
+def _usage_hint(error: Exception, args: Sequence[str]) -> str:
     script = next((arg for arg in args if arg.endswith(".py")), None)
     option = getattr(error, "option_name", None)
     if script is not None and option is not None and "--" not in args:
@@ -122,10 +145,10 @@ def _path_of(error: Exception) -> str:
     return context.command_path if context is not None else "pinchpoint"
 
 
-def _fail(error: Exception, what: str, mend: str, code: int, debug: bool) -> int:
+def _fail(error: Exception, what: str, hint: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exception(error)
-    typer.echo(f"error: {what}\n  mend: {mend}", err=True)
+    typer.echo(f"error: {what}\n  hint: {hint}", err=True)
     return code
 
 

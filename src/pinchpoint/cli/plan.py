@@ -7,21 +7,25 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pinchpoint.cli import console, options
+from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
     from pinchpoint.core.records import Plan
 
 
 def command(
-    target: str = typer.Argument(..., metavar="TARGET", help="A workload's name, file.py:NAME, or a script.py with --vary."),
+    target: str = typer.Argument(
+        ..., metavar="TARGET", help="A workload's name, file.py:NAME, or a script.py with --vary."
+    ),
     args: list[str] = options.SCRIPT_ARGS,
     budget: str = typer.Option(None, "--budget", help="What must hold it: 24GiB, or a card's name."),
     mode: str = options.MODE,
     size: str = typer.Option(None, "--size", help="Plan for this size: the chunk for it, and the variant."),
     variant: str = typer.Option(None, "--variant", help="Only this variant; all of them without it."),
     cards: str = typer.Option(None, "--cards", help="Every card: all, or names with commas between."),
-    vary: str = typer.Option(None, "--vary", help="The script's argument to vary, {} for the number: '--batch-size {}'."),
+    vary: str = typer.Option(
+        None, "--vary", help="The script's argument to vary, {} for the number: '--batch-size {}'."
+    ),
     multiple: str = typer.Option("1", "--multiple", help="Only sizes that are multiples of this."),
     up_to: str = typer.Option("1000M", "--up-to", help="Look at no size beyond this."),
     settings: list[str] = options.SET,
@@ -39,19 +43,31 @@ def command(
     """
     from pinchpoint.core.files import check_output
     from pinchpoint.core.settings import parse_pairs
-    from pinchpoint.flow.plan import plan
+    from pinchpoint.planning.plan import plan
 
     if output is not None:
         check_output(output)
-    with console.progress("plan") as progress:
+    with printing.progress("plan") as progress:
         made = plan(
-            target, budget=budget, mode=mode, size=size, variant=variant, cards=cards, vary=vary, args=args or (),
-            multiple=multiple, up_to=up_to, seed=seed, timeout_s=timeout, settings=parse_pairs(settings or ()), progress=progress,
-        )  # fmt: skip
+            target,
+            budget=budget,
+            mode=mode,
+            size=size,
+            variant=variant,
+            cards=cards,
+            vary=vary,
+            args=args or (),
+            multiple=multiple,
+            up_to=up_to,
+            seed=seed,
+            timeout_s=timeout,
+            settings=parse_pairs(settings or ()),
+            progress=progress,
+        )
     if output is not None:
         made.save(output)
     if as_json:
-        console.show_json(made.to_json())
+        printing.show_json(made.to_json())
     else:
         _show(made)
 
@@ -62,14 +78,17 @@ def _show(made: Plan) -> None:
     def size(value: int | None) -> str:
         return "-" if value is None else show_size(value)
 
-    console.show_summary(made)
+    printing.show_summary(made)
     if len(made.choices) > 1:
-        console.stdout().print()
-        rows = [(c["variant"], size(c["size"]), size(c["chunk"]), show_bytes(c["peak_bytes"]), c["why"]) for c in made.choices]
+        printing.stdout().print()
+        rows = [
+            (c["variant"], size(c["size"]), size(c["chunk"]), show_bytes(c["peak_bytes"]), c["why"])
+            for c in made.choices
+        ]
         columns = ("variant", "size", "chunk", "predicted peak", "")
-        console.show_table(columns, rows, right=("size", "chunk", "predicted peak"))
+        printing.show_table(columns, rows, right=("size", "chunk", "predicted peak"))
     if made.cards:
-        console.stdout().print()
+        printing.stdout().print()
         how = {"predicted": "does not fit", "unknown": "not found"}
         rows = [
             (
@@ -81,6 +100,6 @@ def _show(made: Plan) -> None:
             )
             for c in made.cards
         ]
-        console.show_table(("card", "memory", "size", "chunk", ""), rows, right=("memory", "size", "chunk"))
+        printing.show_table(("card", "memory", "size", "chunk", ""), rows, right=("memory", "size", "chunk"))
     for note in made.notes:
-        console.say(f"note: {note}")
+        printing.say(f"note: {note}")

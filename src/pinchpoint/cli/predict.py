@@ -7,19 +7,25 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pinchpoint.cli import console, options
+from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
     from pinchpoint.core.records import Forecast
 
 
 def command(
-    target: str = typer.Argument(..., metavar="TARGET", help="A workload's name, file.py:NAME, or a script.py."),
+    target: str = typer.Argument(
+        ..., metavar="TARGET", help="A workload's name, file.py:NAME, or a script.py."
+    ),
     args: list[str] = options.SCRIPT_ARGS,
-    size: str = typer.Option(None, "--size", help="Points, such as 512k; a script has its own arguments instead."),
+    size: str = typer.Option(
+        None, "--size", help="Points, such as 512k; a script has its own arguments instead."
+    ),
     mode: str = options.MODE,
     variant: str = typer.Option(None, "--variant", help="Which way to compute it; the baseline without it."),
-    chunk: str = typer.Option(None, "--chunk", help="Points sent through at one time, for a variant that has chunks."),
+    chunk: str = typer.Option(
+        None, "--chunk", help="Points sent through at one time, for a variant that has chunks."
+    ),
     card: str = typer.Option(None, "--card", help="A card's name or its bytes, such as rtx4090 or 24GiB."),
     steps: int = typer.Option(2, "--steps", help="Steps to take; 2 show the optimizer's state."),
     measure: bool = typer.Option(False, "--measure", help="Also run it on this machine's GPU and compare."),
@@ -38,21 +44,30 @@ def command(
     from pinchpoint.core.files import check_output
     from pinchpoint.core.settings import parse_pairs
     from pinchpoint.core.units import parse_size
-    from pinchpoint.memory.forecast import predict
+    from pinchpoint.forecasting.predict import predict
 
     if output is not None:
         check_output(output)
-    with console.progress("predict") as progress:
+    with printing.progress("predict") as progress:
         progress(target)
         forecast = predict(
-            target, size=size, mode=mode, variant=variant, chunk=None if chunk is None else parse_size(chunk), card=card,
-            args=args or (), steps=steps, seed=seed, timeout_s=timeout, measure=measure,
+            target,
+            size=size,
+            mode=mode,
+            variant=variant,
+            chunk=None if chunk is None else parse_size(chunk),
+            card=card,
+            args=args or (),
+            steps=steps,
+            seed=seed,
+            timeout_s=timeout,
+            measure=measure,
             settings=parse_pairs(settings or ()),
-        )  # fmt: skip
+        )
     if output is not None:
         forecast.save(output)
     if as_json:
-        console.show_json(forecast.to_json())
+        printing.show_json(forecast.to_json())
     else:
         _show(forecast, asked=card)
     if card is not None and not forecast.fits[forecast.card]:
@@ -62,25 +77,27 @@ def command(
 def _show(forecast: Forecast, *, asked: str | None) -> None:
     from pinchpoint.core.units import show_bytes
 
-    console.show_summary(forecast)
-    console.stdout().print()
+    printing.show_summary(forecast)
+    printing.stdout().print()
     total = forecast.peak_allocated_bytes
-    parts = [(name, show_bytes(size), f"{size / total:.0%}") for name, size in forecast.breakdown.items() if size]
-    console.show_table(("at the peak", "bytes", "share"), parts, right=("bytes", "share"))
+    parts = [
+        (name, show_bytes(size), f"{size / total:.0%}") for name, size in forecast.breakdown.items() if size
+    ]
+    printing.show_table(("at the peak", "bytes", "share"), parts, right=("bytes", "share"))
     if forecast.lines:
-        console.stdout().print()
+        printing.stdout().print()
         lines = [
             (f"{_short(line.file)}:{line.line}", show_bytes(line.bytes), line.phase, _cut(line.code, 32))
             for line in forecast.lines[:8]
         ]
-        console.show_table(("line", "bytes", "phase", ""), lines, right=("bytes",))
-    console.stdout().print()
+        printing.show_table(("line", "bytes", "phase", ""), lines, right=("bytes",))
+    printing.stdout().print()
     _show_fit(forecast, asked)
     if forecast.measured:
-        console.stdout().print()
+        printing.stdout().print()
         _show_measured(forecast)
     for note in forecast.notes:
-        console.say(f"note: {note}")
+        printing.say(f"note: {note}")
 
 
 def _show_fit(forecast: Forecast, asked: str | None) -> None:
@@ -88,30 +105,43 @@ def _show_fit(forecast: Forecast, asked: str | None) -> None:
 
     margin = show_bytes(forecast.margin_bytes)
     if asked is not None:
-        from pinchpoint.memory.cards import card
+        from pinchpoint.forecasting.cards import card
 
         has = card(asked).memory_bytes
         if forecast.fits[forecast.card]:
             left = show_bytes(max(has - forecast.total_bytes, 0))
-            console.show(f"fits {forecast.card}: {left} of {show_bytes(has)} left, a margin of {margin} among it", style="green")
+            printing.show(
+                f"fits {forecast.card}: {left} of {show_bytes(has)} left, a margin of {margin} among it",
+                style="green",
+            )
         else:
-            console.show(f"does not fit {forecast.card}, which has {show_bytes(has)}; a margin of {margin} is kept", style="red")
+            printing.show(
+                f"does not fit {forecast.card}, which has {show_bytes(has)}; a margin of {margin} is kept",
+                style="red",
+            )
         if forecast.levers:
             over = (forecast.needs_bytes or 0) + forecast.context_bytes - has
             rows = [
-                (lever.name, show_bytes(lever.saves_bytes), "yes" if lever.saves_bytes >= over else "no", lever.how)
+                (
+                    lever.name,
+                    show_bytes(lever.saves_bytes),
+                    "yes" if lever.saves_bytes >= over else "no",
+                    lever.how,
+                )
                 for lever in forecast.levers
             ]
-            console.show_table(("lever", "saves", "enough", "how"), rows, right=("saves",))
+            printing.show_table(("lever", "saves", "enough", "how"), rows, right=("saves",))
         return
     fitting = [name for name, fits in forecast.fits.items() if fits]
     if not fitting:
-        console.show(f"fits none of the {len(forecast.fits)} cards known, with a margin of {margin}", style="red")
+        printing.show(
+            f"fits none of the {len(forecast.fits)} cards known, with a margin of {margin}", style="red"
+        )
         return
-    console.show(f"smallest card that fits, with a margin of {margin}: {fitting[0]}")
+    printing.show(f"smallest card that fits, with a margin of {margin}: {fitting[0]}")
     too_small = [name for name, fits in forecast.fits.items() if not fits]
     if too_small:
-        console.show(f"does not fit: {', '.join(too_small)}")
+        printing.show(f"does not fit: {', '.join(too_small)}")
 
 
 def _show_measured(forecast: Forecast) -> None:
@@ -128,7 +158,9 @@ def _show_measured(forecast: Forecast) -> None:
         measured = forecast.measured.get(name)
         error = f"{said / measured - 1:+.2%}" if said and measured else "-"
         rows.append((name.removesuffix("_bytes"), show_bytes(said), show_bytes(measured), error))
-    console.show_table(("peak", "predicted", "measured", "error"), rows, right=("predicted", "measured", "error"))
+    printing.show_table(
+        ("peak", "predicted", "measured", "error"), rows, right=("predicted", "measured", "error")
+    )
 
 
 def _short(file: str) -> str:

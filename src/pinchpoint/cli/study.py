@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pinchpoint.cli import console, options
+from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
     from pinchpoint.core.records import Law, Study
@@ -15,20 +15,35 @@ if TYPE_CHECKING:
 
 def command(
     target: str = options.TARGET,
-    sizes: str = typer.Option(..., "--sizes", help="A ladder FROM:TO[:COUNT], such as 5k:1M:12, or a list 1k,2k,4k."),
-    modes: str = typer.Option(None, "--modes", help="train, infer or both with a comma; all the workload has without it."),
-    variants: str = typer.Option(None, "--variants", help="Names with commas between, or all; the baseline without it."),
-    on: str = typer.Option("fake", "--on", help="fake (no GPU needed), cpu, cuda, or card:24GiB (CUDA capped to that)."),
-    output: Path = typer.Option(None, "-o", "--output", metavar="DIR", help="Folder for record, tables, figures, verdict."),
+    sizes: str = typer.Option(
+        ..., "--sizes", help="A ladder FROM:TO[:COUNT], such as 5k:1M:12, or a list 1k,2k,4k."
+    ),
+    modes: str = typer.Option(
+        None, "--modes", help="train, infer or both with a comma; all the workload has without it."
+    ),
+    variants: str = typer.Option(
+        None, "--variants", help="Names with commas between, or all; the baseline without it."
+    ),
+    on: str = typer.Option(
+        "fake", "--on", help="fake (no GPU needed), cpu, cuda, or card:24GiB (CUDA capped to that)."
+    ),
+    output: Path = typer.Option(
+        None, "-o", "--output", metavar="DIR", help="Folder for record, tables, figures, verdict."
+    ),
     repeats: int = typer.Option(10, "--repeats", help="Timed runs a measured point."),
     warmup: int = typer.Option(3, "--warmup", help="Runs before the timed ones."),
     resume: bool = typer.Option(False, "--resume", help="Go on from the points already in DIR."),
     settings: list[str] = typer.Option(
-        None, "--set", metavar="KEY=VALUE", help="A setting of the workload; given again with another value, both are studied."
+        None,
+        "--set",
+        metavar="KEY=VALUE",
+        help="A setting of the workload; given again with another value, both are studied.",
     ),
     seed: int = options.SEED,
     timeout: float = typer.Option(300.0, "--timeout", help="Seconds one run of one point may take."),
-    cards: str = typer.Option(None, "--cards", "--card", help="Cards of the card table: names with commas, or all."),
+    cards: str = typer.Option(
+        None, "--cards", "--card", help="Cards of the card table: names with commas, or all."
+    ),
     as_json: bool = options.AS_JSON,
 ) -> int:
     """Find how the peak (and, where measured, the time) of a step grows with its size.
@@ -38,23 +53,34 @@ def command(
     processed are not those asked for, or memory does not grow as claimed.
     """
     from pinchpoint.core.settings import parse_pairs
-    from pinchpoint.measure.outputs import RECORD
-    from pinchpoint.measure.study import study
+    from pinchpoint.studies.study import study
+    from pinchpoint.studies.study_folder import RECORD
 
     try:
-        with console.progress("study") as tell:
+        with printing.progress("study") as tell:
             made = study(
-                target, sizes=sizes, modes=modes, variants=variants, on=on, output=output, repeats=repeats, warmup=warmup,
-                resume=resume, seed=seed, timeout_s=timeout, cards=cards, settings=parse_pairs(settings or ()),
+                target,
+                sizes=sizes,
+                modes=modes,
+                variants=variants,
+                on=on,
+                output=output,
+                repeats=repeats,
+                warmup=warmup,
+                resume=resume,
+                seed=seed,
+                timeout_s=timeout,
+                cards=cards,
+                settings=parse_pairs(settings or ()),
                 progress=lambda done, total, text: tell(f"{min(done + 1, total)}/{total} {text}"),
-            )  # fmt: skip
+            )
     except KeyboardInterrupt as stop:
         if output is None or not (output / RECORD).is_file():
             raise
-        console.say(f"stopped; what is done is kept in {output / RECORD}: go on with --resume")
+        printing.say(f"stopped; what is done is kept in {output / RECORD}: go on with --resume")
         raise SystemExit(130) from stop
     if as_json:
-        console.show_json(made.to_json())
+        printing.show_json(made.to_json())
     else:
         _show(made, output)
     return 0 if made.passed else 1
@@ -66,32 +92,43 @@ def _show(made: Study, output: Path | None) -> None:
 
     counts = {s: sum(p.status == s for p in made.points) for s in ("ok", "oom", "failed", "timeout")}
     ran = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    console.show(f"{made.target} on {made.on}: {len(made.points)} points along {made.axis} ({ran}), {show_seconds(made.took_s)}")
+    printing.show(
+        f"{made.target} on {made.on}: {len(made.points)} points along {made.axis} ({ran}), {show_seconds(made.took_s)}"
+    )
     if made.settings:
-        console.show(f"settings: {show_settings(made.settings)}")
+        printing.show(f"settings: {show_settings(made.settings)}")
     if made.laws:
-        console.show("")
+        printing.show("")
         rows = [
             (
-                law.variant, law.mode, f"{law.slope_bytes_per_point:,.1f}", _half(law), show_bytes(law.intercept_bytes),
+                law.variant,
+                law.mode,
+                f"{law.slope_bytes_per_point:,.1f}",
+                _half(law),
+                show_bytes(law.intercept_bytes),
                 "-" if law.exponent is None else f"{law.exponent:.2f}",
                 "-" if law.holdout_error is None else f"{100 * law.holdout_error:.2f} %",
             )
             for law in made.laws
-        ]  # fmt: skip
+        ]
         numbers = ("B/point", "+-", "intercept", "exponent", "holdout")
-        console.show_table(("variant", "mode", *numbers), rows, right=numbers)
+        printing.show_table(("variant", "mode", *numbers), rows, right=numbers)
     for found in made.boundary:
-        console.show(f"{found['variant']} {found['mode']}: {found['fits']:,} fits, {found['fails']:,} does not")
+        printing.show(
+            f"{found['variant']} {found['mode']}: {found['fits']:,} fits, {found['fails']:,} does not"
+        )
     for point in [p for p in made.points if p.status in ("failed", "timeout")][:5]:
-        console.show(f"{point.variant} {point.mode} {show_size(point.size)} {point.status}: {point.reason}")
+        printing.show(f"{point.variant} {point.mode} {show_size(point.size)} {point.status}: {point.reason}")
     for note in made.notes:
-        console.say(f"note: {note}")
-    console.show("\naxis gate: " + ("passed" if made.passed else "FAILED"), style="green" if made.passed else "bold red")
+        printing.say(f"note: {note}")
+    printing.show(
+        "\naxis gate: " + ("passed" if made.passed else "FAILED"),
+        style="green" if made.passed else "bold red",
+    )
     for reason in made.gate:
-        console.show(f"  {reason}")
+        printing.show(f"  {reason}")
     if output is not None:
-        console.show(f"\nwritten to {output}: verdict.md, study.json, study.csv and figures")
+        printing.show(f"\nwritten to {output}: verdict.md, study.json, study.csv and figures")
 
 
 def _half(law: Law) -> str:

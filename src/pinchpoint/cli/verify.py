@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from pinchpoint.cli import console, options
+from pinchpoint.console import options, printing
 
 if TYPE_CHECKING:
     from pinchpoint.core.records import Verdict
@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 def command(
     target: str = options.TARGET,
-    variant: str = typer.Option(None, "--variant", help="Only this variant; every one but the baseline without it."),
+    variant: str = typer.Option(
+        None, "--variant", help="Only this variant; every one but the baseline without it."
+    ),
     size: str = typer.Option(None, "--size", help="Points; the workload's own default without it."),
     mode: str = options.MODE,
     settings: list[str] = options.SET,
@@ -23,10 +25,16 @@ def command(
     seed: int = typer.Option(0, "--seed", help="First seed of weights, data and draws."),
     repeats: int = typer.Option(30, "--repeats", help="Timed pairs of steps."),
     draws: int = typer.Option(16, "--draws", help="Seeds of a random workload, 8 to 20."),
-    limit: float = typer.Option(60.0, "--limit", help="Seconds to time for; slow steps get fewer pairs, never under 8."),
+    limit: float = typer.Option(
+        60.0, "--limit", help="Seconds to time for; slow steps get fewer pairs, never under 8."
+    ),
     strict: bool = typer.Option(False, "--strict", help="Exit 1 for an inconclusive verdict too."),
     output: Path = typer.Option(
-        None, "-o", "--output", metavar="FILE.json", help="Write the record here; with several variants FILE-VARIANT.json each."
+        None,
+        "-o",
+        "--output",
+        metavar="FILE.json",
+        help="Write the record here; with several variants FILE-VARIANT.json each.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the records instead of the summaries."),
 ) -> int:
@@ -36,7 +44,7 @@ def command(
     """
     from pinchpoint.core.files import check_output
     from pinchpoint.core.settings import parse_pairs
-    from pinchpoint.proof.verdict import variants_of, verify
+    from pinchpoint.verification.verify import variants_of, verify
 
     names = variants_of(target, variant)
     chosen = parse_pairs(settings or ())
@@ -46,11 +54,20 @@ def command(
             check_output(path)
     made: list[Verdict] = []
     for name in names:
-        with console.progress(f"verify {name}") as progress:
+        with printing.progress(f"verify {name}") as progress:
             verdict = verify(
-                target, variant=name, size=size, mode=mode, device=device, seed=seed, repeats=repeats, draws=draws,
-                limit_s=limit, settings=chosen, progress=progress,
-            )  # fmt: skip
+                target,
+                variant=name,
+                size=size,
+                mode=mode,
+                device=device,
+                seed=seed,
+                repeats=repeats,
+                draws=draws,
+                limit_s=limit,
+                settings=chosen,
+                progress=progress,
+            )
         path = paths[name]
         if path is not None:
             verdict.save(path)
@@ -58,8 +75,12 @@ def command(
             _show(verdict, first=not made)
         made.append(verdict)
     if as_json:
-        text = made[0].to_json() if len(made) == 1 else "[" + ",\n".join(verdict.to_json() for verdict in made) + "]"
-        console.show_json(text)
+        text = (
+            made[0].to_json()
+            if len(made) == 1
+            else "[" + ",\n".join(verdict.to_json() for verdict in made) + "]"
+        )
+        printing.show_json(text)
     bad = ("fail", "inconclusive") if strict else ("fail",)
     return int(any(verdict.status in bad for verdict in made))
 
@@ -72,14 +93,16 @@ def _path(output: Path | None, variant: str, *, several: bool) -> Path | None:
 
 def _show(verdict: Verdict, *, first: bool) -> None:
     if not first:
-        console.stdout().print()
-    console.show_summary(verdict)
+        printing.stdout().print()
+    printing.show_summary(verdict)
     refused = [c for c in verdict.comparisons if not c["ok"]]
     if refused:
         errors = ["-" if c["error"] is None else f"{c['error']:.2e}" for c in refused]
-        rows = [(c["what"], c["name"], e, c["where"], c["reason"]) for c, e in zip(refused, errors, strict=True)]
-        console.show_table(("refused", "name", "error", "worst at", "why"), rows[:10], right=("error",))
+        rows = [
+            (c["what"], c["name"], e, c["where"], c["reason"]) for c, e in zip(refused, errors, strict=True)
+        ]
+        printing.show_table(("refused", "name", "error", "worst at", "why"), rows[:10], right=("error",))
         if len(rows) > 10:
-            console.say(f"and {len(rows) - 10} more; -o FILE.json keeps them all")
+            printing.say(f"and {len(rows) - 10} more; -o FILE.json keeps them all")
     for note in verdict.notes:
-        console.say(f"note: {note}")
+        printing.say(f"note: {note}")

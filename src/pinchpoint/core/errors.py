@@ -1,6 +1,6 @@
 """Errors that say what went wrong and what to do next.
 
-Every error a user can cause is a `PinchpointError`: one line of what, one line of mend,
+Every error a user can cause is a `PinchpointError`: one line of what, one line of hint,
 and the exit code the command line returns for it. Anything else that escapes is our bug.
 """
 
@@ -10,17 +10,17 @@ import traceback
 
 
 class PinchpointError(Exception):
-    """A fault with its mend. `exit_code` is what the command line returns."""
+    """A fault with its hint. `exit_code` is what the command line returns."""
 
     exit_code = 2
 
-    def __init__(self, what: str, *, mend: str) -> None:
+    def __init__(self, what: str, *, hint: str) -> None:
         super().__init__(what)
         self.what = what
-        self.mend = mend
+        self.hint = hint
 
     def __str__(self) -> str:
-        return f"{self.what}\n  mend: {self.mend}"
+        return f"{self.what}\n  hint: {self.hint}"
 
 
 class BadInput(PinchpointError):
@@ -50,8 +50,8 @@ class DoesNotFit(PinchpointError):
 
     exit_code = 1
 
-    def __init__(self, what: str, *, mend: str, need_bytes: int | None = None) -> None:
-        super().__init__(what, mend=mend)
+    def __init__(self, what: str, *, hint: str, need_bytes: int | None = None) -> None:
+        super().__init__(what, hint=hint)
         self.need_bytes = need_bytes
 
 
@@ -68,12 +68,12 @@ _BY_NAME = {kind.__name__: kind for kind in _KINDS}
 def to_dict(error: PinchpointError) -> dict[str, str]:
     """What a worker process sends back; `from_dict` raises it again in the parent."""
     trace = "".join(traceback.format_exception(error))
-    return {"error": type(error).__name__, "what": error.what, "mend": error.mend, "trace": trace}
+    return {"error": type(error).__name__, "what": error.what, "hint": error.hint, "trace": trace}
 
 
 def from_dict(data: dict[str, str]) -> PinchpointError:
     """The worker's error again; its traceback there is a note, which --debug shows."""
-    error = _BY_NAME[data["error"]](data["what"], mend=data["mend"])
+    error = _BY_NAME[data["error"]](data["what"], hint=data["hint"])
     if data.get("trace"):
         error.add_note(f"in the worker process:\n{data['trace']}")
     return error

@@ -34,7 +34,9 @@ class BlockInfo:
     line: int
     module: str = ""
     op: str = ""
-    role: str = ""  # weights | gradients | optimizer | workspace | temporaries, or "" to be told from its life
+    role: str = (
+        ""  # weights | gradients | optimizer | workspace | temporaries, or "" to be told from its life
+    )
     span: Span | None = None
 
 
@@ -50,5 +52,7 @@ class Observation:
     marks: list[tuple[int, Phase]] = field(default_factory=list)
     steps: int = 0
     trained: bool = False  # a backward pass or an optimizer step was seen
-    counts: set[int] = field(default_factory=set)  # dimensions of the device tensors that steps made, data left out
+    counts: set[int] = field(
+        default_factory=set
+    )  # dimensions of the device tensors that steps made, data left out
     notes: list[str] = field(default_factory=list)

@@ -25,11 +25,13 @@ def check_output(path: str | Path) -> Path:
     """Refuse a path that cannot be written, before the work whose result it is to hold."""
     path = Path(path)
     if path.is_dir():
-        raise BadInput(f"cannot write {path}: it is a folder", mend="name a file, such as FILE.json")
+        raise BadInput(f"cannot write {path}: it is a folder", hint="name a file, such as FILE.json")
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}", mend="choose a folder that exists and can be written") from error
+        raise BadInput(
+            f"cannot write {path}: {error.strerror}", hint="choose a folder that exists and can be written"
+        ) from error
     os.close(handle)
     os.unlink(name)
     return path
@@ -41,7 +43,9 @@ def make_folder(path: str | Path) -> Path:
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInput(f"cannot make the folder {path}: {error.strerror}", mend="choose another folder with -o") from error
+        raise BadInput(
+            f"cannot make the folder {path}: {error.strerror}", hint="choose another folder with -o"
+        ) from error
     return path
 
 
@@ -60,7 +64,9 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
-        raise BadInput(f"cannot write {path}: {error.strerror}", mend="choose a folder that exists and can be written") from error
+        raise BadInput(
+            f"cannot write {path}: {error.strerror}", hint="choose a folder that exists and can be written"
+        ) from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
@@ -71,7 +77,9 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
         with suppress(FileNotFoundError):
             os.unlink(name)
         if isinstance(error, OSError):
-            raise BadInput(f"cannot write {path}: {error.strerror}", mend="free some space, or choose another -o") from error
+            raise BadInput(
+                f"cannot write {path}: {error.strerror}", hint="free some space, or choose another -o"
+            ) from error
         raise
     return path
 

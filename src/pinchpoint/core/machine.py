@@ -18,7 +18,9 @@ def describe() -> dict[str, Any]:
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu_count": os.cpu_count(),
         "python": platform.python_version(),
-        "versions": {name: version for name in ("pinchpoint", "torch", "jax", "numpy") if (version := _version(name))},
+        "versions": {
+            name: version for name in ("pinchpoint", "torch", "jax", "numpy") if (version := _version(name))
+        },
         "gpu": _gpu_name(),
     }
 

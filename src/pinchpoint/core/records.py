@@ -120,7 +120,9 @@ class Forecast(Record):
     notes: tuple[str, ...] = ()
     took_s: float = 0.0
     measured: dict[str, int] | None = None  # with --measure: allocated_bytes, reserved_bytes, total_bytes
-    settings: dict[str, str] = field(default_factory=dict)  # of the workload: name -> value, defaults included
+    settings: dict[str, str] = field(
+        default_factory=dict
+    )  # of the workload: name -> value, defaults included
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -140,7 +142,9 @@ class Forecast(Record):
             ("total", show_bytes(self.total_bytes)),
         ]
         if self.low_bytes is not None:
-            rows.insert(-4, ("allocated between", f"{show_bytes(self.low_bytes)} and {show_bytes(self.high_bytes)}"))
+            rows.insert(
+                -4, ("allocated between", f"{show_bytes(self.low_bytes)} and {show_bytes(self.high_bytes)}")
+            )
         return rows
 
 
@@ -159,7 +163,9 @@ class Plan(Record):
     peak_bytes: int  # predicted total at `size`
     tried: tuple[dict[str, Any], ...]  # every fake run: {"size", "variant", "chunk", "total_bytes", "fits"}
     choices: tuple[dict[str, Any], ...] = ()  # per variant: {"variant", "size", "chunk", "peak_bytes"}
-    cards: tuple[dict[str, Any], ...] = ()  # with --cards: {"card", "budget_bytes", "size", "variant", "chunk", "how"}
+    cards: tuple[
+        dict[str, Any], ...
+    ] = ()  # with --cards: {"card", "budget_bytes", "size", "variant", "chunk", "how"}
     notes: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=_machine.describe)
@@ -235,14 +241,18 @@ class Study(Record):
     laws: tuple[Law, ...]
     passed: bool  # the axis gate
     gate: tuple[str, ...]  # why it failed, one line each; empty when it passed
-    cards: tuple[dict[str, Any], ...] = ()  # largest size per card: {"card", "mode", "variant", "size", "low", "high"}
+    cards: tuple[
+        dict[str, Any], ...
+    ] = ()  # largest size per card: {"card", "mode", "variant", "size", "low", "high"}
     boundary: tuple[dict[str, Any], ...] = ()  # OOM boundary: {"mode", "variant", "fits", "fails"}
     notes: tuple[str, ...] = ()
     complete: bool = True
     took_s: float = 0.0
     seed: int = 0
     repeats: int = 0  # timed runs a point; 0 where nothing was timed
-    settings: dict[str, str] = field(default_factory=dict)  # the same for all points; one that varies is in the variants' names
+    settings: dict[str, str] = field(
+        default_factory=dict
+    )  # the same for all points; one that varies is in the variants' names
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -250,7 +260,10 @@ class Study(Record):
         rows = [("target", self.target), ("axis", self.axis), ("on", self.on), *_settings(self.settings)]
         rows.append(("points", str(len(self.points))))
         rows += [
-            (f"{law.variant} {law.mode}", f"{law.slope_bytes_per_point:,.1f} B/point + {show_bytes(law.intercept_bytes)}")
+            (
+                f"{law.variant} {law.mode}",
+                f"{law.slope_bytes_per_point:,.1f} B/point + {show_bytes(law.intercept_bytes)}",
+            )
             for law in self.laws
         ]
         rows.append(("axis gate", "passed" if self.passed else "; ".join(self.gate)))
@@ -318,24 +331,32 @@ def load(path: str | Path) -> Record:
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(f"cannot read {path}: {error.strerror}", mend="give the path of a record written by pinchpoint") from error
+        raise BadInput(
+            f"cannot read {path}: {error.strerror}", hint="give the path of a record written by pinchpoint"
+        ) from error
     except ValueError as error:
-        raise BadInput(f"{path} is not JSON: {error}", mend="give a record written by pinchpoint with -o") from error
+        raise BadInput(
+            f"{path} is not JSON: {error}", hint="give a record written by pinchpoint with -o"
+        ) from error
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in KINDS:
-        raise BadInput(f"{path} is not a pinchpoint record (kind {kind!r})", mend=f"kinds known here: {', '.join(KINDS)}")
+        raise BadInput(
+            f"{path} is not a pinchpoint record (kind {kind!r})", hint=f"kinds known here: {', '.join(KINDS)}"
+        )
     if data.get("schema") != SCHEMA:
         raise BadInput(
             f"{path} has schema {data.get('schema')!r}, and {SCHEMA} is known here",
-            mend="read it with the pinchpoint that wrote it",
+            hint="read it with the pinchpoint that wrote it",
         )
     missing = [f.name for f in dataclasses.fields(KINDS[kind]) if f.name not in data and _is_required(f)]  # pyright: ignore[reportArgumentType]
     if missing:
-        raise BadInput(f"{path} is a damaged {kind} record: {missing[0]} is missing", mend="make the record again")
+        raise BadInput(
+            f"{path} is a damaged {kind} record: {missing[0]} is missing", hint="make the record again"
+        )
     try:
         return KINDS[kind].from_dict(data)
     except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{path} is a damaged {kind} record: {error}", mend="make the record again") from error
+        raise BadInput(f"{path} is a damaged {kind} record: {error}", hint="make the record again") from error
 
 
 def _is_required(member: dataclasses.Field[Any]) -> bool:

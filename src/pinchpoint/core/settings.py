@@ -27,9 +27,14 @@ class Setting:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
-            raise BadInput(f"a setting named {self.name!r}", mend="name it with lower-case letters, digits and _: mlp, part")
+            raise BadInput(
+                f"a setting named {self.name!r}",
+                hint="name it with lower-case letters, digits and _: mlp, part",
+            )
         if not self.takes(self.default):
-            raise BadInput(f"setting {self.name} does not take its own default {self.default!r}", mend="mend its default")
+            raise BadInput(
+                f"setting {self.name} does not take its own default {self.default!r}", hint="fix its default"
+            )
 
     def takes(self, value: str) -> bool:
         if self.choices:
@@ -41,7 +46,7 @@ class Setting:
             return value
         like = f"give {self.about or 'a value'}, such as {self.default}"
         known = f"use one of: {', '.join(self.choices)}" if self.choices else like
-        raise BadInput(f"setting {self.name} is not {value!r}", mend=known)
+        raise BadInput(f"setting {self.name} is not {value!r}", hint=known)
 
 
 def parse_pairs(pairs: Iterable[str]) -> dict[str, tuple[str, ...]]:
@@ -50,26 +55,25 @@ def parse_pairs(pairs: Iterable[str]) -> dict[str, tuple[str, ...]]:
     for pair in pairs:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key or not value:
-            raise BadInput(f"--set {pair!r} is not KEY=VALUE", mend="write --set mlp=128,128,128")
+            raise BadInput(f"--set {pair!r} is not KEY=VALUE", hint="write --set mlp=128,128,128")
         found[key] = tuple(dict.fromkeys((*found.get(key, ()), value)))
     return found
 
 
-def resolve(
-    text: str, declared: Sequence[Setting], asked: Asked | None
-) -> dict[str, tuple[str, ...]]:  # fmt: skip
+def resolve(text: str, declared: Sequence[Setting], asked: Asked | None) -> dict[str, tuple[str, ...]]:
     """The values of every declared setting: those asked for, else the default. text: the target, for errors."""
     wanted = {key: _values(value) for key, value in (asked or {}).items()}
     known = {setting.name: setting for setting in declared}
     unknown = [key for key in wanted if key not in known]
     if unknown:
-        mend = f"use one of: {', '.join(known)}" if known else "leave --set out"
-        raise BadInput(f"{text} has no setting {unknown[0]!r}", mend=mend)
+        hint = f"use one of: {', '.join(known)}" if known else "leave --set out"
+        raise BadInput(f"{text} has no setting {unknown[0]!r}", hint=hint)
     empty = [key for key, values in wanted.items() if not values]
     if empty:
-        raise BadInput(f"setting {empty[0]} has no value", mend="give one, or leave it out for the default")
+        raise BadInput(f"setting {empty[0]} has no value", hint="give one, or leave it out for the default")
     return {
-        name: tuple(setting.check(value) for value in wanted.get(name, (setting.default,))) for name, setting in known.items()
+        name: tuple(setting.check(value) for value in wanted.get(name, (setting.default,)))
+        for name, setting in known.items()
     }
 
 
@@ -78,7 +82,10 @@ def resolve_one(text: str, declared: Sequence[Setting], asked: Asked | None) -> 
     found = resolve(text, declared, asked)
     for name, values in found.items():
         if len(values) > 1:
-            raise BadInput(f"setting {name} has {len(values)} values", mend="give one of them; only a study takes several")
+            raise BadInput(
+                f"setting {name} has {len(values)} values",
+                hint="give one of them; only a study takes several",
+            )
     return {name: values[0] for name, values in found.items()}
 
 

@@ -13,10 +13,19 @@ from pinchpoint.core.errors import BadInput
 
 _SIZE_UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9}
 _BYTE_UNITS = {
-    "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
-}  # fmt: skip
-_NUMBER = re.compile(r"^\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]{1,3})?|\.[0-9]+)\s*([a-z]*)\s*$", re.IGNORECASE)
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": 2**10,
+    "mib": 2**20,
+    "gib": 2**30,
+    "tib": 2**40,
+}
+_NUMBER = re.compile(
+    r"^\s*([0-9][0-9_,]*\.?[0-9]*(?:e[+-]?[0-9]{1,3})?|\.[0-9]+)\s*([a-z]*)\s*$", re.IGNORECASE
+)
 
 MIB = 2**20
 GIB = 2**30
@@ -26,7 +35,7 @@ BOHR_A = 0.529177210903  # angstrom, CODATA 2018
 def check_seconds(name: str, seconds: float) -> None:
     """Refuse a time limit that leaves no time."""
     if not seconds > 0:
-        raise BadInput(f"a {name} of {seconds:g} s", mend=f"give --{name} more than 0 seconds")
+        raise BadInput(f"a {name} of {seconds:g} s", hint=f"give --{name} more than 0 seconds")
 
 
 def parse_size(text: str | int, *, what: str | None = None) -> int:
@@ -34,16 +43,22 @@ def parse_size(text: str | int, *, what: str | None = None) -> int:
 
     what: the option it was given as, which errors then name; such an option need not count points.
     """
-    name, number, example = ("size", "number of points", "a size") if what is None else (what, "number", "a number")
+    name, number, example = (
+        ("size", "number of points", "a size") if what is None else (what, "number", "a number")
+    )
     match = _NUMBER.match(str(text))
     unit = match.group(2).lower() if match else None
     if match is None or unit not in _SIZE_UNITS:
-        raise BadInput(f"{name} {text!r} is not a {number}", mend="give a whole number above 0, such as 512k or 1M")
+        raise BadInput(
+            f"{name} {text!r} is not a {number}", hint="give a whole number above 0, such as 512k or 1M"
+        )
     value = _number(match) * _SIZE_UNITS[unit]
     if value >= 2**63:
-        raise BadInput(f"{name} {text!r} is too large", mend=f"give {example} such as 1000, 512k or 1M")
+        raise BadInput(f"{name} {text!r} is too large", hint=f"give {example} such as 1000, 512k or 1M")
     if value < 1 or value != int(value):
-        raise BadInput(f"{name} {text!r} is not a whole number above 0", mend=f"give {example} such as 1000, 512k or 1M")
+        raise BadInput(
+            f"{name} {text!r} is not a whole number above 0", hint=f"give {example} such as 1000, 512k or 1M"
+        )
     return int(value)
 
 
@@ -51,15 +66,19 @@ def parse_bytes(text: str | int) -> int:
     """`24GiB` -> 25769803776. A bare number is refused: 24 of what?"""
     if isinstance(text, int):
         if text <= 0:
-            raise BadInput(f"{text} bytes is no budget", mend="give a positive number of bytes, such as 24GiB")
+            raise BadInput(
+                f"{text} bytes is no budget", hint="give a positive number of bytes, such as 24GiB"
+            )
         return text
     match = _NUMBER.match(text)
     unit = match.group(2).lower() if match else ""
     if match is None or unit not in _BYTE_UNITS:
-        raise BadInput(f"{text!r} is not a number of bytes", mend="give a number with a unit: 24GiB, 8000MiB or 24GB")
+        raise BadInput(
+            f"{text!r} is not a number of bytes", hint="give a number with a unit: 24GiB, 8000MiB or 24GB"
+        )
     value = int(min(_number(match) * _BYTE_UNITS[unit], 2**63))
     if not 0 < value < 2**63:
-        raise BadInput(f"{text!r} is no budget", mend="give a positive number of bytes, such as 24GiB")
+        raise BadInput(f"{text!r} is no budget", hint="give a positive number of bytes, such as 24GiB")
     return value
 
 
@@ -74,13 +93,15 @@ def parse_ladder(text: str, *, default_count: int = 8) -> tuple[int, ...]:
         return tuple(sorted({parse_size(part) for part in text.split(",")}))
     parts = text.split(":")
     if len(parts) > 3:
-        raise BadInput(f"sizes {text!r} has too many parts", mend="write FROM:TO or FROM:TO:COUNT, such as 5k:1M:12")
+        raise BadInput(
+            f"sizes {text!r} has too many parts", hint="write FROM:TO or FROM:TO:COUNT, such as 5k:1M:12"
+        )
     low, high = parse_size(parts[0]), parse_size(parts[1])
     count = parse_size(parts[2]) if len(parts) == 3 else default_count
     if low >= high:
-        raise BadInput(f"sizes {text!r} do not grow", mend="write the smaller size first, such as 5k:1M")
+        raise BadInput(f"sizes {text!r} do not grow", hint="write the smaller size first, such as 5k:1M")
     if count < 2:
-        raise BadInput(f"sizes {text!r} is one point", mend="ask for at least 2 sizes; 4 or more give a law")
+        raise BadInput(f"sizes {text!r} is one point", hint="ask for at least 2 sizes; 4 or more give a law")
     step = math.log(high / low) / (count - 1)
     return tuple(sorted({round(low * math.exp(step * i)) for i in range(count - 1)} | {high}))
 
@@ -90,7 +111,9 @@ def show_bytes(value: float | None) -> str:
         return "-"
     for unit, scale in (("EiB", 2**60), ("PiB", 2**50)):
         if abs(value) >= scale:
-            return f"{value / scale:,.0f} {unit}" if abs(value) < 1e6 * scale else f"{value / scale:.0e} {unit}"
+            return (
+                f"{value / scale:,.0f} {unit}" if abs(value) < 1e6 * scale else f"{value / scale:.0e} {unit}"
+            )
     for unit, scale in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if abs(value) >= scale:
             return f"{value / scale:,.2f} {unit}"

@@ -98,7 +98,9 @@ class Workload:
 
     def __post_init__(self) -> None:
         if not self.variants:
-            raise BadInput(f"workload {self.name!r} has no variants", mend="give at least one; the first is the baseline")
+            raise BadInput(
+                f"workload {self.name!r} has no variants", hint="give at least one; the first is the baseline"
+            )
 
     @property
     def baseline(self) -> Variant:
@@ -112,20 +114,27 @@ class Workload:
             if variant.name == name:
                 return variant
         known = ", ".join(v.name for v in self.variants)
-        raise BadInput(f"{self.name} has no variant {name!r}", mend=f"use one of: {known}")
+        raise BadInput(f"{self.name} has no variant {name!r}", hint=f"use one of: {known}")
 
     def check_mode(self, mode: str) -> None:
         if mode not in self.modes:
-            raise BadInput(f"{self.name} has no mode {mode!r}", mend=f"use one of: {', '.join(self.modes)}")
+            raise BadInput(f"{self.name} has no mode {mode!r}", hint=f"use one of: {', '.join(self.modes)}")
 
     def chosen(self, settings: Asked | None) -> dict[str, str]:
         """Every setting with its value, those not asked for with their default."""
         return resolve_one(self.name, self.settings, settings)
 
     def case(
-        self, size: int, *, device: str, mode: Mode = "train", variant: str | None = None, seed: int = 0,
-        chunk: int | None = None, settings: Asked | None = None,
-    ) -> Case:  # fmt: skip
+        self,
+        size: int,
+        *,
+        device: str,
+        mode: Mode = "train",
+        variant: str | None = None,
+        seed: int = 0,
+        chunk: int | None = None,
+        settings: Asked | None = None,
+    ) -> Case:
         """Build one case. Raises whatever the workload's own code raises."""
         self.check_mode(mode)
         chosen = self.chosen(settings)
@@ -149,17 +158,27 @@ class Built:
 
 
 def build(
-    thing: Workload | Callable[..., Any], size: int, *, text: str, device: str, mode: str | None = None,
-    variant: str | None = None, seed: int = 0, chunk: int | None = None, settings: Asked | None = None,
-) -> Built:  # fmt: skip
+    thing: Workload | Callable[..., Any],
+    size: int,
+    *,
+    text: str,
+    device: str,
+    mode: str | None = None,
+    variant: str | None = None,
+    seed: int = 0,
+    chunk: int | None = None,
+    settings: Asked | None = None,
+) -> Built:
     """Build a workload's case, or call a factory. Raises whatever the target's own code raises."""
     chosen_of(thing, settings, text=text)
     if chunk is not None and not (isinstance(thing, Workload) and thing.chunked):
-        raise BadInput(f"{text} goes through its points in no chunks", mend="leave the chunk out")
+        raise BadInput(f"{text} goes through its points in no chunks", hint="leave the chunk out")
     if not isinstance(thing, Workload):
         return unpack(thing(size, device), text)
     chosen: Any = mode or thing.modes[0]
-    case = thing.case(size, device=device, mode=chosen, variant=variant, seed=seed, chunk=chunk, settings=settings)
+    case = thing.case(
+        size, device=device, mode=chosen, variant=variant, seed=seed, chunk=chunk, settings=settings
+    )
     return unpack(case, text)
 
 
@@ -169,7 +188,8 @@ def chosen_of(thing: Any, settings: Asked | None, *, text: str) -> dict[str, str
         return thing.chosen(settings)
     if settings:
         raise BadInput(
-            f"{text} is a plain factory and has no settings", mend="leave --set out, or make a Workload of it with settings=(...)"
+            f"{text} is a plain factory and has no settings",
+            hint="leave --set out, or make a Workload of it with settings=(...)",
         )
     return {}
 
@@ -186,7 +206,7 @@ def unpack(made: Any, text: str = "the factory") -> Built:
         return Built(made[0], tuple(made[1]), getattr(made[0], "processed", None))
     raise BadInput(
         f"{text} returned {type(made).__name__}, not a step",
-        mend="return a function that does one step when called, or (function, arguments)",
+        hint="return a function that does one step when called, or (function, arguments)",
     )
 
 

@@ -10,16 +10,20 @@ from pathlib import Path
 
 import pytest
 
-from pinchpoint.backends.jax import compat, real
+from pinchpoint.backends.jax import compat, measurement
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "jax_topology_check.py"
 
 
-@pytest.mark.skipif(real.has_cuda() or compat.cuda_plugin() is not None, reason="this machine can fill every column")
+@pytest.mark.skipif(
+    measurement.has_cuda() or compat.cuda_plugin() is not None, reason="this machine can fill every column"
+)
 def test_without_gpu_and_plugin_the_walk_is_recorded_and_the_rest_has_its_reason(tmp_path):
     record = tmp_path / "record.json"
     command = [sys.executable, str(SCRIPT), str(record), "--only", "scan", "--jobs", "1"]
-    done = subprocess.run(command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True, check=True
+    )
     (row,) = json.loads(record.read_text())["rows"]
     assert row["case"] == "scan"
     # At least the sequence, its hidden states and their residuals: three arrays of 64 x 8192 x 512 floats.

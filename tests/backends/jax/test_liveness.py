@@ -8,7 +8,7 @@ import pytest
 
 from pinchpoint.backends.jax.liveness import walk
 from pinchpoint.backends.jax.program import Op, Program, read
-from pinchpoint.backends.jax.trace import trace
+from pinchpoint.backends.jax.tracing import trace
 
 N, M = 1000, 64
 ARRAY = N * M * 4
@@ -159,7 +159,11 @@ def test_dead_code_takes_no_memory():
 def test_a_costly_value_with_two_readers_is_kept():
     program = Program(
         sizes=(100, 100, 1, 1),
-        ops=(Op("exp", "costly", (0,), (1,)), Op("reduce_sum", "reduce", (1,), (2,)), Op("reduce_max", "reduce", (1,), (3,))),
+        ops=(
+            Op("exp", "costly", (0,), (1,)),
+            Op("reduce_sum", "reduce", (1,), (2,)),
+            Op("reduce_max", "reduce", (1,), (3,)),
+        ),
         inputs=(0,),
         outputs=(2, 3),
     )
@@ -172,7 +176,9 @@ def test_a_cheap_value_vanishes_where_reading_its_inputs_again_moves_fewer_bytes
         reads, value = tuple(range(inputs)), inputs
         readers = tuple(Op("reduce_sum", "reduce", (value,), (value + 1 + i,)) for i in range(3))
         op = Op("add", "arithmetic", reads, (value,))
-        return Program((100,) * (inputs + 1) + (1,) * 3, (op, *readers), reads, tuple(value + 1 + i for i in range(3)))
+        return Program(
+            (100,) * (inputs + 1) + (1,) * 3, (op, *readers), reads, tuple(value + 1 + i for i in range(3))
+        )
 
     # One input: three reads of it against one read, a write and three reads. Three inputs: nine against seven.
     assert walk(program(1)).peak_bytes == 100 + 3
@@ -183,7 +189,11 @@ def test_a_vanished_value_keeps_its_own_inputs_alive():
     # exp(a) is read only at the end, so a lives until then, although a donated argument.
     program = Program(
         sizes=(100, 100, 100, 100),
-        ops=(Op("exp", "costly", (0,), (1,)), Op("call", "opaque", (), (2,)), Op("mul", "arithmetic", (1, 2), (3,))),
+        ops=(
+            Op("exp", "costly", (0,), (1,)),
+            Op("call", "opaque", (), (2,)),
+            Op("mul", "arithmetic", (1, 2), (3,)),
+        ),
         inputs=(0,),
         outputs=(3,),
         donated=frozenset({0}),
@@ -207,4 +217,8 @@ def test_the_peak_is_the_sum_of_what_is_alive_and_the_top_of_the_timeline():
     program = read(trace(jax.jit(jax.grad(loss)), (W, X)))
     fused, plain = walk(program), walk(program, fused=False)
     for found in (fused, plain):
-        assert found.peak_bytes == sum(a.bytes for a in found.alive) == max(size for _, size, _ in found.timeline)
+        assert (
+            found.peak_bytes
+            == sum(a.bytes for a in found.alive)
+            == max(size for _, size, _ in found.timeline)
+        )

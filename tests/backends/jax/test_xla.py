@@ -11,9 +11,9 @@ import jax.numpy as jnp
 import pytest
 
 from pinchpoint.backends.jax import compat, xla
-from pinchpoint.backends.jax.hoist import Hoisted, hoist
-from pinchpoint.backends.jax.targets import CHIPS, chip_for, matmul_workspace, target_config
-from pinchpoint.backends.jax.trace import trace
+from pinchpoint.backends.jax.captured_arrays import Hoisted, hoist
+from pinchpoint.backends.jax.compile_targets import CHIPS, chip_for, matmul_workspace, target_config
+from pinchpoint.backends.jax.tracing import trace
 
 X = jax.ShapeDtypeStruct((500, 64), jnp.float32)
 W = jax.ShapeDtypeStruct((64, 64), jnp.float32)
@@ -103,7 +103,8 @@ def test_without_the_plugin_there_is_no_analysis_and_no_compiling():
 
 
 @pytest.mark.parametrize(
-    "error", [NotImplementedError("topology not implemented"), RuntimeError("FAILED_PRECONDITION: parse\nmore")]
+    "error",
+    [NotImplementedError("topology not implemented"), RuntimeError("FAILED_PRECONDITION: parse\nmore")],
 )
 def test_a_plugin_without_topologies_says_why(plugin, error):
     def devices(config: str) -> list[Any]:
@@ -135,7 +136,9 @@ def fake(lowered: FakeLowered, monkeypatch: pytest.MonkeyPatch) -> Hoisted:
 
 
 def test_a_kernel_generator_that_insists_on_tuning_is_switched_off(plugin, monkeypatch):
-    stats = SimpleNamespace(argument_size_in_bytes=10, output_size_in_bytes=5, temp_size_in_bytes=7, alias_size_in_bytes=2)
+    stats = SimpleNamespace(
+        argument_size_in_bytes=10, output_size_in_bytes=5, temp_size_in_bytes=7, alias_size_in_bytes=2
+    )
     lowered = FakeLowered(stats)
     found = xla.analyse(fake(lowered, monkeypatch), devices=on_cpu, **HOPPER)
     assert found.peak_bytes == 20

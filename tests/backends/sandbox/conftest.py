@@ -37,11 +37,27 @@ def predicted(tmp_path: Path) -> Callable[..., SimpleNamespace]:
             script.write_text(text)
         variables = {**os.environ, **(env or {})}
         # The package itself must be found, also where it is not installed and where the test sets a path of its own.
-        variables["PYTHONPATH"] = os.pathsep.join([variables.get("PYTHONPATH", ""), str(SOURCES)]).strip(os.pathsep)
+        variables["PYTHONPATH"] = os.pathsep.join([variables.get("PYTHONPATH", ""), str(SOURCES)]).strip(
+            os.pathsep
+        )
         done = subprocess.run(
-            [sys.executable, DRIVER, result, scratch, str(steps), "locked" if locked else "open", script, *arguments],
-            cwd=work, capture_output=True, text=True, timeout=120, env=variables, input="typed by the user",
-        )  # fmt: skip
+            [
+                sys.executable,
+                DRIVER,
+                result,
+                scratch,
+                str(steps),
+                "locked" if locked else "open",
+                script,
+                *arguments,
+            ],
+            cwd=work,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            env=variables,
+            input="typed by the user",
+        )
         assert done.returncode == 0, done.stderr
         assert done.stdout == "driver's own output\n"
         return SimpleNamespace(**json.loads(result.read_text()), work=work, scratch=scratch)

@@ -12,9 +12,9 @@ import os
 import sys
 from pathlib import Path
 
-from pinchpoint.backends.sandbox.faults import fault
-from pinchpoint.backends.sandbox.noharm import NoHarm
-from pinchpoint.backends.sandbox.script import Stopper, run_script
+from pinchpoint.backends.sandbox.run_script import Stopper, run_script
+from pinchpoint.backends.sandbox.sandbox import NoHarm
+from pinchpoint.backends.sandbox.script_errors import fault
 from pinchpoint.core.errors import to_dict
 
 result, scratch, steps, locked, script, *arguments = sys.argv[1:]

@@ -41,8 +41,8 @@ from os import mkdir as kept_mkdir
 from os import unlink as kept_unlink
 from pathlib import Path
 
-from pinchpoint.backends.sandbox.overlay import Overlay
-from pinchpoint.backends.sandbox.view import Refused
+from pinchpoint.backends.sandbox.files.merged_view import Refused
+from pinchpoint.backends.sandbox.files.overlay import Overlay
 
 kept_open = open
 
@@ -207,7 +207,16 @@ def route_pathlib():
     Path("hard").hardlink_to("data/b.bin")
     assert Path("hard").read_bytes() == bytes(range(8))
     Path("hard").chmod(0o600)
-    assert sorted(p.name for p in Path().iterdir()) == ["data", "dlink", "hard", "link", "made", "p.bin", "soft", "touched"]
+    assert sorted(p.name for p in Path().iterdir()) == [
+        "data",
+        "dlink",
+        "hard",
+        "link",
+        "made",
+        "p.bin",
+        "soft",
+        "touched",
+    ]
     assert sorted(str(p) for p in Path().rglob("*.bin")) == ["data/b.bin", "p.bin"]
     assert sorted(str(p) for p in Path().glob("data/**/*.txt")) == ["data/sub/c.txt"]
     assert Path("soft").resolve() == Path.cwd() / "data/b.bin"
@@ -414,14 +423,18 @@ def route_walk():
     with open("data/made/f.txt", "w") as file:
         file.write("1")
     os.remove("data/b.bin")
-    seen = {os.path.relpath(root, "data"): (sorted(dirs), sorted(files)) for root, dirs, files in os.walk("data")}
+    seen = {
+        os.path.relpath(root, "data"): (sorted(dirs), sorted(files)) for root, dirs, files in os.walk("data")
+    }
     assert seen == {".": (["made", "sub"], []), "made": ([], ["f.txt"]), "sub": ([], ["c.txt"])}
     assert sorted(glob.glob("data/**/*.txt", recursive=True)) == ["data/made/f.txt", "data/sub/c.txt"]
     assert glob.glob("data/*.bin") == []
     seen = {os.path.relpath(root, "data"): sorted(files) for root, dirs, files, fd in os.fwalk("data")}
     assert seen == {".": [], "made": ["f.txt"], "sub": ["c.txt"]}
     with os.scandir("data") as entries:
-        found = {entry.name: (entry.is_dir(), entry.is_file(), entry.is_symlink(), entry.path) for entry in entries}
+        found = {
+            entry.name: (entry.is_dir(), entry.is_file(), entry.is_symlink(), entry.path) for entry in entries
+        }
     assert found == {name: (True, False, False, f"data/{name}") for name in ("made", "sub")}
     assert [entry.stat().st_size for entry in os.scandir("data/made")] == [1]
     assert all(entry.inode() for entry in os.scandir("data"))
@@ -546,7 +559,10 @@ def route_dbm_and_shelve():
 
 def route_logging():
     log = logging.getLogger("route")
-    handlers = [logging.FileHandler("run.log"), logging.handlers.RotatingFileHandler("a.txt", maxBytes=1, backupCount=2)]
+    handlers = [
+        logging.FileHandler("run.log"),
+        logging.handlers.RotatingFileHandler("a.txt", maxBytes=1, backupCount=2),
+    ]
     for handler in handlers:
         log.addHandler(handler)
     log.warning("one")

@@ -9,27 +9,88 @@ import subprocess
 import pytest
 
 from pinchpoint.backends.sandbox.processes import RefusedProcess
-from pinchpoint.backends.sandbox.programs import is_harmless, is_harmless_in_shell
+from pinchpoint.backends.sandbox.safe_commands import is_harmless, is_harmless_in_shell
 
 HARMLESS = [
-    "git rev-parse HEAD", "git -C /x describe --always --tags", "git status --porcelain", "git --no-pager log -1 --format=%H",
-    "git diff HEAD", "git branch --show-current", "git config --get user.name", "git remote -v", "git --version",
-    "git symbolic-ref --short HEAD", "git --git-dir=/x/.git rev-parse HEAD",
-    "nvidia-smi", "nvidia-smi -L", "nvidia-smi --query-gpu=name,memory.total --format=csv,noheader -i 0,1", "nvidia-smi topo -m",
-    "uname -a", "/usr/bin/lscpu -p=core", "hostname", "hostname -I", "date +%s", "date -u", "ldconfig -p", "sysctl -n hw.memsize",
-    "which python", "gcc --version", "nvcc -V", "ls -l", "cat /proc/cpuinfo",
-]  # fmt: skip
+    "git rev-parse HEAD",
+    "git -C /x describe --always --tags",
+    "git status --porcelain",
+    "git --no-pager log -1 --format=%H",
+    "git diff HEAD",
+    "git branch --show-current",
+    "git config --get user.name",
+    "git remote -v",
+    "git --version",
+    "git symbolic-ref --short HEAD",
+    "git --git-dir=/x/.git rev-parse HEAD",
+    "nvidia-smi",
+    "nvidia-smi -L",
+    "nvidia-smi --query-gpu=name,memory.total --format=csv,noheader -i 0,1",
+    "nvidia-smi topo -m",
+    "uname -a",
+    "/usr/bin/lscpu -p=core",
+    "hostname",
+    "hostname -I",
+    "date +%s",
+    "date -u",
+    "ldconfig -p",
+    "sysctl -n hw.memsize",
+    "which python",
+    "gcc --version",
+    "nvcc -V",
+    "ls -l",
+    "cat /proc/cpuinfo",
+]
 HARMFUL = [
-    "git commit -m x", "git add .", "git checkout .", "git stash", "git push", "git clean -fd", "git branch new",
+    "git commit -m x",
+    "git add .",
+    "git checkout .",
+    "git stash",
+    "git push",
+    "git clean -fd",
+    "git branch new",
     "git config user.name x",
-    "git remote add o x", "git diff --output=x", "git describe --dirty", "git -c alias.x=!rm x",
-    "git symbolic-ref HEAD refs/heads/x", "git", "git fetch",
-    "nvidia-smi -pm 1", "nvidia-smi -r", "nvidia-smi --gpu-reset", "nvidia-smi -pl 100", "nvidia-smi -q -f out.txt",
-    "nvidia-smi --filename=x", "hostname evil", "hostname -F x", "date -s now", "date 010100", "ldconfig", "sysctl -w a=1",
-    "sysctl vm.x=1", "rm -rf x", "mv a b", "cp a b", "touch x", "python train.py", "python -c x", "gcc -o x x.c", "bash -c ls",
+    "git remote add o x",
+    "git diff --output=x",
+    "git describe --dirty",
+    "git -c alias.x=!rm x",
+    "git symbolic-ref HEAD refs/heads/x",
+    "git",
+    "git fetch",
+    "nvidia-smi -pm 1",
+    "nvidia-smi -r",
+    "nvidia-smi --gpu-reset",
+    "nvidia-smi -pl 100",
+    "nvidia-smi -q -f out.txt",
+    "nvidia-smi --filename=x",
+    "hostname evil",
+    "hostname -F x",
+    "date -s now",
+    "date 010100",
+    "ldconfig",
+    "sysctl -w a=1",
+    "sysctl vm.x=1",
+    "rm -rf x",
+    "mv a b",
+    "cp a b",
+    "touch x",
+    "python train.py",
+    "python -c x",
+    "gcc -o x x.c",
+    "bash -c ls",
     "sh",
-    "env rm x", "sudo ls", "wget x", "curl x", "make", "tee x", "xargs rm", "find . -delete", "sort -o x", "pip install x", "",
-]  # fmt: skip
+    "env rm x",
+    "sudo ls",
+    "wget x",
+    "curl x",
+    "make",
+    "tee x",
+    "xargs rm",
+    "find . -delete",
+    "sort -o x",
+    "pip install x",
+    "",
+]
 IN_SHELL = {
     "nvidia-smi | grep MiB | head -1": True,
     "git rev-parse HEAD 2>/dev/null": True,
@@ -120,7 +181,13 @@ def test_every_way_to_start_a_process_is_refused(predicted):
     assert (end.kind, end.fault) == ("stopped", None)
     assert end.output == []
     assert os.listdir(end.work) == ["train.py"]
-    assert {"touch harm.txt", "touch harm.txt; true", "multiprocessing: child", "os.fork", "os.forkpty"} <= set(end.refused)
+    assert {
+        "touch harm.txt",
+        "touch harm.txt; true",
+        "multiprocessing: child",
+        "os.fork",
+        "os.forkpty",
+    } <= set(end.refused)
     assert len(end.refused) == len(set(end.refused))
 
 
@@ -166,7 +233,9 @@ def test_asking_git_does_not_touch_the_repository(predicted, tmp_path):
 
     def state():
         return {
-            path: (path.stat().st_mtime_ns, path.read_bytes()) for path in sorted((work / ".git").rglob("*")) if path.is_file()
+            path: (path.stat().st_mtime_ns, path.read_bytes())
+            for path in sorted((work / ".git").rglob("*"))
+            if path.is_file()
         }
 
     source = """
@@ -180,6 +249,8 @@ def test_asking_git_does_not_touch_the_repository(predicted, tmp_path):
     before = state()
     end = predicted(source, steps=1)
     assert (end.kind, end.fault) == ("stopped", None)
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=work, capture_output=True, text=True).stdout.strip()
+    head = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=work, capture_output=True, text=True
+    ).stdout.strip()
     assert head in end.output
     assert state() == before

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from pinchpoint.backends.sandbox.inert import Inert, Settings
+from pinchpoint.backends.sandbox.inert_objects import Inert, Settings
 
 USES = {
     "wandb": """

@@ -11,9 +11,9 @@ import pytest
 
 pytest.importorskip("torch", reason="the fake run needs torch")
 
-from pinchpoint.backends.torch.dynamic import Dynamic
+from pinchpoint.backends.torch.data_dependent.operations import Dynamic
+from pinchpoint.backends.torch.fake.session import Device, pretending
 from pinchpoint.backends.torch.observer import Observer
-from pinchpoint.backends.torch.session import Device, pretending
 from pinchpoint.core.events import FREE_CACHE, BlockInfo, Observation
 
 MIB = 2**20

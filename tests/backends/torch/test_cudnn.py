@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch import convolution, cudnn_rnn
+from pinchpoint.backends.torch.kernels import convolution, cudnn_rnn
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
@@ -27,11 +27,18 @@ def test_recurrent_workspaces_and_reserves_are_those_of_an_h200() -> None:
     errors = []
     for row in rows("rnn"):
         call = cudnn_rnn.Call(
-            kind=row["kind"], batch=row["batch"], steps=row["steps"], width=row["width"], hidden=row["hidden"],
-            layers=row["layers"], directions=2 if row["two_way"] else 1, dropout=row["dropout"] and row["training"],
-            item_bytes=4 if row["dtype"] == "float32" else 2, bfloat16=row["dtype"] == "bfloat16",
+            kind=row["kind"],
+            batch=row["batch"],
+            steps=row["steps"],
+            width=row["width"],
+            hidden=row["hidden"],
+            layers=row["layers"],
+            directions=2 if row["two_way"] else 1,
+            dropout=row["dropout"] and row["training"],
+            item_bytes=4 if row["dtype"] == "float32" else 2,
+            bfloat16=row["dtype"] == "bfloat16",
             training=row["training"],
-        )  # fmt: skip
+        )
         errors.append(abs(cudnn_rnn.workspace_bytes(call) / row["forward_bytes"] - 1))
         if row["training"]:
             errors.append(abs(cudnn_rnn.workspace_bytes(call, backward=True) / row["backward_bytes"] - 1))
@@ -52,7 +59,13 @@ def test_convolutions_take_what_they_do_on_an_h200_or_what_the_span_allows() -> 
         for way, found in _rounds(row).items():
             measured = row[f"{way}_bytes"]
             usual, least, most = (
-                max((sum(size if isinstance(size, int) else size[which] for size in sizes) for sizes in found), default=0)
+                max(
+                    (
+                        sum(size if isinstance(size, int) else size[which] for size in sizes)
+                        for sizes in found
+                    ),
+                    default=0,
+                )
                 for which in range(3)
             )
             moved = _bytes(row, "channels", "sides") + _bytes(row, "out_channels", "out_sides")
@@ -66,12 +79,19 @@ def test_convolutions_take_what_they_do_on_an_h200_or_what_the_span_allows() -> 
 def test_the_gradient_of_an_input_that_wants_none_takes_nothing() -> None:
     source, weight = torch.empty(8, 32, 64, 64, device="meta"), torch.empty(32, 32, 3, 3, device="meta")
     both = convolution.backward(_backward_args(source, source, weight, [True, True]))
-    assert len(both) == 2 and len(convolution.backward(_backward_args(source, source, weight, [False, True]))) == 1
+    assert (
+        len(both) == 2
+        and len(convolution.backward(_backward_args(source, source, weight, [False, True]))) == 1
+    )
 
 
 def _rounds(row: dict[str, Any]) -> dict[str, list[Any]]:
     dtype, dims, groups = getattr(torch, row["dtype"]), len(row["sides"]), row["groups"]
-    outside, inside = (row["channels"], row["out_channels"]) if row["transposed"] else (row["out_channels"], row["channels"])
+    outside, inside = (
+        (row["channels"], row["out_channels"])
+        if row["transposed"]
+        else (row["out_channels"], row["channels"])
+    )
     source = torch.empty(row["batch"], row["channels"], *row["sides"], dtype=dtype, device="meta")
     out = torch.empty(row["batch"], row["out_channels"], *row["out_sides"], dtype=dtype, device="meta")
     weight = torch.empty(outside, inside // groups, *[row["window"]] * dims, dtype=dtype, device="meta")
@@ -84,7 +104,12 @@ def _rounds(row: dict[str, Any]) -> dict[str, list[Any]]:
 
 
 def _backward_args(
-    gradient: torch.Tensor, source: torch.Tensor, weight: torch.Tensor, wanted: list[bool], stride: Any = (1, 1), groups: int = 1
+    gradient: torch.Tensor,
+    source: torch.Tensor,
+    weight: torch.Tensor,
+    wanted: list[bool],
+    stride: Any = (1, 1),
+    groups: int = 1,
 ) -> tuple[Any, ...]:
     return (gradient, source, weight, None, stride, None, None, False, None, groups, [*wanted, False])
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.data import DataLoader, TensorDataset
 
-from pinchpoint.backends.torch import attention
+from pinchpoint.backends.torch.kernels import attention
 
 MIB = 2**20
 
@@ -40,13 +40,18 @@ def test_a_loaders_positional_arguments_are_its_keyword_ones(observer: Any) -> N
 
 @pytest.mark.usefixtures("observer")
 @pytest.mark.parametrize("given", [None, 0])
-def test_a_shuffled_loader_under_a_default_device_fails_as_on_a_real_card_and_is_not_empty(given: int | None) -> None:
+def test_a_shuffled_loader_under_a_default_device_fails_as_on_a_real_card_and_is_not_empty(
+    given: int | None,
+) -> None:
     """The sampler draws with a generator of the host. A loader that gives nothing would be waited for without end."""
     data = TensorDataset(torch.arange(64.0).view(16, 4))
     generator = None if given is None else torch.Generator().manual_seed(given)
     shuffled, plain = DataLoader(data, 4, shuffle=True, generator=generator), DataLoader(data, 4)
     for within in (torch.device("cuda"), torch.device("cuda:0")):
-        with within, pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"):
+        with (
+            within,
+            pytest.raises(RuntimeError, match="Expected a 'cuda' device type for generator but found 'cpu'"),
+        ):
             next(iter(shuffled))
         with within:
             assert [len(batch) for (batch,) in plain] == [4, 4, 4, 4]
@@ -89,7 +94,9 @@ def test_gradient_buckets_are_as_large_as_the_parameters(take: Any) -> None:
     assert sum(block.bytes for block in got.blocks) == parameters
     assert all(block.role == "gradients" for block in got.blocks)
     assert len(got.blocks) > 2 and max(block.bytes for block in got.blocks) < 32 * MIB
-    views = take(lambda: wrapped.append(nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True)))
+    views = take(
+        lambda: wrapped.append(nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True))
+    )
     assert views.kept == 0
 
 
@@ -128,7 +135,12 @@ def test_attention_takes_the_kernel_cuda_takes(
 
 def test_attention_takes_no_kernel_that_was_switched_off() -> None:
     query = torch.empty(1, 2, 8, 64, dtype=torch.bfloat16)
-    left = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.MATH]
+    left = [
+        SDPBackend.CUDNN_ATTENTION,
+        SDPBackend.FLASH_ATTENTION,
+        SDPBackend.EFFICIENT_ATTENTION,
+        SDPBackend.MATH,
+    ]
     for kernel in ("cudnn", "flash", "efficient", "plain"):
         with sdpa_kernel(left):
             assert attention.choose(query, query, query, None, capability=(9, 0)) == kernel

@@ -19,20 +19,32 @@ import torch
 from torch import nn
 
 ROOT = Path(__file__).parents[3]
-RECORD: dict[str, dict[str, Any]] = json.loads((ROOT / "benchmarks/results/op_probe_h200.json").read_text(encoding="utf-8"))[
-    "ops"
-]
+RECORD: dict[str, dict[str, Any]] = json.loads(
+    (ROOT / "benchmarks/results/op_probe_h200.json").read_text(encoding="utf-8")
+)["ops"]
 SLACK_BYTES = 11 * 2**20 // 10  # a block that is not split keeps up to 1 MiB
 
 # Left out for time alone: each takes a third of a second or more here, and a sister is in.
 SLOW = (
-    "unique-*", "adamw-*", "adam-single", "copy-*", "*-seq4096-*", "*-fp16", "multihead-noweights-bf16", "cumprod-*",
-)  # fmt: skip
+    "unique-*",
+    "adamw-*",
+    "adam-single",
+    "copy-*",
+    "*-seq4096-*",
+    "*-fp16",
+    "multihead-noweights-bf16",
+    "cumprod-*",
+)
 
 # What is not within 1 %: pattern, predicted / measured at least and at most, and why. The first that matches counts.
 EXCEPTIONS: list[tuple[str, float, float, str]] = [
     ("conv2d-groups4-bf16", 0.29, 1.1, "cuDNN's grouped kernel takes three times the usual copies"),
-    ("conv*", 0.7, 2.3, "the kernel, and so the workspace, is cuDNN's choice; a Forecast carries an interval"),
+    (
+        "conv*",
+        0.7,
+        2.3,
+        "the kernel, and so the workspace, is cuDNN's choice; a Forecast carries an interval",
+    ),
     ("rnn-b32-t128-h256-fp32", 0.98, 1.0, "a block that is not split keeps up to 1 MiB, twice here"),
     ("lstm-b256-t64-h128-fp32", 0.98, 1.0, "a block that is not split keeps up to 1 MiB, twice here"),
     ("lstmcell-fp32", 0.59, 1.0, "the fused cell of CUDA keeps its gates; the host composes it"),
@@ -49,12 +61,17 @@ EXCEPTIONS: list[tuple[str, float, float, str]] = [
     ("unfold-fp32", 0.11, 1.0, "im2col goes through a copy a batch on CUDA; not modelled"),
     ("*fft*", 0.59, 1.0, "cuFFT's workspace is not modelled"),
     ("cdist-fp32", 0.96, 1.0, "matrix products of padded copies"),
-    ("cdist-exact-fp32", 0.28, 1.0, "CUDA's backward keeps a buffer of all pairs by coordinates; not modelled"),
+    (
+        "cdist-exact-fp32",
+        0.28,
+        1.0,
+        "CUDA's backward keeps a buffer of all pairs by coordinates; not modelled",
+    ),
     ("slogdet-fp32", 0.66, 1.0, "cuSOLVER's workspace is not modelled"),
     ("eigh-batched-fp32", 0.0, 1.0, "cuSOLVER's batched workspace, a gigabyte here, is not modelled"),
     ("svd-fp32", 0.38, 1.0, "cuSOLVER's workspace is not modelled"),
     ("qr-fp32", 0.42, 1.0, "cuSOLVER's workspace is not modelled"),
-]  # fmt: skip
+]
 NOT_KEPT_ALIKE = ("lstmcell-fp32", "grucell-fp32", "unfold-fp32")
 
 NAMES = [name for name in RECORD if not any(fnmatch(name, pattern) for pattern in SLOW)]
@@ -74,7 +91,9 @@ def test_an_operation_takes_what_it_takes_on_an_h200(ran: dict[str, dict[str, An
             assert abs(got.peak - peak) <= slack, f"{stage}: {got.peak:,} B, measured {peak:,} B"
         else:
             low, high = allowed
-            assert low * peak - slack <= got.peak <= high * peak + slack, f"{stage}: {got.peak:,} B, measured {peak:,} B"
+            assert low * peak - slack <= got.peak <= high * peak + slack, (
+                f"{stage}: {got.peak:,} B, measured {peak:,} B"
+            )
         if name not in NOT_KEPT_ALIKE:
             assert abs(got.kept - kept) <= slack, f"{stage} keeps {got.kept:,} B, measured {kept:,} B"
 
@@ -103,7 +122,9 @@ def ran(pretend: Any, count: Any) -> Iterator[dict[str, dict[str, Any]]]:
     try:
         with pretend(assume=True) as observer:
             seen = observer.ledger.seen
-            nn.Linear(8, 8, device="cuda")(torch.ones(8, 8, device="cuda", requires_grad=True)).sum().backward()
+            nn.Linear(8, 8, device="cuda")(
+                torch.ones(8, 8, device="cuda", requires_grad=True)
+            ).sum().backward()
             found: dict[str, dict[str, Any]] = {}
             for case in importlib.import_module("op_cases").cases():
                 if case.name not in RECORD or any(fnmatch(case.name, pattern) for pattern in SLOW):

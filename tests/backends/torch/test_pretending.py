@@ -20,11 +20,31 @@ from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.events import FREE_CACHE
 
 OWNERS: list[Any] = [
-    torch, torch.cuda, torch.Tensor, F, nn.Module, nn.RNNBase, nn.parallel, torch.autograd, torch.optim.Optimizer, torch._C._nn,
-    torch.utils.data.DataLoader, compat.FakeTensor, compat.LoaderIterator, torch.distributed, torch.distributed.fsdp,
-    torch.amp.autocast_mode.autocast, torch.cuda.amp.autocast, torch.backends.cudnn, torch.accelerator, torch.cuda.nvtx,
-    nn.modules.rnn, nn.utils.rnn, nn.DataParallel, sys.modules[nn.DataParallel.__module__],
-]  # fmt: skip
+    torch,
+    torch.cuda,
+    torch.Tensor,
+    F,
+    nn.Module,
+    nn.RNNBase,
+    nn.parallel,
+    torch.autograd,
+    torch.optim.Optimizer,
+    torch._C._nn,
+    torch.utils.data.DataLoader,
+    compat.FakeTensor,
+    compat.LoaderIterator,
+    torch.distributed,
+    torch.distributed.fsdp,
+    torch.amp.autocast_mode.autocast,
+    torch.cuda.amp.autocast,
+    torch.backends.cudnn,
+    torch.accelerator,
+    torch.cuda.nvtx,
+    nn.modules.rnn,
+    nn.utils.rnn,
+    nn.DataParallel,
+    sys.modules[nn.DataParallel.__module__],
+]
 
 
 def state() -> list[dict[str, Any]]:
@@ -106,11 +126,19 @@ MAKERS: dict[str, Callable[[], torch.Tensor]] = {
     "new": lambda: torch.zeros((), device="cuda").new_zeros(1000, 256),
     "full": lambda: torch.full((1000, 256), 2.0, device="cuda"),
     "arange": lambda: torch.arange(128_000, device="cuda"),
-    "rand of a generator": lambda: torch.rand(1000, 256, device="cuda", generator=torch.Generator("cuda").manual_seed(1)),
-    "randn of a generator": lambda: torch.randn(1000, 256, device="cuda", generator=torch.Generator("cuda").manual_seed(1)),
-    "randint of a generator": lambda: torch.randint(9, (128_000,), device="cuda", generator=torch.Generator("cuda")),
-    "filled by a generator": lambda: torch.empty(1000, 256, device="cuda").uniform_(generator=torch.Generator("cuda")),
-}  # fmt: skip
+    "rand of a generator": lambda: torch.rand(
+        1000, 256, device="cuda", generator=torch.Generator("cuda").manual_seed(1)
+    ),
+    "randn of a generator": lambda: torch.randn(
+        1000, 256, device="cuda", generator=torch.Generator("cuda").manual_seed(1)
+    ),
+    "randint of a generator": lambda: torch.randint(
+        9, (128_000,), device="cuda", generator=torch.Generator("cuda")
+    ),
+    "filled by a generator": lambda: torch.empty(1000, 256, device="cuda").uniform_(
+        generator=torch.Generator("cuda")
+    ),
+}
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -210,11 +238,15 @@ def test_tied_weights_move_once(take: Any) -> None:
     assert got.kept == 1000 * 64 * 4
 
 
-def test_graphs_and_sharding_are_refused_with_a_mend(observer: Any) -> None:
-    for make in (torch.cuda.CUDAGraph, lambda: torch.cuda.graph(None), lambda: torch.cuda.make_graphed_callables(None, ())):
+def test_graphs_and_sharding_are_refused_with_a_hint(observer: Any) -> None:
+    for make in (
+        torch.cuda.CUDAGraph,
+        lambda: torch.cuda.graph(None),
+        lambda: torch.cuda.make_graphed_callables(None, ()),
+    ):
         with pytest.raises(CannotFake, match="CUDA graph") as caught:
             make()
-        assert caught.value.mend
+        assert caught.value.hint
     for name in ("FullyShardedDataParallel", "fully_shard"):
         with pytest.raises(CannotFake, match="shards"):
             getattr(torch.distributed.fsdp, name)(nn.Linear(2, 2))
@@ -239,15 +271,17 @@ SECOND: dict[str, Callable[[], Any]] = {
     "properties": lambda: torch.cuda.get_device_properties(1),
     "generator": lambda: torch.Generator("cuda:1"),
     "data parallel": lambda: nn.DataParallel(nn.Linear(2, 2), device_ids=[0, 1]),
-    "data parallel function": lambda: nn.parallel.data_parallel(nn.Linear(2, 2).cuda(), torch.ones(4, 2).cuda(), [0, 1]),
-}  # fmt: skip
+    "data parallel function": lambda: nn.parallel.data_parallel(
+        nn.Linear(2, 2).cuda(), torch.ones(4, 2).cuda(), [0, 1]
+    ),
+}
 
 
 @pytest.mark.parametrize("name", SECOND)
-def test_a_second_device_is_refused_with_a_mend(observer: Any, name: str) -> None:
+def test_a_second_device_is_refused_with_a_hint(observer: Any, name: str) -> None:
     with pytest.raises(CannotFake, match=r"cuda:[12] is asked for") as caught:
         SECOND[name]()
-    assert "DistributedDataParallel" in caught.value.mend
+    assert "DistributedDataParallel" in caught.value.hint
     with torch.device("cuda:1"), pytest.raises(CannotFake, match="cuda:1"):
         torch.ones(3)
     with torch.device("cuda:1"), pytest.raises(CannotFake, match="cuda:1"):
@@ -257,7 +291,12 @@ def test_a_second_device_is_refused_with_a_mend(observer: Any, name: str) -> Non
 def test_the_first_device_may_be_named(observer: Any) -> None:
     torch.cuda.set_device(0)
     torch.cuda.set_device("cuda:0")
-    with torch.cuda.device(torch.device("cuda", 0)), torch.cuda.device(-1), torch.cuda.device(None), torch.device("cuda:0"):
+    with (
+        torch.cuda.device(torch.device("cuda", 0)),
+        torch.cuda.device(-1),
+        torch.cuda.device(None),
+        torch.device("cuda:0"),
+    ):
         assert torch.ones(3).is_cuda
     assert torch.ones(3).to(0).is_cuda and torch.ones(3).cuda(device=0).is_cuda
     assert torch.cuda.get_device_name("cuda:0") == torch.cuda.get_device_name(0) == "NVIDIA H200"
@@ -268,7 +307,12 @@ def test_data_parallel_over_one_device_runs_the_module(observer: Any, ids: Any) 
     net = nn.DataParallel(nn.Linear(4, 2), device_ids=ids)
     out = net(torch.ones(3, 4))  # brought to the device, as scattering does
     out.sum().backward()
-    assert out.is_cuda and out.shape == (3, 2) and net.module.weight.grad is not None and net.module.weight.is_cuda
+    assert (
+        out.is_cuda
+        and out.shape == (3, 2)
+        and net.module.weight.grad is not None
+        and net.module.weight.is_cuda
+    )
     assert nn.parallel.data_parallel(net.module, torch.ones(3, 4, device="cuda"), [0]).is_cuda
 
 
@@ -283,9 +327,11 @@ def test_an_operation_without_a_fake_is_named_with_its_line(observer: Any) -> No
     library.define("secret(Tensor x) -> Tensor")
     library.impl("secret", lambda x: x.clone(), "CPU")
     try:
-        with pytest.raises(CannotFake, match=r"pinchpoint_test::secret at .*test_pretending\.py:\d+") as caught:
+        with pytest.raises(
+            CannotFake, match=r"pinchpoint_test::secret at .*test_pretending\.py:\d+"
+        ) as caught:
             torch.ops.pinchpoint_test.secret(torch.ones(3, device="cuda"))
-        assert "register_fake" in caught.value.mend
+        assert "register_fake" in caught.value.hint
     finally:
         library._destroy()
 
@@ -295,11 +341,13 @@ def test_a_sparse_tensor_is_refused_with_a_way_out(pretend: Any) -> None:
         table = nn.Embedding(100, 8, sparse=True).cuda()
         with pytest.raises(CannotFake, match="sparse tensor") as caught:
             table(torch.zeros(5, dtype=torch.int64, device="cuda")).sum().backward()
-        assert "sparse=False" in caught.value.mend
+        assert "sparse=False" in caught.value.hint
 
 
 @pytest.mark.parametrize("data", [(4, 4, 4), [[1.0], [2.0]], 7])
-def test_new_tensor_takes_its_shape_from_the_data_and_the_rest_from_the_tensor(pretend: Any, data: Any) -> None:
+def test_new_tensor_takes_its_shape_from_the_data_and_the_rest_from_the_tensor(
+    pretend: Any, data: Any
+) -> None:
     real = torch.zeros(3, 3, dtype=torch.float64).new_tensor(data)
     with pretend():
         there = torch.zeros(3, 3, dtype=torch.float64, device="cuda")

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 
-from pinchpoint.backends.torch import laws
-from pinchpoint.backends.torch.unknown import DataFloat, NeedsCalibration
+from pinchpoint.backends.torch.data_dependent import count_laws
+from pinchpoint.backends.torch.data_dependent.unknown_values import DataFloat, NeedsCalibration
 
 POINTS = 3_000_000
 
@@ -37,7 +37,16 @@ def test_an_unknown_loss_can_be_logged_in_every_usual_way(scores: torch.Tensor) 
 
 
 @pytest.mark.parametrize(
-    "count", [int, round, math.floor, math.ceil, math.trunc, lambda v: int(v * 0.5 + 1), lambda v: int(sum([v, v]) // 2)]
+    "count",
+    [
+        int,
+        round,
+        math.floor,
+        math.ceil,
+        math.trunc,
+        lambda v: int(v * 0.5 + 1),
+        lambda v: int(sum([v, v]) // 2),
+    ],
 )
 def test_a_float_made_a_count_asks_for_a_calibration_with_its_line(scores: torch.Tensor, count: Any) -> None:
     value = (scores > 0).float().sum().item()
@@ -48,17 +57,25 @@ def test_a_float_made_a_count_asks_for_a_calibration_with_its_line(scores: torch
 @pytest.mark.parametrize(
     "use",
     [
-        int, range, lambda n: torch.zeros(n, 4, device="cuda"), lambda n: torch.arange(n, device="cuda"),
-        lambda n: torch.ones(9, device="cuda")[:n], lambda n: int(n.float()), lambda n: int(n.item() * 0.5), lambda n: n.numpy(),
+        int,
+        range,
+        lambda n: torch.zeros(n, 4, device="cuda"),
+        lambda n: torch.arange(n, device="cuda"),
+        lambda n: torch.ones(9, device="cuda")[:n],
+        lambda n: int(n.float()),
+        lambda n: int(n.item() * 0.5),
+        lambda n: n.numpy(),
         lambda n: [1, 2][n],
     ],
-)  # fmt: skip
+)
 def test_a_count_that_stays_a_tensor_is_no_better_known(scores: torch.Tensor, use: Any) -> None:
     with pytest.raises(NeedsCalibration, match=r"test_reading\.py:\d+"):
         use((scores > 0).sum())
 
 
-def test_masks_and_counts_read_whole_ask_and_floats_are_noted_once_a_line(observer: Any, scores: torch.Tensor) -> None:
+def test_masks_and_counts_read_whole_ask_and_floats_are_noted_once_a_line(
+    observer: Any, scores: torch.Tensor
+) -> None:
     for read in ("numpy", "tolist", "__array__"):
         with pytest.raises(NeedsCalibration, match=r":array$"):
             getattr((scores > 0).cpu(), read)()
@@ -85,7 +102,7 @@ def calibrated(pretend: Any, sizes: tuple[int, ...], read: Any) -> dict[str, Any
             observer.dynamic.size = size
             read(torch.rand(size, generator=torch.Generator().manual_seed(size)).cuda())
             runs.append(json.loads(json.dumps(observer.dynamic.learned())))
-    return laws.known(runs)
+    return count_laws.known(runs)
 
 
 def test_counts_read_in_three_ways_grow_as_in_the_small_runs(pretend: Any) -> None:
@@ -115,7 +132,7 @@ def test_counts_read_in_three_ways_grow_as_in_the_small_runs(pretend: Any) -> No
 
 
 def test_a_number_that_no_size_changes_has_no_range() -> None:
-    law = laws.fit([{"s": [(2048, 10), (2048, 10)]}, {"s": [(16384, 10)]}])["s"]
+    law = count_laws.fit([{"s": [(2048, 10), (2048, 10)]}, {"s": [(16384, 10)]}])["s"]
     assert {law.count(10**6, bound) for bound in ("low", "mid", "high")} == {10}
 
 
@@ -134,7 +151,9 @@ def test_a_float_rebuilt_by_its_type_is_plain() -> None:
 
 def test_room_made_for_a_result_is_counted(take: Any) -> None:
     a, out = torch.zeros(1000, 1000, device="cuda"), torch.empty(0, device="cuda")
-    assert take(lambda: torch.mul(a, 2.0, out=out)).kept == 4_000_256 - 512  # a million floats for an empty block's 512 bytes
+    assert (
+        take(lambda: torch.mul(a, 2.0, out=out)).kept == 4_000_256 - 512
+    )  # a million floats for an empty block's 512 bytes
     assert take(lambda: torch.mul(a, 3.0, out=out)).blocks == []
     values, indices = torch.empty(0, device="cuda"), torch.empty(0, dtype=torch.int64, device="cuda")
     assert take(lambda: torch.sort(a, 1, out=(values, indices))).kept == 4_000_256 + 8_000_000 - 1024
@@ -143,7 +162,9 @@ def test_room_made_for_a_result_is_counted(take: Any) -> None:
     assert (grown.peak, grown.kept) == (16_384, 12_288)  # the copy's source is still there at the peak
 
 
-def test_without_a_calibration_a_script_reads_anything_from_one_to_its_largest_dimension(pretend: Any) -> None:
+def test_without_a_calibration_a_script_reads_anything_from_one_to_its_largest_dimension(
+    pretend: Any,
+) -> None:
     made = []
     for bound in ("low", "mid", "high"):
         with pretend(assume=True, bound=bound) as observer:

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from pinchpoint.core.events import Observation
-from pinchpoint.memory import replay
+from pinchpoint.forecasting import replay
 
 F32 = 4
 
@@ -130,7 +130,9 @@ class Blocks(nn.Module):
     def __init__(self, *, lean: bool) -> None:
         super().__init__()
         self.lean = lean
-        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 512)) for _ in range(6))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.Linear(512, 512), nn.GELU(), nn.Linear(512, 512)) for _ in range(6)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for block in self.blocks:
@@ -152,7 +154,9 @@ def test_checkpointing_keeps_one_block_and_names_the_line_that_recomputes(preten
             net.zero_grad()
             peaks.append(count(observer.ledger.seen, step).peak)
             if lean:
-                again = [b for b in observer.ledger.seen.blocks if b.phase == "backward" and b.op == "aten::gelu"]
+                again = [
+                    b for b in observer.ledger.seen.blocks if b.phase == "backward" and b.op == "aten::gelu"
+                ]
                 assert again and all(b.file == __file__ and "blocks" in b.module for b in again)
                 code = Path(__file__).read_text(encoding="utf-8").splitlines()
                 assert all("checkpoint(block, x" in code[b.line - 1] for b in again)
@@ -181,7 +185,11 @@ def test_an_optimizer_made_before_the_model_moved_steps_the_moved_one(observer: 
         optimizer.step()
     states = [s for s in optimizer.state.values() if "exp_avg" in s]
     assert len(states) == 1 and states[0]["exp_avg"].is_cuda
-    roles = [block.bytes for block in observer.ledger.seen.blocks if block.role == "optimizer" and block.bytes > 4096]
+    roles = [
+        block.bytes
+        for block in observer.ledger.seen.blocks
+        if block.role == "optimizer" and block.bytes > 4096
+    ]
     assert roles == [512 * 512 * F32] * 2
 
 
@@ -248,5 +256,13 @@ def test_the_cost_of_a_fake_run_does_not_depend_on_the_size(pretend: Any, train:
             loss = net(x).square().sum()
             if train:
                 loss.backward()
-            events.append(len([n for n in observer.ledger.seen.events if observer.ledger.seen.blocks[n].role != "temporaries"]))
+            events.append(
+                len(
+                    [
+                        n
+                        for n in observer.ledger.seen.events
+                        if observer.ledger.seen.blocks[n].role != "temporaries"
+                    ]
+                )
+            )
     assert events[0] == events[1]

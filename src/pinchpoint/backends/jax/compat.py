@@ -19,7 +19,8 @@ from jax.extend.core import Literal
 _JAX = (str(Path(jax.__file__).parent), str(Path(jax.__file__).parent.parent / "jaxlib"))
 _STDLIB = sysconfig.get_paths()["stdlib"]
 _OURS = str(Path(__file__).resolve().parents[1])  # the backends; shipped workloads are user code here
-_WORKLOADS = str(Path(__file__).resolve().parents[2] / "workloads")
+_PACKAGE = Path(__file__).resolve().parents[2]
+_WORKLOADS = (str(_PACKAGE / "workloads"), str(_PACKAGE / "systems"))
 _PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 
 
@@ -114,7 +115,9 @@ def scan_counts(params: dict[str, Any], operands: int) -> tuple[int, int]:
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     # JAX 0.11 describes the groups by a tree over the operands.
-    consts, carry, _ = (len(list(group.vals)) for group in params["ft_in"].update(list(range(operands))).unpack())
+    consts, carry, _ = (
+        len(list(group.vals)) for group in params["ft_in"].update(list(range(operands))).unpack()
+    )
     return consts, carry
 
 
@@ -138,7 +141,9 @@ def topology_devices(target_config: str) -> list[Any]:
     """Compile-only devices of one CUDA card that need not be here."""
     from jax.experimental import topologies
 
-    return topologies.get_topology_desc(platform="cuda", target_config=target_config, topology="1x1x1").devices
+    return topologies.get_topology_desc(
+        platform="cuda", target_config=target_config, topology="1x1x1"
+    ).devices
 
 
 def attached_target_config() -> str:

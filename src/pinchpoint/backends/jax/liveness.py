@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pinchpoint.backends.jax.kinds import FUSED, FUSING
+from pinchpoint.backends.jax.primitives import FUSED, FUSING
 from pinchpoint.backends.jax.program import Op, Program
 
 FUSION_INPUTS = 32
@@ -121,13 +121,17 @@ def _vanishes(op: Op, value: int, read: Sequence[int], readers: Sequence[Op], si
 def _donor(op: Op, value: int, dying: Sequence[int], sizes: Sequence[int]) -> int | None:
     """The input whose storage this output takes over."""
     if op.in_place:
-        return next((a for a, b in op.in_place if b == value and a in dying and sizes[a] == sizes[value]), None)
+        return next(
+            (a for a, b in op.in_place if b == value and a in dying and sizes[a] == sizes[value]), None
+        )
     return next((v for v in dying if sizes[v] == sizes[value]), None) if op.kind in FUSED else None
 
 
 def _inner(op: Op, *, fused: bool, workspace_bytes: int) -> Walk | None:
     """The body with the largest peak, shared bytes taken off."""
-    walks = [(walk(b.program, fused=fused, workspace_bytes=workspace_bytes), b.shared_bytes) for b in op.bodies]
+    walks = [
+        (walk(b.program, fused=fused, workspace_bytes=workspace_bytes), b.shared_bytes) for b in op.bodies
+    ]
     return max(walks, key=lambda pair: pair[0].peak_bytes - pair[1])[0] if walks else None
 
 
@@ -138,9 +142,16 @@ def _transient(inner: Walk | None, op: Op, workspace_bytes: int) -> int:
 
 
 def _at_peak(
-    program: Program, peak: int, at: int, born: dict[int, int], last: dict[int, int], taken: set[int],
-    inners: Sequence[Walk | None], workspace_bytes: int, timeline: Sequence[tuple[int, int, str]],
-) -> Walk:  # fmt: skip
+    program: Program,
+    peak: int,
+    at: int,
+    born: dict[int, int],
+    last: dict[int, int],
+    taken: set[int],
+    inners: Sequence[Walk | None],
+    workspace_bytes: int,
+    timeline: Sequence[tuple[int, int, str]],
+) -> Walk:
     """Who is alive while operation `at` runs. A value taken over at `at` is its heir by then."""
     makers = {value: op for op in program.ops for value in op.outs}
     phases = [op.phase for op in program.ops]
@@ -178,6 +189,12 @@ def _inner_share(inner: Walk, op: Op) -> tuple[list[Alive], int]:
         room -= size
         if size:
             extra.append(
-                Alive(size, item.made_in or op.phase, item.read_in or op.phase, item.file or op.file, item.line or op.line)
+                Alive(
+                    size,
+                    item.made_in or op.phase,
+                    item.read_in or op.phase,
+                    item.file or op.file,
+                    item.line or op.line,
+                )
             )
     return extra, workspace

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pinchpoint.backends.jax import compat
-from pinchpoint.backends.jax.kinds import CALLS, LOOPS, SCRATCH, Kind, kind_of
-from pinchpoint.backends.jax.trace import Traced
+from pinchpoint.backends.jax.primitives import CALLS, LOOPS, SCRATCH, Kind, kind_of
+from pinchpoint.backends.jax.tracing import Traced
 
 _TRANSFORM = re.compile(r"(transpose|jvp)\(")
 _JAXPR_KEYS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
@@ -122,7 +122,9 @@ class _Builder:
     constants: list[int] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
     scratch: set[str] = field(default_factory=set)
-    _known: dict[int, tuple[int, Any]] = field(default_factory=dict)  # id -> value; the array is held so its id stays its own
+    _known: dict[int, tuple[int, Any]] = field(
+        default_factory=dict
+    )  # id -> value; the array is held so its id stays its own
 
     def value(self, size: int) -> int:
         self.sizes.append(size)
@@ -139,13 +141,19 @@ class _Builder:
         return self._known[id(array)][0]
 
     def inline(self, jaxpr: Any, consts: Sequence[Ref], args: Sequence[Ref], place: _Place) -> list[Ref]:
-        env: dict[Any, Ref] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(zip(jaxpr.invars, args, strict=True))
+        env: dict[Any, Ref] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
+            zip(jaxpr.invars, args, strict=True)
+        )
 
         def ref(atom: Any) -> Ref:
             return self.constant(atom.val) if compat.is_literal(atom) else env[atom]
 
         for eqn in jaxpr.eqns:
-            env.update(zip(eqn.outvars, self._equation(eqn, [ref(a) for a in eqn.invars], place.of(eqn)), strict=True))
+            env.update(
+                zip(
+                    eqn.outvars, self._equation(eqn, [ref(a) for a in eqn.invars], place.of(eqn)), strict=True
+                )
+            )
         return [ref(atom) for atom in jaxpr.outvars]
 
     def _equation(self, eqn: Any, ins: list[Ref], place: _Place) -> list[Ref]:
@@ -175,7 +183,14 @@ class _Builder:
         return list(outs)
 
     def body(
-        self, closed: Any, *, outer: Sequence[int], carry: Sequence[int], slices: Sequence[int], stacked: int, place: _Place
+        self,
+        closed: Any,
+        *,
+        outer: Sequence[int],
+        carry: Sequence[int],
+        slices: Sequence[int],
+        stacked: int,
+        place: _Place,
     ) -> Program:
         """A body's program. Its inputs by position: `outer` are the caller's own, `carry` may be overwritten,
         `slices` are cut out of the caller's arrays each turn; its last `stacked` outputs are written into arrays."""
@@ -185,7 +200,17 @@ class _Builder:
         consts = [build.constant(value) for value in closed.consts]
         if slices:
             whole = build.value(0)
-            build.ops.append(Op("slice", "costly", (whole,), tuple(args[i] for i in slices), place.file, place.line, place.phase))
+            build.ops.append(
+                Op(
+                    "slice",
+                    "costly",
+                    (whole,),
+                    tuple(args[i] for i in slices),
+                    place.file,
+                    place.line,
+                    place.phase,
+                )
+            )
         outs = build.inline(jaxpr, consts, args, place)
         kept = [v for v in outs[: len(outs) - stacked] if v is not None]
         written = [v for v in outs[len(outs) - stacked :] if v is not None]
@@ -195,18 +220,25 @@ class _Builder:
         for constant in build.constants:
             build.sizes[constant] = 0
         return Program(
-            tuple(build.sizes), _alive(build.ops, kept), tuple(args[i] for i in carry), tuple(dict.fromkeys(kept)),
+            tuple(build.sizes),
+            _alive(build.ops, kept),
+            tuple(args[i] for i in carry),
+            tuple(dict.fromkeys(kept)),
             donated=frozenset(args[i] for i in carry),
-        )  # fmt: skip
+        )
 
 
 def _scan(build: _Builder, eqn: Any, ins: list[Ref], outs: list[int], op: Op, place: _Place) -> Op:
     consts, carried = compat.scan_counts(eqn.params, len(ins))
     carry = range(consts, consts + carried)
     program = build.body(
-        eqn.params["jaxpr"], outer=range(consts), carry=carry, slices=range(consts + carried, len(ins)),
-        stacked=len(outs) - carried, place=place,
-    )  # fmt: skip
+        eqn.params["jaxpr"],
+        outer=range(consts),
+        carry=carry,
+        slices=range(consts + carried, len(ins)),
+        stacked=len(outs) - carried,
+        place=place,
+    )
     shared = sum(build.sizes[v] for v in outs[:carried])
     return replace(op, bodies=(Body(program, shared),), in_place=_pairs(ins[consts : consts + carried], outs))
 
@@ -218,7 +250,11 @@ def _while(build: _Builder, eqn: Any, ins: list[Ref], outs: list[int], op: Op, p
     for key in ("cond", "body"):
         consts = params[f"{key}_nconsts"]
         carry = range(consts, consts + carried)
-        programs.append(build.body(params[f"{key}_jaxpr"], outer=range(consts), carry=carry, slices=(), stacked=0, place=place))
+        programs.append(
+            build.body(
+                params[f"{key}_jaxpr"], outer=range(consts), carry=carry, slices=(), stacked=0, place=place
+            )
+        )
     first = params["cond_nconsts"] + params["body_nconsts"]
     return replace(op, bodies=tuple(Body(p, shared) for p in programs), in_place=_pairs(ins[first:], outs))
 

@@ -17,8 +17,8 @@ from typing import Any
 import jax
 
 from pinchpoint.backends.jax import compat
-from pinchpoint.backends.jax.hoist import Hoisted
-from pinchpoint.backends.jax.targets import Capability, chip_for, target_config
+from pinchpoint.backends.jax.captured_arrays import Hoisted
+from pinchpoint.backends.jax.compile_targets import Capability, chip_for, target_config
 
 # Tried in turn: a kernel generator that insists on tuning is switched off before giving up.
 OPTIONS: tuple[dict[str, bool | int], ...] = (
@@ -49,8 +49,12 @@ class Analysis:
 
 
 def analyse(
-    step: Hoisted, *, capability: Capability, memory_bytes: int, devices: Callable[[str], Sequence[Any]] | None = None,
-) -> Analysis:  # fmt: skip
+    step: Hoisted,
+    *,
+    capability: Capability,
+    memory_bytes: int,
+    devices: Callable[[str], Sequence[Any]] | None = None,
+) -> Analysis:
     """Compile for such a card and read XLA's count. devices: gives compile-only devices for a target config."""
     plugin = compat.cuda_plugin()
     if plugin is None:
@@ -68,7 +72,9 @@ def analyse(
         except (NotImplementedError, RuntimeError) as error:
             refused = _first_line(error)
             continue
-        return _read(compiled.memory_analysis(), target=f"{chip_for(capability).name} by {plugin}", options=options)
+        return _read(
+            compiled.memory_analysis(), target=f"{chip_for(capability).name} by {plugin}", options=options
+        )
     raise NoAnalysis(f"{plugin} did not compile the step: {refused}")
 
 
@@ -82,9 +88,14 @@ def _read(stats: Any, *, target: str, options: dict[str, bool | int]) -> Analysi
     if stats is None:
         raise NoAnalysis("XLA gave no memory analysis")
     return Analysis(
-        arguments=stats.argument_size_in_bytes, outputs=stats.output_size_in_bytes, temporaries=stats.temp_size_in_bytes,
-        aliases=stats.alias_size_in_bytes, live_peak=getattr(stats, "peak_memory_in_bytes", None), target=target, options=options,
-    )  # fmt: skip
+        arguments=stats.argument_size_in_bytes,
+        outputs=stats.output_size_in_bytes,
+        temporaries=stats.temp_size_in_bytes,
+        aliases=stats.alias_size_in_bytes,
+        live_peak=getattr(stats, "peak_memory_in_bytes", None),
+        target=target,
+        options=options,
+    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -23,8 +23,8 @@ from types import TracebackType
 from typing import Any
 
 from pinchpoint.backends.patches import Patches
-from pinchpoint.backends.sandbox.net import Net
-from pinchpoint.backends.sandbox.programs import is_harmless, is_harmless_in_shell
+from pinchpoint.backends.sandbox.files.audit_hook import Net
+from pinchpoint.backends.sandbox.safe_commands import is_harmless, is_harmless_in_shell
 
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _NOT_FOUND = 127  # what a shell exits with for a program that is not there
@@ -69,7 +69,9 @@ class Processes:
         self._net.check("os.killpg", self._kill)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._patches.undo()
 
     def _popen(self, start: Callable[..., None]) -> Callable[..., None]:
@@ -127,7 +129,9 @@ class Processes:
     def _kill(self, pid: int, number: int) -> None:
         if number != 0 and pid != os.getpid() and pid not in self._children:
             name = signal.Signals(number).name
-            raise PermissionError(errno.EPERM, f"pinchpoint keeps a predicted script from sending {name} to process {pid}")
+            raise PermissionError(
+                errno.EPERM, f"pinchpoint keeps a predicted script from sending {name} to process {pid}"
+            )
 
 
 def git_that_only_reads(environment: Mapping[str, str]) -> dict[str, str]:

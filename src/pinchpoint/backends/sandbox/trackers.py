@@ -18,24 +18,69 @@ from types import ModuleType, TracebackType
 from typing import Any
 
 from pinchpoint.backends.patches import Patches
-from pinchpoint.backends.sandbox.imported import swap_imported
-from pinchpoint.backends.sandbox.inert import Inert, InertModule, RunModule
+from pinchpoint.backends.sandbox.inert_objects import Inert, InertModule, RunModule
+from pinchpoint.backends.sandbox.rebinding import swap_imported
 
 # Packages replaced as a whole, with the name they are published under.
 TRACKERS = {
-    "wandb": "wandb", "weave": "weave", "swanlab": "swanlab", "trackio": "trackio", "mlflow": "mlflow", "comet_ml": "comet-ml",
-    "neptune": "neptune", "clearml": "clearml", "aim": "aim", "dvclive": "dvclive", "codecarbon": "codecarbon",
-    "tensorboardX": "tensorboardX", "torch.utils.tensorboard": "tensorboard",
-}  # fmt: skip
+    "wandb": "wandb",
+    "weave": "weave",
+    "swanlab": "swanlab",
+    "trackio": "trackio",
+    "mlflow": "mlflow",
+    "comet_ml": "comet-ml",
+    "neptune": "neptune",
+    "clearml": "clearml",
+    "aim": "aim",
+    "dvclive": "dvclive",
+    "codecarbon": "codecarbon",
+    "tensorboardX": "tensorboardX",
+    "torch.utils.tensorboard": "tensorboard",
+}
 _RUN_STYLE = ("wandb", "swanlab", "trackio")
 _NEWEST = "9999.0"  # a version check in the script is meant for packages that are too old
-_LOGGERS = ("pytorch_lightning.loggers.", "lightning.pytorch.loggers.", "lightning_fabric.loggers.", "lightning.fabric.loggers.")
+_LOGGERS = (
+    "pytorch_lightning.loggers.",
+    "lightning.pytorch.loggers.",
+    "lightning_fabric.loggers.",
+    "lightning.fabric.loggers.",
+)
 _AVAILABLE = re.compile(r"_(WANDB|MLFLOW|COMET|NEPTUNE|TENSORBOARDX?)\w*_AVAILABLE")
 _UPLOADS = (
-    "accept_", "add_", "cancel_", "change_", "comment_", "create_", "delete_", "disable_", "duplicate_", "edit_", "enable_",
-    "grant_", "hide_", "like", "merge_", "move_", "pause_", "permanently_", "preupload_", "reject_", "rename_", "request_",
-    "restart_", "resume_", "run_job", "run_uv_job", "scale_", "set_", "super_", "suspend_", "unlike", "update_", "upload_",
-)  # fmt: skip
+    "accept_",
+    "add_",
+    "cancel_",
+    "change_",
+    "comment_",
+    "create_",
+    "delete_",
+    "disable_",
+    "duplicate_",
+    "edit_",
+    "enable_",
+    "grant_",
+    "hide_",
+    "like",
+    "merge_",
+    "move_",
+    "pause_",
+    "permanently_",
+    "preupload_",
+    "reject_",
+    "rename_",
+    "request_",
+    "restart_",
+    "resume_",
+    "run_job",
+    "run_uv_job",
+    "scale_",
+    "set_",
+    "super_",
+    "suspend_",
+    "unlike",
+    "update_",
+    "upload_",
+)
 
 
 def environment(scratch: Path) -> dict[str, str]:
@@ -69,7 +114,7 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         self._environment = environment(scratch)
         self._patches = Patches()
         self._replaced: dict[str, ModuleType] = {}
-        self._swapped: list[tuple[Any, Any]] = []  # old and new function of a mended library
+        self._swapped: list[tuple[Any, Any]] = []  # old and new function of a fixed library
 
     def __enter__(self) -> Trackers:
         for name, value in self._environment.items():
@@ -77,15 +122,17 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         for name in [name for name in sys.modules if _tracker_of(name)]:
             self._replaced[name] = sys.modules.pop(name)
         for name, module in list(sys.modules.items()):
-            mend = _mend_of(name)
-            if mend is not None:
-                mend(module, self._swap)
+            hint = _hint_of(name)
+            if hint is not None:
+                hint(module, self._swap)
         if self._swapped:
             swap_imported({id(old): new for old, new in self._swapped})
         sys.meta_path.insert(0, self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         sys.meta_path.remove(self)
         for name in [name for name, module in sys.modules.items() if isinstance(module, InertModule)]:
             folder, _, last = name.rpartition(".")
@@ -103,16 +150,16 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        tracker, mend = _tracker_of(fullname), _mend_of(fullname)
+        tracker, hint = _tracker_of(fullname), _hint_of(fullname)
         if tracker and not _is_probe():
             parent = sys.modules.get(fullname.rpartition(".")[0])
             own = None if isinstance(parent, InertModule) else self._elsewhere(fullname, path)
             if own is None or _is_installed(own):
                 return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-        elif mend is not None:
+        elif hint is not None:
             found = self._elsewhere(fullname, path)
             if found is not None and found.loader is not None:
-                _run_after(found.loader, lambda module: mend(module, self._swap))
+                _run_after(found.loader, lambda module: hint(module, self._swap))
                 return found
         return None
 
@@ -166,13 +213,13 @@ def _version(distribution: str) -> str:
         return _NEWEST
 
 
-def _run_after(loader: Any, mend: Callable[[ModuleType], None]) -> None:
-    """Let `mend` change a module right after it was loaded, before anyone takes names from it."""
+def _run_after(loader: Any, hint: Callable[[ModuleType], None]) -> None:
+    """Let `hint` change a module right after it was loaded, before anyone takes names from it."""
     run = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         run(module)
-        mend(module)
+        hint(module)
 
     loader.exec_module = exec_module
 
@@ -180,7 +227,7 @@ def _run_after(loader: Any, mend: Callable[[ModuleType], None]) -> None:
 Swap = Callable[[Any, str, Any], None]
 
 
-def _mend_of(name: str) -> Callable[[ModuleType, Swap], None] | None:
+def _hint_of(name: str) -> Callable[[ModuleType, Swap], None] | None:
     """What must change in a library that talks to trackers or uploads by itself."""
     if name == "transformers.integrations.integration_utils":
         return _no_reports

@@ -1,7 +1,7 @@
 """Every private torch API that pinchpoint uses, in one place.
 
 Tested with the torch of CI (2.13) and of the GPU machine (2.11). When torch moves one of these,
-this is the only file to mend.
+this is the only file to hint.
 """
 
 from __future__ import annotations
@@ -24,18 +24,57 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 from torch.utils.data.dataloader import _BaseDataLoaderIter as LoaderIterator
 
 __all__ = [
-    "CUDA_HOOKS", "FAKE_ATTRIBUTES", "DispatchMode", "FakeTensor", "FakeTensorMode", "LoaderIterator", "accept_fake_in_foreach",
-    "apply_to_module", "argument_names", "arguments_of", "attention_owner", "autograd_node", "close_library", "default_device",
-    "fake_device", "fake_mode", "generator_key", "has_hooks", "in_kernel", "is_mutable", "is_of_fakes", "is_view", "load_anew",
-    "loss_scale", "next_sequence", "node_name", "node_sequence", "one_pass", "op_device", "own_buffers", "own_parameters",
-    "pass_over", "set_apply", "set_variable_functions", "sparse_parts", "storage_key", "tree_leaves", "tree_map_only",
-    "variable_functions", "version", "without_autocast", "without_modes",
-]  # fmt: skip
+    "CUDA_HOOKS",
+    "FAKE_ATTRIBUTES",
+    "DispatchMode",
+    "FakeTensor",
+    "FakeTensorMode",
+    "LoaderIterator",
+    "accept_fake_in_foreach",
+    "apply_to_module",
+    "argument_names",
+    "arguments_of",
+    "attention_owner",
+    "autograd_node",
+    "close_library",
+    "default_device",
+    "fake_device",
+    "fake_mode",
+    "generator_key",
+    "has_hooks",
+    "in_kernel",
+    "is_mutable",
+    "is_of_fakes",
+    "is_view",
+    "load_anew",
+    "loss_scale",
+    "next_sequence",
+    "node_name",
+    "node_sequence",
+    "one_pass",
+    "op_device",
+    "own_buffers",
+    "own_parameters",
+    "pass_over",
+    "set_apply",
+    "set_variable_functions",
+    "sparse_parts",
+    "storage_key",
+    "tree_leaves",
+    "tree_map_only",
+    "variable_functions",
+    "version",
+    "without_autocast",
+    "without_modes",
+]
 
 # What a fake tensor carries of its own in its __dict__, beside what a user set on it.
 FAKE_ATTRIBUTES = ("_is_param", "fake_mode", "_fake", "constant", "real_tensor", "pytype", "dispatch_keys")
 op_device = torch.ops.prim.device.default
-CUDA_HOOKS = ("_lazy_init", "_sleep")  # functions of torch.cuda that libraries call though they are not public
+CUDA_HOOKS = (
+    "_lazy_init",
+    "_sleep",
+)  # functions of torch.cuda that libraries call though they are not public
 
 
 class DispatchMode(TorchDispatchMode):
@@ -107,7 +146,12 @@ def storage_key(storage: torch.UntypedStorage) -> int:
 
 def has_hooks(module: torch.nn.Module) -> bool:
     """Does anything listen to its forward or backward pass?"""
-    return bool(module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks)
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
 
 
 def apply_to_module(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Module:

@@ -20,7 +20,8 @@ from pinchpoint.core.events import BlockInfo, Observation, Phase, Span
 
 _TORCH_DIR = str(Path(torch.__file__).parent)
 _PINCHPOINT_DIR = str(Path(__file__).resolve().parents[2])
-_WORKLOADS_DIR = str(Path(_PINCHPOINT_DIR) / "workloads")
+# Shipped workloads and systems count as user code.
+_WORKLOAD_DIRS = (str(Path(_PINCHPOINT_DIR) / "workloads"), str(Path(_PINCHPOINT_DIR) / "systems"))
 
 
 class Site(NamedTuple):
@@ -36,9 +37,13 @@ class Ledger:
 
     def __init__(self) -> None:
         self.seen = Observation()
-        self.phase: Phase | None = None  # backward and optimizer are entered; data and forward are told per operation
+        self.phase: Phase | None = (
+            None  # backward and optimizer are entered; data and forward are told per operation
+        )
         self.module_path: list[str] = []
-        self.begun = False  # a step, a module's forward or a backward pass has started: until then all is data
+        self.begun = (
+            False  # a step, a module's forward or a backward pass has started: until then all is data
+        )
         self.backward_code: set[object] = set()  # code objects at which a stack walk leaves the backward pass
         self._block_of: dict[int, int] = {}
         self._site_of_node: dict[int, Site] = {}
@@ -53,7 +58,9 @@ class Ledger:
         """Is this tensor on the (pretended) device?"""
         return compat.storage_key(tensor.untyped_storage()) in self._block_of
 
-    def add(self, tensor: torch.Tensor, *, phase: Phase, site: Site, op: str, size_bytes: int | None = None) -> None:
+    def add(
+        self, tensor: torch.Tensor, *, phase: Phase, site: Site, op: str, size_bytes: int | None = None
+    ) -> None:
         """Enter a new storage. Does nothing for one that is already in the book.
 
         size_bytes: where the device's kernel allocates another size than the host's.
@@ -74,7 +81,9 @@ class Ledger:
         key = compat.storage_key(storage)
         block = self._block_of.get(key)
         if block is not None and storage.nbytes() > self.seen.blocks[block].bytes:
-            self._block_of[key] = self._append(BlockInfo(storage.nbytes(), phase, site.file, site.line, site.module, op))
+            self._block_of[key] = self._append(
+                BlockInfo(storage.nbytes(), phase, site.file, site.line, site.module, op)
+            )
             self._record(block)
 
     def add_lasting(self, size_bytes: int, *, phase: Phase, site: Site, op: str, role: str) -> None:
@@ -84,7 +93,9 @@ class Ledger:
     def add_passing(self, size: int | Span, *, phase: Phase, site: Site, op: str) -> int:
         """Enter a kernel's own temporary, in bytes; the caller closes it with `end_passing`."""
         usual, span = (size.usual, size) if isinstance(size, Span) else (size, None)
-        return self._append(BlockInfo(usual, phase, site.file, site.line, site.module, op, "temporaries", span))
+        return self._append(
+            BlockInfo(usual, phase, site.file, site.line, site.module, op, "temporaries", span)
+        )
 
     def end_passing(self, block: int) -> None:
         self._record(block)
@@ -191,5 +202,5 @@ class Ledger:
             packages = "site-packages" in filename or "dist-packages" in filename
             known = packages or filename.startswith((_TORCH_DIR, _PINCHPOINT_DIR, sys.base_prefix, "<"))
             # The shipped workloads are user code that happens to live in the package.
-            known = self._library[filename] = known and not filename.startswith(_WORKLOADS_DIR)
+            known = self._library[filename] = known and not filename.startswith(_WORKLOAD_DIRS)
         return known

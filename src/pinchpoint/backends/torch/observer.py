@@ -13,25 +13,37 @@ from typing import Any
 
 import torch
 
-from pinchpoint.backends.torch import compat, kernels, unmodelled
+from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor, tree_map_only
-from pinchpoint.backends.torch.devices import place_of
-from pinchpoint.backends.torch.dynamic import Dynamic
+from pinchpoint.backends.torch.data_dependent.operations import Dynamic
+from pinchpoint.backends.torch.data_dependent.shadow_values import Shadows
+from pinchpoint.backends.torch.fake.devices import place_of
+from pinchpoint.backends.torch.kernels import unmodelled, workspaces
 from pinchpoint.backends.torch.ledger import Ledger, Site
-from pinchpoint.backends.torch.shadows import Shadows
 from pinchpoint.core.errors import CannotFake, PinchpointError
 from pinchpoint.core.events import Phase
 
 _HOST_LIMIT = 50_000_000  # elements: a larger host tensor is made fake ...
-_EMPTY_LIMIT = 1_000_000  # ... and so is a larger empty one: weights about to be drawn, whose values cannot matter
+_EMPTY_LIMIT = (
+    1_000_000  # ... and so is a larger empty one: weights about to be drawn, whose values cannot matter
+)
 _WRITE_LIMIT = 1_000_000  # elements: values written in place to a larger device tensor are forgotten
 _ALWAYS_REAL = {"aten::randperm"}  # samplers read it element by element
 
 # Autograd runs these in place unless a dispatch mode is watching; see `Ledger.may_fold`.
 _FOLDED = {
-    "aten::add.Tensor", "aten::index_put", "aten::scatter_add", "aten::index_add", "aten::scatter.src", "aten::scatter.value",
-    "aten::masked_scatter", "aten::slice_scatter", "aten::select_scatter", "aten::diagonal_scatter", "aten::masked_fill.Scalar",
-}  # fmt: skip
+    "aten::add.Tensor",
+    "aten::index_put",
+    "aten::scatter_add",
+    "aten::index_add",
+    "aten::scatter.src",
+    "aten::scatter.value",
+    "aten::masked_scatter",
+    "aten::slice_scatter",
+    "aten::select_scatter",
+    "aten::diagonal_scatter",
+    "aten::masked_fill.Scalar",
+}
 _FOLDED_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": ("aten::sub.Tensor", "aten::mul.Tensor")}
 _RESIZES = {"aten::resize_", "aten::resize_as_"}  # others make room only in what they are given as `out`
 _aten = torch.ops.aten
@@ -41,7 +53,7 @@ _CPU = torch.device("cpu")
 class Observer(compat.DispatchMode):
     """One per fake run. `place` is where storages made without device inputs belong."""
 
-    def __init__(self, ledger: Ledger, kernel_model: kernels.KernelModel, dynamic: Dynamic) -> None:
+    def __init__(self, ledger: Ledger, kernel_model: workspaces.KernelModel, dynamic: Dynamic) -> None:
         super().__init__()
         self.ledger = ledger
         self.kernel_model = kernel_model
@@ -106,7 +118,9 @@ class Observer(compat.DispatchMode):
 
     # -- operations -------------------------------------------------------------------------
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
         if func is compat.op_device or self.inside:
             return func(*args, **(kwargs or {}))
         kwargs = dict(kwargs or {})
@@ -160,7 +174,9 @@ class Observer(compat.DispatchMode):
         if "generator" in kwargs:  # a device that is not here has none; overloads that ask for one take None
             given, kwargs["generator"] = kwargs["generator"], None
             if place == "device" and given is not None and compat.generator_key(given) not in self.generators:
-                raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")  # as a real card says
+                raise RuntimeError(
+                    "Expected a 'cuda' device type for generator but found 'cpu'"
+                )  # as a real card says
         inputs = {id(t) for t in _tensors(args, kwargs)}
 
         def book(result: Any, op: str, size_bytes: int | None = None) -> Any:
@@ -178,7 +194,9 @@ class Observer(compat.DispatchMode):
 
         if self.dynamic.handles(func):
             real = self.shadows.result(func, args, kwargs)
-            out = self.dynamic.run(func, args, kwargs, shadow=real, plain=plain, site=site, shadow_of=self.shadow)
+            out = self.dynamic.run(
+                func, args, kwargs, shadow=real, plain=plain, site=site, shadow_of=self.shadow
+            )
             for fake, value in zip(_tensors((out,), {}), _tensors((real,), {}), strict=False):
                 if fake.shape == value.shape and id(fake) not in inputs:
                     self.shadows.give(fake, value)  # type: ignore[arg-type]
@@ -189,11 +207,18 @@ class Observer(compat.DispatchMode):
             limit = self.dynamic.shadow_limit(_WRITE_LIMIT)
             self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
         made = out[::-1] if func is _aten.native_dropout.default else out  # the mask is allocated first
-        book(made, name, kernels.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None)
+        book(
+            made, name, workspaces.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None
+        )
         if place == "device" and compat.is_mutable(func):
             for tensor in _tensors(args[:1] if name in _RESIZES else (), kwargs):
                 ledger.regrow(tensor, phase=phase, site=site, op=name)
-        if ledger.phase == "backward" and type(out) is FakeTensor and not torch.is_grad_enabled() and _in_place_when_unseen(name):
+        if (
+            ledger.phase == "backward"
+            and type(out) is FakeTensor
+            and not torch.is_grad_enabled()
+            and _in_place_when_unseen(name)
+        ):
             ledger.may_fold(args[0], out)
         if place == "device":
             self._book_kernel(func, args, kwargs, out, phase, site)
@@ -223,7 +248,7 @@ class Observer(compat.DispatchMode):
                 raise
             raise CannotFake(
                 f"{func.name()} at {site.file}:{site.line} cannot run on fake tensors: {_first_line(error)}",
-                mend="register a fake implementation (torch.library.register_fake), or predict the step without this operation",
+                hint="register a fake implementation (torch.library.register_fake), or predict the step without this operation",
             ) from error
         finally:
             self.inside -= 1
@@ -239,7 +264,7 @@ class Observer(compat.DispatchMode):
 def _sparse(op: str, site: Site) -> CannotFake:
     return CannotFake(
         f"{op} at {site.file}:{site.line} makes a sparse tensor, whose memory is not followed",
-        mend="predict it dense (an Embedding with sparse=False): what fits dense also fits sparse where gradients are few rows",
+        hint="predict it dense (an Embedding with sparse=False): what fits dense also fits sparse where gradients are few rows",
     )
 
 
@@ -267,7 +292,16 @@ def _is_users_mistake(error: BaseException) -> bool:
     if compat.is_of_fakes(error):
         return False
     text = str(error)
-    unsupported = ("fake", "Fake", "meta", "Meta", "NotImplemented", "Could not run", "data_ptr", "data dependent")
+    unsupported = (
+        "fake",
+        "Fake",
+        "meta",
+        "Meta",
+        "NotImplemented",
+        "Could not run",
+        "data_ptr",
+        "data dependent",
+    )
     return isinstance(error, (RuntimeError, TypeError)) and not any(word in text for word in unsupported)
 
 

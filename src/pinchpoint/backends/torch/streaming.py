@@ -13,22 +13,22 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from pinchpoint.backends import lane as seam
+from pinchpoint.backends import stream_backend as seam
 from pinchpoint.backends.base import resolve_device
-from pinchpoint.backends.lane import Form, Function, Lane, Points, Room, room_on_host
-from pinchpoint.backends.torch import real
-from pinchpoint.core import ram
+from pinchpoint.backends.stream_backend import Form, Function, Lane, Points, Room, room_on_host
+from pinchpoint.backends.torch import measurement
+from pinchpoint.core import host_memory
 from pinchpoint.core.errors import BadInput, DoesNotFit
 from pinchpoint.core.units import show_bytes
 
 
 def open_lane(
     function: Function, points: Points, *, device: str, out: Any, extra: tuple[Any, ...], pad: bool
-) -> Lane:  # fmt: skip
+) -> Lane:
     """The lane for a device: "auto" is a tensor's or module's own device, otherwise CUDA if there is one."""
     for array in points.arrays:
         if not isinstance(array, (np.ndarray, Tensor)):
-            raise BadInput(f"points are {type(array).__name__}", mend="give numpy arrays or torch tensors")
+            raise BadInput(f"points are {type(array).__name__}", hint="give numpy arrays or torch tensors")
     chosen = _device(device, function, points)
     from pinchpoint.backends.torch.streaming_cuda import CudaLane
 
@@ -38,16 +38,20 @@ def open_lane(
 
 def _device(asked: str, function: Function, points: Points) -> torch.device:
     if asked == "auto":
-        tensors = [array for array in points.arrays if isinstance(array, Tensor) and array.device.type != "cpu"]
+        tensors = [
+            array for array in points.arrays if isinstance(array, Tensor) and array.device.type != "cpu"
+        ]
         weights = next(function.parameters(), None) if isinstance(function, nn.Module) else None
         owner = tensors[0] if tensors else weights
         if owner is not None:
             asked = str(owner.device)
     kind, _, number = asked.partition(":")
-    chosen = torch.device(resolve_device(kind, real))  # type: ignore[arg-type]
+    chosen = torch.device(resolve_device(kind, measurement))  # type: ignore[arg-type]
     if chosen.type == "cuda":
         if number and not (number.isdigit() and int(number) < torch.cuda.device_count()):
-            raise BadInput(f"there is no device {asked!r}", mend=f"use cuda:0 to cuda:{torch.cuda.device_count() - 1}")
+            raise BadInput(
+                f"there is no device {asked!r}", hint=f"use cuda:0 to cuda:{torch.cuda.device_count() - 1}"
+            )
         return torch.device("cuda", int(number) if number else torch.cuda.current_device())
     return chosen
 
@@ -60,10 +64,15 @@ class Outputs:
         self.arrays = list(seam.given_outputs(out, points.count) or ())
         self.form: Form | None = None
         for array in self.arrays:
-            if not isinstance(array, (np.ndarray, Tensor)) or (isinstance(array, np.ndarray) and not array.flags.writeable):
-                raise BadInput(f"out is {type(array).__name__} and cannot be written", mend="give numpy arrays or tensors")
+            if not isinstance(array, (np.ndarray, Tensor)) or (
+                isinstance(array, np.ndarray) and not array.flags.writeable
+            ):
+                raise BadInput(
+                    f"out is {type(array).__name__} and cannot be written",
+                    hint="give numpy arrays or tensors",
+                )
         if isinstance(out, str) and out not in ("numpy", "device"):
-            raise BadInput(f"out={out!r} is no place", mend='give arrays to be filled, "numpy" or "device"')
+            raise BadInput(f"out={out!r} is no place", hint='give arrays to be filled, "numpy" or "device"')
         first = points.arrays[0] if points.arrays else None
         # As the points are: a tensor's own device, numpy for arrays and for indices.
         self.place: torch.device | None = first.device if isinstance(first, Tensor) else None
@@ -73,16 +82,22 @@ class Outputs:
     def take(self, returned: Any, rows: int, device: torch.device) -> tuple[Tensor, ...]:
         """The tensors a function gave, checked; the first time, arrays are made for them."""
         parts, single = seam.parts_of(
-            returned, rows=rows, kind=Tensor, shown="a tensor", mend='return tensors, or use device="numpy" for numpy arrays'
+            returned,
+            rows=rows,
+            kind=Tensor,
+            shown="a tensor",
+            hint='return tensors, or use device="numpy" for numpy arrays',
         )
         for part in parts:
             if part.device != device:
                 raise BadInput(
                     f"the function gave a tensor on {part.device}; it runs on {device}",
-                    mend="leave results on the device: stream brings them to where they belong",
+                    hint="leave results on the device: stream brings them to where they belong",
                 )
         parts = tuple(part.detach() for part in parts)
-        form = Form(tuple((tuple(part.shape[1:]), str(part.dtype).removeprefix("torch.")) for part in parts), single)
+        form = Form(
+            tuple((tuple(part.shape[1:]), str(part.dtype).removeprefix("torch.")) for part in parts), single
+        )
         if self.form is None:
             self._open(parts, form)
         else:
@@ -95,13 +110,15 @@ class Outputs:
 
     def fetched_type(self, part: int, dtype: torch.dtype) -> torch.dtype:
         """What results of a type are brought to the host as: numpy has no bfloat16."""
-        return torch.float32 if dtype == torch.bfloat16 and isinstance(self.arrays[part], np.ndarray) else dtype
+        return (
+            torch.float32 if dtype == torch.bfloat16 and isinstance(self.arrays[part], np.ndarray) else dtype
+        )
 
     def store(self, part: int, start: int, stop: int, rows: Tensor) -> None:
         """rows: (stop - start, ...), on the host where the array is."""
         array = self.arrays[part]
         if isinstance(array, np.ndarray):
-            np.copyto(array[start:stop], real.to_numpy(rows), casting="same_kind")
+            np.copyto(array[start:stop], measurement.to_numpy(rows), casting="same_kind")
         else:
             array[start:stop].copy_(rows)
 
@@ -129,7 +146,14 @@ class CpuLane:
     depth = 1
 
     def __init__(
-        self, function: Function, points: Points, *, device: torch.device, out: Any, extra: tuple[Any, ...], pad: bool
+        self,
+        function: Function,
+        points: Points,
+        *,
+        device: torch.device,
+        out: Any,
+        extra: tuple[Any, ...],
+        pad: bool,
     ) -> None:
         self.device = str(device)
         self.place = device
@@ -149,7 +173,7 @@ class CpuLane:
         return room_on_host(budget_bytes)
 
     def free_bytes(self) -> int:
-        return ram.free_bytes()
+        return host_memory.free_bytes()
 
     def held_bytes(self) -> int:
         return 0
@@ -165,7 +189,7 @@ class CpuLane:
         inputs = [buffer[:rows] for buffer in self._buffers] or [self.numbers(start, stop, rows)]
         returned: list[Any] = []
         if watch:
-            self._peak = real.account(lambda: returned.append(self.call(inputs)))
+            self._peak = measurement.account(lambda: returned.append(self.call(inputs)))
         else:
             self._peak = None
             returned.append(self.call(inputs))
@@ -189,16 +213,23 @@ class CpuLane:
         self._buffers, self._results = [], ()
 
     def is_oom(self, error: BaseException) -> bool:
-        return real.is_oom(error)
+        return measurement.is_oom(error)
 
     def try_rows(self, rows: np.ndarray[Any, Any]) -> list[tuple[Any, str]]:
         index = torch.from_numpy(rows)
-        inputs = [self._pick(array, index) for array in self.points.arrays] or [self._numbered(index.to(self.place))]
+        inputs = [self._pick(array, index) for array in self.points.arrays] or [
+            self._numbered(index.to(self.place))
+        ]
         parts, _ = seam.parts_of(
-            self.call(inputs), rows=len(rows), kind=Tensor, shown="a tensor",
-            mend='return tensors, or use device="numpy" for numpy arrays',
-        )  # fmt: skip
-        return [(np.array(real.to_numpy(part)), str(part.dtype).removeprefix("torch.")) for part in parts]
+            self.call(inputs),
+            rows=len(rows),
+            kind=Tensor,
+            shown="a tensor",
+            hint='return tensors, or use device="numpy" for numpy arrays',
+        )
+        return [
+            (np.array(measurement.to_numpy(part)), str(part.dtype).removeprefix("torch.")) for part in parts
+        ]
 
     def result(self, *, trial: int) -> Any:
         if self.outputs.form is None and not self.outputs.arrays:
@@ -219,7 +250,10 @@ class CpuLane:
 
     def new_inputs(self, chunk: int, place: torch.device) -> list[Tensor]:
         shapes = [tuple(array.shape[1:]) for array in self.points.arrays]
-        return [torch.empty((chunk, *shape), dtype=t, device=place) for shape, t in zip(shapes, self._types, strict=True)]
+        return [
+            torch.empty((chunk, *shape), dtype=t, device=place)
+            for shape, t in zip(shapes, self._types, strict=True)
+        ]
 
     def numbers(self, start: int, stop: int, rows: int) -> Tensor:
         """Indices start..stop made on the device, the last one repeated: (rows,) int64."""
@@ -258,25 +292,30 @@ def _tensor_type(array: Any) -> torch.dtype:
         return torch.from_numpy(np.empty(0, array.dtype.newbyteorder("="))).dtype
     except TypeError as error:
         raise BadInput(
-            f"points of type {array.dtype} have no counterpart in torch", mend="convert them, such as to float32"
+            f"points of type {array.dtype} have no counterpart in torch",
+            hint="convert them, such as to float32",
         ) from error
 
 
 def _numpy_type(dtype: torch.dtype) -> np.dtype[Any]:
     """Numpy lacks bfloat16, which is given as float32."""
-    return real.to_numpy(torch.empty(0, dtype=dtype)).dtype
+    return measurement.to_numpy(torch.empty(0, dtype=dtype)).dtype
 
 
 def _empty(shape: tuple[int, ...], dtype: torch.dtype, place: torch.device | None) -> Any:
     try:
-        return np.empty(shape, _numpy_type(dtype)) if place is None else torch.empty(shape, dtype=dtype, device=place)
+        return (
+            np.empty(shape, _numpy_type(dtype))
+            if place is None
+            else torch.empty(shape, dtype=dtype, device=place)
+        )
     except (MemoryError, RuntimeError) as error:
-        if not real.is_oom(error):
+        if not measurement.is_oom(error):
             raise
         size = torch.Size(shape).numel() * dtype.itemsize
         raise DoesNotFit(
             f"the result {shape} takes {show_bytes(size)}, more than {place or 'main memory'} has",
-            mend='give out=numpy.memmap(...), which lies on disk, or out="numpy" to keep it off the device',
+            hint='give out=numpy.memmap(...), which lies on disk, or out="numpy" to keep it off the device',
         ) from error
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pinchpoint.backends.lane import Function, Points, Room
+from pinchpoint.backends.stream_backend import Function, Points, Room
 from pinchpoint.backends.torch.streaming import CpuLane, fill
 
 SHARE_OF_FREE = 0.8
@@ -46,7 +46,14 @@ class CudaLane(CpuLane):
     depth = 2
 
     def __init__(
-        self, function: Function, points: Points, *, device: torch.device, out: Any, extra: tuple[Any, ...], pad: bool
+        self,
+        function: Function,
+        points: Points,
+        *,
+        device: torch.device,
+        out: Any,
+        extra: tuple[Any, ...],
+        pad: bool,
     ) -> None:
         super().__init__(function, points, device=device, out=out, extra=extra, pad=pad)
         self._computing = torch.cuda.current_stream(device)
@@ -56,7 +63,9 @@ class CudaLane(CpuLane):
         self._turn = 0
         self._watched = False
         # Host points through pinned buffers; points on a device are copied by the computing stream itself.
-        self._staged = [not isinstance(array, Tensor) or array.device.type == "cpu" for array in points.arrays]
+        self._staged = [
+            not isinstance(array, Tensor) or array.device.type == "cpu" for array in points.arrays
+        ]
 
     def room(self, budget_bytes: int | None) -> Room:
         if budget_bytes is not None:
@@ -77,7 +86,9 @@ class CudaLane(CpuLane):
         self.chunk = chunk
         for _ in range(self.depth):
             inputs = self.new_inputs(chunk, self.place)
-            staged = [_pinned(b.shape, b.dtype) if s else None for b, s in zip(inputs, self._staged, strict=True)]
+            staged = [
+                _pinned(b.shape, b.dtype) if s else None for b, s in zip(inputs, self._staged, strict=True)
+            ]
             self._slots.append(Slot(inputs, staged))
         if self.outputs.form is not None:
             self._open_results()
@@ -157,7 +168,10 @@ class CudaLane(CpuLane):
         for slot in self._slots:
             slot.results, slot.fetched = [], []
             for part, (shape, name) in enumerate(self.outputs.form.rows):
-                host, dtype = self.outputs.is_host(part), self.outputs.fetched_type(part, getattr(torch, name))
+                host, dtype = (
+                    self.outputs.is_host(part),
+                    self.outputs.fetched_type(part, getattr(torch, name)),
+                )
                 full = (self.chunk, *shape)
                 slot.results.append(torch.empty(full, dtype=dtype, device=self.place) if host else None)
                 slot.fetched.append(_pinned(full, dtype) if host else None)

@@ -11,8 +11,15 @@ WORKLOAD = Workload(
     build="pinchpoint.workloads.field.model:build",
     variants=(
         Variant("eager", "all points at once, as one would write it first"),
-        Variant("checkpoint", "all points at once; each layer's activations are computed again in the backward pass"),
-        Variant("chunked", "points made, sent through and forgotten a chunk at a time; gradients add up", flat=True),
+        Variant(
+            "checkpoint",
+            "all points at once; each layer's activations are computed again in the backward pass",
+        ),
+        Variant(
+            "chunked",
+            "points made, sent through and forgotten a chunk at a time; gradients add up",
+            flat=True,
+        ),
     ),
     about="a scalar field of 3-D coordinates fitted by a network of 5 layers of 256 (torch)",
     tolerance=Tolerance(outputs=1e-5, gradients=1e-4),

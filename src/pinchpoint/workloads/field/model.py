@@ -66,11 +66,13 @@ def truth(coordinates: Tensor) -> Tensor:
 def build(size: int, *, device: str, mode: str, variant: str, seed: int, chunk: int | None = None) -> Case:
     """One case. `chunk` is heeded by the variant `chunked` only."""
     if chunk is not None and chunk < 1:
-        raise BadInput(f"a chunk of {chunk} points", mend="give a chunk of at least 1 point")
+        raise BadInput(f"a chunk of {chunk} points", hint="give a chunk of at least 1 point")
     torch.manual_seed(seed)
     field = Field(recompute=variant == "checkpoint").to(device)
     parts = _parts(size, (chunk or CHUNK) if variant == "chunked" else size)
-    batches = _made_when_wanted(parts, seed, device) if variant == "chunked" else _resident(size, seed, device)
+    batches = (
+        _made_when_wanted(parts, seed, device) if variant == "chunked" else _resident(size, seed, device)
+    )
     return Case(
         step=_train(field, batches, size) if mode == "train" else _infer(field, batches, size),
         processed=sum(stop - start for start, stop in parts),

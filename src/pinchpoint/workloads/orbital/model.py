@@ -84,7 +84,9 @@ def laplacian_by_loop(f: Callable[[Any], Any], r: Any) -> tuple[Any, Any]:
     return total, gradient
 
 
-def local_energy(params: Params, r: Any, *, laplacian: Callable[..., tuple[Any, Any]], repulsion: float = 1.0) -> Any:
+def local_energy(
+    params: Params, r: Any, *, laplacian: Callable[..., tuple[Any, Any]], repulsion: float = 1.0
+) -> Any:
     """r: (D,) -> local energy, a scalar."""
     lap, gradient = laplacian(lambda x: log_psi(params, x), r)
     return -0.5 * (lap + jnp.sum(gradient**2)) + potential(r, repulsion=repulsion)
@@ -144,10 +146,14 @@ def gradient_in_chunks(params: Params, walkers: Any, weights: Any, *, chunk: int
     return over_chunks(turn, jax.tree_util.tree_map(jnp.zeros_like, params), walkers, weights, chunk=chunk)
 
 
-def build(size: int, *, device: str, mode: str, variant: str, seed: int = 0, chunk: int | None = None) -> Case:
+def build(
+    size: int, *, device: str, mode: str, variant: str, seed: int = 0, chunk: int | None = None
+) -> Case:
     """One case. Where the asked device is not here the arguments are shapes only: enough to predict."""
     if chunk is not None and chunk < 1:
-        raise BadInput(f"chunk {chunk} is not a number of walkers", mend="give --chunk a whole number above 0")
+        raise BadInput(
+            f"chunk {chunk} is not a number of walkers", hint="give --chunk a whole number above 0"
+        )
     chunk = min(chunk or CHUNK, size)
     energies: Energies = {
         "hessian": energies_at_once(laplacian_by_hessian),

@@ -1,0 +1,64 @@
+"""What a step's arguments are for, by the names its author gave them.
+
+JAX passes weights, optimizer state and data alike as arguments. Only the names tell them apart:
+`params`, `weights` and their like, or an attribute of that name (`state.params`), are weights;
+`opt_state` and its like are the optimizer's; the rest, and every captured array, are inputs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any, Literal
+
+from pinchpoint.backends.jax.program import Op, Program
+from pinchpoint.backends.jax.tracing import Traced
+
+Role = Literal["weights", "optimizer", "inputs"]
+
+WEIGHTS = frozenset({"params", "parameters", "weights", "variables", "theta", "model"})
+OPTIMIZER = frozenset({"opt_state", "optimizer_state", "optim_state", "optimizer", "opt", "momentum"})
+_WORD = re.compile(r"[A-Za-z_]\w*")
+
+
+def role_of(name: str) -> Role:
+    """The first word of a path such as `state.opt_state[0].mu['w']` that names a role."""
+    for word in _WORD.findall(name):
+        if word in WEIGHTS:
+            return "weights"
+        if word in OPTIMIZER:
+            return "optimizer"
+    return "inputs"
+
+
+def roles(traced: Traced) -> tuple[Role, ...]:
+    """One role for each input of the step."""
+    return (*("inputs" for _ in traced.captured), *(role_of(name) for name in traced.names))
+
+
+def trains(traced: Traced, program: Program) -> bool:
+    """Whether the step runs backward and gives something of each weight's shape: a gradient or the updated weight.
+
+    Where no argument is named as weights, any floating-point input of an output's shape will do.
+    """
+    if not any(op.phase == "backward" for op in _operations(program)):
+        return False
+    given = Counter(_type(aval) for aval in traced.closed.out_avals)
+    kinds = roles(traced)
+    avals = (*traced.captured, *traced.closed.in_avals)
+    weights = [_type(aval) for aval, kind in zip(avals, kinds, strict=True) if kind == "weights"]
+    if weights:
+        return not Counter(weights) - given
+    return any(_type(aval) in given for aval in avals if aval.shape and aval.dtype.kind not in "iub")
+
+
+def _operations(program: Program) -> Iterable[Op]:
+    for op in program.ops:
+        yield op
+        for body in op.bodies:
+            yield from _operations(body.program)
+
+
+def _type(aval: Any) -> tuple[tuple[int, ...], str]:
+    return tuple(aval.shape), str(aval.dtype)

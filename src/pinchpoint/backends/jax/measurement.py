@@ -1,0 +1,124 @@
+"""Measuring JAX on the device that is here: the `Backend` of backends/base.py.
+
+What JAX cannot know stays None: it has no count of CPU arrays at a peak, no way to reset the GPU's
+peak (so a measured point needs a fresh process, and what compiling and autotuning took counts in),
+and `reserved` only means something when JAX does not take 75 % of the card at start.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import random
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+
+from pinchpoint.backends.base import Peaks
+from pinchpoint.backends.jax import compat, xla
+from pinchpoint.backends.jax.captured_arrays import hoist
+from pinchpoint.backends.jax.tracing import trace
+from pinchpoint.core.errors import BadInput, CannotFake, Missing
+
+_FRACTION = "XLA_CLIENT_MEM_FRACTION"
+_OLD_FRACTION = "XLA_PYTHON_CLIENT_MEM_FRACTION"
+_PREALLOCATE = "XLA_PYTHON_CLIENT_PREALLOCATE"
+
+
+def has_cuda() -> bool:
+    return _gpu() is not None
+
+
+def seed(seed: int) -> None:
+    """JAX's randomness is by explicit keys; this seeds what a factory may use beside it."""
+    random.seed(seed)
+    np.random.seed(seed)
+
+
+def wait(device: str, result: Any = None) -> None:
+    """Return when `result` is there. Without one, when a small computation queued behind the rest is."""
+    if result is None:
+        result = jax.device_put(np.zeros(1, np.float32), jax.devices(device)[0]) + 1
+    jax.block_until_ready(result)
+    jax.effects_barrier()
+
+
+def reset_peak(device: str) -> None:
+    """JAX cannot: `peaks` counts from the start of the process."""
+
+
+def peaks(device: str) -> Peaks:
+    """Peak bytes since the process started, from JAX's allocator; None on a CPU."""
+    gpu = _gpu() if device == "cuda" else None
+    stats = (gpu.memory_stats() if gpu is not None else None) or {}
+    pool = (
+        stats.get("peak_pool_bytes") if os.environ.get(_PREALLOCATE, "").lower() in ("false", "0") else None
+    )
+    return Peaks(stats.get("peak_bytes_in_use"), pool)
+
+
+def cap(budget_bytes: int) -> None:
+    """Give JAX this many bytes of the card and no more. Only before JAX first touches the card."""
+    if compat.backends_are_initialized():
+        raise BadInput(
+            "JAX has taken its memory already",
+            hint="cap the budget before the target is built, in a fresh process",
+        )
+    total = _card_bytes()
+    os.environ.pop(_OLD_FRACTION, None)
+    os.environ[_FRACTION] = f"{min(1.0, budget_bytes / total):.6f}"
+    os.environ[_PREALLOCATE] = "false"
+
+
+def is_oom(error: BaseException) -> bool:
+    return isinstance(error, MemoryError | RuntimeError) and any(
+        sign in str(error) for sign in ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory")
+    )
+
+
+def to_numpy(value: Any) -> Any:
+    return np.asarray(jax.device_get(value))
+
+
+def account(run: Callable[[], Any]) -> int | None:
+    """Peak bytes of the arrays of `run` on the CPU: arguments, outputs and temporaries as XLA assigned them.
+
+    None for a run that cannot be traced as one program, since JAX then keeps no count.
+    """
+    try:
+        traced = trace(run)
+    except CannotFake:
+        return None
+    cpu = jax.devices("cpu")[0]
+    return xla.compiled_bytes(hoist(traced).lower(jax.sharding.SingleDeviceSharding(cpu)).compile())
+
+
+def _gpu() -> Any:
+    try:
+        return jax.local_devices(backend="cuda")[0]
+    except RuntimeError:  # no plugin, no card, or JAX_PLATFORMS keeps it out
+        return None
+
+
+def _card_bytes() -> int:
+    """Total bytes of the first card, asked of the driver so that JAX need not start."""
+    total = ctypes.c_size_t()
+    device = ctypes.c_int()
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise Missing(
+            "no CUDA driver is here", hint="measure on a machine with a GPU, or use --on fake"
+        ) from error
+    for status in (
+        driver.cuInit(0),
+        driver.cuDeviceGet(ctypes.byref(device), 0),
+        driver.cuDeviceTotalMem_v2(ctypes.byref(total), device),
+    ):
+        if status != 0:
+            raise Missing(
+                f"the CUDA driver answered with error {status}", hint="check nvidia-smi, or use --on fake"
+            )
+    return total.value

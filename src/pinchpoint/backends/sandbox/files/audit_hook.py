@@ -1,0 +1,129 @@
+"""The net under the overlay: refuses a write that reached the interpreter without being redirected.
+
+An audit hook sees every `open` and every changing `os` call made from Python, also through functions that
+were kept from before the overlay (`posix.unlink`, a bound method) and through `sqlite3`. What is neither in
+the scratch folder nor the process's own is refused with an error that says so. An audit hook cannot be
+removed; after `close` it only returns. Code in C that never tells the interpreter is out of its reach: see
+`lock`.
+"""
+
+from __future__ import annotations
+
+import os
+import posix
+import stat
+import sys
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+from pinchpoint.backends.sandbox.files.merged_view import Refused, View, path_of_fd, real_path
+from pinchpoint.backends.sandbox.files.write_calls import WRITE_FLAGS, Calls
+
+
+class Net:
+    """Audit hook over one view. `check` adds events of other guards, so that one hook serves all."""
+
+    def __init__(self, view: View, calls: Calls) -> None:
+        self._view = view
+        self._expected = calls.expected
+        self._checks: dict[str, Callable[..., None]] = {
+            "open": self._open,
+            "os.remove": lambda path, fd: self._refuse("removing", path, fd),
+            "os.rmdir": lambda path, fd: self._refuse("removing", path, fd),
+            "os.mkdir": lambda path, mode, fd: self._refuse("making", path, fd),
+            "os.rename": self._rename,
+            "os.link": lambda source, path, from_fd, fd: self._refuse("linking", path, fd),
+            "os.symlink": lambda source, path, fd: self._refuse("linking", path, fd),
+            "os.truncate": lambda path, length: self._refuse_followed("truncating", path),
+            "os.chmod": lambda path, mode, fd: self._refuse("changing", path, fd),
+            "os.chown": lambda path, uid, gid, fd: self._refuse("changing", path, fd),
+            "os.chflags": lambda path, flags: self._refuse("changing", path),
+            "os.utime": lambda path, times, ns, fd: self._refuse("changing", path, fd),
+            "os.setxattr": lambda path, *rest: self._refuse("changing", path),
+            "os.removexattr": lambda path, *rest: self._refuse("changing", path),
+            "sqlite3.connect": self._database,
+            "socket.bind": self._bind,
+        }
+
+    def check(self, event: str, call: Callable[..., None]) -> None:
+        self._checks[event] = call
+
+    def open(self) -> None:
+        checks = self._checks
+
+        # A plain function: Python calls this for every `id` too, and a bound method costs three times as much.
+        def hook(event: str, args: tuple[Any, ...]) -> None:
+            if event in checks:
+                checks[event](*args)
+
+        sys.addaudithook(hook)
+
+    def close(self) -> None:
+        self._checks.clear()
+
+    def _open(self, path: Any, mode: Any, flags: Any) -> None:
+        if not isinstance(flags, int) or not flags & WRITE_FLAGS:
+            return
+        if path is getattr(self._expected, "path", None):
+            # The stand-in for `open` announced this one: its opener asks again with the redirected path.
+            self._expected.path = None
+            return
+        if not isinstance(path, int) and not self._is_stream(path):
+            self._refuse_followed("writing to", path)
+
+    def _rename(self, source: Any, target: Any, source_fd: int, target_fd: int) -> None:
+        self._refuse("renaming", source, source_fd)
+        self._refuse("replacing", target, target_fd)
+
+    def _database(self, database: Any) -> None:
+        text = os.fsdecode(database)
+        if text.startswith("file:"):
+            text = unquote(text[5:].partition("?")[0])
+            text = text[2:] if text.startswith("///") else text
+        if text not in ("", ":memory:"):
+            self._refuse_followed("writing to the database", text)
+
+    def _bind(self, sock: Any, address: Any) -> None:
+        if isinstance(address, (str, bytes)) and address and os.fsdecode(address)[0] != "\0":
+            self._refuse("making the socket", address)
+
+    def _refuse_followed(self, doing: str, path: Any) -> None:
+        """For calls that act on what a link points at. An open file that can be written is one that was let pass."""
+        if not isinstance(path, int) and not self._view.inside(real_path(self._as_the_kernel_sees_it(path))):
+            raise Refused(f"{doing} a file in a way that cannot be redirected", str(path))
+
+    def _refuse(self, doing: str, path: Any, dir_fd: int = -1) -> None:
+        """For calls that act on a name: its folder's links are followed, the last one is not."""
+        if isinstance(path, int):
+            allowed = self._open_file_allowed(path)
+        else:
+            folder, _, name = self._as_the_kernel_sees_it(path, dir_fd).rstrip("/").rpartition("/")
+            allowed = self._view.inside(f"{real_path(folder)}/{name}")
+        if not allowed:
+            raise Refused(f"{doing} a file in a way that cannot be redirected", str(path))
+
+    def _as_the_kernel_sees_it(self, path: Any, dir_fd: int = -1) -> str:
+        text = os.fsdecode(path)
+        if not text.startswith("/"):
+            folder = posix.getcwd() if dir_fd < 0 else path_of_fd(dir_fd)
+            text = f"{folder}/{text}"
+        return text
+
+    def _is_stream(self, path: Any) -> bool:
+        """Terminals, null devices, pipes and /proc entries; not disks, and not a regular file behind /dev/fd."""
+        text = self._as_the_kernel_sees_it(path)
+        if not self._view.is_own(text):
+            return False
+        try:
+            mode = posix.stat(text).st_mode
+        except OSError:
+            return True  # nothing there: the call fails by itself
+        if text.startswith(("/dev/fd/", "/dev/std")) or "/fd/" in text:
+            return not stat.S_ISREG(mode) or self._view.inside(real_path(text))
+        return not stat.S_ISBLK(mode)
+
+    def _open_file_allowed(self, fd: int) -> bool:
+        """An open file may be changed unless it is a real file or folder, which was then only opened to be read."""
+        mode = posix.fstat(fd).st_mode
+        return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or self._view.inside(path_of_fd(fd))

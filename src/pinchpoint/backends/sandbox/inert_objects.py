@@ -1,0 +1,256 @@
+"""Objects that accept everything and do nothing: what a script gets in place of an experiment tracker.
+
+An `Inert` answers any attribute and any call with another one, works as a context manager, a decorator, a
+base class and the class of an isinstance check, and stands for an empty collection, for 0 and for "offline".
+Settings are real: what a script put into `config` it reads back, since its model is built from them.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any
+
+_TEXTS = {
+    "id",
+    "name",
+    "run_id",
+    "run_name",
+    "repo_id",
+    "experiment_id",
+    "project",
+    "project_name",
+    "entity",
+    "url",
+    "group",
+    "artifact_uri",
+    "key",
+}
+_OFFLINE = "offline"
+_PROTOCOLS = ("__", "_fields", "_asdict", "_repr_", "_ipython_")
+_ERRORS = ("Error", "Exception", "Warning")
+
+
+def attribute(name: str) -> Any:
+    """What an inert object has under this name: text where scripts build paths and titles from it."""
+    if name.startswith(_PROTOCOLS) and not name.startswith("__internal_api__"):  # comet calls its own so
+        raise AttributeError(name)  # libraries ask for these to learn what an object is; it is nothing
+    if name in _TEXTS:
+        return _OFFLINE
+    if name == "dir":
+        return tempfile.gettempdir()
+    if name.endswith(_ERRORS) and name[0].isupper():
+        return type(name, (Exception,), {})  # an `except` clause needs a real class
+    if name.startswith("connect"):
+        return _given  # clearml hands the connected settings back
+    if name == "hparams":
+        return lambda *args, **kwargs: (
+            Inert(),
+            Inert(),
+            Inert(),
+        )  # tensorboard's; its three summaries are unpacked
+    return Inert()
+
+
+class Inert:
+    """Accepts everything, does nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        return attribute(name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        # A decorator must leave the function it is put on; called with anything else the result is inert.
+        return args[0] if len(args) == 1 and not kwargs and callable(args[0]) else Inert()
+
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
+        return (
+            ()
+            if any(isinstance(base, type) and issubclass(base, InertBase) for base in bases)
+            else (InertBase,)
+        )
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return False
+
+    def __subclasscheck__(self, subclass: type) -> bool:
+        return False
+
+    def __enter__(self) -> Inert:
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        return None
+
+    async def __aenter__(self) -> Inert:
+        return self
+
+    async def __aexit__(self, *error: Any) -> None:
+        return None
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __contains__(self, item: Any) -> bool:
+        return False
+
+    def __getitem__(self, key: Any) -> Inert:
+        return Inert()
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        return None
+
+    def __delitem__(self, key: Any) -> None:
+        return None
+
+    def __str__(self) -> str:
+        return _OFFLINE
+
+    def __repr__(self) -> str:
+        return "<inert tracker>"
+
+    def __format__(self, spec: str) -> str:
+        return _OFFLINE
+
+    def __fspath__(self) -> str:
+        return _OFFLINE
+
+    def __int__(self) -> int:
+        return 0
+
+    __index__ = __int__
+
+    def __float__(self) -> float:
+        return 0.0
+
+    def __lt__(self, other: Any) -> bool:
+        return False
+
+    __gt__ = __le__ = __ge__ = __lt__
+
+    def __add__(self, other: Any) -> Any:
+        return _OFFLINE + other if isinstance(other, str) else Inert()
+
+    def __radd__(self, other: Any) -> Any:
+        return other + _OFFLINE if isinstance(other, str) else Inert()
+
+    def __or__(self, other: Any) -> Inert:
+        return Inert()
+
+    # Unions in annotations (`Run | None`), paths and arithmetic on counters.
+    __ror__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __or__
+
+
+class InertBase:
+    """Base of a script's class that derives from one of a tracker's."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def __getattr__(self, name: str) -> Any:
+        return attribute(name)
+
+
+class Settings(dict[str, Any]):
+    """A run's `config` or `summary`: a dict whose items are also attributes."""
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            raise AttributeError(f"no setting {name!r}: it was never given to the tracker") from None
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self[name] = value
+
+    def update(self, *values: Any, allow_val_change: bool = True, **more: Any) -> None:
+        for given in values:
+            super().update(as_dict(given))
+        super().update(more)
+
+    def setdefaults(self, values: Any) -> None:
+        for name, value in as_dict(values).items():
+            self.setdefault(name, value)
+
+    def as_dict(self) -> dict[str, Any]:
+        return dict(self)
+
+
+def as_dict(given: Any) -> dict[str, Any]:
+    """Settings as scripts pass them: a mapping, pairs, an argparse namespace or an object."""
+    return (
+        dict(given)
+        if hasattr(given, "keys") or isinstance(given, (list, tuple))
+        else dict(getattr(given, "__dict__", {}))
+    )
+
+
+class InertModule(ModuleType):
+    """A package in which every name is inert and every submodule can be imported."""
+
+    def __init__(self, name: str, version: str) -> None:
+        super().__init__(name, "Stands in for an experiment tracker while a script is predicted.")
+        self.__path__ = []
+        self.__all__ = []
+        self.__version__ = version
+
+    def __getattr__(self, name: str) -> Any:
+        return attribute(name)
+
+
+class Run(Inert):
+    """What `init` of a wandb-like tracker returns."""
+
+    def __init__(self, config: Settings, finish: Callable[..., None]) -> None:
+        self.config = config
+        self.summary = Settings()
+        self.finish = finish
+
+    def __exit__(self, *error: Any) -> None:
+        self.finish()
+
+
+class RunModule(InertModule):
+    """wandb, swanlab and trackio: one current run with its settings, and sweeps that call the script's function."""
+
+    def __init__(self, name: str, version: str) -> None:
+        super().__init__(name, version)
+        self.config = Settings()
+        self.summary = Settings()
+        self.run: Run | None = None
+        self._sweep: dict[str, Any] = {}
+        self._chosen: dict[str, Any] = {}  # by the sweep, for the next run
+
+    def init(self, *args: Any, config: Any = None, **kwargs: Any) -> Run:
+        self.config.clear()
+        self.config.update(config, self._chosen)  # a sweep's choice goes before the script's default
+        self.run = Run(self.config, self.finish)
+        self.summary = self.run.summary
+        return self.run
+
+    def finish(self, *args: Any, **kwargs: Any) -> None:
+        self.run = None
+
+    def sweep(self, sweep: Any, *args: Any, **kwargs: Any) -> str:
+        self._sweep = as_dict(sweep).get("parameters", {}) if not callable(sweep) else {}
+        return _OFFLINE
+
+    def agent(
+        self, sweep_id: Any, function: Callable[[], Any] | None = None, *args: Any, **kwargs: Any
+    ) -> None:
+        """One turn with the first choice of every parameter."""
+        for name, choice in self._sweep.items():
+            given = choice.get("values", [choice.get("value", choice.get("min"))])
+            self._chosen[name] = given[0]
+        if function is not None:
+            function()
+
+
+def _given(value: Any = None, *args: Any, **kwargs: Any) -> Any:
+    return value

@@ -1,0 +1,1 @@
+"""Values and sizes that depend on data: computed, calibrated or unknown."""

@@ -1,0 +1,203 @@
+"""torch.autocast("cuda") on host tensors: the CPU's machinery with the GPU's lists.
+
+CPU autocast already casts matrix products and caches the cast weights as CUDA does. What differs
+is which operations CUDA raises to fp32; those are added here at the CPU's autocast key.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch import compat
+
+_aten = torch.ops.aten
+_HALF = (torch.float16, torch.bfloat16)
+
+# Raised to fp32 by CUDA autocast; CPU autocast leaves most of them alone.
+_RAISED = (
+    "acos",
+    "asin",
+    "cosh",
+    "erfinv",
+    "exp",
+    "expm1",
+    "log",
+    "log10",
+    "log2",
+    "log1p",
+    "reciprocal",
+    "rsqrt",
+    "sinh",
+    "tan",
+    "pow.Tensor_Scalar",
+    "pow.Tensor_Tensor",
+    "pow.Scalar",
+    "softplus",
+    "layer_norm",
+    "native_layer_norm",
+    "group_norm",
+    "cosine_similarity",
+    "smooth_l1_loss",
+    "huber_loss",
+    "l1_loss",
+    "soft_margin_loss",
+    "binary_cross_entropy_with_logits",
+    "dist",
+    "renorm",
+    "logsumexp",
+    "norm.Scalar",
+    "norm.ScalarOpt_dim",
+    "pdist",
+)
+# Lowered by CUDA autocast alone; the other products are on CPU autocast's list too.
+_LOWERED = ("mv", "addmv", "addr")
+# Run in the widest type among their inputs.
+_WIDENED = (
+    "grid_sampler",
+    "addcdiv",
+    "addcmul",
+    "atan2",
+    "bilinear",
+    "cross",
+    "dot",
+    "vdot",
+    "index_put",
+    "scatter_add",
+    "tensordot",
+)
+# Given dtype=float32 when none is asked for.
+_FLOAT_RESULT = (
+    "softmax.int",
+    "log_softmax.int",
+    "cumprod",
+    "cumsum",
+    "sum",
+    "sum.dim_IntList",
+    "prod",
+    "prod.dim_int",
+    "linalg_vector_norm",
+)
+
+
+# Widened by CPU autocast, but run as they come by CUDA's.
+_LEFT_ALONE = (
+    "cat",
+    "stack",
+    "index_copy",
+    "cross_entropy_loss",
+    "avg_pool3d",
+    "max_pool3d",
+    "adaptive_avg_pool3d",
+    "adaptive_max_pool3d",
+    "reflection_pad1d",
+    "reflection_pad2d",
+    "replication_pad1d",
+    "replication_pad2d",
+    "replication_pad3d",
+)
+
+
+def install(patches: Patches) -> torch.library.Library:
+    """Returns the library object, which must outlive the run."""
+    _contexts(patches)
+    library = torch.library.Library("aten", "IMPL")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch says that a kernel is replaced, which is the intent
+        for name in _RAISED:
+            _register(library, name, _raise)
+        for name in _LOWERED:
+            _register(library, name, _lower)
+        for name in _WIDENED:
+            _register(library, name, _widen)
+        for name in _FLOAT_RESULT:
+            _register(library, name, _float_result)
+        for name in _LEFT_ALONE:
+            library.impl(name, torch.library.fallthrough_kernel, "AutocastCPU")
+    return library
+
+
+def _register(library: torch.library.Library, name: str, policy: Callable[[Any, Any, Any], Any]) -> None:
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(_aten, packet), overload or "default")
+
+    def kernel(*args: Any, **kwargs: Any) -> Any:
+        with compat.without_autocast():
+            return policy(op, args, kwargs)
+
+    library.impl(op, kernel, "AutocastCPU")
+
+
+def _raise(op: Any, args: Any, kwargs: Any) -> Any:
+    return op(*[_to_float(a) for a in args], **{k: _to_float(v) for k, v in kwargs.items()})
+
+
+def _lower(op: Any, args: Any, kwargs: Any) -> Any:
+    dtype = torch.get_autocast_dtype("cpu")
+    return op(
+        *[a.to(dtype) if isinstance(a, torch.Tensor) and a.dtype is torch.float32 else a for a in args],
+        **kwargs,
+    )
+
+
+def _widen(op: Any, args: Any, kwargs: Any) -> Any:
+    wide = any(isinstance(a, torch.Tensor) and a.dtype is torch.float32 for a in args)
+    return _raise(op, args, kwargs) if wide else op(*args, **kwargs)
+
+
+def _float_result(op: Any, args: Any, kwargs: Any) -> Any:
+    """A result type that was asked for is kept: cross_entropy asks for its input's own."""
+    source = args[0]
+    at = compat.argument_names(op).index("dtype")
+    given = args[at] if at < len(args) else kwargs.get("dtype")
+    if isinstance(source, torch.Tensor) and source.dtype in _HALF and given is None:
+        if at < len(args):
+            args = (*args[:at], torch.float32, *args[at + 1 :])
+        else:
+            kwargs = {**kwargs, "dtype": torch.float32}
+    return op(*args, **kwargs)
+
+
+def _to_float(value: Any) -> Any:
+    return value.float() if isinstance(value, torch.Tensor) and value.dtype in _HALF else value
+
+
+def _contexts(patches: Patches) -> None:
+    """Asked about CUDA's autocast, answer with the CPU's, which stands for it."""
+    original_init = torch.amp.autocast_mode.autocast.__init__
+
+    def init(
+        self: Any,
+        device_type: str,
+        dtype: torch.dtype | None = None,
+        enabled: bool = True,
+        cache_enabled: bool | None = None,
+    ) -> None:
+        if device_type.startswith("cuda"):
+            device_type, dtype = "cpu", dtype or torch.float16
+        original_init(self, device_type, dtype=dtype, enabled=enabled, cache_enabled=cache_enabled)
+
+    patches.set(torch.amp.autocast_mode.autocast, "__init__", init)
+    patches.set(
+        torch.cuda.amp.autocast,
+        "__init__",
+        lambda self, enabled=True, dtype=torch.float16, cache_enabled=True: init(
+            self, "cuda", dtype, enabled, cache_enabled
+        ),
+    )
+    for name in ("is_autocast_enabled", "get_autocast_dtype", "set_autocast_enabled", "set_autocast_dtype"):
+        patches.set(torch, name, _on_cpu(getattr(torch, name)))
+    patches.set(torch, "get_autocast_gpu_dtype", lambda: torch.get_autocast_dtype("cpu"))
+
+
+def _on_cpu(original: Callable[..., Any]) -> Callable[..., Any]:
+    def ask(device_type: Any = "cuda", *args: Any) -> Any:
+        if isinstance(device_type, str):
+            return original("cpu" if device_type.startswith("cuda") else device_type, *args)
+        return original("cpu", device_type)
+
+    return ask

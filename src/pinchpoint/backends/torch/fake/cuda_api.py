@@ -1,0 +1,266 @@
+"""`torch.cuda` on a machine without it: one device, the modelled card, answering from the ledger.
+
+Every function a training script asks is answered; what would need a real device (graphs, IPC)
+is refused with the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import types
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.fake.devices import CUDA, place_of
+from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.core.errors import CannotFake
+from pinchpoint.core.events import FREE_CACHE
+
+_NOTHING = (
+    *compat.CUDA_HOOKS,
+    "init",
+    "manual_seed",
+    "manual_seed_all",
+    "seed",
+    "seed_all",
+    "ipc_collect",
+    "set_sync_debug_mode",
+    "set_per_process_memory_fraction",
+    "set_stream",
+    "set_rng_state",
+    "set_rng_state_all",
+)
+_NOTHING_OF_DEVICE = (
+    "set_device",
+    "synchronize",
+    "reset_peak_memory_stats",
+    "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_accumulated_memory_stats",
+)
+
+
+class _Stream:
+    """Stands for torch.cuda.Stream: one queue, so waiting is nothing."""
+
+    cuda_stream = 0
+    device = torch.device("cuda:0")
+    device_index = 0
+    stream_id = 0
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def wait_stream(self, stream: Any) -> None: ...
+    def wait_event(self, event: Any) -> None: ...
+    def synchronize(self) -> None: ...
+    def record_event(self, event: Any = None) -> Any:
+        return event or _Event()
+
+    def query(self) -> bool:
+        return True
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def __enter__(self) -> _Stream:
+        return self
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class _Context:
+    """Choosing a device or a stream where there is one of each."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        _only(*args, **kwargs)
+
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+class _Event:
+    """Stands for torch.cuda.Event; no time passes on a device that is not there."""
+
+    def __init__(self, *_: Any, **__: Any) -> None: ...
+    def record(self, stream: Any = None) -> None: ...
+    def wait(self, stream: Any = None) -> None: ...
+    def synchronize(self) -> None: ...
+    def query(self) -> bool:
+        return True
+
+    def elapsed_time(self, end: Any) -> float:
+        return 1.0
+
+
+def _only(*args: Any, **kwargs: Any) -> None:
+    """Refuses a second device; a stream, a tensor or nothing is fine."""
+    for chosen in (*args, *kwargs.values()):
+        if isinstance(chosen, (int, str, torch.device)):
+            place_of(chosen)
+
+
+def _of_device(answer: Callable[[], Any]) -> Callable[..., Any]:
+    """A question about a device, answered for the one there is."""
+
+    def ask(device: Any = None, *_: Any, **__: Any) -> Any:
+        _only(device)
+        return answer()
+
+    return ask
+
+
+def install(
+    patches: Patches,
+    observer: Observer,
+    *,
+    memory_bytes: int,
+    capability: tuple[int, int],
+    processors: int,
+    title: str,
+) -> None:
+    cuda = torch.cuda
+    properties = types.SimpleNamespace(
+        name=title,
+        major=capability[0],
+        minor=capability[1],
+        total_memory=memory_bytes,
+        multi_processor_count=processors,
+        max_threads_per_multi_processor=2048,
+        warp_size=32,
+        is_integrated=0,
+        is_multi_gpu_board=0,
+        L2_cache_size=50 * 2**20,
+        regs_per_multiprocessor=65536,
+        shared_memory_per_block=49152,
+        shared_memory_per_block_optin=232448,
+        shared_memory_per_multiprocessor=233472,
+        gcnArchName="",
+        uuid="pinchpoint",
+    )
+    for name in _NOTHING:
+        patches.set(cuda, name, lambda *_, **__: None)
+    for name in _NOTHING_OF_DEVICE:
+        patches.set(cuda, name, _only)
+    live = observer.ledger.live_bytes
+
+    def empty_cache() -> None:
+        observer.ledger.seen.events.append(FREE_CACHE)
+
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "is_initialized": lambda: True,
+        "is_bf16_supported": lambda *_, **__: capability >= (8, 0),
+        "is_tf32_supported": lambda: capability >= (8, 0),
+        "device_count": lambda: 1,
+        "current_device": lambda: 0,
+        "get_device_name": _of_device(lambda: title),
+        "get_device_capability": _of_device(lambda: capability),
+        "get_device_properties": _of_device(lambda: properties),
+        "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
+        "memory_allocated": _of_device(live),
+        "max_memory_allocated": _of_device(live),
+        "memory_reserved": _of_device(live),
+        "max_memory_reserved": _of_device(live),
+        "memory_cached": _of_device(live),
+        "mem_get_info": _of_device(lambda: (memory_bytes - live(), memory_bytes)),
+        "memory_stats": _of_device(
+            lambda: {"allocated_bytes.all.current": live(), "allocated_bytes.all.peak": live()}
+        ),
+        "memory_summary": _of_device(lambda: ""),
+        "empty_cache": empty_cache,
+        "utilization": _of_device(lambda: 0),
+        "current_stream": _of_device(_Stream),
+        "default_stream": _of_device(_Stream),
+        "stream": _Context,
+        "StreamContext": _Context,
+        "device": _Context,
+        "device_of": _Context,
+        "get_rng_state": lambda device="cuda": torch.get_rng_state(),
+        "get_rng_state_all": lambda: [torch.get_rng_state()],
+        "initial_seed": lambda: 0,
+        "can_device_access_peer": lambda *_: False,
+        "is_current_stream_capturing": lambda: False,
+        "get_sync_debug_mode": lambda: 0,
+        "Stream": _Stream,
+        "Event": _Event,
+    }
+    for name, answer in answers.items():
+        patches.set(cuda, name, answer)
+    for name in ("CUDAGraph", "graph", "make_graphed_callables"):
+        patches.set(cuda, name, _Graph)
+    patches.set(torch, "Event", _Event)
+    patches.set(torch, "Stream", _Stream)
+    if cuda.nvtx is not None:
+        for name in ("range_push", "range_pop", "mark"):
+            patches.set(cuda.nvtx, name, lambda *_, **__: None)
+        patches.set(cuda.nvtx, "range", lambda *_, **__: contextlib.nullcontext())
+    _accelerator(patches, live, empty_cache, memory_bytes)
+    patches.set(torch.backends.cudnn, "is_available", lambda: True)
+    patches.set(torch.backends.cudnn, "version", lambda: 91000)
+    patches.set(torch, "Generator", _generator_type(observer))
+
+
+def _accelerator(
+    patches: Patches, live: Callable[[], int], empty_cache: Callable[[], None], memory_bytes: int
+) -> None:
+    """The device-neutral module of newer torch."""
+    module = getattr(torch, "accelerator", None)
+    if module is None:
+        return
+    cuda_device = torch.device("cuda")
+    answers: dict[str, Any] = {
+        "is_available": lambda: True,
+        "device_count": lambda: 1,
+        "current_accelerator": lambda check_available=False: cuda_device,
+        "current_device_index": lambda: 0,
+        "current_device_idx": lambda: 0,
+        "set_device_index": _only,
+        "set_device_idx": _only,
+        "device_index": _Context,
+        "synchronize": _only,
+        "current_stream": _of_device(_Stream),
+        "memory_allocated": _of_device(live),
+        "max_memory_allocated": _of_device(live),
+        "memory_reserved": _of_device(live),
+        "max_memory_reserved": _of_device(live),
+        "empty_cache": empty_cache,
+        "reset_peak_memory_stats": _only,
+        "get_memory_info": _of_device(lambda: (memory_bytes - live(), memory_bytes)),
+    }
+    for name, answer in answers.items():
+        if hasattr(module, name):
+            patches.set(module, name, answer)
+
+
+class _Graph:
+    """A class, since libraries name the original in their annotations."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise CannotFake(
+            "the step captures a CUDA graph, which needs a real device",
+            hint="predict the step without capture; replaying a graph keeps its pool, about the peak of one step",
+        )
+
+
+def _generator_type(observer: Observer) -> type:
+    """A `torch.Generator` that takes device="cuda", says that it is there, and draws on the host."""
+    original = torch.Generator
+
+    class Generator(original):
+        def __new__(cls, device: Any = "cpu") -> Generator:
+            _only(device)
+            made = original.__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
+            key, keys = compat.generator_key(made), observer.generators
+            (keys.add if place_of(device) == "device" else keys.discard)(
+                key
+            )  # one that is gone may have had the same
+            return made
+
+        @property
+        def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]
+            return CUDA if compat.generator_key(self) in observer.generators else torch.device("cpu")
+
+    return Generator

@@ -1,0 +1,143 @@
+"""Data-parallel training as its rank 0 sees it: no peers, but the gradient buckets are there.
+
+Collectives return at once with their input unchanged. DistributedDataParallel is stood in for by
+a module that allocates the buckets its reducer would. Sharded training is refused.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch.ledger import Ledger
+from pinchpoint.core.errors import CannotFake
+from pinchpoint.core.units import MIB
+
+_FIRST_BUCKET_BYTES = MIB
+_COLLECTIVES = (
+    "all_reduce",
+    "broadcast",
+    "barrier",
+    "all_gather",
+    "all_gather_into_tensor",
+    "reduce",
+    "reduce_scatter",
+    "scatter",
+    "gather",
+    "all_to_all",
+    "all_to_all_single",
+    "broadcast_object_list",
+    "monitored_barrier",
+    "destroy_process_group",
+    "send",
+    "recv",
+)
+
+
+class _Done:
+    """A collective that has finished."""
+
+    def wait(self, *_: Any) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+
+def install(patches: Patches, ledger: Ledger) -> None:
+    if not torch.distributed.is_available():
+        return
+    import torch.distributed as dist
+
+    state = {"started": False}
+    size = int(os.environ.get("WORLD_SIZE", "2"))
+
+    def init_process_group(*_: Any, **kwargs: Any) -> None:
+        state["started"] = True
+        note = f"rank 0 of {int(kwargs.get('world_size') or -1) if int(kwargs.get('world_size') or -1) > 0 else size}, without peers"
+        if note not in ledger.seen.notes:
+            ledger.seen.notes.append(note)
+
+    patches.set(dist, "init_process_group", init_process_group)
+    patches.set(dist, "is_initialized", lambda: state["started"])
+    patches.set(dist, "get_rank", lambda group=None: 0)
+    patches.set(dist, "get_world_size", lambda group=None: size if state["started"] else 1)
+    patches.set(dist, "get_backend", lambda group=None: "nccl")
+    patches.set(dist, "is_nccl_available", lambda: True)
+    patches.set(dist, "new_group", lambda *_, **__: None)
+    for name in _COLLECTIVES:
+        patches.set(dist, name, lambda *_, **__: _Done())
+    patches.set(torch.nn.parallel, "DistributedDataParallel", _parallel_type(ledger))
+    for module, name in _sharded():
+        patches.set(module, name, _Sharded)
+
+
+def _parallel_type(ledger: Ledger) -> type[torch.nn.Module]:
+    class DistributedDataParallel(torch.nn.Module):
+        """Runs the wrapped module and holds the reducer's buckets."""
+
+        def __init__(
+            self,
+            module: torch.nn.Module,
+            *_: Any,
+            bucket_cap_mb: float | None = None,
+            gradient_as_bucket_view: bool = False,
+            **__: Any,
+        ) -> None:
+            super().__init__()
+            self.module = module
+            self.require_backward_grad_sync = True
+            self._buckets: list[torch.Tensor] = []
+            if not gradient_as_bucket_view:
+                parameters = [p for p in module.parameters() if p.requires_grad]
+                self._buckets = _buckets(parameters, int((bucket_cap_mb or 25) * MIB))
+            for bucket in self._buckets:
+                ledger.name_role(bucket, "gradients")
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return self.module(*args, **kwargs)
+
+        @contextlib.contextmanager
+        def no_sync(self) -> Iterator[None]:
+            yield
+
+        def register_comm_hook(self, state: Any, hook: Any) -> None:
+            return None
+
+    return DistributedDataParallel
+
+
+def _buckets(parameters: list[torch.nn.Parameter], cap_bytes: int) -> list[torch.Tensor]:
+    """Flat buffers in the reducer's order, last parameters first; the first bucket is small."""
+    buckets: list[torch.Tensor] = []
+    limit, held, kind = _FIRST_BUCKET_BYTES, 0, None
+    for parameter in reversed(parameters):
+        if held and (held * parameter.element_size() >= limit or parameter.dtype != kind):
+            buckets.append(torch.empty(held, dtype=kind, device=parameters[0].device))
+            limit, held = cap_bytes, 0
+        kind = parameter.dtype
+        held += parameter.numel()
+    if held:
+        buckets.append(torch.empty(held, dtype=kind, device=parameters[0].device))
+    return buckets
+
+
+def _sharded() -> list[tuple[Any, str]]:
+    import torch.distributed.fsdp as fsdp
+
+    return [(fsdp, name) for name in ("FullyShardedDataParallel", "fully_shard") if hasattr(fsdp, name)]
+
+
+class _Sharded:
+    """A class, since libraries name the original in their annotations."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise CannotFake(
+            "the script shards its parameters over several GPUs (FSDP), which is not modelled",
+            hint="predict it unsharded on one GPU, or with DistributedDataParallel",
+        )

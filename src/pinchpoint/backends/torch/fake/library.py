@@ -1,0 +1,302 @@
+"""torch's own library around the tensors: modules, optimizers, loaders, compile, saving, autograd.
+
+These patches say where in a step we are (phase, module) and keep the run in this process and
+off the disk. What they change in the user's run is noted in the Observation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.fake import saving
+from pinchpoint.backends.torch.fake.devices import CUDA, place_of
+from pinchpoint.backends.torch.ledger import Ledger
+from pinchpoint.backends.torch.observer import Observer
+
+_MOVED = "_pinchpoint_moved"
+
+
+class Progress:
+    """Counts what a loop does; `check` is called after each and may raise to stop the script."""
+
+    def __init__(self) -> None:
+        self.steps: dict[int, int] = {}  # per optimizer
+        self.calls = 0  # outermost module calls
+        self.quiet_calls = 0  # of those, without gradients
+        self.backwards = 0
+        self.check: Callable[[Progress], None] = lambda progress: None
+        self.half = False  # run every outermost call in bf16 autocast
+        self.on_weight: Callable[[torch.Tensor], None] = lambda weight: (
+            None
+        )  # called with what an optimizer trains
+        self.files = (
+            False  # files are redirected to a scratch folder, so that a script may find what it saved
+        )
+
+    def enough(self, wanted: int) -> bool:
+        """`wanted` steps of every optimizer; without one, as many backward passes or inference calls.
+
+        An optimizer that steps rarely is not waited for beyond eight times as many of another.
+        """
+        if self.steps:
+            return min(self.steps.values()) >= wanted or max(self.steps.values()) >= 8 * wanted
+        if self.backwards:
+            return self.backwards > wanted
+        return self.quiet_calls >= wanted or self.calls > wanted
+
+
+@contextlib.contextmanager
+def installed(patches: Patches, observer: Observer, progress: Progress) -> Iterator[None]:
+    ledger = observer.ledger
+    _autograd(patches, ledger, progress)
+    _modules(patches, ledger, progress)
+    _loading(patches, observer)
+    _compiling(patches, observer)
+    _parallel(patches)
+    saving.install(patches, observer, files=lambda: progress.files)
+    with _optimizers(patches, ledger, progress):
+        yield
+
+
+# -- autograd --------------------------------------------------------------------------------
+
+
+def _autograd(patches: Patches, ledger: Ledger, progress: Progress) -> None:
+    original_backward, original_grad = torch.autograd.backward, torch.autograd.grad
+
+    def backward(*args: Any, **kwargs: Any) -> None:
+        ledger.seen.trained = True
+        with ledger.within("backward"):
+            original_backward(*args, **kwargs)
+        progress.backwards += 1
+        progress.check(progress)
+
+    def grad(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("create_graph"):
+            # Part of the loss: its result is differentiated again.
+            return original_grad(*args, **kwargs)
+        ledger.seen.trained = True
+        with ledger.within("backward"):
+            return original_grad(*args, **kwargs)
+
+    ledger.backward_code |= {backward.__code__, grad.__code__}
+    patches.set(torch.autograd, "backward", backward)
+    patches.set(torch.autograd, "grad", grad)
+
+
+# -- modules ---------------------------------------------------------------------------------
+
+
+def _modules(patches: Patches, ledger: Ledger, progress: Progress) -> None:
+    names: dict[int, str] = {}
+    original_call: Callable[..., Any] = torch.nn.Module.__call__
+
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        root = not ledger.module_path
+        if root:
+            ledger.begun = True
+            _name_tree(self, names, ledger)
+        ledger.module_path.append(names.get(id(self), type(self).__name__))
+        try:
+            with (
+                torch.autocast("cuda", torch.bfloat16) if root and progress.half else contextlib.nullcontext()
+            ):
+                result = original_call(self, *args, **kwargs)
+        finally:
+            ledger.module_path.pop()
+        if root and ledger.phase is None:
+            progress.calls += 1
+            progress.quiet_calls += not torch.is_grad_enabled()
+            progress.check(progress)
+        return result
+
+    patches.set(torch.nn.Module, "__call__", call)
+    compat.set_apply(patches.set, lambda self, fn, recurse=True: _apply(self, fn, recurse, ledger))
+
+
+def _name_tree(root: torch.nn.Module, names: dict[int, str], ledger: Ledger) -> None:
+    title = type(root).__name__
+    for name, module in root.named_modules():
+        names[id(module)] = full = f"{title}.{name}" if name else title
+        for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
+            ledger.name_role(tensor, "weights", full)
+
+
+def _apply(
+    self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool, ledger: Ledger
+) -> torch.nn.Module:
+    """`Module.to` and its like. A moved parameter is a new object; ties and optimizers follow `_MOVED`."""
+    if recurse:
+        for module in self.children():
+            compat.apply_to_module(module, fn)
+    parameters, buffers = compat.own_parameters(self), compat.own_buffers(self)
+    for key, parameter in parameters.items():
+        if parameter is None:
+            continue
+        moved = getattr(parameter, _MOVED, None)
+        if moved is None:
+            with torch.no_grad():
+                made = fn(parameter)
+            if made is parameter:
+                continue
+            moved = torch.nn.Parameter(made.detach(), parameter.requires_grad)
+            for name, value in vars(parameter).items():
+                if not name.startswith(("_pinchpoint", *compat.FAKE_ATTRIBUTES)):
+                    setattr(moved, name, value)
+            if parameter.grad is not None:
+                moved.grad = fn(parameter.grad)
+            setattr(parameter, _MOVED, moved)
+            ledger.name_role(moved, "weights")
+        parameters[key] = moved
+    for key, buffer in buffers.items():
+        if buffer is not None:
+            buffers[key] = fn(buffer)
+    return self
+
+
+# -- optimizers ------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterator[None]:
+    original_init = torch.optim.Optimizer.__init__
+
+    def init(self: torch.optim.Optimizer, *args: Any, **kwargs: Any) -> None:
+        original_init(self, *args, **kwargs)
+        progress.steps.setdefault(id(self), 0)
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                progress.on_weight(parameter)
+
+    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        for group in optimizer.param_groups:
+            group["params"] = [_latest(p) for p in group["params"]]
+            for parameter in group["params"]:
+                ledger.name_role(parameter, "weights")
+                ledger.name_role(parameter.grad, "gradients")
+        ledger.seen.trained = True
+        ledger.phase = "optimizer"
+        args = (args[0], *(_outside_phase(ledger, a) if callable(a) else a for a in args[1:]))
+        return args, {k: _outside_phase(ledger, v) if k == "closure" and v else v for k, v in kwargs.items()}
+
+    def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        ledger.phase = None
+        for state in optimizer.state.values():
+            for value in state.values() if isinstance(state, dict) else ():
+                if isinstance(value, torch.Tensor):
+                    ledger.name_role(value, "optimizer")
+        progress.steps[id(optimizer)] = progress.steps.get(id(optimizer), 0) + 1
+        progress.check(progress)
+
+    patches.set(torch.optim.Optimizer, "__init__", init)
+    supported = compat.accept_fake_in_foreach()
+    supported.append(FakeTensor)
+    handles = [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+    try:
+        yield
+    finally:
+        supported.remove(FakeTensor)
+        for handle in handles:
+            handle.remove()
+
+
+def _outside_phase(ledger: Ledger, closure: Callable[[], Any]) -> Callable[[], Any]:
+    """A closure is a whole forward and backward pass that happens to run inside the optimizer's step."""
+
+    def run() -> Any:
+        before, ledger.phase = ledger.phase, None
+        try:
+            return closure()
+        finally:
+            ledger.phase = before
+
+    return run
+
+
+def _latest(parameter: torch.Tensor) -> torch.Tensor:
+    while (moved := getattr(parameter, _MOVED, None)) is not None:
+        parameter = moved
+    return parameter
+
+
+# -- the rest of the library -----------------------------------------------------------------
+
+
+def _loading(patches: Patches, observer: Observer) -> None:
+    original_init = torch.utils.data.DataLoader.__init__
+
+    signature = inspect.signature(original_init)
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        given = signature.bind(self, *args, **kwargs)
+        if given.arguments.pop("num_workers", 0):
+            observer.note("DataLoader workers run in this process")
+        for name in (
+            "persistent_workers",
+            "prefetch_factor",
+            "multiprocessing_context",
+            "worker_init_fn",
+            "timeout",
+        ):
+            given.arguments.pop(name, None)
+        original_init(**given.arguments)
+
+    patches.set(torch.utils.data.DataLoader, "__init__", init)
+    original_next = compat.LoaderIterator.__next__
+
+    def load(self: Any) -> Any:
+        """Data is made on the host, for real: nothing to watch, unless the dataset itself uses the device."""
+        if getattr(self, "_pinchpoint_watched", False):
+            return original_next(self)
+        try:
+            with compat.without_modes():
+                return original_next(self)
+        except (AssertionError, RuntimeError, NotImplementedError) as error:
+            if "CUDA" not in str(error) and "fake" not in str(error).lower():
+                raise
+            self._pinchpoint_watched = True
+            compat.load_anew(self)
+            return original_next(self)
+
+    patches.set(compat.LoaderIterator, "__next__", load)
+
+
+def _compiling(patches: Patches, observer: Observer) -> None:
+    def compile_(model: Any = None, **_: Any) -> Any:
+        observer.note("torch.compile was left out: the eager peak is an upper estimate of the compiled one")
+        return (lambda function: function) if model is None else model
+
+    patches.set(torch, "compile", compile_)
+    patches.set(torch.nn.Module, "compile", lambda self, *_, **__: compile_(self) and None)
+
+
+def _parallel(patches: Patches) -> None:
+    """nn.DataParallel over the one device calls its module; more devices are refused."""
+    module = sys.modules[torch.nn.DataParallel.__module__]  # the package has a function of the same name
+    original_init = torch.nn.DataParallel.__init__
+
+    def init(self: Any, module: Any, device_ids: Any = None, *args: Any, **kwargs: Any) -> None:
+        for device in device_ids or ():
+            place_of(device)
+        original_init(self, module, device_ids, *args, **kwargs)
+
+    def scatter(inputs: Any, kwargs: Any, target_gpus: Any, dim: int = 0) -> Any:
+        for device in target_gpus:
+            place_of(device)
+        moved, named = compat.tree_map_only(
+            torch.Tensor, lambda tensor: tensor.to(CUDA), (inputs, kwargs or {})
+        )
+        return (moved,), (named,)
+
+    patches.set(torch.nn.DataParallel, "__init__", init)
+    patches.set(module, "scatter_kwargs", scatter)

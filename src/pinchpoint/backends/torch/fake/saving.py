@@ -1,0 +1,324 @@
+"""torch.save and torch.load without the bytes: structure, shapes and places are kept, device tensors are not.
+
+Nothing is serialised. What was saved is found again by a token in its place, or by its path where
+files are not redirected. A checkpoint made for real is read on the host, and every storage goes
+where its location tag or `map_location` says.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.compat import FakeTensor
+from pinchpoint.backends.torch.fake.devices import place_of
+from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.core.errors import CannotFake
+
+_TOKEN = b"pinchpoint checkpoint "
+_DIGITS = 12
+_VALUE_LIMIT = 1_000_000  # elements: a larger device tensor is kept without its values
+_TAGS = {"device": "cuda:0", "host": "cpu"}
+Place = Callable[[str], str]
+
+
+def install(patches: Patches, observer: Observer, *, files: Callable[[], bool]) -> None:
+    """files: are files redirected to a scratch folder, so that a token may be written at a path?"""
+    store = _Store(observer, files)
+    original = torch.load
+
+    def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
+        kept = store.find(f)
+        if kept is not None:
+            return kept.load(observer, lambda tag: _where(map_location, tag))
+        if str(map_location).startswith("meta"):
+            return original(f, map_location, *args, **kwargs)
+        return _load_real(lambda to: original(f, to, *args, **kwargs), observer, map_location)
+
+    patches.set(torch, "save", store.save)
+    patches.set(torch, "load", load)
+    try:
+        import safetensors.torch as safetensors
+    except ModuleNotFoundError:
+        return
+    original_file = safetensors.load_file
+
+    def load_file(filename: Any, device: Any = "cpu") -> Any:
+        kept = store.find(filename)
+        if kept is not None:
+            return kept.load(observer, lambda tag: _where(device, tag))
+        loaded = original_file(filename, device="cpu")
+        return (
+            {name: tensor.to(device) for name, tensor in loaded.items()}
+            if place_of(device) == "device"
+            else loaded
+        )
+
+    patches.set(safetensors, "save_file", store.save)
+    patches.set(
+        safetensors, "save_model", lambda model, filename, *_, **__: store.save(model.state_dict(), filename)
+    )
+    patches.set(safetensors, "load_file", load_file)
+
+
+class _Store:
+    """What was saved in this run."""
+
+    def __init__(self, observer: Observer, files: Callable[[], bool]) -> None:
+        self._observer, self._files = observer, files
+        self._kept: list[_Kept] = []
+        self._by_path: dict[str, int] = {}
+
+    def save(self, obj: Any, f: Any, *_: Any, **__: Any) -> None:
+        self._observer.note("checkpoints were not written")
+        self._kept.append(_Kept(obj, self._observer))
+        number = len(self._kept) - 1
+        token = _TOKEN + str(number).zfill(_DIGITS).encode()
+        if not isinstance(f, (str, os.PathLike)):
+            f.write(token)
+        elif self._files():
+            with open(f, "wb") as file:
+                file.write(token)
+        else:
+            self._by_path[os.path.abspath(f)] = number
+
+    def find(self, f: Any) -> _Kept | None:
+        """What was saved there in this run, if that is what lies there."""
+        if not isinstance(f, (str, os.PathLike)):
+            at = f.tell()
+            start = f.read(len(_TOKEN) + _DIGITS)
+            if not start.startswith(_TOKEN):
+                f.seek(at)
+        elif (number := self._by_path.get(os.path.abspath(f))) is not None:
+            return self._kept[number]
+        else:
+            with open(f, "rb") as file:
+                start = file.read(len(_TOKEN) + _DIGITS)
+        return self._kept[int(start.removeprefix(_TOKEN))] if start.startswith(_TOKEN) else None
+
+
+# -- what was saved in this run --------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Storage:
+    """values: (count,) on the host, or None where nobody knows them."""
+
+    count: int
+    dtype: torch.dtype
+    place: str
+    values: torch.Tensor | None
+
+
+@dataclass(frozen=True)
+class _Lies:
+    """How a tensor lies in its storage."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+    count: int
+    contiguous: bool
+
+    @classmethod
+    def of(cls, tensor: torch.Tensor) -> _Lies:
+        return cls(
+            tuple(tensor.shape),
+            tensor.stride(),
+            int(tensor.storage_offset()),
+            tensor.numel(),
+            tensor.is_contiguous(),
+        )
+
+
+@dataclass(frozen=True)
+class _Tensor:
+    storage: int
+    lies: _Lies
+    requires_grad: bool
+    parameter: bool
+
+
+class _Kept:
+    """One saved object: its pickle, with numbers in place of its tensors."""
+
+    def __init__(self, obj: Any, observer: Observer) -> None:
+        self._storages: list[_Storage] = []
+        self._tensors: list[_Tensor] = []
+        self._fault = ""
+        buffer = io.BytesIO()
+        try:
+            _Pickler(buffer, self, observer).dump(obj)
+        except (pickle.PicklingError, TypeError, AttributeError) as error:
+            # Saving may be the last thing a script does with it, and what stands in for a library may not pickle.
+            self._fault = str(error)
+        self._pickle = buffer.getvalue()
+
+    def add(
+        self, tensor: torch.Tensor, numbers: dict[tuple[int, torch.dtype], int], observer: Observer
+    ) -> int:
+        storage = tensor.untyped_storage()
+        key = compat.storage_key(storage), tensor.dtype
+        if key not in numbers:
+            numbers[key] = len(self._storages)
+            count = storage.nbytes() // tensor.element_size()
+            place = "device" if observer.on_device(tensor) else "host"
+            self._storages.append(_Storage(count, tensor.dtype, place, _values(tensor, count, observer)))
+        parameter = isinstance(tensor, torch.nn.Parameter)
+        self._tensors.append(_Tensor(numbers[key], _Lies.of(tensor), tensor.requires_grad, parameter))
+        return len(self._tensors) - 1
+
+    def load(self, observer: Observer, where: Place) -> Any:
+        if self._fault:
+            raise CannotFake(
+                f"a checkpoint of this run is loaded again, but what was saved cannot be pickled: {self._fault}",
+                hint="save state_dict() in place of the object",
+            )
+        bases: dict[Any, torch.Tensor] = {}
+        made: dict[int, torch.Tensor] = {}
+
+        def tensor(number: int) -> torch.Tensor:
+            if number not in made:
+                made[number] = self._make(number, bases, observer, where)
+            return made[number]
+
+        return _Unpickler(io.BytesIO(self._pickle), tensor).load()
+
+    def _make(
+        self, number: int, bases: dict[Any, torch.Tensor], observer: Observer, where: Place
+    ) -> torch.Tensor:
+        told = self._tensors[number]
+        storage = self._storages[told.storage]
+        place = where(_TAGS[storage.place])
+        with torch.no_grad():
+            if storage.values is not None and place == "host":
+                base = bases.setdefault(told.storage, storage.values.clone())
+                tensor = base.as_strided(told.lies.shape, told.lies.stride, told.lies.offset)
+            else:
+                zero = torch.zeros((), dtype=storage.dtype)
+                values = zero.expand(storage.count) if storage.values is None else storage.values.clone()
+                tensor = _placed(told.storage, values, told.lies, bases, observer, place)
+                if storage.values is None:
+                    observer.shadows.forget(tensor)
+        return _as_saved(tensor, parameter=told.parameter, requires_grad=told.requires_grad)
+
+
+def _as_saved(tensor: torch.Tensor, *, parameter: bool, requires_grad: bool) -> torch.Tensor:
+    return torch.nn.Parameter(tensor, requires_grad) if parameter else tensor.requires_grad_(requires_grad)
+
+
+def _values(tensor: torch.Tensor, count: int, observer: Observer) -> torch.Tensor | None:
+    """A copy of a whole storage's values on the host, where they are known."""
+    if type(tensor) is not FakeTensor:
+        return tensor.detach().as_strided((count,), (1,), 0).clone()
+    if tensor.numel() != count or not tensor.is_contiguous() or count > _VALUE_LIMIT:
+        return None
+    known = observer.shadow(tensor)
+    return None if known is None else known.detach().reshape(-1).clone()
+
+
+class _Pickler(pickle.Pickler):
+    def __init__(self, file: io.BytesIO, kept: _Kept, observer: Observer) -> None:
+        super().__init__(file)
+        self._kept, self._observer = kept, observer
+        self._numbers: dict[tuple[int, torch.dtype], int] = {}
+        self._seen: dict[int, int] = {}
+
+    def persistent_id(self, obj: Any) -> int | None:
+        if not isinstance(obj, torch.Tensor) or obj.layout is not torch.strided:
+            return None
+        if id(obj) not in self._seen:
+            self._seen[id(obj)] = self._kept.add(obj, self._numbers, self._observer)
+        return self._seen[id(obj)]
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, tensor: Callable[[int], torch.Tensor]) -> None:
+        super().__init__(file)
+        self._tensor = tensor
+
+    def persistent_load(self, pid: Any) -> torch.Tensor:
+        return self._tensor(pid)
+
+
+# -- files made for real ---------------------------------------------------------------------
+
+
+def _load_real(read: Callable[[Any], Any], observer: Observer, map_location: Any) -> Any:
+    """Read on the host; then move the storages that belong on the device, each once."""
+    to_device: dict[int, torch.UntypedStorage] = {}  # held, so that keys stay theirs
+
+    def on_host(storage: torch.UntypedStorage, tag: str) -> torch.UntypedStorage:
+        if _where(map_location, tag) == "device":
+            to_device[compat.storage_key(storage)] = storage
+        return storage
+
+    loaded = read(on_host)
+    bases: dict[Any, torch.Tensor] = {}
+
+    def move(tensor: torch.Tensor) -> torch.Tensor:
+        key = compat.storage_key(tensor.untyped_storage()) if tensor.layout is torch.strided else 0
+        if key not in to_device:
+            return tensor
+        count = to_device[key].nbytes() // tensor.element_size()
+        with torch.no_grad():
+            flat = tensor.detach().as_strided((count,), (1,), 0)
+            moved = _placed((key, tensor.dtype), flat, _Lies.of(tensor), bases, observer, "device")
+        return _as_saved(
+            moved, parameter=isinstance(tensor, torch.nn.Parameter), requires_grad=tensor.requires_grad
+        )
+
+    def walk(leaf: Any) -> Any:
+        return compat.apply_to_module(leaf, move) if isinstance(leaf, torch.nn.Module) else move(leaf)
+
+    return compat.tree_map_only((torch.Tensor, torch.nn.Module), walk, loaded) if to_device else loaded
+
+
+def _placed(
+    key: Any, flat: torch.Tensor, lies: _Lies, bases: dict[Any, torch.Tensor], observer: Observer, place: str
+) -> torch.Tensor:
+    """A tensor in the copy of its storage; the copy is made once, so that what was shared still is.
+
+    flat: (count,) the storage's values. Where one tensor is all of them the copy has its shape, and it is no view.
+    """
+    whole = lies.offset == 0 and lies.count == flat.numel() and lies.contiguous
+    base = bases.get(key)
+    if base is None:
+        base = bases[key] = observer.copy_to(flat.reshape(lies.shape) if whole else flat, place)
+        if whole:
+            return base
+    return base.as_strided(lies.shape, lies.stride, lies.offset)
+
+
+def _where(map_location: Any, tag: str) -> str:
+    """ "device" or "host" for a storage saved with this location tag."""
+    if isinstance(map_location, dict):
+        map_location = map_location.get(tag, tag)
+    elif callable(map_location):
+        answer = map_location(_StandIn(), tag)
+        map_location = answer.device if isinstance(answer, _StandIn) else tag
+    return place_of(tag if map_location is None else map_location) or "host"
+
+
+@dataclass(frozen=True)
+class _StandIn:
+    """Stands for the storage, read on the host, that a `map_location` function moves or returns as it came."""
+
+    device: Any = "cpu"
+
+    def cuda(self, device: Any = None, *_: Any, **__: Any) -> _StandIn:
+        return _StandIn("cuda" if device is None else device)
+
+    def to(self, device: Any, *_: Any, **__: Any) -> _StandIn:
+        return _StandIn(device)
+
+    def cpu(self) -> _StandIn:
+        return _StandIn()

@@ -1,0 +1,156 @@
+"""A fake run: pretend there is a CUDA device, run the user's step on it, return what it allocated."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.data_dependent.operations import Dynamic
+from pinchpoint.backends.torch.fake import (
+    autocast,
+    cuda_api,
+    distributed,
+    tensors,
+)
+from pinchpoint.backends.torch.fake import (
+    library as pretend_library,
+)
+from pinchpoint.backends.torch.kernels import attention, packed_sequences, recurrent, unmodelled
+from pinchpoint.backends.torch.kernels.workspaces import KernelModel
+from pinchpoint.backends.torch.ledger import Ledger
+from pinchpoint.backends.torch.observer import Observer
+
+
+@dataclass(frozen=True)
+class Device:
+    """What the fake run must know of the card it pretends to have."""
+
+    title: str
+    memory_bytes: int
+    capability: tuple[int, int]
+    cublas_workspace_bytes: int
+    cublaslt_workspace_bytes: int
+    processors: int
+
+
+@contextlib.contextmanager
+def pretending(
+    device: Device, *, dynamic: Dynamic, progress: pretend_library.Progress | None = None
+) -> Iterator[Observer]:
+    """Everything inside runs as if `device` were cuda:0. Only for a process of its own."""
+    ledger = Ledger()
+    model = KernelModel(
+        device.cublas_workspace_bytes, device.cublaslt_workspace_bytes, device.processors, device.capability
+    )
+    progress = progress or pretend_library.Progress()
+    observer = Observer(ledger, model, dynamic)
+    observer.progress = progress
+    progress.on_weight = observer.forget_values
+    with Patches() as patches:
+        cuda_api.install(
+            patches,
+            observer,
+            memory_bytes=device.memory_bytes,
+            capability=device.capability,
+            processors=device.processors,
+            title=device.title,
+        )
+        tensors.install(patches, observer)
+        attention.install(patches, observer, capability=device.capability)
+        recurrent.install(patches, observer)
+        unmodelled.install(patches, observer.notes, observer.on_device)
+        packed_sequences.install(patches, observer)
+        _dropout(patches, observer)
+        _fused(patches, observer)
+        distributed.install(patches, ledger)
+        library = autocast.install(patches)
+        try:
+            with pretend_library.installed(patches, observer, progress), observer:
+                yield observer
+        finally:
+            compat.close_library(library)
+
+
+def _fused(patches: Patches, observer: Observer) -> None:
+    """CUDA has one kernel for RMS norm where the host composes it."""
+    original = F.rms_norm
+
+    def rms_norm(
+        input: torch.Tensor,
+        normalized_shape: Any,
+        weight: torch.Tensor | None = None,
+        eps: float | None = None,
+    ) -> torch.Tensor:
+        if not observer.on_device(input) or observer.dynamic.calibrating:
+            return original(input, normalized_shape, weight, eps)
+        if torch.is_autocast_enabled("cpu"):
+            input = input.float()
+        return _RmsNorm.apply(observer, input, weight, tuple(normalized_shape))  # type: ignore[return-value]
+
+    patches.set(F, "rms_norm", rms_norm)
+
+
+class _RmsNorm(torch.autograd.Function):
+    """Allocates what the fused kernel does: the output, and one reciprocal root a row for backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        observer: Observer,
+        source: torch.Tensor,
+        weight: torch.Tensor | None,
+        shape: tuple[int, ...],
+    ) -> torch.Tensor:
+        rows = source.shape[: source.dim() - len(shape)]
+        out = torch.empty_like(source)
+        roots = source.new_empty(*rows, *[1] * len(shape), dtype=torch.float32)
+        ctx.dims = tuple(range(-len(shape), 0))
+        ctx.save_for_backward(source, roots, *([] if weight is None else [weight]))
+        observer.shadows.forget(out)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        (gradient,) = gradients
+        source, roots, *weights = ctx.saved_tensors
+        if not torch.is_grad_enabled():
+            return (
+                None,
+                torch.empty_like(source),
+                *[torch.empty_like(w) for w in weights],
+                *[None] * (2 - len(weights)),
+            )
+        # To be differentiated again: written out, as torch does it then.
+        roots = source.float().square().mean(ctx.dims, keepdim=True).rsqrt()
+        scaled = gradient * weights[0] if weights else gradient
+        normal = source * roots
+        into = roots * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))
+        lead = tuple(range(source.dim() - len(ctx.dims)))
+        return None, into, *[(gradient * normal).sum(lead) for _ in weights], *[None] * (2 - len(weights))
+
+
+def _dropout(patches: Patches, observer: Observer) -> None:
+    """CUDA's fused dropout keeps a one-byte mask; the host's composition keeps a float one."""
+    original = F.dropout
+
+    def dropout(
+        input: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+    ) -> torch.Tensor:
+        if not observer.on_device(input) or inplace or not training or p in (0.0, 1.0):
+            return original(input, p, training, inplace)
+        return torch.native_dropout(input, p, True)[0]
+
+    patches.set(F, "dropout", dropout)
+    original_torch = torch.dropout
+    patches.set(
+        torch,
+        "dropout",
+        lambda input, p, train: dropout(input, p, train) if train else original_torch(input, p, train),
+    )

@@ -1,0 +1,228 @@
+"""Tensors that say they are on `cuda`: devices, copies both ways, and reading values back.
+
+Replaces the tensor methods and constructors that decide where a tensor lives. The rest of
+torch's factories reach `Observer` with their device argument and need no patch.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch.compat import FakeTensor, default_device, fake_device, in_kernel
+from pinchpoint.backends.torch.fake.devices import CUDA, place_of
+from pinchpoint.backends.torch.observer import Observer
+from pinchpoint.core.files import shown_path
+
+_CPU = torch.device("cpu")
+_META = torch.device("meta")
+
+
+def install(patches: Patches, observer: Observer) -> None:
+    _devices(patches, observer)
+    _copies(patches, observer)
+    _constructors(patches, observer)
+    _reading(patches, observer)
+
+
+def _devices(patches: Patches, observer: Observer) -> None:
+    def device(self: FakeTensor) -> torch.device:
+        if in_kernel(self):
+            return _META
+        if observer.inside:
+            return fake_device(self)
+        return CUDA if observer.on_device(self) else _CPU
+
+    patches.set(FakeTensor, "device", property(device))
+    patches.set(FakeTensor, "is_cuda", property(lambda self: observer.on_device(self)))
+    patches.set(FakeTensor, "is_cpu", property(lambda self: not observer.on_device(self)))
+    patches.set(FakeTensor, "get_device", lambda self: 0 if observer.on_device(self) else -1)
+
+
+def _copies(patches: Patches, observer: Observer) -> None:
+    original_to: Callable[..., Any] = torch.Tensor.to
+
+    def to(self: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
+        device, dtype, rest = _parse_to(args, kwargs)
+        place = place_of(device)
+        if type(self) is not FakeTensor and place != "device":
+            return original_to(self, *args, **kwargs)
+        now = "device" if observer.on_device(self) else "host"
+        if place is None or place == now:
+            return original_to(self, dtype=dtype or self.dtype, **rest)
+        moved = observer.copy_to(self, place, dtype)
+        if "memory_format" in rest:
+            moved = original_to(moved, memory_format=rest["memory_format"])
+        return moved
+
+    def cuda(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> torch.Tensor:
+        return to(self, CUDA if device is None else device, non_blocking=non_blocking)
+
+    def cpu(self: torch.Tensor, **_: Any) -> torch.Tensor:
+        return to(self, _CPU) if type(self) is FakeTensor else self
+
+    patches.set(torch.Tensor, "to", to)
+    patches.set(torch.Tensor, "cuda", cuda)
+    patches.set(torch.Tensor, "cpu", cpu)
+    # Pinned memory is host memory: it costs the device nothing.
+    patches.set(torch.Tensor, "pin_memory", lambda self, *_, **__: self)
+    patches.set(torch.Tensor, "is_pinned", lambda self, *_, **__: False)
+    patches.set(torch.Tensor, "record_stream", lambda self, stream: None)
+
+
+def _parse_to(
+    args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[Any, torch.dtype | None, dict[str, Any]]:
+    """Device, dtype and the rest of any form of `Tensor.to`."""
+    device, dtype = kwargs.get("device"), kwargs.get("dtype")
+    rest = {key: kwargs[key] for key in ("copy", "memory_format") if key in kwargs}
+    positional = list(args)
+    if positional and (
+        isinstance(positional[0], torch.Tensor) or isinstance(kwargs.get("other"), torch.Tensor)
+    ):
+        other = positional[0] if positional else kwargs["other"]
+        return other.device, other.dtype, rest
+    for value in positional:
+        if isinstance(value, torch.dtype):
+            dtype = value
+        elif isinstance(value, (str, torch.device)) or (
+            isinstance(value, int) and not isinstance(value, bool)
+        ):
+            device = value
+    flags = [value for value in positional if isinstance(value, bool)]
+    if len(flags) > 1:
+        rest["copy"] = flags[1]
+    return device, dtype, rest
+
+
+def _constructors(patches: Patches, observer: Observer) -> None:
+    """torch.tensor and its like build on the host first, below any mode; then they copy."""
+
+    def wrap(owner: Any, name: str) -> None:
+        original = getattr(owner, name)
+
+        def construct(*args: Any, **kwargs: Any) -> torch.Tensor:
+            device = kwargs.pop("device", None)
+            if device is None:
+                data = args[0] if args else kwargs.get("data")
+                device = data.device if isinstance(data, torch.Tensor) else default_device()
+            requires_grad = kwargs.pop("requires_grad", False)
+            if _has_fake(args):
+                made = (
+                    torch.stack([torch.as_tensor(v) for v in args[0]])
+                    if not isinstance(args[0], torch.Tensor)
+                    else args[0]
+                )
+                made = made.to(device, dtype=kwargs.get("dtype"))
+                made = made.detach().clone() if name == "tensor" and made is args[0] else made
+            else:
+                made = (
+                    original(*args, **kwargs, device="cpu")
+                    if place_of(device) == "device"
+                    else original(*args, **kwargs, device=device)
+                )
+                if place_of(device) == "device":
+                    made = observer.copy_to(made, "device")
+            return made.requires_grad_() if requires_grad else made
+
+        patches.set(owner, name, construct)
+
+    patches.set(
+        torch, "get_default_device", lambda: CUDA if default_device().type == "cuda" else default_device()
+    )
+    for name in ("tensor", "as_tensor", "asarray"):
+        wrap(torch, name)
+
+    def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
+        """Only its type and place come from the tensor it is called on."""
+        kwargs = {name: value for name, value in kwargs.items() if value is not None}
+        return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **kwargs})
+
+    patches.set(torch.Tensor, "new_tensor", new_tensor)
+
+
+def _has_fake(args: tuple[Any, ...]) -> bool:
+    data = args[0] if args else None
+    return type(data) is FakeTensor or (
+        isinstance(data, (list, tuple)) and any(type(v) is FakeTensor for v in data)
+    )
+
+
+def _reading(patches: Patches, observer: Observer) -> None:
+    """Values of fake tensors: the shadow where there is one, elsewhere what `Dynamic` takes for them."""
+    dynamic = observer.dynamic
+
+    def line() -> str:
+        site = observer.ledger.site()
+        return f"{site.file}:{site.line}"
+
+    def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> np.ndarray[Any, Any]:
+        if type(self) is not FakeTensor:
+            return original_numpy(self, *args, **kwargs)
+        real = observer.shadow(self)
+        where, dtype = line(), original_numpy(torch.empty(0, dtype=self.dtype)).dtype
+        made = dynamic.array(self, None if real is None else original_numpy(real.detach()), dtype, where)
+        if made is not None:
+            return made
+        observer.note(f"values read at {shown_path(where)} depend on weights: taken as zeros")
+        # calloc'd: a large result costs no memory until someone writes to it.
+        return np.zeros(tuple(self.shape), dtype=dtype)
+
+    original_numpy: Callable[..., Any] = torch.Tensor.numpy
+    original_item: Callable[..., Any] = torch.Tensor.item
+
+    def item(self: FakeTensor) -> Any:
+        if observer.inside:
+            return original_item(self)
+        return dynamic.number(self, observer.shadow(self), lambda: original_item(self), line)
+
+    def tolist(self: FakeTensor) -> Any:
+        return self.item() if self.dim() == 0 else numpy(self).tolist()
+
+    patches.set(FakeTensor, "item", item)
+    # Through item(): logged as a float or asked whether it is zero, a count need not be known.
+    patches.set(FakeTensor, "__int__", lambda self: int(item(self)))
+    patches.set(FakeTensor, "__float__", lambda self: float(item(self)))
+    patches.set(FakeTensor, "__bool__", lambda self: bool(item(self)))
+    patches.set(torch.Tensor, "numpy", numpy)
+    patches.set(
+        FakeTensor,
+        "__array__",
+        lambda self, dtype=None, copy=None: numpy(self).astype(dtype) if dtype else numpy(self),
+    )
+    patches.set(FakeTensor, "tolist", tolist)
+    patches.set(FakeTensor, "__format__", _format)
+    patches.set(FakeTensor, "__deepcopy__", lambda self, memo: _deepcopy(self, memo, observer))
+    patches.set(
+        FakeTensor,
+        "__repr__",
+        lambda self, **_: (
+            f"tensor(..., device='{self.device}', size={tuple(self.shape)}, dtype={self.dtype})"
+        ),
+    )
+    patches.set(FakeTensor, "data_ptr", lambda self: id(self.untyped_storage()))
+
+
+def _format(self: FakeTensor, spec: str) -> str:
+    return self.detach().item().__format__(spec) if self.dim() == 0 else str(self)
+
+
+def _deepcopy(self: FakeTensor, memo: dict[int, Any], observer: Observer) -> Any:
+    if id(self) in memo:
+        return memo[id(self)]
+    with torch.no_grad(), observer.ledger.within("data"):
+        made: Any = self.detach().clone()
+    if isinstance(self, torch.nn.Parameter):
+        made = torch.nn.Parameter(made, self.requires_grad)
+        observer.ledger.name_role(made, "weights")  # a copied model, such as an average, need never be called
+    else:
+        made.requires_grad_(self.requires_grad)
+    if self.grad is not None:
+        made.grad = copy.deepcopy(self.grad, memo)
+    memo[id(self)] = made
+    return made

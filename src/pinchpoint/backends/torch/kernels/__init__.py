@@ -1,0 +1,1 @@
+"""Memory that CUDA kernels and libraries allocate besides their outputs."""

@@ -1,0 +1,159 @@
+"""Bytes cuDNN takes for a recurrent call: the reserve kept for backward, and the workspace while it runs.
+
+The library says neither in its documentation. A workspace is the largest of the plans of its passes,
+each linear in steps, input width and hidden width. The figures below are those of an H200 with
+cuDNN 9.19, over 851 calls of every kind: benchmarks/results/rnn_probe_h200.json and the test on it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pinchpoint.core.events import Span
+from pinchpoint.core.units import MIB
+
+GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
+# Values kept for backward per layer and step, in units of the hidden width.
+_KEPT = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
+_SPREAD = 10  # per cent by which another version of the library, or another card, may take more or less
+_STREAM_BYTES = 8 * MIB  # of each layer and direction
+_LONG = 256  # steps after which the gates of a call are no longer all held
+_NARROW_FORWARD, _NARROW_BACKWARD = 192, 128  # hidden widths up to which each pass has kernels of its own
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call's shapes. item_bytes: of an element; bfloat16 has no kernels of its own for narrow layers.
+
+    total: rows of a packed call, whose sequences end early. projection: the width outputs are brought to, or 0.
+    """
+
+    kind: str
+    batch: int
+    steps: int
+    width: int
+    hidden: int
+    layers: int
+    directions: int
+    dropout: bool
+    item_bytes: int
+    bfloat16: bool = False
+    training: bool = True
+    total: int | None = None
+    projection: int = 0
+
+    @property
+    def rows(self) -> int:
+        """Of all steps together."""
+        return self.steps * self.batch if self.total is None else self.total
+
+    @property
+    def measured(self) -> bool:
+        """Were calls of this kind measured? Of a packed call only the reserve was, of projections nothing."""
+        return self.total is None and not self.projection
+
+    @property
+    def projected_bytes(self) -> int:
+        """Outputs of every layer at the projected width."""
+        return self.rows * self.projection * self.directions * self.layers * self.item_bytes
+
+    def narrow(self, limit: int) -> bool:
+        """Are the recurrent weights small enough for the kernels that keep them on the chip? Twice the limit for one gate."""
+        return not self.bfloat16 and self.hidden <= (2 * limit if GATES[self.kind] == 1 else limit)
+
+    @property
+    def weights(self) -> int:
+        """Elements of all weight matrices, biases left out."""
+        inputs = self.width + (self.layers - 1) * self.hidden * self.directions
+        recurrent = GATES[self.kind] * (inputs + self.layers * self.hidden)
+        return self.directions * self.hidden * (recurrent + self.layers * self.projection)
+
+
+def reserve_bytes(call: Call) -> int:
+    """What forward leaves for backward."""
+    if not call.training:
+        return 0
+    unit = call.rows * call.hidden * call.item_bytes * call.directions
+    kept = _KEPT[call.kind] * call.layers + (call.layers - 1)
+    # A bit for every value dropped between layers, in both halves of a two-way layer's doubled width.
+    dropped = (call.layers - 1) * call.directions**2 * call.rows * call.hidden
+    mask = dropped // 8 if call.dropout else 0
+    return unit * kept + mask + 256 + call.projected_bytes
+
+
+def workspace(call: Call, *, backward: bool = False) -> Span:
+    """What may be taken while a pass runs: wide where no such call was measured.
+
+    A packed call is given its share of the padded one's.
+    """
+    padded = workspace_bytes(call, backward=backward)
+    if call.measured:
+        return Span(padded, least=padded * (100 - _SPREAD) // 100, most=padded * (100 + _SPREAD) // 100)
+    return Span(padded * call.rows // (call.steps * call.batch), least=0, most=2 * padded)
+
+
+def workspace_bytes(call: Call, *, backward: bool = False) -> int:
+    """While forward, or either half of backward, runs, with every sequence padded to the longest.
+
+    Forward in training already asks for what backward will.
+    """
+    narrow = call.narrow(_NARROW_BACKWARD if backward else _NARROW_FORWARD)
+    plans = [_forward(call, narrow), *(_backward(call, narrow) if call.training else ())]
+    moving = call.batch * call.item_bytes * max(plan.values(call) for plan in plans)
+    fixed = call.layers * call.directions * _STREAM_BYTES
+    projected = call.steps * call.batch * call.projection * call.directions * call.layers * call.item_bytes
+    return moving + fixed + call.weights * call.item_bytes + 8 * call.batch + 256 + projected
+
+
+class _Plan(NamedTuple):
+    """Values per batch entry: widths held for every step, and hidden widths held once a layer."""
+
+    hidden: int
+    width: int
+    once: int
+    wider: int = 0  # of the larger of the two widths
+    for_steps: int = 0  # hidden widths held for some steps only, times their number
+
+    def values(self, call: Call) -> int:
+        a_step = (
+            self.hidden * call.hidden + self.width * call.width + self.wider * max(call.hidden, call.width)
+        )
+        return call.steps * a_step + (self.once * call.layers + self.for_steps) * call.hidden
+
+
+def _forward(call: Call, narrow: bool) -> _Plan:
+    if call.directions == 2 and narrow:
+        return {"lstm": _Plan(30, 1, 18), "gru": _Plan(24, 1, 10)}.get(call.kind, _Plan(12, 1, 10))
+    if call.directions == 2:
+        return {"lstm": _Plan(14, 1, 24), "gru": _Plan(12, 1, 14)}.get(call.kind, _Plan(8, 1, 10))
+    dropped = int(call.dropout)
+    if narrow:
+        return {"lstm": _Plan(21 + dropped, 1, 8), "gru": _Plan(16, 1, 4)}.get(call.kind, _Plan(6, 1, 4))
+    gates = GATES[call.kind] * min(call.steps, _LONG)
+    return _Plan(1 + dropped, 1, {"lstm": 10, "gru": 5}.get(call.kind, 3), for_steps=gates)
+
+
+def _backward(call: Call, narrow: bool) -> list[_Plan]:
+    kind, deep = call.kind, int(call.layers > 1)
+    if call.directions == 1:
+        once = 11 if kind == "lstm" else 5
+        if narrow:
+            return [_Plan({"lstm": 15, "gru": 17}.get(kind, 12) + deep, 2, once + 1, wider=1)]
+        return [_Plan(2, 2, once, wider=1, for_steps=_steps_ahead(call))]
+    # Both directions at once; their gradients are joined between layers.
+    once = 26 if kind == "lstm" else 14
+    joined = _Plan((({"lstm": 18, "gru": 20}.get(kind, 15)) if narrow else 6) + 2 * deep, 4, once, wider=2)
+    if kind == "lstm":
+        return [joined]
+    split = {("gru", True): 24, ("gru", False): 10}.get((kind, narrow), 19 if narrow else 10)
+    return [joined, _Plan(split + 2 * deep, 2, once)]
+
+
+def _steps_ahead(call: Call) -> int:
+    """Steps of gradients in flight between layers, which run behind one another."""
+    if call.layers == 1:
+        return call.steps
+    if call.batch > 8 and call.steps < _LONG // 2:
+        return min(call.steps, 16)
+    return min(call.steps, (16 if call.batch <= 8 else 8) * (call.layers + 1))

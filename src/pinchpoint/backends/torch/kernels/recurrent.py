@@ -1,0 +1,155 @@
+"""nn.LSTM, nn.GRU and nn.RNN as cuDNN runs them: one fused call with a reserve kept for backward.
+
+The host would run them gate by gate. What the library takes is worked out in `cudnn_rnn`.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.modules.rnn as rnn_module
+
+from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.kernels import cudnn_rnn
+from pinchpoint.backends.torch.observer import Observer
+
+
+def install(patches: Patches, observer: Observer) -> None:
+    functions = compat.variable_functions()
+    replaced = {kind: _wrap(kind, functions[kind], observer) for kind in cudnn_rnn.GATES}
+    compat.set_variable_functions(patches.set, rnn_module, types.SimpleNamespace(**{**functions, **replaced}))
+    # On the device the weights of a module share one buffer: the same bytes, so nothing to pretend.
+    patches.set(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
+
+
+def _wrap(kind: str, original: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
+    def run(*args: Any) -> Any:
+        source = args[0]
+        if not observer.on_device(source) or observer.dynamic.calibrating:
+            return original(*args)
+        packed = isinstance(args[1], torch.Tensor) and args[1].dim() == 1
+        steps = args[1].shape[0] if packed else None
+        hidden, weights, _, layers, dropout, training, bidirectional, *rest = args[1 + packed :]
+        state = list(hidden) if isinstance(hidden, (tuple, list)) else [hidden]
+        job = _Job(
+            kind,
+            layers,
+            2 if bidirectional else 1,
+            bool(rest and rest[0]),
+            bool(dropout) and training,
+            training,
+            len(state),
+            steps,
+            observer,
+        )
+        out = _Fused.apply(job, source, *state, *weights)
+        return out[0], *out[1:]
+
+    return run
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What the fused call needs to know beside its tensors. packed_steps: of the longest sequence of a packed call."""
+
+    kind: str
+    layers: int
+    directions: int
+    batch_first: bool
+    dropout: bool
+    training: bool
+    states: int
+    packed_steps: int | None
+    observer: Observer
+
+    def shapes(self, moved: torch.Tensor, state: torch.Tensor, weight: torch.Tensor) -> cudnn_rnn.Call:
+        """moved: (steps, batch, width), or (total, width) packed; state: (layers x directions, batch, width of outputs).
+
+        weight: (gates x hidden, width). The state of a layer with projections is narrower than its hidden width.
+        """
+        hidden, outputs = weight.shape[0] // cudnn_rnn.GATES[self.kind], state.shape[-1]
+        packed = self.packed_steps
+        call = cudnn_rnn.Call(
+            kind=self.kind,
+            batch=state.shape[1],
+            steps=moved.shape[0] if packed is None else packed,
+            width=moved.shape[-1],
+            hidden=hidden,
+            layers=self.layers,
+            directions=self.directions,
+            dropout=self.dropout,
+            item_bytes=moved.element_size(),
+            bfloat16=moved.dtype is torch.bfloat16,
+            training=self.training,
+            total=None if packed is None else moved.shape[0],
+            projection=outputs if outputs != hidden else 0,
+        )
+        if not call.measured:
+            what = "layers with projections" if call.projection else "calls on packed sequences"
+            self.observer.note(f"what cuDNN takes for recurrent {what} was not measured and is estimated")
+        return call
+
+    @contextmanager
+    def workspace(self, call: cudnn_rnn.Call, *, backward: bool = False) -> Iterator[None]:
+        """Held while the library runs."""
+        span, ledger = cudnn_rnn.workspace(call, backward=backward), self.observer.ledger
+        block = ledger.add_passing(
+            span, phase=ledger.phase or "forward", site=ledger.site(), op=f"cudnn {self.kind}"
+        )
+        yield
+        ledger.end_passing(block)
+
+
+class _Fused(torch.autograd.Function):
+    """Allocates what cuDNN's recurrent forward and backward allocate, in their order."""
+
+    @staticmethod
+    def forward(ctx: Any, job: _Job, source: torch.Tensor, *rest: torch.Tensor) -> Any:
+        states, weights = rest[: job.states], rest[job.states :]
+        moved = source.transpose(0, 1).contiguous() if job.batch_first else source.contiguous()
+        call = job.shapes(moved, states[0], weights[0])
+        out = source.new_empty(*moved.shape[:-1], states[0].shape[-1] * call.directions)
+        finals = [torch.empty_like(s) for s in states]
+        if source.dtype is not torch.float32:
+            # Half-precision weights are compacted into a buffer of their own at every call.
+            ctx.weight_buffer = source.new_empty(sum(w.numel() for w in weights))
+        with job.workspace(call):
+            reserve = source.new_empty(cudnn_rnn.reserve_bytes(call), dtype=torch.uint8)
+        ctx.job, ctx.call = job, call
+        ctx.save_for_backward(source, out, reserve, *states, *weights)
+        job.observer.shadows.forget(out, *finals)
+        shown = out.transpose(0, 1) if job.batch_first else out
+        return (shown, *finals)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
+        job: _Job = ctx.job
+        if not job.training:
+            raise RuntimeError("cudnn RNN backward can only be called in training mode")
+        source, _, _, *rest = ctx.saved_tensors
+        into_out = gradients[0].transpose(0, 1).contiguous() if job.batch_first else gradients[0].contiguous()
+        states, weights = rest[: job.states], rest[job.states :]
+        moved = source.transpose(0, 1).contiguous() if job.batch_first else source
+        into_source = torch.empty_like(moved)
+        into_states = [torch.empty_like(s) for s in states]
+        with job.workspace(ctx.call, backward=True):
+            pass
+        del moved, into_out
+        again = source.transpose(0, 1).contiguous() if job.batch_first else source
+        buffer = source.new_empty(sum(w.numel() for w in weights))
+        with job.workspace(ctx.call, backward=True):
+            pass
+        del again
+        into_weights, at = [], 0
+        for weight in weights:
+            into_weights.append(buffer[at : at + weight.numel()].view(weight.shape))
+            at += weight.numel()
+        if job.batch_first:
+            into_source = into_source.transpose(0, 1)
+        return (None, into_source, *into_states, *into_weights)

@@ -1,0 +1,84 @@
+"""The staging buffer of torch's CUDA reductions: sums whose blocks must meet in global memory.
+
+A sum over many rows into few columns (the bias gradient of every linear layer) is split over
+thread blocks; the partial results take tens of MiB for a moment. The launch arithmetic below
+follows ATen's reduction kernel; checked event by event against an H200.
+"""
+
+from __future__ import annotations
+
+import math
+
+_MAX_THREADS = 512
+_WARP = 32
+_MIN_VALUES = 16  # per thread, before work is split further
+_MAX_VALUES = 256
+
+
+def staging_bytes(
+    *,
+    inputs: int,
+    outputs: int,
+    item_bytes: int,
+    accumulate_bytes: int,
+    along_fastest: bool,
+    whole: bool,
+    processors: int,
+) -> tuple[int, int]:
+    """(buffer, semaphores) in bytes for reducing `inputs` values into each of `outputs` results.
+
+    along_fastest: the reduced dimension is the one that lies densest in memory.
+    whole: everything is reduced and contiguous, so that loads are vectorised.
+    """
+    if inputs <= 1 or outputs < 1:
+        return 0, 0
+    vector = 1
+    if along_fastest:
+        width, height = inputs, outputs
+        if whole and width > 128:
+            width //= 4
+    else:
+        width, height = outputs, inputs
+        vector = _output_vector(outputs, item_bytes)
+        width //= vector
+    threads = _MAX_THREADS // vector
+    width_power, height_power = _power_below(min(width, threads)), _power_below(min(height, threads))
+    block_width = min(width_power, _WARP)
+    block_height = min(height_power, threads // block_width)
+    block_width = min(width_power, threads // block_height)
+
+    step_input, step_output = (block_width, 1) if along_fastest else (1, block_width)
+    values = _divide_up(inputs, step_input)
+    split_height = values >= block_height * 16 or values >= _MAX_VALUES
+    if split_height:
+        step_input *= block_height
+    else:
+        step_output *= block_height
+    values = _divide_up(inputs, step_input)
+    grid = _divide_up(outputs // vector, step_output)
+    target = processors * (2048 // (block_width * block_height))
+    if not split_height or values < _MAX_VALUES or grid > target:
+        return 0, 0
+    blocks = max(
+        min(_divide_up(target, grid), _divide_up(values, _MIN_VALUES)), _divide_up(values, _MAX_VALUES)
+    )
+    if blocks <= 1:
+        return 0, 0
+    per_output = 1 if along_fastest else block_width * vector
+    return accumulate_bytes * outputs * blocks * per_output, 4 * grid
+
+
+def _output_vector(outputs: int, item_bytes: int) -> int:
+    """How many neighbouring outputs one thread takes; wider loads for narrow types are not used."""
+    for vector in (4, 2):
+        if outputs % vector == 0:
+            return vector
+    return 1
+
+
+def _power_below(value: int) -> int:
+    return 1 << max(0, int(math.log2(max(value, 1))))
+
+
+def _divide_up(a: int, b: int) -> int:
+    return -(-a // b)

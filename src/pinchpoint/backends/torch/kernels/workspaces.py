@@ -1,0 +1,347 @@
+"""What GPU kernels allocate beside their outputs: library workspaces and temporaries.
+
+One small function per family of operations, each a formula over shapes, checked against the
+allocator's events on an H200 (benchmarks/results/op_probe_h200.json). Operations not named here
+need nothing beside what they return.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pinchpoint.backends.torch import compat
+from pinchpoint.backends.torch.kernels import convolution
+from pinchpoint.backends.torch.kernels.reduction import staging_bytes
+from pinchpoint.backends.torch.ledger import Ledger, Site
+from pinchpoint.core.events import Phase, Span
+
+_aten = torch.ops.aten
+Sizes = list[int]
+
+MATRIX_OPS = {
+    "aten::mm",
+    "aten::addmm",
+    "aten::bmm",
+    "aten::baddbmm",
+    "aten::_addmm_activation",
+    "aten::mv",
+    "aten::addmv",
+    "aten::dot",
+    "aten::_grouped_mm",
+    "aten::_scaled_mm",
+}
+
+
+@dataclass
+class KernelModel:
+    """Card-dependent sizes, and which workspaces this run has already taken."""
+
+    cublas_workspace_bytes: int
+    cublaslt_workspace_bytes: int
+    processors: int
+    capability: tuple[int, int]
+    _taken: set[tuple[str, str]] = field(default_factory=set)
+
+    def workspace(self, name: str, *, ledger: Ledger, phase: Phase, site: Site) -> None:
+        """cuBLAS keeps one workspace per handle; forward and backward threads have their own.
+
+        A product with a bias goes through cuBLASLt, which has another.
+        """
+        if name not in MATRIX_OPS:
+            return
+        thread = "backward" if phase == "backward" else "forward"
+        fused_bias = name in ("aten::addmm", "aten::_addmm_activation")
+        for library, size in (
+            ("cublas", self.cublas_workspace_bytes),
+            ("cublaslt", self.cublaslt_workspace_bytes),
+        ):
+            if (library == "cublas" or fused_bias) and (library, thread) not in self._taken:
+                self._taken.add((library, thread))
+                ledger.add_lasting(size, phase=phase, site=site, op=library, role="workspace")
+
+    def temporaries(self, func: Any, args: Any, kwargs: Any, out: Any) -> Sequence[Sequence[int | Span]]:
+        """Rounds of bytes held together while the kernel runs; a Span where a library chooses at run time."""
+        name = func.name().split(".")[0]
+        if name == "aten::convolution":
+            return convolution.forward(args, out)
+        if name == "aten::convolution_backward":
+            return [*convolution.backward(args), self._bias_gradient(args)]
+        if name == "aten::_scaled_dot_product_efficient_attention_backward":
+            return _efficient_attention_backward(args)
+        family = _FAMILIES.get(name)
+        return [] if family is None else [family(self, func, args, kwargs, out)]
+
+    def _bias_gradient(self, args: Any) -> Sizes:
+        """A sum over all but the channels, by torch itself where the tensors lie channels last."""
+        gradient, source, biased = args[0], args[1], args[3] is not None
+        if not biased or not convolution.is_channels_last(source):
+            return []
+        return reduce_sizes(
+            self, gradient, gradient.shape[1], 4, tuple(d for d in range(gradient.dim()) if d != 1)
+        )
+
+
+def kept_bytes(name: str, args: Any, kwargs: Any) -> int | None:
+    """Outputs whose storage on the GPU is larger than their shape says.
+
+    mse_loss and smooth_l1_loss with a reduction return a scalar that keeps the unreduced buffer.
+    """
+    if name not in ("aten::mse_loss", "aten::smooth_l1_loss"):
+        return None
+    reduction = kwargs.get("reduction", args[2] if len(args) > 2 else 1)
+    return _broadcast_bytes(args[0], args[1]) if reduction else None
+
+
+def _broadcast_bytes(a: torch.Tensor, b: torch.Tensor) -> int:
+    count = 1
+    for size in torch.broadcast_shapes(a.shape, b.shape):
+        count *= size
+    return count * torch.promote_types(a.dtype, b.dtype).itemsize
+
+
+def _bytes(tensor: torch.Tensor) -> int:
+    return tensor.numel() * tensor.element_size()
+
+
+# -- reductions ------------------------------------------------------------------------------
+
+
+def _reduction(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    source = args[0]
+    result = out[0] if isinstance(out, (tuple, list)) else out
+    if source.numel() == 0 or result.numel() == 0 or source.numel() <= result.numel():
+        return []
+    if result.dtype is torch.int64 and source.dtype is not torch.int64 and "arg" not in func.name():
+        # Integer sums are taken in int64, of a converted copy.
+        return [
+            8 * source.numel(),
+            *reduce_sizes(model, source, result.numel(), 8, _reduced_dims(func, args, kwargs, source)),
+        ]
+    accumulate = _ACCUMULATE_BYTES.get(func.name().split(".")[0], 4)
+    if source.dtype in (torch.float64, torch.int64):
+        accumulate = max(accumulate, 8)
+    return reduce_sizes(model, source, result.numel(), accumulate, _reduced_dims(func, args, kwargs, source))
+
+
+def reduce_sizes(
+    model: KernelModel, source: torch.Tensor, outputs: int, accumulate: int, dims: tuple[int, ...]
+) -> Sizes:
+    inputs = source.numel() // max(outputs, 1)
+    wide = [d for d in range(source.dim()) if source.shape[d] > 1]
+    fastest = min(wide, key=lambda d: (source.stride(d), -d), default=0)
+    along = fastest in dims
+    whole = outputs == 1 and source.is_contiguous()
+    buffer, semaphores = staging_bytes(
+        inputs=inputs,
+        outputs=outputs,
+        item_bytes=source.element_size(),
+        accumulate_bytes=accumulate,
+        along_fastest=along,
+        whole=whole,
+        processors=model.processors,
+    )
+    return [buffer, semaphores]
+
+
+_ACCUMULATE_BYTES = {
+    "aten::var": 16,
+    "aten::std": 16,
+    "aten::var_mean": 16,
+    "aten::argmax": 16,
+    "aten::argmin": 16,
+    "aten::any": 1,
+    "aten::all": 1,
+}
+
+
+def _reduced_dims(func: Any, args: Any, kwargs: Any, source: torch.Tensor) -> tuple[int, ...]:
+    names = compat.argument_names(func)
+    given = dict(zip(names, args, strict=False)) | kwargs
+    dim = given.get("dim")
+    if dim is None or dim == []:
+        return tuple(range(source.dim()))
+    dims = dim if isinstance(dim, (list, tuple)) else [dim]
+    return tuple(d % max(source.dim(), 1) for d in dims)
+
+
+# -- indexing and sorting --------------------------------------------------------------------
+
+_SORT_BYTES = 62_975  # radix sort's own state beside its double buffers
+
+
+def _sort(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    values, count = out[0], out[0].numel()
+    names = compat.argument_names(func)
+    given = dict(zip(names, args, strict=False)) | kwargs
+    dim = given.get("dim", -1)
+    length = values.shape[dim] if values.dim() else 1
+    if length <= 4096:
+        return [8 * count // max(length, 1)]
+    return [8 * count, (values.element_size() + 8) * count + 200_191]
+
+
+def _topk(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """Radix selection: counters of 256 buckets per row and block, kept in two widths, and per-row state."""
+    values, source = out[0], args[0]
+    dim = kwargs.get("dim", args[2] if len(args) > 2 else -1)
+    length = source.shape[dim] if source.dim() else 1
+    rows = source.numel() // max(length, 1)
+    if length <= 1024 or values.numel() == 0:
+        return []
+    blocks = rows * -(-length // 8192 if length > 8192 else 1)
+    return [4 * rows, 8 * rows, 8 * rows, 512 * blocks, 1024 * blocks, 4 * rows, 4 * rows]
+
+
+def _index_put(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """With accumulation the indices are linearised and sorted first."""
+    accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
+    if not accumulate:
+        return []
+    count = 1
+    for size in torch.broadcast_shapes(*[i.shape for i in args[1] if i is not None]):
+        count *= size
+    return [8 * count] * 4 + [16 * count + _SORT_BYTES]
+
+
+def _embedding_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """Rows are summed in segments of ten after a sort; torch allocates for the most there can be."""
+    count, width = args[1].numel(), args[0].shape[-1]
+    if count <= 3072:
+        return []
+    segments = min(count, args[2])
+    partial = segments + -(-count // 10)
+    return [8 * count] * 3 + [8 * segments] * 2 + [8 * partial, 4 * width * partial]
+
+
+def _nonzero(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    return [21_503]
+
+
+def _unique(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    count = args[0].numel()
+    inverse = out[1].numel() > 0
+    return [8 * count] * (2 if inverse else 1) + [(16 if inverse else 8) * count + 200_000]
+
+
+def _masked_scatter(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    return [8 * args[0].numel(), 300_799]
+
+
+def _masked_select(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    mask = args[1]
+    return [8 * out.numel() * max(mask.dim(), 1)]
+
+
+def _cumulative(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    return [67_583] if args[0].dim() == 1 else []
+
+
+# -- libraries -------------------------------------------------------------------------------
+
+
+def _efficient_attention_backward(args: Any) -> list[Sizes]:
+    """Row sums of grad * out in fp32, then the query gradient accumulated in padded fp32 tiles."""
+    query = args[1]
+    batch_heads, rows, width = query.shape[0] * query.shape[1], query.shape[2], query.shape[3]
+    delta = 4 * batch_heads * rows
+    padded = 64 if width <= 64 else (128 if width <= 128 else -(-width // 64) * 64)
+    tiles = batch_heads * (-(-rows // 64) * 64 * padded * 4 + -(-rows // 64) * 16)
+    gradient = args[0]
+    copied = 0 if _rows_before_heads(gradient) else _bytes(gradient)
+    return [[copied, 4 * query.numel(), delta, delta], [copied, delta, tiles]]
+
+
+def _rows_before_heads(tensor: torch.Tensor) -> bool:
+    """Does (batch, heads, rows, width) lie in memory as batch, rows, heads, width? Read off: a view would be an operation."""
+    _, heads, rows, width = tensor.shape
+    wanted = (heads * rows * width, width, heads * width, 1)
+    return all(
+        size == 1 or have == want
+        for size, have, want in zip(tensor.shape, tensor.stride(), wanted, strict=True)
+    )
+
+
+def _cudnn_attention_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    query = args[1]
+    return [4 * query.numel() + 4 * query.shape[0] * query.shape[1] * query.shape[2] + 256]
+
+
+def _flash_attention_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    query = args[1]
+    rows = -(-query.shape[2] // 128) * 128
+    width = -(-query.shape[3] // 32) * 32
+    return [4 * query.shape[0] * query.shape[1] * rows, 4 * query.shape[0] * query.shape[1] * rows * width]
+
+
+def _layer_norm_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    """Tall inputs sum the weight gradients in two stages."""
+    source, shape = args[1], args[2]
+    width = 1
+    for size in shape:
+        width *= size
+    rows = source.numel() // max(width, 1)
+    if rows <= 64 * 1024 or width >= 1024:
+        return []
+    partial = 4 * width * 4096
+    return [partial, partial, 2 * partial]
+
+
+def _reduced_loss(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    reduction = kwargs.get("reduction", args[2] if len(args) > 2 else 1)
+    return [_broadcast_bytes(args[0], args[1])] if reduction else []
+
+
+def _logits_loss(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    return [_bytes(args[0])] * 2
+
+
+def _like_first(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
+    return [_bytes(args[0])]
+
+
+_REDUCTIONS = (
+    "sum",
+    "mean",
+    "amax",
+    "amin",
+    "max",
+    "min",
+    "linalg_vector_norm",
+    "norm",
+    "var",
+    "std",
+    "var_mean",
+    "prod",
+    "any",
+    "all",
+    "argmax",
+    "argmin",
+)
+_FAMILIES: dict[str, Callable[[KernelModel, Any, Any, Any, Any], Sizes]] = {
+    **{f"aten::{name}": _reduction for name in _REDUCTIONS},
+    "aten::_softmax_backward_data": _like_first,  # grad * output
+    "aten::logsumexp": _like_first,  # exp(x - max)
+    "aten::mse_loss": _reduced_loss,
+    "aten::smooth_l1_loss": _reduced_loss,
+    "aten::binary_cross_entropy_with_logits": _logits_loss,
+    "aten::topk": _topk,
+    "aten::sort": _sort,
+    "aten::index_put": _index_put,
+    "aten::index_put_": _index_put,
+    "aten::_index_put_impl_": _index_put,
+    "aten::_unsafe_index_put": _index_put,
+    "aten::embedding_dense_backward": _embedding_backward,
+    "aten::nonzero": _nonzero,
+    "aten::_unique2": _unique,
+    "aten::masked_scatter": _masked_scatter,
+    "aten::masked_scatter_": _masked_scatter,
+    "aten::masked_select": _masked_select,
+    "aten::cumsum": _cumulative,
+    "aten::_scaled_dot_product_cudnn_attention_backward": _cudnn_attention_backward,
+    "aten::_scaled_dot_product_flash_attention_backward": _flash_attention_backward,
+    "aten::native_layer_norm_backward": _layer_norm_backward,
+}

@@ -1,0 +1,1 @@
+"""Everything the commands print with: tables, progress bars, shared options and signal handling."""

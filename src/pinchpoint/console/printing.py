@@ -1,0 +1,176 @@
+"""Printing shared by the verbs: tables on a terminal, plain aligned text when piped.
+
+Results go to stdout; progress and remarks go to stderr, so that `| head` and `> file` hold only
+results. Rich is imported when something is printed, not before.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from pinchpoint.console import interrupts
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from pinchpoint.core.records import Record
+
+# A pipe has no width: rows must not be folded at 80 columns when another program reads them.
+PIPE_WIDTH = 240
+
+
+def stdout() -> Console:
+    return _console(stderr=False)
+
+
+def stderr() -> Console:
+    return _console(stderr=True)
+
+
+def say(text: str) -> None:
+    """A remark for the person at the terminal: stderr, no markup."""
+    out = stderr()
+    out.print(_folded(text, out), markup=False, highlight=False, soft_wrap=True)
+
+
+def show(text: str, *, style: str = "") -> None:
+    """A line of a result: stdout, no markup; folded between words on a terminal, never when piped."""
+    out = stdout()
+    out.print(_folded(text, out), style=style or None, markup=False, highlight=False, soft_wrap=True)
+
+
+def show_summary(record: Record) -> None:
+    """The pairs a record is summed up by, one a line."""
+    show_pairs(record.summary())
+
+
+def to_copy(*words: object, processes: str = "1") -> str:
+    """A command of ours, quoted for a shell; by torchrun where several processes train together."""
+    program = (
+        ["pinchpoint"]
+        if processes == "1"
+        else ["torchrun", "--nproc-per-node", processes, "-m", "pinchpoint"]
+    )
+    return shlex.join([*program, *map(str, words)])
+
+
+def show_pairs(pairs: Sequence[tuple[str, str]]) -> None:
+    width = max((len(label) for label, _ in pairs), default=0)
+    for label, value in pairs:
+        show(f"{label:<{width}}  {value}")
+
+
+def show_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = (), title: str = ""
+) -> None:
+    """A table without frames. `right`: the columns of numbers."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        box=None, pad_edge=False, show_edge=False, title=Text(title) if title else None, title_justify="left"
+    )
+    for name in columns:
+        table.add_column(
+            Text(name, style="bold"), justify="right" if name in right else "left", no_wrap=name in right
+        )
+    for row in rows:
+        table.add_row(*(Text(str(cell)) for cell in row))
+    out = stdout()
+    if out.is_terminal:
+        out.print(table)
+        return
+    with out.capture() as made:
+        out.print(table)
+    # Rich fills the last column up with blanks, which `diff` and editors show.
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in made.get().splitlines()))
+
+
+def show_json(text: str) -> None:
+    """JSON exactly as written: never wrapped, never coloured."""
+    sys.stdout.write(text if text.endswith("\n") else text + "\n")
+
+
+@contextmanager
+def told_when_stopped(text: str) -> Iterator[None]:
+    """Within, Ctrl-C and SIGTERM say what is left: `stopped; <text>`."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        say(f"stopped; {text}")
+        raise SystemExit(130) from stop
+    except SystemExit as stop:
+        if stop.code == 143:
+            say(f"stopped; {text}")
+        raise
+
+
+@contextmanager
+def loading(what: str) -> Iterator[None]:
+    """On a terminal, say what is waited for while a large library is imported; it is forgotten after."""
+    out = stderr()
+    if not out.is_terminal:
+        yield
+        return
+    with out.status(f"loading {what}", spinner="dots"):
+        yield
+
+
+@contextmanager
+def progress(label: str) -> Iterator[Callable[[str], None]]:
+    """Show that long work goes on; call what it yields with each stage's name.
+
+    On a terminal one line with a spinner, the stage and the seconds; when piped, a line a stage.
+    """
+    interrupts.begin_work()
+    console, start = stderr(), time.perf_counter()
+    if not console.is_terminal:
+
+        def log(stage: str) -> None:
+            say(f"[{time.perf_counter() - start:5.1f} s] {label}: {stage}")
+
+        yield log
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    with Progress(
+        SpinnerColumn(),
+        TextColumn("{task.description}", markup=False),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        redirect_stdout=sys.stdout.isatty(),  # else a result meant for a file would land on the terminal
+    ) as bar:
+        task = bar.add_task(label)
+        yield lambda stage: bar.update(task, description=f"{label}: {stage}")
+
+
+def _folded(text: str, out: Console) -> str:
+    """Words that pass the width of a terminal go to the next line, beneath the first word; a word alone is left whole."""
+    if not out.is_terminal:
+        return text
+    made = []
+    for line in text.split("\n"):
+        indent = line[: len(line) - len(line.lstrip())]
+        made += textwrap.wrap(
+            line,
+            out.width,
+            subsequent_indent=indent + "  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+            replace_whitespace=False,
+        ) or [""]
+    return "\n".join(made)
+
+
+def _console(*, stderr: bool) -> Console:
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    return Console(file=stream, width=None if stream.isatty() else PIPE_WIDTH)

@@ -1,1 +1,0 @@
-"""Plans: what fits a budget, by prediction. The public verb is `pinchpoint.flow.plan.plan`."""

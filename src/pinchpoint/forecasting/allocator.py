@@ -1,0 +1,179 @@
+"""A model of the CUDA caching allocator: what it reserves for a list of allocations and frees.
+
+Pure arithmetic, no framework, no device. Models the native backend of torch 2.x on one stream:
+rounding to 512 B, a small and a large pool, best fit, splitting, merging, and, at a limit,
+releasing whole free segments before giving up. `allocated` counts blocks as torch does: a block
+too small to be split is counted whole.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+
+from pinchpoint.core.units import MIB
+
+ROUND_BYTES = 512
+SMALL_LIMIT_BYTES = MIB  # requests up to this come from the small pool
+SMALL_SEGMENT_BYTES = 2 * MIB
+LARGE_LIMIT_BYTES = 10 * MIB  # requests below this share 20 MiB segments
+LARGE_SEGMENT_BYTES = 20 * MIB
+LARGE_ROUND_BYTES = 2 * MIB
+
+
+class OutOfMemory(Exception):
+    """The next segment would pass the limit, even after every free segment was released."""
+
+
+@dataclass(eq=False)
+class Block:
+    """A piece of a segment. Blocks of one segment are linked in address order."""
+
+    address: int
+    size_bytes: int
+    small: bool
+    free: bool = False
+    before: Block | None = None
+    after: Block | None = None
+
+
+@dataclass
+class Allocator:
+    """Replays requests; `allocated_bytes` and `reserved_bytes` follow torch's counters of that name."""
+
+    limit_bytes: int | None = None
+    expandable: bool = False  # PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
+    allocated_bytes: int = 0
+    reserved_bytes: int = 0
+    peak_allocated_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    _free: dict[bool, list[tuple[int, int, Block]]] = field(default_factory=lambda: {True: [], False: []})
+    _next_address: int = 0
+    _tails: dict[bool, Block | None] = field(default_factory=lambda: {True: None, False: None})
+
+    def allocate(self, request_bytes: int) -> Block:
+        size = round_up(max(request_bytes, 1), ROUND_BYTES)
+        small = size <= SMALL_LIMIT_BYTES
+        block = self._best_fit(size, small)
+        if block is None:
+            block = self._grow(size, small) if self.expandable else self._new_segment(size, small)
+        self._split(block, size)
+        self.allocated_bytes += block.size_bytes
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        return block
+
+    def free(self, block: Block) -> None:
+        self.allocated_bytes -= block.size_bytes
+        block.free = True
+        for neighbour in (block.before, block.after):
+            if neighbour is not None and neighbour.free:
+                self._forget(neighbour)
+                self._merge(block, neighbour)
+        insort(self._free[block.small], (block.size_bytes, block.address, block))
+
+    def release_cached(self) -> int:
+        """What `empty_cache` and a failing allocation do: give back every segment that is wholly free."""
+        released = 0
+        for small, blocks in self._free.items():
+            whole = [entry for entry in blocks if entry[2].before is None and entry[2].after is None]
+            for entry in whole:
+                blocks.remove(entry)
+                released += entry[0]
+                if self._tails[small] is entry[2]:
+                    self._tails[small] = None
+        self.reserved_bytes -= released
+        return released
+
+    def _best_fit(self, size: int, small: bool) -> Block | None:
+        blocks = self._free[small]
+        at = bisect_left(blocks, (size,))
+        if at == len(blocks):
+            return None
+        block = blocks.pop(at)[2]
+        block.free = False
+        return block
+
+    def _new_segment(self, size: int, small: bool) -> Block:
+        size = self._reserve(segment_size(size))
+        # The driver hands out addresses downwards, so of equal blocks the newest segment's is taken
+        # first. The gap keeps segments from merging.
+        self._next_address -= size + LARGE_ROUND_BYTES
+        return Block(self._next_address, size, small)
+
+    def _grow(self, size: int, small: bool) -> Block:
+        """Expandable segments: map only the pages missing behind the segment's last block."""
+        page = SMALL_SEGMENT_BYTES if small else LARGE_SEGMENT_BYTES
+        tail = self._tails[small]
+        spare = tail.size_bytes if tail is not None and tail.free else 0
+        grown = self._reserve(round_up(size - spare, page))
+        if tail is not None and tail.free:
+            self._forget(tail)
+            tail.size_bytes += grown
+            tail.free = False
+            return tail
+        address = (tail.address + tail.size_bytes) if tail is not None else (0 if small else 1 << 50)
+        block = Block(address, grown, small, before=tail)
+        if tail is not None:
+            tail.after = block
+        self._tails[small] = block
+        return block
+
+    def _reserve(self, size: int) -> int:
+        if self.limit_bytes is not None and self.reserved_bytes + size > self.limit_bytes:
+            self.release_cached()
+            if self.reserved_bytes + size > self.limit_bytes:
+                raise OutOfMemory(
+                    f"{self.reserved_bytes + size:,} B reserved would pass {self.limit_bytes:,} B"
+                )
+        self.reserved_bytes += size
+        self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
+        return size
+
+    def _split(self, block: Block, size: int) -> None:
+        remaining = block.size_bytes - size
+        # A large block keeps a remainder up to 1 MiB: torch counts it as allocated, so do we.
+        if remaining < ROUND_BYTES or (
+            not block.small and not self.expandable and remaining <= SMALL_LIMIT_BYTES
+        ):
+            return
+        rest = Block(block.address + size, remaining, block.small, free=True, before=block, after=block.after)
+        if block.after is not None:
+            block.after.before = rest
+        if self._tails[block.small] is block:
+            self._tails[block.small] = rest
+        block.after = rest
+        block.size_bytes = size
+        insort(self._free[block.small], (rest.size_bytes, rest.address, rest))
+
+    def _forget(self, block: Block) -> None:
+        blocks = self._free[block.small]
+        at = bisect_left(blocks, (block.size_bytes, block.address))
+        assert blocks[at][2] is block
+        blocks.pop(at)
+
+    def _merge(self, block: Block, neighbour: Block) -> None:
+        if neighbour is block.before:
+            block.address = neighbour.address
+            block.before = neighbour.before
+            if block.before is not None:
+                block.before.after = block
+        else:
+            block.after = neighbour.after
+            if block.after is not None:
+                block.after.before = block
+        if self._tails[block.small] is neighbour:
+            self._tails[block.small] = block
+        block.size_bytes += neighbour.size_bytes
+
+
+def round_up(value: int, step: int) -> int:
+    return -(-value // step) * step
+
+
+def segment_size(size: int) -> int:
+    """How much the driver is asked for when no cached block fits."""
+    if size <= SMALL_LIMIT_BYTES:
+        return SMALL_SEGMENT_BYTES
+    if size < LARGE_LIMIT_BYTES:
+        return LARGE_SEGMENT_BYTES
+    return round_up(size, LARGE_ROUND_BYTES)

@@ -1,0 +1,74 @@
+"""Forecasts of targets whose counts depend on the data: whether they matter, and the range that real runs allow."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from pinchpoint.core import errors
+from pinchpoint.core.events import Observation
+from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting import assembly
+from pinchpoint.forecasting.cards import card
+
+Run = Callable[
+    [dict[str, Any]], dict[str, Any]
+]  # what is known of the data -> the answer of a fake run with it
+_READ = ("item", "int", "array")  # how a site ends whose numbers were read by Python
+
+
+def matters(site: str, run: Run) -> Forecast | str:
+    """The Forecast where two guesses at the numbers read make the same blocks; else the site whose count must be known.
+
+    Most numbers that a target reads are metrics: with this they cost two more fake runs, and no real one.
+    """
+    if site.rsplit(":", 1)[-1] not in _READ:
+        return site
+    answers = []
+    for guess in (1, 2):
+        answer = run({"guess": guess})
+        if "needs" in answer or "error" in answer:
+            return answer.get("needs", site)
+        answers.append(answer)
+    return Forecast.from_dict(answers[0]) if answers[0]["blocks"] == answers[1]["blocks"] else site
+
+
+def with_blocks(answer: dict[str, Any], seen: Observation) -> dict[str, Any]:
+    """An answer that also tells, in short, which blocks came and went."""
+    blocks = hashlib.sha256(repr(([block.bytes for block in seen.blocks], seen.events)).encode()).hexdigest()
+    return {**answer, "blocks": blocks}
+
+
+def in_range(run: Run, known: dict[str, Any], note: str) -> Forecast:
+    """One Forecast of three runs, with the counts' middle, low and high: fits only what the high one fits."""
+    middle = read(run({**known, "bound": "mid"}))
+    ends: list[Forecast | None] = []
+    notes = [note]
+    for bound in ("low", "high"):
+        answer = run({**known, "bound": bound})
+        if "error" in answer:
+            # Counts that must agree with each other need not do so at both ends of their ranges.
+            notes.append(f"the {bound} end of the counts cannot be run: {answer['what']}")
+        ends.append(None if "error" in answer else read(answer))
+    low = ends[0] or middle
+    # As far up as it is down: a high end that cannot be run must not make more fit.
+    high = ends[1] or assembly.raised(
+        middle, max(middle.peak_allocated_bytes - low.peak_allocated_bytes, 0), card(middle.card)
+    )
+    return replace(
+        middle,
+        low_bytes=min(low.low_bytes or low.peak_allocated_bytes, middle.peak_allocated_bytes),
+        high_bytes=max(high.high_bytes or high.peak_allocated_bytes, middle.peak_allocated_bytes),
+        fits=high.fits,
+        needs_bytes=high.needs_bytes,
+        notes=(*middle.notes, *notes),
+    )
+
+
+def read(answer: dict[str, Any]) -> Forecast:
+    """A child's answer: its Forecast, or its error raised again."""
+    if "error" in answer:
+        raise errors.from_dict(answer)
+    return Forecast.from_dict(answer)

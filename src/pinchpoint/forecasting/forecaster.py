@@ -1,0 +1,162 @@
+"""Many predictions of one target, quickly: a worker process that imports its libraries once.
+
+The worker sees no GPU, whatever this machine has, and is killed when a prediction takes longer
+than its limit, or when this process ends. Its temporary files are in a folder that is removed here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from dataclasses import asdict, replace
+from typing import Any, Self
+
+from pinchpoint.core import errors, machine
+from pinchpoint.core.child_process import Warden
+from pinchpoint.core.errors import TargetFailed, TimedOut
+from pinchpoint.core.records import Forecast
+from pinchpoint.core.settings import Asked
+from pinchpoint.core.targets import Factory, find
+from pinchpoint.core.workload import Workload
+from pinchpoint.forecasting import cards
+
+_DEFAULT_CARD = "h200"
+
+
+class Forecaster:
+    """`with Forecaster("field") as f: f.predict(size=4096, mode="train")`."""
+
+    def __init__(
+        self,
+        target: str | Workload | Factory,
+        *,
+        card: str = _DEFAULT_CARD,
+        seed: int = 0,
+        timeout_s: float = 300.0,
+        settings: Asked | None = None,
+    ) -> None:
+        self.target = find(target)
+        self.card = cards.card(card)
+        self.seed = seed
+        self.settings = dict(settings or {})
+        self.timeout_s = timeout_s
+        self._process: subprocess.Popen[str] | None = None
+        self._warden: Warden | None = None
+        self._scratch: tempfile.TemporaryDirectory[str] | None = None
+        self._log: Any = None
+
+    def __enter__(self) -> Self:
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
+        # A worker killed at its limit cleans up nothing, so what it leaves lies where this process can.
+        self._scratch = tempfile.TemporaryDirectory(prefix="pinchpoint-", ignore_cleanup_errors=True)
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def _start(self) -> None:
+        assert self._scratch is not None, "use it as a context manager"
+        environment = {
+            **os.environ,
+            "CUDA_VISIBLE_DEVICES": "",
+            "JAX_PLATFORMS": "cpu",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "pinchpoint.forecasting.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=environment,
+            start_new_session=True,
+        )
+        self._warden = Warden(self._process, self._scratch.name)
+        self._ask({"target": asdict(self.target), "card": self.card.name, "scratch": self._scratch.name})
+
+    def __exit__(self, *_: object) -> None:
+        self._kill()
+        if self._scratch is not None:
+            self._scratch.cleanup()
+        if self._log is not None:
+            self._log.close()
+
+    def predict(
+        self,
+        *,
+        size: int | None = None,
+        mode: str | None = None,
+        variant: str | None = None,
+        chunk: int | None = None,
+        steps: int = 2,
+        half: bool = False,
+        args: tuple[str, ...] = (),
+        settings: Asked | None = None,
+    ) -> Forecast:
+        """One Forecast. size is None only for a script, which takes args instead. settings: this Forecaster's unless said."""
+        request = {
+            "size": size,
+            "mode": mode,
+            "variant": variant,
+            "chunk": chunk,
+            "steps": steps,
+            "half": half,
+            "args": list(args),
+            "seed": self.seed,
+            "timeout_s": self.timeout_s,
+            "settings": self.settings if settings is None else dict(settings),
+        }
+        if self._process is None:  # killed at its time limit by an earlier request
+            self._start()
+        # The worker would name the card it pretends to have.
+        return replace(Forecast.from_dict(self._ask(request)), machine=machine.describe())
+
+    def output(self) -> str:
+        """What the target printed so far."""
+        self._log.seek(0)
+        return self._log.read()
+
+    def _ask(self, message: dict[str, Any]) -> dict[str, Any]:
+        process = self._process
+        assert process is not None and process.stdin is not None and process.stdout is not None, (
+            "use it as a context manager"
+        )
+        try:
+            process.stdin.write(json.dumps(message) + "\n")
+            process.stdin.flush()
+            ready, _, _ = select.select([process.stdout], [], [], self.timeout_s)
+            line = process.stdout.readline() if ready else None
+        except BrokenPipeError:
+            line = ""
+        if line is None:
+            self._kill()
+            raise TimedOut(
+                f"{self.target.text} took longer than {self.timeout_s:g} s to predict",
+                hint="give more with --timeout, or a smaller --size: fake runs cost time per operation, not per point",
+            )
+        if not line:
+            last = self.output().strip().splitlines()[-1:] or ["no output"]
+            raise TargetFailed(
+                f"the process that imports {self.target.text} died: {last[0]}", hint="run with --debug"
+            )
+        answer = json.loads(line)
+        if "error" in answer:
+            raise errors.from_dict(answer)
+        return answer
+
+    def _kill(self) -> None:
+        """The worker and whatever it forked or started."""
+        if self._process is None:
+            return
+        if self._warden is not None:
+            self._warden.end()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+        self._process = self._warden = None

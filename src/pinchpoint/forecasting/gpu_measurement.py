@@ -1,0 +1,98 @@
+"""`predict --measure`: the same step on this machine's GPU, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import asdict
+from typing import Any
+
+from pinchpoint.core import errors, targets
+from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed, TimedOut
+from pinchpoint.core.records import Forecast
+from pinchpoint.core.targets import Target
+from pinchpoint.core.workload import build
+
+
+def measure(
+    target: Target, forecast: Forecast, *, chunk: int | None, steps: int, seed: int, timeout_s: float
+) -> dict[str, int]:
+    """allocated_bytes, reserved_bytes and total_bytes of `steps` real steps."""
+    if target.kind == "script":
+        raise BadInput(
+            "a script is not measured: it would train for real",
+            hint="measure file.py:NAME of a step factory instead",
+        )
+    request = {
+        "target": asdict(target),
+        "framework": forecast.framework,
+        "size": forecast.size,
+        "mode": forecast.mode,
+        "variant": forecast.variant,
+        "chunk": chunk,
+        "steps": steps,
+        "seed": seed,
+        "settings": forecast.settings,
+    }
+    command = [sys.executable, "-m", "pinchpoint.forecasting.gpu_measurement"]
+    try:
+        done = subprocess.run(
+            command,
+            input=json.dumps(request),
+            capture_output=True,
+            text=True,
+            env=os.environ,
+            check=False,
+            timeout=timeout_s,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise TimedOut(
+            f"measuring {target.text} took longer than {timeout_s:g} s", hint="give more with --timeout"
+        ) from error
+    if done.returncode != 0 or not done.stdout.strip():
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise TargetFailed(
+            f"measuring {target.text} failed: {last}", hint="run the step by itself on this GPU"
+        )
+    answer = json.loads(done.stdout.strip().splitlines()[-1])
+    if "error" in answer:
+        raise errors.from_dict(answer)
+    return answer
+
+
+def _measure(request: dict[str, Any]) -> dict[str, int | None]:
+    from pinchpoint.backends.base import backend, resolve_device
+
+    used = backend(request["framework"])
+    device = resolve_device("cuda", used)
+    thing = targets.load(Target(**request["target"]))
+    used.seed(request["seed"])
+    used.reset_peak(device)
+    built = build(
+        thing,
+        request["size"],
+        text=request["target"]["text"],
+        device=device,
+        mode=request["mode"],
+        variant=request["variant"],
+        seed=request["seed"],
+        chunk=request["chunk"],
+        settings=request["settings"],
+    )
+    for _ in range(request["steps"]):
+        used.wait(device, built.run())
+    peaks = used.peaks(device)
+    return {
+        "allocated_bytes": peaks.allocated_bytes,
+        "reserved_bytes": peaks.reserved_bytes,
+        "total_bytes": peaks.total_bytes,
+    }
+
+
+if __name__ == "__main__":
+    try:
+        print(json.dumps(_measure(json.loads(sys.stdin.read()))))
+    except PinchpointError as error:
+        print(json.dumps(errors.to_dict(error)))

@@ -1,0 +1,104 @@
+"""A Forecast of a JAX target: built with abstract arguments where the workload allows, then analysed."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING, Any
+
+from pinchpoint.core.errors import BadInput, Missing, PinchpointError
+from pinchpoint.core.records import Forecast
+from pinchpoint.core.targets import failed
+from pinchpoint.core.workload import Built, Workload, build, chosen_of
+from pinchpoint.forecasting.assembly import margin_bytes
+from pinchpoint.forecasting.cards import cards
+
+if TYPE_CHECKING:
+    from pinchpoint.forecasting.requests import Prepared
+
+_SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
+
+
+def predict(prepared: Prepared, request: dict[str, Any]) -> Forecast:
+    observe_made = load_observer()
+    try:
+        found, processed = observe_made(lambda: _make(prepared, request), card=prepared.card)
+    except PinchpointError:
+        raise
+    except Exception as error:
+        raise failed(prepared.target.text, error, "tracing") from error
+    thing, mode = prepared.thing, request.get("mode")
+    if not isinstance(thing, Workload) and mode is not None and mode != found.mode:
+        raise BadInput(
+            f"the step of {prepared.target.text} is one of {found.mode}",
+            hint=f"leave --mode out, or ask for --mode {found.mode}",
+        )
+    # JAX takes most of the card at start whatever it needs; reserved bytes are no property of the step.
+    total = found.peak_bytes + prepared.card.context_bytes
+    margin, share = margin_bytes(total), _share()
+    highest = (found.high_bytes or found.peak_bytes) + margin
+    return Forecast(
+        target=prepared.target.text,
+        framework="jax",
+        method=found.method,
+        mode=(mode or thing.modes[0]) if isinstance(thing, Workload) else found.mode,
+        size=request["size"],
+        variant=thing.variant(request.get("variant")).name if isinstance(thing, Workload) else None,
+        peak_allocated_bytes=found.peak_bytes,
+        peak_reserved_bytes=None,
+        workspace_bytes=found.breakdown["workspace"],
+        context_bytes=prepared.card.context_bytes,
+        total_bytes=total,
+        breakdown=found.breakdown,
+        lines=found.lines,
+        modules=(),
+        timeline=found.timeline,
+        fits={
+            card.name: highest <= min(card.memory_bytes - card.context_bytes, int(share * card.memory_bytes))
+            for card in {**cards(), prepared.card.name: prepared.card}.values()
+        },
+        margin_bytes=margin,
+        card=prepared.card.name,
+        steps=1,
+        processed=processed,
+        settings=chosen_of(thing, request.get("settings"), text=prepared.target.text),
+        low_bytes=found.peak_bytes if found.high_bytes else None,
+        high_bytes=found.high_bytes,
+        notes=(
+            *found.notes,
+            f"fits is judged against the {share:.0%} of a card that JAX takes; more with {_SHARES[0]}=0.95",
+        ),
+    )
+
+
+def _share() -> float:
+    """Of a card's memory: what JAX's allocator takes."""
+    for name in _SHARES:
+        with contextlib.suppress(ValueError):
+            return min(float(os.environ.get(name, "")), 1.0)
+    return 0.75
+
+
+def load_observer() -> Any:
+    """JAX's side of the prediction, or an error that says how to install it."""
+    try:
+        from pinchpoint.backends.jax.analysis import observe_made
+    except ModuleNotFoundError as error:
+        if error.name != "jax":
+            raise
+        raise Missing("jax is not installed", hint="pip install 'pinchpoint[jax]'") from error
+    return observe_made
+
+
+def _make(prepared: Prepared, request: dict[str, Any]) -> Built:
+    return build(
+        prepared.thing,
+        request["size"],
+        text=prepared.target.text,
+        device="cuda",
+        mode=request.get("mode"),
+        variant=request.get("variant"),
+        seed=request.get("seed", 0),
+        chunk=request.get("chunk"),
+        settings=request.get("settings"),
+    )

@@ -1,0 +1,138 @@
+"""A Forecast of an unmodified script: run in the sandbox on the pretended device until it has stepped enough."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.backends.sandbox.run_script import Stopper, run_script
+from pinchpoint.backends.sandbox.sandbox import NoHarm
+from pinchpoint.backends.sandbox.script_errors import fault
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import shown_path
+from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting import assembly, calibration
+from pinchpoint.forecasting.requests import Fork, Prepared, scattered
+
+_REAL_RUN_S = 60.0  # how long a script may run for real to count what depends on its data
+
+
+def predict(prepared: Prepared, request: dict[str, Any], fork: Fork) -> Forecast:
+    """Fake the script; where counts depend on its data, run it once with real values first."""
+
+    def run(known: dict[str, Any]) -> dict[str, Any]:
+        return _in_scratch(prepared, request, fork, known)
+
+    answer = run({})
+    if "needs" not in answer:
+        return calibration.read(answer)
+    found = calibration.matters(answer["needs"], run)
+    if isinstance(found, Forecast):
+        return found
+    where = shown_path(found)
+    counted = run({"calibrating": True})
+    if "error" in counted:
+        note = f"counts at {where} depend on data that could not be made here: anything from none to all is assumed"
+        known: dict[str, Any] = {"assume": True}
+    else:
+        from pinchpoint.backends.torch.data_dependent import count_laws
+
+        known = count_laws.known([counted])
+        note = f"counts at {where} depend on the data: taken from the script's own first steps, run for real on the CPU"
+    return calibration.in_range(run, known, note)
+
+
+def _in_scratch(
+    prepared: Prepared, request: dict[str, Any], fork: Fork, known: dict[str, Any]
+) -> dict[str, Any]:
+    """One run of the script in a fork, with a scratch folder that goes away afterwards."""
+    scratch = Path(tempfile.mkdtemp(prefix="pinchpoint-script-"))
+    try:
+        return fork(lambda: _run(prepared, request, scratch, known))
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict[str, Any]) -> dict[str, Any]:
+    from pinchpoint.backends.torch.data_dependent import unknown_values
+    from pinchpoint.backends.torch.fake import runner
+
+    observer = prepared.observer
+    for name, value in known.items():
+        setattr(observer.dynamic, name, value)
+    if known.get("calibrating"):
+        _limit_cpu(_REAL_RUN_S)
+    stopper = Stopper(request["steps"])
+    progress = observer.progress
+    progress.half = request.get("half", False)
+    progress.files = True
+
+    def check(now: runner.Progress) -> None:
+        if stopper.done or now.enough(stopper.wanted):
+            stopper.taken = stopper.wanted
+            observer.ledger.close()
+            stopper.raise_if_done()
+        stopper.taken = min(max(now.steps.values(), default=now.calls), stopper.wanted - 1)
+
+    progress.check = check
+    path = prepared.target.where
+    _as_rank_zero(path)
+    with NoHarm(scratch, locked=True) as guards:
+        end = run_script(path, request["args"], scratch=scratch, stopper=stopper)
+    needs = unknown_values.calibration_wanted(end.error, observer.dynamic.unknown)
+    if needs is not None:
+        return {"needs": needs}
+    if not progress.enough(1) or end.kind == "raised":
+        error = fault(end, script=prepared.target.text, steps=stopper.taken, refused=guards.processes.refused)
+        if error is not None:
+            raise error
+    if known.get("calibrating"):
+        return observer.dynamic.learned()
+    seen = observer.ledger.seen
+    seen.steps = max(progress.steps.values(), default=progress.calls)
+    mode = "train" if seen.trained else "infer"
+    if request.get("mode") not in (None, mode):
+        raise BadInput(
+            f"{prepared.target.text} does {mode}, not {request['mode']}",
+            hint=f"leave --mode out, or ask for --mode {mode}",
+        )
+    if not seen.blocks:
+        raise BadInput(
+            f"{prepared.target.text} put nothing on the GPU",
+            hint="pass what makes it use CUDA, such as -- --device cuda",
+        )
+    if seen.steps < request["steps"]:
+        seen.notes.append(f"the script ended after {seen.steps} of {request['steps']} steps")
+    forecast = assembly.of_observation(
+        seen, card=prepared.card, target=prepared.target.text, mode=mode, size=None, variant=None
+    )
+    if "bound" not in known:
+        forecast = scattered(forecast, observer.dynamic, prepared.card)
+    return calibration.with_blocks(forecast.to_dict(), seen)
+
+
+def _limit_cpu(seconds: float) -> None:
+    """End this process when it has used that much CPU time."""
+    import resource
+
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limit = int(used.ru_utime + used.ru_stime + seconds)
+    resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
+
+
+def _as_rank_zero(path: str) -> None:
+    """A script that starts a process group is run as torchrun would run its first process."""
+    text = Path(path).read_text(encoding="utf-8", errors="replace")
+    if "init_process_group" in text or "DistributedDataParallel" in text:
+        for name, value in (
+            ("RANK", "0"),
+            ("LOCAL_RANK", "0"),
+            ("WORLD_SIZE", "2"),
+            ("LOCAL_WORLD_SIZE", "2"),
+            ("MASTER_ADDR", "127.0.0.1"),
+            ("MASTER_PORT", "29500"),
+        ):
+            os.environ.setdefault(name, value)

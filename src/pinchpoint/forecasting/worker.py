@@ -1,0 +1,100 @@
+"""The process in which targets are imported and faked; `forecaster` talks to it.
+
+Reads one JSON request a line on standard input and answers one JSON object a line. The target's
+libraries are imported once; every request runs in a fork, so that no run sees another's leavings.
+What the target prints goes to standard error, never into the answers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.core import errors, targets
+from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
+from pinchpoint.forecasting import requests
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    hello = json.loads(sys.stdin.readline())
+    tempfile.tempdir = hello["scratch"]  # removed by the parent: this process may be killed at any time
+    with contextlib.ExitStack() as stack:
+        try:
+            prepared = requests.prepare(hello, stack)
+        except PinchpointError as error:
+            _answer(answers, errors.to_dict(error))
+            return
+        _answer(answers, {"ready": True})
+        for line in sys.stdin:
+            request = json.loads(line)
+            _answer(answers, in_fork(lambda request=request: requests.serve(prepared, request, in_fork)))
+
+
+def _answer(stream: Any, message: dict[str, Any]) -> None:
+    stream.write(json.dumps(message) + "\n")
+    stream.flush()
+
+
+def in_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """Run `work` in a child and return its answer; a crash of the child becomes an error."""
+    # Opened before the child runs: a sandboxed script's process may open nothing for writing.
+    handle, path = tempfile.mkstemp(prefix="pinchpoint-answer-")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    child = os.fork()
+    if child == 0:
+        _child(work, handle)
+    os.close(handle)
+    _, status = os.waitpid(child, 0)
+    text = Path(path).read_text(encoding="utf-8")
+    os.unlink(path)
+    if text:
+        return json.loads(text)
+    if os.WIFSIGNALED(status):
+        how = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
+        hint = (
+            "the host may be out of memory: try a smaller --size"
+            if os.WTERMSIG(status) == signal.SIGKILL
+            else "run with --debug"
+        )
+    else:
+        how, hint = (
+            f"ended with exit code {os.waitstatus_to_exitcode(status)}",
+            "the target must not end the process itself",
+        )
+    return errors.to_dict(TargetFailed(f"the target's process {how}", hint=hint))
+
+
+def _child(work: Callable[[], dict[str, Any]], handle: int) -> None:
+    answer: dict[str, Any]
+    try:
+        answer = work()
+    except PinchpointError as error:
+        answer = errors.to_dict(error)
+    except ModuleNotFoundError as error:
+        answer = errors.to_dict(
+            Missing(f"the target needs the package {error.name}", hint=f"pip install {error.name}")
+        )
+    except BaseException as error:
+        traceback.print_exc()
+        answer = errors.to_dict(targets.failed("the target", error, "predicting"))
+    # No interpreter shutdown: a target's exit handlers and threads belong to a run that never was.
+    with os.fdopen(handle, "w", encoding="utf-8") as file:
+        file.write(json.dumps(answer))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,160 @@
+"""What the flat transform does along the edges of a chunk: gather, reduce, spread, add up by source.
+
+Letters: e edges of the chunk, q rows, C channels. On a GPU each is one Triton kernel of ours
+(`along_triton`), elsewhere plain torch; both give the same sums in the same order every time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from contextlib import AbstractContextManager, nullcontext
+from functools import cache
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pinchpoint.backends.torch import compat
+from pinchpoint.kit.edges.row_chunks import Rows
+
+
+def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows) -> tuple[Tensor, Tensor]:
+    """What the network reads, (e, 2d) of [y, x] or (e, 2d + C) with f last; and the row of every edge, (e,)."""
+    if own_kernels(x):
+        at = torch.empty(rows.count, dtype=torch.int32, device=x.device)
+        width = x.shape[1] + y.shape[1] + (0 if f is None else f.shape[1])
+        inputs = torch.empty(rows.count, width, dtype=widest(x, y, f), device=x.device)
+        if not is_fake(x):
+            from pinchpoint.kit.edges import edge_ops_triton
+
+            edge_ops_triton.gather(x, y, f, rows, at, inputs)
+        return inputs, at
+    at, sources = rows.destinations(), rows.sources()
+    parts = [y.index_select(0, sources), x.index_select(0, at)] + (
+        [] if f is None else [f.index_select(0, sources)]
+    )
+    return torch.cat(parts, dim=1), at
+
+
+def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows) -> None:
+    """Add to the chunk's rows of `out`, (Q, C), the sum over each of weights * kernel * f[source].
+
+    kernel: (e, C); f: (S, C), or None for a kernel that stands alone; weights: (e,).
+    """
+    if own_kernels(out):
+        if not is_fake(out):
+            from pinchpoint.kit.edges import edge_ops_triton
+
+            edge_ops_triton.reduce_into(out, kernel, f, weights, rows)
+        return
+    values = kernel if f is None else kernel * f.index_select(0, rows.sources())
+    if weights is not None:
+        values = values * weights[:, None]
+    out[rows.first : rows.last] += rows.sum(values)
+
+
+def spread(
+    gradient: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows, at: Tensor, dtype: torch.dtype
+) -> Tensor:
+    """The way back of `reduce_into` to the kernel: (e, C) of weights * gradient[row] * f[source], in `dtype`.
+
+    gradient: (Q, C) of the rows; at: (e,) the row of every edge.
+    """
+    if own_kernels(gradient):
+        made = torch.empty(rows.count, gradient.shape[1], dtype=dtype, device=gradient.device)
+        if not is_fake(gradient):
+            from pinchpoint.kit.edges import edge_ops_triton
+
+            edge_ops_triton.spread(gradient, f, weights, rows, at, made)
+        return made
+    made = gradient.index_select(0, at)
+    if f is not None:
+        made = made * f.index_select(0, rows.sources())
+    return (made if weights is None else made * weights[:, None]).to(dtype)
+
+
+def spread_to_f(gradient: Tensor, kernel: Tensor, weights: Tensor | None, rows: Rows, at: Tensor) -> Tensor:
+    """The way back to f, edge by edge: (e, C) of weights * gradient[row] * kernel, over `kernel` where dtypes agree."""
+    if own_kernels(gradient):
+        made = (
+            kernel
+            if kernel.dtype is gradient.dtype
+            else torch.empty(kernel.shape, dtype=gradient.dtype, device=kernel.device)
+        )
+        if not is_fake(gradient):
+            from pinchpoint.kit.edges import edge_ops_triton
+
+            edge_ops_triton.spread_to_f(gradient, kernel, weights, rows, at, made)
+        return made
+    made = gradient.index_select(0, at) * kernel
+    return made if weights is None else made * weights[:, None]
+
+
+def spread_to_weights(gradient: Tensor, kernel: Tensor, f: Tensor | None, rows: Rows, at: Tensor) -> Tensor:
+    """The way back to the weights: (e,), the sum over channels of gradient[row] * kernel * f[source]."""
+    made = gradient.index_select(0, at) * kernel
+    made = made if f is None else made * f.index_select(0, rows.sources())
+    return made.sum(
+        1, dtype=torch.promote_types(made.dtype, torch.float32)
+    )  # a softmax takes the row's mean off it again
+
+
+def add_by_source(total: Tensor, values: Tensor, rows: Rows) -> None:
+    """Add the values of the chunk's edges, (e, W), to the points they come from: total (S, W)."""
+    if not rows.count:
+        return
+    if own_kernels(total):
+        # Sorted, so that each source's values are added by one program in the order of their edges: atomics
+        # would add them in another order every time.
+        ordered, order = torch.sort(rows.sources(), stable=True)
+        if not is_fake(total):
+            from pinchpoint.kit.edges import edge_ops_triton
+
+            edge_ops_triton.add_runs(total, values, ordered, order)
+        return
+    total.index_put_((rows.sources().long(),), values.to(total.dtype), accumulate=True)
+
+
+def add_by_row(total: Tensor, values: Tensor, rows: Rows) -> None:
+    """Add the values of the chunk's edges, (e, W), to the rows they lead to: total (Q, W)."""
+    reduce_into(total, values, None, None, rows)
+
+
+def widest(*tensors: Tensor | None) -> torch.dtype:
+    """The dtype that holds them all."""
+    dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
+    widest = dtypes[0]
+    for dtype in dtypes[1:]:
+        widest = torch.promote_types(widest, dtype)
+    return widest
+
+
+def own_kernels(tensor: Tensor) -> bool:
+    """Do our own kernels run there? On a GPU that is only thought of they are taken to."""
+    return tensor.is_cuda and (is_fake(tensor) or _triton_works(tensor.device))
+
+
+def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Our kernels are launched on the current GPU, which must be the tensor's."""
+    if not tensor.is_cuda or is_fake(tensor) or tensor.device.index == torch.cuda.current_device():
+        return nullcontext()
+    return torch.cuda.device(tensor.device)
+
+
+def is_fake(tensor: Tensor) -> bool:
+    """Is there nothing but its shape? So it is where a step's peak is predicted."""
+    return isinstance(tensor, compat.FakeTensor)
+
+
+@cache
+def _triton_works(device: torch.device) -> bool:
+    """Is it there, with a C compiler for its launchers and a card it makes code for? Else plain torch does the work."""
+    compilers = (os.environ.get("CC"), "gcc", "clang", "cc")
+    has_compiler = any(shutil.which(name) for name in compilers if name)
+    return (
+        find_spec("triton") is not None
+        and has_compiler
+        and torch.cuda.get_device_capability(device) >= (8, 0)
+    )

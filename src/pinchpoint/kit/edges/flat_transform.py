@@ -1,0 +1,322 @@
+"""The edge transform with memory that does not grow with the edges: chunks of rows, computed again in backward.
+
+Only inputs are kept. With weights w, kernel k and gradient g of a row, the way back along an edge is
+
+    dk = w g f      df = w g k      dw = sum over channels of g k f
+
+and a softmax's scores get w (dw - sum over channels of g out), where w = exp(score - lse) and lse
+is the row's logarithm of summed exponentials: one number a row, so that a row may be cut in pieces.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.edges import edge_ops
+from pinchpoint.kit.edges.edge_mlp import Gradients, Network, network_of
+from pinchpoint.kit.edges.row_chunks import Rows
+
+
+@dataclass(frozen=True)
+class Job:
+    """One transform: what is asked and the chunks it is done in.
+
+    reads_f: the network reads f too. times_f: the kernel is multiplied with f.
+    weights: mean, sum, quadrature or attention.
+    """
+
+    mlp: nn.Module
+    attention: nn.Module | None
+    reads_f: bool
+    times_f: bool
+    weights: str
+    parts: list[Rows]
+
+    @property
+    def longest(self) -> int:
+        """Edges of the largest chunk."""
+        return max(part.count for part in self.parts)
+
+    @property
+    def rows(self) -> Rows:
+        return Rows.all_of(self.parts[0].edges)
+
+
+def flat_rows(job: Job, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None) -> Tensor:
+    """(Q, C) of all parts. x: (Q, d), y: (S, d), f: (S, C), quadrature: (S,)."""
+    x, y, f = _dense(x), _dense(y), None if f is None else _dense(f)
+    attended = [] if job.attention is None else list(job.attention.parameters())
+    return _Flat.apply(job, x, y, f, quadrature, *job.mlp.parameters(), *attended)  # type: ignore[no-any-return]
+
+
+class _Flat(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any,
+        job: Job,
+        x: Tensor,
+        y: Tensor,
+        f: Tensor | None,
+        quadrature: Tensor | None,
+        *parameters: Tensor,
+    ) -> Tensor:
+        with edge_ops.on_device(x):
+            return _Flat._forward(ctx, job, x, y, f, quadrature, *parameters)
+
+    @staticmethod
+    def _forward(
+        ctx: Any,
+        job: Job,
+        x: Tensor,
+        y: Tensor,
+        f: Tensor | None,
+        quadrature: Tensor | None,
+        *parameters: Tensor,
+    ) -> Tensor:
+        read = x.new_empty(0, dtype=edge_ops.widest(x, y, f if job.reads_f else None))
+        near = x.new_empty(0, dtype=edge_ops.widest(x, y))
+        network = network_of(job.mlp, edges=job.longest, inputs=read)
+        scores = None if job.attention is None else network_of(job.attention, edges=job.longest, inputs=near)
+        lse = None if scores is None else _lse(job, scores, x, y)
+        out: Tensor | None = None
+        dtype: torch.dtype | None = None
+        for part in job.parts:
+            if not part.count:
+                continue
+            inputs, at = edge_ops.gather(x, y, f if job.reads_f else None, part)
+            kernel = network.forward(inputs)
+            score = None if scores is None else scores.forward(_relative(inputs, x, y))
+            weights = _weights(score, lse, quadrature, at, part)
+            factor = f if job.times_f else None
+            if out is None:
+                if factor is not None:
+                    check_channels(kernel, factor)
+                dtype = edge_ops.widest(kernel, factor, quadrature, score)
+                # float32 at least, as a row in many pieces is added to many times.
+                summed = torch.promote_types(dtype, torch.float32)
+                out = torch.zeros(x.shape[0], kernel.shape[1], dtype=summed, device=x.device)
+            edge_ops.reduce_into(out, kernel, factor, weights, part)
+        assert out is not None and dtype is not None
+        if job.weights == "mean":
+            out /= job.rows.degrees().clamp_min_(1)[:, None]
+        out = out.to(dtype)
+        network.finish({})
+        if scores is not None:
+            scores.finish({})
+        ctx.job, ctx.network, ctx.scores = job, network, scores
+        ctx.save_for_backward(x, y, f, quadrature, lse, out if lse is not None else None, *parameters)
+        device = x.device.type
+        ctx.autocast = torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)
+        return out
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        job: Job = ctx.job
+        x, y, f, quadrature, lse, out, *parameters = ctx.saved_tensors
+        enabled, dtype = ctx.autocast
+        with torch.no_grad(), edge_ops.on_device(x), torch.autocast(x.device.type, dtype, enabled=enabled):
+            back = _Back(job, (ctx.network, ctx.scores), x, y, f, quadrature, lse, ctx.needs_input_grad[1:])
+            back.run(_entering(job, gradients[0]), out)
+        found = back.found(parameters)
+        if torch.is_grad_enabled():  # create_graph=True
+            at = [place for place, value in enumerate(found) if value is not None]
+            for place, value in zip(
+                at, _Once.apply(*(found[place].requires_grad_() for place in at)), strict=True
+            ):  # type: ignore[union-attr]
+                found[place] = value
+        return None, *found
+
+
+class _Once(torch.autograd.Function):
+    """Gradients as they are, which cannot be differentiated again. Without this they would pass for constants."""
+
+    @staticmethod
+    def forward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
+        return tuple(gradient.view_as(gradient) for gradient in gradients)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        raise BadInput(
+            "a gradient of memory='flat' differentiated again",
+            hint="use memory='eager' where gradients are part of the loss",
+        )
+
+
+def _entering(job: Job, gradient: Tensor) -> Tensor:
+    """The gradient of each row's plain sum, row after row whatever order it came in."""
+    if job.weights == "mean":
+        gradient = gradient / job.rows.degrees().clamp_min_(1)[:, None]
+    return gradient.contiguous()
+
+
+class _Back:
+    """The backward pass over all chunks, and what it adds up."""
+
+    def __init__(
+        self,
+        job: Job,
+        networks: tuple[Network, Network | None],
+        x: Tensor,
+        y: Tensor,
+        f: Tensor | None,
+        quadrature: Tensor | None,
+        lse: Tensor | None,
+        wanted: tuple[bool, ...],
+    ) -> None:
+        self.job, self.x, self.y, self.f, self.quadrature, self.lse = job, x, y, f, quadrature, lse
+        points = [x, y, f, quadrature]
+        self.of_points = [
+            _sum_like(value) if want else None for value, want in zip(points, wanted[:4], strict=True)
+        ]
+        self.network, self.scores = networks
+        own = list(job.mlp.parameters())
+        split = 4 + len(own)
+        self.of_mlp = _sums(own, wanted[4:split])
+        self.of_attention = (
+            {} if job.attention is None else _sums(list(job.attention.parameters()), wanted[split:])
+        )
+
+    def run(self, gradient: Tensor, out: Tensor | None) -> None:
+        """gradient: (Q, C) of the plain sums; out: (Q, C), what the softmax gave."""
+        held = None if out is None or self.lse is None else (gradient * out.to(self.lse.dtype)).sum(1)
+        try:
+            for part in self.job.parts:
+                if part.count:
+                    self._chunk(gradient, held, part)
+        finally:  # also after a failure, as a kept graph may be gone through again
+            self.network.finish(self.of_mlp)
+            if self.scores is not None:
+                self.scores.finish(self.of_attention)
+
+    def _chunk(self, gradient: Tensor, held: Tensor | None, part: Rows) -> None:
+        job = self.job
+        of_x, of_y, of_f, of_quadrature = self.of_points
+        factor = self.f if job.times_f else None
+        inputs, at = edge_ops.gather(self.x, self.y, self.f if job.reads_f else None, part)
+        moves = of_x is not None or of_y is not None
+        relative = _relative(inputs, self.x, self.y) if self.scores is not None else inputs
+        score = None if self.scores is None else self.scores.forward(relative)
+        weights = _weights(score, self.lse, self.quadrature, at, part)
+        of_kernel = edge_ops.spread(gradient, factor, weights, part, at, self.network.dtype or gradient.dtype)
+        want_f = of_f is not None and factor is not None
+        want_weights = self.scores is not None or of_quadrature is not None
+        of_inputs, kernel = self.network.backward(
+            inputs,
+            of_kernel,
+            self.of_mlp,
+            want_inputs=moves or (job.reads_f and of_f is not None),
+            want_values=want_f or want_weights,
+        )
+        if of_inputs is not None:
+            self._add_inputs(of_inputs, part)
+        if want_weights:
+            assert kernel is not None
+            of_weights = edge_ops.spread_to_weights(gradient, kernel, factor, part, at)
+            if of_quadrature is not None:
+                edge_ops.add_by_source(of_quadrature[:, None], of_weights[:, None], part)
+            if self.scores is not None:
+                assert weights is not None and held is not None
+                of_score = (weights * (of_weights - held.index_select(0, at)))[:, None]
+                of_relative, _ = self.scores.backward(
+                    relative, of_score, self.of_attention, want_inputs=moves, want_values=False
+                )
+                if of_relative is not None:
+                    self._add_inputs(torch.cat([of_relative, -of_relative], dim=1), part)
+        if want_f:
+            assert kernel is not None
+            edge_ops.add_by_source(of_f, edge_ops.spread_to_f(gradient, kernel, weights, part, at), part)  # type: ignore[arg-type]
+
+    def _add_inputs(self, gradient: Tensor, part: Rows) -> None:
+        """gradient: (e, 2d) of [y, x], or (e, 2d + C) with f."""
+        dims = self.x.shape[1]
+        of_x, of_y, of_f, _ = self.of_points
+        if of_y is not None:
+            edge_ops.add_by_source(of_y, gradient[:, :dims], part)
+        if of_x is not None:
+            edge_ops.add_by_row(of_x, gradient[:, dims : 2 * dims], part)
+        if of_f is not None and gradient.shape[1] > 2 * dims:
+            edge_ops.add_by_source(of_f, gradient[:, 2 * dims :], part)
+
+    def found(self, parameters: list[Tensor]) -> list[Tensor | None]:
+        """In the order and the dtypes of the inputs."""
+        own = len(list(self.job.mlp.parameters()))
+        of_parameters = [self.of_mlp.get(at) for at in range(own)]
+        of_parameters += [self.of_attention.get(at) for at in range(len(parameters) - own)]
+        inputs = [self.x, self.y, self.f, self.quadrature, *parameters]
+        return [
+            None if value is None or like is None else value.to(like.dtype)
+            for value, like in zip([*self.of_points, *of_parameters], inputs, strict=True)
+        ]
+
+
+def _sums(parameters: list[Any], wanted: tuple[bool, ...]) -> Gradients:
+    return {
+        at: _sum_like(value) for at, (value, want) in enumerate(zip(parameters, wanted, strict=True)) if want
+    }
+
+
+def _sum_like(value: Any) -> Tensor:
+    """Zeros to add many chunks to: float32 at least, since in 16 bits late chunks would be lost."""
+    wide = torch.promote_types(value.dtype, torch.float32)
+    return torch.zeros_like(value, dtype=wide, memory_format=torch.contiguous_format)
+
+
+def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:
+    """(Q,) logarithm of each row's summed exponentials of scores, piece by piece where a row is cut."""
+    lse = torch.full(
+        (x.shape[0],), -torch.inf, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device
+    )
+    for part in job.parts:
+        if part.count:
+            inputs, _ = edge_ops.gather(x, y, None, part)
+            score = scores.forward(_relative(inputs, x, y)).to(lse.dtype)
+            check_score(score)
+            largest = part.largest(score)
+            # A row without edges has -inf for its largest: no shift, and a sum of nothing.
+            shift = torch.where(largest.isinf(), 0, largest)
+            summed = part.sum(torch.exp(score - shift.index_select(0, part.local())))
+            here = lse[part.first : part.last]
+            torch.logaddexp(here, (shift + torch.log(summed))[:, 0], out=here)
+    return lse
+
+
+def _relative(inputs: Tensor, x: Tensor, y: Tensor) -> Tensor:
+    """(e, d) from destination to source, of inputs that begin with [y, x], in the dtype of those two."""
+    dims = x.shape[1]
+    return (inputs[:, :dims] - inputs[:, dims : 2 * dims]).to(edge_ops.widest(x, y))
+
+
+def _dense(points: Tensor) -> Tensor:
+    """(P, W) whose rows lie number after number, as the kernels of a GPU read them."""
+    return points if points.stride(1) == 1 else points.contiguous()
+
+
+def check_channels(kernel: Tensor, f: Tensor) -> None:
+    """Refuse a kernel (e, C) that is not as wide as f: (S, C)."""
+    if kernel.shape[1:] != f.shape[1:]:
+        raise BadInput(
+            f"mlp gives {tuple(kernel.shape[1:])} channels an edge where f has {tuple(f.shape[1:])}",
+            hint="let the last layer give as many as f has, or widen f: f.expand(-1, C)",
+        )
+
+
+def check_score(score: Tensor) -> None:
+    """Refuse anything but one score an edge, (e, 1)."""
+    if score.shape[1:] != (1,):
+        raise BadInput(
+            f"attention gives {tuple(score.shape)} for its edges", hint="give a module (e, d) -> (e, 1)"
+        )
+
+
+def _weights(
+    score: Tensor | None, lse: Tensor | None, quadrature: Tensor | None, at: Tensor, part: Rows
+) -> Tensor | None:
+    """(e,) the weight of every edge in its row's sum, or None where all weigh the same."""
+    if score is not None and lse is not None:
+        return torch.exp(score[:, 0].to(lse.dtype) - lse.index_select(0, at))
+    return None if quadrature is None else quadrature.index_select(0, part.sources())

@@ -1,0 +1,1 @@
+"""Laplacians of scalar functions, with a choice of algorithm and chunk size (JAX)."""

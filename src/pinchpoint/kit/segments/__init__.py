@@ -1,0 +1,1 @@
+"""Points grouped by cell: grouping, reductions and random subsets (torch)."""

@@ -1,0 +1,97 @@
+"""Random numbers that are a function of what they are for: one 32-bit key for an index and a few words.
+
+No generator and no state: the same (seed, step, rank, view) gives the same keys on a CPU and a GPU, in any
+order, for any launch. Two words of 32 bits are made on the host; the key of an index is a chain of steps each
+of which can be undone, so that different indices never get the same key. The compiled forms of the same
+chain are in `subset_triton` and `subset_cpu`; tests hold them to this one bit for bit. Not for secrets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, int64
+
+from pinchpoint.backends.torch import compat
+from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.validation import whole_number
+
+SPREAD = 0x9E3779B1  # indices follow one another: an odd number moves each far from the next
+FIRST, SECOND, THIRD = 0xED5AD4BB, 0xAC4C1B51, 0x31848BAB  # odd multipliers of the three rounds
+SHIFTS = (17, 11, 15, 14)
+ONE = 2**32  # keys are whole numbers in [0, ONE)
+
+# What a draw is for is part of the words: the points' keys say nothing about the numbers drawn for cells.
+POINTS, COUNTS, RATIOS = 0, 1, 2
+
+_MASK_32, _MASK_64 = 2**32 - 1, 2**64 - 1
+# The chain for torch's own compiler of single passes, in C++.
+_PASS = f"""template <typename T> T key_in_cell(T index, T cell, T words) {{
+    unsigned int x = (unsigned int)index * {SPREAD}u + (unsigned int)((unsigned long long)words >> 32);
+    x = ((x ^ (x >> {SHIFTS[0]})) * {FIRST}u) ^ (unsigned int)words;
+    x = (x ^ (x >> {SHIFTS[1]})) * {SECOND}u;
+    x = (x ^ (x >> {SHIFTS[2]})) * {THIRD}u;
+    return (T)(((unsigned long long)cell << 32) | (x ^ (x >> {SHIFTS[3]})));
+}}"""
+
+
+def words(
+    *, seed: int, step: int = 0, rank: int = 0, view: int = 0, purpose: int = POINTS
+) -> tuple[int, int]:
+    """Two words of 32 bits that tell this draw from all others."""
+    state = 0
+    given = {"seed": seed, "step": step, "rank": rank, "view": view, "purpose": purpose}
+    for name, value in given.items():
+        state = _mixed((state + 0x9E3779B97F4A7C15) ^ _checked(name, value))
+    return state >> 32, state & _MASK_32
+
+
+def keys(index: Tensor, of: tuple[int, int]) -> Tensor:
+    """The keys of whole numbers below 2**31, as int64 in [0, ONE): one for each, all different."""
+    if compat.one_pass(index):
+        return keys_in(index.new_zeros(1), index, of)
+    # In 64 bits, cut to 32 after each product: a shift of a number that is not negative brings in zeros.
+    x = index.to(int64) * SPREAD
+    x.add_(of[0]).bitwise_and_(_MASK_32)
+    x.bitwise_xor_(x >> SHIFTS[0]).mul_(FIRST).bitwise_and_(_MASK_32).bitwise_xor_(of[1])
+    x.bitwise_xor_(x >> SHIFTS[1]).mul_(SECOND).bitwise_and_(_MASK_32)
+    x.bitwise_xor_(x >> SHIFTS[2]).mul_(THIRD).bitwise_and_(_MASK_32)
+    return x.bitwise_xor_(x >> SHIFTS[3])
+
+
+def keys_in(cells: Tensor, index: Tensor, of: tuple[int, int]) -> Tensor:
+    """The keys with the numbers of their cells above them, as int64. cells, index: (N,) whole numbers below 2**31."""
+    if compat.one_pass(index):
+        word = of[0] << 32 | of[1]
+        words = index.new_full((1,), word - 2**64 if word >= 2**63 else word, dtype=int64)
+        return compat.pass_over(_PASS, index, cells, words)
+    return keys(index, of).bitwise_or_(cells.to(int64) << 32)
+
+
+def key(index: int, of: tuple[int, int]) -> int:
+    """The key of one number, on the host."""
+    x = (index * SPREAD + of[0]) & _MASK_32
+    x = ((x ^ x >> SHIFTS[0]) * FIRST & _MASK_32) ^ of[1]
+    x = (x ^ x >> SHIFTS[1]) * SECOND & _MASK_32
+    x = (x ^ x >> SHIFTS[2]) * THIRD & _MASK_32
+    return x ^ x >> SHIFTS[3]
+
+
+def signed(word: int) -> int:
+    """The same 32 bits as a signed number, which a kernel takes as int32 whatever its size."""
+    return word - ONE if word >= ONE // 2 else word
+
+
+def _mixed(state: int) -> int:
+    """SplitMix64's last steps."""
+    state &= _MASK_64
+    state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK_64
+    state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK_64
+    return state ^ state >> 31
+
+
+def _checked(name: str, value: Any) -> int:
+    found = whole_number(value)
+    if found is None or not 0 <= found <= _MASK_64:
+        raise BadInput(f"{name} = {value!r}", hint=f"give a whole {name} from 0 to 2**64 - 1")
+    return found

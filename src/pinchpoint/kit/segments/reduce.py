@@ -1,0 +1,124 @@
+"""Mean, maximum and softmax over the points of every cell, with the same bits every time.
+
+Points are gathered in the order of their cells and each cell is summed from its first place to its last; the way back
+gathers too. Nothing is added by atomics, which would take another order in each run. Sums of half precision are taken
+in float32. Letters: N points, C cells, F features.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.segments.segments import Segments
+from pinchpoint.kit.segments.subset import require_segments
+from pinchpoint.kit.validation import require_tensor
+
+
+def segment_sum(values: Tensor, segments: Segments) -> Tensor:
+    """values: (N, F) by point, to (C, F): the sum over each cell; 0 for one without points."""
+    _require_values(values, segments)
+    return _Sum.apply(values, segments, segments.of_point())  # pyright: ignore[reportReturnType]
+
+
+def segment_mean(values: Tensor, segments: Segments) -> Tensor:
+    """values: (N, F) by point, to (C, F): the mean over each cell; 0 for one without points."""
+    _require_values(values, segments)
+    summed = segment_sum(_wide(values), segments)
+    return (summed / segments.counts.clamp(min=1)[:, None]).to(values.dtype)
+
+
+def segment_max(values: Tensor, segments: Segments) -> Tensor:
+    """values: (N, F) by point, to (C, F): the greatest of each cell; -inf for one without points.
+
+    The gradient goes to the points that hold it, in equal parts where there are several.
+    """
+    _require_values(values, segments)
+    with torch.no_grad():
+        greatest = _reduced(values, segments, "max")
+        of_point = segments.of_point()
+        holds = (values == greatest.index_select(0, of_point)).to(_wide(values).dtype)
+        shares = holds / _Spread.apply(_Sum.apply(holds, segments, of_point), segments, of_point)
+    if not values.requires_grad:
+        return greatest
+    # The sum of shares of equal numbers is that number but for rounding: its value is put back, its gradient is kept.
+    summed = _Sum.apply(torch.where(shares > 0, _wide(values) * shares, 0), segments, of_point)
+    return _Valued.apply(summed, greatest)  # pyright: ignore[reportReturnType]
+
+
+def segment_softmax(values: Tensor, segments: Segments) -> Tensor:
+    """values: (N, F) by point, to (N, F): positive, with sum 1 over each cell, feature by feature."""
+    _require_values(values, segments)
+    of_point = segments.of_point()
+    wide = _wide(values)
+    greatest = _reduced(wide.detach(), segments, "max").index_select(0, of_point)
+    powers = torch.exp(wide - greatest)
+    summed = _Spread.apply(_Sum.apply(powers, segments, of_point), segments, of_point)
+    return (powers / summed).to(values.dtype)  # pyright: ignore[reportOperatorIssue]
+
+
+class _Sum(torch.autograd.Function):
+    """(N, F) to (C, F). Its way back is `_Spread`, whose way back it is: any number of derivatives."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, segments: Segments, of_point: Tensor) -> Tensor:
+        ctx.segments = segments
+        ctx.save_for_backward(of_point)
+        return _reduced(_wide(values), segments, "sum").to(values.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _Spread.apply(gradient, ctx.segments, *ctx.saved_tensors), None, None
+
+
+class _Spread(torch.autograd.Function):
+    """(C, F) to (N, F): to each point what its cell has."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, segments: Segments, of_point: Tensor) -> Tensor:
+        ctx.segments = segments
+        ctx.save_for_backward(of_point)
+        return values.index_select(0, of_point)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Any, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return _Sum.apply(gradient, ctx.segments, *ctx.saved_tensors), None, None
+
+
+class _Valued(torch.autograd.Function):
+    """The gradient of one tensor with the value of another."""
+
+    @staticmethod
+    def forward(ctx: Any, graded: Tensor, value: Tensor) -> Tensor:
+        ctx.dtype = graded.dtype
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return gradient.to(ctx.dtype), None
+
+
+def _reduced(values: Tensor, segments: Segments, how: str) -> Tensor:
+    """(N, F) by point to (C, F), each cell from its first place to its last."""
+    ordered = values.index_select(0, segments.order)
+    start = 0 if how == "sum" else -torch.inf
+    return torch.segment_reduce(
+        ordered, how, lengths=segments.counts.long(), axis=0, unsafe=True, initial=start
+    )
+
+
+def _wide(values: Tensor) -> Tensor:
+    return values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
+
+
+def _require_values(values: Tensor, segments: Segments) -> None:
+    require_segments(segments)
+    require_tensor("values", values)
+    if values.dim() != 2 or values.shape[0] != segments.points or not values.is_floating_point():
+        raise BadInput(
+            f"values of shape {tuple(values.shape)} in {values.dtype} for {segments.points:,} points",
+            hint=f"give ({segments.points}, F) real numbers, one row for each point",
+        )

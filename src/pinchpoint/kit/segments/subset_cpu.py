@@ -1,0 +1,256 @@
+"""The k smallest keys of every cell on a CPU, compiled by numba. Imported only where numba is there.
+
+Cells are shared out among plain threads, as many as torch uses. Places are added up as unsigned numbers: an index that may
+be negative is looked at one by one, and the loops below would not be turned into vector instructions.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pinchpoint.kit.numba_loops import compiled
+from pinchpoint.kit.segments import hashing
+from pinchpoint.kit.segments.segments import Segments
+
+_FEW = 512  # points of a cell up to which going over all of them a few times is faster than choosing
+_BLOCK = 4096  # points whose keys are made in one run: they stay in the nearest cache
+_SHARE = 2**16  # points below which another thread costs more than it brings
+
+_SPREAD, _FIRST, _SECOND, _THIRD = (
+    np.uint32(factor) for factor in (hashing.SPREAD, hashing.FIRST, hashing.SECOND, hashing.THIRD)
+)
+_ONE, _MOST = np.uint32(1), np.uint32(2**32 - 1)
+_S0, _S1, _S2, _S3 = (np.uint32(shift) for shift in hashing.SHIFTS)
+
+
+def draw(segments: Segments, counts: Tensor, of: tuple[int, int]) -> Tensor:
+    """(M,) int32. counts: (C,) int32, each between 0 and its cell's points."""
+    wanted = counts.contiguous().numpy()
+    ends = _sums(wanted)
+    out = torch.empty(int(ends[-1]), dtype=torch.int32)
+    given = wanted, ends, out.numpy(), segments.longest
+    _in_parts(segments, lambda first, last: _draw_cells(*_points(segments, of), *given, first, last))
+    return out
+
+
+def draw_one(segments: Segments, of: tuple[int, int]) -> Tensor:
+    """(C,) int32: the point of the smallest key of each cell, none of which is empty."""
+    out = torch.empty(segments.cells, dtype=torch.int32)
+    given = out.numpy(), segments.longest
+    _in_parts(segments, lambda first, last: _draw_one(*_points(segments, of), *given, first, last))
+    return out
+
+
+def _points(segments: Segments, of: tuple[int, int]) -> tuple[Any, ...]:
+    order, offsets = segments.order.contiguous().numpy(), segments.offsets.contiguous().numpy()
+    return order, offsets, np.uint32(of[0]), np.uint32(of[1])
+
+
+def _in_parts(segments: Segments, draw_cells: Callable[[int, int], None]) -> None:
+    """Calls it for runs of cells that make up all of them."""
+    threads = max(1, min(torch.get_num_threads(), segments.points // _SHARE))
+    if threads == 1:
+        return draw_cells(0, segments.cells)
+    # More parts than threads: one that is held up by other programs then leaves its rest to the others.
+    ends = np.linspace(0, segments.points, 4 * threads + 1)[1:-1]
+    cuts = [0, *np.searchsorted(segments.offsets.numpy()[1:], ends).tolist(), segments.cells]
+    parts = deque(pairwise(cuts))
+
+    def work() -> None:
+        while True:
+            try:
+                first, last = parts.popleft()
+            except IndexError:  # another thread took the last
+                return
+            draw_cells(first, last)
+
+    # This thread works too, and each is asked once: handing over part by part costs as much as a tenth of the draw.
+    with ThreadPoolExecutor(threads - 1) as pool:
+        others = [pool.submit(work) for _ in range(threads - 1)]
+        work()
+        for other in others:
+            other.result()
+
+
+@compiled
+def _sums(counts: Any) -> Any:
+    """Their running sum: numpy's takes five times as long, and torch's wakes its threads."""
+    ends = np.empty(len(counts), np.int64)
+    total = 0
+    for at in range(len(counts)):
+        total += counts[at]
+        ends[at] = total
+    return ends
+
+
+@compiled
+def _fill_keys(order: Any, first: Any, count: int, k0: Any, k1: Any, keys: Any) -> None:
+    for j in range(count):
+        x = np.uint32(np.uint32(order[first + np.uint64(j)]) * _SPREAD + k0)
+        x = np.uint32((x ^ (x >> _S0)) * _FIRST) ^ k1
+        x = np.uint32((x ^ (x >> _S1)) * _SECOND)
+        x = np.uint32((x ^ (x >> _S2)) * _THIRD)
+        keys[j] = x ^ (x >> _S3)
+
+
+@compiled
+def _smallest(keys: Any, count: int, wanted: int) -> Any:
+    """The `wanted`-th smallest of keys[:count], from 1: Hoare's choosing, which moves them. They are random by themselves."""
+    low, high, at = 0, count - 1, wanted - 1
+    while low < high:
+        pivot = keys[(low + high) // 2]
+        left, right = low, high
+        while left <= right:
+            while keys[left] < pivot:
+                left += 1
+            while keys[right] > pivot:
+                right -= 1
+            if left <= right:
+                keys[left], keys[right] = keys[right], keys[left]
+                left += 1
+                right -= 1
+        if at <= right:
+            high = right
+        elif at >= left:
+            low = left
+        else:
+            break
+    return keys[at]
+
+
+@compiled
+def _limit(keys: Any, at: Any, count: int, wanted: int) -> Any:
+    """The `wanted`-th smallest of the `count` keys from `at` on, or a number between it and the next; 0 < wanted < count.
+
+    Keys are spread evenly, so that about `wanted` lie below wanted / count of their range: from there it is
+    a step or two, and each looks at all keys in one run without branches.
+    """
+    limit = np.uint32((np.uint64(wanted) << np.uint64(32)) // np.uint64(count) - np.uint64(1))
+    below = np.int32(0)
+    for j in range(count):
+        below = np.int32(below + np.int32(keys[at + np.uint64(j)] <= limit))
+    # How far a key lies above the limit, less one; with all bits turned over, how far it lies below. Those on the other side
+    # go round the end and are far: the nearest is a plain minimum.
+    side = np.uint32(0) if below < wanted else _MOST
+    for _ in range(abs(wanted - below)):
+        nearest = _MOST
+        for j in range(count):
+            nearest = min(nearest, np.uint32(keys[at + np.uint64(j)] - limit - _ONE) ^ side)
+        limit = np.uint32(limit + nearest + _ONE) if side == 0 else np.uint32(limit - nearest - _ONE)
+    return limit
+
+
+@compiled
+def _block_end(offsets: Any, cell: int, last: int) -> int:
+    """The cell after those from `cell` on whose keys are made at once: one, or as many as a block takes."""
+    end = cell + 1
+    while end < last and offsets[end + 1] - offsets[cell] <= _BLOCK:
+        end += 1
+    return end
+
+
+@compiled
+def _draw_cells(
+    order: Any,
+    offsets: Any,
+    k0: Any,
+    k1: Any,
+    counts: Any,
+    ends: Any,
+    out: Any,
+    longest: int,
+    first: int,
+    last: int,
+) -> None:
+    keys = np.empty(max(longest, _BLOCK), np.uint32)
+    moved = np.empty(longest if longest > _FEW else 0, np.uint32)
+    done = first
+    while done < last:
+        block_end = _block_end(offsets, done, last)
+        origin = np.uint64(offsets[done])
+        _fill_keys(order, origin, offsets[block_end] - offsets[done], k0, k1, keys)
+        for cell in range(done, block_end):
+            at, count, wanted = (
+                np.uint64(offsets[cell]) - origin,
+                offsets[cell + 1] - offsets[cell],
+                counts[cell],
+            )
+            if wanted == 0:
+                continue
+            limit = _MOST
+            if wanted < count:
+                if count <= _FEW:
+                    limit = _limit(keys, at, count, wanted)
+                else:
+                    moved[:count] = keys[np.int64(at) : np.int64(at) + count]
+                    limit = _smallest(moved, count, wanted)
+            _write(
+                order,
+                origin + at,
+                keys,
+                at,
+                count,
+                limit,
+                out,
+                ends[cell] - wanted,
+                ends[cell],
+                ends[last - 1],
+            )
+        done = block_end
+
+
+@compiled
+def _write(
+    order: Any,
+    begin: Any,
+    keys: Any,
+    at: Any,
+    count: int,
+    limit: Any,
+    out: Any,
+    first: int,
+    end: int,
+    part_end: int,
+) -> None:
+    """The points of one cell whose keys are not above the limit, to out[first:end]."""
+    to = np.uint64(first)
+    if end < part_end:
+        # One that is not drawn is written over by the next that is, after the last of this cell by the next cell's first.
+        for j in range(count):
+            out[to] = order[begin + np.uint64(j)]
+            to += np.uint64(keys[at + np.uint64(j)] <= limit)
+        return
+    for j in range(count):
+        if keys[at + np.uint64(j)] <= limit:
+            out[to] = order[begin + np.uint64(j)]
+            to += np.uint64(1)
+
+
+@compiled
+def _draw_one(
+    order: Any, offsets: Any, k0: Any, k1: Any, out: Any, longest: int, first: int, last: int
+) -> None:
+    keys = np.empty(max(longest, _BLOCK), np.uint32)
+    done = first
+    while done < last:
+        block_end = _block_end(offsets, done, last)
+        origin = np.uint64(offsets[done])
+        _fill_keys(order, origin, offsets[block_end] - offsets[done], k0, k1, keys)
+        for cell in range(done, block_end):
+            at, count = np.uint64(offsets[cell]) - origin, offsets[cell + 1] - offsets[cell]
+            least = _MOST
+            for j in range(count):
+                least = min(least, keys[at + np.uint64(j)])
+            place = np.uint64(0)
+            while keys[at + place] != least:
+                place += np.uint64(1)
+            out[cell] = order[origin + at + place]
+        done = block_end

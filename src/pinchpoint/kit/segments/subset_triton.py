@@ -1,0 +1,292 @@
+"""The k smallest keys of every cell on a GPU, in Triton. Imported only where there is a GPU and Triton.
+
+A program takes several cells, each a row of lanes. Keys are spread evenly, so that the k-th smallest of n lies near k / n of
+their range: from there a row walks key by key to the limit that k keys do not exceed, all rows at once, a step or two on
+average. A cell longer than a row is gone through by its program alone, a tile at a time.
+"""
+
+# Triton reads these functions' source: annotations must be plain, so they are left to Triton's own.
+# pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+import triton  # ty: ignore
+import triton.language as tl
+from torch import Tensor
+
+from pinchpoint.kit.segments import hashing
+from pinchpoint.kit.segments.segments import Segments
+from pinchpoint.kit.triton_launch import Launcher
+
+_KEYS = 256  # of a warp
+_SPREAD, _FIRST, _SECOND, _THIRD = (
+    tl.constexpr(factor) for factor in (hashing.SPREAD, hashing.FIRST, hashing.SECOND, hashing.THIRD)
+)
+_S0, _S1, _S2, _S3 = (tl.constexpr(shift) for shift in hashing.SHIFTS)
+
+
+def draw(segments: Segments, counts: Tensor, ends: Tensor, of: tuple[int, int], out: Tensor) -> None:
+    """Fills out, (M,) int32: -1 where nothing was drawn. counts: (C,) int32; ends: (C,) int32, their running sum."""
+    rows, wide, warps = _tile(segments)
+    _draw(
+        triton.cdiv(segments.cells, rows),
+        (segments.order, segments.offsets, counts, ends, out),
+        (segments.cells, len(out), *_signed(of)),
+        rows,
+        wide,
+        max(512, wide),
+        2 if wide > 128 else 0,
+        warps=warps,
+    )
+
+
+def draw_one(segments: Segments, of: tuple[int, int], out: Tensor) -> None:
+    """Fills out, (C,) int32, with the point of the smallest key of each cell."""
+    rows, wide, warps = _tile(segments)
+    rows *= 2  # little is kept of a cell: more of them fit a program
+    _draw_one(
+        triton.cdiv(segments.cells, rows),
+        (segments.order, segments.offsets, out),
+        (segments.cells, *_signed(of)),
+        rows,
+        wide,
+        warps=warps,
+    )
+
+
+def draw_counts(
+    segments: Segments,
+    low: int,
+    high: int,
+    of_ratio: tuple[int, int],
+    of: tuple[int, int],
+    least: int,
+    out: Tensor,
+) -> None:
+    """Fills out, (C,) int32. low, high: the ends of the ratio, times 2**32."""
+    block = 256
+    # Ends in halves of 32 bits: their size must not change how they are passed on.
+    ratio = low >> 16, low & 0xFFFF, (high - low) >> 16, (high - low) & 0xFFFF
+    _draw_counts(
+        triton.cdiv(segments.cells, block),
+        (segments.offsets, out),
+        (segments.cells, min(least, 2**31 - 1), *ratio, *_signed(of_ratio), *_signed(of)),
+        low < high,
+        block,
+    )
+
+
+def _tile(segments: Segments) -> tuple[int, int, int]:
+    """Cells of a program, lanes of a cell, so that most cells fit and few lanes stay empty, and warps.
+
+    One warp where it can be: a sum over a row then needs no wait of warps for one another.
+    """
+    mean = segments.points // segments.cells + 1
+    wide = max(16, min(triton.next_power_of_2(min(segments.longest, 5 * mean // 2)), 1024))
+    return max(1, _KEYS // wide), wide, max(1, wide // _KEYS)
+
+
+def _signed(of: tuple[int, int]) -> tuple[int, int]:
+    return hashing.signed(of[0]), hashing.signed(of[1])
+
+
+@triton.jit
+def _keys(point, k0, k1):
+    x = point.to(tl.uint32) * _SPREAD + k0.to(tl.uint32)
+    x = ((x ^ (x >> _S0)) * _FIRST) ^ k1.to(tl.uint32)
+    x = (x ^ (x >> _S1)) * _SECOND
+    x = (x ^ (x >> _S2)) * _THIRD
+    return x ^ (x >> _S3)
+
+
+@triton.jit
+def _guess(wanted, length):
+    """Keys are spread evenly: about `wanted` of `length` lie up to here. In float32, as it is only where to begin."""
+    share = wanted.to(tl.float32) / tl.maximum(length, 1).to(tl.float32)
+    begin = tl.minimum(share * 4294967296.0, 4294967040.0).to(tl.uint32)
+    return tl.where(wanted < length, begin, 0xFFFFFFFF).to(tl.uint32)
+
+
+@triton.jit
+def _jumped(limit, missing, length):
+    """The limit moved as far as `missing` keys take on average."""
+    there = limit.to(tl.int64) + missing.to(tl.int64) * (4294967296 // tl.maximum(length, 1).to(tl.int64))
+    return tl.minimum(tl.maximum(there, 0), 0xFFFFFFFF).to(tl.uint32)
+
+
+@triton.jit
+def _next(key, inside, limit, up):
+    """What is least for the key next above the limit, or for the one next below it."""
+    above = tl.where(key > limit, key, 0xFFFFFFFF)
+    below = tl.where(key <= limit, 0xFFFFFFFF - key, 0xFFFFFFFF)
+    return tl.where(inside, tl.where(up, above, below), 0xFFFFFFFF).to(tl.uint32)
+
+
+@triton.jit
+def _stepped(limit, least, missing):
+    """The limit with one key more below it, or one less, where any are missing or too many."""
+    moved = tl.where(missing > 0, least, 0xFFFFFFFF - least - 1).to(tl.uint32)
+    return tl.where(missing == 0, limit, moved)
+
+
+# A draw's own numbers are not made part of the code: each new seed or size would compile it again.
+@Launcher
+@triton.jit(do_not_specialize=["cells", "total", "k0", "k1"])
+def _draw(
+    order,
+    offsets,
+    counts,
+    ends,
+    out,
+    cells,
+    total,
+    k0,
+    k1,
+    ROWS: tl.constexpr,
+    WIDE: tl.constexpr,
+    TALL: tl.constexpr,
+    JUMPS: tl.constexpr,
+):
+    cell = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    there = cell < cells
+    begin = tl.load(offsets + cell, mask=there, other=0)
+    length = tl.load(offsets + cell + 1, mask=there, other=0) - begin
+    asked = tl.load(counts + cell, mask=there, other=0)
+    start = tl.load(ends + cell, mask=there, other=0) - asked
+    longest = tl.max(length, axis=0)
+
+    wanted = tl.where(length <= WIDE, tl.minimum(asked, length), 0)
+    wanted = tl.maximum(wanted, 0)
+    lane = tl.arange(0, WIDE)
+    inside = (lane[None, :] < length[:, None]) & (wanted > 0)[:, None]
+    point = tl.load(order + begin[:, None] + lane[None, :], mask=inside, other=0)
+    key = _keys(point, k0, k1)
+    limit = _guess(wanted, length)
+    missing = wanted - tl.sum((inside & (key <= limit[:, None])).to(tl.int32), axis=1)
+    for _ in tl.static_range(JUMPS):
+        limit = _jumped(limit, missing, length)
+        missing = wanted - tl.sum((inside & (key <= limit[:, None])).to(tl.int32), axis=1)
+    left = tl.max(tl.abs(missing), axis=0)
+    while left > 0:
+        least = tl.min(_next(key, inside, limit[:, None], (missing > 0)[:, None]), axis=1)
+        limit = _stepped(limit, least, missing)
+        missing -= (missing > 0).to(tl.int32) - (missing < 0).to(tl.int32)
+        left -= 1
+    chosen = inside & (key <= limit[:, None])
+    to = start[:, None] + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
+    tl.store(out + to, point, mask=chosen & (to >= 0) & (to < total))
+    # More than a cell has, and a total above the sum: nothing is drawn there.
+    short = tl.where(length <= WIDE, asked - wanted, 0)
+    for past in range(0, tl.max(short, axis=0), WIDE):
+        beyond = past + lane
+        _clear(out, (start + wanted)[:, None] + beyond[None, :], beyond[None, :] < short[:, None], total)
+    if tl.program_id(0) == 0:
+        for past in range(tl.load(ends + cells - 1), total, WIDE):
+            _clear(out, past + lane, lane >= 0, total)
+
+    if longest > WIDE:
+        for row in range(ROWS):
+            at = tl.program_id(0) * ROWS + row
+            if at < cells:
+                first = tl.load(offsets + at)
+                count = tl.load(offsets + at + 1) - first
+                if count > WIDE:
+                    given = tl.load(counts + at)
+                    _draw_long(
+                        order + first, out, count, given, tl.load(ends + at) - given, total, k0, k1, TALL
+                    )
+
+
+@triton.jit
+def _draw_long(order, out, count, given, to, total, k0, k1, TALL: tl.constexpr):
+    """One cell, a tile at a time, from its first point on."""
+    tall = tl.arange(0, TALL)
+    wanted = tl.maximum(tl.minimum(given, count), 0)
+    limit = _guess(wanted, count)
+    missing = wanted - _up_to(order, count, limit, k0, k1, TALL)
+    for _ in range(3):
+        limit = _jumped(limit, missing, count)
+        missing = wanted - _up_to(order, count, limit, k0, k1, TALL)
+    while missing != 0:
+        least = tl.full((TALL,), 0xFFFFFFFF, tl.uint32)
+        for tile in range(0, count, TALL):
+            inside = tile + tall < count
+            key = _keys(tl.load(order + tile + tall, mask=inside, other=0), k0, k1)
+            least = tl.minimum(least, _next(key, inside, limit, missing > 0))
+        limit = _stepped(limit, tl.min(least, axis=0), missing)
+        missing -= (missing > 0).to(tl.int32) - (missing < 0).to(tl.int32)
+    for tile in range(0, count, TALL):
+        inside = (tile + tall < count) & (wanted > 0)
+        point = tl.load(order + tile + tall, mask=inside, other=0)
+        chosen = (inside & (_keys(point, k0, k1) <= limit)).to(tl.int32)
+        at = to + tl.cumsum(chosen, axis=0) - 1
+        tl.store(out + at, point, mask=(chosen > 0) & (at >= 0) & (at < total))
+        to += tl.sum(chosen, axis=0)
+    for tile in range(wanted, given, TALL):
+        _clear(out, to + tile - wanted + tall, tile + tall < given, total)
+
+
+@triton.jit
+def _clear(out, to, wanted, total):
+    tl.store(out + to, -1, mask=wanted & (to >= 0) & (to < total))
+
+
+@triton.jit
+def _up_to(order, count, limit, k0, k1, TALL: tl.constexpr):
+    """How many of a cell's keys are not above the limit."""
+    tall = tl.arange(0, TALL)
+    seen = tl.zeros((TALL,), tl.int32)
+    for tile in range(0, count, TALL):
+        inside = tile + tall < count
+        key = _keys(tl.load(order + tile + tall, mask=inside, other=0), k0, k1)
+        seen += (inside & (key <= limit)).to(tl.int32)
+    return tl.sum(seen, axis=0)
+
+
+@Launcher
+@triton.jit(do_not_specialize=["cells", "k0", "k1"])
+def _draw_one(order, offsets, out, cells, k0, k1, ROWS: tl.constexpr, WIDE: tl.constexpr):
+    cell = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    there = cell < cells
+    begin = tl.load(offsets + cell, mask=there, other=0)
+    length = tl.load(offsets + cell + 1, mask=there, other=0) - begin
+    best = tl.full((ROWS,), 0x7FFFFFFFFFFFFFFF, tl.int64)
+    for tile in range(0, tl.max(length, axis=0), WIDE):
+        lane = tile + tl.arange(0, WIDE)
+        inside = lane[None, :] < length[:, None]
+        point = tl.load(order + begin[:, None] + lane[None, :], mask=inside, other=0)
+        # The key above the point's number, which takes 31 bits: the least of both together is the least key's.
+        both = (_keys(point, k0, k1).to(tl.int64) << 31) | point
+        best = tl.minimum(best, tl.min(tl.where(inside, both, 0x7FFFFFFFFFFFFFFF), axis=1))
+    tl.store(out + cell, (best & 0x7FFFFFFF).to(tl.int32), mask=there)
+
+
+@Launcher
+@triton.jit(
+    do_not_specialize=["cells", "least", "low_a", "low_b", "span_a", "span_b", "r0", "r1", "k0", "k1"]
+)
+def _draw_counts(
+    offsets,
+    out,
+    cells,
+    least,
+    low_a,
+    low_b,
+    span_a,
+    span_b,
+    r0,
+    r1,
+    k0,
+    k1,
+    RANGE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    cell = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = cell < cells
+    length = tl.load(offsets + cell + 1, mask=there, other=0) - tl.load(offsets + cell, mask=there, other=0)
+    share = (tl.zeros((BLOCK,), tl.int64) + low_a) * 65536 + low_b
+    if RANGE:
+        span = (tl.zeros((BLOCK,), tl.int64) + span_a) * 65536 + span_b
+        share += ((_keys(cell, r0, r1) >> 1).to(tl.int64) * span) >> 31
+    drawn = (_keys(cell, k0, k1).to(tl.int64) + length.to(tl.int64) * share) >> 32
+    kept = tl.minimum(tl.maximum(drawn, least), length.to(tl.int64))
+    tl.store(out + cell, kept.to(tl.int32), mask=there)

@@ -1,0 +1,41 @@
+"""The kernel of `take` for CUDA, in Triton. Imported only where there is a GPU and Triton."""
+
+# Triton reads these functions' source: annotations must be plain, so they are left to Triton's own.
+# pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+import triton  # ty: ignore
+import triton.language as tl
+from torch import Tensor
+
+from pinchpoint.kit.triton_launch import Launcher
+
+_TILE = 2048  # values of a program
+
+
+def take(values: Tensor, index: Tensor, out: Tensor, width: int) -> None:
+    """Fills out, (M, width), with the rows of values, (N, width); with zeros for a number that is out of range."""
+    wide = triton.next_power_of_2(width)
+    tall = max(1, _TILE // wide)
+    count = index.shape[0]
+    _take(
+        triton.cdiv(count, tall),
+        (values, index.contiguous(), out),
+        (count, values.shape[0]),
+        width,
+        wide,
+        tall,
+    )
+
+
+@Launcher
+@triton.jit(do_not_specialize=["count", "rows"])
+def _take(values, index, out, count, rows, WIDTH: tl.constexpr, WIDE: tl.constexpr, TALL: tl.constexpr):
+    at = tl.program_id(0).to(tl.int64) * TALL + tl.arange(0, TALL)
+    column = tl.arange(0, WIDE)
+    there = at < count
+    row = tl.load(index + at, mask=there, other=0).to(tl.int64)
+    both = there[:, None] & (column < WIDTH)[None, :]
+    known = both & ((row >= 0) & (row < rows))[:, None]
+    found = tl.load(values + row[:, None] * WIDTH + column[None, :], mask=known, other=0)
+    tl.store(out + at[:, None] * WIDTH + column[None, :], found, mask=both)

@@ -1,0 +1,175 @@
+"""Fake runs kept for a plan: what each needs, and whether the budget holds it.
+
+A trial fits when its total (reserved + context; the high end where counts depend on the data)
+and the forecast's margin stay within the budget.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
+from pinchpoint.core.records import Forecast
+from pinchpoint.core.units import show_size
+from pinchpoint.planning.search import Sample
+
+Progress = Callable[[str], None]
+
+_FIXED = ("weights", "gradients", "optimizer", "workspace")
+CHUNKS = 1024  # the most chunks one fake run is cut into: each is walked through
+
+
+class Forecasts(Protocol):
+    """Predicts one target at many sizes. `memory.forecaster.Forecaster` is one."""
+
+    def predict(
+        self,
+        *,
+        size: int | None = None,
+        mode: str | None = None,
+        variant: str | None = None,
+        chunk: int | None = None,
+        args: tuple[str, ...] = (),
+    ) -> Forecast: ...
+
+
+@dataclass(frozen=True)
+class Script:
+    """A script whose size is an argument: `vary` is that argument, with `{}` for the number."""
+
+    vary: str
+    args: tuple[str, ...] = ()
+
+    def arguments(self, size: int) -> tuple[str, ...]:
+        return (*self.args, *(part.replace("{}", str(size)) for part in shlex.split(self.vary)))
+
+
+def check_vary(vary: str | None) -> str:
+    """The argument to vary, or an error that says how to give one."""
+    if vary is None:
+        raise BadInput(
+            "a script has no size of its own", hint="say which argument to vary: --vary '--batch-size {}'"
+        )
+    try:
+        parts = shlex.split(vary)
+    except ValueError as error:
+        raise BadInput(
+            f"--vary {vary!r} cannot be split into arguments: {error}", hint="close its quotes"
+        ) from error
+    if not any("{}" in part for part in parts):
+        raise BadInput(
+            f"--vary {vary!r} has no place for the number",
+            hint="put {} where it goes: --vary '--batch-size {}'",
+        )
+    return vary
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One fake run. `total_bytes` is the high end where counts depend on the data."""
+
+    size: int
+    chunk: int | None
+    variant: str | None
+    mode: str
+    total_bytes: int
+    margin_bytes: int
+    live_bytes: int
+    context_bytes: int
+    fixed_bytes: int = 0  # context, weights, gradients and optimizer: what no smaller size would save
+
+    @property
+    def need_bytes(self) -> int:
+        return self.total_bytes + self.margin_bytes
+
+
+@dataclass
+class Trials:
+    """Makes fake runs and remembers them, in order."""
+
+    forecasts: Forecasts
+    mode: str | None
+    budget_bytes: int
+    script: Script | None = None
+    progress: Progress | None = None
+    made: list[Trial] = field(default_factory=list)
+
+    def run(self, *, size: int, variant: str | None, chunk: int | None = None) -> Trial:
+        at = self._name(size, variant, chunk)
+        if self.progress is not None:
+            self.progress(f"fake run {len(self.made) + 1}: {at}")
+        try:
+            if self.script is None:
+                forecast = self.forecasts.predict(size=size, mode=self.mode, variant=variant, chunk=chunk)
+            else:
+                forecast = self.forecasts.predict(mode=self.mode, args=self.script.arguments(size))
+        except PinchpointError as error:
+            sizes = "; where it takes only some sizes, say which with --multiple and --up-to"
+            hint = error.hint + (sizes if isinstance(error, TargetFailed) else "")
+            raise type(error)(f"predicting {at}: {error.what}", hint=hint) from error
+        trial = Trial(
+            size=size,
+            chunk=chunk,
+            variant=variant,
+            mode=forecast.mode,
+            total_bytes=_high_total(forecast),
+            margin_bytes=forecast.margin_bytes,
+            live_bytes=forecast.peak_allocated_bytes,
+            context_bytes=forecast.context_bytes,
+            fixed_bytes=forecast.context_bytes + sum(forecast.breakdown.get(part, 0) for part in _FIXED),
+        )
+        self.made.append(trial)
+        return trial
+
+    def _name(self, size: int, variant: str | None, chunk: int | None) -> str:
+        if self.script is not None:
+            return " ".join(self.script.arguments(size))
+        cut = "" if chunk is None else f" chunk {show_size(chunk)}"
+        return f"{variant} size {show_size(size)}{cut}" if variant else f"size {show_size(size)}{cut}"
+
+    def at_sizes(
+        self, variant: str | None, *, multiple: int = 1, chunk: int | None = None
+    ) -> Callable[[int], Sample]:
+        """A sampler of sizes, in units of `multiple`."""
+        return lambda number: _sample(number, self.run(size=number * multiple, variant=variant, chunk=chunk))
+
+    def at_chunks(self, variant: str | None, size: int) -> Callable[[int], Sample]:
+        return lambda number: _sample(number, self.run(size=size, variant=variant, chunk=number))
+
+    def of(self, *, size: int, variant: str | None, chunk: int | None = None) -> Trial:
+        """The run already made there."""
+        return next(t for t in reversed(self.made) if (t.size, t.variant, t.chunk) == (size, variant, chunk))
+
+    def rows(self) -> tuple[dict[str, Any], ...]:
+        return tuple(
+            {
+                "size": t.size,
+                "variant": t.variant,
+                "chunk": t.chunk,
+                "total_bytes": t.total_bytes,
+                "margin_bytes": t.margin_bytes,
+                "fits": t.need_bytes <= self.budget_bytes,
+            }
+            for t in self.made
+        )
+
+
+def show_trial(trial: Trial) -> str:
+    """`size 4.096k in chunks of 512`."""
+    return f"size {show_size(trial.size)}" + (
+        f" in chunks of {show_size(trial.chunk)}" if trial.chunk is not None else ""
+    )
+
+
+def _sample(number: int, trial: Trial) -> Sample:
+    return Sample(number, trial.need_bytes, trial.live_bytes, trial.fixed_bytes)
+
+
+def _high_total(forecast: Forecast) -> int:
+    """`high_bytes` is of the allocated peak: what lies above the allocated one is added to the total."""
+    if forecast.high_bytes is None:
+        return forecast.total_bytes
+    return forecast.total_bytes + max(0, forecast.high_bytes - forecast.peak_allocated_bytes)

@@ -1,0 +1,312 @@
+"""The largest size, or the chunk for a given size, and the variant, that fit a budget, by prediction.
+
+Every size claimed was itself predicted to fit, at most 8 fake runs a variant; a table of cards takes
+at most 8 more, and marks the sizes that lie between two runs. Nothing is run for real and no GPU is
+needed; what a card does beyond its forecast is the margin's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
+from typing import Any
+
+from pinchpoint.core import targets
+from pinchpoint.core.errors import BadInput, CannotFake, DoesNotFit, TargetFailed, TimedOut
+from pinchpoint.core.records import Plan
+from pinchpoint.core.settings import Asked
+from pinchpoint.core.units import check_seconds, parse_bytes, parse_size, show_bytes
+from pinchpoint.core.workload import Workload, chosen_of
+from pinchpoint.forecasting.cards import Card, card
+from pinchpoint.planning import card_table
+from pinchpoint.planning.fake_runs import CHUNKS, Forecasts, Progress, Script, Trials, check_vary
+from pinchpoint.planning.search import RUNS, UP_TO, Sample, largest_that_fits
+from pinchpoint.planning.variant_limits import Choice, best_of, notes_of, nothing_fits, row_of
+
+FACTORY_START = 4096
+SCRIPT_START = 8
+FLAT = 0.01  # a peak that grows by less than this while the size doubles
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is planned for: a workload, a plain factory (both None) or a script."""
+
+    text: str
+    workload: Workload | None = None
+    script: Script | None = None
+
+    @property
+    def variants(self) -> tuple[str | None, ...]:
+        return (None,) if self.workload is None else tuple(v.name for v in self.workload.variants)
+
+    @property
+    def start(self) -> int:
+        if self.workload is not None:
+            return self.workload.default_size
+        return FACTORY_START if self.script is None else SCRIPT_START
+
+    def is_flat(self, variant: str | None) -> bool:
+        return self.workload is not None and self.workload.variant(variant).flat
+
+    def chunk(self, variant: str | None) -> int | None:
+        """Points at one time that suit a variant, where it says so and takes chunks."""
+        return (
+            self.workload.variant(variant).chunk
+            if self.workload is not None and self.workload.chunked
+            else None
+        )
+
+    def held_bytes(self, variant: str | None) -> float:
+        """What a flat variant says it must hold of each point."""
+        return 0.0 if self.workload is None else self.workload.variant(variant).held_bytes
+
+
+def plan(
+    target: str | Workload | Callable[..., Any],
+    *,
+    budget: str | int | None = None,
+    mode: str | None = None,
+    size: int | str | None = None,
+    variant: str | None = None,
+    cards: str | Sequence[str] | None = None,
+    vary: str | None = None,
+    args: Sequence[str] = (),
+    multiple: int | str = 1,
+    up_to: int | str = UP_TO,
+    seed: int = 0,
+    timeout_s: float = 300.0,
+    settings: Asked | None = None,
+    forecaster: Forecasts | None = None,
+    progress: Progress | None = None,
+) -> Plan:
+    """What fits `budget` (bytes, "24GiB" or a card's name), or, with `cards`, every card ("all" or names).
+
+    size: plan for just this size: the chunk for it where the workload takes one. vary: the script's
+    argument that is its size, such as "--batch-size {}". multiple: only sizes that are multiples of
+    this. up_to: look no farther. settings: of a workload that declares some. Raises `DoesNotFit` when nothing fits.
+    """
+    table_cards = card_table.chosen(cards)
+    budget_bytes, model_card = _budget(budget, table_cards)
+    size = None if size is None else parse_size(size)
+    multiple, up_to = parse_size(multiple), parse_size(up_to)
+    check_seconds("timeout", timeout_s)
+    if multiple > up_to:
+        raise BadInput(
+            f"no multiple of {multiple:,} is up to {up_to:,}", hint="raise --up-to, or lower --multiple"
+        )
+    subject = _subject(target, vary, tuple(args))
+    variants = _variants(subject, variant)
+    chosen = _settings(subject, settings)
+    if subject.workload is not None:
+        mode = mode or ("train" if "train" in subject.workload.modes else subject.workload.modes[0])
+        subject.workload.check_mode(mode)
+    if budget_bytes <= (context := card(model_card).context_bytes):
+        raise DoesNotFit(
+            f"a budget of {show_bytes(budget_bytes)} does not hold CUDA's context, {show_bytes(context)}",
+            hint="give the whole card's memory as --budget",
+        )
+    options = {"card": model_card, "seed": seed, "timeout_s": timeout_s, "settings": chosen}
+    with _forecasts(target, forecaster, options) as forecasts:
+        trials = Trials(forecasts, mode, budget_bytes, subject.script, progress)
+        choices = _choices(subject, variants, trials, size=size, multiple=multiple, up_to=up_to)
+        best = best_of(choices, size)
+        trial = best.trial if best is not None else None
+        if best is None or trial is None:
+            raise nothing_fits(
+                subject.text, choices, budget_bytes, arguments=subject.script and subject.script.arguments
+            )
+        along, most = best.along, up_to if best.along == "size" else subject.chunk(best.variant) or trial.size
+        rows, remarks = card_table.rows(
+            table_cards, trials, trial, best.found, multiple=multiple, up_to=most, along=along
+        )
+    return Plan(
+        target=subject.text,
+        mode=trial.mode,
+        budget_bytes=budget_bytes,
+        size=trial.size,
+        chunk=trial.chunk,
+        variant=trial.variant,
+        margin_bytes=trial.margin_bytes,
+        peak_bytes=trial.total_bytes,
+        tried=trials.rows(),
+        choices=tuple(row_of(choice) for choice in choices),
+        cards=rows,
+        notes=tuple(notes_of(choices, multiple, up_to)) + remarks,
+        settings=chosen,
+    )
+
+
+def _budget(budget: str | int | None, cards: Sequence[Card]) -> tuple[int, str]:
+    """The bytes to stay within, and the card whose context and workspace are modelled."""
+    if budget is None:
+        if not cards:
+            raise BadInput(
+                "nothing says what must fit", hint="give --budget 24GiB (or a card's name), or --cards all"
+            )
+        largest = max(cards, key=lambda c: c.memory_bytes)
+        return largest.memory_bytes, largest.name
+    if isinstance(budget, int) or budget.strip()[:1].isdigit():
+        wanted = parse_bytes(budget)
+        return wanted, f"{wanted}B"
+    named = card(budget)
+    return named.memory_bytes, named.name
+
+
+def _subject(target: str | Workload | Callable[..., Any], vary: str | None, args: tuple[str, ...]) -> Subject:
+    if isinstance(target, str):
+        found = targets.find(target)
+        if found.kind == "script":
+            return Subject(found.text, script=Script(check_vary(vary), args))
+        loaded = targets.load(found)
+        text = found.text
+    else:
+        loaded = target
+        text = target.name if isinstance(target, Workload) else getattr(target, "__name__", repr(target))
+    if vary is not None or args:
+        raise BadInput(
+            f"{text} is not a script",
+            hint="leave out --vary and the arguments after --; its size is varied as it is",
+        )
+    return Subject(text, loaded if isinstance(loaded, Workload) else None)
+
+
+def _variants(subject: Subject, asked: str | None) -> tuple[str | None, ...]:
+    if asked is None:
+        return subject.variants
+    if subject.workload is None:
+        kind = "a script" if subject.script else "a plain factory"
+        raise BadInput(
+            f"{subject.text} is {kind} and has no variants",
+            hint="leave out --variant, or make a Workload of it",
+        )
+    return (subject.workload.variant(asked).name,)
+
+
+def _settings(subject: Subject, asked: Asked | None) -> dict[str, str]:
+    if subject.script is not None and asked:
+        raise BadInput(
+            f"{subject.text} is a script and has no settings", hint="pass its own arguments after --"
+        )
+    return chosen_of(subject.workload, asked, text=subject.text)
+
+
+def _forecasts(
+    target: Any, forecaster: Forecasts | None, options: dict[str, Any]
+) -> AbstractContextManager[Forecasts]:
+    if forecaster is not None:
+        return nullcontext(forecaster)
+    from pinchpoint.forecasting.forecaster import Forecaster
+
+    return Forecaster(target, **options)
+
+
+def _choices(
+    subject: Subject,
+    variants: Sequence[str | None],
+    trials: Trials,
+    *,
+    size: int | None,
+    multiple: int,
+    up_to: int,
+) -> list[Choice]:
+    """One choice a variant, in the workload's order. Flat ones are tried last, at the best size of the others."""
+    made: dict[str | None, Choice] = {}
+    for variant in sorted(variants, key=subject.is_flat):
+        try:
+            if size is not None:
+                made[variant] = _at_size(subject, variant, trials, size)
+            else:
+                best = max((c.trial.size for c in made.values() if c.trial is not None), default=None)
+                made[variant] = _largest(subject, variant, trials, best, multiple=multiple, up_to=up_to)
+        except (TargetFailed, CannotFake, TimedOut) as error:
+            # Another variant may do; this one is reported beside it. Alone, its error is the answer.
+            if len(variants) == 1:
+                raise
+            made[variant] = Choice(variant, None, why=error.what, error=error)
+    return [made[variant] for variant in variants]
+
+
+def _largest(
+    subject: Subject, variant: str | None, trials: Trials, best: int | None, *, multiple: int, up_to: int
+) -> Choice:
+    if (chunk := subject.chunk(variant)) is not None:
+        start, limit = max(1, (best or 64 * subject.start) // multiple), max(1, up_to // multiple)
+        sample, floor = (
+            trials.at_sizes(variant, multiple=multiple, chunk=chunk),
+            min(limit, -(-chunk // multiple)),
+        )
+        found = largest_that_fits(
+            sample, budget_bytes=trials.budget_bytes, start=start, floor=floor, up_to=limit
+        )
+        if found.fits is not None:
+            return Choice(
+                variant, trials.of(size=found.fits.number * multiple, variant=variant, chunk=chunk), found
+            )
+        # One such chunk alone is beyond the budget: the largest that fits, then.
+    if subject.is_flat(variant) and subject.workload is not None and subject.workload.chunked:
+        wanted = 4 * best if best is not None else 64 * subject.start
+        return _flat_in_chunks(
+            subject, variant, trials, max(multiple, min(wanted, up_to) // multiple * multiple)
+        )
+    sample = trials.at_sizes(variant, multiple=multiple)
+    start, limit = max(1, subject.start // multiple), max(1, up_to // multiple)
+    known: list[Sample] = []
+    if subject.is_flat(variant) and best is not None and best // multiple >= 16:
+        # A flat variant may walk through its points: two sizes show that it is flat, larger ones only cost time.
+        known = [sample(best // multiple // 16)]
+        try:
+            known.append(sample(best // multiple))
+        except TimedOut:
+            limit = known[0].number
+    found = largest_that_fits(
+        sample,
+        budget_bytes=trials.budget_bytes,
+        start=start,
+        up_to=limit,
+        known=known,
+        runs=RUNS - len(known),
+    )
+    if found.fits is None:
+        return Choice(
+            variant, None, found, why="does not fit", least=trials.of(size=multiple, variant=variant)
+        )
+    return Choice(variant, trials.of(size=found.fits.number * multiple, variant=variant), found)
+
+
+def _flat_in_chunks(subject: Subject, variant: str | None, trials: Trials, size: int) -> Choice:
+    """A flat variant takes any size: give it a large one with its largest chunk, and see that half of it needs no less."""
+    choice = _at_size(subject, variant, trials, size)
+    if choice.trial is None or choice.trial.chunk is None or choice.trial.chunk > size // 2:
+        return choice
+    half = trials.run(size=size // 2, variant=variant, chunk=choice.trial.chunk)
+    grown = abs(choice.trial.live_bytes - half.live_bytes)
+    if grown <= FLAT * half.live_bytes:
+        return replace(choice, remark="flat")
+    held = subject.held_bytes(variant) * (size - size // 2)
+    return replace(choice, remark="held" if grown <= held else "not flat")
+
+
+def _at_size(subject: Subject, variant: str | None, trials: Trials, size: int) -> Choice:
+    if subject.workload is None or not subject.workload.chunked:
+        trial = trials.run(size=size, variant=variant)
+        fits = trial.need_bytes <= trials.budget_bytes
+        return Choice(variant, trial if fits else None, why="" if fits else "does not fit", least=trial)
+    # A chunk of the whole size is one walk, the smallest are thousands: the floor is not walked just to be sure.
+    most = min(size, subject.chunk(variant) or size)
+    found = largest_that_fits(
+        trials.at_chunks(variant, size),
+        budget_bytes=trials.budget_bytes,
+        start=most,
+        floor=min(most, max(1, size // CHUNKS)),
+        up_to=most,
+        prove_floor=False,
+        runs=RUNS - 1,
+        may_fall=True,
+    )
+    number = found.fits.number if found.fits is not None else found.samples[0].number
+    trial = trials.of(size=size, variant=variant, chunk=number)
+    if found.fits is None:
+        return Choice(variant, None, found, why="does not fit", least=trial, along="chunk")
+    return Choice(variant, trial, found, along="chunk")

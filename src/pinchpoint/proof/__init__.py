@@ -1,1 +1,0 @@
-"""Proof: is a variant the same computation as its baseline, and is it better? The verb is `pinchpoint.proof.verdict.verify`."""

@@ -1,0 +1,109 @@
+"""Peak against size, log-log: points, the fitted law with its band, sizes that ran out, and the cards' limits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pinchpoint.core.growth_law import value
+from pinchpoint.core.records import Law, Point, Study
+from pinchpoint.reporting.figures import style
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_WIDE = 3.0  # times its low end: a band that is wider is not drawn
+
+
+def draw(study: Study) -> Figure | None:
+    drawn = {
+        key: [p for p in points if p.peak_allocated_bytes] for key, points in style.lines_of(study).items()
+    }
+    if not any(drawn.values()):
+        return None
+    figure, grid = style.canvas()
+    axes = grid[0][0]
+    laws = {(law.variant, law.mode): law for law in study.laws}
+    for (variant, mode), points in drawn.items():
+        look = style.look(study, variant, mode)
+        law = laws.get((variant, mode))
+        if law is not None:
+            _law(axes, law, look)
+        axes.plot([], [], label=style.name_of(study, variant, mode), **look)
+        marks = {**look, "linestyle": "none"} if law is not None else look
+        axes.plot([p.size for p in points], [p.peak_allocated_bytes for p in points], **marks)
+    _out_of_memory(axes, study, laws)
+    axes.set_ylim(
+        *style.spread([v for line in axes.get_lines() for v in np.ravel(line.get_ydata()) if v > 0])
+    )
+    style.size_axis(axes, study)
+    _cards(axes, study)
+    style.byte_axis(axes, "peak allocated")
+    style.title(axes, study, "Peak against size")
+    style.legend(axes, loc="upper left")
+    return figure
+
+
+def _law(axes: Axes, law: Law, look: dict[str, Any]) -> None:
+    sizes = np.geomspace(law.segments[0]["from"], law.segments[-1]["to"], 200)
+    stroke = {name: look[name] for name in ("color", "linestyle", "linewidth")}
+    axes.plot(sizes, [value(law, size) for size in sizes], **stroke)
+    if law.band:
+        at, low, high = zip(*law.band, strict=True)
+        low, high = np.maximum(low, 1), np.asarray(high)
+        # A band over decades says that the law is not known there, and would hide the others.
+        axes.fill_between(
+            at, low, high, where=high <= _WIDE * low, color=look["color"], alpha=0.18, linewidth=0
+        )
+
+
+def _out_of_memory(axes: Axes, study: Study, laws: dict[tuple[str, str], Law]) -> None:
+    crosses = [(p.size, _where(p, laws)) for p in study.points if p.status == "oom"]
+    crosses = [(size, peak) for size, peak in crosses if peak]
+    if crosses:
+        sizes, peaks = zip(*crosses, strict=True)
+        axes.plot(
+            sizes,
+            peaks,
+            linestyle="none",
+            marker="x",
+            color=style.BAD,
+            markersize=8,
+            markeredgewidth=2,
+            label="out of memory",
+        )
+
+
+def _where(point: Point, laws: dict[tuple[str, str], Law]) -> float | None:
+    """A size that ran out has no peak: it is drawn where theory, else the law, would have put it."""
+    law = laws.get((point.variant, point.mode))
+    return point.theory_bytes or (max(value(law, point.size), 1.0) if law else None)
+
+
+def _cards(axes: Axes, study: Study) -> None:
+    """The memory of each card that the axis reaches, and of the next larger one."""
+    low, high = axes.get_ylim()
+    cards = sorted({(row["memory_bytes"], row["card"]) for row in study.cards})
+    above = [card for card in cards if card[0] > high][:1]
+    shown = [card for card in cards if low < card[0] <= high]
+    if above and above[0][0] < 3 * high:
+        shown += above
+        axes.set_ylim(low, above[0][0] * 1.15)
+    last = 0.0
+    for memory, name in sorted(shown):
+        axes.axhline(memory, color=style.MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
+        if memory < last * (high / low) ** 0.035:
+            continue  # its name would lie on the one below
+        last = memory
+        axes.annotate(
+            f"{style.drawable(name)} {style.short_bytes(memory)}",
+            (1.0, memory),
+            xytext=(4, 0),
+            xycoords=("axes fraction", "data"),
+            textcoords="offset points",
+            va="center",
+            fontsize=7.5,
+            color=style.MUTED,
+        )

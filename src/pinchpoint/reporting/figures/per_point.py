@@ -1,0 +1,57 @@
+"""Bytes a point against size: where the fixed cost stops mattering and what a point costs for good."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pinchpoint.core.records import Study
+from pinchpoint.reporting.figures import style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+def draw(study: Study) -> Figure | None:
+    drawn = {
+        key: [p for p in points if p.peak_allocated_bytes] for key, points in style.lines_of(study).items()
+    }
+    if not any(drawn.values()):
+        return None
+    figure, grid = style.canvas()
+    axes = grid[0][0]
+    laws = {(law.variant, law.mode): law for law in study.laws}
+    for (variant, mode), points in drawn.items():
+        look = style.look(study, variant, mode)
+        axes.plot(
+            [p.size for p in points],
+            [(p.peak_allocated_bytes or 0) / p.size for p in points],
+            label=style.name_of(study, variant, mode),
+            **look,
+        )
+        law = laws.get((variant, mode))
+        if law is not None and points and law.slope_low > 0:
+            axes.axhline(law.slope_bytes_per_point, color=look["color"], linewidth=1, linestyle=(0, (1, 2)))
+            axes.annotate(
+                f"{law.slope_bytes_per_point:,.0f} B",
+                (1.0, law.slope_bytes_per_point),
+                xytext=(3, 0),
+                va="center",
+                xycoords=("axes fraction", "data"),
+                textcoords="offset points",
+                fontsize=8,
+                color=look["color"],
+            )
+    style.size_axis(axes, study)
+    style.byte_axis(axes, "peak allocated / size")
+    style.title(axes, study, "Bytes a point")
+    axes.annotate(
+        "dotted: slope of the fitted law",
+        (1.0, 1.0),
+        xycoords="axes fraction",
+        ha="right",
+        va="top",
+        fontsize=8,
+        color=style.MUTED,
+    )
+    style.legend(axes, loc="best")
+    return figure

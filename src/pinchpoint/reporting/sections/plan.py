@@ -1,0 +1,228 @@
+"""A plan: the largest size that fits a budget, with the chunk and variant for it, and how it was found."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from pinchpoint.core.records import Plan
+from pinchpoint.core.units import show_bytes
+from pinchpoint.reporting import palette
+from pinchpoint.reporting.axes import exact, log_bytes, log_sizes
+from pinchpoint.reporting.chart import Figure, Trace, hover, layout, level, marks, symbol_of
+from pinchpoint.reporting.html import (
+    Column,
+    Html,
+    Tile,
+    Tone,
+    badge,
+    join,
+    keyed,
+    listing,
+    meter,
+    more,
+    numbers,
+    panel,
+    table,
+    tag,
+)
+from pinchpoint.reporting.record_reader import count, number, share, shortlist, word
+from pinchpoint.reporting.section import Entry, Headline
+
+KIND = "plan"
+TITLE = "Plans"
+ABOUT = "The largest size, chunk and variant that fit a budget, by prediction."
+ORDER = 20
+
+
+def entry(record: Plan) -> Entry:
+    fits = record.peak_bytes + record.margin_bytes <= record.budget_bytes
+    tone: Tone = "good" if fits else "warn"
+    budget = show_bytes(record.budget_bytes)
+    facts = ", ".join(part for part in (record.mode, budget, record.variant) if part)
+    used = f"{share(record.peak_bytes, record.budget_bytes):.1%} of the budget"
+    return Entry(
+        title=record.target,
+        headline=Headline(
+            exact(record.size), "largest size that fits" if len(record.tried) > 1 else "size", facts, tone
+        ),
+        tags=(record.mode, f"budget {budget}"),
+        tiles=(
+            Tile("size", exact(record.size), "points in one step"),
+            Tile(
+                "chunk",
+                exact(record.chunk),
+                "points at one time" if record.chunk is not None else "not chunked",
+            ),
+            Tile("variant", record.variant or "-", "allows most" if len(record.choices) > 1 else ""),
+            Tile("predicted peak", show_bytes(record.peak_bytes), used, tone),
+            Tile("margin", show_bytes(record.margin_bytes), "kept free"),
+        ),
+        blocks=tuple(_blocks(record)),
+    )
+
+
+def _blocks(record: Plan) -> list[Html | Figure]:
+    blocks: list[Html | Figure] = []
+    names = _variants(record)
+    runs = [run for run in record.tried if number(run, "total_bytes")]
+    at_sizes, at_chunks = _one_a_size(runs), _one_size(runs)
+    if len(at_sizes) > 1 or (at_sizes and not at_chunks):
+        blocks.append(_tried(record, at_sizes, "size", names))
+    if at_chunks:
+        blocks.append(_tried(record, at_chunks, "chunk", names))
+    if record.choices:
+        blocks.append(_choices(record, names))
+    if record.cards:
+        blocks.append(_cards(record, names))
+    if record.tried:
+        blocks.append(_runs(record, names))
+    if record.notes:
+        blocks.append(panel("Notes", listing(record.notes)))
+    return blocks
+
+
+def _one_a_size(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Of the runs of one variant at one size, which differ in their chunk, the largest that fits, else the smallest."""
+    best: dict[tuple[str, int], dict[str, Any]] = {}
+    for run in sorted(runs, key=lambda run: number(run, "total_bytes") or 0.0):
+        key = (word(run, "variant"), count(run, "size") or 0)
+        if key[1] and (key not in best or run.get("fits")):
+            best[key] = run
+    return list(best.values())
+
+
+def _one_size(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The runs at the variant and size where most chunks were tried; none when no size saw two chunks."""
+    tried: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+    for run in runs:
+        if count(run, "chunk"):
+            tried.setdefault((word(run, "variant"), count(run, "size")), []).append(run)
+    most = max(tried.values(), key=len, default=[])
+    return most if len(most) > 1 else []
+
+
+def _variants(record: Plan) -> list[str]:
+    """Every variant named, in the order the record names them, so each keeps one colour."""
+    named = [word(item, "variant") for item in (*record.choices, *record.tried, *record.cards)]
+    return list(dict.fromkeys([*named, record.variant or ""]))
+
+
+def _named(name: str, names: list[str]) -> Html:
+    return keyed(palette.of_series(name, names), name or "-")
+
+
+def _tried(record: Plan, runs: list[dict[str, Any]], along: str, names: list[str]) -> Figure:
+    data = [trace for name in names if (trace := _runs_of(name, runs, along, names))]
+    totals = [number(run, "total_bytes") or 1.0 for run in runs]
+    budget, label = level(
+        record.budget_bytes, f"budget {show_bytes(record.budget_bytes)}", role="bad", dash="solid"
+    )
+    lines = [budget]
+    if 0 < record.margin_bytes < record.budget_bytes:
+        lines.append(level(record.budget_bytes - record.margin_bytes, "", role="warn", dash="dot")[0])
+    axes = layout(
+        x=log_sizes([number(run, along) or 1.0 for run in runs], along),
+        y=log_bytes([*totals, record.budget_bytes], "predicted total"),
+        shapes=lines,
+        annotations=[label],
+    )
+    note = "Crossed open marks do not fit. The dotted line is the budget less the margin."
+    at = f" at size {exact(count(runs[0], 'size'))}" if along == "chunk" else ""
+    return Figure(f"Every {along} tried{at}", tuple(data), axes, note=note)
+
+
+def _runs_of(name: str, runs: list[dict[str, Any]], along: str, names: list[str]) -> Trace | None:
+    mine = sorted(
+        (run for run in runs if word(run, "variant") == name), key=lambda run: number(run, along) or 0
+    )
+    if not mine:
+        return None
+    symbol = symbol_of(name, names)
+    trace = marks(
+        name or "runs",
+        [number(run, along) for run in mine],
+        [number(run, "total_bytes") for run in mine],
+        role=palette.of_series(name, names),
+        texts=[_text(name, run) for run in mine],
+        symbol=symbol,
+        dash="solid",
+        size=11,
+    )
+    trace["marker"]["symbol"] = [symbol if run.get("fits") else "circle-x-open" for run in mine]
+    return trace
+
+
+def _text(name: str, run: dict[str, Any]) -> str:
+    facts = [(key, exact(value)) for key in ("size", "chunk") if (value := count(run, key)) is not None]
+    return hover(
+        name or "run",
+        *facts,
+        ("total", show_bytes(number(run, "total_bytes"))),
+        ("fits", "yes" if run.get("fits") else "no"),
+    )
+
+
+def _choices(record: Plan, names: list[str]) -> Html:
+    choices = sorted(record.choices, key=lambda item: -(count(item, "size") or 0))
+    top = count(choices[0], "size") or 0
+    rows = []
+    for item in choices:
+        name, size = word(item, "variant"), count(item, "size")
+        chosen = badge("chosen", "good") if name == (record.variant or "") else None
+        length = meter(share(size or 0, top), palette.of_series(name, names))
+        found = (exact(count(item, "chunk")), show_bytes(number(item, "peak_bytes")), word(item, "why"))
+        rows.append((join([_named(name, names), " ", chosen]), exact(size), length, *found))
+    columns = (
+        Column("variant"),
+        *numbers("largest size"),
+        Column(""),
+        *numbers("chunk", "predicted peak"),
+        Column(""),
+    )
+    return panel("By variant", table(columns, rows), note="How far each variant goes within the budget.")
+
+
+def _cards(record: Plan, names: list[str]) -> Html:
+    cards = {
+        word(item, "card"): item
+        for item in sorted(record.cards, key=lambda item: number(item, "budget_bytes") or 0)
+    }
+    # With a size asked for, what differs from card to card is the chunk.
+    along = "size" if len({count(item, "size") for item in cards.values()} - {None}) != 1 else "chunk"
+    top = max(count(item, along) or 0 for item in cards.values())
+
+    def rows(shown: Iterable[str]) -> list[tuple[object, ...]]:
+        return [_card(name, cards[name], share(count(cards[name], along) or 0, top), names) for name in shown]
+
+    columns = (Column("card"), *numbers("memory", "size", "chunk"), Column(""), Column("variant"))
+    first = shortlist({name: number(item, "budget_bytes") for name, item in cards.items()})
+    body = [table(columns, rows(first))]
+    if len(first) < len(cards):
+        body.append(more(f"all {len(cards)} cards", table(columns, rows(cards))))
+    return panel("By card", *body, note=f"The largest {along} each card takes.")
+
+
+def _card(name: str, item: dict[str, Any], part: float, names: list[str]) -> tuple[object, ...]:
+    variant, size = word(item, "variant"), count(item, "size")
+    memory = show_bytes(number(item, "budget_bytes"))
+    if not size:
+        return tag("strong", name), memory, badge("nothing fits", "bad"), "-", "", "-"
+    bar = meter(part, palette.of_series(variant, names))
+    return tag("strong", name), memory, exact(size), exact(count(item, "chunk")), bar, _named(variant, names)
+
+
+def _runs(record: Plan, names: list[str]) -> Html:
+    rows = []
+    for run in record.tried:
+        fits = badge("fits", "good") if run.get("fits") else badge("does not fit", "bad")
+        sizes = (
+            exact(count(run, "size")),
+            exact(count(run, "chunk")),
+            show_bytes(number(run, "total_bytes")),
+        )
+        rows.append((_named(word(run, "variant"), names), *sizes, fits))
+    columns = (Column("variant"), *numbers("size", "chunk", "predicted total"), Column(""))
+    return panel(
+        "Runs on fake tensors", more(f"{len(rows)} runs, in the order they were made", table(columns, rows))
+    )

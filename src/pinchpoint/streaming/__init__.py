@@ -1,0 +1,1 @@
+"""Streaming any number of points through a function, in chunks chosen for a budget: `pinchpoint.stream`."""

@@ -1,0 +1,140 @@
+"""Which chunk comes next: a byte model that grows with what the chunks before it took.
+
+The first chunks are trials: a quarter of a tile, a tile, then each at most 8 times the largest so far,
+until `fixed + bytes_per_point * chunk` says that the goal is met. From there on the chunk stays, which
+keeps shapes constant; it only ever shrinks, when memory runs out or a chunk passes the bound.
+Pure arithmetic: no framework, no device.
+"""
+
+from __future__ import annotations
+
+from pinchpoint.backends.stream_backend import Room
+from pinchpoint.core.errors import DoesNotFit
+from pinchpoint.core.units import show_bytes
+
+GROWTH = 8  # a slope from small chunks is coarse, so no trial goes further than this beyond the last
+
+
+class Pace:
+    """Chunks for `count` points. `chunk`: fixed by the caller; otherwise found within `room`, none above `most`."""
+
+    def __init__(
+        self,
+        count: int,
+        *,
+        tile: int,
+        room: Room | None = None,
+        chunk: int | None = None,
+        bytes_per_point: int | None = None,
+        held_bytes: int = 0,
+        most: int | None = None,
+        whole: bool = False,
+    ) -> None:
+        self.count = count
+        self.tile = max(1, min(tile, count))
+        self.room = room
+        self.held_bytes = held_bytes
+        self.fixed_bytes: float | None = held_bytes if bytes_per_point else None
+        self.bytes_per_point: float | None = bytes_per_point
+        self.peak_bytes: int | None = None
+        self.halvings = 0
+        # A chunk that was given and is filled up keeps its shape, however few points there are.
+        self.settled = None if chunk is None else max(1, chunk if whole else min(chunk, count))
+        self._trials: list[tuple[int, int]] = []
+        self._confirmed: int | None = None  # the settled chunk, once it was seen to keep within the bound
+        self._top = count + self.tile if most is None else min(count + self.tile, most)
+
+    def next(self, left: int) -> int:
+        """The chunk for what is left of the points."""
+        if self.settled is not None:
+            return self.settled
+        if self.bytes_per_point is None and not self._trials:
+            return self.tile if self.count <= self.tile else -(-self.tile // 4)
+        most = self._most()
+        reach = most if not self._trials else min(most, self._growth())
+        chunk = max(self.tile, reach - reach % self.tile)
+        calls = -(-left // chunk)
+        if reach == most or calls == 1:
+            # The same number of calls with the least padding: a tail of one point must not cost a whole chunk.
+            chunk = self.settled = self._up(-(-left // calls))
+        return chunk
+
+    def is_trial(self) -> bool:
+        """Is it worth knowing what the next chunk takes?"""
+        return self.room is not None and (self.settled is None or self.settled != self._confirmed)
+
+    def saw(self, chunk: int, peak_bytes: int) -> None:
+        """Learn what a chunk took at most. Raises if even one tile passes the bound."""
+        self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
+        if self.room is None:
+            return
+        over = peak_bytes > self.room.bound_bytes
+        if over and chunk <= self.tile:
+            raise self._too_small(f"{chunk:,} points take {show_bytes(peak_bytes)}", peak_bytes)
+        if self.settled is not None and not over:
+            self._confirmed = self.settled
+            return
+        self._learn(chunk, peak_bytes)
+        if over:
+            self.settled = None
+            share = self.room.goal_bytes / peak_bytes
+            self._top = max(self.tile, min(int(chunk * share), chunk - self.tile))
+
+    def halve(self, chunk: int, *, why: BaseException, free_bytes: int | None) -> None:
+        """Take half the chunk from here on, after memory ran out. Raises below one tile."""
+        half = chunk // 2
+        if half >= self.tile:
+            half -= half % self.tile
+        elif chunk > self.tile:
+            half = self.tile
+        else:
+            said = (str(why).strip() or type(why).__name__).splitlines()[0]
+            free = "" if free_bytes is None else f", with {show_bytes(free_bytes)} free"
+            raise DoesNotFit(
+                f"memory ran out at a chunk of {chunk:,} points{free}: {said[:200]}",
+                hint=f"free memory, or let the chunk go below {self.tile:,} points with a smaller tile=",
+            ) from why
+        self.halvings += 1
+        self.settled = half
+
+    def _most(self) -> int:
+        """The largest chunk for the goal, as far as is known."""
+        assert self.room is not None, "a fixed chunk needs no model"
+        if self.bytes_per_point is None:
+            return self._top  # one trial: nothing is known of the slope yet
+        slope, fixed = self.bytes_per_point, self.fixed_bytes or 0
+        most = int((self.room.goal_bytes - fixed) // slope)
+        need = fixed + slope * self.tile
+        if not self._trials and need > self.room.bound_bytes:
+            raise self._too_small(
+                f"{self.tile:,} points take {show_bytes(need)}, by the bytes per point given", need
+            )
+        return min(most, self._top)
+
+    def _growth(self) -> int:
+        largest = max(chunk for chunk, _ in self._trials)
+        return self.tile if largest < self.tile else GROWTH * largest
+
+    def _learn(self, chunk: int, peak_bytes: int) -> None:
+        self._trials.append((chunk, peak_bytes))
+        others = [trial for trial in self._trials if trial[0] != chunk]
+        if not others:
+            return
+        before, least = others[-1]
+        slope = max(1.0, (peak_bytes - least) / (chunk - before))
+        fixed = peak_bytes - slope * chunk
+        if fixed < 0:  # it bends upwards: what a point took on average is the better guess
+            slope, fixed = peak_bytes / chunk, 0.0
+        self.bytes_per_point, self.fixed_bytes = slope, fixed
+
+    def _up(self, points: int) -> int:
+        return -(-points // self.tile) * self.tile if points > self.tile else self.tile
+
+    def _too_small(self, what: str, need_bytes: float) -> DoesNotFit:
+        assert self.room is not None
+        held = f", of which {show_bytes(self.held_bytes)} were there before" if self.held_bytes else ""
+        return DoesNotFit(
+            f"{what}{held}; the budget is {show_bytes(self.room.bound_bytes)}",
+            hint=f"give a budget of at least {show_bytes(need_bytes * 1.05)}, or a tile smaller than {self.tile:,}",
+            need_bytes=round(need_bytes * 1.05),
+        )

@@ -1,0 +1,54 @@
+"""Does a function treat every row alone? Tried on a sample, cut in two ways and turned round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from pinchpoint.backends.stream_backend import Lane
+from pinchpoint.core.errors import BadInput
+
+# Of the largest value: kernels round differently for other shapes, by far less than rows that leak into each other.
+_ROUNDING = {
+    "float64": 1e-9,
+    "complex128": 1e-9,
+    "float32": 1e-4,
+    "complex64": 1e-4,
+    "float16": 2e-2,
+    "bfloat16": 5e-2,
+}
+
+
+def check_rowwise(lane: Lane, count: int, tile: int) -> None:
+    """Raise if results on a sample, at most one tile of points, depend on which points go together."""
+    size = min(count, tile)
+    if size < 2:
+        return
+    rows = np.unique(np.linspace(0, count - 1, size).astype(np.int64))
+    cut = max(1, len(rows) // 3)
+    whole, head, tail = lane.try_rows(rows), lane.try_rows(rows[:cut]), lane.try_rows(rows[cut:])
+    turned = lane.try_rows(rows[::-1].copy())
+    for part, (first, dtype) in enumerate(whole):
+        for other in (np.concatenate([head[part][0], tail[part][0]]), turned[part][0][::-1]):
+            worst = _apart(first, other, dtype)
+            if worst > 0:
+                raise BadInput(
+                    f"the function mixes rows: on {len(rows):,} points its results change by {worst:.2g} of the largest when "
+                    "the points are cut or ordered in another way",
+                    hint="make each row depend on its own point alone (eval mode, no random numbers, no sums over points)",
+                )
+
+
+def _apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], dtype: str) -> float:
+    """The largest difference relative to the largest value, 0 where it is rounding. NaN equals NaN."""
+    if a.dtype.kind not in "fc":
+        return float((a != b).mean())
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    if same.all():
+        return 0.0
+    if not (np.isfinite(a[~same]).all() and np.isfinite(b[~same]).all()):
+        return float("inf")
+    scale = np.abs(a[np.isfinite(a)]).max(initial=0.0)
+    worst = float(np.abs(a[~same] - b[~same]).max() / scale) if scale else float("inf")
+    return worst if worst > _ROUNDING.get(dtype, 1e-4) else 0.0

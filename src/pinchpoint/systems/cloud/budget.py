@@ -1,0 +1,144 @@
+"""Whether the views of a step may pass together within a budget: predicted before anything is trained.
+
+The step is the trainer's own, taken on the CPU with parts of the largest scenes, every tensor of it counted; how many voxels
+a scene has is known only by making them, so no fake tensors are used. A step of many points is not taken whole: two smaller
+ones with as many points in a voxel tell what is fixed and what a point costs. On a CPU what this process holds already is
+added; on CUDA the next step's points, which are made ready meanwhile, the context and a margin for the allocator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pinchpoint.backends.torch import measurement
+from pinchpoint.core.errors import DoesNotFit
+from pinchpoint.core.units import show_bytes
+from pinchpoint.systems.cloud.data.batches import cropped
+from pinchpoint.systems.cloud.data.scene import Scene
+from pinchpoint.systems.cloud.model.config import CloudConfig
+from pinchpoint.systems.cloud.model.convolution import CPU_BYTES, GPU_BYTES
+from pinchpoint.systems.cloud.model.views import Batch, LogUniform, Uniform, View, draw_views, parse_views
+from pinchpoint.systems.cloud.settings import Settings
+from pinchpoint.systems.cloud.training_step import Stepper
+from pinchpoint.systems.common.budgets import budget_of
+from pinchpoint.systems.common.precision import resident_bytes
+
+WHOLE = 40_000  # points of a step, all views together, up to which it is taken as it is
+ROUNDED = 1.1  # what CUDA's allocator keeps beyond the tensors
+BENT = 1.1  # what a straight line through two sizes, and one part of one scene, may lack
+
+
+@dataclass(frozen=True)
+class Way:
+    """How views pass, and what a step is then predicted to take."""
+
+    views_mode: str  # batched or accumulate
+    predicted_bytes: int
+    budget_bytes: int
+
+
+def way_for(
+    config: CloudConfig,
+    told: Settings,
+    scenes: Sequence[Scene],
+    *,
+    budget: str | int,
+    device: str,
+    progress: Callable[[str], None] | None = None,
+) -> Way:
+    """The way that was chosen, or of auto the first that fits: batched, then accumulate; else `DoesNotFit`.
+
+    scenes: those to train with.
+    """
+    within = budget_of(budget)
+    budget_bytes = within.memory_bytes
+    found: list[Way] = []
+    for mode in ways_of(config, told):
+        if progress is not None:
+            progress("all views at once" if mode == "batched" else "view after view")
+        way = replace(told, views_mode=mode)
+        live = _counted(config, way, scenes)
+        if device == "cpu":
+            need = resident_bytes() + live
+        else:
+            live += _gathered(config, way, scenes) + _ahead(config, way, scenes)
+            need = round(live * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
+        found.append(Way(mode, need, budget_bytes))
+        if need <= budget_bytes:
+            return found[-1]
+    least = min(found, key=lambda way: way.predicted_bytes)
+    fewer = (
+        "--points or --scenes"
+        if least.views_mode != "batched" or len(found) > 1
+        else "--points, --scenes or --views"
+    )
+    held = "with what this process holds already" if device == "cpu" else "context and margin included"
+    raise DoesNotFit(
+        f"a step needs {show_bytes(least.predicted_bytes)}, {held}; the budget is {show_bytes(budget_bytes)}",
+        hint=f"raise --budget by at least {show_bytes(least.predicted_bytes - budget_bytes)}, or take fewer {fewer}",
+        need_bytes=least.predicted_bytes,
+    )
+
+
+def ways_of(config: CloudConfig, told: Settings) -> tuple[str, ...]:
+    """The ways a run may take, the fastest first. Batch statistics of all views together need all of them at once."""
+    if told.views_mode != "auto":
+        return (told.views_mode,)
+    return ("batched",) if len(told.views) == 1 or config.norm == "batch" else ("batched", "accumulate")
+
+
+def _counted(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> int:
+    """Most bytes of tensors alive in a step with the largest scenes and the most points a view can have."""
+    largest = max(scenes, key=lambda scene: scene.points)
+    views = [_fullest(view) for view in parse_views(told.views)]
+    told = replace(told, views=[view.name for view in views], augment=False)
+    points = min(told.points, largest.points)
+    most = points * told.scenes * len(views)
+    if most <= WHOLE:
+        return _live(config, told, largest, points)
+    # A part of a scene holds as many points in a voxel as the whole.
+    sizes = [max(1, round(points * share * WHOLE / most)) for share in (0.5, 1.0)]
+    low, high = (_live(config, told, largest, size) for size in sizes)
+    each = (high - low) / (sizes[1] - sizes[0])
+    return round(BENT * (high + each * (points - sizes[1])))
+
+
+def _gathered(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> int:
+    """What a convolution reads at one time on CUDA beyond what it reads on a CPU, where the step is counted."""
+    points = min(told.points, max(scene.points for scene in scenes)) * told.scenes
+    passed = points * (1 if told.views_mode == "accumulate" else len(told.views))
+    # The finest level's is the largest: coarser voxels are fewer by more than they are wider.
+    whole = 27 * 4 * config.widths[0] * passed
+    return max(0, min(GPU_BYTES, whole) - CPU_BYTES)
+
+
+def _ahead(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> int:
+    """The next step's points, which on CUDA are moved there and drawn while this one computes: most bytes while they are."""
+    largest = max(scenes, key=lambda scene: scene.points)
+    points = min(told.points, largest.points)
+    part = cropped(largest, max(1, min(points, WHOLE // told.scenes)), np.random.default_rng(0))
+    views = [_fullest(view) for view in parse_views(told.views)]
+
+    def made() -> None:
+        draw_views(Batch.from_scenes([part] * told.scenes), views, cell=told.cell or config.cell, seed=0)
+
+    return round((measurement.account(made) or 0) * points / part.points)
+
+
+def _live(config: CloudConfig, told: Settings, scene: Scene, points: int) -> int:
+    part = cropped(scene, points, np.random.default_rng(0))
+
+    def steps() -> None:
+        stepper = Stepper(config, told, "cpu")
+        for number in (1, 2):  # the optimizer's state is there from the first step on
+            stepper.step([part] * told.scenes, number=number)
+
+    return measurement.account(steps) or 0
+
+
+def _fullest(view: View) -> View:
+    """The same view with as many points as it can have."""
+    return Uniform(view.hi, view.hi) if isinstance(view, Uniform | LogUniform) else view

@@ -1,0 +1,411 @@
+"""Train a network over point clouds that holds at any density, measure it, and thin clouds fast.
+
+`data` makes labelled rooms, `train` learns to class their points at many densities, `eval` scores a run against density,
+`sample` thins a file, keeping some points of every cell; `bench` times drawing from cells beside the original's sampler.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from pinchpoint.console import printing, progress_bar
+from pinchpoint.systems.common.progress import chosen, followed
+from pinchpoint.systems.common.progress import show as show_step
+
+if TYPE_CHECKING:
+    from pinchpoint.systems.cloud.records import Evaluation
+
+app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
+
+DEVICE: Any = typer.Option("auto", "--device", help="auto, cpu or cuda.")
+
+
+@app.command("data")
+def data(
+    output: Path = typer.Option(
+        ..., "-o", "--output", metavar="DIR", help="Folder of the data set; gone on with if it is one."
+    ),
+    train: int = typer.Option(80, "--train", help="Rooms to train with."),
+    test: int = typer.Option(16, "--test", help="Rooms to test with; the same for every --train."),
+    points: str = typer.Option("20k", "--points", help="Of a room."),
+    gaussians: bool = typer.Option(
+        False, "--gaussians", help="With what a Gaussian splat stores: opacity, scales, rotation."
+    ),
+    seed: int = typer.Option(0, "--seed", help="Seed of the rooms, which do not depend on --points."),
+    jobs: int = typer.Option(None, "--jobs", help="Processes at one time; every core without it."),
+) -> None:
+    """Make labelled rooms as a scanner sees them.
+
+    Floor, ceiling, walls, tables, chairs, shelves, lamps and clutter, told apart by shape more than
+    by colour. Rooms that are there and whole are not made again, so a run that was stopped is gone
+    on with by the same command.
+    """
+    import time
+
+    from pinchpoint.core.units import parse_size, show_bytes, show_seconds
+
+    count = parse_size(points)
+    with printing.loading("the generator"):
+        from pinchpoint.systems.cloud.data.dataset import make_dataset
+
+    start = time.perf_counter()
+    kept = "the rooms made are kept, and the same command makes the others"
+    with printing.told_when_stopped(kept), progress_bar.bar("data") as tell:
+        progress = progress_bar.Added(tell, "rooms")
+        made = make_dataset(
+            output,
+            train=train,
+            test=test,
+            points=count,
+            seed=seed,
+            gaussians=gaussians,
+            jobs=jobs,
+            progress=progress,
+        )
+    size = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
+    counts = [len(made.names(split)) for split in ("train", "test")]
+    printing.show_pairs(
+        [
+            ("data", f"{output}, {len(made.classes)} classes: {', '.join(made.classes)}"),
+            (
+                "rooms",
+                f"{counts[0]:,} to train, {counts[1]:,} to test; {progress.there:,} were there already",
+            ),
+            ("points", f"{count:,} a room, with {', '.join(made.features)}"),
+            ("size", show_bytes(size)),
+            ("time", show_seconds(time.perf_counter() - start)),
+        ]
+    )
+    if not made.names("train"):
+        printing.say("note: there are no rooms to train with; --train 12 makes some")
+
+
+@app.command("train")
+def train(
+    data: Path = typer.Argument(
+        ..., metavar="DATA", help="Folder that `cloud data` made, or with train/ and test/ of your own."
+    ),
+    output: Path = typer.Option(..., "-o", "--output", metavar="RUN", help="Folder of the run."),
+    steps: int = typer.Option(None, "--steps", help="Steps in all.  [2000]"),
+    views: str = typer.Option(
+        None, "--views", help="Such as dense,uniform:0.3:0.7,one-per-cell.  [log-uniform:0.05:1]"
+    ),
+    consistency: str = typer.Option(
+        None, "--consistency", help="Of views with the dense one: none, cos, mse or kl.  [none]"
+    ),
+    consistency_weight: float = typer.Option(None, "--consistency-weight", help="Of it in the loss.  [0.1]"),
+    views_mode: str = typer.Option(
+        None, "--views-mode", help="batched, accumulate (less memory), or auto by --budget.  [auto]"
+    ),
+    cell: float = typer.Option(
+        None, "--cell", help="Edge of the cells views are drawn from.  [the network's voxels]"
+    ),
+    scenes: int = typer.Option(None, "--scenes", help="Scenes a step, in each process.  [2]"),
+    points: str = typer.Option(
+        None, "--points", help="Of a scene at most, those nearest to a random one.  [20k]"
+    ),
+    ignore: str = typer.Option(
+        None, "--ignore", help="Labels of your files that mean no class, beside -1: 255 or 0,255."
+    ),
+    augment: bool = typer.Option(
+        None, "--augment/--no-augment", help="Turn, mirror, scale and jitter scenes.  [yes]"
+    ),
+    seed: int = typer.Option(None, "--seed", help="Seed of weights, order, crops and draws.  [0]"),
+    device: str = typer.Option(None, "--device", help="auto, cpu or cuda.  [auto]"),
+    precision: str = typer.Option(None, "--precision", help="fp32, tf32 or bf16.  [fp32]"),
+    budget: str = typer.Option(
+        None, "--budget", help="Bytes a step may take: 8GiB, or a card. Chooses the --views-mode."
+    ),
+    preset: str = typer.Option(None, "--preset", help="small or base.  [small]"),
+    settings: list[str] = typer.Option(
+        None, "--set", metavar="KEY=VALUE", help="A setting of the model: cell=0.05, norm=batch"
+    ),
+    lr: float = typer.Option(None, "--lr", help="Highest learning rate.  [0.002]"),
+    warmup: int = typer.Option(None, "--warmup", help="Steps up to it.  [a twentieth]"),
+    weight_decay: float = typer.Option(None, "--weight-decay", help="Of matrices.  [0.0001]"),
+    clip: float = typer.Option(None, "--clip", help="Largest norm of the gradient.  [1]"),
+    ema: float = typer.Option(
+        None, "--ema", help="Decay of averaged weights, such as 0.99; none without it."
+    ),
+    validation: int = typer.Option(
+        None, "--validation", help="Training scenes held back to find the best checkpoint.  [few]"
+    ),
+    checkpoint_every: int = typer.Option(None, "--checkpoint-every", help="Steps.  [a tenth]"),
+    eval_every: int = typer.Option(
+        None, "--eval-every", help="Steps between looks at the scenes held back.  [as checkpoints]"
+    ),
+    resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN, with its own settings."),
+) -> None:
+    """Train at many densities, or go on with --resume.
+
+    Each step draws views of some scenes: dense (all points), uniform:LO:HI (a share of every cell),
+    log-uniform:LO:HI (one share for the whole scene), one-per-cell. Ctrl-C and SIGTERM write a
+    checkpoint and stop; --resume then goes on as if never stopped, to the bit on a CPU, and with
+    --steps N trains a run that has ended longer. Under torchrun its processes train together. RUN
+    holds config.json, log.csv (with the seconds of each part of a step), checkpoints (the last two
+    and the best), record.json.
+    """
+    import os
+
+    from pinchpoint.backends.base import backend
+    from pinchpoint.core.units import parse_size
+
+    count = None if points is None else parse_size(points)
+    ignored = None if ignore is None else _labels(ignore)
+    with printing.loading("torch"):
+        backend("torch")  # says how to install it, where it is missing
+        from pinchpoint.systems.cloud.model.config import CloudConfig
+        from pinchpoint.systems.cloud.train import train as run
+        from pinchpoint.systems.common.budgets import budget_of
+        from pinchpoint.systems.common.settings import overrides
+
+    if budget is not None:
+        budget_of(budget)
+    asked = {
+        "steps": steps,
+        "views": None if views is None else [part.strip() for part in views.split(",")],
+        "consistency": consistency,
+        "consistency_weight": consistency_weight,
+        "views_mode": views_mode,
+        "cell": cell,
+        "scenes": scenes,
+        "points": count,
+        "ignore": ignored,
+        "augment": augment,
+        "seed": seed,
+        "device": device,
+        "precision": precision,
+        "preset": preset,
+        "lr": lr,
+        "warmup": warmup,
+        "weight_decay": weight_decay,
+        "clip": clip,
+        "ema": ema,
+        "validation": validation,
+        "checkpoint_every": checkpoint_every,
+        "eval_every": eval_every,
+        "model": overrides(settings, CloudConfig) if settings else None,
+    }
+    with followed(by=_show_step) as watch:
+        made = run(data, output, resume=resume, budget=budget, progress=watch, **chosen(asked))
+    if os.environ.get("RANK", "0") == "0":
+        printing.show_pairs(
+            [
+                *made.summary(),
+                ("next", printing.to_copy("cloud", "eval", output, data, "-o", f"{output}-scores")),
+            ]
+        )
+
+
+def _labels(text: str) -> list[int]:
+    from pinchpoint.core.errors import BadInput
+
+    try:
+        return [int(label) for label in text.split(",")]
+    except ValueError:
+        raise BadInput(
+            f"--ignore {text}", hint="give whole numbers with commas between: 255 or 0,255"
+        ) from None
+
+
+def _show_step(tell: progress_bar.Bar, report: Any, seen: list[float]) -> None:
+    show_step(tell, report, seen, held=lambda error: f"mIoU {1 - error:.1%}")
+
+
+@app.command("eval")
+def evaluate(
+    run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run."),
+    data: Path = typer.Argument(
+        ..., metavar="DATA", help="Folder of a data set with the same features and classes."
+    ),
+    output: Path = typer.Option(
+        ..., "-o", "--output", metavar="DIR", help="Folder for the scores and their plot."
+    ),
+    split: str = typer.Option("test", "--split", help="test or train."),
+    checkpoint: str = typer.Option("last", "--checkpoint", help="last, or best where scenes were held back."),
+    densities: str = typer.Option(
+        "1,0.5,0.25,0.1,0.05", "--densities", help="Shares of the points that are left."
+    ),
+    cell: float = typer.Option(None, "--cell", help="Edge of the cells of one-per-cell.  [as in training]"),
+    budget: str = typer.Option(None, "--budget", help="Bytes it may take while points stream: 8GiB."),
+    seed: int = typer.Option(0, "--seed", help="Of the points that are left."),
+    device: str = DEVICE,
+    plot: bool = typer.Option(True, help="Draw scores.png."),
+) -> None:
+    """Score a run against density.
+
+    The scenes of the split are thinned uniformly, to one point a cell, and by distance (fewer points
+    far from a corner), and classed. mIoU is the mean over classes of right / (of the class or said
+    to be); in brackets is what the most frequent class of training would score if said everywhere.
+    DIR gets scores.csv, scores.png and evaluation.json; those of an earlier evaluation are replaced.
+    """
+    from pinchpoint.backends.base import backend
+    from pinchpoint.core.errors import BadInput
+
+    try:
+        shares = [float(text) for text in densities.split(",")]
+    except ValueError:
+        raise BadInput(
+            f"--densities {densities}", hint="give shares with commas between: 1,0.5,0.1"
+        ) from None
+    with printing.loading("torch"):
+        backend("torch")
+        from pinchpoint.systems.cloud.evaluate import evaluate as measure
+
+    with printing.told_when_stopped("there is no evaluation"), progress_bar.bar("eval") as tell:
+        made = measure(
+            run,
+            data,
+            output,
+            split=split,
+            which=checkpoint,
+            device=device,
+            densities=shares,
+            cell=cell,
+            seed=seed,  # pyright: ignore[reportArgumentType]
+            budget=budget,
+            pictures=plot,
+            progress=lambda done, total: tell("thinned scenes", done, total),
+        )
+    _show_scores(made)
+    printing.show_pairs(
+        [*made.summary()[:2], ("written", f"{output}: evaluation.json, {', '.join(made.files)}")]
+    )
+
+
+def _show_scores(made: Evaluation) -> None:
+    from pinchpoint.systems.cloud.records import name_of
+
+    columns = ("thinned", "points left", "mIoU", "accuracy", f"{made.majority} everywhere")
+    rows = [
+        (
+            name_of(row),
+            f"{row['kept']:.1%}",
+            f"{row['miou']:.1%}",
+            f"{row['accuracy']:.1%}",
+            f"{row['majority_miou']:.1%} {row['majority_accuracy']:>6.1%}",
+        )
+        for row in made.rows
+    ]
+    printing.show_table(columns, rows, right=columns[1:])
+
+
+@app.command("sample")
+def sample(
+    file: Path = typer.Argument(
+        ..., metavar="FILE", help=".ply (splats too), .npz, .las, .laz, or a scene's folder of .npy."
+    ),
+    output: Path = typer.Option(
+        ..., "-o", "--output", metavar="OUT", help="The thinned cloud, all columns kept."
+    ),
+    ratio: str = typer.Option(
+        "0.5", "--ratio", metavar="R|LO:HI", help="Share of every cell that stays, or a range of such."
+    ),
+    cell: float = typer.Option(0.02, "--cell", help="Edge of the cells, in the file's units."),
+    one_per_cell: bool = typer.Option(
+        False, "--one-per-cell", help="One point of every cell instead of a share."
+    ),
+    method: str = typer.Option("exact", "--method", help="exact, nested, bernoulli or sort."),
+    faces: str = typer.Option(
+        "refuse", "--faces", help="Of a PLY mesh, whose faces lose vertices: refuse or drop."
+    ),
+    seed: int = typer.Option(0, "--seed", help="Of the draw."),
+    device: str = DEVICE,
+) -> None:
+    """Thin a point cloud, cell by cell.
+
+    Of every cell of a grid a random share of its points stays, each subset as likely as another, and
+    at least one point, so that no place is lost. The same seed gives the same points on every device.
+    """
+    from pinchpoint.backends.base import backend
+    from pinchpoint.core.units import show_seconds
+
+    with printing.loading("torch"):
+        backend("torch")
+        from pinchpoint.backends.base import resolve_device
+        from pinchpoint.systems.cloud.sample_file import sample_file
+
+    with printing.told_when_stopped("nothing was written"), printing.progress("sample") as tell:
+        tell(str(file))
+        made = sample_file(
+            file,
+            output,
+            ratio=ratio,
+            cell=cell,
+            method=method,
+            one_per_cell=one_per_cell,
+            faces=faces,
+            seed=seed,  # pyright: ignore[reportArgumentType]
+            device=resolve_device(device, backend("torch")),
+        )
+    printing.show_pairs(
+        [
+            (
+                "written",
+                f"{made.output}: {made.kept:,} of {made.points:,} points, {made.kept / made.points:.1%}",
+            ),
+            ("cells", f"{made.cells:,} of {made.cell:g}, {made.points / made.cells:.1f} points each"),
+            (
+                "time",
+                f"read {show_seconds(made.read_s)}, draw {show_seconds(made.sample_s)}, write {show_seconds(made.write_s)}",
+            ),
+        ]
+    )
+    if made.asked is not None and made.ratio > 1.1 * made.asked[1]:
+        printing.say(
+            "note: more stays than was asked for, as every cell keeps a point: a larger --cell holds more of them"
+        )
+
+
+@app.command("bench")
+def bench(
+    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="The record."),
+    points: str = typer.Option("1M", "--points", help="Points in all."),
+    cells: str = typer.Option("50k", "--cells", help="Cells they lie in."),
+    large: str = typer.Option(
+        None, "--large", help="Points of a second problem with cells as full.  [10M on a GPU]"
+    ),
+    repeats: int = typer.Option(15, "--repeats", help="Runs of each."),
+    loop_cells: int = typer.Option(
+        None, "--loop-cells", help="Cells the loop is timed on, its time scaled up.  [all; 5,000 on a GPU]"
+    ),
+    seed: int = typer.Option(0, "--seed", help="Of the cells and the draws."),
+    device: str = DEVICE,
+) -> None:
+    """Time one draw from every cell by all variants.
+
+    In turn and waited for: the original's loop over the cells, its grouped form, one sort of all
+    points, and exact; then three views with a gather of 128 B a point. The record says where a time
+    was scaled up, what a plain copy could do, and whether the points drawn are right.
+    """
+    from pinchpoint.backends.base import backend
+    from pinchpoint.core.files import check_output
+    from pinchpoint.core.units import parse_size
+
+    sizes = {
+        "points": parse_size(points),
+        "cells": parse_size(cells),
+        "large": None if large is None else parse_size(large),
+    }
+    if output is not None:
+        check_output(output)
+    with printing.loading("torch"):
+        backend("torch")
+        from pinchpoint.systems.cloud.bench import bench as measure
+
+    with printing.told_when_stopped("nothing was written"), progress_bar.bar("bench") as tell:
+        made = measure(
+            **sizes,
+            repeats=repeats,
+            loop_cells=loop_cells,
+            seed=seed,
+            device=device,
+            output=output,  # pyright: ignore[reportArgumentType]
+            progress=lambda stage, done, total: tell(stage, done, total),
+        )
+    printing.show_pairs([*made.summary(), *([("written", str(output))] if output is not None else [])])
+    for note in made.notes:
+        printing.say(f"note: {note}")

@@ -1,0 +1,1 @@
+"""Scenes, procedural rooms, datasets and training batches."""

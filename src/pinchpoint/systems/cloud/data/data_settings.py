@@ -1,0 +1,38 @@
+"""Which rooms a data set of some settings wants: one order each, its name and all that decides it.
+
+Rooms for training are numbered from 0, rooms for testing from 900,000, so the same test rooms belong to sets of every size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.cloud.data.rooms import check_points, room_name
+
+FIRST_TEST = 900_000
+
+
+@dataclass(frozen=True)
+class Order:
+    """One room to make."""
+
+    name: str
+    seed: int
+    number: int
+    points: int
+    gaussians: bool
+
+
+def orders_of(*, train: int, test: int, points: int, seed: int, gaussians: bool) -> list[Order]:
+    """Those to train on first; BadInput where they are no data set."""
+    if train < 0 or test < 0 or train + test == 0 or train > FIRST_TEST:
+        raise BadInput(
+            f"cannot make {train:,} rooms to train and {test:,} to test",
+            hint=f"ask for at least one in all, and for at most {FIRST_TEST:,} to train",
+        )
+    if seed < 0:
+        raise BadInput(f"a seed of {seed}", hint="give 0 or more")
+    check_points(points)
+    numbers = (*range(train), *range(FIRST_TEST, FIRST_TEST + test))
+    return [Order(room_name(number), seed, number, points, gaussians) for number in numbers]

@@ -1,0 +1,143 @@
+"""Data sets on disk: many labelled rooms, made in parallel, continued where they stopped, checked when read.
+
+`DIR/index.json` says what the set is and holds a sha256 of every room's file, `DIR/room-NUMBER.npz`. Files appear whole or
+not at all, and each says by itself what it was made from: an index that is lost or damaged is made again from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pinchpoint.systems.cloud.data.data_settings import FIRST_TEST, Order, orders_of
+from pinchpoint.systems.cloud.data.room_layout import CLASSES
+from pinchpoint.systems.cloud.data.rooms import (
+    GENERATOR,
+    Room,
+    feature_names,
+    making_bytes,
+    room_name,
+    unpack,
+)
+from pinchpoint.systems.cloud.data.scene import Scene
+from pinchpoint.systems.cloud.data.workers import made_rooms
+from pinchpoint.systems.common import dataset_folder as samples
+from pinchpoint.systems.common.folders import refuse_others
+
+Split = Literal["train", "test"]
+FORMAT = "pinchpoint cloud data"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Rooms on disk. A file is read, and its sha256 compared, when its room is asked for."""
+
+    path: Path
+    seed: int
+    points: int
+    gaussians: bool
+    features: tuple[str, ...]
+    classes: tuple[str, ...]
+    splits: dict[str, tuple[str, ...]]
+    rooms: dict[str, dict[str, Any]]  # per name: sha256, points, faults (none)
+    check: bool = True
+
+    def names(self, split: Split) -> list[str]:
+        return samples.split_names(self.splits, split)
+
+    def room(self, name: str) -> Room:
+        data = samples.read_sample(self.path, SET, self.rooms, name, check=self.check)
+        return unpack(data, where=str(self.path / samples.file_of(name)))
+
+    def scene(self, name: str) -> Scene:
+        return self.room(name).scene
+
+
+def make_dataset(
+    output: str | Path,
+    *,
+    train: int = 80,
+    test: int = 16,
+    points: int = 20_000,
+    seed: int = 0,
+    gaussians: bool = False,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+) -> Dataset:
+    """Make what `output` lacks of this data set and give it back.
+
+    A folder that holds an earlier, interrupted or damaged run of the same points and seed is continued: whole rooms stay,
+    with or without an index. `progress(made, wanted)` is called before the first room and after each, with those already
+    there counted.
+    """
+    folder = Path(output)
+    wanted = orders_of(train=train, test=test, points=points, seed=seed, gaussians=gaussians)
+    samples.check_jobs(jobs)
+    identity = {
+        "format": FORMAT,
+        "generator": GENERATOR,
+        "seed": seed,
+        "points": points,
+        "gaussians": gaussians,
+    }
+    refuse_others(folder, own=samples.INDEX)
+    held = samples.held_samples(folder, SET, identity)
+    orders = [order for order in wanted if order.name not in held]
+    at_once = 1
+    if orders:
+        what = f"a room of {points:,} points takes"
+        at_once = samples.processes(
+            jobs, need_bytes=making_bytes(points), what=what, hint="ask for fewer --points"
+        )
+    samples.add_samples(
+        folder,
+        SET,
+        held,
+        lambda: made_rooms(orders, jobs=at_once),
+        missing=len(orders),
+        wanted=len(wanted),
+        save=lambda: _save(folder, identity, held, wanted),
+        progress=progress,
+    )
+    return open_dataset(folder)
+
+
+def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
+    """The data set of a folder. check=False leaves out the comparison of sha256 when a room is read."""
+    folder = Path(path)
+    with samples.finished_index(folder, SET) as index:
+        return Dataset(
+            folder,
+            index["seed"],
+            index["points"],
+            index["gaussians"],
+            tuple(index["features"]),
+            tuple(index["classes"]),
+            {split: tuple(names) for split, names in index["splits"].items()},
+            index["rooms"],
+            check,
+        )
+
+
+def _save(folder: Path, identity: dict[str, Any], held: samples.Entries, wanted: list[Order]) -> None:
+    about = identity | {"features": feature_names(identity["gaussians"]), "classes": CLASSES}
+    there = [order for order in wanted if order.name in held]
+    splits = {
+        "train": [order.name for order in there if order.number < FIRST_TEST],
+        "test": [order.name for order in there if order.number >= FIRST_TEST],
+    }
+    samples.write_index(folder, SET, about, held, [order.name for order in wanted], splits)
+
+
+def _look(data: bytes, where: str) -> samples.Found:
+    room = unpack(data, where=where)
+    return samples.Found(
+        room_name(room.origin.number), asdict(room.origin), {"points": room.scene.points, "faults": []}
+    )
+
+
+SET = samples.Kind(
+    FORMAT, "cloud data", "room", "rooms", "room-*.npz", frozenset({"sha256", "points", "faults"}), _look
+)

@@ -1,0 +1,108 @@
+"""Scene: one point cloud in memory, whatever file or generator it comes from.
+
+Letters: N points, F features of a point, K classes.
+Plain numpy: nothing here needs torch. Coordinates are float32 about an `origin`, so that a survey far from zero keeps its
+millimetres.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+
+IGNORED = -1  # the label of a point that nobody classed: no loss and no score counts it
+
+
+@dataclass(frozen=True)
+class Scene:
+    """Where the points lie, what is known of each, and its class where that is known."""
+
+    name: str
+    xyz: np.ndarray  # (N, 3) float32, metres
+    features: np.ndarray  # (N, F) float32; F may be 0
+    labels: np.ndarray | None = None  # (N,) integers; IGNORED where a point has none
+    names: tuple[str, ...] = ()  # of the F columns: "red", "green", "blue", "opacity", "scale_0", ...
+    classes: tuple[str, ...] = ()  # of the labels 0, 1, ...; empty where the file does not say
+    origin: tuple[float, float, float] = (
+        0.0,
+        0.0,
+        0.0,
+    )  # to be added to xyz, in float64, for the file's coordinates
+
+    @property
+    def points(self) -> int:
+        return len(self.xyz)
+
+    def take(self, index: np.ndarray) -> Scene:
+        """The points of index (M,), in its order."""
+        labels = None if self.labels is None else self.labels[index]
+        return replace(self, xyz=self.xyz[index], features=self.features[index], labels=labels)
+
+
+def unclassed(scene: Scene, ignore: Sequence[int]) -> Scene:
+    """The scene with IGNORED for every label of `ignore`; not checked."""
+    if scene.labels is None or not ignore:
+        return scene
+    return replace(scene, labels=np.where(np.isin(scene.labels, ignore), IGNORED, scene.labels))
+
+
+def check_scene(scene: Scene, where: str | None = None) -> Scene:
+    """The scene itself where its lengths agree and every number is finite; else BadInput. where: the file, for the message."""
+    where = where or scene.name
+    if scene.xyz.ndim != 2 or scene.xyz.shape[1] != 3:
+        raise BadInput(
+            f"the coordinates of {where} have shape {scene.xyz.shape}",
+            hint="give x, y and z of each point: (N, 3)",
+        )
+    count = len(scene.xyz)
+    if count == 0:
+        raise BadInput(f"{where} has zero points", hint="give a cloud with at least one point")
+    _require_finite(scene.xyz, "coordinates", where)
+    if scene.features.ndim != 2 or len(scene.features) != count:
+        raise BadInput(
+            f"{where} has {count:,} points and features of shape {scene.features.shape}",
+            hint="give one row of features a point",
+        )
+    if scene.features.shape[1] != len(scene.names):
+        raise BadInput(
+            f"{where} has {scene.features.shape[1]} features and {len(scene.names)} names for them",
+            hint="give each feature column a name",
+        )
+    _require_finite(scene.features, "features", where)
+    if scene.labels is not None:
+        _check_labels(scene.labels, count, len(scene.classes), where)
+    return scene
+
+
+def _require_finite(values: np.ndarray, what: str, where: str) -> None:
+    bad = int((~np.isfinite(values)).any(axis=1).sum())
+    if bad:
+        raise BadInput(
+            f"{bad:,} of {len(values):,} points of {where} have {what} that are NaN or infinite",
+            hint="remove those points, or write the file again",
+        )
+
+
+def _check_labels(labels: np.ndarray, count: int, classes: int, where: str) -> None:
+    if labels.shape != (count,):
+        raise BadInput(
+            f"{where} has {count:,} points and labels of shape {labels.shape}", hint="give one label a point"
+        )
+    if not np.issubdtype(labels.dtype, np.integer):
+        raise BadInput(
+            f"the labels of {where} are {labels.dtype}",
+            hint="give whole numbers, -1 where a point has no class",
+        )
+    if labels.min() < IGNORED:
+        raise BadInput(
+            f"{where} has the label {labels.min()}", hint="give 0 or more, or -1 where a point has no class"
+        )
+    if classes and labels.max() >= classes:
+        raise BadInput(
+            f"{where} has the label {labels.max()} and {classes} classes",
+            hint=f"give labels from -1 to {classes - 1}; `cloud train --ignore {labels.max()}` takes that one for no class",
+        )

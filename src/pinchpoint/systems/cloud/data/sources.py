@@ -1,0 +1,154 @@
+"""Where scenes to train and to test with come from: a data set that `cloud data` made, or a folder of one's own files.
+
+A folder of one's own holds `train` and `test`, and in each a file (.ply, .npz, .las, .laz) or a folder of .npy for every
+scene, all with the same features and with labels. Classes are numbered from 0 where the files do not name them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Protocol
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.cloud.data.dataset import Dataset, open_dataset
+from pinchpoint.systems.cloud.data.scene import Scene
+from pinchpoint.systems.cloud.files.formats import READS, read_scene
+from pinchpoint.systems.cloud.files.pointcept import is_scene_folder
+from pinchpoint.systems.common.folders import KINDS
+
+Split = Literal["train", "test"]
+SPLITS: tuple[Split, ...] = ("train", "test")
+USUAL = 255  # what many tools write for "no class", as 8 bits without a sign hold no -1
+
+
+class Source(Protocol):
+    """Labelled scenes in two splits."""
+
+    @property
+    def path(self) -> Path: ...
+
+    @property
+    def features(self) -> tuple[str, ...]: ...
+
+    @property
+    def classes(self) -> tuple[str, ...]: ...
+
+    def names(self, split: Split) -> list[str]: ...
+
+    def scene(self, name: str) -> Scene: ...
+
+
+@dataclass(frozen=True)
+class Own:
+    """Scenes of one's own files. files: by name, such as train/office.ply."""
+
+    path: Path
+    features: tuple[str, ...]
+    classes: tuple[str, ...]
+    files: dict[str, Path]
+    ignore: tuple[int, ...] = ()  # labels that mean "no class" in these files, beside -1
+
+    def names(self, split: Split) -> list[str]:
+        return [name for name in self.files if name.startswith(f"{split}/")]
+
+    def scene(self, name: str) -> Scene:
+        return _read(self.files[name], self.features, len(self.classes), ignore=self.ignore)
+
+
+def open_source(
+    path: str | Path, *, ignore: Sequence[int] = (), progress: Callable[[int, int], None] | None = None
+) -> Dataset | Own:
+    """The scenes of a folder. Files of one's own are all read once, to know their classes: progress(read, files).
+
+    ignore: labels that mean "no class" in one's own files, beside -1.
+    """
+    folder = Path(path)
+    own = any((folder / split).is_dir() for split in SPLITS)
+    if any((folder / name).exists() for name in KINDS):
+        if ignore:
+            raise BadInput(
+                f"labels to ignore in {folder}, which `cloud data` made",
+                hint="leave out --ignore: they are -1 there",
+            )
+        return open_dataset(folder)
+    if not own:
+        raise BadInput(
+            f"{folder} holds no data set" if folder.is_dir() else f"there is no folder {folder}",
+            hint="make one: pinchpoint cloud data -o rooms; or name a folder with scenes of your own in train/ and test/",
+        )
+    files = {f"{split}/{file.name}": file for split in SPLITS for file in _files(folder / split)}
+    if not files:
+        raise BadInput(
+            f"no scenes in {folder / 'train'} and {folder / 'test'}",
+            hint=f"put files there ({', '.join(READS)}), or folders with coord.npy and segment.npy",
+        )
+    features: tuple[str, ...] | None = None
+    named: tuple[str, ...] = ()
+    most, before = 1, False
+    for number, file in enumerate(files.values(), start=1):
+        scene = _read(file, features, ignore=ignore)
+        features, named = scene.names, max(named, scene.classes, key=len)
+        assert scene.labels is not None
+        most, before = max(most, int(scene.labels.max())), before or bool((scene.labels == USUAL - 1).any())
+        if progress is not None:
+            progress(number, len(files))
+    assert features is not None
+    if most == USUAL and not before and len(named) <= most:
+        raise BadInput(
+            f"labels of {folder} go up to {USUAL}, and none is {USUAL - 1}: is {USUAL} a class, or none?",
+            hint=f"give --ignore {USUAL} where it means no class; else name the {USUAL + 1} classes in an .npz (`classes`)",
+        )
+    classes = named if len(named) > most else tuple(str(number) for number in range(most + 1))
+    return Own(folder, features, classes, files, tuple(ignore))
+
+
+def fingerprint(source: Dataset | Own) -> str:
+    """What a source is, wherever it lies: the contents of the files of its training scenes."""
+    if isinstance(source, Dataset):
+        found = [(name, source.rooms[name]["sha256"]) for name in source.names("train")]
+    else:
+        found = [(name, _digest(source.files[name])) for name in source.names("train")]
+    return hashlib.sha256(json.dumps(found).encode()).hexdigest()
+
+
+def _files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        return []
+    return sorted(file for file in folder.iterdir() if file.suffix.lower() in READS or is_scene_folder(file))
+
+
+def _read(
+    file: Path, features: tuple[str, ...] | None, classes: int | None = None, *, ignore: Sequence[int] = ()
+) -> Scene:
+    scene = read_scene(file, ignore=ignore)
+    if scene.labels is None:
+        raise BadInput(
+            f"{file} has no labels",
+            hint="give every point a class, in a column `label`; -1 where it has none",
+        )
+    if features is not None and scene.names != features:
+        raise BadInput(
+            f"{file} has the features {', '.join(scene.names) or 'none'}; others have {', '.join(features) or 'none'}",
+            hint="give all scenes of a folder the same columns",
+        )
+    if classes is not None and scene.labels.max() >= classes:
+        raise BadInput(
+            f"{file} has the label {scene.labels.max()} and there are {classes} classes",
+            hint="train again with it",
+        )
+    return scene
+
+
+def _digest(place: Path) -> str:
+    """Of a file, or of all arrays of a folder."""
+    digest = hashlib.sha256()
+    for file in sorted(place.glob("*.npy")) if place.is_dir() else [place]:
+        with file.open("rb") as opened:
+            digest.update(
+                f"{file.name if place.is_dir() else ''}:{hashlib.file_digest(opened, 'sha256').hexdigest()};".encode()
+            )
+    return digest.hexdigest()

@@ -1,0 +1,76 @@
+"""Thinner clouds for evaluation: which points of a scene stay, seeded, by one rule each.
+
+Letters: N points, M of them kept. Independent of the sampler that training uses: plain numpy, so that a fault of that one
+cannot hide in its own test. Each gives indices (M,) int64 in rising order, for `Scene.take`.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.cloud.data.scene import Scene
+
+Place = tuple[float, float, float]
+_SOFT = 0.25  # square metres added to the squared distance: a scanner is not infinitely dense at its foot
+
+
+def uniform(scene: Scene, fraction: float, *, seed: int) -> np.ndarray:
+    """round(N fraction) points, at least one, every subset equally likely."""
+    count = _count(scene.points, fraction)
+    return np.sort(_generator(seed).permutation(scene.points)[:count])
+
+
+def one_per_cell(scene: Scene, cell: float, *, seed: int) -> np.ndarray:
+    """One point, any of them alike, of every cell of a grid with edges of `cell`."""
+    check_cell(cell)
+    corner = np.floor(scene.xyz.astype(np.float64) / cell)
+    order = _generator(seed).permutation(scene.points)
+    # The first of each cell in a random order of all points.
+    _, first = np.unique(corner[order], axis=0, return_index=True)
+    return np.sort(order[first])
+
+
+def check_cell(cell: float) -> None:
+    """Refuse an edge that makes no grid."""
+    if not (math.isfinite(cell) and cell > 0):
+        raise BadInput(
+            f"cells of size {cell:g}", hint="give a cell size above 0, in the units of the coordinates"
+        )
+
+
+def by_distance(scene: Scene, fraction: float, *, seed: int, scanner: Place | None = None) -> np.ndarray:
+    """round(N fraction) points, at least one, drawn with weights that fall with the square of the distance to the scanner.
+
+    scanner: its place in the coordinates of the scene; None: at the point with the least x + y, half way up the scene, so that
+    the far side is left with few points.
+    """
+    count = _count(scene.points, fraction)
+    place = np.array(_side(scene.xyz) if scanner is None else scanner, dtype=np.float64)
+    if place.shape != (3,) or not np.isfinite(place).all():
+        raise BadInput(f"a scanner at {scanner}", hint="give x, y and z")
+    square = ((scene.xyz - place) ** 2).sum(axis=1)
+    # Exponential waits over weights: the smallest are a draw without replacement by weight, of an exact number.
+    waits = _generator(seed).exponential(size=scene.points) * (square + _SOFT)
+    return np.sort(np.argpartition(waits, count - 1)[:count])
+
+
+def _side(xyz: np.ndarray) -> Place:
+    x, y, _ = xyz[(xyz[:, 0] + xyz[:, 1]).argmin()].tolist()
+    return x, y, (float(xyz[:, 2].min()) + float(xyz[:, 2].max())) / 2
+
+
+def _count(points: int, fraction: float) -> int:
+    if not 0 < fraction <= 1:
+        raise BadInput(
+            f"a fraction of {fraction:g} of the points", hint="give one above 0 and up to 1, such as 0.1"
+        )
+    return max(1, round(points * fraction))
+
+
+def _generator(seed: int) -> np.random.Generator:
+    if seed < 0:
+        raise BadInput(f"a seed of {seed}", hint="give 0 or more")
+    return np.random.default_rng(seed)

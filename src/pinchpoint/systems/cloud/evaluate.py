@@ -1,0 +1,203 @@
+"""Scores of a trained network against density: the test scenes thinned in three ways, as a table and a plot.
+
+`uniform` keeps any points alike, `one-per-cell` one point of every cell of a grid, `distance` the fewer the farther from a
+corner. The points that are left are classed and scored. Beside each stands what saying the most frequent class of training
+everywhere would score.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import make_folder, write_text
+from pinchpoint.systems.cloud import eval_subsampling
+from pinchpoint.systems.cloud.data.scene import Scene
+from pinchpoint.systems.cloud.data.sources import Source, Split, open_source
+from pinchpoint.systems.cloud.metrics import confusion, said_everywhere, scores_of
+from pinchpoint.systems.cloud.model.model import predict_labels
+from pinchpoint.systems.cloud.plots import plot
+from pinchpoint.systems.cloud.records import Evaluation
+from pinchpoint.systems.cloud.runs import Trained, Which, trained
+from pinchpoint.systems.common.folders import refuse_others
+from pinchpoint.systems.common.precision import autocast, matmuls, usable
+
+DEFINITION = "IoU = right / (of the class or said to be), over the points of all scenes; mIoU: mean over the classes that occur"
+RECORD = "evaluation.json"
+TABLE, PLOT = "scores.csv", "scores.png"
+DENSITIES = (1.0, 0.5, 0.25, 0.1, 0.05)
+Thinning = tuple[str, float | None]
+
+
+def evaluate(
+    run: str | Path,
+    data: str | Path,
+    output: str | Path,
+    *,
+    split: Split = "test",
+    which: Which = "last",
+    device: str = "auto",
+    densities: Sequence[float] = DENSITIES,
+    cell: float | None = None,
+    seed: int = 0,
+    budget: str | int | None = None,
+    pictures: bool = True,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """mIoU and accuracy of every scene of a split at every density: scores.csv, evaluation.json and scores.png in `output`.
+
+    cell: of one-per-cell, as in training without it; budget: bytes for the points that stream through the network at one time.
+    """
+    start = time.perf_counter()
+    device = resolve_device(device, backend("torch"))
+    found = trained(run, which=which, device=device)
+    source = open_source(data, ignore=found.settings.ignore)
+    names = _names(source, found, split)
+    ways = _ways(densities)
+    if cell is None:
+        cell = found.settings.cell or found.config.cell
+    eval_subsampling.check_cell(cell)
+    refuse_others(Path(output), own=RECORD)
+    folder = make_folder(output)
+    earlier = _earlier(folder)
+    classes = len(found.settings.classes)
+    counts = {way: np.zeros((classes, classes), dtype=np.int64) for way in ways}
+    kept, total, done = dict.fromkeys(ways, 0), 0, 0
+    precision = usable(found.settings.precision, device)
+    with matmuls(precision), autocast(precision, device):
+        for number, name in enumerate(names):
+            scene = source.scene(name)
+            total += scene.points
+            for way in ways:
+                part = _thinned(scene, way, cell=cell, seed=seed * 1_000_003 + number)
+                assert part.labels is not None
+                said = predict_labels(found.model, part, budget=budget, device=device)
+                counts[way] += confusion(part.labels, said, classes)
+                kept[way] += part.points
+                done += 1
+                if progress is not None:
+                    progress(done, len(names) * len(ways))
+    majority = int(np.argmax(found.settings.frequency))
+    rows = [_row(way, counts[way], kept[way] / total, majority) for way in ways]
+    files = [_table(folder / TABLE, rows, found.settings.classes)]
+    title = f"{Path(run).name}, step {found.step:,}: {len(names):,} scenes to {split}"
+    if pictures:
+        files.append(plot(folder / PLOT, rows, title=title, majority=found.settings.classes[majority]))
+    made = Evaluation(
+        target=str(run),
+        data=str(data),
+        split=split,
+        step=found.step,
+        scenes=len(names),
+        classes=tuple(found.settings.classes),
+        rows=tuple(rows),
+        majority=found.settings.classes[majority],
+        cell=cell,
+        seed=seed,
+        seconds=time.perf_counter() - start,
+        definition=DEFINITION,
+        files=tuple(file.name for file in files),
+    )
+    made.save(folder / RECORD)
+    for name in earlier - set(made.files):
+        (folder / name).unlink(missing_ok=True)
+    return made
+
+
+def _ways(densities: Sequence[float]) -> list[Thinning]:
+    wrong = [density for density in densities if not 0 < density <= 1]
+    if wrong or not densities:
+        raise BadInput(
+            f"densities {', '.join(f'{d:g}' for d in densities) or 'none'}",
+            hint="give some above 0 and up to 1",
+        )
+    thinner = [("distance", density) for density in densities if density < 1]
+    return [*(("uniform", density) for density in densities), ("one-per-cell", None), *thinner]
+
+
+def _thinned(scene: Scene, way: Thinning, *, cell: float, seed: int) -> Scene:
+    kind, density = way
+    if density is None:
+        return scene.take(eval_subsampling.one_per_cell(scene, cell, seed=seed))
+    if density == 1:
+        return scene
+    draw = eval_subsampling.uniform if kind == "uniform" else eval_subsampling.by_distance
+    return scene.take(draw(scene, density, seed=seed))
+
+
+def _row(way: Thinning, counts: np.ndarray, kept: float, majority: int) -> dict[str, Any]:
+    found, without = scores_of(counts), scores_of(said_everywhere(majority, counts))
+    return {
+        "thinning": way[0],
+        "density": way[1],
+        "kept": kept,
+        "points": found.points,
+        "miou": found.miou,
+        "accuracy": found.accuracy,
+        "majority_miou": without.miou,
+        "majority_accuracy": without.accuracy,
+        "iou": list(found.iou),
+    }
+
+
+def _names(source: Source, found: Trained, split: Split) -> list[str]:
+    of_classes = list(found.settings.classes)
+    # Classes without names are numbered up to the largest in the files: a folder may lack the last of them.
+    if (
+        list(source.classes)
+        == [str(number) for number in range(len(source.classes))]
+        == of_classes[: len(source.classes)]
+    ):
+        of_classes = list(source.classes)
+    for what, of_run, of_data in (
+        ("features", found.settings.features, source.features),
+        ("classes", of_classes, source.classes),
+    ):
+        if list(of_run) != list(of_data):
+            raise BadInput(
+                f"the run was trained with the {what} {', '.join(of_run)}, and {source.path} has {', '.join(of_data)}",
+                hint="name a data set with the same features and classes",
+            )
+    if split not in ("train", "test"):
+        raise BadInput(f"no split {split!r}", hint="use train or test")
+    names = source.names(split)
+    if not names:
+        raise BadInput(
+            f"{source.path} has no scenes to {split}",
+            hint=f"take another --split, or make some: cloud data --{split} 4",
+        )
+    return names
+
+
+def _table(path: Path, rows: list[dict[str, Any]], classes: Sequence[str]) -> Path:
+    text = io.StringIO()
+    plain = [key for key in rows[0] if key != "iou"]
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([*plain, *(f"iou {name}" for name in classes)])
+    for row in rows:
+        writer.writerow([_cell(row[key]) for key in plain] + [_cell(value) for value in row["iou"]])
+    return write_text(path, text.getvalue())
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _earlier(folder: Path) -> set[str]:
+    """The files an earlier evaluation says it left in the folder."""
+    try:
+        files = json.loads((folder / RECORD).read_text(encoding="utf-8"))["files"]
+        return {name for name in files if name in (TABLE, PLOT)}
+    except (OSError, ValueError, KeyError, TypeError):
+        return set()

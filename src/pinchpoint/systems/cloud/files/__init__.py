@@ -1,0 +1,1 @@
+"""Point cloud files: PLY, LAS, LAZ, NPZ and Pointcept folders."""

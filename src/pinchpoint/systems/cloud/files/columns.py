@@ -1,0 +1,107 @@
+"""What the named columns of a file mean: which are colours, which the label, and what of a Gaussian splat a network reads.
+
+Letters: N points, F features.
+Colours come out as 0..1, first; then what a splat stores beside them (opacity 0..1, scales as logarithms, the rotation), then
+every other column as it is. A splat's colour is its constant term; its higher terms (`f_rest_*`) depend on the view and are
+left out. Files that are thinned keep all columns: this is for the Scene alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+
+COLOURS = ("red", "green", "blue")
+LABELS = (
+    "label",
+    "labels",
+    "segment",
+    "semantic",
+    "class",
+    "classification",
+    "scalar_label",
+    "scalar_classification",
+)
+_OTHER_COLOURS = {
+    "r": "red",
+    "g": "green",
+    "b": "blue",
+    "diffuse_red": "red",
+    "diffuse_green": "green",
+    "diffuse_blue": "blue",
+}
+_CONSTANT = {"f_dc_0": "red", "f_dc_1": "green", "f_dc_2": "blue"}
+_HARMONIC = 0.28209479177387814  # the constant spherical harmonic, 1 / (2 sqrt(pi)): colour = 0.5 + it * f_dc
+_SPLAT = ("opacity", "scale_0", "scale_1", "scale_2", "rot_0", "rot_1", "rot_2", "rot_3")
+_POSITION = ("x", "y", "z")
+
+
+def features_of(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, tuple[str, ...]]:
+    """columns: each (N,), by name, without the label -> features (N, F) float32 and their names."""
+    found: dict[str, np.ndarray] = {}
+    splat = all(name in columns for name in _CONSTANT)
+    colours: dict[str, np.ndarray] = {}
+    for name, values in columns.items():
+        if name in _POSITION or name.startswith("f_rest_"):
+            continue
+        if splat and name in _CONSTANT:
+            found[_CONSTANT[name]] = 0.5 + _HARMONIC * values.astype(np.float32)
+        elif splat and name == "opacity":
+            found[name] = 0.5 + 0.5 * np.tanh(0.5 * values.astype(np.float32))  # stored before the sigmoid
+        elif (plain := _OTHER_COLOURS.get(name.lower(), name.lower())) in COLOURS:
+            colours[plain] = values
+        else:
+            found[name] = values.astype(np.float32)
+    if colours and not splat:
+        found |= _to_one(colours)
+    names = [name for name in (*COLOURS, *_SPLAT) if name in found]
+    names += [name for name in found if name not in names]
+    count = len(next(iter(columns.values()), ()))
+    features = (
+        np.stack([found[name] for name in names], axis=1) if names else np.zeros((count, 0), np.float32)
+    )
+    return np.ascontiguousarray(features, dtype=np.float32), tuple(names)
+
+
+def label_name(names: Mapping[str, object] | tuple[str, ...]) -> str | None:
+    """The column that holds the labels, if one does."""
+    lower = {name.lower(): name for name in names}
+    return next((lower[known] for known in LABELS if known in lower), None)
+
+
+def whole_labels(values: np.ndarray, where: str) -> np.ndarray:
+    """Labels (N,) as int32; some programs store them as floats, and then they must be whole."""
+    if values.dtype.kind == "f" and not (np.isfinite(values).all() and (values == np.round(values)).all()):
+        raise BadInput(
+            f"the labels of {where} are not whole numbers",
+            hint="write them as integers, -1 where a point has none",
+        )
+    if values.dtype.kind not in "fiu" or (len(values) and abs(values.astype(np.float64)).max() >= 2**31):
+        raise BadInput(f"the labels of {where} are no 32-bit integers", hint="number the classes from 0")
+    return values.astype(np.int32)
+
+
+def centred(xyz: np.ndarray) -> tuple[np.ndarray, tuple[float, float, float]]:
+    """Coordinates (N, 3) as float32 about an origin in whole metres: zero where float32 holds them well as they are."""
+    if (xyz.dtype.kind == "f" and xyz.dtype.itemsize == 4) or not len(xyz) or not np.isfinite(xyz).all():
+        return np.ascontiguousarray(xyz, dtype=np.float32), (0.0, 0.0, 0.0)
+    far = np.abs(xyz).max() > 1024  # float32 steps there are 0.1 mm
+    origin = np.floor(xyz.min(axis=0)).astype(np.float64) if far else np.zeros(3)
+    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+        return (xyz - origin).astype(np.float32), (float(origin[0]), float(origin[1]), float(origin[2]))
+
+
+def _to_one(colours: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All on one scale: by their type, and floats (and wide integers) by the largest of them."""
+    kinds = {values.dtype.kind + str(values.dtype.itemsize) for values in colours.values()}
+    most = max(float(values.max(initial=0)) for values in colours.values())
+    if kinds == {"u1"}:
+        top = 255.0
+    elif any(kind[0] == "f" for kind in kinds):
+        top = 1.0 if not most > 1 else 255.0
+    else:
+        top = 255.0 if most <= 255 else 65535.0  # 16-bit fields often hold 8-bit colours
+    return {name: values.astype(np.float32) / np.float32(top) for name, values in colours.items()}

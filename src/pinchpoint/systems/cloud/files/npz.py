@@ -1,0 +1,177 @@
+"""NPZ files: arrays of one length under names that people use, and the rooms of our data sets.
+
+Coordinates (N, 3) are `xyz`, `coord`, `coords`, `points` or `pos`; colours (N, 3) `color` or `rgb`; the label (N,) as
+in other files; every other array of N rows is a feature. Thinning takes the rows of all of them, and keeps what has
+another length; labels of another length are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import write_bytes
+from pinchpoint.systems.cloud.data.scene import Scene
+from pinchpoint.systems.cloud.files.columns import COLOURS, centred, features_of, label_name, whole_labels
+from pinchpoint.systems.common import sample_file
+
+XYZ = ("xyz", "coord", "coords", "points", "pos")
+_ABOUT = "about"  # the text of a room, true of all its points: its sums are not those of a part
+_COLUMNS = {
+    "color": COLOURS,
+    "colour": COLOURS,
+    "colors": COLOURS,
+    "rgb": COLOURS,
+    "normal": ("nx", "ny", "nz"),
+} | {
+    "normals": ("nx", "ny", "nz"),
+    "scale": ("scale_0", "scale_1", "scale_2"),
+    "quat": ("rot_0", "rot_1", "rot_2", "rot_3"),
+}
+_NOT_FEATURES = ("instance",)
+
+
+def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
+    """Every array of a file; an object, which could run code, is refused."""
+    try:
+        with np.load(path, allow_pickle=False) as held:
+            return {name: held[name] for name in held.files}
+    except (*sample_file.FAILURES, zipfile.BadZipFile) as error:
+        raise BadInput(f"cannot read {path}: {error}", hint="write it again with numpy.savez") from error
+
+
+def xyz_key(arrays: dict[str, np.ndarray], where: str) -> str:
+    """The name of the coordinates among the arrays of a cloud."""
+    for name in XYZ:
+        if (
+            name in arrays
+            and arrays[name].ndim == 2
+            and arrays[name].shape[1] == 3
+            and arrays[name].dtype.kind in "fiu"
+        ):
+            return name
+    held = ", ".join(f"{name} {values.shape}" for name, values in arrays.items()) or "nothing"
+    raise BadInput(
+        f"{where} has no coordinates: it holds {held}", hint="name an array (N, 3) of numbers 'xyz'"
+    )
+
+
+def arrays_scene(arrays: dict[str, np.ndarray], where: str) -> Scene:
+    """The cloud of named arrays; not checked yet."""
+    key = xyz_key(arrays, where)
+    count = len(arrays[key])
+    texts = _texts(arrays)
+    rest = {
+        name: values
+        for name, values in arrays.items()
+        if name not in (key, _ABOUT) and values.dtype.kind in "fiub"
+    }
+    label = label_name(tuple(rest))
+    labels = None
+    if label is not None:
+        _check_labels(rest[label], count, where)
+        labels = whole_labels(rest.pop(label).reshape(-1), where)
+    if "features" in rest and len(texts["names"]) == rest["features"].shape[-1]:
+        features, names = rest["features"].astype(np.float32), texts["names"]
+    else:
+        features, names = features_of({**_columns(rest, count, where)} or {"x": np.zeros(count)})
+    xyz, origin = centred(arrays[key])
+    if "origin" in arrays and arrays["origin"].shape == (3,):
+        x, y, z = arrays["origin"].tolist()
+        origin = (x, y, z)
+    return Scene(Path(where).stem, xyz, features, labels, names, texts["classes"], origin)
+
+
+def scene_arrays(scene: Scene) -> dict[str, np.ndarray]:
+    """The arrays of a scene, as `arrays_scene` reads them."""
+    arrays = {"xyz": scene.xyz, "features": scene.features, "names": np.array(scene.names, dtype=str)}
+    if scene.labels is not None:
+        arrays["label"] = scene.labels
+    if scene.classes:
+        arrays["classes"] = np.array(scene.classes)
+    if any(scene.origin):
+        arrays["origin"] = np.array(scene.origin)
+    return arrays
+
+
+def kept_arrays(arrays: dict[str, np.ndarray], keep: np.ndarray, where: str) -> dict[str, np.ndarray]:
+    """The rows keep (M,) of every array that has one for each point; the names in a room's text become arrays."""
+    count = len(arrays[xyz_key(arrays, where)])
+    if (label := label_name(tuple(arrays))) is not None:
+        _check_labels(arrays[label], count, where)
+    part = {
+        name: values[keep] if values.shape[:1] == (count,) else values
+        for name, values in arrays.items()
+        if name != _ABOUT
+    }
+    return part | {name: np.array(words, dtype=str) for name, words in _texts(arrays).items() if words}
+
+
+def _check_labels(labels: np.ndarray, count: int, where: str) -> None:
+    if labels.size != count:
+        raise BadInput(
+            f"{where} has {count:,} points and {labels.size:,} labels", hint="give one label a point"
+        )
+
+
+def write_npz(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
+    """Write whole or not at all."""
+    held = io.BytesIO()
+    np.savez(held, **arrays)  # pyright: ignore[reportArgumentType]
+    return write_bytes(path, held.getvalue())
+
+
+def _texts(arrays: dict[str, np.ndarray]) -> dict[str, tuple[str, ...]]:
+    """Names of features and of classes: arrays of their own, or in the text of a room."""
+    about = _about(arrays)
+    found = {}
+    for name in ("names", "classes"):
+        own = arrays.get(name)
+        words = (
+            own.tolist()
+            if own is not None and own.dtype.kind == "U" and own.ndim == 1
+            else about.get(name, ())
+        )
+        found[name] = tuple(words) if isinstance(words, list) else ()
+    return found
+
+
+def _about(arrays: dict[str, np.ndarray]) -> dict[str, object]:
+    if _ABOUT not in arrays or arrays[_ABOUT].dtype.kind != "U":
+        return {}
+    try:
+        held = json.loads(str(arrays[_ABOUT]))
+    except ValueError:
+        return {}  # somebody else's text
+    return held if isinstance(held, dict) else {}
+
+
+def _columns(arrays: dict[str, np.ndarray], count: int, where: str) -> dict[str, np.ndarray]:
+    columns: dict[str, np.ndarray] = {}
+    for name, values in arrays.items():
+        if name in _NOT_FEATURES or name == "origin":
+            continue
+        if values.ndim not in (1, 2) or len(values) != count:
+            raise BadInput(
+                f"{name} of {where} has shape {values.shape} for {count:,} points",
+                hint="give one row for each point",
+            )
+        if values.ndim == 1:
+            columns[name] = values
+            continue
+        known = _COLUMNS.get(name, ())
+        width = values.shape[1]
+        each = (
+            known
+            if len(known) == width
+            else (name,)
+            if width == 1
+            else tuple(f"{name}_{n}" for n in range(width))
+        )
+        columns |= {key: values[:, place] for place, key in enumerate(each)}
+    return columns

@@ -1,0 +1,158 @@
+"""The header of a PLY file: its lines as they stand, and the elements they tell of.
+
+Lines are kept, comments and order included; only a count may be changed. Nothing is allocated for what a header claims.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import BinaryIO
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+
+_TYPES = {
+    "char": "i1",
+    "uchar": "u1",
+    "short": "i2",
+    "ushort": "u2",
+    "int": "i4",
+    "uint": "u4",
+    "float": "f4",
+    "double": "f8",
+    "int8": "i1",
+    "uint8": "u1",
+    "int16": "i2",
+    "uint16": "u2",
+    "int32": "i4",
+    "uint32": "u4",
+    "int64": "i8",
+    "uint64": "u8",
+    "float32": "f4",
+    "float64": "f8",
+}
+_NAMES = {"f4": "float", "f8": "double", "i4": "int", "i2": "short", "u1": "uchar"}
+_ORDERS = {"ascii": "<", "binary_little_endian": "<", "binary_big_endian": ">"}
+_LONGEST = 2**20  # bytes of a header
+_MOST = 2**40  # of one element
+_POINTING = ("face", "edge", "tristrips", "multi_patch")
+_HINT = "write the file again, as binary PLY"
+
+
+@dataclass(frozen=True)
+class Element:
+    name: str
+    count: int
+    dtype: np.dtype  # structured; without its lists
+    lists: tuple[str, ...]  # names of the properties that are lists
+
+    @property
+    def points_at_vertices(self) -> bool:
+        return self.count > 0 and (bool(self.lists) or self.name in _POINTING)
+
+
+@dataclass(frozen=True)
+class Header:
+    lines: tuple[str, ...]  # from "ply" to before "end_header"
+    form: str  # "ascii", "binary_little_endian" or "binary_big_endian"
+    elements: tuple[Element, ...]
+
+    @property
+    def ascii(self) -> bool:
+        return self.form == "ascii"
+
+    def place(self, name: str) -> int:
+        return [element.name for element in self.elements].index(name)
+
+    def counted(self, name: str, count: int) -> Header:
+        """The header with another count for an element."""
+        lines = tuple(
+            f"element {name} {count}" if line.split()[:2] == ["element", name] else line
+            for line in self.lines
+        )
+        elements = tuple(
+            replace(element, count=count) if element.name == name else element for element in self.elements
+        )
+        return replace(self, lines=lines, elements=elements)
+
+    def only(self, name: str) -> Header:
+        """The header without the other elements."""
+        lines, inside = [], True
+        for line in self.lines:
+            words = line.split()
+            if words and words[0] == "element":
+                inside = words[1] == name
+            if inside or not words or words[0] not in ("element", "property"):
+                lines.append(line)
+        return replace(
+            self, lines=tuple(lines), elements=tuple(each for each in self.elements if each.name == name)
+        )
+
+    def text(self) -> bytes:
+        return "".join(f"{line}\n" for line in (*self.lines, "end_header")).encode("latin-1")
+
+
+def plain_header(dtype: np.dtype, count: int) -> Header:
+    """Of a binary file with vertices of this type alone."""
+    lines = ["ply", "format binary_little_endian 1.0", f"element vertex {count}"]
+    lines += [f"property {_NAMES[dtype[name].str[1:]]} {name}" for name in dtype.names or ()]
+    return Header(tuple(lines), "binary_little_endian", (Element("vertex", count, dtype, ()),))
+
+
+def read_header(file: BinaryIO, path: str) -> Header:
+    """The header of an open file, which then stands at its first byte of data."""
+    if file.read(3) != b"ply":
+        raise BadInput(f"{path} is no PLY file: it does not begin with 'ply'", hint="give a PLY file")
+    file.seek(0)
+    lines: list[str] = []
+    left = _LONGEST
+    while True:
+        line = file.readline(left)
+        left -= len(line)
+        if not line.endswith(b"\n"):
+            raise BadInput(
+                f"the header of {path} is cut short: it has no end_header",
+                hint="copy or write the file again",
+            )
+        text = line.decode("latin-1").rstrip("\r\n")
+        if text.strip() == "end_header":
+            return _understood(tuple(lines), path)
+        lines.append(text)
+
+
+def _understood(lines: tuple[str, ...], path: str) -> Header:
+    form = ""
+    heads: list[tuple[str, int]] = []
+    properties: list[list[tuple[str, str]]] = []
+    lists: list[list[str]] = []
+    for number, line in enumerate(lines[1:], start=2):
+        match line.split():
+            case [] | ["comment" | "obj_info", *_]:
+                pass
+            case ["format", kind, _] if kind in _ORDERS and not form:
+                form = kind
+            case ["element", name, count] if (
+                count.isdecimal() and int(count) <= _MOST and name not in dict(heads)
+            ):
+                heads.append((name, int(count)))
+                properties.append([])
+                lists.append([])
+            case ["property", "list", size, kind, name] if heads and size in _TYPES and kind in _TYPES:
+                lists[-1].append(name)
+            case ["property", kind, name] if heads and kind in _TYPES and name not in dict(properties[-1]):
+                properties[-1].append((name, _TYPES[kind]))
+            case _:
+                raise BadInput(
+                    f"line {number} of the header of {path} is not understood: {line[:80]!r}", hint=_HINT
+                )
+    if not form:
+        raise BadInput(f"the header of {path} does not say its format", hint=_HINT)
+    if "vertex" not in dict(heads):
+        raise BadInput(f"{path} has no vertices", hint="give a PLY file with an element named vertex")
+    order = _ORDERS[form]
+    elements = tuple(
+        Element(name, count, np.dtype([(key, order + kind) for key, kind in fields]), tuple(names))
+        for (name, count), fields, names in zip(heads, properties, lists, strict=True)
+    )
+    return Header(lines, form, elements)

@@ -1,0 +1,1 @@
+"""The network over voxels, the views it trains on, and its losses."""

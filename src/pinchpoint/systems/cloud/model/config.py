@@ -1,0 +1,122 @@
+"""CloudConfig: every choice that makes one network over point clouds, as plain values that survive JSON. Imports no framework.
+
+F features of a point, K classes. `cell` is in the units of the coordinates; levels are as many as `widths`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.config_json import JsonConfig
+
+Norm = Literal["layer", "batch", "per-view"]
+
+
+@dataclass(frozen=True)
+class CloudConfig(JsonConfig):
+    """One network. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
+
+    in_features: int  # F read at every point; none is allowed: the shape alone is read
+    classes: int  # K
+    cell: float = 0.05  # edge of the finest voxels
+    widths: tuple[int, ...] = (48, 96, 160, 256)  # features of a voxel, the finest level first
+    blocks: tuple[int, ...] = (1, 2, 2, 2)  # of each level on the way down; one on the way up
+    attention: tuple[int, ...] = (0, 0, 2, 4)  # layers of each level
+    heads: int = 8
+    window: int = 256  # voxels that attend to each other
+    point_width: int = 32  # of what is made of a point by itself
+    features: int = 64  # D given at every point beside the classes
+    norm: Norm = "layer"
+    views: int = 1  # sets of statistics, for norm per-view
+    height: bool = True  # the height over the lowest point of the group is read too
+    feature_shift: tuple[
+        float, ...
+    ] = ()  # (F,) taken off, then divided by the scale; empty: left as they are
+    feature_scale: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.in_features < 0:
+            raise BadInput(f"in_features = {self.in_features}", hint="give 0 or more")
+        if self.classes < 2:
+            raise BadInput(f"classes = {self.classes}", hint="give at least 2 classes to tell apart")
+        for name in ("heads", "window", "point_width", "features", "views"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} = {getattr(self, name)}", hint=f"give {name} of at least 1")
+        if not (math.isfinite(self.cell) and self.cell > 0):
+            raise BadInput(
+                f"cell = {self.cell}",
+                hint="give the edge of a voxel, above 0, in the units of the coordinates",
+            )
+        if self.norm not in get_args(Norm):
+            raise BadInput(f"unknown norm {self.norm!r}", hint=f"use one of: {', '.join(get_args(Norm))}")
+        if self.views > 1 and self.norm != "per-view":
+            raise BadInput(
+                f"views = {self.views} with norm {self.norm}",
+                hint="only norm per-view has statistics by view",
+            )
+        self._check_levels()
+        for name in ("feature_shift", "feature_scale"):
+            if len(getattr(self, name)) not in (0, self.in_features) or len(self.feature_shift) != len(
+                self.feature_scale
+            ):
+                raise BadInput(
+                    f"{name} of {len(getattr(self, name))} numbers for {self.in_features} features",
+                    hint=f"give {self.in_features} of each, or none",
+                )
+        if any(not scale > 0 for scale in self.feature_scale):
+            raise BadInput(f"feature_scale {self.feature_scale}", hint="give scales above zero")
+
+    @property
+    def statistics(self) -> int:
+        """Sets of statistics a norm keeps."""
+        return self.views
+
+    @property
+    def point_inputs(self) -> int:
+        """Numbers read at a point: its features, where it lies in its voxel, and its height."""
+        return self.in_features + 3 + int(self.height)
+
+    @classmethod
+    def preset(cls, name: str, *, in_features: int, classes: int, **changes: Any) -> Self:
+        """A tried set of choices. `changes` are fields to set otherwise."""
+        if name not in PRESETS:
+            raise BadInput(f"unknown preset {name!r}", hint=f"use one of: {', '.join(PRESETS)}")
+        return cls(in_features=in_features, classes=classes, **{**PRESETS[name], **changes})
+
+    def _check_levels(self) -> None:
+        levels = len(self.widths)
+        if not 1 <= levels <= 8 or min(self.widths) < 1:
+            raise BadInput(
+                f"widths {self.widths}", hint="give 1 to 8 widths of at least 1, the finest level first"
+            )
+        for name in ("blocks", "attention"):
+            counts = getattr(self, name)
+            if len(counts) != levels or min(counts) < 0:
+                raise BadInput(
+                    f"{name} {counts} for {levels} levels", hint=f"give {levels} counts, none below 0"
+                )
+        for width, layers in zip(self.widths, self.attention, strict=True):
+            if layers and width % self.heads:
+                raise BadInput(
+                    f"width {width} does not divide by {self.heads} heads",
+                    hint=f"take width {-(-width // self.heads) * self.heads}, or other heads",
+                )
+
+
+# small: for a few cores, 20 k points a step; base: for a GPU, a million points a step.
+PRESETS: dict[str, dict[str, Any]] = {
+    "small": {
+        "cell": 0.1,
+        "widths": (24, 40, 64, 96),
+        "blocks": (1, 1, 1, 1),
+        "attention": (0, 0, 0, 2),
+        "heads": 4,
+        "window": 128,
+        "point_width": 24,
+        "features": 32,
+    },
+    "base": {},
+}

@@ -1,0 +1,107 @@
+"""A U-Net over voxels: residual 3 x 3 x 3 convolutions at every level, attention at the coarse ones, and back up.
+
+C voxels of the finest level, F features a voxel there. A block keeps 6 F numbers a voxel of its level for the backward pass:
+what each of its two convolutions, norms and GELUs has read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, cat, nn
+from torch.nn import functional
+
+from pinchpoint.systems.cloud.model.attention import AttentionLayer, make_windows
+from pinchpoint.systems.cloud.model.config import CloudConfig
+from pinchpoint.systems.cloud.model.convolution import Conv3, Down, Up
+from pinchpoint.systems.cloud.model.norms import make_norm
+from pinchpoint.systems.cloud.model.voxels import Level, Voxels
+
+
+class Block(nn.Module):
+    """(C, F) to (C, F): two convolutions, each after a norm and a GELU, added to what came in."""
+
+    def __init__(self, width: int, config: CloudConfig) -> None:
+        super().__init__()
+        self.norms = nn.ModuleList(make_norm(config.norm, width, config.statistics) for _ in range(2))
+        self.convs = nn.ModuleList(Conv3(width, width) for _ in range(2))
+
+    def forward(self, values: Tensor, level: Level, view: Tensor) -> Tensor:
+        hidden = values
+        for norm, conv in zip(self.norms, self.convs, strict=True):
+            hidden = conv(functional.gelu(norm(hidden, view)), level)
+        return values + hidden
+
+
+class Stage(nn.Module):
+    """What one level does on the way down: its blocks, then its attention layers, every second one with moved windows."""
+
+    def __init__(self, depth: int, config: CloudConfig) -> None:
+        super().__init__()
+        width = config.widths[depth]
+        self.window = config.window
+        self.blocks = nn.ModuleList(Block(width, config) for _ in range(config.blocks[depth]))
+        self.layers = nn.ModuleList(AttentionLayer(width, config) for _ in range(config.attention[depth]))
+
+    def forward(self, values: Tensor, level: Level, view: Tensor, groups: int) -> Tensor:
+        for block in self.blocks:
+            values = block(values, level, view)
+        # The first layer's windows are those of every even one, the second's those of every odd one.
+        shifts = (0, self.window // 2)[: len(self.layers)]
+        windows = [make_windows(level, groups, self.window, shift=shift) for shift in shifts]
+        for number, layer in enumerate(self.layers):
+            values = layer(values, level, view, windows[number % 2])
+        return values
+
+
+class Merge(nn.Module):
+    """On the way up: what comes from below beside what the level knew, in one row each, then a block."""
+
+    def __init__(self, depth: int, config: CloudConfig) -> None:
+        super().__init__()
+        width, below = config.widths[depth], config.widths[depth + 1]
+        self.norm = make_norm(config.norm, below, config.statistics)
+        self.up = Up(below, width)
+        self.linear = nn.Linear(2 * width, width)
+        self.block = Block(width, config)
+
+    def forward(
+        self, values: Tensor, known: Tensor, voxels: Voxels, depth: int, views: Sequence[Tensor]
+    ) -> Tensor:
+        raised = self.up(functional.gelu(self.norm(values, views[depth + 1])), voxels.strides[depth])
+        # What blocks add to is held as the weights are: under autocast half precision would lose small additions.
+        merged = self.linear(cat([raised, known.to(raised.dtype)], dim=1)).to(self.linear.weight.dtype)
+        return self.block(merged, voxels.levels[depth], views[depth])
+
+
+class UNet(nn.Module):
+    """values: (C, widths[0]) at the finest voxels -> (C, widths[0])."""
+
+    def __init__(self, config: CloudConfig) -> None:
+        super().__init__()
+        depths = range(len(config.widths) - 1)
+        self.stem = Conv3(config.widths[0], config.widths[0])
+        self.stages = nn.ModuleList(Stage(depth, config) for depth in range(len(config.widths)))
+        self.downs = nn.ModuleList(Down(config.widths[depth], config.widths[depth + 1]) for depth in depths)
+        self.down_norms = nn.ModuleList(
+            make_norm(config.norm, config.widths[depth], config.statistics) for depth in depths
+        )
+        self.merges = nn.ModuleList(Merge(depth, config) for depth in depths)
+        self.norm = make_norm(config.norm, config.widths[0], config.statistics)
+
+    def forward(self, values: Tensor, voxels: Voxels, view: Tensor) -> Tensor:
+        """view: (B,), which statistics each group uses."""
+        views = [view[level.group] for level in voxels.levels]
+        values = values + self.stem(values, voxels.levels[0])
+        known: list[Tensor] = []
+        for depth, stage in enumerate(self.stages):
+            values = stage(values, voxels.levels[depth], views[depth], voxels.groups)
+            if depth < len(self.downs):
+                known.append(values)
+                values = self.downs[depth](
+                    functional.gelu(self.down_norms[depth](values, views[depth])), voxels.strides[depth]
+                )
+                values = values.to(self.stem.weight.dtype)
+        for depth in reversed(range(len(self.merges))):
+            values = self.merges[depth](values, known[depth], voxels, depth, views)
+        return functional.gelu(self.norm(values, views[0]))

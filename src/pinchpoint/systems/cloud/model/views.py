@@ -1,0 +1,300 @@
+"""Views of scenes at several densities: what is drawn of each cell, all views of all scenes of a batch in one call.
+
+N points of a batch of B scenes, C cells, V views, M points drawn in all. A view is named in plain text ("dense",
+"uniform:0.3:0.7", "log-uniform:0.05:1", "one-per-cell"). A draw is a function of (seed, step, rank) and the view's number
+alone, the same on every device, and waits for the device once: cells, sizes and faults are read together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.segments import hashing
+from pinchpoint.kit.segments.segments import Segments
+from pinchpoint.kit.segments.subset import Method, draw_counts, sample_one, sample_subset
+from pinchpoint.kit.segments.take_rows import take_rows
+from pinchpoint.systems.cloud.data.scene import IGNORED, Scene
+from pinchpoint.systems.cloud.model.voxels import (
+    AXIS_BITS,
+    check_batch,
+    check_extent,
+    check_offsets,
+    grid_keys,
+    groups_of,
+    offset_ends,
+)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """All points."""
+
+    @property
+    def name(self) -> str:
+        return "dense"
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Of every cell its own share of the points, uniform in lo..hi, and at least one point: no cell is lost."""
+
+    lo: float
+    hi: float
+
+    def __post_init__(self) -> None:
+        _check_range(self.lo, self.hi, least=0.0)
+
+    @property
+    def name(self) -> str:
+        return f"uniform:{self.lo:g}:{self.hi:g}"
+
+
+@dataclass(frozen=True)
+class LogUniform:
+    """Of every scene one share, its logarithm uniform in lo..hi, in all cells: the whole view is thin, and cells may be lost."""
+
+    lo: float
+    hi: float
+
+    def __post_init__(self) -> None:
+        _check_range(self.lo, self.hi, least=1e-6)
+
+    @property
+    def name(self) -> str:
+        return f"log-uniform:{self.lo:g}:{self.hi:g}"
+
+    def ratio(self, share: float) -> float:
+        """share: uniform in 0..1."""
+        return self.lo * (self.hi / self.lo) ** share
+
+
+@dataclass(frozen=True)
+class OnePerCell:
+    """One point of every cell, each as likely."""
+
+    @property
+    def name(self) -> str:
+        return "one-per-cell"
+
+
+View = Dense | Uniform | LogUniform | OnePerCell
+
+
+@dataclass(frozen=True)
+class Batch:
+    """xyz: (N, 3); features: (N, F); labels: (N,) int64, IGNORED where there is none; offsets: (B + 1,) int64."""
+
+    xyz: Tensor
+    features: Tensor
+    labels: Tensor
+    offsets: Tensor
+
+    @property
+    def scenes(self) -> int:
+        """B."""
+        return self.offsets.shape[0] - 1
+
+    @staticmethod
+    def from_scenes(scenes: Sequence[Scene], *, device: str | torch.device = "cpu") -> Batch:
+        """Scenes one after another on the device."""
+        if not scenes:
+            raise BadInput("a batch of no scenes", hint="give at least one")
+        widths = {scene.features.shape[1] for scene in scenes}
+        if len(widths) > 1:
+            raise BadInput(
+                f"scenes with {sorted(widths)} features in one batch",
+                hint="give scenes with the same columns",
+            )
+        labels = [
+            np.full(scene.points, IGNORED) if scene.labels is None else scene.labels for scene in scenes
+        ]
+        columns = (
+            np.concatenate([scene.xyz for scene in scenes]).astype(np.float32),
+            np.concatenate([scene.features for scene in scenes]).astype(np.float32),
+            np.concatenate(labels).astype(np.int64),
+            np.cumsum([0, *(scene.points for scene in scenes)], dtype=np.int64),
+        )
+        return Batch(*(_moved(torch.from_numpy(column), torch.device(device)) for column in columns))
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Points of all views: view after view, in each scene after scene.
+
+    index: (M,) into the batch's points; view, scene: (M,) of each; offsets: (V B + 1,), where each scene of each view begins;
+    sizes: points of each view, on the host; segments: the cells of the batch that were drawn from.
+    """
+
+    index: Tensor
+    view: Tensor
+    scene: Tensor
+    offsets: Tensor
+    views: tuple[View, ...]
+    sizes: tuple[int, ...]
+    segments: Segments
+
+    def take(self, batch: Batch) -> Batch:
+        """The drawn points as a batch of V B scenes."""
+        xyz, features, labels = (
+            take_rows(values, self.index) for values in (batch.xyz, batch.features, batch.labels)
+        )
+        return Batch(xyz, features, labels, self.offsets)
+
+    def only(self, number: int) -> Drawn:
+        """One view alone, as views pass one after another; `view` keeps its number."""
+        scenes = (self.offsets.shape[0] - 1) // len(self.views)
+        start = sum(self.sizes[:number])
+        rows = slice(start, start + self.sizes[number])
+        offsets = self.offsets[number * scenes : (number + 1) * scenes + 1] - start
+        return replace(
+            self,
+            index=self.index[rows],
+            view=self.view[rows],
+            scene=self.scene[rows],
+            offsets=offsets,
+            views=(self.views[number],),
+            sizes=(self.sizes[number],),
+        )
+
+
+def parse_views(names: str | Sequence[str]) -> tuple[View, ...]:
+    """Views by their names: a list, or one text with commas between."""
+    texts = names.split(",") if isinstance(names, str) else list(names)
+    if not texts:
+        raise BadInput("no views", hint="name at least one, such as dense")
+    return tuple(_parsed(text.strip()) for text in texts)
+
+
+def draw_views(
+    batch: Batch,
+    views: Sequence[View],
+    *,
+    cell: float,
+    seed: int,
+    step: int = 0,
+    rank: int = 0,
+    method: Method = "exact",
+) -> Drawn:
+    """Every view of every scene. cell: edge of the cells that are drawn from; method: as `sample_subset` takes it."""
+    if not views:
+        raise BadInput("no views", hint="give at least one, such as Dense()")
+    check_batch(batch.xyz, batch.offsets, cell)
+    points, scenes, device = batch.xyz.shape[0], batch.scenes, batch.xyz.device
+    for name, values in (("features", batch.features), ("labels", batch.labels)):
+        if values.shape[0] != points:
+            raise BadInput(
+                f"{values.shape[0]:,} {name} for {points:,} points", hint=f"give {name} of every point"
+            )
+    keys, _, extent = grid_keys(batch.xyz, groups_of(batch.offsets, points), scenes, cell=cell)
+    open_ended, ordered = _cells(keys)
+    counts = [
+        _counts(view, open_ended, ordered, scenes, seed, step, rank, number)
+        for number, view in enumerate(views)
+    ]
+    totals = [found.sum().double() for found in counts if found is not None]
+    cells = open_ended.of_place[-1].double() + 1
+    # The one wait.
+    asked = [extent, *offset_ends(batch.offsets), cells, open_ended.counts.amax().double(), *totals]
+    largest, first, end, least, found_cells, longest, *sums = torch.stack(asked).tolist()
+    check_offsets(first, end, least, points=points)
+    check_extent(largest, cell)
+    count = int(found_cells)
+    offsets = open_ended.offsets[: count + 1]
+    segments = replace(
+        open_ended, offsets=offsets, ids=ordered[offsets[:-1].long()], longest=int(longest), empty=False
+    )
+    bounds = torch.searchsorted(
+        ordered[offsets[:-1].long()] >> 3 * AXIS_BITS, torch.arange(scenes + 1, device=device)
+    )
+    known = iter(sums)
+    indices, starts, sizes = [], [], []
+    for number, (view, wanted) in enumerate(zip(views, counts, strict=True)):
+        if isinstance(view, Dense):
+            index, inner = torch.arange(points, dtype=torch.int32, device=device), batch.offsets
+        elif wanted is None:
+            index, inner = sample_one(segments, seed=seed, step=step, rank=rank, view=number), bounds
+        else:
+            total, wanted = int(next(known)), wanted[:count]
+            index = sample_subset(
+                segments, wanted, method=method, seed=seed, step=step, rank=rank, view=number, total=total
+            )
+            inner = torch.cat([bounds.new_zeros(1), wanted.cumsum(0)]).index_select(0, bounds)
+        indices.append(index)
+        starts.append(inner[:-1] + sum(sizes))
+        sizes.append(index.shape[0])
+    whole = sum(sizes)
+    pieces = torch.cat([*starts, torch.full((1,), whole, dtype=torch.int64, device=device)])
+    piece = groups_of(pieces, whole)
+    return Drawn(
+        torch.cat(indices), piece // scenes, piece % scenes, pieces, tuple(views), tuple(sizes), segments
+    )
+
+
+def _cells(keys: Tensor) -> tuple[Segments, Tensor]:
+    """The cells of keys (N,), followed by as many empty ones as make N: their number is not waited for. And the keys sorted."""
+    points = keys.shape[0]
+    ordered, order = torch.sort(keys, stable=True)
+    of_place = torch.zeros(points, dtype=torch.int32, device=keys.device)
+    of_place[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
+    edges = torch.arange(points + 1, dtype=torch.int32, device=keys.device)
+    offsets = torch.searchsorted(of_place, edges, out_int32=True)
+    return Segments(order.to(torch.int32), offsets, of_place, None, points, empty=True), ordered
+
+
+def _counts(
+    view: View, cells: Segments, ordered: Tensor, scenes: int, seed: int, step: int, rank: int, number: int
+) -> Tensor | None:
+    """(N,) int32, how many points of each cell; None where that needs no draw."""
+    if isinstance(view, Uniform):
+        return draw_counts(cells, (view.lo, view.hi), seed=seed, step=step, rank=rank, view=number)
+    if not isinstance(view, LogUniform):
+        return None
+    of_ratio = hashing.words(seed=seed, step=step, rank=rank, view=number, purpose=hashing.RATIOS)
+    of = hashing.words(seed=seed, step=step, rank=rank, view=number, purpose=hashing.COUNTS)
+    shares = [hashing.key(scene, of_ratio) / hashing.ONE for scene in range(scenes)]
+    fixed = _moved(torch.tensor([int(view.ratio(share) * hashing.ONE) for share in shares]), ordered.device)
+    # Empty cells at the end have no first place: they read the last point's scene, and of no points none is drawn.
+    first = cells.offsets[:-1].clamp(max=ordered.shape[0] - 1)
+    ratio = fixed.index_select(0, ordered.index_select(0, first) >> 3 * AXIS_BITS)
+    # floor(n r + u) in whole numbers, n r on average; none is forced, so that a thin view is as thin as it says.
+    lengths = cells.counts.long()
+    drawn = hashing.keys(torch.arange(len(lengths), device=ordered.device), of).add_(lengths * ratio) >> 32
+    return torch.minimum(drawn, lengths).to(torch.int32)
+
+
+def _moved(values: Tensor, device: torch.device) -> Tensor:
+    """To the device without waiting for it."""
+    return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
+
+
+def _parsed(text: str) -> View:
+    kind, *numbers = text.split(":")
+    plain: dict[str, View] = {"dense": Dense(), "one-per-cell": OnePerCell()}
+    if kind in plain and not numbers:
+        return plain[kind]
+    ranged: dict[str, type[Uniform | LogUniform]] = {"uniform": Uniform, "log-uniform": LogUniform}
+    if kind not in ranged or len(numbers) != 2:
+        raise BadInput(
+            f"no view {text!r}", hint="use dense, uniform:0.3:0.7, log-uniform:0.05:1 or one-per-cell"
+        )
+    try:
+        lo, hi = (float(number) for number in numbers)
+    except ValueError:
+        raise BadInput(
+            f"no view {text!r}: {':'.join(numbers)} are not two numbers", hint=f"write {kind}:0.3:0.7"
+        ) from None
+    return ranged[kind](lo, hi)
+
+
+def _check_range(lo: float, hi: float, *, least: float) -> None:
+    if not (math.isfinite(lo) and math.isfinite(hi) and least <= lo <= hi <= 1 and hi > 0):
+        raise BadInput(
+            f"ratios from {lo:g} to {hi:g}", hint=f"give lo and hi with {least:g} <= lo <= hi <= 1"
+        )

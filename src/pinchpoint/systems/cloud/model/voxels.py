@@ -1,0 +1,278 @@
+"""Voxels of a batch of scenes at several levels, with tables of who lies beside and above whom. No hash, no extension.
+
+M points in B groups (a scene, or one view of a scene), C voxels of a level, P voxels of the next coarser one.
+A voxel's key is its group, then its place along a Morton curve: sorted keys lie group by group and near in space, a
+parent's key is the key shifted by three bits, and a neighbour is found by search. Tables are int32 and name absent rows C,
+one past the last, where readers put a row of zeros. Building waits for the device once beside `Segments`.
+A voxel takes 8 B for its key, 108 B for neighbours, 4 B for its place under its parent and 32 B as a parent: 180 to 220 B
+a finest voxel of a surface for four levels together, and some 700 B while its neighbours are searched for.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from pinchpoint.backends.torch import compat
+from pinchpoint.core.errors import BadInput
+from pinchpoint.kit.segments.segments import Segments
+
+AXIS_BITS = 16
+GROUP_BITS = 15
+SIDE = 2**AXIS_BITS  # voxels along an axis
+SELF = 13  # the offset (0, 0, 0) among the 27
+# `_spread` and `_compact` in C++, for int64 on a GPU.
+_SPREAD_PASS = """template <typename T> T spread(T value) {
+    value = (value | value << 16) & 0xFF0000FFLL;
+    value = (value | value << 8) & 0xF00F00F00FLL;
+    value = (value | value << 4) & 0xC30C30C30C3LL;
+    return (value | value << 2) & 0x249249249249LL;
+}"""
+_COMPACT_PASS = """template <typename T> T compact(T value) {
+    value = (value | value >> 2) & 0xC30C30C30C3LL;
+    value = (value | value >> 4) & 0xF00F00F00FLL;
+    value = (value | value >> 8) & 0xFF0000FFLL;
+    return (value | value >> 16) & 0xFFFFLL;
+}"""
+_ALIGNED = 2 ** (
+    AXIS_BITS // 2
+)  # corners of groups are multiples: a thinned view keeps the grid of its scene at every level
+
+
+@dataclass(frozen=True)
+class Level:
+    """keys: (C,) int64, rising; neighbours: (C, 27) int32, the voxel at each offset x, y, z = -1..1, z fastest; C: none."""
+
+    keys: Tensor
+    neighbours: Tensor
+    depth: int  # 0 the finest
+
+    @property
+    def voxels(self) -> int:
+        """C."""
+        return self.keys.shape[0]
+
+    @property
+    def group(self) -> Tensor:
+        """(C,) int64: the group of each voxel, rising."""
+        return self.keys >> (3 * (AXIS_BITS - self.depth))
+
+    def coordinates(self) -> Tensor:
+        """(C, 3) int64, from the corner of the group."""
+        return torch.stack(
+            [_compact(self.keys >> shift, AXIS_BITS - self.depth) for shift in (2, 1, 0)], dim=1
+        )
+
+
+@dataclass(frozen=True)
+class Stride:
+    """Between a level and the next coarser one. place: (C,) int32, 8 * parent + octant; children: (8 P,) int32; C: none."""
+
+    place: Tensor
+    children: Tensor
+
+
+@dataclass(frozen=True)
+class Voxels:
+    """segments: the points of the finest voxels; inside: (M, 3), where each point lies in its voxel, -0.5 to 0.5."""
+
+    segments: Segments
+    levels: tuple[Level, ...]
+    strides: tuple[Stride, ...]
+    inside: Tensor
+    group: Tensor  # (M,) int64 of each point
+    groups: int  # B
+
+    @cached_property
+    def of_point(self) -> Tensor:
+        """(M,) int32: the finest voxel of each point."""
+        return self.segments.of_point()
+
+
+def voxelise(xyz: Tensor, offsets: Tensor, *, cell: float, levels: int = 1) -> Voxels:
+    """xyz: (M, 3); offsets: (B + 1,), where the points of each group begin, and M. A group may be empty, not all of them."""
+    check_batch(xyz, offsets, cell)
+    if not 1 <= levels <= AXIS_BITS // 2:
+        raise BadInput(f"{levels} levels", hint=f"give 1 to {AXIS_BITS // 2}")
+    group = groups_of(offsets, xyz.shape[0])
+    keys, inside, extent = grid_keys(xyz, group, offsets.shape[0] - 1, cell=cell)
+    segments = Segments.from_ids(keys)
+    assert segments.ids is not None
+    # One wait for all levels; the extent is looked at here too, since keys of a cloud that is too large are only wrong.
+    deeper = [_ranks(segments.ids >> (3 * depth))[-1] for depth in range(1, levels)]
+    largest, first, end, least, *last = torch.stack(
+        [extent, *offset_ends(offsets), *(rank.double() for rank in deeper)]
+    ).tolist()
+    check_offsets(first, end, least, points=xyz.shape[0])
+    check_extent(largest, cell)
+    made = [Level(segments.ids, neighbours(segments.ids, depth=0), 0)]
+    strides = []
+    for depth, rank in enumerate(last, start=1):
+        keys, stride = _coarser(made[-1].keys, int(rank) + 1)
+        made.append(Level(keys, neighbours(keys, depth=depth), depth))
+        strides.append(stride)
+    return Voxels(segments, tuple(made), tuple(strides), inside, group, offsets.shape[0] - 1)
+
+
+def groups_of(offsets: Tensor, points: int) -> Tensor:
+    """(M,) int64: the group of each of the points, which lie group after group."""
+    places = torch.arange(points, dtype=offsets.dtype, device=offsets.device)
+    # Offsets that do not reach the last point are refused where a wait is due; until then no index may lie outside.
+    return torch.searchsorted(offsets[1:].contiguous(), places, right=True).clamp_(max=offsets.shape[0] - 2)
+
+
+def grid_keys(xyz: Tensor, group: Tensor, groups: int, *, cell: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Keys (M,) int64 of the cells of a grid through the origin; where points lie in them (M, 3); and the largest coordinate.
+
+    The last is left on the device, so that the caller reads it with what else it waits for, and gives it to `check_extent`.
+    """
+    # A tensor, since a GPU multiplies by the inverse of a plain number: points on a border would change cells.
+    size = torch.full((1,), float(cell), dtype=torch.float64, device=xyz.device)
+    scaled = xyz.detach().double() / size
+    corner = scaled.floor()
+    low = group_least(corner, group, groups)
+    place = corner - ((low / _ALIGNED).floor() * _ALIGNED)[group]
+    found = place.nan_to_num(0.0, 0.0, 0.0).clamp(0, SIDE - 1).long()
+    x, y, z = (_spread(found[:, axis]) for axis in range(3))
+    keys = (group << 3 * AXIS_BITS) | (x << 2) | (y << 1) | z
+    return keys, (scaled - corner - 0.5).to(xyz.dtype), place.amax()
+
+
+def group_least(values: Tensor, group: Tensor, groups: int) -> Tensor:
+    """(M, F) of points in groups -> (B, F): the least of each; infinity for a group without points."""
+    points, width = values.shape
+    if groups == 1 and points:
+        return values.amin(0, keepdim=True)
+    # Points take turns among many rows of their group, of which the least is then found: on a GPU a million points that
+    # write to the same few numbers wait for one another.
+    lanes = max(1, min(1024, points // (16 * groups)))
+    row = group * lanes + torch.arange(points, device=values.device) % lanes
+    least = torch.full((groups * lanes, width), math.inf, dtype=values.dtype, device=values.device)
+    least.scatter_reduce_(0, row[:, None].expand(-1, width), values, "amin")
+    return least.reshape(groups, lanes, width).amin(1)
+
+
+def check_extent(largest: float, cell: float) -> None:
+    """Refuse what `grid_keys` could not number."""
+    if not math.isfinite(largest):
+        raise BadInput(
+            "coordinates that are NaN or infinite", hint="drop those points first: xyz[xyz.isfinite().all(1)]"
+        )
+    if largest >= SIDE:
+        wanted = cell * (largest + 1) / (SIDE - _ALIGNED)
+        raise BadInput(
+            f"a cloud {largest + 1:,.0f} cells of {cell:g} long; {SIDE:,} are numbered",
+            hint=f"give cells of at least {wanted:.3g}, or cut the cloud into parts",
+        )
+
+
+def check_offsets(first: float, end: float, least: float, *, points: int) -> None:
+    """Refuse offsets that do not rise from 0 to the number of points. least: the smallest step."""
+    if first != 0 or end != points or least < 0:
+        raise BadInput(
+            f"offsets from {first:,.0f} to {end:,.0f} for {points:,} points"
+            + (", which fall" if least < 0 else ""),
+            hint="offsets begin at 0, never fall and end at the number of points",
+        )
+
+
+def neighbours(keys: Tensor, *, depth: int = 0) -> Tensor:
+    """(C, 27) int32 of sorted keys: the voxel of the same group at each offset, or C."""
+    count, bits = keys.shape[0], AXIS_BITS - depth
+    group = (keys >> 3 * bits) << 3 * bits
+    wanted, outside = group, torch.zeros((), dtype=torch.bool, device=keys.device)
+    for axis in range(3):
+        at = _compact(keys >> (2 - axis), bits)
+        steps = torch.stack([at - 1, at, at + 1])  # (3, C), along the axis of its own in (3, 3, 3, C)
+        shape = (*(3 if one == axis else 1 for one in range(3)), count)
+        wanted = wanted | (_spread(steps.clamp(0, 2**bits - 1)) << (2 - axis)).reshape(shape)
+        outside = outside | ((steps < 0) | (steps >= 2**bits)).reshape(shape)
+    # Who lies at an offset of whom is who lies at the opposite of the other: half of the offsets are searched for, all at
+    # once, since a GPU is idle between many small steps.
+    wanted, outside = wanted.reshape(27, count)[SELF + 1 :], outside.reshape(27, count)[SELF + 1 :]
+    found = torch.searchsorted(keys, wanted).clamp_(max=count - 1)
+    hit = (keys[found] == wanted).logical_and_(~outside)
+    rows = torch.arange(count, dtype=torch.int32, device=keys.device)
+    # One slot more than the table: what is not found is written there.
+    table = torch.full((count * 27 + 1,), count, dtype=torch.int32, device=keys.device)
+    opposite = torch.arange(SELF - 1, -1, -1, device=keys.device)[:, None]
+    to = torch.where(hit, found * 27 + opposite, count * 27)
+    table.scatter_(0, to.reshape(-1), rows.expand(SELF, count).reshape(-1))
+    made = table[:-1].reshape(count, 27)
+    made[:, SELF] = rows
+    made[:, SELF + 1 :] = torch.where(hit, found, count).T
+    return made
+
+
+def _coarser(keys: Tensor, parents: int) -> tuple[Tensor, Stride]:
+    """The keys (P,) of the parents, and the tables between."""
+    above = keys >> 3
+    rank = _ranks(above)
+    # All children of a parent write the same key.
+    coarse = torch.empty(parents, dtype=torch.int64, device=keys.device).scatter_(0, rank, above)
+    place = rank * 8 + (keys & 7)
+    children = torch.full((parents * 8,), keys.shape[0], dtype=torch.int32, device=keys.device)
+    children[place] = torch.arange(keys.shape[0], dtype=torch.int32, device=keys.device)
+    return coarse, Stride(place.int(), children)
+
+
+def offset_ends(offsets: Tensor) -> list[Tensor]:
+    """What `check_offsets` looks at, still on the device."""
+    return [offsets[0].double(), offsets[-1].double(), offsets.diff().amin().double()]
+
+
+def _ranks(ordered: Tensor) -> Tensor:
+    """(C,) int64: how many different values lie before each of rising ones."""
+    changes = torch.zeros_like(ordered)
+    changes[1:] = ordered[1:] != ordered[:-1]
+    return changes.cumsum(0)
+
+
+def _spread(value: Tensor) -> Tensor:
+    """Bit b of up to 16 bits to bit 3 b."""
+    if compat.one_pass(value):
+        return compat.pass_over(_SPREAD_PASS, value)
+    value = (value | value << 16) & 0xFF0000FF
+    value = (value | value << 8) & 0xF00F00F00F
+    value = (value | value << 4) & 0xC30C30C30C3
+    return (value | value << 2) & 0x249249249249
+
+
+def _compact(value: Tensor, bits: int) -> Tensor:
+    """Bit 3 b to bit b, for as many bits: undoes `_spread`, whatever lies between and above."""
+    value = value & (0x249249249249 & ((1 << 3 * bits) - 1))
+    if compat.one_pass(value):
+        return compat.pass_over(_COMPACT_PASS, value)
+    value = (value | value >> 2) & 0xC30C30C30C3
+    value = (value | value >> 4) & 0xF00F00F00F
+    value = (value | value >> 8) & 0xFF0000FF
+    return (value | value >> 16) & 0xFFFF
+
+
+def check_batch(xyz: Tensor, offsets: Tensor, cell: float) -> None:
+    """Refuse what can be seen to be wrong without waiting for the device."""
+    if xyz.dim() != 2 or xyz.shape[1] != 3 or not xyz.is_floating_point():
+        raise BadInput(
+            f"coordinates of shape {tuple(xyz.shape)} in {xyz.dtype}",
+            hint="give xyz (M, 3) in float32 or float64",
+        )
+    if not xyz.shape[0]:
+        raise BadInput("a cloud without points", hint="give at least one point")
+    if offsets.dim() != 1 or offsets.shape[0] < 2 or offsets.is_floating_point():
+        raise BadInput(
+            f"offsets of shape {tuple(offsets.shape)}",
+            hint="give B + 1 whole numbers, from 0 to the number of points",
+        )
+    if offsets.shape[0] > 2**GROUP_BITS:
+        raise BadInput(
+            f"{offsets.shape[0] - 1:,} scenes and views in a batch",
+            hint=f"give at most {2**GROUP_BITS - 1:,}",
+        )
+    if isinstance(cell, bool) or not math.isfinite(cell) or not cell > 0:
+        raise BadInput(
+            f"cells of size {cell!r}", hint="give a cell size above 0, in the units of the coordinates"
+        )

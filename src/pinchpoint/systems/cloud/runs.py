@@ -1,0 +1,158 @@
+"""The run of a network over point clouds: begun anew, taken up again, or read for its trained model."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.cloud.data.dataset import Dataset
+from pinchpoint.systems.cloud.data.scene import Scene
+from pinchpoint.systems.cloud.data.sources import Own, Source, fingerprint
+from pinchpoint.systems.cloud.model.config import CloudConfig
+from pinchpoint.systems.cloud.model.model import CloudModel
+from pinchpoint.systems.cloud.model.views import parse_views
+from pinchpoint.systems.cloud.settings import Settings
+from pinchpoint.systems.common import runs
+from pinchpoint.systems.common.folders import check_run_folder
+from pinchpoint.systems.common.runs import Which, held_back, plain, taken_up
+from pinchpoint.systems.common.settings import chosen
+
+_LEAST = 1e-6  # a feature that hardly varies is centred, not blown up
+_FOLLOWS = (
+    "in_features",
+    "classes",
+    "views",
+    "feature_shift",
+    "feature_scale",
+)  # from the data and the other choices
+
+
+@dataclass(frozen=True)
+class Run(runs.Run[Settings]):
+    """A folder and what the run in it is told."""
+
+    @property
+    def config(self) -> CloudConfig:
+        return CloudConfig.from_json(json.dumps(self.settings.model))
+
+
+def begin(
+    folder: Path,
+    data: Dataset | Own,
+    *,
+    resume: bool,
+    choices: Mapping[str, Any],
+    ranks: int = 1,
+    read: Callable[[str], Scene] | None = None,
+) -> Run:
+    """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for.
+
+    read: gives a scene of the data by its name, where that is done better than by the data itself.
+    """
+    check_run_folder(folder, resume=resume)
+    asked = plain(choices)
+    if "views" in asked:
+        asked["views"] = [view.name for view in parse_views(asked["views"])]
+    if resume:
+        return Run(
+            folder, taken_up(folder, read_settings(folder), {**asked, "ranks": ranks}, data=fingerprint(data))
+        )
+    known = {
+        "features": list(data.features),
+        "classes": list(data.classes),
+        "data": fingerprint(data),
+        "ranks": ranks,
+    }
+    settings = chosen(Settings(), {**asked, "model": {}, **known})
+    held = held_back(
+        settings.validation, len(data.names("train")), what="scenes", hint="make some: cloud data --train 12"
+    )
+    settings = replace(settings, validation=held)
+    names, _ = Run(folder, settings).parted(data.names("train"))
+    found = statistics_of(map(read or data.scene, names), len(data.classes))
+    config = _configured(data, found, settings, choices.get("model", {}))
+    return Run(folder, replace(settings, frequency=found.frequency, model=json.loads(config.to_json())))
+
+
+def read_settings(folder: Path) -> Settings:
+    """What the run in a folder was told."""
+    return runs.read_settings(folder, Settings, made_by="cloud train")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A model with its weights, ready to predict."""
+
+    model: CloudModel
+    config: CloudConfig
+    settings: Settings
+    step: int
+
+
+def trained(folder: str | Path, *, which: Which = "last", device: str = "cpu") -> Trained:
+    """The model of a run: averaged weights where the run kept some."""
+    run = Run(Path(folder), read_settings(Path(folder)))
+    entry = run.found(which)
+    model = CloudModel(run.config)
+    run.fill(model, entry)
+    return Trained(model.to(device).eval(), run.config, run.settings, entry.step)
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Of the points of all training scenes: mean and spread of each feature, share of each class of the labelled ones."""
+
+    mean: list[float]
+    spread: list[float]
+    frequency: list[float]
+
+
+def statistics_of(scenes: Iterable[Scene], classes: int) -> Statistics:
+    """In double precision. What hardly varies gets a spread of 1."""
+    points, counts = 0, np.zeros(classes, dtype=np.int64)
+    sums, squares = np.zeros(()), np.zeros(())
+    for scene in scenes:
+        values = scene.features.astype(np.float64)
+        points += len(values)
+        sums, squares = sums + values.sum(axis=0), squares + (values**2).sum(axis=0)
+        if scene.labels is not None:
+            counts += np.bincount(scene.labels[scene.labels >= 0], minlength=classes)
+    if not counts.sum():
+        raise BadInput(
+            "no point of the training scenes has a class", hint="give scenes with labels of 0 or more"
+        )
+    mean = sums / points
+    spread = np.sqrt(np.maximum(squares / points - mean**2, 0))
+    spread = np.where(spread > _LEAST, spread, 1.0)
+    return Statistics(mean.tolist(), spread.tolist(), (counts / counts.sum()).tolist())
+
+
+def _configured(data: Source, found: Statistics, told: Settings, overrides: Mapping[str, Any]) -> CloudConfig:
+    """The whole configuration of the model, with the training scenes' statistics."""
+    given = [name for name in _FOLLOWS if name in overrides]
+    if given:
+        raise BadInput(
+            f"--set {' and '.join(given)}", hint="they follow from the data set and the views: leave them out"
+        )
+    config = CloudConfig.preset(
+        told.preset,
+        in_features=len(data.features),
+        classes=len(data.classes),
+        feature_shift=tuple(found.mean),
+        feature_scale=tuple(found.spread),
+        **overrides,
+    )
+    if config.norm == "per-view":
+        config = replace(config, views=len(told.views))
+    if config.norm == "batch" and told.views_mode == "accumulate" and len(told.views) > 1:
+        raise BadInput(
+            "views one after another with the norm batch: its statistics are those of all views together",
+            hint="give --set norm=layer or norm=per-view, or --views-mode batched",
+        )
+    return config

@@ -1,0 +1,265 @@
+"""`cloud sample`: a file of points in, a thinner one out, with all that each point holds.
+
+Cells of a grid are thinned each by itself, by the same sampler that training uses: every cell that has points keeps at least
+one, so that a room keeps its shape. Points stay in their order. PLY, NPZ, LAS, LAZ and folders are written as they were
+read, property for property; into another kind goes what a Scene holds (coordinates, features, label).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal, get_args
+
+import numpy as np
+import torch
+
+from pinchpoint.core import machine as _machine
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import check_output
+from pinchpoint.core.records import Record, now
+from pinchpoint.core.units import show_seconds
+from pinchpoint.kit.segments.segments import Segments
+from pinchpoint.kit.segments.subset import Method, draw_counts, sample_subset
+from pinchpoint.systems.cloud.data.scene import Scene, check_scene
+from pinchpoint.systems.cloud.files.formats import check_cloud_path
+from pinchpoint.systems.cloud.files.las import las_scene, las_xyz, read_las, write_las
+from pinchpoint.systems.cloud.files.npz import (
+    arrays_scene,
+    kept_arrays,
+    read_arrays,
+    scene_arrays,
+    write_npz,
+    xyz_key,
+)
+from pinchpoint.systems.cloud.files.ply import Ply, kept, ply_scene, read_ply, write_ply
+from pinchpoint.systems.cloud.files.pointcept import folder_scene, read_folder, write_folder
+
+Faces = Literal["refuse", "drop"]
+WRITES = (".ply", ".npz", ".las", ".laz")
+
+
+@dataclass(frozen=True)
+class Sampled(Record):
+    """What was done to a file."""
+
+    kind: ClassVar[str] = "cloud-sample"
+    target: str  # the file that was read
+    output: str
+    points: int  # read
+    kept: int
+    ratio: float  # reached: above the one asked for where many cells hold few points, as each keeps one
+    cells: int  # of the grid that hold points
+    cell: float  # edge of the grid
+    asked: tuple[float, float] | None  # lowest and highest ratio of a cell; None: one point of each
+    method: str
+    seed: int
+    device: str
+    read_s: float
+    sample_s: float
+    write_s: float
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        asked = (
+            "one of each cell"
+            if self.asked is None
+            else f"asked for {':'.join(f'{end:g}' for end in dict.fromkeys(self.asked))}"
+        )
+        times = f"reading {show_seconds(self.read_s)}, sampling {show_seconds(self.sample_s)}, writing {show_seconds(self.write_s)}"
+        return [
+            ("points", f"{self.kept:,} of {self.points:,} ({self.ratio:.2%}; {asked})"),
+            ("cells", f"{self.cells:,} of {self.cell:g}, {self.points / self.cells:.1f} points each"),
+            ("seconds", times),
+            ("written", self.output),
+        ]
+
+
+@dataclass(frozen=True)
+class _Cloud:
+    """A file that is read: its coordinates, and how some of its points are written."""
+
+    xyz: np.ndarray  # (N, 3) float32 or float64
+    same: Callable[[Path, np.ndarray], object]  # in the file's own kind
+    scene: Callable[[], Scene]  # for another kind
+
+
+def sample_file(
+    path: str | Path,
+    output: str | Path,
+    *,
+    ratio: str | float | tuple[float, float] = 0.5,
+    cell: float = 0.02,
+    method: Method = "exact",
+    one_per_cell: bool = False,
+    seed: int = 0,
+    device: str = "cpu",
+    faces: Faces = "refuse",
+) -> Sampled:
+    """Write a thinned copy of a file. ratio: "0.5", or "0.3:0.7" for one drawn anew in every cell; cell: edge of the grid, in
+    the file's units; faces: what becomes of a PLY file's faces, which lose their vertices."""
+    path, output = check_cloud_path(path), Path(output)
+    asked = None if one_per_cell else parse_ratio(ratio)
+    if faces not in get_args(Faces):
+        raise BadInput(f"faces = {faces!r}", hint=f"give one of {', '.join(get_args(Faces))}")
+    if method == "bernoulli" and asked is not None and asked[0] != asked[1]:
+        raise BadInput("bernoulli with a range of ratios", hint="give one ratio, or another method")
+    _check_pair(path, output)
+    start = time.perf_counter()
+    cloud = _opened(path, faces)
+    read = time.perf_counter()
+    segments, keep = draw(cloud.xyz, asked, cell=cell, method=method, seed=seed, device=device)
+    drawn = time.perf_counter()
+    if _family(path) == _family(output):
+        cloud.same(output, keep)
+    else:
+        _converted(cloud.scene(), output, keep)
+    written = time.perf_counter()
+    return Sampled(
+        str(path),
+        str(output),
+        len(cloud.xyz),
+        len(keep),
+        len(keep) / len(cloud.xyz),
+        segments.cells,
+        cell,
+        asked,
+        "one" if asked is None else method,
+        seed,
+        device,
+        read - start,
+        drawn - read,
+        written - drawn,
+    )
+
+
+def draw(
+    xyz: np.ndarray,
+    ratio: tuple[float, float] | None,
+    *,
+    cell: float,
+    method: Method = "exact",
+    seed: int,
+    device: str = "cpu",
+) -> tuple[Segments, np.ndarray]:
+    """The cells of xyz (N, 3), and which points stay: (M,) int64, rising. ratio None: one point of every cell."""
+    segments = Segments.from_coords(torch.from_numpy(xyz).to(device), cell)
+    # The same points: for one draw alone a compiler takes longer to load than a sort to run.
+    once: Method = "sort" if segments.order.device.type == "cpu" else "exact"
+    if method == "exact":
+        method = once
+    if ratio is None:
+        chosen = sample_subset(segments, 1, method=once, seed=seed)
+    elif method == "bernoulli":
+        chosen = sample_subset(segments, float(ratio[0]), method=method, seed=seed)
+    else:
+        chosen = sample_subset(segments, draw_counts(segments, ratio, seed=seed), method=method, seed=seed)
+    # A mask instead of a sort: the rising order costs one pass.
+    stays = torch.zeros(len(xyz), dtype=torch.bool, device=device)
+    stays[chosen.long()] = True
+    return segments, stays.nonzero()[:, 0].cpu().numpy()
+
+
+def parse_ratio(ratio: str | float | tuple[float, float]) -> tuple[float, float]:
+    """0.5, "0.5", "0.3:0.7" or (0.3, 0.7) as the lowest and the highest share of a cell that stays."""
+    try:
+        ends = [float(end) for end in ratio.split(":")] if isinstance(ratio, str) else [*_pair(ratio)]
+    except (TypeError, ValueError):
+        ends = []
+    if len(ends) not in (1, 2) or not 0 <= ends[0] <= ends[-1] <= 1:
+        raise BadInput(
+            f"a ratio of {ratio!r}", hint="give one in 0..1, such as 0.5, or a range such as 0.3:0.7"
+        )
+    return ends[0], ends[-1]
+
+
+def _pair(ratio: float | tuple[float, float]) -> tuple[float, ...]:
+    return tuple(float(end) for end in ratio) if isinstance(ratio, tuple | list) else (float(ratio),)
+
+
+def _family(path: Path) -> str:
+    """Kinds that are written alike."""
+    kind = path.suffix.lower()
+    if path.is_dir() or kind not in WRITES:
+        return "folder"
+    return ".las" if kind == ".laz" else kind
+
+
+def _check_pair(path: Path, output: Path) -> None:
+    """Refuse, before anything is read, an output that cannot be written."""
+    if _family(output) == "folder":
+        if not path.is_dir():
+            raise BadInput(
+                f"cannot write points to {output.name!r}",
+                hint=f"name a file that ends in {', '.join(WRITES)}",
+            )
+        if output.exists():
+            raise BadInput(f"{output} is there already", hint="choose another -o")
+        check_output(output)
+        return
+    if _family(output) == ".las" and _family(path) != ".las":
+        raise BadInput(
+            f"a {path.suffix or 'folder'} cannot become {output.suffix}", hint="write .ply or .npz"
+        )
+    check_output(output)
+    if output.exists() and output.samefile(path):
+        raise BadInput(
+            f"{output} is the cloud itself", hint="choose another -o: the points left out would be lost"
+        )
+
+
+def _opened(path: Path, faces: Faces) -> _Cloud:
+    where = str(path)
+    if path.is_dir():
+        arrays = read_folder(path)
+        key = xyz_key(arrays, where)
+
+        def folder(output: Path, keep: np.ndarray) -> None:
+            write_folder(output, {name: values[keep] for name, values in arrays.items()})
+
+        return _Cloud(_checked(arrays[key], where), folder, lambda: folder_scene(arrays, where))
+    if path.suffix.lower() == ".ply":
+        ply = read_ply(path)
+        kept(ply, np.zeros(0, np.int64), faces=faces)  # refuses faces before the work
+        return _Cloud(
+            _checked(ply.xyz(), where),
+            lambda output, keep: _write_part(output, ply, keep, faces),
+            lambda: ply_scene(ply),
+        )
+    if path.suffix.lower() == ".npz":
+        held = read_arrays(path)
+        return _Cloud(
+            _checked(held[xyz_key(held, where)], where),
+            lambda output, keep: write_npz(output, kept_arrays(held, keep, where)),
+            lambda: arrays_scene(held, where),
+        )
+    las = read_las(path)
+    return _Cloud(
+        _checked(las_xyz(las), where),
+        lambda output, keep: write_las(output, las, keep=keep),
+        lambda: las_scene(las, path),
+    )
+
+
+def _write_part(output: Path, ply: Ply, keep: np.ndarray, faces: Faces) -> None:
+    write_ply(output, kept(ply, keep, faces=faces))
+
+
+def _converted(scene: Scene, output: Path, keep: np.ndarray) -> None:
+    part = check_scene(scene).take(keep)
+    if output.suffix.lower() == ".ply":
+        write_ply(output, part)
+    else:
+        write_npz(output, scene_arrays(part))
+
+
+def _checked(xyz: np.ndarray, where: str) -> np.ndarray:
+    """Coordinates alone must be sound: what else a point holds is copied as it is."""
+    if xyz.dtype.kind != "f" or xyz.dtype.itemsize not in (4, 8):
+        xyz = xyz.astype(np.float64)
+    xyz = np.ascontiguousarray(xyz)
+    check_scene(Scene(where, xyz, np.zeros((len(xyz), 0), np.float32)))
+    return xyz

@@ -1,0 +1,242 @@
+"""Train a network over point clouds at many densities: AdamW, warm-up and cosine, resumable to the bit on a CPU.
+
+Started by torchrun, its processes train together, each with scenes and views of its own.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.files import check_folder
+from pinchpoint.systems.cloud import eval_subsampling
+from pinchpoint.systems.cloud.breakdown import Log, Parts, shares
+from pinchpoint.systems.cloud.budget import Way, way_for, ways_of
+from pinchpoint.systems.cloud.data.batches import Supply, step_scenes
+from pinchpoint.systems.cloud.data.prefetch import Ahead, Aside, Ready, taken
+from pinchpoint.systems.cloud.data.scene import Scene
+from pinchpoint.systems.cloud.data.sources import open_source
+from pinchpoint.systems.cloud.metrics import confusion, scores_of
+from pinchpoint.systems.cloud.model.model import predict_labels
+from pinchpoint.systems.cloud.model.views import Batch, Drawn
+from pinchpoint.systems.cloud.model.voxels import check_extent, grid_keys, groups_of
+from pinchpoint.systems.cloud.records import Training
+from pinchpoint.systems.cloud.runs import Run, begin, read_settings
+from pinchpoint.systems.cloud.settings import Settings
+from pinchpoint.systems.cloud.training_step import Stepper
+from pinchpoint.systems.common.budgets import budget_of
+from pinchpoint.systems.common.distributed import NEXT, Ranks, joined
+from pinchpoint.systems.common.lockstep import follow, lead
+from pinchpoint.systems.common.precision import autocast, check_precision
+from pinchpoint.systems.common.runs import CONFIG
+from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing, take_steps
+
+HELD_AT = (1.0, 0.1)  # densities at which what is held back is looked at
+
+
+def train(
+    data: str | Path,
+    output: str | Path,
+    *,
+    resume: bool = False,
+    budget: str | int | None = None,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    **choices: Any,
+) -> Training:
+    """Train on the scenes in `data`; the run lies in `output`. choices: fields of `Settings`.
+
+    budget: bytes, "8GiB" or a card's name; views pass together where that is predicted to stay within it, else one after
+    another, which leaves the gradient of a step as it is. Ctrl-C and SIGTERM write a checkpoint after the step at hand and
+    are then raised. Of several processes all give the record that the first one wrote.
+    """
+    if budget is not None:
+        budget_of(budget)  # before the scenes are read
+    stored = read_settings(Path(output)) if resume and (Path(output) / CONFIG).exists() else Settings()
+    device = resolve_device(choices.get("device", stored.device), backend("torch"))
+    ignore = choices.get("ignore", stored.ignore)
+    with joined(device) as ranks:
+        tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
+        source = open_source(
+            data, ignore=ignore, progress=lambda done, total: tell(Report("files", done, total))
+        )
+        supply, way = Supply(source), None
+        read = _Telling(supply, len(source.names("train")), tell)
+        run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
+        check_precision(run.settings.precision, device)
+        check_folder(run.folder)
+        ranks.agreed()  # no process may find the run's folder made by another before it has looked
+        names, held = run.parted(source.names("train"))
+        with preparing(run, tell):
+            most = max(read(name).points for name in (*names, *held))
+            _check_cells(run, step_scenes(supply, names, run.settings, step=1, rank=ranks.rank))
+            run, way = _decided(run, supply, names, ranks, budget=budget, device=device, tell=tell)
+        parts = Parts(device, clock=clock)
+        learner = _Learner(run, supply, names, held, device=device, parts=parts, ranks=ranks)
+        with learner.ahead:
+            if not ranks.leads:
+                return Training.from_json(follow(run, ranks, restore=learner.restore, take=learner.follow))
+
+            def record(ended: Ended) -> Training:
+                return Training(
+                    target=str(run.folder),
+                    data=str(data),
+                    settings=run.settings.to_dict(),
+                    step=ended.step,
+                    loss=ended.loss,
+                    validation=ended.validation,
+                    best_step=ended.best_step,
+                    parameters=sum(p.numel() for p in learner.stepper.model.parameters()),
+                    scenes=len(names),
+                    points=most,
+                    points_seen=learner.stepper.seen * ranks.world,
+                    views_mode=run.settings.views_mode,
+                    device=device,
+                    chunk=None,
+                    breakdown=shares(run.folder / "log.csv"),
+                    peak_bytes=ended.peak_bytes,
+                    seconds=ended.seconds,
+                    complete=ended.complete,
+                    predicted_bytes=way.predicted_bytes if way else None,
+                    budget_bytes=way.budget_bytes if way else None,
+                )
+
+            how: dict[str, Any] = {"device": device, "record": record, "tell": tell, "clock": clock}
+            return lead(ranks, lambda: take_steps(run, learner, log=Log, completed=parts.completed, **how))
+
+
+class _Telling:
+    """Scenes of a supply by name, each told of when it is first read."""
+
+    def __init__(self, supply: Supply, total: int, tell: Progress) -> None:
+        self._supply, self._total, self._tell = supply, total, tell
+        self._read: set[str] = set()
+
+    def __call__(self, name: str) -> Scene:
+        scene = self._supply.scene(name)
+        if name not in self._read:
+            self._read.add(name)
+            self._tell(Report("data", len(self._read), self._total))
+        return scene
+
+
+def _check_cells(run: Run, scenes: list[Scene]) -> None:
+    """Refuse cells or voxels that cannot be numbered, before there is a run."""
+    batch = Batch.from_scenes(scenes)
+    group = groups_of(batch.offsets, len(batch.xyz))
+    for cell in {run.config.cell, run.settings.cell or run.config.cell}:
+        check_extent(float(grid_keys(batch.xyz, group, batch.scenes, cell=cell)[2]), cell)
+
+
+def _decided(
+    run: Run,
+    supply: Supply,
+    names: list[str],
+    ranks: Ranks,
+    *,
+    budget: str | int | None,
+    device: str,
+    tell: Progress,
+) -> tuple[Run, Way | None]:
+    """The run with the way its views pass; the same in all processes, each of which holds other bytes already."""
+    ways, way = ways_of(run.config, run.settings), None
+    if budget is not None and ranks.leads:
+        way = way_for(
+            run.config,
+            run.settings,
+            [supply.scene(name) for name in names],
+            budget=budget,
+            device=device,
+            progress=lambda text: tell(Report("budget", 0, 0, note=text)),
+        )
+    place = ranks.agreed(0 if way is None else ways.index(way.views_mode))
+    return replace(run, settings=replace(run.settings, views_mode=ways[place])), way
+
+
+class _Learner:
+    """A stepper with the scenes of each step, and those held back."""
+
+    def __init__(
+        self,
+        run: Run,
+        supply: Supply,
+        names: list[str],
+        held: list[str],
+        *,
+        device: str,
+        parts: Parts,
+        ranks: Ranks,
+    ) -> None:
+        self.told, self.supply, self.held, self.parts, self.ranks = run.settings, supply, held, parts, ranks
+        self.device = device
+        self.holds_back = bool(held)
+        self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks)
+        self.names = names
+        self.aside = Aside() if device == "cuda" else None
+        self.ahead: Ahead[list[Scene] | Ready] = Ahead(self._made, last=run.settings.steps)
+
+    def step(self, number: int) -> Tensor:
+        self.ranks.agreed(NEXT)
+        return self.take(number)
+
+    def take(self, number: int) -> Tensor:
+        """The part of this process in step 1, 2, ..."""
+        self.parts.begin(number)
+        with self.parts.part("data"):
+            made = self.ahead.get(number)
+        if not isinstance(made, Ready):
+            return self.stepper.step(made, number=number)
+        with self.parts.part("sampling"):
+            batch, drawn = taken(made)
+        return self.stepper.step_on(batch, drawn, number=number)
+
+    def follow(self, number: int) -> None:
+        """The same in a process that follows: the log is the first one's, and nothing else would let go of a step's times."""
+        self.take(number)
+        self.parts.taken(number)
+
+    def _made(self, number: int) -> list[Scene] | Ready:
+        """What step 1, 2, ... needs, as far as it can be made ahead: on a CPU a thread that draws would slow down the step."""
+        scenes = step_scenes(self.supply, self.names, self.told, step=number, rank=self.ranks.rank)
+        if self.aside is None:
+            return scenes
+
+        def drawn() -> tuple[Batch, Drawn]:
+            batch = Batch.from_scenes(scenes, device=self.device)
+            return batch, self.stepper.draw(batch, number=number)
+
+        return self.aside.made(drawn)
+
+    def validate(self) -> float:
+        """1 - mIoU of the scenes held back, the mean over their densities."""
+        model = self.stepper.updates.trained()
+        found = []
+        for fraction in HELD_AT:
+            counts = np.zeros((len(self.told.classes),) * 2, dtype=np.int64)
+            for number, name in enumerate(self.held):
+                scene = self.supply.scene(name)
+                part = (
+                    scene
+                    if fraction == 1
+                    else scene.take(eval_subsampling.uniform(scene, fraction, seed=number))
+                )
+                assert part.labels is not None
+                with autocast(self.told.precision, self.device):
+                    said = predict_labels(model, part, device=self.device)
+                counts += confusion(part.labels, said, len(self.told.classes))
+            found.append(scores_of(counts).miou)
+        return 1 - sum(found) / len(found)
+
+    def state(self) -> dict[str, Any]:
+        return {**self.stepper.updates.state(), "seen": self.stepper.seen}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.stepper.updates.restore(state)
+        self.stepper.seen = state["seen"]

@@ -1,0 +1,1 @@
+"""Code shared by the systems: the training loop, run and dataset folders, checkpoints, workers and budgets."""

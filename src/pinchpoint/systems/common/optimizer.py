@@ -1,0 +1,71 @@
+"""The update of weights: AdamW in two groups, clipped gradients, and averaged weights where wanted."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.optim.swa_utils import get_ema_multi_avg_fn
+
+from pinchpoint.systems.common.settings import Common
+
+Net = TypeVar("Net", bound=nn.Module)
+
+
+class Updates(Generic[Net]):
+    """A model, its optimizer and, where wanted, its averaged weights."""
+
+    def __init__(self, model: Net, told: Common) -> None:
+        self.model, self.told = model, told
+        self.optimizer = torch.optim.AdamW(_groups(model, told.weight_decay), lr=told.lr)
+        self.averaged = copy.deepcopy(model) if told.ema else None
+
+    def trained(self) -> Net:
+        """What to predict with: the averaged weights where there are some."""
+        return self.model if self.averaged is None else self.averaged
+
+    def begin(self, number: int) -> None:
+        """Before the gradients of step 1, 2, ... are made."""
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.told.rate(number)
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def finish(self, number: int) -> Tensor:
+        """Take the step with the gradients that are there. (): their norm before it was clipped."""
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.told.clip)
+        self.optimizer.step()
+        if self.averaged is not None:
+            # Early averages forget quickly, or the first weights would stay in them for good.
+            _average(self.averaged, self.model, min(self.told.ema, number / (9 + number)))
+        return norm.detach()
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "model": self.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "ema": None if self.averaged is None else self.averaged.state_dict(),
+        }
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.model.load_state_dict(state["model"])
+        self.optimizer.load_state_dict(state["optimizer"])
+        if self.averaged is not None:
+            self.averaged.load_state_dict(state["ema"])
+
+
+def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
+    """Matrices decay; biases, scales and the like do not."""
+    parameters = list(model.parameters())
+    return [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": decay},
+        {"params": [p for p in parameters if p.dim() <= 1], "weight_decay": 0.0},
+    ]
+
+
+@torch.no_grad()
+def _average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
+    # All of them in one call: on a GPU a launch for each would take longer than the work.
+    get_ema_multi_avg_fn(decay)(list(averaged.parameters()), list(model.parameters()), 0)

@@ -1,0 +1,336 @@
+"""The forms side by side on HfO2: seconds of the probe stage for a whole grid, peaks, and how well they agree.
+
+A form's seconds run from described atoms to densities in host memory, neighbours included; `original` describes the atoms
+again for each of its chunks, which is what sets it apart. `plain` is the scalar form by torch's kernels alone, which on a CPU
+are all there are. It and the scalar form really compute the whole grid. The other two are timed on a few chunks spread over
+it and scaled up to all probes, which the record says; every probe costs them nearly the same. Weights are random: neither
+time nor memory depends on them. Forms run in turn, the device awaited; peaks are of runs apart.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pinchpoint.backends.base import Backend, backend, resolve_device
+from pinchpoint.core import machine as _machine
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.records import Record, now
+from pinchpoint.core.units import show_bytes, show_seconds
+from pinchpoint.studies.timing import ratio_interval, timing_of
+from pinchpoint.systems.density.data.data_settings import check_seed
+from pinchpoint.systems.density.grid.bricks import Surroundings, bricks_of, surroundings_of
+from pinchpoint.systems.density.grid.grids import choose_grid
+from pinchpoint.systems.density.grid.hafnia import hafnia
+from pinchpoint.systems.density.grid.periodic_images import atom_graph
+from pinchpoint.systems.density.grid.sweep import sweep
+from pinchpoint.systems.density.model.atom_network import AtomGraph
+from pinchpoint.systems.density.model.config import DensityConfig
+from pinchpoint.systems.density.model.full_form import FullForm
+from pinchpoint.systems.density.model.model import DensityModel
+
+Form = Literal["original", "full", "plain", "scalar"]
+FORMS: tuple[Form, ...] = ("original", "full", "plain", "scalar")
+USUAL_FORMS: dict[str, tuple[Form, ...]] = {"cuda": FORMS, "cpu": ("original", "full", "scalar")}
+CHUNK = 3_000  # probes the original sends through at one time
+KNOTS = 4_096
+# A grid and a width that a machine gets through in a minute.
+USUAL: dict[str, tuple[tuple[int, int, int], int]] = {"cuda": ((80, 80, 80), 500), "cpu": ((12, 12, 12), 100)}
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class FormTimes:
+    """One form over the whole grid. scaled: timed on `timed_probes` and multiplied up."""
+
+    form: Form
+    chunk: int  # probes at one time
+    timed_probes: int
+    scaled: bool
+    seconds: float  # median for the whole grid
+    seconds_low: float  # its 95 % interval
+    seconds_high: float
+    runs: int
+    peak_bytes: int | None  # most allocated
+    speedup: float  # the first form's seconds over these
+    speedup_low: float
+    speedup_high: float
+    error: float | None  # relative L2 distance from the full form at the probes both computed
+
+
+@dataclass(frozen=True)
+class Benchmark(Record):
+    """What `density bench` makes."""
+
+    kind: ClassVar[str] = "density-bench"
+    target: str
+    device: str
+    grid: tuple[int, int, int]
+    probes: int
+    pairs: int  # of a probe and a slot in the scalar form, padding included
+    mul: int
+    lmax: int
+    forms: tuple[FormTimes, ...]
+    atoms_s: float  # to describe the atoms once, scalar form
+    notes: tuple[str, ...] = ()
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        grid = " x ".join(map(str, self.grid))
+        rows = [
+            (
+                "case",
+                f"{self.target}, {grid} = {self.probes:,} probes, mul {self.mul}, lmax {self.lmax}, on {self.device}",
+            )
+        ]
+        for one in self.forms:
+            peak = "" if one.peak_bytes is None else f", peak {show_bytes(one.peak_bytes)}"
+            text = f"{show_seconds(one.seconds)} [{show_seconds(one.seconds_low)}, {show_seconds(one.seconds_high)}]{peak}"
+            if one.form != self.forms[0].form:
+                text += f", {one.speedup:.4g}x [{one.speedup_low:.4g}, {one.speedup_high:.4g}]"
+            if one.error is not None:
+                text += f", {one.error:.1e} from full"
+            rows.append((one.form, text))
+        return rows
+
+
+def bench(
+    *,
+    device: str = "auto",
+    grid: tuple[int, int, int] | None = None,
+    mul: int | None = None,
+    lmax: int = 4,
+    forms: tuple[Form, ...] | None = None,
+    repeats: int = 7,
+    chunks: int = 4,
+    chunk: int = CHUNK,
+    seed: int = 0,
+    output: str | Path | None = None,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Benchmark:
+    """Time the forms in turn; default all, without `plain` on a CPU.
+
+    chunks: how many of `chunk` probes `original` and `full` are timed on. output: FILE.json.
+    """
+    used = backend("torch")
+    place = resolve_device(device, used)
+    forms = USUAL_FORMS[place] if forms is None else forms
+    _check(forms, repeats, chunks, chunk)
+    check_seed(seed)
+    usual_grid, usual_mul = USUAL[place]
+    structure = hafnia()
+    points = choose_grid(structure.lattice, grid=usual_grid if grid is None else grid)
+    width = usual_mul if mul is None else mul
+    config = DensityConfig.preset("original", ("Hf", "O"), mul=width, lmax=lmax)
+    model = DensityModel(config, seed=seed).to(place).eval()
+    graph = atom_graph(structure, config, device=place)
+    near = surroundings_of(
+        structure, bricks_of(points, structure.lattice, config.cutoff_a), config.cutoff_a, device=place
+    )
+    runs: dict[Form, _Run] = {}
+    full = FullForm(model, seed=seed + 1).eval() if set(forms) - {"plain", "scalar"} else None
+    for form in forms:
+        if full is None or form in ("plain", "scalar"):
+            runs[form] = _Whole(model, graph, near, own_kernel=form == "scalar")
+        else:
+            runs[form] = _Some(full, graph, near, chunks, chunk, again=form == "original")
+    seconds, atoms_s = _times(
+        runs, used, place, repeats, clock, progress or (lambda stage, done, total: None), model, graph
+    )
+    peaks: dict[Form, int | None] = {form: _peak(run, used, place) for form, run in runs.items()}
+    made = Benchmark(
+        f"HfO2, {len(structure.species)} atoms",
+        place,
+        points,
+        math.prod(points),
+        _pairs(runs),
+        width,
+        lmax,
+        tuple(_form_times(form, forms[0], runs, seconds, peaks) for form in forms),
+        atoms_s,
+        _notes(runs, place),
+    )
+    if output is not None:
+        made.save(output)
+    return made
+
+
+class _Whole:
+    """The scalar form over the whole grid."""
+
+    def __init__(
+        self, model: DensityModel, graph: AtomGraph, near: Surroundings, *, own_kernel: bool
+    ) -> None:
+        self.form, self.graph, self.near = model.tabulate(KNOTS, own_kernel=own_kernel), graph, near
+        with torch.no_grad():
+            self.fields = model.fields(graph)
+        self.numbers = np.arange(near.bricks.count)
+        self.share = 1.0
+        self.chunk, self.pairs = 0, 0
+        self.values = np.empty(0)
+
+    def __call__(self) -> None:
+        outputs = self.form.config.outputs
+        swept = sweep(
+            self.form,
+            lambda: self.fields,
+            self.graph.species,
+            self.near,
+            outputs=outputs,
+            heavy=self.form.heavy(self.fields),
+        )
+        self.values, self.chunk, self.pairs = swept.values, swept.chunk, swept.pairs
+
+
+class _Some:
+    """The full form over a few chunks. again: the atoms are described for each."""
+
+    def __init__(
+        self, form: FullForm, graph: AtomGraph, near: Surroundings, chunks: int, chunk: int, *, again: bool
+    ) -> None:
+        self.form, self.graph, self.near, self.again = form, graph, near, again
+        with torch.no_grad():
+            self.fields = form.fields(graph)
+        each = min(-(-chunk // near.bricks.probes), near.bricks.count)
+        count = min(chunks, near.bricks.count // each)
+        starts = np.linspace(0, near.bricks.count - each, count).astype(np.int64)
+        self.parts = [
+            torch.arange(start, start + each, device=graph.species.device) for start in starts.tolist()
+        ]
+        self.numbers = np.concatenate([np.arange(start, start + each) for start in starts.tolist()])
+        self.share = each * count / near.bricks.count
+        self.chunk, self.pairs = each * near.bricks.probes, 0
+        self.slots = int(near.counts(torch.arange(near.bricks.count, device=graph.species.device)).max())
+        self.values = np.empty(0)
+
+    @torch.no_grad()
+    def __call__(self) -> None:
+        found = []
+        for numbers in self.parts:
+            fields = self.form.fields(self.graph) if self.again else self.fields
+            neighbours, vectors = self.near.neighbours(numbers, self.slots)
+            found.append(self.form(fields, self.graph.species, neighbours, vectors).cpu().numpy())
+        self.values = np.concatenate(found)
+
+
+_Run = _Whole | _Some
+
+
+def _times(
+    runs: dict[Form, _Run],
+    used: Backend,
+    device: str,
+    repeats: int,
+    clock: Callable[[], float],
+    tell: Progress,
+    model: DensityModel,
+    graph: AtomGraph,
+) -> tuple[dict[Form, list[float]], float]:
+    """Seconds of each run of each form for the whole grid, and of the scalar form's atoms."""
+
+    def once(run: Callable[[], Any]) -> float:
+        used.wait(device)
+        start = clock()
+        run()
+        used.wait(device)
+        return clock() - start
+
+    seconds: dict[Form, list[float]] = {form: [] for form in runs}
+    order = list(runs)
+    for form in order:
+        for _ in range(2):  # e3nn's couplings are compiled as they run
+            tell(f"warming {form}", 0, 0)
+            once(runs[form])
+    for turn in range(repeats):
+        # Whoever runs second finds the caches the first one left: take turns.
+        for form in order[turn % len(order) :] + order[: turn % len(order)]:
+            tell(form, turn, repeats)
+            seconds[form].append(once(runs[form]) / runs[form].share)
+
+    def describe() -> Tensor:
+        with torch.no_grad():
+            return model.fields(graph)
+
+    once(describe)
+    return seconds, timing_of([once(describe) for _ in range(repeats)]).median_s
+
+
+def _peak(run: _Run, used: Backend, device: str) -> int | None:
+    """In a run of its own. On a CPU every tensor is watched, which takes its time."""
+    if device != "cuda":
+        return used.account(run)
+    used.reset_peak(device)
+    run()
+    return used.peaks(device).allocated_bytes
+
+
+def _form_times(
+    form: Form,
+    first: Form,
+    runs: dict[Form, _Run],
+    seconds: dict[Form, list[float]],
+    peaks: dict[Form, int | None],
+) -> FormTimes:
+    run, timing = runs[form], timing_of(seconds[form])
+    speedup = ratio_interval(seconds[first], seconds[form])
+    return FormTimes(
+        form,
+        run.chunk,
+        len(run.numbers) * run.near.bricks.probes,
+        run.share < 1,
+        timing.median_s,
+        timing.low_s,
+        timing.high_s,
+        timing.runs,
+        peaks[form],
+        *speedup,
+        error=_error(run, runs.get("full")) if form != "full" else None,
+    )
+
+
+def _error(run: _Run, full: _Run | None) -> float | None:
+    if full is None:
+        return None
+    here = np.searchsorted(run.numbers, full.numbers)
+    wanted, got = full.values.astype(np.float64), run.values[here].astype(np.float64)
+    return float(np.linalg.norm(got - wanted) / np.linalg.norm(wanted))
+
+
+def _pairs(runs: dict[Form, _Run]) -> int:
+    return max(run.pairs for run in runs.values())
+
+
+def _notes(runs: dict[Form, _Run], device: str) -> tuple[str, ...]:
+    scaled: list[Form] = [form for form, run in runs.items() if run.share < 1]
+    notes = ["random weights; seconds from described atoms to densities in host memory, neighbours included"]
+    if scaled:
+        timed = runs[scaled[0]]
+        probes = len(timed.numbers) * timed.near.bricks.probes
+        notes.append(
+            f"{' and '.join(scaled)} timed on {probes:,} probes in chunks of {timed.chunk:,} and scaled to the whole grid"
+        )
+    if device == "cuda":
+        notes.append("peaks are torch's allocated bytes with the weights of all forms resident")
+    else:
+        notes.append("peaks count tensors, not what lies inside kernels")
+    return tuple(notes)
+
+
+def _check(forms: tuple[Form, ...], repeats: int, chunks: int, chunk: int) -> None:
+    strange = [form for form in forms if form not in FORMS]
+    if strange or not forms or len(set(forms)) < len(forms):
+        raise BadInput(f"forms {', '.join(forms) or '(none)'}", hint=f"give some of: {', '.join(FORMS)}")
+    if min(repeats, chunks, chunk) < 1:
+        raise BadInput(
+            f"{repeats} repeats of {chunks} chunks of {chunk} probes", hint="give at least 1 of each"
+        )

@@ -1,0 +1,1 @@
+"""Datasets of structures with reference densities."""

@@ -1,0 +1,228 @@
+"""What a step sees: some structures, a random part of the stored probes of each, and the atoms around every probe.
+
+A atoms, E edges, P probes of a structure, I images of its atoms, T tiles of B probes, K slots, O outputs. Which probes a step
+takes follows from the seed, the step and the name alone. Structures without a lattice have no images but their atoms.
+Where all images of every structure fit into a few slots, the probes of a structure are one tile that shares its slots;
+else each probe is a tile of its own with the images within the cutoff.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.seeding import at_turn
+from pinchpoint.systems.density.data.sample import Sample
+from pinchpoint.systems.density.grid.periodic_images import atom_graph, images_of
+from pinchpoint.systems.density.grid.structure import Structure
+from pinchpoint.systems.density.model.atom_network import AtomGraph
+from pinchpoint.systems.density.model.config import DensityConfig
+from pinchpoint.systems.density.settings import Settings
+
+SHARED = 32  # slots up to which a tile holds all images: then most of them are neighbours of most probes
+
+
+@dataclass(frozen=True, eq=False)
+class Item:
+    """A structure ready for use. images: (I, 3), atom: (I,); probes: (P, 3), values: (P, O), weights: (P,) on one device.
+
+    The sum of weights * |error| over all probes is the error of the structure per electron.
+    """
+
+    name: str
+    atoms: AtomGraph
+    images: Tensor
+    atom: Tensor
+    probes: Tensor
+    values: Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """neighbours: (T, K); vectors: (T, B, K, 3), probe less image; values: (T, B, O); weights: (T, B)."""
+
+    atoms: AtomGraph
+    neighbours: Tensor
+    vectors: Tensor
+    values: Tensor
+    weights: Tensor
+
+    @property
+    def probes(self) -> int:
+        return self.weights.numel()
+
+    def parts(self, chunk: int | None) -> Iterator[Batch]:
+        """The batch in parts of about `chunk` probes, whole where it is None; no part is empty."""
+        if chunk is None or chunk >= self.probes:
+            yield self
+            return
+        tiles, across = self.weights.shape
+        along = 0 if across == 1 else 1
+        step = chunk if along == 0 else max(1, chunk // tiles)
+        for start in range(0, self.weights.shape[along], step):
+            at = slice(start, start + step)
+            if along == 0:
+                yield Batch(
+                    self.atoms, self.neighbours[at], self.vectors[at], self.values[at], self.weights[at]
+                )
+            else:
+                yield Batch(
+                    self.atoms, self.neighbours, self.vectors[:, at], self.values[:, at], self.weights[:, at]
+                )
+
+
+def item_of(
+    sample: Sample, config: DensityConfig, *, device: str = "cpu", dtype: torch.dtype = torch.float32
+) -> Item:
+    """The images and edges of a sample. Raises BadInput for species the model never saw, and for spin it has not."""
+    if config.spin and sample.spin is None:
+        raise BadInput(
+            f"{sample.name} has no spin density", hint="train without spin, or on data that has it"
+        )
+    values = [sample.values] if sample.spin is None or not config.spin else [sample.values, sample.spin]
+    if sample.lattice is None:
+        atoms = _molecule_graph(sample, config, device=device, dtype=dtype)
+        positions, atom, probes = sample.positions, np.arange(len(sample.species)), sample.probes
+    else:
+        inverse = np.linalg.inv(sample.lattice)
+        structure = Structure(sample.lattice, sample.species, sample.positions @ inverse)
+        atoms = atom_graph(structure, config, device=device, dtype=dtype)
+        found = images_of(structure, config.cutoff_a)
+        inside = sample.probes @ inverse
+        positions, atom, probes = found.positions, found.atom, (inside - np.floor(inside)) @ sample.lattice
+
+    def tensor(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(device)
+
+    return Item(
+        sample.name,
+        atoms,
+        tensor(positions),
+        tensor(atom),
+        tensor(probes),
+        tensor(np.stack(values, axis=1)).to(dtype),
+        tensor(sample.weights / sample.electrons).to(dtype),
+    )
+
+
+def step_batch(
+    items: Mapping[str, Item], names: Sequence[str], told: Settings, config: DensityConfig, *, number: int
+) -> Batch:
+    """What step 1, 2, ... sees: the next structures in turn and some probes of each, whatever model is trained."""
+    turns = range((number - 1) * told.molecules, number * told.molecules)
+    taken = [items[at_turn(names, seed=told.seed, turn=turn)] for turn in turns]
+    return batch_of(
+        taken, config, chosen=[drawn(item, told.probes, seed=told.seed, step=number) for item in taken]
+    )
+
+
+def batch_of(
+    items: Sequence[Item], config: DensityConfig, *, chosen: Sequence[Tensor] | None = None
+) -> Batch:
+    """One batch of several structures: all of their probes, or of each those chosen. Weights are of the mean over structures.
+
+    chosen: (p,) int64 for each structure, on any device; the weights of each grow by P / p.
+    """
+    dtype, device = items[0].weights.dtype, items[0].probes.device
+    picked = _moved([torch.arange(len(item.probes)) for item in items] if chosen is None else chosen, device)
+    shifts = np.cumsum([0, *(len(item.atoms.species) for item in items)])
+    shared = max(len(item.atom) for item in items) <= SHARED and len({len(of) for of in picked}) == 1
+    found = [
+        (_shared if shared else _nearest)(item, item.probes[of], config.cutoff_a)
+        for item, of in zip(items, picked, strict=True)
+    ]
+    slots = max(vectors.shape[-2] for _, vectors in found)
+    share = [len(item.probes) / (len(of) * len(items)) for item, of in zip(items, picked, strict=True)]
+    neighbours = [
+        _filled(near, slots, 0, 1) + int(shift) for (near, _), shift in zip(found, shifts[:-1], strict=True)
+    ]
+    vectors = [_filled(apart.to(dtype), slots, 2 * config.cutoff_a, 2) for _, apart in found]
+    values = [item.values[of] for item, of in zip(items, picked, strict=True)]
+    weights = [item.weights[of] * part for item, of, part in zip(items, picked, share, strict=True)]
+    join = torch.stack if shared else torch.cat
+    value, weight = join(values), join(weights)
+    return Batch(
+        _joined([item.atoms for item in items], shifts),
+        torch.cat(neighbours),
+        torch.cat(vectors),
+        value if shared else value[:, None],
+        weight if shared else weight[:, None],
+    )
+
+
+def drawn(item: Item, count: int, *, seed: int, step: int) -> Tensor:
+    """(p,) of the item's probes, on the CPU, each at most once: decided by the seed, the step and the item's name."""
+    said = hashlib.sha256(f"{seed} {step} {item.name}".encode()).digest()
+    shuffle = torch.Generator().manual_seed(int.from_bytes(said[:8], "little") >> 1)
+    total = len(item.probes)
+    return torch.randperm(total, generator=shuffle)[: min(count, total)]
+
+
+def _moved(chosen: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """What was chosen, on the device: in one transfer, for which the host does not wait.
+
+    A copy of memory that is not pinned waits for all that the device has still to do: at every step it would run dry.
+    """
+    joined = torch.cat(list(chosen))
+    if device.type == "cuda" and joined.device.type == "cpu":
+        joined = joined.pin_memory()
+    return list(joined.to(device, non_blocking=True).split([len(of) for of in chosen]))
+
+
+def _shared(item: Item, probes: Tensor, cutoff_a: float) -> tuple[Tensor, Tensor]:
+    """Every image for every probe: neighbours (1, I), vectors (1, p, I, 3)."""
+    return item.atom[None], (probes[:, None] - item.images)[None]
+
+
+def _nearest(item: Item, probes: Tensor, cutoff_a: float) -> tuple[Tensor, Tensor]:
+    """The images within the cutoff, for each probe apart: neighbours (p, K), vectors (p, 1, K, 3)."""
+    apart = probes[:, None] - item.images
+    distance = apart.norm(dim=-1)
+    slots = int((distance < cutoff_a).sum(1).max()) if len(probes) else 0
+    order = distance.argsort(dim=1)[:, :slots]
+    return item.atom[order], apart.gather(1, order[..., None].expand(-1, -1, 3))[:, None]
+
+
+def _filled(values: Tensor, slots: int, value: float, axis: int) -> Tensor:
+    """`values` with as many slots along an axis; those added hold `value`: a vector of it is longer than the cutoff."""
+    missing = slots - values.shape[axis]
+    if not missing:
+        return values
+    shape = list(values.shape)
+    shape[axis] = missing
+    return torch.cat([values, values.new_full(shape, value)], axis)
+
+
+def _joined(graphs: Sequence[AtomGraph], shifts: np.ndarray) -> AtomGraph:
+    """Structures side by side, without an edge between them."""
+    source, destination = (
+        torch.cat(
+            [getattr(graph, name) + int(shift) for graph, shift in zip(graphs, shifts[:-1], strict=True)]
+        )
+        for name in ("source", "destination")
+    )
+    species, vectors = (
+        torch.cat([getattr(graph, name) for graph in graphs]) for name in ("species", "vectors")
+    )
+    return AtomGraph(species, source, destination, vectors)
+
+
+def _molecule_graph(sample: Sample, config: DensityConfig, *, device: str, dtype: torch.dtype) -> AtomGraph:
+    """Every pair of different atoms nearer than the cutoff."""
+    apart = sample.positions[None] - sample.positions[:, None]  # [to, from]
+    near = np.linalg.norm(apart, axis=-1) < config.cutoff_a
+    np.fill_diagonal(near, False)
+    to, come = np.nonzero(near)
+    return AtomGraph(
+        torch.tensor(config.index_of(sample.species), device=device),
+        torch.from_numpy(come).to(device),
+        torch.from_numpy(to).to(device),
+        torch.from_numpy(apart[to, come]).to(device, dtype),
+    )

@@ -1,0 +1,260 @@
+"""Data sets on disk: structures with their valence densities, made in parallel, continued where they stopped, checked when read.
+
+`DIR/index.json` says what the set is and holds a sha256 of every sample's file. Molecules made here are `MOLECULE-NUMBER.npz`:
+geometries for training are numbered from 0 and hold probes; those for testing, and of held-out molecules, are numbered from
+900,000 and are full grids. Samples of a user's files (see `collect`) are `FILE-SHA256.npz`. A sample that breaks a limit stays on
+disk with its faults and is left out of the splits. Files appear whole or not at all, and each says by itself what it was made
+from: an index that is lost or damaged is made again from them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common import dataset_folder as samples
+from pinchpoint.systems.common.folders import refuse_others
+from pinchpoint.systems.density.data.data_settings import (
+    DECIDING,
+    PRESETS,
+    DataSettings,
+    FileSettings,
+    check_seed,
+    check_settings,
+    orders_of,
+)
+from pinchpoint.systems.density.data.file_samples import entry_of, imported_sample, unpack_imported
+from pinchpoint.systems.density.data.molecules import molecule
+from pinchpoint.systems.density.data.packing import opened
+from pinchpoint.systems.density.data.quantum import require_pyscf
+from pinchpoint.systems.density.data.sample import GENERATOR, Made, Order, Sample, sample_of, unpack
+from pinchpoint.systems.density.data.workers import made_samples
+
+Split = Literal["train", "test", "heldout"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+FORMAT = "pinchpoint density data"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Samples on disk. A file is read, and its sha256 compared, when its sample is asked for."""
+
+    path: Path
+    seed: int
+    settings: DataSettings | FileSettings
+    splits: dict[str, tuple[str, ...]]  # the good samples
+    samples: dict[str, dict[str, Any]]  # per name: sha256, atoms, probes, attempts, quality, faults
+    check: bool = True
+    notes: tuple[str, ...] = ()  # what the user of a set of files must know
+
+    @property
+    def sha256(self) -> str:
+        """Of the data set: changes with any sample of it."""
+        entries = "".join(f"{name} {entry['sha256']}\n" for name, entry in sorted(self.samples.items()))
+        return hashlib.sha256(entries.encode()).hexdigest()
+
+    @property
+    def species(self) -> tuple[str, ...]:
+        """The elements of the training samples, in order of the alphabet."""
+        if isinstance(self.settings, FileSettings):
+            return tuple(
+                sorted({symbol for name in self.splits["train"] for symbol in self.samples[name]["species"]})
+            )
+        return tuple(
+            sorted({symbol for name in self.settings.molecules for symbol in molecule(name).species})
+        )
+
+    @property
+    def spin(self) -> bool:
+        """Whether every sample has a spin density, those to test with among them."""
+        names = [name for split in self.splits.values() for name in split]
+        return bool(names) and all(self.samples[name].get("spin", False) for name in names)
+
+    def names(self, split: Split) -> list[str]:
+        return samples.split_names(self.splits, split)
+
+    def sample(self, name: str) -> Sample:
+        if isinstance(self.settings, FileSettings):
+            return imported_sample(unpack_imported(self._bytes(name), where=self._where(name)))
+        return sample_of(self.made(name))
+
+    def made(self, name: str) -> Made:
+        """What the file of a molecule's sample holds."""
+        return unpack(self._bytes(name), where=self._where(name))
+
+    def _bytes(self, name: str) -> bytes:
+        return samples.read_sample(self.path, SET, self.samples, name, check=self.check)
+
+    def _where(self, name: str) -> str:
+        return str(self.path / samples.file_of(name))
+
+    def left_out(self) -> dict[str, list[str]]:
+        """The samples that broke a limit, and which."""
+        return samples.faults_of(self.samples)
+
+    def redrawn(self) -> dict[str, int]:
+        """The samples whose first geometry did not converge, and how many were drawn."""
+        return {name: entry["attempts"] for name, entry in self.samples.items() if entry["attempts"] > 1}
+
+
+def make_data(
+    output: str | Path,
+    *,
+    preset: str = "default",
+    molecules: tuple[str, ...] | None = None,
+    heldout: tuple[str, ...] | None = None,
+    geometries: int | None = None,
+    tests: int | None = None,
+    heldout_geometries: int | None = None,
+    probes: int | None = None,
+    spacing_a: float | None = None,
+    padding_a: float | None = None,
+    rattle_a: float | None = None,
+    seed: int = 0,
+    jobs: int | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    resume: bool = True,
+) -> Dataset:
+    """Make what `output` lacks of this data set and give it back.
+
+    A folder that holds an earlier, interrupted or damaged run of the same settings and seed is continued: whole samples
+    stay, with or without an index; more geometries and molecules may be asked for. resume=False refuses such a folder.
+    `progress(made, wanted)` is called before the first sample and after each, with those already there counted.
+    """
+    if preset not in PRESETS:
+        raise BadInput(f"there is no preset {preset!r}", hint=f"choose {' or '.join(PRESETS)}")
+    given = {
+        "molecules": molecules,
+        "heldout": heldout,
+        "geometries": geometries,
+        "tests": tests,
+        "probes": probes,
+        "heldout_geometries": heldout_geometries,
+        "spacing_a": spacing_a,
+        "padding_a": padding_a,
+        "rattle_a": rattle_a,
+    }
+    settings = replace(PRESETS[preset], **{key: value for key, value in given.items() if value is not None})
+    folder = Path(output)
+    orders = {order.name: order for order in orders_of(check_settings(settings), check_seed(seed))}
+    samples.check_jobs(jobs)
+    refuse_others(folder, own=samples.INDEX)
+    identity = {
+        "format": FORMAT,
+        "generator": GENERATOR,
+        "seed": seed,
+        **{key: getattr(settings, key) for key in DECIDING},
+    }
+    refuse_other_source(folder, GENERATOR)
+    held = samples.held_samples(folder, SET, identity)
+    if held and not resume:
+        raise BadInput(
+            f"{folder} holds {len(held):,} samples of an earlier run",
+            hint="choose another -o, or continue it",
+        )
+    todo = [order for name, order in orders.items() if name not in held]
+    if todo:
+        require_pyscf()
+    samples.add_samples(
+        folder,
+        SET,
+        held,
+        lambda: made_samples(todo, jobs=jobs or samples.cores()),
+        missing=len(todo),
+        wanted=len(orders),
+        save=lambda: _save(folder, identity, settings, held, orders),
+        progress=progress,
+    )
+    return open_dataset(folder)
+
+
+def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
+    """The data set of a folder. check=False leaves out the comparison of sha256 when a sample is read."""
+    folder = Path(path)
+    with samples.finished_index(folder, SET) as index:
+        seed = index["seed"]
+        told = FileSettings if "grid_points" in index["settings"] else DataSettings
+        return Dataset(
+            folder,
+            seed,
+            told.from_json(index["settings"]),
+            {split: tuple(names) for split, names in index["splits"].items()},
+            index["samples"],
+            check,
+            tuple(index.get("notes", ())),
+        )
+
+
+def _save(
+    folder: Path,
+    identity: dict[str, Any],
+    settings: DataSettings,
+    held: samples.Entries,
+    orders: dict[str, Order],
+) -> None:
+    splits: dict[str, list[str]] = {split: [] for split in SPLITS}
+    for name, order in orders.items():
+        if name in held and not held[name]["faults"]:
+            splits[
+                "train"
+                if order.kind == "probes"
+                else "test"
+                if order.molecule in settings.molecules
+                else "heldout"
+            ].append(name)
+    about = identity | {"settings": asdict(settings), "notes": unknown_species(settings)}
+    samples.write_index(folder, SET, about, held, orders, splits)
+
+
+def unknown_species(settings: DataSettings) -> list[str]:
+    """A sentence for every held-out molecule that no model of this set can be scored on."""
+    known = {symbol for name in settings.molecules for symbol in molecule(name).species}
+    return [
+        f"{name} is held out, and no molecule to train on has {', '.join(lost)}: a model of this set cannot be scored on it"
+        for name in settings.heldout
+        if known and (lost := sorted(set(molecule(name).species) - known))
+    ]
+
+
+def refuse_other_source(folder: Path, generator: Any) -> None:
+    """Refuse a folder with a set of the other kind: of molecules that were made here, or of a user's files."""
+    try:
+        index = samples.read_index(folder, SET)
+    except BadInput:
+        return
+    of_files = [isinstance(told, str) for told in (index.get("generator"), generator)]
+    if "generator" in index and of_files[0] != of_files[1]:
+        held, wanted = (
+            ("files of yours" if yours else "molecules that were made here") for yours in of_files
+        )
+        raise BadInput(f"{folder} holds a data set of {held}, not of {wanted}", hint="choose another -o")
+
+
+def _look(data: bytes, where: str) -> samples.Found:
+    if "content" in opened(data, where=where)[1].get("order", {}):
+        found = unpack_imported(data, where=where)
+        return samples.Found(found.order.name, asdict(found.order), entry_of(found))
+    made = unpack(data, where=where)
+    entry = {
+        "atoms": len(made.positions),
+        "probes": len(made.codes),
+        "attempts": made.attempts,
+        "quality": made.quality,
+        "faults": list(made.faults),
+    }
+    return samples.Found(made.order.name, asdict(made.order), entry)
+
+
+SET = samples.Kind(
+    FORMAT,
+    "density data",
+    "sample",
+    "samples",
+    "*-*.npz",
+    frozenset({"sha256", "atoms", "probes", "attempts", "quality", "faults"}),
+    _look,
+)

@@ -1,0 +1,216 @@
+"""Molecules of H, C, N and O at rest: closed shells, at most five heavy atoms.
+
+The table was relaxed with PBE and the pseudopotentials and basis of `quantum`, to forces below 0.1 eV per angstrom; geometries
+are drawn round it. What is held out is made of surroundings that the training molecules have: ethanol of methanol and propane,
+acetaldehyde of formaldehyde and acetone, acetamide of formamide and acetone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+
+VALENCE = {"H": 1, "C": 4, "N": 5, "O": 6}  # electrons outside the pseudopotentials
+RADII_A = {"H": 0.31, "C": 0.76, "N": 0.71, "O": 0.66}  # covalent
+HELD_OUT = ("ethanol", "acetaldehyde", "acetamide")
+
+
+@dataclass(frozen=True, eq=False)
+class Molecule:
+    """species: A symbols; positions: (A, 3) float64 in angstrom."""
+
+    name: str
+    species: tuple[str, ...]
+    positions: np.ndarray
+
+    @property
+    def electrons(self) -> int:
+        """Valence electrons."""
+        return sum(VALENCE[symbol] for symbol in self.species)
+
+
+def names() -> tuple[str, ...]:
+    """Of every molecule of the table."""
+    return tuple(block.split("\n", 1)[0] for block in _TABLE)
+
+
+def molecule(name: str) -> Molecule:
+    for block in _TABLE:
+        first, *lines = block.splitlines()
+        if first == name:
+            atoms = [line.split() for line in lines]
+            return Molecule(
+                name,
+                tuple(atom[0] for atom in atoms),
+                np.array([atom[1:] for atom in atoms], dtype=np.float64),
+            )
+    raise BadInput(f"there is no molecule {name!r}", hint=f"choose from {', '.join(names())}")
+
+
+# A name, then an atom a line: symbol and position in angstrom.
+_TABLE = """
+water
+O -0.2487 0.0000 -0.3184
+H 0.7286 0.0000 -0.3129
+H -0.4799 0.0000 0.6313
+
+ammonia
+N -0.1107 -0.2320 -0.1507
+H 0.9215 -0.2215 -0.1439
+H -0.4054 -0.2221 0.8385
+H -0.4054 0.6756 -0.5439
+
+methane
+C 0.0000 0.0000 0.0000
+H 1.1080 0.0000 0.0000
+H -0.3693 0.0000 1.0447
+H -0.3693 0.9047 -0.5223
+H -0.3693 -0.9047 -0.5223
+
+methanol
+C -0.3293 0.0000 -0.1420
+O 1.1050 0.0000 -0.1559
+H 1.3935 0.0000 0.7771
+H -0.6598 0.0000 -1.2025
+H -0.7546 0.9026 0.3617
+H -0.7546 -0.9026 0.3617
+
+methylamine
+C -0.5555 0.1134 -0.0717
+N 0.9167 0.1216 -0.0789
+H 1.2606 0.1128 0.8938
+H 1.2604 -0.7566 -0.4979
+H -1.0347 -0.7475 0.4604
+H -0.9231 1.0418 0.4150
+H -0.9244 0.1144 -1.1206
+
+ethane
+C -0.7677 0.0000 0.0000
+C 0.7677 0.0000 0.0000
+H -1.1672 0.0000 1.0369
+H -1.1672 0.8980 -0.5185
+H -1.1672 -0.8980 -0.5185
+H 1.1672 -0.8980 0.5185
+H 1.1672 0.0000 -1.0369
+H 1.1672 0.8980 0.5185
+
+ethylene
+C -0.6762 0.0000 0.0000
+C 0.6762 0.0000 0.0000
+H -1.2467 0.0000 0.9446
+H -1.2467 0.0000 -0.9446
+H 1.2467 0.0000 0.9446
+H 1.2467 0.0000 -0.9446
+
+acetylene
+C 0.0000 0.0000 0.6156
+C 0.0000 0.0000 -0.6156
+H 0.0000 0.0000 1.6980
+H 0.0000 0.0000 -1.6980
+
+formaldehyde
+C -0.0062 0.0000 0.0000
+O 1.2135 0.0000 0.0000
+H -0.6036 0.0000 0.9562
+H -0.6036 0.0000 -0.9562
+
+hydrogen-cyanide
+C 0.0000 0.0000 -0.0291
+N 0.0000 0.0000 1.1467
+H 0.0000 0.0000 -1.1176
+
+formic-acid
+C 0.0744 0.0000 -0.4154
+O 1.2930 0.0000 -0.4135
+O -0.7129 0.0000 0.6969
+H -0.5698 0.0000 -1.3262
+H -0.0847 0.0000 1.4582
+
+formamide
+C 0.3869 0.0000 -0.5471
+O 1.6175 0.0000 -0.5382
+N -0.4051 0.0000 0.5771
+H -0.2209 0.0000 -1.4938
+H 0.0473 0.0000 1.4970
+H -1.4257 0.0000 0.5049
+
+acetonitrile
+C 0.0000 0.0000 0.9681
+N 0.0000 0.0000 2.1475
+C 0.0000 0.0000 -0.4979
+H 1.0437 0.0000 -0.8726
+H -0.5219 0.9039 -0.8726
+H -0.5219 -0.9039 -0.8726
+
+dimethyl-ether
+O -0.4850 0.0000 -0.7123
+C 0.9347 0.0000 -0.6970
+C -0.9911 0.0000 0.6142
+H 1.2657 0.0000 -1.7532
+H 1.3404 -0.9034 -0.1760
+H 1.3404 0.9034 -0.1760
+H -2.0952 0.0000 0.5351
+H -0.6550 0.9034 1.1826
+H -0.6550 -0.9034 1.1826
+
+propane
+C -0.3449 0.0000 -0.5156
+C 1.1904 0.0000 -0.5178
+C -0.9327 0.0000 0.9022
+H -0.7160 0.8925 -1.0676
+H -0.7160 -0.8925 -1.0676
+H 1.5901 0.0000 -1.5542
+H 1.5877 -0.8985 0.0050
+H 1.5877 0.8985 0.0050
+H -2.0430 0.0000 0.8737
+H -0.6016 0.8988 1.4684
+H -0.6016 -0.8988 1.4684
+
+acetone
+C 0.6458 0.0000 0.0000
+O 1.8762 0.0000 0.0000
+C -0.1563 0.0000 1.2945
+C -0.1563 0.0000 -1.2945
+H 0.5290 0.0000 2.1624
+H -0.8168 0.8934 1.3350
+H -0.8168 -0.8934 1.3350
+H 0.5290 0.0000 -2.1624
+H -0.8168 -0.8934 -1.3350
+H -0.8168 0.8934 -1.3350
+
+ethanol
+C -0.5155 0.0000 -0.1843
+C 1.0063 0.0000 -0.1864
+O -0.9438 0.0000 1.1924
+H -1.9205 0.0000 1.1861
+H -0.8967 0.9011 -0.7251
+H -0.8967 -0.9011 -0.7251
+H 1.3891 0.0000 -1.2283
+H 1.3888 -0.9014 0.3354
+H 1.3888 0.9014 0.3354
+
+acetaldehyde
+C 0.4855 0.0000 -0.7061
+O 1.7106 0.0000 -0.7070
+C -0.3596 0.0000 0.5477
+H -0.0892 0.0000 -1.6829
+H 0.2939 0.0000 1.4403
+H -1.0206 0.8948 0.5540
+H -1.0206 -0.8948 0.5540
+
+acetamide
+C 0.6032 0.0000 -0.1855
+O 1.8395 0.0000 -0.1973
+C -0.2243 0.0000 1.0973
+N -0.1397 0.0000 -1.3542
+H 0.3722 0.0000 -2.2409
+H -1.1626 0.0000 -1.3577
+H 0.4631 0.0000 1.9622
+H -0.8756 0.8976 1.1380
+H -0.8756 -0.8976 1.1380
+""".strip().split("\n\n")
+
+TRAINING = tuple(name for name in names() if name not in HELD_OUT)

@@ -1,0 +1,93 @@
+"""Where a density is asked for: probes drawn from a known law, and grids. Their positions come from a seed, not from a file.
+
+Letters: A atoms, P probes. The law is a mixture: round every atom one that falls off as exp(-rate r), so that probes are
+dense where the density is, and a uniform one in a box, so that no region is without. Its value at a probe is known in
+closed form, and with it the weight: sum of weight * f estimates the integral of f over all space, without bias.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.density.data.geometry import uniform
+from pinchpoint.systems.density.data.molecules import VALENCE
+
+RATE_PER_A = 2.5  # slower than valence densities fall off, so that no probe in a tail weighs too much
+UNIFORM_SHARE = 0.15
+BOX_PADDING_A = 3.0
+_CHUNK = 65_536  # probes times atoms at one time
+
+
+@dataclass(frozen=True, eq=False)
+class Probes:
+    """points: (P, 3) float64 in angstrom; weights: (P,) float64 in cubic angstrom; grid: their counts where they are one."""
+
+    points: np.ndarray
+    weights: np.ndarray
+    grid: tuple[int, int, int] | None = None
+
+
+def draw_probes(
+    species: tuple[str, ...], positions: np.ndarray, *, count: int, key: tuple[int, ...]
+) -> Probes:
+    """`count` probes round atoms at positions (A, 3), decided by the key."""
+    if count < 1:
+        raise BadInput(f"{count} probes measure nothing", hint="ask for one or more")
+    kind, first, second, third, height, turn = uniform(6 * count, *key).reshape(6, count)
+    low, high = _box(positions)
+    # Each atom has its share of (0, 1); the rest is the box's.
+    owner = np.searchsorted(np.cumsum(shares(species)), kind, side="right")
+    in_box = owner == len(species)
+    # The radius of a law exp(-rate r) in space is the sum of three exponential waits.
+    radius = -np.log(first * second * third) / RATE_PER_A
+    cosine = 2 * height - 1
+    sine, angle = np.sqrt(1 - cosine**2), 2 * np.pi * turn
+    round_atom = radius[:, None] * np.stack([sine * np.cos(angle), sine * np.sin(angle), cosine], axis=1)
+    points = positions[np.where(in_box, 0, owner)] + round_atom
+    points[in_box] = low + (high - low) * np.stack([first, second, third], axis=1)[in_box]
+    return Probes(points, 1 / (count * likelihood(species, positions, points)))
+
+
+def likelihood(species: tuple[str, ...], positions: np.ndarray, points: np.ndarray) -> np.ndarray:
+    """(P,) value of the law, per cubic angstrom, at points (P, 3): its integral over space is 1."""
+    low, high = _box(positions)
+    found = np.where(
+        ((points >= low) & (points <= high)).all(axis=1), UNIFORM_SHARE / np.prod(high - low), 0.0
+    )
+    scale = shares(species) * RATE_PER_A**3 / (8 * np.pi)
+    step = max(1, _CHUNK // len(species))
+    for start in range(0, len(points), step):
+        apart = np.linalg.norm(points[start : start + step, None] - positions, axis=2)
+        found[start : start + step] += np.exp(-RATE_PER_A * apart) @ scale
+    return found
+
+
+def shares(species: tuple[str, ...]) -> np.ndarray:
+    """(A,) share of each atom; they sum to 1 less the share of the box. Hydrogen has more than its one electron's part."""
+    weight = np.array([2.0 + VALENCE[symbol] for symbol in species])
+    return (1 - UNIFORM_SHARE) * weight / weight.sum()
+
+
+def grid_probes(positions: np.ndarray, *, spacing_a: float, padding_a: float) -> Probes:
+    """A box `padding_a` beyond the atoms (A, 3) on every side, z fastest; each weighs the volume of one cell."""
+    if not (spacing_a > 0 and padding_a >= 0):
+        raise BadInput(
+            f"a grid of spacing {spacing_a:g} and padding {padding_a:g} angstrom",
+            hint="give a spacing above 0",
+        )
+    low, high = positions.min(axis=0) - padding_a, positions.max(axis=0) + padding_a
+    nx, ny, nz = (int(count) for count in np.ceil((high - low) / spacing_a - 1e-9) + 1)
+    middle = (low + high) / 2
+    axes = [
+        centre + spacing_a * (np.arange(count) - (count - 1) / 2)
+        for centre, count in zip(middle, (nx, ny, nz), strict=True)
+    ]
+    points = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
+    return Probes(points, np.full(len(points), spacing_a**3), (nx, ny, nz))
+
+
+def _box(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    return positions.min(axis=0) - BOX_PADDING_A, positions.max(axis=0) + BOX_PADDING_A

@@ -1,0 +1,47 @@
+"""A prediction to look at: a molecule that the packaged model never saw, beside its superposed atoms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from pinchpoint.core.files import make_folder
+from pinchpoint.systems.density.data.atomic import superpose
+from pinchpoint.systems.density.data.molecules import molecule
+from pinchpoint.systems.density.evaluate import nmae_of
+from pinchpoint.systems.density.files.volume import Volume, grid_points
+from pinchpoint.systems.density.grid.structure import Structure
+from pinchpoint.systems.density.plots import centre_of_charge, draw_slices
+from pinchpoint.systems.density.predict import Predicted, Progress, predict
+
+NAME = "ethanol"  # held out of the training data
+SPACING_A, PADDING_A = 0.2, 4.0  # the padding is the model's cutoff: no density is cut off
+
+
+@dataclass(frozen=True, eq=False)
+class Example:
+    """The density of a molecule and what bonding changes in it."""
+
+    name: str
+    electrons: int  # it has, outside the pseudopotentials
+    made: Predicted
+    moved: float  # sum |predicted - superposed atoms| / sum |superposed atoms|
+    picture: Path
+
+
+def example(folder: str | Path, *, device: str = "auto", progress: Progress | None = None) -> Example:
+    """Predict the density of the molecule; the folder gets CHGCAR and slices.png."""
+    held, place = molecule(NAME), make_folder(folder)
+    low, high = held.positions.min(axis=0) - PADDING_A, held.positions.max(axis=0) + PADDING_A
+    structure = Structure(np.diag(high - low), held.species, (held.positions - low) / (high - low))
+    made = predict(structure, output=place / "CHGCAR", spacing_a=SPACING_A, device=device, progress=progress)
+    points = grid_points(made.volume.grid) @ structure.lattice
+    apart = superpose(structure.species, structure.cartesian, points)
+    before = Volume(structure, apart.reshape(made.volume.grid))
+    title = f"{NAME}: predicted, the superposed atoms as reference, and the difference: what bonding changes"
+    picture = draw_slices(
+        place / "slices.png", made.volume.total, before, at=centre_of_charge(made.volume.total), title=title
+    )
+    return Example(NAME, held.electrons, made, nmae_of(made.volume.total, before.total), picture)

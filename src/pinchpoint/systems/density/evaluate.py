@@ -1,0 +1,178 @@
+"""How far one density lies from another on the same grid: NMAE, integrals, the worst point and slices.
+
+NMAE = sum |a - b| / sum |b| over the grid points, b being the reference: the measure that published models of densities are
+compared by. Densities on other grids or in other cells are refused, not interpolated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from pinchpoint.core import machine as _machine
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import check_folder, make_folder
+from pinchpoint.core.records import Record, now
+from pinchpoint.systems.common.folders import refuse_others
+from pinchpoint.systems.density.files.formats import read_volume
+from pinchpoint.systems.density.files.volume import Volume
+from pinchpoint.systems.density.plots import centre_of_charge, draw_slices
+
+RECORD = "evaluation.json"
+DEFINITION = "NMAE = sum |predicted - reference| / sum |reference| over the grid points"
+_SAME_CELL = 1e-4  # of the longest lattice vector: some writers keep six decimals
+_SAME_PLACE_A = 0.01
+
+
+@dataclass(frozen=True)
+class Evaluation(Record):
+    """Two densities compared: evaluation.json."""
+
+    kind: ClassVar[str] = "density-evaluation"
+    target: str  # the predicted density
+    reference: str
+    grid: tuple[int, int, int]
+    nmae: float
+    electrons: float
+    electrons_reference: float
+    rms: float  # e / angstrom^3
+    worst: float  # largest |difference|, e / angstrom^3
+    worst_at: tuple[float, float, float]  # fractional
+    spin_nmae: float | None  # where both have a spin density
+    moment: float | None
+    moment_reference: float | None
+    slices_at: tuple[float, float, float]  # fractional
+    definition: str = DEFINITION
+    notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        off = self.electrons - self.electrons_reference
+        rows = [
+            ("predicted", self.target),
+            ("reference", self.reference),
+            ("grid", " x ".join(map(str, self.grid))),
+            ("NMAE", f"{self.nmae:.3%}"),
+            ("electrons", f"{self.electrons:.6g}, reference {self.electrons_reference:.6g} ({off:+.3g})"),
+            ("root mean square", f"{self.rms:.4g} e/angstrom^3"),
+            ("worst", f"{self.worst:.4g} e/angstrom^3 at {', '.join(f'{x:.3f}' for x in self.worst_at)}"),
+        ]
+        if self.spin_nmae is not None:
+            rows.append(("NMAE of the spin", f"{self.spin_nmae:.3%}"))
+            rows.append(("moment", f"{self.moment:.6g}, reference {self.moment_reference:.6g}"))
+        return rows
+
+
+def evaluate(
+    predicted: str | Path,
+    reference: str | Path,
+    output: str | Path | None = None,
+    *,
+    at: tuple[float, float, float] | None = None,
+) -> Evaluation:
+    """Compare two files. `output`: a folder for evaluation.json and slices.png. at: where the planes cross, fractional;
+    the reference's centre of charge without it."""
+    folder = None if output is None else check_folder(output)
+    if folder is not None:
+        refuse_others(folder, own=RECORD)
+    if at is not None:
+        _check_place(at, at)
+    ours, theirs = read_volume(predicted), read_volume(reference)
+    check_comparable(ours, theirs)
+    where = centre_of_charge(theirs.total) if at is None else at
+    notes, files = _notes(ours, theirs), ()
+    nmae = nmae_of(ours.total, theirs.total)
+    if folder is not None:
+        make_folder(folder)
+        title = f"{theirs.structure.formula}: NMAE {nmae:.2%}"
+        files = (draw_slices(folder / "slices.png", ours.total, theirs, at=where, title=title).name,)
+    off = np.abs(ours.total - theirs.total)
+    place = np.unravel_index(int(off.argmax()), off.shape)
+    x, y, z = (int(i) / n for i, n in zip(place, ours.grid, strict=True))
+    spins = None if ours.spin is None or theirs.spin is None else (ours.spin, theirs.spin)
+    made = Evaluation(
+        target=str(predicted),
+        reference=str(reference),
+        grid=ours.grid,
+        nmae=nmae,
+        electrons=ours.electrons,
+        electrons_reference=theirs.electrons,
+        rms=float(np.sqrt(np.square(off).mean())),
+        worst=float(off.max()),
+        worst_at=(x, y, z),
+        spin_nmae=None if spins is None or not np.abs(spins[1]).sum() > 0 else nmae_of(*spins),
+        moment=None if spins is None else ours.moment,
+        moment_reference=None if spins is None else theirs.moment,
+        slices_at=where,
+        notes=notes,
+        files=files,
+    )
+    if folder is not None:
+        made.save(folder / RECORD)
+    return made
+
+
+def parse_place(text: str) -> tuple[float, float, float]:
+    """`0.5,0.5,0.5`: fractions of the lattice vectors."""
+    try:
+        x, y, z = (float(word) for word in text.split(","))
+    except ValueError:
+        x = y = z = float("nan")
+    _check_place((x, y, z), text)
+    return x, y, z
+
+
+def _check_place(at: tuple[float, float, float], given: object) -> None:
+    if len(at) != 3 or not all(0 <= part < 1 for part in at):
+        raise BadInput(
+            f"{given!r:.60} is no place in the cell",
+            hint="give three fractions of the lattice vectors, from 0 to below 1, such as 0.5,0.5,0.5",
+        )
+
+
+def nmae_of(predicted: np.ndarray, reference: np.ndarray) -> float:
+    """sum |a - b| / sum |b|. Raises BadInput where the reference is zero everywhere."""
+    scale = float(np.abs(reference).sum())
+    if not scale > 0:
+        raise BadInput(
+            "the reference is zero everywhere",
+            hint="give a density that is not: a relative error needs a scale",
+        )
+    return float(np.abs(predicted - reference).sum()) / scale
+
+
+def check_comparable(predicted: Volume, reference: Volume) -> None:
+    """Refuse densities that do not share grid and cell."""
+    if predicted.grid != reference.grid:
+        shown = [" x ".join(map(str, volume.grid)) for volume in (predicted, reference)]
+        raise BadInput(
+            f"a grid of {shown[0]} points cannot be compared with one of {shown[1]}",
+            hint=f"predict on the reference's grid: --grid {','.join(map(str, reference.grid))}",
+        )
+    apart = float(np.abs(predicted.lattice - reference.lattice).max())
+    if apart > _SAME_CELL * np.linalg.norm(reference.lattice, axis=1).max():
+        raise BadInput(
+            f"the cells differ: their vectors are up to {apart:.4g} angstrom apart",
+            hint="predict for the structure of the reference: its file can be given to density predict",
+        )
+
+
+def _notes(predicted: Volume, reference: Volume) -> tuple[str, ...]:
+    notes = []
+    if sorted(predicted.species) != sorted(reference.species):
+        notes.append(f"the atoms differ: {predicted.structure.formula} and {reference.structure.formula}")
+    elif predicted.species == reference.species:
+        off = predicted.positions - reference.positions
+        apart = float(np.linalg.norm((off - np.round(off)) @ reference.lattice, axis=1).max())
+        if apart > _SAME_PLACE_A:
+            notes.append(f"the atoms are up to {apart:.3g} angstrom apart")
+    if (predicted.spin is None) != (reference.spin is None):
+        notes.append(
+            f"only the {'predicted' if predicted.spin is not None else 'reference'} density has a spin part: not compared"
+        )
+    return tuple(notes)

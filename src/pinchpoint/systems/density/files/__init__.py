@@ -1,0 +1,1 @@
+"""Volumetric and structure files: CHGCAR, cube, npz, POSCAR."""

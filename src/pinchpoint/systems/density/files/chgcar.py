@@ -1,0 +1,127 @@
+"""VASP's CHGCAR: the density, its spin density and augmentation occupancies, read and written.
+
+The file holds density times cell volume, x fastest, five numbers a line; a `Volume` holds electrons per cubic angstrom.
+What was read and is written again has the same numbers, digit for digit. CHG, PARCHG and AECCAR files have the same form.
+Non-collinear files (four grids) are refused.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.density.files.augmentation import read_augmentation
+from pinchpoint.systems.density.files.file_io import read_text_blob, write_blob
+from pinchpoint.systems.density.files.number_parsing import NotNumbers, parse_numbers
+from pinchpoint.systems.density.files.number_printing import format_lines
+from pinchpoint.systems.density.files.poscar import poscar_text, read_poscar
+from pinchpoint.systems.density.files.volume import Volume, check_grid, check_volume
+
+_PER_LINE = 5
+_GRID = re.compile(rb"^[ \t]*(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t\r]*$", re.MULTILINE)
+_CUT = "the file is cut short or damaged: copy it again"
+
+
+def read_chgcar(path: str | Path) -> Volume:
+    """The density of a CHGCAR, plain or gzipped."""
+    return chgcar_of(read_text_blob(path), name=str(path))
+
+
+def write_chgcar(path: str | Path, volume: Volume) -> Path:
+    """Write whole or not at all; gzipped where the name ends in .gz."""
+    return write_blob(path, chgcar_bytes(volume))
+
+
+def chgcar_of(data: bytes, *, name: str) -> Volume:
+    """The density of a CHGCAR's bytes; `name` is for messages."""
+    stream = io.BytesIO(data)
+    structure, comment = read_poscar(stream, name=name)
+    line = b"\n"
+    while line and not line.strip():
+        line = stream.readline()
+    head = _GRID.fullmatch(line.rstrip())
+    if head is None:
+        shown = line.decode("utf-8", errors="replace").strip()
+        raise BadInput(
+            f"{name}: {shown!r:.80} stands where the grid should",
+            hint="give a CHGCAR; a POSCAR alone has no density",
+        )
+    text = np.frombuffer(data, dtype=np.uint8)
+    grid = (int(head[1]), int(head[2]), int(head[3]))
+    atoms = len(structure.species)
+    total, at = _read_grid(text, stream.tell(), grid, structure.volume, name)
+    augmentation, more = _between(data, at, grid, name)
+    read_augmentation(augmentation, atoms=atoms, name=name)
+    if more is None:
+        return Volume(structure, total, augmentation=augmentation, comment=comment)
+    spin, at = _read_grid(text, more, grid, structure.volume, f"{name}, spin density")
+    spin_augmentation, more = _between(data, at, grid, name)
+    if more is not None:
+        raise BadInput(
+            f"{name} holds more than two grids: it is of a non-collinear run",
+            hint="give a CHGCAR of a run without LNONCOLLINEAR",
+        )
+    read_augmentation(spin_augmentation, atoms=atoms, name=f"{name}, spin density")
+    return Volume(structure, total, spin, augmentation, spin_augmentation, comment)
+
+
+def chgcar_bytes(volume: Volume) -> bytes:
+    """The whole file."""
+    check_volume(volume)
+    cell = volume.structure.volume
+    grid = "".join(f"{n:5d}" if n < 10_000 else f" {n}" for n in volume.grid).encode() + b"\n"
+    parts = [poscar_text(volume.structure, volume.comment).encode("utf-8"), b"\n", grid]
+    parts += [_grid_text(volume.total, cell), _ended(volume.augmentation)]
+    if volume.spin is not None:
+        parts += [grid, _grid_text(volume.spin, cell), _ended(volume.spin_augmentation)]
+    return b"".join(parts)
+
+
+def _read_grid(
+    text: np.ndarray, start: int, grid: tuple[int, int, int], cell: float, name: str
+) -> tuple[np.ndarray, int]:
+    """The density (nx, ny, nz) that begins at a byte, and the byte after its last line."""
+    try:
+        check_grid(grid)
+    except BadInput as error:
+        raise BadInput(f"{name}: {error.what}", hint=error.hint) from error
+    nx, ny, nz = grid
+    if len(text) - start < 2 * nx * ny * nz - 1:  # before any memory is taken for them
+        raise BadInput(f"{name} ends before the last of {nx * ny * nz:,} grid points", hint=_CUT)
+    try:
+        values, length = parse_numbers(text[start:], nx * ny * nz)
+    except NotNumbers as error:
+        line = f", line {np.count_nonzero(text[: start + error.at] == 10) + 1}" if error.at >= 0 else ""
+        raise BadInput(f"{name}{line}: {error}", hint=_CUT) from error
+    values /= cell
+    return np.ascontiguousarray(values.reshape(nz, ny, nx).transpose(2, 1, 0)), start + length
+
+
+def _between(data: bytes, start: int, grid: tuple[int, int, int], name: str) -> tuple[str, int | None]:
+    """The text up to the next grid or the end of the file, and the byte after that grid's line."""
+    head = _GRID.search(data, start)
+    if head is not None and tuple(int(n) for n in head.groups()) != grid:
+        raise BadInput(
+            f"{name}: a grid of {head[0].decode().split()} follows one of {list(map(str, grid))}",
+            hint="both grids of a CHGCAR must be the same: write it again",
+        )
+    text = data[start : head.start() if head else len(data)].decode("utf-8", errors="replace")
+    return (text if text.strip() else ""), (None if head is None else min(head.end() + 1, len(data)))
+
+
+def _grid_text(density: np.ndarray, cell: float) -> bytes:
+    values = np.array(density.transpose(2, 1, 0), dtype=np.float64, order="C").reshape(-1)
+    values *= cell
+    full = len(values) // _PER_LINE * _PER_LINE
+    rest = values[full:].reshape(1, -1) if full < len(values) else np.empty((0, 1))
+    return format_lines(values[:full].reshape(-1, _PER_LINE), per_line=_PER_LINE) + format_lines(
+        rest, per_line=_PER_LINE
+    )
+
+
+def _ended(text: str) -> bytes:
+    return (text if not text or text.endswith("\n") else text + "\n").encode("utf-8")

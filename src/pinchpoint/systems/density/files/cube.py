@@ -1,0 +1,117 @@
+"""Gaussian cube files: one density and the atoms, read and written.
+
+Lengths in the file are in bohr (angstrom where the counts of points are negative), densities in electrons per cubic bohr,
+z fastest. The cell is count times step along each axis, whatever lies outside repeats; the file's origin becomes the
+corner of the cell. A cube holds neither spin nor augmentation occupancies; orbitals are refused.
+"""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import BOHR_A
+from pinchpoint.systems.density.files.file_io import read_text_blob, write_blob
+from pinchpoint.systems.density.files.number_parsing import NotNumbers, parse_any
+from pinchpoint.systems.density.files.number_printing import format_lines
+from pinchpoint.systems.density.files.volume import Volume, check_grid, check_volume
+from pinchpoint.systems.density.grid.structure import SYMBOLS, Structure, cell_volume, check_structure
+
+_PER_LINE = 6
+_CUT = "the file is cut short or damaged: copy it again"
+
+
+def read_cube(path: str | Path) -> Volume:
+    """The density of a cube file, plain or gzipped."""
+    name = str(path)
+    data = read_text_blob(path)
+    stream = io.BytesIO(data)
+    comment = stream.readline().decode("utf-8", errors="replace").strip()
+    stream.readline()
+    head = _row(stream, name, "the number of atoms and the origin", least=4)
+    if head[0] < 0 or (len(head) > 4 and head[4] > 1):
+        raise BadInput(
+            f"{name} holds orbitals or several values a point", hint="give a cube file of one density"
+        )
+    axes = [_row(stream, name, "a count of points and their step", least=4) for _ in range(3)]
+    unit = 1.0 if axes[0][0] < 0 else BOHR_A
+    grid = (abs(int(axes[0][0])), abs(int(axes[1][0])), abs(int(axes[2][0])))
+    lattice = np.array([np.array(axis[1:4]) * n for axis, n in zip(axes, grid, strict=True)]) * unit
+    atoms = np.array([_row(stream, name, f"atom {i + 1}", least=5)[:5] for i in range(int(head[0]))]).reshape(
+        -1, 5
+    )
+    try:
+        check_grid(grid)
+        structure = _structure(lattice, atoms, np.array(head[1:4]), unit)
+    except BadInput as error:
+        raise BadInput(f"{name}: {error.what}", hint=error.hint) from error
+    try:
+        values = parse_any(np.frombuffer(data, dtype=np.uint8)[stream.tell() :], grid[0] * grid[1] * grid[2])
+    except NotNumbers as error:
+        line = f", line {data.count(10, 0, stream.tell() + error.at) + 1}" if error.at >= 0 else ""
+        raise BadInput(f"{name}{line}: {error}", hint=_CUT) from error
+    return Volume(structure, values.reshape(grid) / BOHR_A**3, comment=comment)
+
+
+def write_cube(path: str | Path, volume: Volume, *, part: Literal["total", "spin"] = "total") -> Path:
+    """Write one density whole or not at all, 11 digits a number; gzipped where the name ends in .gz."""
+    check_volume(volume)
+    density = volume.total if part == "total" else volume.spin
+    if density is None:
+        raise BadInput("this density has no spin", hint="write its total")
+    unit = "electrons per cubic bohr, up - down" if part == "spin" else "electrons per cubic bohr"
+    lines = [" ".join(volume.comment.split()) or volume.structure.formula, unit]
+    lines.append(f"{len(volume.species):5d}{_numbers(np.zeros(3))}")
+    lines += [
+        f"{n:5d}{_numbers(vector / n / BOHR_A)}"
+        for n, vector in zip(volume.grid, volume.lattice, strict=True)
+    ]
+    for symbol, place in zip(volume.species, volume.structure.cartesian / BOHR_A, strict=True):
+        number = SYMBOLS.index(symbol) + 1
+        lines.append(f"{number:5d}{_numbers(np.array([float(number), *place]))}")
+    nx, ny, nz = volume.grid
+    # Each run along z starts a line of its own, as Gaussian does it.
+    body = format_lines(
+        np.asarray(density, dtype=np.float64).reshape(nx * ny, nz) * BOHR_A**3, per_line=_PER_LINE
+    )
+    return write_blob(path, ("\n".join(lines) + "\n").encode("utf-8") + body)
+
+
+def _structure(lattice: np.ndarray, atoms: np.ndarray, origin: np.ndarray, unit: float) -> Structure:
+    numbers = atoms[:, 0].astype(np.int64)
+    wrong = np.flatnonzero((numbers < 1) | (numbers > len(SYMBOLS)))
+    if len(wrong):
+        raise BadInput(
+            f"atom {wrong[0] + 1} has the atomic number {numbers[wrong[0]]}",
+            hint=f"give numbers from 1 to {len(SYMBOLS)}",
+        )
+    species = tuple(SYMBOLS[number - 1] for number in numbers)
+    flat = cell_volume(lattice) == 0  # which is refused below
+    places = (atoms[:, 2:5] - origin) * unit
+    return check_structure(
+        Structure(lattice, species, places if flat else np.linalg.solve(lattice.T, places.T).T)
+    )
+
+
+def _numbers(values: np.ndarray) -> str:
+    return "".join(
+        f" {np.format_float_positional(value, unique=True, min_digits=12):>17}" for value in values
+    )
+
+
+def _row(stream: io.BytesIO, name: str, what: str, *, least: int) -> list[float]:
+    line = stream.readline().decode("utf-8", errors="replace")
+    try:
+        numbers = [float(word) for word in line.split()]
+    except ValueError:
+        numbers = []
+    if len(numbers) < least or not np.isfinite(numbers).all():
+        raise BadInput(
+            f"{name}: {line.strip()!r:.80} stands where {what} should",
+            hint="give a Gaussian cube file that is whole",
+        )
+    return numbers

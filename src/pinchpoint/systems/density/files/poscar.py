@@ -1,0 +1,121 @@
+"""Structures in VASP's POSCAR form, which also heads a CHGCAR: read and written without a library.
+
+Reads VASP 5 and later: one or three scale factors or a negative one (the volume), selective dynamics (passed over), direct
+or Cartesian coordinates, species such as `Hf_pv`. Written numbers are read back as the same float64.
+"""
+
+from __future__ import annotations
+
+from typing import BinaryIO
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.density.grid.structure import Structure, cell_volume, check_structure
+
+_DECIMALS = 16
+
+
+def read_poscar(stream: BinaryIO, *, name: str) -> tuple[Structure, str]:
+    """The structure and the comment line; the stream then stands after the last position. `name` is for messages."""
+    comment = _line(stream, name, "the comment")
+    scale = _floats(stream, name, "the scale factor", least=1)
+    lattice = np.array([_floats(stream, name, f"lattice vector {i}", least=3)[:3] for i in (1, 2, 3)])
+    factor = _factor(scale, lattice, name)
+    lattice = lattice * factor
+    symbols, counts = _species(stream, name)
+    kind = _line(stream, name, "Direct or Cartesian")
+    if kind[:1].lower() == "s":
+        kind = _line(stream, name, "Direct or Cartesian")
+    if kind[:1].lower() not in ("d", "c", "k"):
+        raise BadInput(
+            f"{name}: {kind!r:.80} stands where Direct or Cartesian should",
+            hint="write one of them before the positions",
+        )
+    rows = [
+        _floats(stream, name, f"position {i + 1} of {sum(counts)}", least=3)[:3] for i in range(sum(counts))
+    ]
+    positions = np.array(rows, dtype=np.float64).reshape(-1, 3)
+    if kind[0].lower() != "d" and cell_volume(lattice) > 0:  # a flat cell is refused below
+        positions = np.linalg.solve(lattice.T, (positions * factor).T).T
+    species = tuple(symbol for symbol, count in zip(symbols, counts, strict=True) for _ in range(count))
+    try:
+        return check_structure(Structure(lattice, species, positions)), comment
+    except BadInput as error:
+        raise BadInput(f"{name}: {error.what}", hint=error.hint) from error
+
+
+def poscar_text(structure: Structure, comment: str) -> str:
+    """All lines of a POSCAR, atoms in their order: a species that comes twice stands twice in its line."""
+    lines = [" ".join(comment.split()) or structure.formula, "   1.00000000000000"]
+    lines += [_row(vector) for vector in structure.lattice]
+    lines.append("".join(f"   {symbol:<2}" for symbol, _ in structure.runs))
+    lines.append("".join(f"{count:6d}" for _, count in structure.runs))
+    lines += ["Direct", *(_row(position) for position in structure.positions)]
+    return "\n".join(lines) + "\n"
+
+
+def _row(numbers: np.ndarray) -> str:
+    # At least 16 decimals, and as many more as it takes to read the same number back.
+    texts = (np.format_float_positional(number, unique=True, min_digits=_DECIMALS) for number in numbers)
+    return "  " + " ".join(f"{text:>21}" for text in texts)
+
+
+def _factor(scale: list[float], lattice: np.ndarray, name: str) -> np.ndarray:
+    """(3,) what each Cartesian coordinate is multiplied by."""
+    if len(scale) >= 3:
+        factor = np.array(scale[:3])
+    elif scale[0] < 0:  # the volume that the cell is to have
+        volume = cell_volume(lattice)
+        factor = np.full(3, (-scale[0] / volume) ** (1 / 3) if volume > 0 else 1.0)
+    else:
+        factor = np.full(3, scale[0])
+    if not (factor > 0).all():
+        raise BadInput(
+            f"{name}: a scale factor of {scale[0]:g}",
+            hint="give a scale above 0, or minus the volume of the cell",
+        )
+    return factor
+
+
+def _species(stream: BinaryIO, name: str) -> tuple[list[str], list[int]]:
+    words = _line(stream, name, "the species").split()
+    if words and all(word.isdigit() for word in words):
+        raise BadInput(
+            f"{name} names no species: its sixth line is {' '.join(words)!r}, as VASP 4 wrote it",
+            hint="put a line with their symbols before it, such as 'Hf O'",
+        )
+    # A POTCAR's name or hash may follow the symbol: Hf_pv, Hf/3f5a0c2.
+    symbols = [word.partition("_")[0].partition("/")[0] for word in words]
+    counts = _line(stream, name, "how many atoms of each species").split()
+    if not all(word.isdigit() for word in counts) or len(counts) != len(symbols):
+        raise BadInput(
+            f"{name}: {len(symbols)} species ({' '.join(symbols)}) with the counts {' '.join(counts)!r}",
+            hint="give one whole number for each species",
+        )
+    return symbols, [int(word) for word in counts]
+
+
+def _line(stream: BinaryIO, name: str, what: str) -> str:
+    line = stream.readline()
+    if not line:
+        raise BadInput(
+            f"{name} ends where {what} should stand", hint="the file is cut short: copy or write it again"
+        )
+    return line.decode("utf-8", errors="replace").strip()
+
+
+def _floats(stream: BinaryIO, name: str, what: str, *, least: int) -> list[float]:
+    """The numbers a line begins with: words may follow them."""
+    line = _line(stream, name, what)
+    numbers: list[float] = []
+    for word in line.split():
+        try:
+            numbers.append(float(word.replace("D", "E").replace("d", "e")))
+        except ValueError:
+            break
+    if len(numbers) < least:
+        raise BadInput(
+            f"{name}: {line!r:.80} stands where {what} should", hint="give the numbers, with blanks between"
+        )
+    return numbers

@@ -1,0 +1,1 @@
+"""Crystals, their grids and the sweep of a model over them."""

@@ -1,0 +1,198 @@
+"""A grid cut into bricks of probes, and the images of atoms around each: found on the device, never stored for all.
+
+N bricks, B probes of a brick, T bricks looked at together, K slots for neighbours, I images. The last bricks of an axis may
+reach beyond the grid; what they give there is cut off. The images of a brick are those within the cutoff of any of its
+probes, and a few more: those within the cutoff of the sphere round the brick. A slot not in use lies beyond the cutoff.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pinchpoint.systems.density.files.volume import check_grid
+from pinchpoint.systems.density.grid.periodic_images import images_of
+from pinchpoint.systems.density.grid.structure import Structure
+
+SLOTS = 4  # numbers of slots are multiples of it, so that few shapes serve all bricks
+_SHARE = 0.1  # of the cutoff: a brick no wider than this round its centre has few neighbours that are not its probes'
+_MARGIN_A = 1e-3  # float32 tells distances to less than this, in cells of up to 1,000 angstrom
+_AT_ONCE = 2**22  # pairs of a brick and an image whose distance is looked at in one step
+
+
+@dataclass(frozen=True)
+class Bricks:
+    """grid: points along each lattice vector; sides: those of a brick."""
+
+    grid: tuple[int, int, int]
+    sides: tuple[int, int, int]
+
+    @property
+    def along(self) -> tuple[int, int, int]:
+        """Bricks along each lattice vector."""
+        x, y, z = (-(-n // side) for n, side in zip(self.grid, self.sides, strict=True))
+        return x, y, z
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.along)
+
+    @property
+    def probes(self) -> int:
+        return math.prod(self.sides)
+
+    def on_grid(self, values: np.ndarray) -> np.ndarray:
+        """values: (N, B, ...) of every brick in order -> (nx, ny, nz, ...)."""
+        rest = values.shape[2:]
+        apart = values.reshape(*self.along, *self.sides, *rest)
+        together = apart.transpose(0, 3, 1, 4, 2, 5, *range(6, apart.ndim))
+        whole = together.reshape(*(a * s for a, s in zip(self.along, self.sides, strict=True)), *rest)
+        nx, ny, nz = self.grid
+        return whole[:nx, :ny, :nz]
+
+
+def bricks_of(grid: tuple[int, int, int], lattice: np.ndarray, cutoff_a: float) -> Bricks:
+    """Bricks of 4 x 4 x 4 probes on fine grids, of 2 x 2 x 2 on coarse ones."""
+    check_grid(grid)
+    fine = Bricks(grid, (4, 4, 4))
+    return fine if radius_a(fine, lattice) <= _SHARE * cutoff_a else Bricks(grid, (2, 2, 2))
+
+
+def radius_a(bricks: Bricks, lattice: np.ndarray) -> float:
+    """From the centre of a brick to its farthest probe."""
+    return float(np.linalg.norm(_offsets(bricks, lattice), axis=1).max())
+
+
+def _offsets(bricks: Bricks, lattice: np.ndarray) -> np.ndarray:
+    """(B, 3) probes less the centre of their brick, z fastest."""
+    axes = np.meshgrid(*(np.arange(side) - (side - 1) / 2 for side in bricks.sides), indexing="ij")
+    return np.stack(axes, axis=-1).reshape(-1, 3) @ (lattice / np.array(bricks.grid)[:, None])
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """All that is needed to find the neighbours of any brick, on one device."""
+
+    bricks: Bricks
+    cutoff_a: float
+    radius_a: float
+    sides: Tensor  # (3,) float64, of a brick, in grid points
+    steps: Tensor  # (3, 3) float64, from one grid point to the next along each lattice vector
+    offsets: Tensor  # (B, 3) probes less the centre of their brick
+    positions: Tensor  # (I, 3) float64
+    atom: Tensor  # (I,) int64
+    middle: Tensor  # (3,) float64 of the cell: float32 distances are told from there
+
+    def counts(self, numbers: Tensor) -> Tensor:
+        """numbers: (T,) of bricks -> (T,) int64, how many images are near each. A few rows at one time."""
+        block = max(1, _AT_ONCE // max(1, len(self.atom)))
+        found = [self._near(part).sum(dim=1) for part in numbers.split(block)]
+        return torch.cat(found) if found else numbers.new_zeros(0)
+
+    def block(self, tile: int) -> int:
+        """Bricks whose neighbours are found in one step, a whole number of tiles: few steps, and few bytes."""
+        return max(1, _AT_ONCE // 4 // max(1, len(self.atom)) // tile) * tile
+
+    def nearby(self, numbers: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+        """numbers: (T,) -> the atoms of the slots (T, K), and these less the centre of the brick (T, K, 3).
+
+        Images stay in their order. Bricks with more neighbours than slots would lose the last: ask `counts` first.
+        """
+        near = self._near(numbers)
+        slot = torch.where(near, near.cumsum(dim=1) - 1, slots).clamp_(max=slots)
+        every = torch.arange(near.shape[1], device=near.device).expand_as(slot)
+        # Those that are not near all land in one slot too many, which is cut off.
+        image = slot.new_full((len(numbers), slots + 1), -1).scatter_(1, slot, every)[:, :slots]
+        used = image >= 0
+        image = image.clamp_(min=0)
+        # In float64 up to here: near the brick float32 tells a few 1e-7 angstrom.
+        apart = self.positions[image] - self._centres(numbers)[:, None]
+        far = 2 * (self.cutoff_a + self.radius_a)
+        return self.atom[image], torch.where(used[..., None], apart, far).to(self.offsets.dtype)
+
+    def neighbours(self, numbers: Tensor, slots: int) -> tuple[Tensor, Tensor]:
+        """numbers: (T,) -> the atoms of the slots (T, K), and probes less these atoms (T, B, K, 3)."""
+        atoms, apart = self.nearby(numbers, slots)
+        return atoms, self.vectors(apart)
+
+    def vectors(self, apart: Tensor) -> Tensor:
+        """What `nearby` gives second, (T, K, 3) -> of every probe (T, B, K, 3)."""
+        return self.offsets[None, :, None] - apart[:, None]
+
+    def _centres(self, numbers: Tensor) -> Tensor:
+        """(T,) -> (T, 3) float64."""
+        _, ny, nz = self.bricks.along
+        place = torch.stack([numbers // (ny * nz), numbers // nz % ny, numbers % nz], dim=1)
+        return (place * self.sides + (self.sides - 1) / 2) @ self.steps
+
+    def _near(self, numbers: Tensor) -> Tensor:
+        """(T,) -> (T, I) bool."""
+        # Sums of squares and no matrix product: TF32, where it is switched on, would lose images.
+        centres, images = ((x - self.middle).float() for x in (self._centres(numbers), self.positions))
+        square = (centres[:, 0, None] - images[:, 0]).square_()
+        for axis in (1, 2):
+            apart = centres[:, axis, None] - images[:, axis]
+            square.addcmul_(apart, apart)
+        return square < (self.cutoff_a + self.radius_a + _MARGIN_A) ** 2
+
+    def to(self, device: str | torch.device) -> Surroundings:
+        held = {
+            name: getattr(self, name).to(device)
+            for name in ("sides", "steps", "offsets", "positions", "atom", "middle")
+        }
+        return replace(self, **held)
+
+
+def surroundings_of(
+    structure: Structure,
+    bricks: Bricks,
+    cutoff_a: float,
+    *,
+    device: str | torch.device = "cpu",
+    dtype: torch.dtype = torch.float32,
+) -> Surroundings:
+    """dtype: of the vectors that `neighbours` gives."""
+    radius = radius_a(bricks, structure.lattice)
+    images = images_of(structure, cutoff_a + _MARGIN_A)
+    made = Surroundings(
+        bricks,
+        cutoff_a,
+        radius,
+        sides=torch.tensor(bricks.sides, dtype=torch.float64),
+        steps=torch.from_numpy(structure.lattice / np.array(bricks.grid)[:, None]),
+        offsets=torch.from_numpy(_offsets(bricks, structure.lattice)).to(dtype),
+        positions=torch.from_numpy(images.positions),
+        atom=torch.from_numpy(images.atom),
+        middle=torch.from_numpy(structure.lattice.sum(axis=0) / 2),
+    )
+    return made.to(device)
+
+
+@dataclass(frozen=True, eq=False)
+class Class:
+    """Bricks that share a number of slots: rows of the numbers that were sorted, in their order."""
+
+    slots: int
+    rows: Tensor  # (n,) int64
+
+
+def classes_of(surroundings: Surroundings, numbers: Tensor, *, least: int = 1) -> list[Class]:
+    """Rows of `numbers` by slots, most slots first. A class with fewer than `least` bricks joins the next larger one."""
+    slots = (surroundings.counts(numbers) + SLOTS - 1) // SLOTS * SLOTS
+    order = torch.argsort(slots, stable=True)
+    kinds, sizes = (found.tolist() for found in torch.unique(slots, return_counts=True))
+    made: list[Class] = []
+    start = stop = 0
+    for at, (kind, size) in enumerate(zip(kinds, sizes, strict=True)):
+        stop += size
+        # Empty space is never joined: it costs nothing.
+        if kind and stop - start < least and at + 1 < len(kinds):
+            continue
+        rows = order[start:stop]
+        made.append(Class(kind, rows.sort().values))
+        start = stop
+    return made[::-1]

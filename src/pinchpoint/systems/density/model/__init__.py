@@ -1,0 +1,1 @@
+"""The density network in its scalar and full forms."""

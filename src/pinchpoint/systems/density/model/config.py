@@ -1,0 +1,131 @@
+"""DensityConfig: every choice that makes one density model, as plain values that survive JSON.
+
+Imports no framework. Lengths are in angstrom. `channels(l)` shares the width `mul` out evenly among the degrees 0..lmax, so
+that every degree costs about the same.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.config_json import JsonConfig
+from pinchpoint.systems.density.grid.structure import SYMBOLS
+
+_COUNTS = ("mul", "interactions", "gaussians", "hidden", "head")
+_LENGTHS = ("cutoff_a", "softening_a", "mean_neighbours")
+LARGEST_DEGREE = 6
+
+
+@dataclass(frozen=True)
+class DensityConfig(JsonConfig):
+    """One model. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
+
+    species: tuple[str, ...]  # the order of the one-hot
+    mul: int  # width of each parity, shared out among the degrees
+    lmax: int  # largest degree of the harmonics
+    gaussians: int  # of the radial basis
+    hidden: int  # of the radial networks
+    interactions: int = 3
+    cutoff_a: float = 4.0
+    softening_a: float = (
+        0.2  # below this distance of a nucleus everything is a smooth polynomial of the position
+    )
+    mean_neighbours: float = 25.0  # sums over neighbours are divided by its root
+    head: int = 64  # hidden width of the read-out
+    train_knots: int = (
+        0  # in training mode radial networks are evaluated at so many distances; 0: at each pair's own
+    )
+    spin: bool = False  # a second output: up less down
+    prior: bool = False  # add the superposed spherical atoms, a table in the weights, to the first output
+
+    def __post_init__(self) -> None:
+        self._check_kinds()
+        for name in _COUNTS:
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} = {getattr(self, name)}", hint=f"give {name} of at least 1")
+        if self.train_knots < 0 or self.train_knots == 1:
+            raise BadInput(f"train_knots = {self.train_knots}", hint="give 0 for none, or some 1,000")
+        if not 0 <= self.lmax <= LARGEST_DEGREE:
+            raise BadInput(f"lmax = {self.lmax}", hint=f"give a degree of 0 to {LARGEST_DEGREE}")
+        for name in _LENGTHS:
+            if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
+                raise BadInput(f"{name} = {getattr(self, name)}", hint=f"give a finite {name} above zero")
+        if self.softening_a >= self.cutoff_a:
+            raise BadInput(
+                f"a softening of {self.softening_a:g} angstrom with a cutoff of {self.cutoff_a:g}",
+                hint="give a softening well below the cutoff, such as 0.2",
+            )
+        strange = [symbol for symbol in self.species if symbol not in SYMBOLS]
+        if not self.species or strange or len(set(self.species)) < len(self.species):
+            raise BadInput(
+                f"species {', '.join(self.species) or '(none)'}",
+                hint="give symbols of elements, each once, such as H, C, N, O",
+            )
+
+    def _check_kinds(self) -> None:
+        for name in (*_COUNTS, "lmax", "train_knots"):
+            if type(getattr(self, name)) is not int:
+                raise BadInput(f"{name} = {getattr(self, name)!r:.40}", hint=f"give {name} as a whole number")
+        for name in _LENGTHS:
+            if not isinstance(getattr(self, name), int | float):
+                raise BadInput(f"{name} = {getattr(self, name)!r:.40}", hint=f"give {name} as a number")
+        if not isinstance(self.species, tuple) or not all(isinstance(symbol, str) for symbol in self.species):
+            raise BadInput(
+                f"species {self.species!r:.40}", hint='give a tuple of symbols, such as ("H", "C", "N", "O")'
+            )
+
+    @property
+    def outputs(self) -> int:
+        """1, or 2 with the spin density."""
+        return 2 if self.spin else 1
+
+    def channels(self, degree: int) -> int:
+        """Multiplicity of each irrep of this degree."""
+        return max(1, round(self.mul / (self.lmax + 1) / (2 * degree + 1)))
+
+    @property
+    def aggregates(self) -> int:
+        """Channels a probe sums in each interaction: 178 in the original."""
+        return sum(self.channels(degree) for degree in range(self.lmax + 1))
+
+    @property
+    def field_width(self) -> int:
+        """Floats the probes need of each atom: 1,488 in the original."""
+        return self.interactions * sum(
+            (2 * degree + 1) * self.channels(degree) for degree in range(self.lmax + 1)
+        )
+
+    def index_of(self, species: Sequence[str]) -> list[int]:
+        """Where each symbol stands in the one-hot. Raises BadInput naming the species this model never saw."""
+        unseen = sorted(set(species) - set(self.species))
+        if unseen:
+            raise BadInput(
+                f"this model never saw {', '.join(unseen)}; it knows {', '.join(self.species)}",
+                hint="give weights trained on these species, or train a model on them",
+            )
+        return [self.species.index(symbol) for symbol in species]
+
+    @classmethod
+    def preset(cls, name: str, species: Sequence[str], **changes: Any) -> Self:
+        """A tried set of choices. `changes` are fields to set otherwise."""
+        if name not in PRESETS:
+            raise BadInput(f"unknown preset {name!r}", hint=f"use one of: {', '.join(PRESETS)}")
+        return cls(species=tuple(species), **{**PRESETS[name], **changes})
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "original": {"mul": 500, "lmax": 4, "gaussians": 10, "hidden": 100, "head": 100},
+    "small": {
+        "mul": 128,
+        "lmax": 3,
+        "gaussians": 20,
+        "hidden": 64,
+        "head": 128,
+        "mean_neighbours": 8.0,
+        "train_knots": 1024,
+    },
+}

@@ -1,0 +1,326 @@
+"""FullForm: the same density computed the way the original does, all couplings of every pair, as a reference.
+
+Letters: A atoms, E pairs of a probe and an atom within the cutoff, P probes, M floats of all couplings of a pair. It has the
+model's own weights wherever these can reach the density, and random ones, from a seed, for everything else the original
+computes: odd scalars, gates, features of every degree and parity on the probes. Those fill memory and time and change no
+density; that both forms agree whatever the seed is the proof that the scalar form leaves nothing out.
+Couplings are e3nn's, which must be installed; the rest is plain torch.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from pinchpoint.core.errors import Missing
+from pinchpoint.systems.density.model.atom_network import (
+    ANGLE_GAIN,
+    SCALAR,
+    AtomGraph,
+    Convolution,
+    Features,
+    Irrep,
+    Path,
+    Widths,
+    before_gate,
+    gate,
+    map_channels,
+    middle_widths,
+    name_of,
+    natural,
+    paths_between,
+    reachable_irreps,
+)
+from pinchpoint.systems.density.model.config import DensityConfig
+from pinchpoint.systems.density.model.harmonics import Harmonics
+from pinchpoint.systems.density.model.model import DensityModel, prior_density
+from pinchpoint.systems.density.model.probe_network import Probes
+from pinchpoint.systems.density.model.radial import hidden_layer, soft_distance
+
+
+@dataclass(frozen=True)
+class Live:
+    """The weights of one interaction that can reach the density. A matrix may have fewer columns than the full one."""
+
+    inner: Tensor  # (H, G) of the radial network
+    outer: dict[Path, Tensor]  # (H, U)
+    up: dict[Irrep, Tensor]
+    down: dict[Irrep, Tensor]  # (sum of U, V)
+    turn: Tensor
+    angle: Tensor
+    keep: dict[Irrep, Tensor] = field(default_factory=dict)
+
+
+class FullForm(nn.Module):
+    """All couplings. The same calls as DensityModel; `fields` gives the features of every interaction of the atoms.
+
+    Has the model's device and type as they are when it is made.
+    """
+
+    def __init__(self, model: DensityModel, *, seed: int = 0) -> None:
+        super().__init__()
+        self.model = model
+        self.config = config = model.config
+        generator = torch.Generator().manual_seed(seed)
+        self.harmonics = Harmonics(config.lmax)
+        self.widths = [
+            {irrep: config.channels(irrep[0]) for irrep in made} for made in reachable_irreps(config)
+        ]
+        first: Widths = {SCALAR: len(config.species)}
+        dtype = model.probes.down.dtype
+        self.atoms, self.probes = nn.ModuleList(), nn.ModuleList()
+        for at, after in enumerate(self.widths):
+            before = self.widths[at - 1] if at else first
+            layer = model.atoms.layers[at]
+            assert isinstance(layer, Convolution)
+            self.atoms.append(AllPaths(config, before, before, after, layer.after, generator, dtype))
+            self.probes.append(
+                AllPaths(
+                    config, after, before if at else {}, after, {SCALAR: after[SCALAR]}, generator, dtype
+                )
+            )
+        self.to(model.probes.down)
+
+    def fields(self, atoms: AtomGraph) -> Tensor:
+        """(A, W): the features of the atoms after each interaction, one after another."""
+        harmonics, squared, soft = self._geometry(atoms.vectors)
+        one_hot = nn.functional.one_hot(atoms.species, len(self.config.species)).to(soft.dtype)
+        features: Features = {SCALAR: one_hot[:, :, None] * math.sqrt(len(self.config.species))}
+        found = []
+        for at, (layer, live) in enumerate(zip(self.atoms, self.model.atoms.layers, strict=True)):
+            assert isinstance(layer, AllPaths) and isinstance(live, Convolution)
+            edges = Pairs(atoms.source, atoms.destination, len(atoms.species), harmonics, squared, soft)
+            features = layer(features, features, edges, of_atoms(live))
+            found += [features[irrep].flatten(1) for irrep in self.widths[at]]
+        return torch.cat(found, dim=1)
+
+    def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
+        """Shapes as in DensityModel. Slots beyond the cutoff are left out here: pairs are listed, as the original does."""
+        tiles, probes = vectors.shape[:2]
+        squared = vectors.square().sum(-1)
+        tile, probe, slot = torch.nonzero(squared < self.config.cutoff_a**2, as_tuple=True)
+        out = self.on_pairs(
+            fields, neighbours[tile, slot], tile * probes + probe, vectors[tile, probe, slot], tiles * probes
+        )
+        out = out.view(tiles, probes, self.config.outputs)
+        if self.config.prior:
+            near = squared.transpose(1, 2)
+            first = prior_density(self.model.prior, species, neighbours, near, self.config.cutoff_a)
+            out = torch.cat([out[..., :1] + first[..., None], out[..., 1:]], dim=2)
+        return out
+
+    def on_pairs(
+        self, fields: Tensor, source: Tensor, destination: Tensor, vectors: Tensor, probes: int
+    ) -> Tensor:
+        """source, destination: (E,) atom and probe of each pair; vectors: (E, 3) -> (P, outputs), without the prior."""
+        states = self.states(fields, source, destination, vectors, probes)
+        return self.model.probes.read([state[SCALAR][:, :, 0] for state in states])
+
+    def states(
+        self, fields: Tensor, source: Tensor, destination: Tensor, vectors: Tensor, probes: int
+    ) -> list[Features]:
+        """The features (P, U, d) of every irrep of the probes, after each interaction."""
+        pairs = Pairs(source, destination, probes, *self._geometry(vectors))
+        sizes = [sum((2 * irrep[0] + 1) * width for irrep, width in widths.items()) for widths in self.widths]
+        found: list[Features] = []
+        state: Features = {}
+        for at, (layer, flat) in enumerate(zip(self.probes, fields.split(sizes, dim=1), strict=True)):
+            assert isinstance(layer, AllPaths)
+            state = layer(_unflatten(flat, self.widths[at]), state, pairs, of_probes(self.model.probes, at))
+            found.append(state)
+        return found
+
+    def _geometry(self, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """(E, 3) -> harmonics (E, (lmax + 1)^2), r^2 and the soft distance (E,)."""
+        flat = vectors.t().contiguous()
+        squared, soft = soft_distance(flat, self.config)
+        return (
+            torch.cat([torch.ones_like(soft)[None], *self.harmonics(flat / soft)]).t().contiguous(),
+            squared,
+            soft,
+        )
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """source, destination: (E,); count: of destinations; harmonics: (E, (lmax + 1)^2); squared, soft: (E,)."""
+
+    source: Tensor
+    destination: Tensor
+    count: int
+    harmonics: Tensor
+    squared: Tensor
+    soft: Tensor
+
+
+class AllPaths(nn.Module):
+    """One interaction with all of its couplings: live weights are passed in, the dead ones are its own."""
+
+    def __init__(
+        self,
+        config: DensityConfig,
+        before: Widths,
+        kept: Widths,
+        after: Widths,
+        live: Widths,
+        generator: torch.Generator,
+        dtype: torch.dtype,
+    ) -> None:
+        super().__init__()
+        self.config, self.before, self.after, self.live = config, before, after, live
+        self.paths = paths_between(before, after, config.lmax)
+        self.product = _product(self.paths, before, config.lmax, dtype)
+        made, middle = before_gate(after), middle_widths(self.paths, before)
+        own = before_gate(live)
+        self.made = made
+
+        def dead(rows: int, columns: int) -> nn.Parameter:
+            return nn.Parameter(
+                torch.randn(rows, columns, generator=generator) / math.sqrt(rows), requires_grad=False
+            )
+
+        read = {path[0] for path in self.paths if path[2] in live}
+        self.up = nn.ParameterDict({name_of(i): dead(u, u) for i, u in before.items() if i not in read})
+        lost = [path for path in self.paths if path[2] not in live]
+        self.outer = nn.ParameterDict({_name(path): dead(config.hidden, before[path[0]]) for path in lost})
+        self.down = nn.ParameterDict(
+            {name_of(i): dead(middle[i], u - own.get(i, 0)) for i, u in made.items()}
+        )
+        self.keep = nn.ParameterDict(
+            {name_of(i): dead(kept[i], u - own.get(i, 0)) for i, u in made.items() if i in kept}
+        )
+        self.register_buffer("scalars", torch.tensor(scalar_columns(after, live)), persistent=False)
+
+    def forward(self, features: Features, state: Features, pairs: Pairs, live: Live) -> Features:
+        """features: of the sources; state: of the destinations, empty before the first interaction of the probes."""
+        outer = torch.cat(
+            [live.outer[path] if path in live.outer else self.outer[_name(path)] for path in self.paths],
+            dim=1,
+        )
+        hidden = hidden_layer(live.inner[None], pairs.squared, pairs.soft, self.config)[0]
+        upper = [
+            map_channels(features[i], live.up[i] if i in live.up else self.up[name_of(i)]).flatten(1)
+            for i in self.before
+        ]
+        messages = self.product(
+            torch.cat(upper, dim=1).index_select(0, pairs.source), pairs.harmonics, hidden.t() @ outer
+        )
+        total = messages.new_zeros(pairs.count, messages.shape[1]).index_add_(0, pairs.destination, messages)
+        total = total / math.sqrt(self.config.mean_neighbours)
+        arrived = _unflatten_paths(total, self.paths, self.before)
+        middle = {i: torch.cat([v for p, v in arrived if p[2] == i], dim=1) for i in self.after}
+        angle = live.angle + ANGLE_GAIN * (middle[SCALAR][:, :, 0] @ live.turn)[:, None, None]
+        made: Features = {}
+        for irrep in self.after:
+            made[irrep] = map_channels(middle[irrep], self._whole(irrep, live.down, self.down))
+            if name_of(irrep) in self.keep and irrep in state:
+                kept = map_channels(state[irrep], self._whole(irrep, live.keep, self.keep))
+                made[irrep] = angle.cos() * kept + angle.sin() * made[irrep]
+            elif irrep == SCALAR:
+                made[irrep] = angle.sin() * made[irrep]
+        return gate(made, self.after)
+
+    def _whole(self, irrep: Irrep, live: dict[Irrep, Tensor], dead: nn.ParameterDict) -> Tensor:
+        """Live and dead columns side by side, in the order of the full form."""
+        if irrep not in live:
+            return dead[name_of(irrep)]
+        both = torch.cat([live[irrep], dead[name_of(irrep)]], dim=1)
+        return both[:, self.get_buffer("scalars")] if irrep == SCALAR else both
+
+
+def scalar_columns(after: Widths, live: Widths) -> list[int]:
+    """Where each scalar of the full form stands when those of the live form come first: own scalars, then gates."""
+    total = before_gate(live)[SCALAR]
+    found, at, more = list(range(after[SCALAR])), live[SCALAR], total
+    for irrep, width in after.items():
+        if irrep[0] and irrep in live:
+            found += range(at, at + width)
+            at += width
+        elif irrep[0]:
+            found += range(more, more + width)
+            more += width
+    return found
+
+
+def of_atoms(layer: Convolution) -> Live:
+    """All weights of an interaction of the atoms."""
+    outer, start = {}, 0
+    for path in layer.paths:
+        outer[path] = layer.radial.outer[0, :, start : start + layer.before[path[0]]]
+        start += layer.before[path[0]]
+    return Live(
+        layer.radial.inner[0],
+        outer,
+        up={irrep: layer.up[name_of(irrep)] for irrep in layer.before},
+        down={irrep: layer.down[name_of(irrep)] for irrep in layer.after},
+        turn=layer.turn,
+        angle=layer.angle,
+        keep={irrep: layer.keep[name_of(irrep)] for irrep in layer.after if name_of(irrep) in layer.keep},
+    )
+
+
+def of_probes(probes: Probes, at: int) -> Live:
+    """All weights of interaction `at` of the probes."""
+    irreps = natural(probes.config.lmax)
+    outer = probes.radial.outer[at].split(probes.widths, dim=1)
+    return Live(
+        probes.radial.inner[at],
+        outer={(irrep, irrep[0], SCALAR): part for irrep, part in zip(irreps, outer, strict=True)},
+        up={irrep: up[at] for irrep, up in zip(irreps, probes.up, strict=True)},
+        down={SCALAR: probes.down[at]},
+        turn=probes.turn[at],
+        angle=probes.angle[at],
+        keep={SCALAR: probes.keep[at - 1]} if at else {},
+    )
+
+
+def _product(paths: list[Path], before: Widths, lmax: int, dtype: torch.dtype) -> nn.Module:
+    """e3nn's tensor product of features and harmonics: channel by channel, a weight for each channel of each path."""
+    try:
+        from e3nn import o3
+    except ModuleNotFoundError as error:
+        raise Missing(
+            "the full form couples with e3nn, which is not here", hint="pip install e3nn"
+        ) from error
+    order = list(before)
+    usual = torch.get_default_dtype()
+    # e3nn makes its couplings in the default type and casts them after: those of a float64 model would have seven digits.
+    torch.set_default_dtype(dtype)
+    try:
+        return o3.TensorProduct(
+            o3.Irreps([(width, irrep) for irrep, width in before.items()]),
+            o3.Irreps([(1, irrep) for irrep in natural(lmax)]),
+            o3.Irreps([(before[path[0]], path[2]) for path in paths]),
+            [(order.index(path[0]), path[1], at, "uvu", True) for at, path in enumerate(paths)],
+            irrep_normalization="component",
+            path_normalization="none",
+            internal_weights=False,
+            shared_weights=False,
+        )
+    finally:
+        torch.set_default_dtype(usual)
+
+
+def _name(path: Path) -> str:
+    return f"{name_of(path[0])}_{path[1]}_{name_of(path[2])}"
+
+
+def _unflatten(flat: Tensor, widths: Widths) -> Features:
+    sizes = [(2 * irrep[0] + 1) * width for irrep, width in widths.items()]
+    parts = flat.split(sizes, dim=1)
+    return {
+        i: part.reshape(len(flat), u, 2 * i[0] + 1)
+        for (i, u), part in zip(widths.items(), parts, strict=True)
+    }
+
+
+def _unflatten_paths(flat: Tensor, paths: list[Path], before: Widths) -> list[tuple[Path, Tensor]]:
+    sizes = [(2 * path[2][0] + 1) * before[path[0]] for path in paths]
+    parts = flat.split(sizes, dim=1)
+    return [
+        (p, part.reshape(len(flat), before[p[0]], 2 * p[2][0] + 1))
+        for p, part in zip(paths, parts, strict=True)
+    ]

@@ -1,0 +1,69 @@
+"""What each probe sums over its neighbours, straight from the table of radial functions: on a GPU no channel of a pair is stored.
+
+Letters as in `scalar`. A program holds the sums of some channels of one tile's probes and goes through the slots; it reads
+two rows of the table for each pair, from the caches, and the fields of one atom for all probes of the tile.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from pinchpoint.kit.edges.edge_ops import is_fake, on_device, own_kernels
+from pinchpoint.systems.density.model.config import DensityConfig
+from pinchpoint.systems.density.model.probe_network import sums_over_neighbours
+from pinchpoint.systems.density.model.radial import RadialTable
+from pinchpoint.systems.density.model.sampled_sum import sampled_floats, sums_by_sampling
+
+MOST_PROBES = 64  # of a tile: a program holds the sums of all of them
+
+
+def is_fused(fields: Tensor, probes: int) -> bool:
+    """Is it one kernel a degree? For float32 on a GPU without gradients, in small tiles of 2^n probes."""
+    is_plain = fields.dtype is torch.float32 and not torch.is_grad_enabled()
+    return is_plain and own_kernels(fields) and probes.bit_count() == 1 and probes <= MOST_PROBES
+
+
+def is_sampled(fields: Tensor) -> bool:
+    """Where they are not fused, is the table sampled? Anywhere on a GPU without gradients."""
+    return fields.is_cuda and not torch.is_grad_enabled()
+
+
+def pair_floats(config: DensityConfig, fields: Tensor, probes: int, *, own_kernel: bool) -> int | None:
+    """What a pair takes at the peak: its vector, harmonics of all degrees, monomials of the last two; and of its channels
+    what is made of them. None where whole rows of the table are read."""
+    lmax = config.lmax
+    harmonics, last, before = (lmax + 1) ** 2 - 1, (lmax + 1) * (lmax + 2) // 2, lmax * (lmax + 1) // 2
+    geometry = harmonics + 2 * last + before + 28
+    if own_kernel and is_fused(fields, probes):
+        return geometry
+    return geometry + sampled_floats(config) if is_sampled(fields) else None
+
+
+def sums_from_table(
+    config: DensityConfig,
+    fields: Tensor,
+    neighbours: Tensor,
+    harmonics: list[Tensor],
+    table: RadialTable,
+    soft: Tensor,
+    probes: int,
+    *,
+    own_kernel: bool = True,
+) -> Tensor:
+    """(P, L, C). soft: (N,); the rest as for `sums_over_neighbours`. own_kernel: by our own where it can be."""
+    if not (own_kernel and is_fused(fields, probes)):
+        if is_sampled(fields):
+            return sums_by_sampling(config, fields, neighbours, harmonics, table, soft, probes)
+        return sums_over_neighbours(config, fields, neighbours, harmonics, table.read(soft), probes)
+    tiles = len(neighbours)
+    out = fields.new_empty(tiles * probes, config.interactions, config.aggregates)
+    row, right = table.place(soft)
+    if not is_fake(fields) and tiles:
+        from pinchpoint.systems.density.model import fused_sum_triton
+
+        with on_device(fields):
+            fused_sum_triton.sums(
+                fields, neighbours, harmonics, row, right, table, out.view(tiles, probes, -1)
+            )
+    return out

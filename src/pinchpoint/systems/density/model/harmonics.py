@@ -1,0 +1,209 @@
+"""Real spherical harmonics as polynomials of a vector, and the couplings of three of them.
+
+Letters: N vectors, l degree, M = (l + 1)(l + 2) / 2 monomials. Order and signs are e3nn's: degree l has components
+m = -l..l with y as the polar axis, so degree 1 is (x, y, z). Component normalisation: the squares of the 2 l + 1 numbers of
+a unit vector add up to 2 l + 1. They are homogeneous: of a vector u of any length they are |u|^l times those of its
+direction, polynomials without a kink at zero.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import AbstractContextManager, nullcontext
+from itertools import combinations_with_replacement
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+Polynomial = dict[tuple[int, int, int], float]  # exponents of x, y, z -> coefficient
+
+
+def in_full(like: Tensor) -> AbstractContextManager[object]:
+    """A block in the type of its tensors, also where autocast would take half of it: geometry and long sums need every digit."""
+    kind = like.device.type
+    return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
+
+
+def is_rounded() -> bool:
+    """Whether torch may round the factors of float32 matrix products, to TF32 or bfloat16."""
+    try:
+        return torch.get_float32_matmul_precision() != "highest"
+    except RuntimeError:  # set through another of torch's interfaces, of which this one does not tell
+        return True
+
+
+def product_in_full(left: Tensor, right: Tensor) -> Tensor:
+    """left @ right, to all digits of their type whatever precision is set: float64 is out of the reach of TF32."""
+    kind = torch.float64 if is_rounded() else left.dtype
+    with in_full(left):
+        return (left.to(kind) @ right.to(kind)).to(left.dtype)
+
+
+class Exact(nn.Module):
+    """Fixed numbers, kept in float64 whatever the module around them is cast to. Call it for a tensor like another."""
+
+    bits: Tensor
+
+    def __init__(self, values: np.ndarray) -> None:
+        super().__init__()
+        # As integers: `model.float().double()` would leave a floating buffer rounded to seven digits.
+        self.register_buffer(
+            "bits",
+            torch.from_numpy(np.ascontiguousarray(values, np.float64)).view(torch.int64),
+            persistent=False,
+        )
+
+    def forward(self, like: Tensor) -> Tensor:
+        return self.bits.view(torch.float64).to(like.dtype)
+
+
+class Harmonics(nn.Module):
+    """vectors: (3, N) -> for each degree 0..lmax a tensor (2 l + 1, N). Degree 0 is left out: it is one everywhere."""
+
+    def __init__(self, lmax: int) -> None:
+        super().__init__()
+        self.lmax = lmax
+        self.coefficients = nn.ModuleList(Exact(_coefficients(degree)) for degree in range(2, lmax + 1))
+        for degree in range(2, lmax + 1):
+            lower, axis = _products(degree)
+            self.register_buffer(f"lower{degree}", torch.tensor(lower), persistent=False)
+            self.register_buffer(f"axis{degree}", torch.tensor(axis), persistent=False)
+
+    def forward(self, vectors: Tensor) -> list[Tensor]:
+        found = [vectors * math.sqrt(3.0)] if self.lmax else []
+        monomials = vectors
+        for degree, coefficients in enumerate(self.coefficients, start=2):
+            # Rows of N numbers are chosen, not columns: whole runs of memory are copied.
+            lower, axis = self.get_buffer(f"lower{degree}"), self.get_buffer(f"axis{degree}")
+            monomials = monomials.index_select(0, lower) * vectors.index_select(0, axis)
+            found.append(product_in_full(coefficients(vectors), monomials))
+        return found
+
+
+def harmonics_of(degree: int) -> list[Polynomial]:
+    """The 2 l + 1 homogeneous polynomials of one degree, m = -l..l."""
+    return [_harmonic(degree, m) for m in range(-degree, degree + 1)]
+
+
+def coupling(first: int, second: int, third: int) -> np.ndarray:
+    """(2 l1 + 1, 2 l2 + 1, 2 l3 + 1): the one way to make degree l3 of degrees l1 and l2, its squares adding up to 1.
+
+    By Racah's formula in the complex basis, carried over to the real one. Zero where the triangle does not close.
+    """
+    complex_ = np.zeros((2 * first + 1, 2 * second + 1, 2 * third + 1))
+    for m1 in range(-first, first + 1):
+        for m2 in range(-second, second + 1):
+            if abs(m1 + m2) <= third:
+                value = _clebsch_gordan(first, second, third, m1, m2)
+                complex_[first + m1, second + m2, third + m1 + m2] = value
+    real = np.einsum(
+        "ia,jb,kc,abc->ijk",
+        _real_basis(first).conj(),
+        _real_basis(second).conj(),
+        _real_basis(third),
+        complex_,
+        optimize=True,
+    )
+    return np.ascontiguousarray(real.real) / math.sqrt(2 * third + 1)
+
+
+def _monomials(degree: int) -> list[tuple[int, int, int]]:
+    """Exponents in a fixed order; degree 1 is x, y, z."""
+    chosen = combinations_with_replacement(range(3), degree)
+    return [(axes.count(0), axes.count(1), axes.count(2)) for axes in chosen]
+
+
+def _products(degree: int) -> tuple[list[int], list[int]]:
+    """For each monomial a monomial of one degree less and the axis that makes it of it."""
+    below = _monomials(degree - 1)
+    lower, axes = [], []
+    for exponents in _monomials(degree):
+        axis = max(a for a in range(3) if exponents[a])
+        less = tuple(e - (a == axis) for a, e in enumerate(exponents))
+        lower.append(below.index((less[0], less[1], less[2])))
+        axes.append(axis)
+    return lower, axes
+
+
+def _coefficients(degree: int) -> np.ndarray:
+    """(2 l + 1, M)."""
+    monomials = _monomials(degree)
+    return np.array([[poly.get(exponents, 0.0) for exponents in monomials] for poly in harmonics_of(degree)])
+
+
+def _harmonic(degree: int, m: int) -> Polynomial:
+    """Normalised so that the squares of all m add up to 2 l + 1 on the unit sphere."""
+    order = abs(m)
+    scale = math.sqrt(
+        (2 * degree + 1)
+        * math.factorial(degree - order)
+        / math.factorial(degree + order)
+        * (2 if order else 1)
+    )
+    round_axis = _azimuthal(order, sine=m < 0)
+    total: Polynomial = {}
+    for k in range((degree - order) // 2 + 1):
+        weight = (-1) ** k * math.comb(degree, k) * math.comb(2 * degree - 2 * k, degree) / 2**degree
+        weight *= math.factorial(degree - 2 * k) / math.factorial(degree - 2 * k - order)
+        part: Polynomial = {(0, degree - 2 * k - order, 0): weight * scale}
+        for _ in range(k):
+            part = _times(part, {(2, 0, 0): 1.0, (0, 2, 0): 1.0, (0, 0, 2): 1.0})
+        for exponents, value in _times(part, round_axis).items():
+            total[exponents] = total.get(exponents, 0.0) + value
+    return total
+
+
+def _azimuthal(order: int, *, sine: bool) -> Polynomial:
+    """Real or imaginary part of (z + i x)^order: the part that turns about the polar axis y."""
+    found: Polynomial = {}
+    for power in range(order + 1):
+        if power % 2 == int(sine):
+            found[(power, 0, order - power)] = math.comb(order, power) * (-1.0) ** (power // 2)
+    return found
+
+
+def _times(a: Polynomial, b: Polynomial) -> Polynomial:
+    found: Polynomial = {}
+    for left, x in a.items():
+        for right, y in b.items():
+            key = (left[0] + right[0], left[1] + right[1], left[2] + right[2])
+            found[key] = found.get(key, 0.0) + x * y
+    return found
+
+
+def _real_basis(degree: int) -> np.ndarray:
+    """(2 l + 1, 2 l + 1) complex: row m of the real basis in terms of the complex one, with a phase that makes couplings real."""
+    rows = np.zeros((2 * degree + 1, 2 * degree + 1), dtype=complex)
+    rows[degree, degree] = 1
+    for m in range(1, degree + 1):
+        rows[degree + m, degree + m], rows[degree + m, degree - m] = (
+            (-1) ** m / math.sqrt(2),
+            1 / math.sqrt(2),
+        )
+        rows[degree - m, degree + m], rows[degree - m, degree - m] = (
+            -1j * (-1) ** m / math.sqrt(2),
+            1j / math.sqrt(2),
+        )
+    return rows * 1j**degree
+
+
+def _clebsch_gordan(j1: int, j2: int, j3: int, m1: int, m2: int) -> float:
+    """<j1 m1 j2 m2 | j3 m1+m2>."""
+    if not abs(j1 - j2) <= j3 <= j1 + j2:
+        return 0.0
+    f, m3 = math.factorial, m1 + m2
+    outside = (2 * j3 + 1) * f(j3 + j1 - j2) * f(j3 - j1 + j2) * f(j1 + j2 - j3) / f(j1 + j2 + j3 + 1)
+    outside *= f(j3 + m3) * f(j3 - m3) * f(j1 - m1) * f(j1 + m1) * f(j2 - m2) * f(j2 + m2)
+    total = 0.0
+    for k in range(max(0, j2 - j3 - m1, j1 - j3 + m2), min(j1 + j2 - j3, j1 - m1, j2 + m2) + 1):
+        under = (
+            f(k)
+            * f(j1 + j2 - j3 - k)
+            * f(j1 - m1 - k)
+            * f(j2 + m2 - k)
+            * f(j3 - j2 + m1 + k)
+            * f(j3 - j1 - m2 + k)
+        )
+        total += (-1) ** k / under
+    return math.sqrt(outside) * total

@@ -1,0 +1,216 @@
+"""The density as a workload: `size` probes of HfO2, through one of the three forms, a chunk at a time.
+
+Letters: P probes, N bricks of B = 64 probes, K slots. The probes are those of an 80 x 80 x 80 grid, brick by brick and round
+again where more are asked for, so that a probe costs the same at any size. The neighbours of the grid's 8,000 bricks are listed
+once, on the host. Training fits a constant by least squares with Adam, gradients of chunks added up; inference gives the
+densities.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.workload import Case, Probe
+from pinchpoint.kit.edges.edge_ops import is_fake
+from pinchpoint.systems.density import CHUNK, FULL_CHUNK
+from pinchpoint.systems.density.grid.bricks import Bricks
+from pinchpoint.systems.density.grid.hafnia import hafnia
+from pinchpoint.systems.density.grid.periodic_images import atom_graph, images_of
+from pinchpoint.systems.density.grid.structure import Structure
+from pinchpoint.systems.density.model.atom_network import AtomGraph
+from pinchpoint.systems.density.model.config import DensityConfig
+from pinchpoint.systems.density.model.full_form import FullForm
+from pinchpoint.systems.density.model.model import DensityModel, TabulatedModel
+
+GRID = (80, 80, 80)
+BRICK = (4, 4, 4)
+SLOTS = 32  # no brick of this grid has more neighbours
+KNOTS = 8_192  # of the radial table: exact to 1e-6
+GOAL = 0.1  # e / angstrom^3, what training fits
+LOOKED_AT = {"original": 1, "full": 1, "scalar": 32}  # whole chunks gone through where the peak is predicted
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Bricks first .. first + count, the first `probes` probes of each, whose densities stand at `start` of the answer."""
+
+    first: int
+    count: int
+    probes: int
+    start: int
+
+
+@dataclass(frozen=True)
+class Near:
+    """Neighbours of every brick. A slot not in use lies beyond the cutoff."""
+
+    atoms: Tensor  # (N, K) int64
+    apart: Tensor  # (N, K, 3) the atom (its image) less the brick's centre
+    offsets: Tensor  # (B, 3) probes less the centre
+
+
+@dataclass(frozen=True)
+class Job:
+    """A form of the model with its structure."""
+
+    form: DensityModel | TabulatedModel | FullForm
+    model: DensityModel
+    graph: AtomGraph
+    near: Near
+    pieces: list[Piece]
+    size: int  # probes in all
+    once: bool  # the atoms are computed once, not for every chunk
+
+    def fields(self) -> Tensor:
+        return self.form.fields(self.graph)
+
+    def densities(self, piece: Piece, fields: Tensor) -> Tensor:
+        """(probes of the piece, outputs)."""
+        bricks = torch.arange(piece.first, piece.first + piece.count, device=fields.device) % len(
+            self.near.atoms
+        )
+        vectors = self.near.offsets[: piece.probes, None] - self.near.apart[bricks][:, None]
+        return self.form(fields, self.graph.species, self.near.atoms[bricks], vectors).flatten(0, 1)
+
+
+def build(
+    size: int,
+    *,
+    device: str,
+    mode: str,
+    variant: str,
+    seed: int,
+    chunk: int | None = None,
+    settings: dict[str, str],
+) -> Case:
+    """One case. A chunk is a number of probes, brought up to whole bricks."""
+    if size < 1 or (chunk is not None and chunk < 1):
+        raise BadInput(
+            f"{size} probes in chunks of {chunk}", hint="give at least 1 probe and chunks of at least 1"
+        )
+    config = DensityConfig.preset(
+        "original", ("Hf", "O"), mul=int(settings["mul"]), lmax=int(settings["lmax"])
+    )
+    model = DensityModel(config, seed=seed).to(device)
+    if variant != "scalar":
+        form = FullForm(model, seed=seed + 1)
+    else:
+        form = model if mode == "train" else model.tabulate(KNOTS)
+    structure, bricks = hafnia(), Bricks(GRID, BRICK)
+    pieces = list(_pieces(size, bricks.probes, chunk or (CHUNK if variant == "scalar" else FULL_CHUNK)))
+    graph, near = (
+        atom_graph(structure, config, device=device),
+        near_bricks(structure, bricks, config.cutoff_a, device),
+    )
+    if is_fake(model.probes.readout):
+        pieces = _looked_at(pieces, LOOKED_AT[variant])
+    job = Job(form, model, graph, near, pieces, size, once=variant != "original")
+    return Case(
+        step=_train(job) if mode == "train" else torch.no_grad()(lambda: _infer(job)),
+        processed=job.size,
+        probe=lambda: _probe(job, gradients=mode == "train"),
+    )
+
+
+def near_bricks(structure: Structure, bricks: Bricks, cutoff_a: float, device: str) -> Near:
+    """All images within the cutoff of the sphere round each brick, in numpy."""
+    steps = structure.lattice / np.array(bricks.grid)[:, None]
+    sides = np.array(bricks.sides)
+    inside = np.stack(np.meshgrid(*map(np.arange, bricks.sides), indexing="ij"), axis=-1).reshape(-1, 3)
+    offsets = (inside - (sides - 1) / 2) @ steps
+    centres = (np.indices(bricks.along).reshape(3, -1).T * sides + (sides - 1) / 2) @ steps
+    reach = cutoff_a + np.linalg.norm(offsets, axis=1).max()
+    images = images_of(structure, reach)
+    apart = images.positions[None] - centres[:, None]
+    square = (apart**2).sum(axis=2)
+    nearest = np.argsort(square, axis=1)[:, :SLOTS]
+    assert (np.partition(square, SLOTS, axis=1)[:, SLOTS] >= reach**2).all(), (
+        "a brick with more neighbours than slots"
+    )
+    rows = np.arange(len(centres))[:, None]
+    made = np.where((square[rows, nearest] < reach**2)[..., None], apart[rows, nearest], 2 * reach)
+    floats = (torch.from_numpy(x.astype(np.float32)).to(device) for x in (made, offsets))
+    return Near(torch.from_numpy(images.atom[nearest]).to(device), *floats)
+
+
+def _pieces(size: int, brick: int, chunk: int) -> Iterator[Piece]:
+    """Whole bricks first, a chunk at a time; what is left of the last brick by itself."""
+    whole, rest = divmod(size, brick)
+    step = -(-chunk // brick)
+    for first in range(0, whole, step):
+        yield Piece(first, min(step, whole - first), brick, first * brick)
+    if rest:
+        yield Piece(whole, 1, rest, whole * brick)
+
+
+def _looked_at(pieces: list[Piece], whole: int) -> list[Piece]:
+    """The chunks that tell what all take: some of the whole ones, which are alike, and what is left at the end."""
+    return pieces if len(pieces) <= whole + 2 else [*pieces[:whole], *pieces[-2:]]
+
+
+def _infer(job: Job) -> Tensor:
+    fields = job.fields()
+    out = fields.new_empty(job.size, job.model.config.outputs)
+    for at, piece in enumerate(job.pieces):
+        if at and not job.once:
+            fields = job.fields()
+        out[piece.start : piece.start + piece.count * piece.probes] = job.densities(piece, fields)
+    return out
+
+
+def _losses(job: Job, loss_of: Callable[[Tensor], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
+    """Densities and loss of each chunk, after its backward pass; the atoms' own comes last where they are computed once."""
+    fields = job.fields() if job.once else None
+    leaf = None if fields is None else fields.detach().requires_grad_()
+    for piece in job.pieces:
+        values = job.densities(piece, job.fields() if leaf is None else leaf)
+        # Divided by all probes, not the chunk's: the parts then add up to the mean, ragged last chunk included.
+        loss = loss_of(values) / job.size
+        loss.backward()
+        yield values.detach(), loss.detach()
+    if fields is not None and leaf is not None:
+        fields.backward(leaf.grad)
+
+
+def _train(job: Job) -> Callable[[], Tensor]:
+    optimizer = torch.optim.Adam(job.model.parameters(), lr=1e-3)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        total = torch.zeros((), device=job.graph.species.device)
+        for _, loss in _losses(job, lambda values: (values - GOAL).square().sum()):
+            total += loss
+        optimizer.step()
+        return total
+
+    return step
+
+
+def _probe(job: Job, *, gradients: bool) -> Probe:
+    """Densities, and in training the loss and the gradients of every weight."""
+    if not gradients:
+        with torch.no_grad():
+            return Probe(outputs={"densities": _array(_infer(job))})
+    job.model.zero_grad()
+    # Odd in the values, unlike the training loss, so that a wrong sign shows.
+    found = list(_losses(job, lambda values: (values + 0.25 * values.square()).sum()))
+    return Probe(
+        outputs={
+            "densities": _array(torch.cat([values for values, _ in found])),
+            "loss": _array(sum(loss for _, loss in found)),
+        },
+        gradients={
+            name: None if p.grad is None else _array(p.grad) for name, p in job.model.named_parameters()
+        },
+    )
+
+
+def _array(tensor: Any) -> Any:
+    return tensor.detach().cpu().numpy().copy()

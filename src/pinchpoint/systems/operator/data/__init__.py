@@ -1,0 +1,1 @@
+"""Datasets of bodies with known fields."""

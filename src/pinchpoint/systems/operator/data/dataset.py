@@ -1,0 +1,210 @@
+"""Data sets on disk: many bodies with their fields, made in parallel, continued where they stopped, checked when read.
+
+`DIR/index.json` says what the set is and holds a sha256 of every body's file, `DIR/body-NUMBER.npz`. Bodies for training
+are numbered from 0, bodies for testing from 900,000, so the same test bodies belong to sets of every size. A body whose
+solution breaks a limit stays on disk with its faults and is left out of the splits. Files appear whole or not at all, and
+each says by itself what it was made from: an index that is lost or damaged is made again from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.systems.common import dataset_folder as samples
+from pinchpoint.systems.common.folders import refuse_others
+from pinchpoint.systems.operator.data import cars, harmonic
+from pinchpoint.systems.operator.data.body import (
+    FEATURES,
+    GENERATOR,
+    KINDS,
+    TARGETS,
+    Body,
+    Kind,
+    body_sample,
+    making_bytes,
+    unpack,
+)
+from pinchpoint.systems.operator.data.sample import Sample, check_sample
+from pinchpoint.systems.operator.data.triangulation import counts_for
+from pinchpoint.systems.operator.data.workers import Order, made_bodies
+
+Split = Literal["train", "test"]
+FORMAT = "pinchpoint operator data"
+FIRST_TEST = 900_000
+_MARGIN = 0.05  # of the box, on every side
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Bodies on disk. A file is read, and its sha256 compared, when its body is asked for."""
+
+    path: Path
+    kind: Kind
+    seed: int
+    panels: int
+    low: tuple[
+        float, float, float
+    ]  # corners of a box that holds every body of this kind, also those not drawn yet
+    high: tuple[float, float, float]
+    features: tuple[str, ...]
+    targets: tuple[str, ...]
+    splits: dict[str, tuple[str, ...]]  # the good bodies
+    bodies: dict[str, dict[str, Any]]  # per name: sha256, panels, quality, faults
+    check: bool = True
+
+    def names(self, split: Split) -> list[str]:
+        return samples.split_names(self.splits, split)
+
+    def body(self, name: str) -> Body:
+        data = samples.read_sample(self.path, SET, self.bodies, name, check=self.check)
+        return unpack(data, where=str(self.path / samples.file_of(name)))
+
+    def sample(self, name: str) -> Sample:
+        return check_sample(body_sample(self.body(name)))
+
+    def left_out(self) -> dict[str, list[str]]:
+        """The bodies that broke a limit, and which."""
+        return samples.faults_of(self.bodies)
+
+    def beyond(self) -> list[str]:
+        """Sound bodies of a larger set that was made here before; in neither split."""
+        taken = {name for names in self.splits.values() for name in names}
+        return [name for name, entry in self.bodies.items() if name not in taken and not entry["faults"]]
+
+
+def make_dataset(
+    output: str | Path,
+    *,
+    kind: Kind,
+    train: int,
+    test: int,
+    panels: int,
+    seed: int = 0,
+    jobs: int | None = None,
+    device: str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> Dataset:
+    """Make what `output` lacks of this data set and give it back.
+
+    A folder that holds an earlier, interrupted or damaged run of the same kind, panels and seed is continued: whole bodies
+    stay, with or without an index. `progress(made, wanted)` is called before the first body and after each, with those
+    already there counted.
+    """
+    folder = Path(output)
+    _check(kind, train, test, panels, seed, jobs, device)
+    identity = {"format": FORMAT, "generator": GENERATOR, "kind": kind, "seed": seed, "panels": panels}
+    refuse_others(folder, own=samples.INDEX)
+    held = samples.held_samples(folder, SET, identity)
+    numbers = {_name(number): number for number in (*range(train), *range(FIRST_TEST, FIRST_TEST + test))}
+    orders = [
+        Order(kind, name, seed, number, panels, device)
+        for name, number in numbers.items()
+        if name not in held
+    ]
+    processes = _processes(kind, panels, jobs, device) if orders else 1
+    samples.add_samples(
+        folder,
+        SET,
+        held,
+        lambda: made_bodies(orders, jobs=processes),
+        missing=len(orders),
+        wanted=len(numbers),
+        save=lambda: _save(folder, identity, held, numbers),
+        progress=progress,
+    )
+    return open_dataset(folder)
+
+
+def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
+    """The data set of a folder. check=False leaves out the comparison of sha256 when a body is read."""
+    folder = Path(path)
+    with samples.finished_index(folder, SET) as index:
+        return Dataset(
+            folder,
+            index["kind"],
+            index["seed"],
+            index["panels"],
+            tuple(index["low"]),
+            tuple(index["high"]),
+            tuple(index["features"]),
+            tuple(index["targets"]),
+            {split: tuple(names) for split, names in index["splits"].items()},
+            index["bodies"],
+            check,
+        )
+
+
+def _check(kind: str, train: int, test: int, panels: int, seed: int, jobs: int | None, device: str) -> None:
+    if kind not in KINDS:
+        raise BadInput(f"there is no kind of data {kind!r}", hint=f"choose {' or '.join(KINDS)}")
+    if train < 0 or test < 0 or train + test == 0 or train > FIRST_TEST:
+        raise BadInput(
+            f"cannot make {train:,} bodies to train and {test:,} to test",
+            hint=f"ask for at least one in all, and for at most {FIRST_TEST:,} to train",
+        )
+    if seed < 0:
+        raise BadInput(f"a seed of {seed}", hint="give 0 or more")
+    samples.check_jobs(jobs)
+    counts_for(panels, length=1.0, girth=1.0)  # refuses a count too small before any process is started
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        raise BadInput(f"cannot make data on {device!r}", hint="choose cpu or cuda")
+    if device != "cpu":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise Missing("there is no CUDA device here", hint="make the data with --device cpu")
+
+
+def _save(folder: Path, identity: dict[str, Any], held: samples.Entries, numbers: dict[str, int]) -> None:
+    kind: Kind = identity["kind"]
+    low, high = (cars if kind == "flow" else harmonic).largest_box()
+    margin = [_MARGIN * (b - a) for a, b in zip(low, high, strict=True)]
+    good = [name for name in numbers if name in held and not held[name]["faults"]]
+    about = identity | {
+        "low": [a - m for a, m in zip(low, margin, strict=True)],
+        "high": [b + m for b, m in zip(high, margin, strict=True)],
+        "features": FEATURES[kind],
+        "targets": TARGETS[kind],
+    }
+    splits = {
+        "train": [name for name in good if numbers[name] < FIRST_TEST],
+        "test": [name for name in good if numbers[name] >= FIRST_TEST],
+    }
+    samples.write_index(folder, SET, about, held, numbers, splits)
+
+
+def _name(number: int) -> str:
+    return f"body-{number:06d}"
+
+
+def _look(data: bytes, where: str) -> samples.Found:
+    body = unpack(data, where=where)
+    entry = {"panels": len(body.mesh.faces), "quality": body.quality, "faults": list(body.faults)}
+    return samples.Found(_name(body.origin.number), asdict(body.origin), entry)
+
+
+def _processes(kind: Kind, panels: int, jobs: int | None, device: str) -> int:
+    """How many bodies are made at one time."""
+    if device != "cpu":
+        return 1
+    return samples.processes(
+        jobs,
+        need_bytes=making_bytes(kind, panels),
+        what=f"a body of {panels:,} panels takes",
+        hint="ask for fewer --panels, or make it with --device cuda",
+    )
+
+
+SET = samples.Kind(
+    FORMAT,
+    "operator data",
+    "body",
+    "bodies",
+    "body-*.npz",
+    frozenset({"sha256", "panels", "quality", "faults"}),
+    _look,
+)

@@ -1,0 +1,1 @@
+"""Mesh files: reading and writing VTK, STL and the other formats of meshio."""

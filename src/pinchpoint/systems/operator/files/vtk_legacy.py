@@ -1,0 +1,135 @@
+"""Legacy VTK files (.vtk) that hold PolyData, read without a library: the surface alone, no values.
+
+Reads ASCII and binary, polygons as lists with their counts (up to version 4) or as offsets and connectivity (version 5).
+Lines, single points and what follows the cells are passed over. Other data sets of such files are left to meshio.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.operator.files.vtp import runs_of
+
+_TYPES = {
+    "float": "f4",
+    "double": "f8",
+    "char": "i1",
+    "unsigned_char": "u1",
+    "short": "i2",
+    "unsigned_short": "u2",
+    "int": "i4",
+    "unsigned_int": "u4",
+    "long": "i8",
+    "unsigned_long": "u8",
+    "vtkidtype": "i8",
+    "vtktypeint32": "i4",
+    "vtktypeint64": "i8",
+}
+_HEAD = 1024  # bytes the four lines before the data fit into
+
+
+def is_polydata(path: Path) -> bool:
+    """Whether a .vtk file says that it holds PolyData."""
+    with path.open("rb") as file:
+        lines = file.read(_HEAD).split(b"\n")
+    return len(lines) > 3 and lines[3].upper().split() == [b"DATASET", b"POLYDATA"]
+
+
+def read_polydata(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
+    """Points (V, 3) float64, and the polygons in arrays (count, corners) of int64, one for each run of equal corner count."""
+    try:
+        return _read(_Rest(path.read_bytes()))
+    except (ValueError, KeyError, IndexError) as error:
+        raise BadInput(
+            f"cannot read {path} as legacy VTK PolyData: {error}",
+            hint="write it again, in ParaView as .vtp or .stl",
+        ) from error
+
+
+class _Rest:
+    """What is not read yet of a file: header lines, and arrays between them."""
+
+    def __init__(self, data: bytes) -> None:
+        _, _, form, _, self.data = data.split(b"\n", 4)
+        self.at = 0
+        self.binary = form.strip().upper() == b"BINARY"
+
+    def words(self) -> list[str]:
+        """The next line that is not empty, in words; none at the end of the file."""
+        while self.at < len(self.data):
+            end = self.data.find(b"\n", self.at)
+            end = len(self.data) if end < 0 else end
+            words = self.data[self.at : end].decode("latin-1").split()
+            self.at = end + 1
+            if words:
+                return words
+        return []
+
+    def skip_block(self) -> None:
+        """To behind the next empty line."""
+        end = self.data.find(b"\n\n", self.at)
+        self.at = len(self.data) if end < 0 else end + 2
+
+    def numbers(self, count: int, kind: str) -> np.ndarray:
+        dtype = np.dtype(_TYPES[kind.lower()])
+        if self.binary:
+            end = self.at + count * dtype.itemsize
+            piece = self.data[self.at : end]
+            if count < 0 or len(piece) != end - self.at:
+                raise ValueError("the file ends within an array")
+            self.at = end
+            return np.frombuffer(piece, dtype=dtype.newbyteorder(">"))
+        parts = self.data[self.at :].split(None, count)
+        if count < 0 or len(parts) < count:
+            raise ValueError("the file ends within an array")
+        self.at = len(self.data) - (len(parts[count]) if len(parts) > count else 0)
+        return np.array([part.decode("latin-1") for part in parts[:count]], dtype=str).astype(dtype)
+
+
+def _read(rest: _Rest) -> tuple[np.ndarray, list[np.ndarray]]:
+    points, polygons = np.zeros((0, 3)), []
+    while words := rest.words():
+        key = words[0].upper()
+        if key == "POINTS":
+            points = rest.numbers(3 * int(words[1]), words[2]).reshape(-1, 3).astype(np.float64)
+        elif key in ("VERTICES", "LINES", "POLYGONS"):
+            corners, ends = _cells(rest, int(words[1]), int(words[2]))
+            if key == "POLYGONS":
+                polygons = runs_of(corners, ends)
+        elif key == "TRIANGLE_STRIPS":
+            raise ValueError("it holds triangle strips, which are not read: apply the filter Triangulate")
+        elif key == "METADATA":
+            rest.skip_block()
+        elif key == "FIELD":
+            for _ in range(int(words[2])):
+                _, width, count, kind = rest.words()
+                rest.numbers(int(width) * int(count), kind)
+        elif key in ("CELL_DATA", "POINT_DATA"):
+            break
+        else:
+            raise ValueError(f"it has a section {words[0][:20]!r}")
+    return points, polygons
+
+
+def _cells(rest: _Rest, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
+    """The corners of all cells of a section, one after the other, and where each cell ends among them."""
+    before = rest.at
+    words = rest.words()
+    if words[:1] == ["OFFSETS"]:  # the two numbers are of the offsets and of the corners
+        offsets = rest.numbers(first, words[1]).astype(np.int64)
+        kind = rest.words()[1]
+        return rest.numbers(second, kind).astype(np.int64), offsets[1:]
+    rest.at = (
+        before  # the two numbers are of the cells and of all integers: a count before each cell's corners
+    )
+    listed = rest.numbers(second, "int").astype(np.int64)
+    heads, at = np.zeros(first, dtype=np.int64), 0
+    for cell in range(first):
+        heads[cell] = at
+        at += 1 + max(0, int(listed[at]))
+    if at != len(listed):
+        raise ValueError("its cells do not fit together")
+    return np.delete(listed, heads), np.cumsum(listed[heads])

@@ -1,0 +1,88 @@
+"""How far a prediction is from the truth on a body, and how far a constant would be.
+
+Both errors are integrals over the surface, areas being the weights, so that a finer mesh of the
+same body has the same error:
+    relative L1 = sum a |p - t| / sum a |t|        relative L2 = sqrt(sum a (p - t)^2 / sum a t^2)
+P points, T targets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pinchpoint.studies.timing import timing_of
+from pinchpoint.systems.operator.data.sample import Sample
+
+_LEAST = 1e-6  # a feature that hardly varies is centred, not blown up
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Means and spreads over the training bodies, by area: T of the target, K of the features."""
+
+    target_mean: tuple[float, ...]
+    target_std: tuple[float, ...]
+    feature_mean: tuple[float, ...]
+    feature_std: tuple[float, ...]
+    feature_low: tuple[float, ...]
+    feature_high: tuple[float, ...]
+    panel_side: float  # root of the mean area of a panel
+
+
+def statistics_of(samples: Iterable[Sample]) -> Statistics:
+    """Over all bodies, in double precision, each panel by its area. What hardly varies gets a spread of 1."""
+    weight, count, sums = 0.0, 0, [torch.zeros((), dtype=torch.float64)] * 4
+    lows, highs = [], []
+    for sample in samples:
+        areas, target, features = sample.areas.double(), sample.target.double(), sample.features.double()
+        weight += float(areas.sum())
+        count += len(areas)
+        values = (target, target.square(), features, features.square())
+        sums = [old + areas @ value for old, value in zip(sums, values, strict=True)]
+        lows.append(features.amin(0))
+        highs.append(features.amax(0))
+    target, features = (
+        _spread(sums[0] / weight, sums[1] / weight),
+        _spread(sums[2] / weight, sums[3] / weight),
+    )
+    low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
+    return Statistics(*target, *features, tuple(low.tolist()), tuple(high.tolist()), (weight / count) ** 0.5)
+
+
+def _spread(mean: Tensor, square: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    spread = (square - mean.square()).clamp_min(0).sqrt()
+    return tuple(mean.tolist()), tuple(torch.where(spread > _LEAST, spread, torch.ones_like(spread)).tolist())
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Of one body, all targets together."""
+
+    l1: float
+    l2: float
+
+
+def relative_errors(predicted: Tensor, target: Tensor, areas: Tensor) -> Errors:
+    """predicted, target: (P, T); areas: (P,)."""
+    p, t, a = predicted.double(), target.double(), areas.double()[:, None]
+    l1 = (a * (p - t).abs()).sum() / (a * t.abs()).sum()
+    l2 = ((a * (p - t).square()).sum() / (a * t.square()).sum()).sqrt()
+    return Errors(float(l1), float(l2))
+
+
+@dataclass(frozen=True)
+class Middle:
+    """The median of some bodies and its 95 % interval; the whole range where they are fewer than 6."""
+
+    median: float
+    low: float
+    high: float
+
+
+def middle_of(values: Sequence[float]) -> Middle:
+    found = timing_of(values)
+    return Middle(found.median_s, found.low_s, found.high_s)

@@ -1,0 +1,1 @@
+"""The operator network and the graphs it reads."""

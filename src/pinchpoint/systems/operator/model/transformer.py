@@ -1,0 +1,115 @@
+"""The processor: tokens of a lattice in patches through a pre-norm transformer, and back.
+
+L tokens of C channels, N patches of p**3 tokens, D the width. Layers of the first half are also
+read by their mirror in the second half (long skips), which lets detail pass by the middle.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pinchpoint.systems.operator.model.config import OperatorConfig, Triple
+from pinchpoint.systems.operator.model.rotary import BASE_1D, BASE_3D, angles, grid, turn
+
+
+def patched(tokens: Tensor, lattice: Triple, patch: int) -> Tensor:
+    """(L, C) to (N, p**3 C), patches and tokens within them in the order of the lattice."""
+    x, y, z = (count // patch for count in lattice)
+    split = tokens.reshape(x, patch, y, patch, z, patch, -1)
+    return split.permute(0, 2, 4, 1, 3, 5, 6).reshape(x * y * z, -1)
+
+
+def unpatched(patches: Tensor, lattice: Triple, patch: int) -> Tensor:
+    """(N, p**3 C) to (L, C): undoes `patched`."""
+    x, y, z = (count // patch for count in lattice)
+    split = patches.reshape(x, y, z, patch, patch, patch, -1)
+    return split.permute(0, 3, 1, 4, 2, 5, 6).reshape(x * y * z * patch**3, -1)
+
+
+class Attention(nn.Module):
+    """(N, D) to (N, D), every patch reading every other, places told by rotation."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.read = nn.Linear(width, 3 * width, bias=False)
+        self.write = nn.Linear(width, width, bias=False)
+
+    def forward(self, hidden: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
+        count, width = hidden.shape
+        query, key, value = self.read(hidden).reshape(count, 3, self.heads, -1).permute(1, 2, 0, 3).unbind(0)
+        query, key = (turn(part, cosines, sines).to(value.dtype) for part in (query, key))
+        # A batch of one: the fused kernels want four axes.
+        mixed = functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
+        return self.write(mixed.transpose(0, 1).reshape(count, width))
+
+
+class SwiGLU(nn.Module):
+    """(N, D) to (N, D) through a gated layer, as many parameters as a plain one four times as wide."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        inner = 8 * -(-width // 3)
+        self.read = nn.Linear(width, 2 * inner, bias=False)
+        self.write = nn.Linear(inner, width, bias=False)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        gate, value = self.read(hidden).chunk(2, dim=-1)
+        return self.write(functional.silu(gate) * value)
+
+
+class Layer(nn.Module):
+    """One pre-norm layer; `skips` layers also read the mirror of theirs in the first half."""
+
+    def __init__(self, width: int, heads: int, *, skips: bool) -> None:
+        super().__init__()
+        self.merge = nn.Linear(2 * width, width) if skips else None
+        self.norms = nn.ModuleList(nn.RMSNorm(width, eps=1e-6) for _ in range(2))
+        self.attention = Attention(width, heads)
+        self.gated = SwiGLU(width)
+
+    def forward(self, hidden: Tensor, skip: Tensor | None, cosines: Tensor, sines: Tensor) -> Tensor:
+        if self.merge is not None:
+            assert skip is not None
+            hidden = hidden + self.merge(torch.cat([hidden, skip], dim=1))
+        hidden = hidden + self.attention(self.norms[0](hidden), cosines, sines)
+        return hidden + self.gated(self.norms[1](hidden))
+
+
+class PatchTransformer(nn.Module):
+    """tokens (L, C) to (L, C)."""
+
+    cosines: Tensor
+    sines: Tensor
+
+    def __init__(self, config: OperatorConfig) -> None:
+        super().__init__()
+        self.lattice, self.patch = config.lattice, config.patch
+        wide = config.patch**3 * config.channels
+        self.read = nn.Linear(wide, config.width)
+        self.layers = nn.ModuleList(
+            Layer(config.width, config.heads, skips=number >= config.depth - config.depth // 2)
+            for number in range(config.depth)
+        )
+        self.norm = nn.RMSNorm(config.width, eps=1e-6)
+        self.write = nn.Linear(config.width, wide)
+        head = config.width // config.heads
+        places = grid(config.patches)
+        if config.compat:
+            turns = angles(torch.arange(len(places), dtype=torch.float32)[:, None], head, base=BASE_1D)
+        else:
+            turns = angles(places, head, base=BASE_3D)
+        self.register_buffer("cosines", turns.cos(), persistent=False)
+        self.register_buffer("sines", turns.sin(), persistent=False)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        # What layers add to is held as the weights are: under autocast half precision would lose small additions.
+        hidden = self.read(patched(tokens, self.lattice, self.patch)).to(self.norm.weight.dtype)
+        kept: list[Tensor] = []
+        for number, layer in enumerate(self.layers):
+            hidden = layer(hidden, kept.pop() if layer.merge is not None else None, self.cosines, self.sines)
+            if number < len(self.layers) // 2:
+                kept.append(hidden)
+        return unpatched(self.write(self.norm(hidden)), self.lattice, self.patch)

@@ -1,0 +1,130 @@
+"""Train an operator: AdamW, warm-up and cosine, one body a turn, resumable to the bit on a CPU."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core.files import check_folder
+from pinchpoint.systems.common.budgets import Chosen
+from pinchpoint.systems.common.precision import check_precision
+from pinchpoint.systems.common.seeding import at_turn
+from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing, take_steps
+from pinchpoint.systems.operator.budget import chunk_for
+from pinchpoint.systems.operator.data.dataset import open_dataset
+from pinchpoint.systems.operator.data.loading import Supply
+from pinchpoint.systems.operator.metrics import middle_of, relative_errors
+from pinchpoint.systems.operator.records import Training
+from pinchpoint.systems.operator.runs import Run, begin
+from pinchpoint.systems.operator.training_step import Stepper
+
+
+def train(
+    data: str | Path,
+    output: str | Path,
+    *,
+    resume: bool = False,
+    budget: str | int | None = None,
+    progress: Progress | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    **choices: Any,
+) -> Training:
+    """Train on the data set in `data`; the run lies in `output`. choices: fields of `Settings`.
+
+    budget: bytes, "8GiB" or a card's name; the largest chunk predicted to stay within it is taken.
+    Ctrl-C and SIGTERM write a checkpoint after the step at hand, or before the first step what there is to
+    resume, and are then raised.
+    """
+    tell = progress or (lambda report: None)
+    dataset = open_dataset(Path(data))
+    run = begin(Path(output), dataset, resume=resume, choices=choices)
+    device = resolve_device(run.settings.device, backend("torch"))
+    check_precision(run.settings.precision, device)
+    names, held = run.parted(dataset.names("train"))
+    check_folder(run.folder)
+    bodies = Supply(dataset, run.config, graphs=run.folder / "graphs", pinned=device == "cuda")
+    chosen: Chosen | None = None
+    with preparing(run, tell):
+        largest = _largest(bodies, [*names, *held], tell)
+        if budget is not None:
+            chosen = chunk_for(
+                run.config,
+                run.settings,
+                bodies.get(largest)[1],
+                budget=budget,
+                device=device,
+                mode="train",
+                progress=lambda text: tell(Report("budget", 0, 0, note=text)),
+            )
+            run = replace(run, settings=replace(run.settings, chunk=chosen.chunk))
+    learner = _Learner(run, bodies, names, held, device=device)
+
+    def record(ended: Ended) -> Training:
+        sample, graph = bodies.get(largest)
+        return Training(
+            target=str(run.folder),
+            data=str(data),
+            settings=run.settings.to_dict(),
+            step=ended.step,
+            loss=ended.loss,
+            validation=ended.validation,
+            best_step=ended.best_step,
+            parameters=sum(p.numel() for p in learner.stepper.model.parameters()),
+            bodies=len(names),
+            points=len(sample.points),
+            edges=graph.edges,
+            device=device,
+            chunk=run.settings.chunk,
+            peak_bytes=ended.peak_bytes,
+            seconds=ended.seconds,
+            complete=ended.complete,
+            predicted_bytes=chosen.predicted_bytes if chosen else None,
+            budget_bytes=chosen.budget_bytes if chosen else None,
+        )
+
+    return take_steps(run, learner, device=device, record=record, tell=tell, clock=clock)
+
+
+def _largest(bodies: Supply, names: list[str], tell: Progress) -> str:
+    """Make every graph once; the body with the most edges."""
+    edges = {}
+    for number, name in enumerate(names):
+        edges[name] = bodies.get(name)[1].edges
+        tell(Report("graphs", number + 1, len(names)))
+    return max(edges, key=lambda name: edges[name])
+
+
+class _Learner:
+    """A stepper with the bodies of each step, and those held back."""
+
+    def __init__(self, run: Run, bodies: Supply, names: list[str], held: list[str], *, device: str) -> None:
+        self.told, self.bodies, self.names, self.held = run.settings, bodies, names, held
+        self.holds_back = bool(held)
+        self.stepper = Stepper(run.config, run.settings, device)
+
+    def step(self, number: int) -> Tensor:
+        turns = range((number - 1) * self.told.accumulate, number * self.told.accumulate)
+        taken = (self.bodies.get(at_turn(self.names, seed=self.told.seed, turn=turn)) for turn in turns)
+        return self.stepper.step(taken, number=number)
+
+    def validate(self) -> float:
+        """Median relative L1 of the bodies held back."""
+        found = []
+        for name in self.held:
+            sample, graph = self.bodies.get(name)
+            found.append(
+                relative_errors(self.stepper.predict(sample, graph).cpu(), sample.target, sample.areas).l1
+            )
+        return middle_of(found).median
+
+    def state(self) -> dict[str, Any]:
+        return self.stepper.updates.state()
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self.stepper.updates.restore(state)

@@ -1,0 +1,211 @@
+"""The operator as a workload: one edge transform, or the whole model, over a graph of exactly `size` edges.
+
+Letters: P points, L tokens, E edges, C = 16 channels. `encoder`: rows are tokens, sources points;
+`decoder` the other way; both are one transform whose values f are trained along, as those of a
+layer before it would be. `full`: the model of this package, half of the edges into tokens, half
+into points. Training is a step of Adam on a mean of squares; inference gives the values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+import torch
+from torch import Tensor, nn
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import MIB
+from pinchpoint.core.workload import Case, Probe
+from pinchpoint.kit import Edges, edge_transform
+from pinchpoint.kit.edges.transform import Memory, auto_chunk
+from pinchpoint.systems.operator import CHUNK
+from pinchpoint.systems.operator.data.sheet import LATTICE, Sheet, reach
+from pinchpoint.systems.operator.model.config import OperatorConfig
+from pinchpoint.systems.operator.model.graph import Graph
+from pinchpoint.systems.operator.model.kernels import mlp_of
+from pinchpoint.systems.operator.model.model import Operator
+
+CHANNELS = 16
+CHECKPOINT_CHUNK = 32_768  # edges at one time; autograd holds 3.7 kB of each with three layers of 128
+FLAT_CHUNK_BYTES = 64 * MIB
+FEATURES = 7  # of the whole model: normal, onset flow, clearance
+
+Chunk = int | Literal["auto"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """What is run: `forward` gives (Q, C) or (P, T); `values` is what flows in and gets a gradient too."""
+
+    module: nn.Module
+    values: Tensor
+    forward: Callable[[], Tensor]
+    edges: int
+
+
+def build(
+    size: int,
+    *,
+    device: str,
+    mode: str,
+    variant: str,
+    seed: int,
+    chunk: int | None = None,
+    settings: dict[str, str],
+) -> Case:
+    """One case. `eager` has no chunks."""
+    if chunk is not None and chunk < 1:
+        raise BadInput(f"a chunk of {chunk} edges", hint="give a chunk of at least 1 edge")
+    torch.manual_seed(seed)
+    hidden = tuple(int(width) for width in settings["mlp"].split(","))
+    make = _whole if settings["part"] == "full" else _transform
+    memory, cut = cast(Memory, variant), chunk or (CHECKPOINT_CHUNK if variant == "checkpoint" else "auto")
+    part = make(
+        size,
+        settings["part"],
+        hidden,
+        memory=memory,
+        chunk=cut,
+        seed=seed,
+        device=device,
+        train=mode == "train",
+    )
+    run = _in_half(part.forward, device) if settings["precision"] == "bf16" else part.forward
+    return Case(
+        step=_train(part, run) if mode == "train" else torch.no_grad()(run),
+        processed=part.edges,
+        probe=lambda: _probe(part, run, gradients=mode == "train"),
+    )
+
+
+def _transform(
+    size: int,
+    part: str,
+    hidden: tuple[int, ...],
+    *,
+    memory: Memory,
+    chunk: Chunk,
+    seed: int,
+    device: str,
+    train: bool,
+) -> Part:
+    """One edge transform between the sheet's points and the lattice."""
+    sheet = Sheet(size)
+    points, tokens = sheet.points(seed=seed, device=device), LATTICE.points(device=device)
+    edges: Edges = sheet.into_tokens(device) if part == "encoder" else sheet.into_points(device)
+    x, y = (tokens, points) if part == "encoder" else (points, tokens)
+    mlp = mlp_of((6, *hidden, CHANNELS)).to(device)
+    f = torch.randn(len(y), CHANNELS, device=device, requires_grad=train)
+    if chunk == "auto":
+        chunk = _flat_chunk(mlp, x, y, f)
+    return Part(mlp, f, lambda: edge_transform(mlp, x, y, f, edges, memory=memory, chunk=chunk), edges.count)
+
+
+def _whole(
+    size: int,
+    part: str,
+    hidden: tuple[int, ...],
+    *,
+    memory: Memory,
+    chunk: Chunk,
+    seed: int,
+    device: str,
+    train: bool,
+) -> Part:
+    """The whole model: lift, encoder, patch transformer, decoder."""
+    if size < 2:
+        raise BadInput("1 edge for an encoder and a decoder", hint="give a size of at least 2")
+    sheet = Sheet(size - size // 2)
+    config = OperatorConfig(
+        in_features=FEATURES,
+        out_features=1,
+        low=_triple(LATTICE.low),
+        high=_triple(LATTICE.high),
+        radii=(reach(),),
+        lattice=_triple(LATTICE.shape),
+        mlp=hidden,
+        channels=CHANNELS,
+        geometry="none",
+    )
+    into_points = sheet.into_points(device)
+    if size % 2:  # the decoder's half is the smaller one: its last edge is left out
+        into_points = _without_last(into_points)
+    graph = Graph(encoder=(sheet.into_tokens(device),), decoder=(into_points,))
+    points = sheet.points(seed=seed, device=device)
+    features = torch.randn(len(points), FEATURES, device=device, requires_grad=train)
+    areas = torch.full((len(points),), 4.0 / len(points), device=device)
+    model = Operator(config).to(device)
+    if chunk == "auto":
+        kernel = next(iter(model.encoder.kernels))
+        chunk = _flat_chunk(kernel, model.scaling.tokens, points, points.new_empty(1, CHANNELS))
+    return Part(
+        model,
+        features,
+        lambda: model(points, features, areas, graph, memory=memory, chunk=chunk),
+        graph.edges,
+    )
+
+
+def _flat_chunk(mlp: nn.Module, x: Tensor, y: Tensor, f: Tensor) -> int:
+    return min(CHUNK, auto_chunk(mlp, x, y, f, budget_bytes=FLAT_CHUNK_BYTES))
+
+
+def _without_last(edges: Edges) -> Edges:
+    starts = edges.starts.clip(max=edges.count - 1)
+    return Edges(
+        torch.from_numpy(starts).to(edges.sources.device), edges.sources[:-1], edges.source_count, starts
+    )
+
+
+def _triple(values: tuple[Any, ...]) -> tuple[Any, Any, Any]:
+    x, y, z = values
+    return x, y, z
+
+
+def _in_half(forward: Callable[[], Tensor], device: str) -> Callable[[], Tensor]:
+    def run() -> Tensor:
+        with torch.autocast(torch.device(device).type, torch.bfloat16):
+            return forward()
+
+    return run
+
+
+def _train(part: Part, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    optimizer = torch.optim.Adam(part.module.parameters(), lr=1e-3)
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        part.values.grad = None
+        loss = run().float().square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    return step
+
+
+def _probe(part: Part, run: Callable[[], Tensor], *, gradients: bool) -> Probe:
+    """Values, the loss, and the gradients of every weight and of what flows in."""
+    part.module.zero_grad()
+    part.values.grad = None
+    with torch.set_grad_enabled(gradients):
+        values = run().float()
+        # Odd in the values, unlike the training loss, so that a wrong sign shows.
+        loss = (values + 0.25 * values.square()).mean()
+    if gradients:
+        loss.backward()
+    named = (
+        {name: p.grad for name, p in part.module.named_parameters()} | {"values": part.values.grad}
+        if gradients
+        else {}
+    )
+    return Probe(
+        outputs={"values": _array(values), "loss": _array(loss)},
+        gradients={name: None if gradient is None else _array(gradient) for name, gradient in named.items()},
+    )
+
+
+def _array(tensor: Tensor) -> Any:
+    return tensor.detach().cpu().numpy().copy()

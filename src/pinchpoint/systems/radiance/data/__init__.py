@@ -1,0 +1,1 @@
+"""Image folders, procedural cars and training patches."""

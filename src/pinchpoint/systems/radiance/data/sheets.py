@@ -1,0 +1,78 @@
+"""Sheets: the pictures of consecutive cars with their factors, as one file of a data set."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.sample_file import FAILURES, opened, packed
+from pinchpoint.systems.radiance.data.cars import GENERATOR, RANGES, draw_car
+from pinchpoint.systems.radiance.data.sphere_tracing import picture
+
+FACTORS = (*RANGES, "u", "v")  # columns of a sheet's factors
+_SUPERSAMPLE = 3
+_RAYS = 1 << 22  # of the cars that are pictured at one time, unless one alone has more
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a sheet was made from: cars first, first + 1, ... of a seed."""
+
+    seed: int
+    size: int
+    first: int
+    count: int
+    generator: int = GENERATOR
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """n pictures of W pixels a side."""
+
+    origin: Origin
+    pixels: np.ndarray  # (n, W, W, 3) uint8
+    factors: np.ndarray  # (n, len(FACTORS)) float64
+
+
+def make_sheet(*, seed: int, first: int, count: int, size: int, device: str = "cpu") -> Sheet:
+    pairs = [draw_car(seed, number) for number in range(first, first + count)]
+    together = max(1, _RAYS // (size * _SUPERSAMPLE) ** 2)
+    made = []
+    for start in range(0, count, together):
+        cars, poses = zip(*pairs[start : start + together], strict=True)
+        seen = picture(list(cars), list(poses), size=size, supersample=_SUPERSAMPLE, device=device)
+        made.append((seen.rgb * 255).round().to(torch.uint8).cpu().numpy())
+    factors = np.array([[getattr(car, name) for name in RANGES] + [pose.u, pose.v] for car, pose in pairs])
+    return Sheet(Origin(seed, size, first, count), np.concatenate(made), factors)
+
+
+def making_bytes(size: int, count: int) -> int:
+    """Host memory that a process takes to make a sheet: torch itself, the rays pictured at one time, and the sheet."""
+    rays = min(max(_RAYS, (size * _SUPERSAMPLE) ** 2), count * (size * _SUPERSAMPLE) ** 2)
+    return 400_000_000 + 30 * rays + 3 * count * size * size * 3
+
+
+def sheet_name(first: int, count: int) -> str:
+    return f"cars-{first:06d}-{count:02d}"
+
+
+def pack(sheet: Sheet) -> bytes:
+    return packed({"pixels": sheet.pixels, "factors": sheet.factors}, asdict(sheet.origin))
+
+
+def unpack(data: bytes, *, where: str) -> Sheet:
+    """The sheet of a file's bytes; BadInput where they are none."""
+    try:
+        arrays, about = opened(data)
+        sheet = Sheet(Origin(**about), arrays["pixels"], arrays["factors"])
+        shape = (sheet.origin.count, sheet.origin.size, sheet.origin.size, 3)
+        if sheet.pixels.shape != shape or sheet.pixels.dtype != np.uint8:
+            raise ValueError(f"its pictures are {sheet.pixels.dtype} {sheet.pixels.shape}, not uint8 {shape}")
+        return sheet
+    except FAILURES as error:
+        raise BadInput(
+            f"{where} is no sheet of cars: {error}", hint="make it again: pinchpoint radiance data"
+        ) from error

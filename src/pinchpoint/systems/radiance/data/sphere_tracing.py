@@ -1,0 +1,172 @@
+"""Pictures of cars by sphere tracing: colour, cover and depth of every pixel, many cars at one time, on CPU or GPU.
+
+The camera is that of the field's rays. Those that miss a car's box are never traced, and those that are done leave
+the work every few steps. Letters: C cars, R rays, W pixels a side.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.radiance.data.cars import Car, Pose, Shapes, colours, distance, half_box, shapes_of
+from pinchpoint.systems.radiance.rendering.rays import Camera, frames
+
+_STEPS = 80
+_ROUND = 4  # steps between two looks at which rays are done
+_NEAR = 1e-3  # closer than this is on the surface
+_LIGHT = (0.36, 0.48, 0.8)  # of unit length
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What the caster sees. White where there is no car."""
+
+    rgb: Tensor  # (C, W, W, 3) in [0, 1]
+    cover: Tensor  # (C, W, W) the part of a pixel that the car covers
+    depth: Tensor  # (C, W, W) mean distance from the camera of what is covered; infinite where nothing is
+
+
+@dataclass(frozen=True)
+class Cast:
+    """Rays that met a car."""
+
+    index: Tensor  # (H,) which rays
+    rgb: Tensor  # (H, 3)
+    depth: Tensor  # (H,)
+
+
+def picture(
+    cars: list[Car],
+    poses: list[Pose],
+    *,
+    size: int,
+    supersample: int = 3,
+    camera: Camera | None = None,
+    device: str | torch.device = "cpu",
+    chunk: int | None = None,
+) -> Pictures:
+    """Pictures of cars, each from its pose, of `size` pixels a side.
+
+    supersample: rays along a pixel's side, which it averages; chunk: rays traced at one time (by the device where None).
+    """
+    if size < 1 or supersample < 1:
+        raise BadInput(
+            f"a picture of {size} pixels with {supersample} rays a side of each",
+            hint="give 1 or more of both",
+        )
+    if not cars or len(cars) != len(poses):
+        raise BadInput(
+            f"{len(cars)} cars for {len(poses)} poses",
+            hint="give as many of one as of the other, at least one",
+        )
+    device = torch.device(device)
+    shapes = shapes_of(cars, device=device)
+    camera = camera or Camera()
+    placed = torch.tensor([(pose.u, pose.v) for pose in poses], device=device)
+    frame = frames(placed[:, 0], placed[:, 1])
+    side = size * supersample
+    total = len(cars) * side * side
+    chunk = chunk or (1 << 18 if device.type == "cpu" else 1 << 22)
+    rgb = torch.ones(total, 3, device=device)
+    cover = torch.zeros(total, device=device)
+    depth = torch.zeros(total, device=device)
+    for start in range(0, total, chunk):
+        rays = torch.arange(start, min(start + chunk, total), device=device)
+        met = _cast(shapes, camera, frame, rays, side)
+        rgb[start + met.index] = met.rgb
+        cover[start + met.index] = 1.0
+        depth[start + met.index] = met.depth
+    pixels = (len(cars), size, supersample, size, supersample)
+    covered = cover.view(pixels).mean(dim=(2, 4))
+    reach = depth.view(pixels).mean(dim=(2, 4)) / covered  # 0 / 0 where nothing is covered
+    return Pictures(
+        rgb.view(*pixels, 3).mean(dim=(2, 4)),
+        covered,
+        torch.where(covered > 0, reach, torch.full_like(reach, math.inf)),
+    )
+
+
+def _cast(shapes: Shapes, camera: Camera, frame: Tensor, rays: Tensor, side: int) -> Cast:
+    """Trace rays, numbered through all cars row by row from the top, `side` to a row and to a column. frame: (C, 3, 3)."""
+    car, pixel = rays // (side * side), rays % (side * side)
+    right, up, back = frame[car].unbind(dim=1)
+    position = camera.radius * back
+    scale = math.tan(math.radians(camera.fov_degrees / 2))
+    across = scale * ((pixel % side + 0.5) * (2 / side) - 1)
+    above = scale * (1 - (pixel // side + 0.5) * (2 / side))
+    direction = torch.nn.functional.normalize(-back + across[:, None] * right + above[:, None] * up, dim=1)
+    near, far = _through_box([values[car] for values in half_box(shapes)], position, direction)
+    index = torch.nonzero(near < far).squeeze(1)
+    met, depth = _march(shapes, car[index], position[index], direction[index], near[index], far[index])
+    index = index[met]
+    own, position, direction = shapes.take(car[index]), position[index], direction[index]
+    at = position + depth[:, None] * direction
+    return Cast(index, _shade(own, at, direction), depth)
+
+
+def _through_box(half: list[Tensor], position: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
+    """Distances (R,) at which rays enter and leave boxes around the origin; enter >= leave where they miss."""
+    sizes = torch.stack(half, dim=1) + 2 * _NEAR
+    # A ray along a face divides by this and not by nothing: the bounds are then far away, on the right sides.
+    safe = torch.where(direction.abs() < 1e-9, torch.full_like(direction, 1e-9), direction)
+    one, two = (-sizes - position) / safe, (sizes - position) / safe
+    return torch.minimum(one, two).amax(dim=1), torch.maximum(one, two).amin(dim=1)
+
+
+def _march(
+    shapes: Shapes, car: Tensor, position: Tensor, direction: Tensor, near: Tensor, far: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Which rays meet their car, (H,), and at what distance, (H,)."""
+    alive = torch.arange(len(car), device=car.device)
+    own = shapes.take(car)
+    px, py, pz = position.unbind(dim=1)
+    dx, dy, dz = direction.unbind(dim=1)
+    reach, limit, gap = near, far, torch.full_like(near, math.inf)
+    met, depths = [], []
+    for rounds_left in reversed(range(_STEPS // _ROUND)):
+        if not len(alive):
+            break
+        for _ in range(_ROUND):
+            gap = torch.minimum(*distance(own, px + reach * dx, py + reach * dy, pz + reach * dz))
+            # A ray on the surface stays there: its next distance is as small.
+            reach = torch.where(gap < _NEAR, reach, reach + gap)
+        # What still creeps along a surface in the end is as good as there: left out it would be a hole.
+        hit = (gap < (_NEAR if rounds_left else 10 * _NEAR)) & (reach <= limit)
+        met.append(alive[hit])
+        depths.append(reach[hit])
+        left = torch.nonzero((gap >= _NEAR) & (reach <= limit)).squeeze(1)
+        own, alive = own.take(left), alive[left]
+        px, py, pz, dx, dy, dz, reach, limit = (
+            values[left] for values in (px, py, pz, dx, dy, dz, reach, limit)
+        )
+    empty = torch.empty(0, dtype=torch.long, device=car.device), torch.empty(0, device=car.device)
+    return torch.cat([empty[0], *met]), torch.cat([empty[1], *depths])
+
+
+def _shade(shapes: Shapes, at: Tensor, direction: Tensor) -> Tensor:
+    """Colours (R, 3) of surface points (R, 3) seen along directions (R, 3): soft light from above, sky in what mirrors."""
+    body, wheel = distance(shapes, *at.unbind(dim=1))
+    normal = _normal(shapes, at)
+    albedo, mirror = colours(shapes, at, normal, wheel < body)
+    light = at.new_tensor(_LIGHT)
+    toward = 0.5 + 0.5 * (normal @ light)
+    bright = 0.32 + 0.5 * toward.square() + 0.22 * normal[:, 2].clamp_min(0)
+    back = direction - 2 * (direction * normal).sum(dim=1, keepdim=True) * normal
+    sky = 0.35 * back[:, 2].clamp_min(0) + 0.8 * (back @ light).clamp_min(0).pow(24)
+    return (albedo * bright[:, None] + (mirror * sky)[:, None]).clamp(0, 1)
+
+
+def _normal(shapes: Shapes, at: Tensor) -> Tensor:
+    """From four distances at the corners of a tetrahedron around each point."""
+    total = torch.zeros_like(at)
+    for corner in ((1.0, -1.0, -1.0), (-1.0, -1.0, 1.0), (-1.0, 1.0, -1.0), (1.0, 1.0, 1.0)):
+        toward = at.new_tensor(corner)
+        total = (
+            total + toward * torch.minimum(*distance(shapes, *(at + 2e-3 * toward).unbind(dim=1)))[:, None]
+        )
+    return torch.nn.functional.normalize(total, dim=1)

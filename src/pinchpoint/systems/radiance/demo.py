@@ -1,0 +1,79 @@
+"""A run to look at: a tiny GAN on a few cars, with its losses and gradients checked."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.core.files import make_folder
+from pinchpoint.systems.common.runs import CONFIG
+from pinchpoint.systems.common.training_loop import Report
+from pinchpoint.systems.radiance.data.sheets import make_sheet
+from pinchpoint.systems.radiance.plots import save_sheet
+from pinchpoint.systems.radiance.records import Training
+from pinchpoint.systems.radiance.train import SAMPLES, Log, Row, train
+
+CARS, SIDE, STEPS = 16, 32, 40
+FIRST = 5  # steps whose mean loss is what the discriminator begins with
+TOLD: dict[str, Any] = {"preset": "tiny", "samples": 12, "eval_images": 0}
+
+
+@dataclass(frozen=True)
+class Example:
+    """What a short run did. Training itself refuses a loss that is no number, and a parameter that gets no gradient."""
+
+    made: Training
+    before: float  # the discriminator's loss, mean of the first steps
+    after: float  # mean of the last quarter
+    norms: tuple[float, float]  # least and largest of both players' gradients
+    picture: Path
+
+    @property
+    def passed(self) -> bool:
+        """Whether all steps were taken, every one with gradients, and the discriminator has learned."""
+        small, large = self.norms
+        return self.made.complete and 0 < small <= large < math.inf and self.after < self.before
+
+
+def example(
+    folder: str | Path,
+    *,
+    device: str = "auto",
+    steps: int = STEPS,
+    progress: Callable[[str, int, int], None] | None = None,
+) -> Example:
+    """Train on a few cars; the folder gets their pictures and the run with a sheet of what it makes."""
+    place = make_folder(folder)
+    tell = progress or (lambda stage, done, total: None)
+    tell("cars", 0, CARS)
+    cars = make_folder(place / "cars")
+    for number, pixels in enumerate(make_sheet(seed=0, first=0, count=CARS, size=SIDE).pixels):
+        save_sheet(cars / f"{number:02d}.png", pixels)
+    run = place / "run"
+    if (run / CONFIG).exists():  # of an earlier call
+        shutil.rmtree(run)
+
+    def watch(report: Report) -> None:
+        if report.row is not None:
+            tell("steps", report.done, report.total)
+
+    told = {**TOLD, "steps": steps, "sample_every": steps, "checkpoint_every": steps, "device": device}
+    made = train(cars, run, progress=watch, **told)
+    rows = [row for row in Log.read(run / "log.csv") if isinstance(row, Row)]
+    last = rows[-max(1, steps // 4) :]
+    norms = [row.norm for row in rows]
+    return Example(
+        made,
+        _mean(rows[:FIRST]),
+        _mean(last),
+        (min(norms), max(norms)),
+        run / SAMPLES / f"step-{steps:08d}.png",
+    )
+
+
+def _mean(rows: list[Row]) -> float:
+    return sum(row.loss_d for row in rows) / len(rows)

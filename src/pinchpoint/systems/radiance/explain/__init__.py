@@ -1,0 +1,1 @@
+"""`explain-memory`: what each memory trick does to one training iteration."""

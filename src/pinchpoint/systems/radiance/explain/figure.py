@@ -1,0 +1,59 @@
+"""The figure of `explain_memory`: the peak and the time of every trick with its interval, coloured by its verdict."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pinchpoint.core.files import write_bytes
+from pinchpoint.reporting import palette
+from pinchpoint.reporting.figures import style
+
+if TYPE_CHECKING:
+    from pinchpoint.systems.radiance.explain.records import Explained
+
+COLOURS = {"helps": "good", "no effect": "idle-2", "wrong": "bad", "crashes": "warn"}
+
+
+def draw(path: Path, made: Explained) -> Path:
+    """Write a PNG: bars from the baseline down, a crash as a word where its bar would be."""
+    from matplotlib.patches import Patch
+
+    at = made.peaks_at
+    gib = 2**30
+    with style.applied():
+        figure, axes = style.canvas(columns=2, width=10.4, height=6.4, sharey=True)
+        peak, spent = axes[0]
+        for place, row in enumerate(made.rows):
+            colour = palette.LIGHT["accent" if row.of == "-" else COLOURS[row.verdict]]
+            if row.peak_allocated_bytes is None:
+                for one in (peak, spent):
+                    one.text(0, place, " crashes", va="center", color=colour)
+                continue
+            peak.barh(place, row.peak_allocated_bytes / gib, color=colour, height=0.7)
+            peak.text(
+                row.peak_allocated_bytes / gib, place, f" {row.peak_ratio:.0%}", va="center", fontsize=8
+            )
+            spent.barh(place, row.time_ratio, color=colour, height=0.7)
+            if row.time_low is not None:
+                spent.plot([row.time_low, row.time_high], [place, place], color=style.MUTED, linewidth=1.2)
+        peak.set_yticks(range(len(made.rows)), [row.trick for row in made.rows])
+        peak.invert_yaxis()
+        peak.set_xlabel(
+            f"{made.peaks} peak, GiB: {at['batch']} images, {at['patch']}² rays, {at['samples']} points of a ray"
+        )
+        spent.set_xlabel(f"time of an iteration over the baseline's, on {made.device}")
+        spent.axvline(1.0, color=style.MUTED, linewidth=0.8, linestyle=":")
+        shown = [Patch(color=palette.LIGHT[role], label=verdict) for verdict, role in COLOURS.items()]
+        spent.legend(handles=shown, loc="lower right")
+        figure.suptitle(
+            "What memory tricks do to a radiance-field GAN",
+            fontsize=11.5,
+            fontweight="bold",
+            x=0.01,
+            ha="left",
+        )
+        data = io.BytesIO()
+        figure.savefig(data, format="png")
+    return write_bytes(path, data.getvalue())

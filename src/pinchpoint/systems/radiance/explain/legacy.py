@@ -1,0 +1,47 @@
+"""The super-resolution as the original has it, for comparison only: it trains nothing.
+
+A latent image for each view is laid over the enlarged render, a few convolutions run at the large size, pixels are shuffled
+out once more, and the result is shrunk to the patch the discriminator takes. All of it is done under no_grad, and
+requires_grad is set on what comes out: the discriminator's gradient ends there, and neither these weights nor the field get
+any. Letters: B images, h side of the render.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pinchpoint.systems.radiance.model.superres import enlarged
+
+FACTOR = 4  # of the pixels that are shuffled out
+
+
+class LegacySuperRes(nn.Module):
+    """x8 up to where its convolutions run, x4 on top, and back down to h."""
+
+    def __init__(self, side: int, *, width: int = 64, views: int = 72, up: int = 8, cut: bool = True) -> None:
+        super().__init__()
+        self.up, self.cut = up, cut
+        self.latents = nn.Parameter(0.1 * torch.randn(views, 3, side * up, side * up))
+        self.convs = nn.Sequential(
+            nn.Conv2d(6, width, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(width, 3 * FACTOR**2, 3, padding=1),
+        )
+
+    def forward(self, low: Tensor, view: Tensor) -> Tensor:
+        """low: (B, 3, h, h); view: (B,) which latent image -> (B, 3, h, h)."""
+        if not self.cut:
+            return self._made(low, view)
+        with torch.no_grad():
+            made = self._made(low, view)
+        return made.requires_grad_(True)
+
+    def _made(self, low: Tensor, view: Tensor) -> Tensor:
+        wide = enlarged(low, self.up)
+        fine = functional.pixel_shuffle(self.convs(torch.cat([wide, self.latents[view]], dim=1)), FACTOR)
+        high = enlarged(wide, FACTOR) + fine
+        return functional.interpolate(high, size=low.shape[2:], mode="bilinear", align_corners=False)

@@ -1,0 +1,115 @@
+"""What `explain_memory` leaves behind: a row for each trick, as a record, a table and a summary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, get_args
+
+from pinchpoint.core import machine as _machine
+from pinchpoint.core.records import Record, now
+from pinchpoint.core.units import show_bytes, show_seconds
+
+Judged = Literal["helps", "no effect", "wrong", "crashes"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One trick. peak_allocated_bytes: measured where it was, else predicted; None where it crashes."""
+
+    trick: str
+    said: str
+    of: str  # guide, advice, instead
+    peak_allocated_bytes: int | None
+    predicted_bytes: int | None
+    measured_bytes: int | None
+    peak_ratio: float | None  # to the baseline
+    time_s: float | None  # of an iteration, the median
+    time_ratio: float | None  # to the baseline's, in turn with it
+    time_low: float | None  # 95 % interval of the ratio, of as many iterations as it takes
+    time_high: float | None
+    gradient_error: (
+        float | None
+    )  # relative L2 against the baseline's, of the worst of field, super-resolution, discriminator
+    verdict: Judged
+    reason: str
+
+
+@dataclass(frozen=True)
+class Explained(Record):
+    """What `radiance explain-memory` makes."""
+
+    kind: ClassVar[str] = "radiance-memory"
+    target: str
+    device: str
+    card: str  # whose workspaces are modelled
+    peaks: str  # predicted or measured: what peak_allocated_bytes is
+    peaks_at: dict[str, Any]  # Scale of the peaks
+    timed_at: dict[str, Any]  # of times
+    compared_at: dict[str, Any]  # of gradients
+    repeats: int
+    threads: int
+    rows: tuple[Row, ...]
+    seconds: float
+    figure: str | None = None
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def row(self, trick: str) -> Row:
+        return next(row for row in self.rows if row.trick == trick)
+
+    def table(self, *, narrow: bool = False) -> tuple[list[str], list[list[str]]]:
+        """Columns, and rows of text. narrow: in 80 columns, without seconds and what each trick is."""
+        columns = [
+            "trick",
+            "peak",
+            "of baseline",
+            "time",
+            "times",
+            "gradients off by",
+            "verdict",
+            "what it is",
+        ]
+        made = [
+            [
+                row.trick,
+                show_bytes(row.peak_allocated_bytes) if row.peak_allocated_bytes else "-",
+                _share(row.peak_ratio),
+                show_seconds(row.time_s) if row.time_s else "-",
+                _times_shown(row, narrow=narrow),
+                "-" if row.gradient_error is None else f"{row.gradient_error:.1e}",
+                row.verdict,
+                row.said,
+            ]
+            for row in self.rows
+        ]
+        kept = [at for at, name in enumerate(columns) if not (narrow and name in ("time", "what it is"))]
+        return [columns[at] for at in kept], [[row[at] for at in kept] for row in made]
+
+    def summary(self) -> list[tuple[str, str]]:
+        at = self.peaks_at
+        rays = f"{at['batch']} images of {at['patch']} x {at['patch']} rays, {at['samples']} points of a ray"
+        named = {
+            verdict: [row.trick for row in self.rows if row.verdict == verdict and row.of != "-"]
+            for verdict in get_args(Judged)
+        }
+        return [
+            ("peaks", f"{self.peaks}, {rays}"),
+            *(
+                (what, f"{scale['field']} field, {scale['batch']} images, on {self.device}")
+                for what, scale in (("times", self.timed_at), ("gradients", self.compared_at))
+            ),
+            *((verdict, ", ".join(names)) for verdict, names in named.items() if names),
+            ("time", show_seconds(self.seconds)),
+        ]
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0%}"
+
+
+def _times_shown(row: Row, *, narrow: bool) -> str:
+    if row.time_ratio is None:
+        return "-"
+    return f"{row.time_ratio:.2f}x" + (
+        "" if narrow or row.time_low is None else f" [{row.time_low:.2f}, {row.time_high:.2f}]"
+    )

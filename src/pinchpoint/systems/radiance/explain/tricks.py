@@ -1,0 +1,341 @@
+"""Every memory trick of an earlier guide, and those it left out, as changes to one iteration of the GAN it was written for.
+
+The iteration is the original's: GRAF's field as published, its super-resolution with a gradient, a patch discriminator, R1,
+two RMSprops, a loader, and a picture to look at. A trick changes that and nothing else; `Ways` says what. Everything
+random follows from the seed, so that gradients can be compared. Letters: B images, p side of a patch, S points of a ray.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+from torch.utils.data import DataLoader, TensorDataset
+
+from pinchpoint.systems.radiance.explain.legacy import LegacySuperRes
+from pinchpoint.systems.radiance.model.config import FieldConfig
+from pinchpoint.systems.radiance.model.discriminator import Discriminator
+from pinchpoint.systems.radiance.model.field import Field
+from pinchpoint.systems.radiance.model.losses import slope_penalty, taken_for_made, taken_for_real
+from pinchpoint.systems.radiance.rendering.rays import Camera, draw_patches, draw_poses, patches
+from pinchpoint.systems.radiance.rendering.render import Codes, Form, draw, generator_for, render
+from pinchpoint.systems.radiance.rendering.strategies import Memory
+
+WORKERS = 0  # of the loader, as in the configuration the guide was written for
+R1 = 10.0
+SCALE = 2.0**8  # of the losses for fp16: where a scaler that starts at 2^16 comes down to
+SHOWN = 512  # rays at one time of a picture to look at
+
+
+@dataclass(frozen=True)
+class Ways:
+    """How an iteration is done; as given here, before any trick."""
+
+    form: Form = "eager"
+    memory: Memory = "none"
+    parts: int = 8  # chunks of rays, where `memory` takes chunks
+    cast: torch.dtype | None = None  # autocast around both networks; R1 stays in fp32, as the guide says
+    scalers: int = 0  # of the losses
+    cut: bool = False  # the super-resolution under no_grad, then requires_grad_(True)
+    sr_by_image: bool = False  # the super-resolution one image after another, computed again in backward
+    eval_no_grad: bool = False  # once more around what is rendered to be looked at
+    delete: bool = False  # locals, as soon as they are not needed
+    empty_cache: bool = False  # and gc.collect(), after the picture
+    set_to_none: bool = False  # said aloud
+    loader: bool = False  # pinned, prefetching, persistent where it has workers
+    non_blocking: bool = False
+    global_type: bool = False  # what names no device is made on the GPU, which the guide removes
+    new_losses: bool = False  # a loss object is made every iteration, which the guide removes
+    fewer_rays: bool = False  # a quarter of a patch
+
+    def side(self, patch: int) -> int:
+        """Rays a side of what is rendered."""
+        return patch // 2 if self.fewer_rays else patch
+
+
+@dataclass(frozen=True)
+class Trick:
+    """name: its id; said: what is done; of: guide, advice (that the guide gives but does not do) or instead (ours)."""
+
+    name: str
+    said: str
+    of: str
+    ways: Ways
+
+
+_GUIDE = {
+    "cut": True,
+    "eval_no_grad": True,
+    "delete": True,
+    "empty_cache": True,
+    "set_to_none": True,
+    "loader": True,
+    "non_blocking": True,
+    "cast": torch.float16,
+    "scalers": 2,
+}
+TRICKS: tuple[Trick, ...] = (
+    Trick("baseline", "the iteration before any trick", "-", Ways()),
+    Trick(
+        "amp",
+        "autocast to fp16 around both networks, losses scaled",
+        "guide",
+        Ways(cast=torch.float16, scalers=1),
+    ),
+    Trick("two-scalers", "a scaler for each player, without autocast", "guide", Ways(scalers=2)),
+    Trick("no-grad-sr", "super-resolution under no_grad, then requires_grad_(True)", "guide", Ways(cut=True)),
+    Trick("no-grad-eval", "no_grad around sampling, which has it already", "guide", Ways(eval_no_grad=True)),
+    Trick("del-locals", "del of locals after each player's step", "guide", Ways(delete=True)),
+    Trick("empty-cache", "empty_cache() and gc.collect() after sampling", "guide", Ways(empty_cache=True)),
+    Trick("set-to-none", "zero_grad(set_to_none=True), the default", "guide", Ways(set_to_none=True)),
+    Trick("loader", "pin_memory, prefetch_factor, persistent_workers", "guide", Ways(loader=True)),
+    Trick(
+        "non-blocking",
+        "copies from pinned memory that are not waited for",
+        "guide",
+        Ways(loader=True, non_blocking=True),
+    ),
+    Trick(
+        "global-tensor-type",
+        "with the device as default, which the guide removes",
+        "guide",
+        Ways(global_type=True),
+    ),
+    Trick(
+        "loss-once", "with a loss object made anew, which the guide removes", "guide", Ways(new_losses=True)
+    ),
+    Trick("together", "all that the guide does", "guide", Ways(**_GUIDE)),
+    Trick("fewer-rays", "a quarter of the rays of a patch", "advice", Ways(fewer_rays=True)),
+    Trick("checkpoint", "rays in 8 chunks, rendered again in backward", "advice", Ways(memory="checkpoint")),
+    Trick("deferred", "rendered without a graph, again in 8 chunks", "instead", Ways(memory="deferred")),
+    Trick("folded", "codes and directions as biases, layers merged", "instead", Ways(form="folded")),
+    Trick("bf16", "autocast to bf16 around both networks, no scaler", "instead", Ways(cast=torch.bfloat16)),
+    Trick(
+        "instead",
+        "bf16, folded, 16 chunks and images of the super-resolution, each computed again",
+        "instead",
+        Ways(form="folded", memory="deferred", parts=16, cast=torch.bfloat16, sr_by_image=True),
+    ),
+)
+NAMES = tuple(trick.name for trick in TRICKS)
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How large an iteration is. up, views: of the super-resolution."""
+
+    field: str = "graf"
+    batch: int = 8
+    patch: int = 32
+    samples: int = 64
+    critic: int = 64
+    width: int = 64
+    up: int = 8
+    views: int = 72
+    images: int = 64  # pixels a side of the data
+
+
+FULL = Scale()  # what the guide was written for
+SMALL = Scale(field="tiny", batch=2, samples=8, critic=8, width=8, up=2, views=8)
+
+
+class Players(nn.Module):
+    """The field, the super-resolution and the discriminator."""
+
+    def __init__(self, scale: Scale, ways: Ways, *, seed: int) -> None:
+        super().__init__()
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay where they are
+            torch.manual_seed(seed)
+            self.field = Field(FieldConfig.preset(scale.field), seed=seed)
+            self.superres = LegacySuperRes(
+                ways.side(scale.patch), width=scale.width, views=scale.views, up=scale.up, cut=ways.cut
+            )
+            self.critic = Discriminator(scale.patch, width=scale.critic, bias=False)
+
+
+class Iteration:
+    """One GAN iteration, again and again: `step`. `gradients` gives those of the first, with nothing updated."""
+
+    def __init__(self, scale: Scale, ways: Ways, *, device: str, seed: int = 0) -> None:
+        self.scale, self.ways, self.device, self.seed = scale, ways, device, seed
+        self.players = Players(scale, ways, seed=seed)
+        if device != "cpu":  # fake parameters cannot be moved to where they are
+            self.players = self.players.to(device)
+        made = [*self.players.field.parameters(), *self.players.superres.parameters()]
+        self.optimizer_g = torch.optim.RMSprop(made, lr=5e-4, alpha=0.99, eps=1e-8)
+        self.optimizer_d = torch.optim.RMSprop(
+            self.players.critic.parameters(), lr=1e-4, alpha=0.99, eps=1e-8
+        )
+        scalers = [
+            torch.amp.GradScaler(device, init_scale=SCALE, enabled=ways.scalers > 0)
+            for _ in range(max(1, ways.scalers))
+        ]
+        self.scaler_d, self.scaler_g = scalers[0], scalers[-1]
+        self.real, self.numbers = self._loaded(), 0
+        # An iteration of a training loop ends with its names bound: they live until the next binds them anew.
+        self.locals: dict[str, Any] = {}
+
+    def step(self) -> Tensor:
+        """Discriminator, generator, picture. (): the generator's loss."""
+        self.numbers += 1
+        self._turn_of_critic(self.numbers)
+        self._update(self.optimizer_d, self.scaler_d, last=self.scaler_d is not self.scaler_g)
+        loss = self._turn_of_generator(self.numbers)
+        self._update(self.optimizer_g, self.scaler_g, last=True)
+        self._look()
+        return loss
+
+    def gradients(self) -> dict[str, Tensor | None]:
+        """Of every parameter at the first iteration, unscaled; None where there is none."""
+        self._turn_of_critic(1)
+        self.scaler_d.unscale_(self.optimizer_d)
+        found = {f"critic.{name}": p.grad for name, p in self.players.critic.named_parameters()}
+        self._turn_of_generator(1)
+        if _any_gradient(self.optimizer_g):
+            self.scaler_g.unscale_(self.optimizer_g)
+        for part in ("field", "superres"):
+            module: nn.Module = getattr(self.players, part)
+            found |= {f"{part}.{name}": p.grad for name, p in module.named_parameters()}
+        return found
+
+    def _turn_of_critic(self, number: int) -> None:
+        kept = self.locals
+        self._zero(self.optimizer_d)
+        self.players.critic.refresh()
+        kept["x_real"] = self._to_device(next(self.real)[0])
+        with torch.no_grad():  # as published
+            kept["x_fake"] = self._made(number, "for the discriminator")
+        reg, _ = slope_penalty(self.players.critic, kept["x_real"], reduction="graf")
+        with self._cast():
+            kept["d_real"], kept["d_fake"] = (
+                self.players.critic(kept[name]) for name in ("x_real", "x_fake")
+            )
+        real, made = self._losses()
+        kept["reg"] = R1 * reg
+        kept["dloss"] = real(kept["d_real"]) + made(kept["d_fake"]) + kept["reg"]
+        self.scaler_d.scale(kept["dloss"]).backward()
+        if self.ways.delete:
+            kept.clear()
+
+    def _turn_of_generator(self, number: int) -> Tensor:
+        kept = self.locals
+        self._zero(self.optimizer_g)
+        self.players.critic.requires_grad_(False)
+        try:
+            kept["x_fake"] = self._made(number, "for the generator")
+            with self._cast():
+                kept["d_fake"] = self.players.critic(kept["x_fake"])
+            kept["gloss"] = self._losses()[0](kept["d_fake"])
+            self.scaler_g.scale(kept["gloss"]).backward()
+        finally:
+            self.players.critic.requires_grad_(True)
+        loss = kept["gloss"].detach()
+        if self.ways.delete:
+            kept.clear()
+        return loss
+
+    def _made(self, number: int, what: str, *, look: bool = False) -> Tensor:
+        """Patches of B images: (B, 3, p, p) in [-1, 1]."""
+        scale, ways, field = self.scale, self.ways, self.players.field
+        side = ways.side(scale.patch)
+        draws_from = generator_for(self.seed, number, what, device=self.device)
+        # Poses and codes are made as the original makes them: where nothing is said of a device, then sent to it. The numbers
+        # are the host's in either case, so that gradients can be compared.
+        host, home = generator_for(self.seed, number, what), self.device if ways.global_type else "cpu"
+        u, v = (pose.to(home) for pose in draw_poses(scale.batch, v_range=(0.0, 0.45), generator=host))
+        wide = (field.config.z_shape, field.config.z_app)
+        drawn = (torch.empty(scale.batch, each).normal_(generator=host).to(home) for each in wide)
+        codes = Codes(*(self._to_device(code) for code in drawn))
+        where = patches(side, *draw_patches(scale.batch, least=0.5, generator=draws_from))
+        rays = Camera().rays(self._to_device(u), self._to_device(v), where)
+        draws = draw(
+            scale.batch, side * side, scale.samples, noise=0.0 if look else 1.0, generator=draws_from
+        )
+        chunk = scale.batch * side * side // ways.parts if ways.memory != "none" else None
+        with self._cast():
+            seen = render(
+                field, rays, codes, draws, form=ways.form, memory=ways.memory, chunk=SHOWN if look else chunk
+            )
+            low = seen.rgb.mT.unflatten(2, (side, side)).contiguous() * 2 - 1
+            view = self._to_device((u * scale.views).long() % scale.views)
+            return self._enlarged(low, view)
+
+    def _enlarged(self, low: Tensor, view: Tensor) -> Tensor:
+        if not self.ways.sr_by_image:
+            return self.players.superres(low, view)
+        parts = zip(low.split(1), view.split(1), strict=True)
+        return torch.cat([checkpoint(self.players.superres, *part, use_reentrant=False) for part in parts])  # pyright: ignore[reportCallIssue, reportArgumentType]
+
+    def _look(self) -> None:
+        """A picture, without gradients as published."""
+        with torch.no_grad() if self.ways.eval_no_grad else nullcontext(), torch.no_grad():
+            self._made(0, "to look at", look=True)
+        if self.ways.empty_cache:
+            torch.cuda.empty_cache()
+            gc.collect()
+
+    def _update(self, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler, *, last: bool) -> None:
+        # A scaler refuses to step a player that got no gradient at all, as `no-grad-sr` leaves one.
+        if _any_gradient(optimizer):
+            scaler.step(optimizer)
+            if last:
+                scaler.update()
+
+    def _zero(self, optimizer: torch.optim.Optimizer) -> None:
+        if self.ways.set_to_none:
+            optimizer.zero_grad(set_to_none=True)
+        else:
+            optimizer.zero_grad()
+
+    def _losses(self) -> tuple[Any, Any]:
+        if self.ways.new_losses:
+            return _Loss(real=True), _Loss(real=False)
+        return taken_for_real, taken_for_made
+
+    def _cast(self) -> AbstractContextManager[object]:
+        kind = torch.device(self.device).type
+        return nullcontext() if self.ways.cast is None else torch.autocast(kind, self.ways.cast)
+
+    def _to_device(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=self.ways.non_blocking)
+
+    def _loaded(self) -> Iterator[list[Tensor]]:
+        """Real patches, for ever."""
+        scale, ways = self.scale, self.ways
+        data = torch.empty(2 * scale.batch, 3, scale.patch, scale.patch)
+        data.uniform_(-1, 1, generator=generator_for(self.seed, 0, "real"))
+        order = generator_for(self.seed, 0, "order")
+        options: dict[str, Any] = {}
+        if ways.loader:
+            options = {
+                "pin_memory": self.device != "cpu",
+                "prefetch_factor": 2 if WORKERS else None,
+                "persistent_workers": WORKERS > 0,
+                "num_workers": min(WORKERS, 4),
+            }
+        loader = DataLoader(
+            TensorDataset(data), batch_size=scale.batch, shuffle=True, generator=order, **options
+        )
+        while True:
+            yield from loader
+
+
+def _any_gradient(optimizer: torch.optim.Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+
+
+class _Loss(nn.Module):
+    """A loss as an object."""
+
+    def __init__(self, *, real: bool) -> None:
+        super().__init__()
+        self.of = taken_for_real if real else taken_for_made
+
+    def forward(self, logits: Tensor) -> Tensor:
+        return self.of(logits)

@@ -1,0 +1,1 @@
+"""Distances between sets of images, and checks of consistency between views."""

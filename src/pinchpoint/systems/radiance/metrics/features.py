@@ -1,0 +1,75 @@
+"""Features of images by a network that knows ImageNet: what the distances between sets of images are taken of.
+
+Images are rounded to bytes first, as a file would hold them. The network always sees `_TOGETHER` images at one time, filled
+up where fewer are left, so that an image's features are the same numbers whatever it is handed in with.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.radiance.metrics import efficientnet, inception
+
+_TOGETHER = 16
+
+
+@dataclass(frozen=True)
+class Extractor:
+    """A network with its input size. name: efflite0 or inception."""
+
+    name: Literal["efflite0", "inception"]
+    side: int
+    width: int
+    network: Callable[[Tensor], Tensor]
+    device: torch.device
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """(N, 3, W, W) in [-1, 1] -> (N, width), on the CPU."""
+        if images.dim() != 4 or images.shape[1] != 3 or not len(images):
+            raise BadInput(
+                f"features of images {tuple(images.shape)}", hint="give at least one as (N, 3, W, W)"
+            )
+        found = []
+        with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
+            for part in images.detach().split(_TOGETHER):
+                seen = self._seen(part)
+                filled = F.pad(seen, (0, 0, 0, 0, 0, 0, 0, _TOGETHER - len(seen)))
+                found.append(
+                    self.network(filled.contiguous(memory_format=torch.channels_last))[: len(seen)].cpu()
+                )
+        return torch.cat(found)
+
+    def _seen(self, images: Tensor) -> Tensor:
+        images = images.to(self.device).float().clamp(-1, 1)
+        rounded = ((images + 1) * 127.5).round() / 127.5 - 1
+        side = (self.side, self.side)
+        if self.name == "inception":  # as FID is defined: bilinear, whatever the size
+            return F.interpolate(rounded, size=side, mode="bilinear", align_corners=False)
+        return F.interpolate(rounded, size=side, mode="bicubic", align_corners=False, antialias=True).clamp(
+            -1, 1
+        )
+
+
+def open_extractor(
+    *, inception_file: str | Path | None = None, device: str | torch.device = "cpu"
+) -> Extractor:
+    """EfficientNet-Lite0, or FID's Inception where its file is given."""
+    device = torch.device(device)
+    if inception_file is not None:
+        network = inception.load_inception(inception_file, device=device)
+        return Extractor("inception", inception.SIDE, inception.FEATURES, network.features, device)
+    return Extractor(
+        "efflite0",
+        efficientnet.SIDE,
+        efficientnet.FEATURES,
+        efficientnet.load_efflite(device=device).features,
+        device,
+    )

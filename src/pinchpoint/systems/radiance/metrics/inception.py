@@ -1,0 +1,150 @@
+"""The Inception network of FID and KID: 2,048 numbers an image, from a file of weights the user has.
+
+The file is the one that FID is defined by, converted for torch (`pt_inception-2015-12-05-6726825d.pth`, 95,628,359 bytes);
+any other hash is refused, because another Inception gives another measure under the same name. Its layers are read by the
+names they have in that file. Differences from the usual Inception v3 are those of FID's graph: average pools leave the
+padding out, and the last block pools by maximum.
+"""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.radiance.metrics.efficientnet import check_hash
+
+SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
+FEATURES = 2048
+SIDE = 299
+_EPSILON = 1e-3
+_HINT = "give pt_inception-2015-12-05-6726825d.pth, or leave --inception out: KD-efflite0 needs no file"
+
+
+class Inception:
+    """The network up to its pooled features."""
+
+    def __init__(self, state: dict[str, Tensor], *, device: str | torch.device = "cpu") -> None:
+        self._layers: dict[str, tuple[Tensor, Tensor]] = {}
+        for name in state:
+            if name.endswith(".conv.weight"):
+                layer = name.removesuffix(".conv.weight")
+                norm = {
+                    key: state[f"{layer}.bn.{key}"].to(device)
+                    for key in ("weight", "bias", "running_mean", "running_var")
+                }
+                scale = norm["weight"] / torch.sqrt(norm["running_var"] + _EPSILON)
+                weight = state[name].to(device) * scale[:, None, None, None]
+                self._layers[layer] = weight, norm["bias"] - norm["running_mean"] * scale
+
+    def features(self, images: Tensor) -> Tensor:
+        """(N, 3, SIDE, SIDE) in [-1, 1] -> (N, FEATURES)."""
+        held = self._conv(images, "Conv2d_1a_3x3", stride=2)
+        held = self._conv(held, "Conv2d_2a_3x3")
+        held = self._conv(held, "Conv2d_2b_3x3", pad=True)
+        held = F.max_pool2d(held, 3, stride=2)
+        held = self._conv(self._conv(held, "Conv2d_3b_1x1"), "Conv2d_4a_3x3")
+        held = F.max_pool2d(held, 3, stride=2)
+        for name in ("Mixed_5b", "Mixed_5c", "Mixed_5d"):
+            held = self._fine(held, name)
+        held = self._shrink_once(held, "Mixed_6a")
+        for name in ("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"):
+            held = self._long(held, name)
+        held = self._shrink_again(held, "Mixed_7a")
+        held = self._wide(held, "Mixed_7b", _mean)
+        # FID's graph pools by maximum in the last block alone.
+        held = self._wide(held, "Mixed_7c", lambda images: F.max_pool2d(images, 3, stride=1, padding=1))
+        return held.mean(dim=(2, 3))
+
+    def _conv(self, images: Tensor, name: str, *, stride: int = 1, pad: bool = False) -> Tensor:
+        weight, bias = self._layers[name]
+        return F.relu(
+            F.conv2d(
+                images, weight, bias, stride=stride, padding=[k // 2 if pad else 0 for k in weight.shape[2:]]
+            )
+        )
+
+    def _chain(self, images: Tensor, block: str, *names: str) -> Tensor:
+        for name in names:
+            images = self._conv(images, f"{block}.{name}", pad=True)
+        return images
+
+    def _fine(self, images: Tensor, block: str) -> Tensor:
+        return torch.cat(
+            [
+                self._chain(images, block, "branch1x1"),
+                self._chain(images, block, "branch5x5_1", "branch5x5_2"),
+                self._chain(images, block, "branch3x3dbl_1", "branch3x3dbl_2", "branch3x3dbl_3"),
+                self._chain(_mean(images), block, "branch_pool"),
+            ],
+            dim=1,
+        )
+
+    def _shrink_once(self, images: Tensor, block: str) -> Tensor:
+        double = self._chain(images, block, "branch3x3dbl_1", "branch3x3dbl_2")
+        return torch.cat(
+            [
+                self._conv(images, f"{block}.branch3x3", stride=2),
+                self._conv(double, f"{block}.branch3x3dbl_3", stride=2),
+                F.max_pool2d(images, 3, stride=2),
+            ],
+            dim=1,
+        )
+
+    def _long(self, images: Tensor, block: str) -> Tensor:
+        return torch.cat(
+            [
+                self._chain(images, block, "branch1x1"),
+                self._chain(images, block, "branch7x7_1", "branch7x7_2", "branch7x7_3"),
+                self._chain(images, block, *(f"branch7x7dbl_{number}" for number in range(1, 6))),
+                self._chain(_mean(images), block, "branch_pool"),
+            ],
+            dim=1,
+        )
+
+    def _shrink_again(self, images: Tensor, block: str) -> Tensor:
+        three = self._chain(images, block, "branch3x3_1")
+        seven = self._chain(images, block, "branch7x7x3_1", "branch7x7x3_2", "branch7x7x3_3")
+        return torch.cat(
+            [
+                self._conv(three, f"{block}.branch3x3_2", stride=2),
+                self._conv(seven, f"{block}.branch7x7x3_4", stride=2),
+                F.max_pool2d(images, 3, stride=2),
+            ],
+            dim=1,
+        )
+
+    def _wide(self, images: Tensor, block: str, pool: Callable[[Tensor], Tensor]) -> Tensor:
+        three = self._chain(images, block, "branch3x3_1")
+        double = self._chain(images, block, "branch3x3dbl_1", "branch3x3dbl_2")
+        return torch.cat(
+            [
+                self._chain(images, block, "branch1x1"),
+                self._chain(three, block, "branch3x3_2a"),
+                self._chain(three, block, "branch3x3_2b"),
+                self._chain(double, block, "branch3x3dbl_3a"),
+                self._chain(double, block, "branch3x3dbl_3b"),
+                self._chain(pool(images), block, "branch_pool"),
+            ],
+            dim=1,
+        )
+
+
+def load_inception(
+    file: str | Path, *, device: str | torch.device = "cpu", sha256: str = SHA256
+) -> Inception:
+    """The network with the weights of this file, whose hash must be the known one."""
+    check_hash(Path(file), sha256, what="FID's Inception", hint=_HINT)
+    try:
+        return Inception(torch.load(file, map_location="cpu", weights_only=True), device=device)
+    except (KeyError, RuntimeError, pickle.UnpicklingError) as error:
+        raise BadInput(f"{file} holds no Inception network: {str(error)[:120]}", hint=_HINT) from error
+
+
+def _mean(images: Tensor) -> Tensor:
+    return F.avg_pool2d(images, 3, stride=1, padding=1, count_include_pad=False)

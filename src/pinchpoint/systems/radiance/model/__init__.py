@@ -1,0 +1,1 @@
+"""The radiance field, the super-resolution network, the discriminators and their losses."""

@@ -1,0 +1,93 @@
+"""FieldConfig: every choice that makes one conditional radiance field, as plain values that survive JSON. Imports no framework.
+
+Preset graf is GRAF's field: 8 layers of 256, the encoded point again after layer 4, codes of 128: 677,764 parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.config_json import JsonConfig
+
+
+@dataclass(frozen=True)
+class FieldConfig(JsonConfig):
+    """One field. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
+
+    depth: int = 8  # layers before the density
+    width: int = 256  # of each; the layer of the view has half of it
+    skip: int = (
+        4  # the layer, counted from 0, after which the encoded point and the shape code are read again
+    )
+    point_octaves: int = 10  # sines and cosines of 1, 2, 4, ... times a coordinate
+    direction_octaves: int = 4  # -1: the direction is not read, and a thing has one colour from all sides
+    z_shape: int = 128  # numbers of the code that forms the density
+    z_app: int = 128  # of the code that colours it
+
+    def __post_init__(self) -> None:
+        for name in ("depth", "width", "z_shape", "z_app"):
+            if getattr(self, name) < 1:
+                raise BadInput(f"{name} = {getattr(self, name)}", hint=f"give {name} of at least 1")
+        if self.width % 2:
+            raise BadInput(
+                f"width = {self.width}", hint="give an even width: the layer of the view has half of it"
+            )
+        for name, least in (("point_octaves", 0), ("direction_octaves", -1)):
+            if not least <= getattr(self, name) <= 16:
+                hint = f"give {least} to 16: beyond, fp32 tells no two points apart"
+                raise BadInput(f"{name} = {getattr(self, name)}", hint=hint)
+        if not 0 <= self.skip < self.depth - 1:
+            raise BadInput(
+                f"skip = {self.skip} with {self.depth} layers",
+                hint="give a layer before the last: 0 to depth - 2",
+            )
+
+    @property
+    def encoded_point(self) -> int:
+        """Numbers of an encoded point: itself, sines, cosines."""
+        return 3 + 6 * self.point_octaves
+
+    @property
+    def encoded_direction(self) -> int:
+        return 3 + 6 * self.direction_octaves if self.direction_octaves >= 0 else 0
+
+    @property
+    def features(self) -> int:
+        """F numbers at a point, or composited on a ray, that a super-resolution may read: the layer of the view."""
+        return self.width // 2
+
+    @property
+    def parameters(self) -> int:
+        """How many the field has, by arithmetic."""
+        width, half = self.width, self.width // 2
+        point, view = self.encoded_point + self.z_shape, self.encoded_direction + self.z_app
+        trunk = (point + 1) * width + (self.depth - 1) * (width + 1) * width + point * width
+        heads = (width + 1) + (width + 1) * width + (view + width + 1) * half + (half + 1) * 3
+        return trunk + heads
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """A tried set of choices. `changes` are fields to set otherwise."""
+        if name not in PRESETS:
+            raise BadInput(f"unknown preset {name!r}", hint=f"use one of: {', '.join(PRESETS)}")
+        return cls(**{**PRESETS[name], **changes})
+
+
+# graf: as published; tuned: one colour from all sides, no wave shorter than two pixels of 64; small: for a small card; tiny: for
+# tests and the demo.
+PRESETS: dict[str, dict[str, Any]] = {
+    "tuned": {"point_octaves": 7, "direction_octaves": -1},
+    "graf": {},
+    "small": {"depth": 6, "width": 128, "skip": 3, "point_octaves": 8, "z_shape": 64, "z_app": 64},
+    "tiny": {
+        "depth": 4,
+        "width": 32,
+        "skip": 1,
+        "point_octaves": 4,
+        "direction_octaves": 2,
+        "z_shape": 8,
+        "z_app": 8,
+    },
+}

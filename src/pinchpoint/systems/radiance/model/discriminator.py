@@ -1,0 +1,101 @@
+"""The patch discriminator of GRAF: strided convolutions with spectral and instance norm, for patches of 32, 64 or 128.
+
+As published it does not see contrast: without biases a paler patch is a multiple of itself to every layer, and the norm takes
+any factor away. Here the first layer has a bias, so that levels count, unless it is told otherwise.
+
+No statistic of one image touches another, and the power iteration of the spectral norm advances only in `refresh`, once a
+step: a batch taken in parts then has the gradient of the whole. Letters: B images, p side of a patch, C channels.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.radiance.settings import NORMS, SIDES
+
+_SLOPE = 0.2
+_WARM = 15  # rounds of the power iteration before the first step
+
+
+class SpectralConv(nn.Module):
+    """A convolution whose weight, as a matrix (out, in * k * k), is divided by an estimate of its largest singular value."""
+
+    left: Tensor
+    right: Tensor
+
+    def __init__(self, inputs: int, outputs: int, *, stride: int, padding: int, bias: bool = False) -> None:
+        super().__init__()
+        made = nn.Conv2d(inputs, outputs, 4, bias=bias)
+        self.weight, self.bias, self.stride, self.padding = made.weight, made.bias, stride, padding
+        matrix = self.weight.detach().flatten(1)
+        self.register_buffer("left", functional.normalize(torch.randn(matrix.shape[0]), dim=0))
+        self.register_buffer("right", functional.normalize(torch.randn(matrix.shape[1]), dim=0))
+        self.refresh(rounds=_WARM)
+
+    @torch.no_grad()
+    def refresh(self, rounds: int = 1) -> None:
+        matrix = self.weight.flatten(1)
+        for _ in range(rounds):
+            self.right.copy_(functional.normalize(matrix.mT @ self.left, dim=0))
+            self.left.copy_(functional.normalize(matrix @ self.right, dim=0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        # Copies: a later `refresh` must not change what a backward pass still reads.
+        sigma = self.left.clone() @ (self.weight.flatten(1) @ self.right.clone())
+        return functional.conv2d(
+            images, self.weight / sigma, self.bias, stride=self.stride, padding=self.padding
+        )
+
+
+class Discriminator(nn.Module):
+    """One number for each patch: above 0 where it seems real. GRAF's with width 64: 128, 256, 512 channels for 32^2."""
+
+    def __init__(
+        self, patch: int, *, channels: int = 3, width: int = 64, norm: str = "instance", bias: bool = True
+    ) -> None:
+        super().__init__()
+        check_side(patch)
+        if norm not in NORMS:
+            raise BadInput(f"unknown norm {norm!r}", hint=f"use one of: {', '.join(NORMS)}")
+        self.patch, self.norm = patch, norm
+        halvings = patch.bit_length() - 3  # down to 4 x 4
+        widths = [max(1, width * 8 >> (halvings - 1 - at)) for at in range(halvings)]
+        self.convs = nn.ModuleList(
+            SpectralConv(inputs, outputs, stride=2, padding=1, bias=bias and at == 0)
+            for at, (inputs, outputs) in enumerate(zip([channels, *widths[:-1]], widths, strict=True))
+        )
+        self.last = SpectralConv(widths[-1], 1, stride=1, padding=0)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """images: (B, C, p, p) in [-1, 1] -> (B,)."""
+        if images.shape[-2:] != (self.patch, self.patch):
+            raise BadInput(
+                f"patches of {images.shape[-2]} x {images.shape[-1]} for a discriminator of {self.patch} x {self.patch}",
+                hint="cut patches of its size; to save memory lower the samples of a ray, or take a chunk, not fewer rays",
+            )
+        hidden = images
+        for at, conv in enumerate(self.convs):
+            hidden = conv(hidden)
+            if at and self.norm == "instance":
+                hidden = functional.instance_norm(hidden)
+            elif at and self.norm == "layer":
+                hidden = functional.group_norm(hidden, 1)
+            hidden = functional.leaky_relu(hidden, _SLOPE)
+        return self.last(hidden).flatten()
+
+    def refresh(self) -> None:
+        """One round of every power iteration: once a step, before its first pass."""
+        for module in self.modules():
+            if isinstance(module, SpectralConv):
+                module.refresh()
+
+
+def check_side(patch: int) -> None:
+    """Refuse patches no discriminator is made for."""
+    if patch not in SIDES:
+        raise BadInput(
+            f"patches of {patch} x {patch}", hint=f"use one of: {', '.join(map(str, SIDES))} pixels a side"
+        )

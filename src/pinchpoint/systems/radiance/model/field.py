@@ -1,0 +1,99 @@
+"""Field: GRAF's conditional radiance field as it is published, the baseline. What it computes, `folded` computes with less.
+
+B images, N points, all images with equally many, those of an image together; Q rays, those of an image and the points of a
+ray together; F features. Every point carries its codes and its direction through the network: 3,380 numbers of a point are
+held for the backward pass (preset graf), 13,520 B in fp32; with what compositing holds 13,560 B.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.radiance.model.config import FieldConfig
+
+
+class Field(nn.Module):
+    """Colour and density, both before their activation, at points seen along directions."""
+
+    def __init__(self, config: FieldConfig, *, seed: int = 0) -> None:
+        super().__init__()
+        self.config = config
+        width, half = config.width, config.width // 2
+        read = config.encoded_point + config.z_shape
+        widths = [read] + [width + read * (at == config.skip + 1) for at in range(1, config.depth)]
+        with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay where they are
+            torch.manual_seed(seed)
+            self.trunk = nn.ModuleList(nn.Linear(wide, width) for wide in widths)
+            self.density = nn.Linear(width, 1)
+            self.remap = nn.Linear(width, width)
+            self.view = nn.Linear(width + config.encoded_direction + config.z_app, half)
+            self.colour = nn.Linear(half, 3)
+
+    def forward(
+        self, points: Tensor, directions: Tensor, z_shape: Tensor, z_app: Tensor, *, features: bool = False
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """points: (N, 3); directions: (N, 3) or (Q, 3); codes: (B, z_shape), (B, z_app) -> (N, 3), (N, 1), (N, F) or None."""
+        count, images = len(points), len(z_shape)
+        check_groups(count, len(directions), images)
+        if len(directions) != count:
+            directions = directions.repeat_interleave(count // len(directions), dim=0)
+        config = self.config
+        # One tensor of everything a point reads, as published: codes and directions are copied to every point.
+        read = torch.cat(
+            (
+                encode(points, config.point_octaves),
+                _to_points(z_shape, count),
+                encode(directions, config.direction_octaves),
+                _to_points(z_app, count),
+            ),
+            dim=1,
+        )
+        of_shape, of_view = read.split(
+            (config.encoded_point + config.z_shape, config.encoded_direction + config.z_app), dim=1
+        )
+        hidden = of_shape
+        for at, layer in enumerate(self.trunk):
+            hidden = torch.relu(layer(hidden))
+            if at == config.skip:
+                hidden = torch.cat((of_shape, hidden), dim=1)
+        density = self.density(hidden)
+        seen = torch.relu(self.view(torch.cat((self.remap(hidden), of_view), dim=1)))
+        return self.colour(seen), density, seen if features else None
+
+
+def encode(values: Tensor, octaves: int, *, out: Tensor | None = None) -> Tensor:
+    """values: (..., 3) -> themselves, sines, cosines of 1, 2, 4, ... times them: (..., 3 + 6 octaves), octave by octave.
+
+    out: (..., at least so many), of any floating type, whose first columns are written: nothing is put together by a copy.
+    With octaves of -1 there is nothing: (..., 0).
+    """
+    if octaves < 0:
+        return values.new_empty(*values.shape[:-1], 0) if out is None else out
+    wide = 3 * octaves
+    if out is None:
+        out = values.new_empty(*values.shape[:-1], 3 + 2 * wide)
+    out[..., :3] = values
+    if octaves:
+        steps = 2.0 ** torch.arange(octaves, dtype=values.dtype, device=values.device)
+        angles = (values[..., None, :] * steps[:, None]).flatten(-2)
+        torch.sin(angles, out=out[..., 3 : 3 + wide])
+        torch.cos(angles, out=out[..., 3 + wide : 3 + 2 * wide])
+    return out
+
+
+def check_groups(points: int, directions: int, images: int) -> None:
+    """Refuse points that do not share images or rays evenly: a code or a direction would reach a wrong point."""
+    if not images or points % images:
+        raise BadInput(f"{points:,} points for {images:,} codes", hint="give every image as many points")
+    if not directions or points % directions or directions % images:
+        raise BadInput(
+            f"{directions:,} directions for {points:,} points of {images:,} images",
+            hint="give one for each point, or for each ray",
+        )
+
+
+def _to_points(codes: Tensor, count: int) -> Tensor:
+    """(B, Z) -> (N, Z): a view where there is one image."""
+    return codes[:, None].expand(-1, count // len(codes), -1).reshape(count, codes.shape[1])

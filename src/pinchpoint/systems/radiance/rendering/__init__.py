@@ -1,0 +1,1 @@
+"""Rays, volume rendering and its kernels."""

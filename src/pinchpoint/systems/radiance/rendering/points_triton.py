@@ -1,0 +1,257 @@
+"""Encoded points, and the way back through an activation, for CUDA, in Triton. Imported only where there is a GPU and Triton.
+
+Letters as in `points`: B images, r rays of each in a part, S points of a ray, K numbers of an encoded point, H wide.
+"""
+
+# Triton reads these functions' source: annotations must be plain, so they are left to Triton's own.
+# pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+import struct
+
+import triton  # ty: ignore
+import triton.language as tl
+from torch import Tensor
+
+from pinchpoint.kit.triton_launch import Launcher
+
+_ENCODED = 2048  # numbers of a program
+_MASKED = 4096  # numbers of a program at one time
+# Half of pi in parts: the first two have so few bits that whole numbers up to 2^17 times them are exact.
+_HALF_1, _HALF_2, _HALF_3 = (
+    tl.constexpr(part) for part in (1.5703125, 4.837512969970703125e-4, 7.549789954891882e-8)
+)
+
+
+def encode_points(
+    origins: Tensor,
+    directions: Tensor,
+    offsets: Tensor,
+    first: tuple[int, int],
+    out: Tensor,
+    *,
+    octaves: int,
+    samples: int,
+    each: int,
+    near: float,
+    step: float,
+) -> None:
+    """Fills out, (B, r S, K). origins, directions, offsets: those of all rays; first: image and ray the part begins with."""
+    _launched(origins, directions, offsets, first, out, octaves, samples, each, near, step, True)
+
+
+def encode_directions(
+    directions: Tensor, first: tuple[int, int], out: Tensor, *, octaves: int, each: int
+) -> None:
+    """Fills out, (B, r, K), with the directions themselves."""
+    _launched(directions, directions, directions, first, out, octaves, 1, each, 0.0, 0.0, False)
+
+
+def _launched(
+    origins: Tensor,
+    directions: Tensor,
+    offsets: Tensor,
+    first: tuple[int, int],
+    out: Tensor,
+    octaves: int,
+    samples: int,
+    each: int,
+    near: float,
+    step: float,
+    along: bool,
+) -> None:
+    count, wide = out.shape[0] * out.shape[1], out.shape[2]
+    lanes = triton.next_power_of_2(wide)
+    rows = max(1, _ENCODED // lanes)
+    _encode(
+        triton.cdiv(count, rows),
+        (origins, directions, offsets, out),
+        (
+            count,
+            samples,
+            each,
+            *first,
+            *origins.stride()[:2],
+            *directions.stride()[:2],
+            *offsets.stride(),
+            bits(near),
+            bits(step),
+        ),
+        along,
+        octaves,
+        wide,
+        lanes,
+        rows,
+    )
+
+
+def bits(value: float) -> int:
+    """A number as float32 has it, for a kernel that must not be compiled again for another: `number_of` reads it."""
+    return struct.unpack("<i", struct.pack("<f", value))[0]
+
+
+def mask(slope: Tensor, hidden: Tensor, sums: Tensor | None) -> None:
+    """slope, hidden: (N, H). Zeroes slope where hidden is; adds the sum of each program's rows to sums, (programs, H)."""
+    count, width = slope.shape
+    wide = triton.next_power_of_2(width)
+    rows = max(1, _MASKED // wide)
+    programs = triton.cdiv(count, rows) if sums is None else sums.shape[0]
+    turns = triton.cdiv(count, programs * rows)
+    _mask(
+        programs,
+        (slope, hidden, slope if sums is None else sums),
+        (count, turns),
+        width,
+        wide,
+        rows,
+        sums is not None,
+    )
+
+
+@triton.jit
+def _times(a, b, nothing):
+    """The product rounded before anything is added to it, as torch's kernels do: fused with a sum it is another point.
+
+    nothing: a zero that the compiler does not know to be one.
+    """
+    return ((a * b).to(tl.int32, bitcast=True) ^ nothing).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def number_of(bits):
+    return bits.to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def depth_of(offset, number, nothing, near, step):
+    """The distance of a point in its interval."""
+    return _times(number.to(tl.float32) + offset, number_of(step), nothing) + number_of(near)
+
+
+@triton.jit
+def _wave(angle, quarters):
+    """The sine, or the cosine where it is a quarter of a turn ahead, to float32's accuracy.
+
+    Hardware's own are far off for angles of thousands.
+    """
+    turns = tl.floor(angle * 0.6366197723675814 + 0.5)
+    left = tl.fma(turns, tl.full(turns.shape, -_HALF_1, tl.float32), angle)
+    left = tl.fma(turns, tl.full(turns.shape, -_HALF_2, tl.float32), left)
+    left = tl.fma(turns, tl.full(turns.shape, -_HALF_3, tl.float32), left)
+    square = left * left
+    sine = ((-1.9515295891e-4 * square + 8.3321608736e-3) * square - 1.6666654611e-1) * square * left + left
+    cosine = (2.443315711809948e-5 * square - 1.388731625493765e-3) * square + 4.166664568298827e-2
+    cosine = cosine * square * square - 0.5 * square + 1.0
+    quarter = turns.to(tl.int32) + quarters
+    found = tl.where((quarter & 1) != 0, cosine, sine)
+    return tl.where((quarter & 2) != 0, -found, found)
+
+
+@Launcher
+@triton.jit(
+    do_not_specialize=[
+        "count",
+        "samples",
+        "each",
+        "image0",
+        "ray0",
+        "o_image",
+        "o_ray",
+        "d_image",
+        "d_ray",
+        "t_image",
+        "t_ray",
+        "t_sample",
+        "near",
+        "step",
+    ]
+)
+def _encode(
+    origins,
+    directions,
+    offsets,
+    out,
+    count,
+    samples,
+    each,
+    image0,
+    ray0,
+    o_image,
+    o_ray,
+    d_image,
+    d_ray,
+    t_image,
+    t_ray,
+    t_sample,
+    near,
+    step,
+    ALONG: tl.constexpr,
+    OCTAVES: tl.constexpr,
+    K: tl.constexpr,
+    LANES: tl.constexpr,
+    ROWS: tl.constexpr,
+):
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    there = row < count
+    ray = row // samples
+    image = (ray // each + image0).to(tl.int64)
+    across = (ray % each + ray0).to(tl.int64)
+    way = directions + image * d_image + across * d_ray
+    x = tl.load(way, mask=there, other=0.0)
+    y = tl.load(way + 1, mask=there, other=0.0)
+    z = tl.load(way + 2, mask=there, other=0.0)
+    if ALONG:
+        nothing = count >> 31
+        number = row % samples
+        offset = tl.load(
+            offsets + image * t_image + across * t_ray + number.to(tl.int64) * t_sample, mask=there, other=0.0
+        )
+        depth = depth_of(offset, number, nothing, near, step)
+        begin = origins + image * o_image + across * o_ray
+        x = tl.load(begin, mask=there, other=0.0) + _times(x, depth, nothing)
+        y = tl.load(begin + 1, mask=there, other=0.0) + _times(y, depth, nothing)
+        z = tl.load(begin + 2, mask=there, other=0.0) + _times(z, depth, nothing)
+    column = tl.arange(0, LANES)
+    which = (column % 3)[None, :]
+    value = tl.where(which == 0, x[:, None], tl.where(which == 1, y[:, None], z[:, None]))
+    if OCTAVES > 0:
+        # Columns 3 on: sines of the first octave, of the next, ..., then cosines.
+        number = tl.maximum(column // 3 - 1, 0)
+        wave = _wave(value * (1 << (number % OCTAVES)).to(tl.float32)[None, :], (number // OCTAVES)[None, :])
+        value = tl.where((column < 3)[None, :], value, wave)
+    value = tl.where((column < 3 + 6 * OCTAVES)[None, :], value, 1.0)
+    to = out + row.to(tl.int64)[:, None] * K + column[None, :]
+    tl.store(to, value, mask=there[:, None] & (column < K)[None, :])
+
+
+@Launcher
+@triton.jit(do_not_specialize=["count", "turns"])
+def _mask(
+    slope,
+    hidden,
+    sums,
+    count,
+    turns,
+    WIDTH: tl.constexpr,
+    WIDE: tl.constexpr,
+    ROWS: tl.constexpr,
+    SUMMED: tl.constexpr,
+):
+    column = tl.arange(0, WIDE)
+    inside = column < WIDTH
+    total = tl.zeros((ROWS, WIDE), tl.float32)
+    first = tl.program_id(0).to(tl.int64) * turns * ROWS
+    for turn in range(turns):
+        row = first + turn * ROWS + tl.arange(0, ROWS)
+        at = row[:, None] * WIDTH + column[None, :]
+        wanted = (row < count)[:, None] & inside[None, :]
+        value = tl.load(slope + at, mask=wanted, other=0.0)
+        value = tl.where(tl.load(hidden + at, mask=wanted, other=0.0) <= 0, 0.0, value).to(
+            slope.dtype.element_ty
+        )
+        tl.store(slope + at, value, mask=wanted)
+        if SUMMED:
+            total += value.to(tl.float32)
+    if SUMMED:
+        to = sums + tl.program_id(0) * WIDTH + column
+        tl.store(to, tl.load(to, mask=inside, other=0.0) + tl.sum(total, axis=0), mask=inside)

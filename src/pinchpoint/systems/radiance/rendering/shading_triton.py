@@ -1,0 +1,233 @@
+"""From the layer of the view to colour and density, and back, for CUDA, in Triton. Imported only where there are both.
+
+Letters as in `shading`: r rays of a part (of all its images), S points of a ray, N = r S, C the layer of the view with the
+density and zeros beside it, F its features. Everything is computed in float32, in the same order every time.
+"""
+
+# Triton reads these functions' source: annotations must be plain, so they are left to Triton's own.
+# pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
+from __future__ import annotations
+
+import triton  # ty: ignore
+import triton.language as tl
+from torch import Tensor
+
+from pinchpoint.kit.triton_launch import Launcher
+from pinchpoint.systems.radiance.rendering.compositing_triton import Along
+
+_TILE = 4096  # numbers of a program at one time
+_RAYS = 2  # of a program
+
+
+def colour(
+    seen: Tensor, tints: Tensor, weight: Tensor, bias: Tensor, raw: Tensor, *, features: int, write: bool
+) -> None:
+    """seen: (N, C) before tints, (r, C); weight: (3, F) -> raw: (4, N), colour and density; write: relu back into seen."""
+    rays, wide = tints.shape
+    samples = seen.shape[0] // rays
+    lanes, tall = _tile(features, _TILE)
+    _colour(
+        triton.cdiv(rays, _RAYS),
+        (seen, tints, weight, bias, raw),
+        (rays, samples),
+        features,
+        wide,
+        lanes,
+        tall,
+        _RAYS,
+        write,
+    )
+
+
+def uncolour(
+    slopes: Tensor,
+    seen: Tensor,
+    weight: Tensor,
+    of_seen: Tensor,
+    of_tints: Tensor,
+    sums: Tensor,
+    mixed: Tensor | None,
+    of_mixed: Tensor | None,
+    along: Along,
+    *,
+    features: int,
+) -> None:
+    """slopes: (4, N) of raw; seen: (N, C) after relu -> of_seen: (N, C) before it, of_tints: (r, C).
+
+    sums: (programs, 3, F + 1), to which are added gradients of the colour's weights and, in the last column, of its bias.
+    mixed: (N,) and of_mixed: (B, R, F), weights of the points and the gradient of composited features, or None.
+    """
+    rays, wide = of_tints.shape
+    samples, programs = seen.shape[0] // rays, sums.shape[0]
+    lanes, tall = _tile(features, _TILE // 2)  # several tiles of sums are held beside
+    _uncolour(
+        programs,
+        (
+            slopes,
+            seen,
+            weight,
+            of_seen,
+            of_tints,
+            sums,
+            slopes if mixed is None else mixed,
+            slopes if of_mixed is None else of_mixed,
+        ),
+        (rays, samples, triton.cdiv(rays, programs), along.each, *along.first, along.offsets.shape[1]),
+        features,
+        wide,
+        lanes,
+        triton.next_power_of_2(wide - features),
+        tall,
+        of_mixed is not None,
+    )
+
+
+def _tile(features: int, numbers: int) -> tuple[int, int]:
+    """Lanes of a point, and points at one time."""
+    lanes = max(16, triton.next_power_of_2(features))
+    return lanes, max(1, min(64, numbers // lanes))
+
+
+@Launcher
+@triton.jit(do_not_specialize=["rays", "samples"])
+def _colour(
+    seen,
+    tints,
+    weight,
+    bias,
+    raw,
+    rays,
+    samples,
+    F: tl.constexpr,
+    C: tl.constexpr,
+    LANES: tl.constexpr,
+    TALL: tl.constexpr,
+    RAYS: tl.constexpr,
+    WRITE: tl.constexpr,
+):
+    lane = tl.arange(0, LANES)
+    inside = lane < F
+    red = tl.load(weight + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
+    green = tl.load(weight + F + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
+    blue = tl.load(weight + 2 * F + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
+    plane = rays.to(tl.int64) * samples
+    first = tl.program_id(0).to(tl.int64) * RAYS
+    for ray in range(first, tl.minimum(first + RAYS, rays)):
+        tint = tl.load(tints + ray * C + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
+        of_density = tl.load(tints + ray * C + F).to(tl.float32)
+        for tile in range(0, samples, TALL):
+            sample = tile + tl.arange(0, TALL)
+            there = sample < samples
+            point = ray * samples + sample
+            wanted = there[:, None] & inside[None, :]
+            at = seen + point[:, None] * C + lane[None, :]
+            value = tl.load(at, mask=wanted, other=0.0).to(tl.float32) + tint
+            # Not a maximum, which would hide what is no number.
+            value = tl.where(value < 0, 0.0, value).to(seen.dtype.element_ty)
+            if WRITE:
+                tl.store(at, value, mask=wanted)
+            value = value.to(tl.float32)
+            density = tl.load(seen + point * C + F, mask=there, other=0.0).to(tl.float32) + of_density
+            tl.store(raw + point, tl.sum(value * red, axis=1) + tl.load(bias).to(tl.float32), mask=there)
+            tl.store(
+                raw + plane + point,
+                tl.sum(value * green, axis=1) + tl.load(bias + 1).to(tl.float32),
+                mask=there,
+            )
+            tl.store(
+                raw + 2 * plane + point,
+                tl.sum(value * blue, axis=1) + tl.load(bias + 2).to(tl.float32),
+                mask=there,
+            )
+            tl.store(raw + 3 * plane + point, density, mask=there)
+
+
+@Launcher
+@triton.jit(do_not_specialize=["rays", "samples", "turns", "each", "image0", "ray0", "width"])
+def _uncolour(
+    slopes,
+    seen,
+    weight,
+    of_seen,
+    of_tints,
+    sums,
+    mixed,
+    of_mixed,
+    rays,
+    samples,
+    turns,
+    each,
+    image0,
+    ray0,
+    width,
+    F: tl.constexpr,
+    C: tl.constexpr,
+    LANES: tl.constexpr,
+    REST: tl.constexpr,
+    TALL: tl.constexpr,
+    MIXED: tl.constexpr,
+):
+    lane = tl.arange(0, LANES)
+    rest = tl.arange(0, REST)
+    inside = lane < F
+    red = tl.load(weight + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
+    green = tl.load(weight + F + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
+    blue = tl.load(weight + 2 * F + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
+    plane = rays.to(tl.int64) * samples
+    # Sums are kept for every lane of a tile and put together last.
+    of_red = tl.zeros((TALL, LANES), tl.float32)
+    of_green = tl.zeros((TALL, LANES), tl.float32)
+    of_blue = tl.zeros((TALL, LANES), tl.float32)
+    reds = tl.zeros((TALL,), tl.float32)
+    greens = tl.zeros((TALL,), tl.float32)
+    blues = tl.zeros((TALL,), tl.float32)
+    first = tl.program_id(0).to(tl.int64) * turns
+    for ray in range(first, tl.minimum(first + turns, rays)):
+        of_tint = tl.zeros((TALL, LANES), tl.float32)
+        of_density = tl.zeros((TALL,), tl.float32)
+        pixel = (ray // each + image0) * width + ray % each + ray0
+        for tile in range(0, samples, TALL):
+            sample = tile + tl.arange(0, TALL)
+            there = sample < samples
+            point = ray * samples + sample
+            wanted = there[:, None] & inside[None, :]
+            r = tl.load(slopes + point, mask=there, other=0.0)
+            g = tl.load(slopes + plane + point, mask=there, other=0.0)
+            b = tl.load(slopes + 2 * plane + point, mask=there, other=0.0)
+            d = tl.load(slopes + 3 * plane + point, mask=there, other=0.0)
+            value = tl.load(seen + point[:, None] * C + lane[None, :], mask=wanted, other=0.0).to(tl.float32)
+            slope = r[:, None] * red + g[:, None] * green + b[:, None] * blue
+            if MIXED:
+                share = tl.load(mixed + point, mask=there, other=0.0)
+                of_feature = tl.load(of_mixed + pixel * F + lane, mask=inside, other=0.0).to(tl.float32)
+                slope += share[:, None] * of_feature[None, :]
+            slope = tl.where((value <= 0) | ~wanted, 0.0, slope)
+            tl.store(of_seen + point[:, None] * C + lane[None, :], slope, mask=wanted)
+            beside = tl.where((rest == 0)[None, :], d[:, None], 0.0)
+            tl.store(
+                of_seen + point[:, None] * C + F + rest[None, :],
+                beside,
+                mask=there[:, None] & (rest < C - F)[None, :],
+            )
+            of_tint += slope
+            of_density += d
+            of_red += r[:, None] * value
+            of_green += g[:, None] * value
+            of_blue += b[:, None] * value
+            reds += r
+            greens += g
+            blues += b
+        tl.store(of_tints + ray * C + lane, tl.sum(of_tint, axis=0), mask=inside)
+        tl.store(
+            of_tints + ray * C + F + rest, tl.where(rest == 0, tl.sum(of_density), 0.0), mask=rest < C - F
+        )
+    row = sums + tl.program_id(0) * 3 * (F + 1)
+    _add(row, tl.sum(of_red, axis=0), tl.sum(reds), lane, F)
+    _add(row + F + 1, tl.sum(of_green, axis=0), tl.sum(greens), lane, F)
+    _add(row + 2 * (F + 1), tl.sum(of_blue, axis=0), tl.sum(blues), lane, F)
+
+
+@triton.jit
+def _add(to, many, one, lane, F: tl.constexpr):
+    tl.store(to + lane, tl.load(to + lane, mask=lane < F, other=0.0) + many, mask=lane < F)
+    tl.store(to + F, tl.load(to + F) + one)

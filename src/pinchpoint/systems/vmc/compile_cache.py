@@ -1,0 +1,38 @@
+"""Compiled programs kept on disk, so that the second start of a run is quick. Called by the commands, never at import."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from pathlib import Path
+
+import jax
+
+from pinchpoint.core.files import make_folder
+
+LEAST_S = 0.3  # programs that compile faster are not worth a file
+
+
+def use_compile_cache(folder: Path | None = None) -> Path:
+    """Have JAX keep what it compiles in a folder: by default the user's cache, apart for each kind of processor.
+
+    A program compiled for one processor may stop another that reads it from a shared home.
+    """
+    if folder is None:
+        home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+        folder = Path(home) / "pinchpoint" / "jax" / _processor()
+    make_folder(folder)
+    jax.config.update("jax_compilation_cache_dir", str(folder))
+    jax.config.update("jax_persistent_cache_min_compile_time_secs", LEAST_S)
+    return folder
+
+
+def _processor() -> str:
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
+    told = sorted(
+        {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
+    )
+    named = "\n".join([platform.machine(), platform.processor(), *told])
+    return f"{platform.machine()}-{hashlib.sha256(named.encode()).hexdigest()[:8]}"

@@ -1,0 +1,1 @@
+"""Molecules, xyz files and Hartree-Fock orbitals."""

@@ -1,0 +1,266 @@
+"""System: the nuclei and electrons of one calculation, checked, from a name or an xyz file.
+
+Lengths in bohr (xyz files are in angstrom), energies in hartree. Imports no framework. A System that exists is sound: unknown
+elements, impossible spins, coincident nuclei and a charge that leaves no electrons are refused here and nowhere later.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.config_json import JsonConfig
+from pinchpoint.systems.vmc.data.molecules import (
+    ATOMS_HA,
+    CHAIN_BOHR,
+    HELIUM_LIKE_HA,
+    SYMBOLS,
+    Known,
+    Position,
+    chain,
+    known_molecules,
+    pair,
+    spin_of_atom,
+)
+from pinchpoint.systems.vmc.data.xyz import read_xyz
+
+CLOSEST_BOHR = 0.1  # no two nuclei of a molecule are as near as this
+SAME_BOHR = 1e-3  # distances that differ by less are those of the reference
+_CHAIN = re.compile(r"H([1-9][0-9]{0,2})")
+_LONGEST_CHAIN = 100
+
+
+@dataclass(frozen=True)
+class System(JsonConfig):
+    """Nuclei and electrons. symbols, charges (atomic numbers), positions: one for each nucleus; up, down: electrons by spin."""
+
+    name: str
+    symbols: tuple[str, ...]
+    charges: tuple[int, ...]
+    positions: tuple[Position, ...]
+    up: int
+    down: int
+
+    def __post_init__(self) -> None:
+        _check_counts(self)
+        # JSON has no tuples; integers among coordinates would make equal systems differ in print.
+        object.__setattr__(self, "positions", tuple(_position(place) for place in self.positions))
+        for name in ("symbols", "charges"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        _check_nuclei(self)
+
+    @property
+    def electrons(self) -> int:
+        return self.up + self.down
+
+    @property
+    def nuclei(self) -> int:
+        return len(self.charges)
+
+    @property
+    def charge(self) -> int:
+        """Of the whole system, in units of the proton's."""
+        return sum(self.charges) - self.electrons
+
+    @property
+    def spin(self) -> int:
+        """Up less down."""
+        return self.up - self.down
+
+    @property
+    def repulsion(self) -> float:
+        """Energy of the nuclei among themselves: 0 for an atom."""
+        pairs = combinations(range(self.nuclei), 2)
+        return math.fsum(
+            self.charges[i] * self.charges[j] / math.dist(self.positions[i], self.positions[j])
+            for i, j in pairs
+        )
+
+    @property
+    def exact_ha(self) -> float | None:
+        """The reference energy where one is known for these very nuclei and electrons, else None."""
+        if self.nuclei == 1:
+            return _exact_atom(self)
+        for known in known_molecules().values():
+            if (
+                known.energy_ha is not None
+                and self.charge == 0
+                and self.spin == known.spin
+                and _same_shape(self, known)
+            ):
+                return known.energy_ha
+        return None
+
+
+def system_of(
+    what: str | Path | System, *, spin: int | None = None, charge: int = 0, bond: float | None = None
+) -> System:
+    """The system of a name (`H` ... `Kr`, `H2`, `LiH`, `H2O` ..., `H10` for a chain) or of an .xyz file in angstrom.
+
+    spin: up less down; None takes Hund's rule for an atom, what is known of a molecule with a name, and else the lowest there
+    is. bond: the distance in bohr of a molecule of two atoms, or the spacing of a chain. A System comes back as it is, unless
+    spin, charge or bond ask for another.
+    """
+    if isinstance(what, System):
+        if spin is None and charge == 0 and bond is None:
+            return what
+        known = Known(what.symbols, what.positions, what.spin)
+        name, stored = what.name, what.spin if charge == 0 else None
+        if bond is not None:
+            known = _stretched(name, known, bond)
+        return _build(name, known, spin=stored if spin is None else spin, charge=what.charge + charge)
+    if isinstance(what, Path) or str(what).lower().endswith(".xyz"):
+        symbols, positions = read_xyz(what)
+        name, known = Path(what).stem, Known(symbols, positions, -1)
+    else:
+        name, known = what, _by_name(what, bond)
+    if bond is not None and not _is_chain(name):  # a chain has its spacing by now
+        known = _stretched(name, known, bond)
+    return _build(name, known, spin=spin, charge=charge)
+
+
+def _build(name: str, known: Known, *, spin: int | None, charge: int) -> System:
+    charges = tuple(SYMBOLS.index(symbol) + 1 for symbol in known.symbols)
+    electrons = sum(charges) - charge
+    if electrons < 1:
+        raise BadInput(
+            f"a charge of {charge:+d} leaves {max(electrons, 0)} of the {sum(charges)} electrons of {name}",
+            hint=f"give a charge of at most {sum(charges) - 1:+d}",
+        )
+    if spin is None:
+        spin = _lowest_spin(known, electrons, neutral=charge == 0)
+    if spin < 0 or spin > electrons or (electrons - spin) % 2:
+        possible = range(electrons % 2, electrons + 1, 2)
+        shown = ", ".join(map(str, possible[:4])) + (f", ... {possible[-1]}" if len(possible) > 4 else "")
+        raise BadInput(
+            f"a spin (up less down) of {spin} with the {electrons} electrons of {name}",
+            hint=f"give a spin of: {shown}",
+        )
+    return System(
+        name, known.symbols, charges, known.positions, (electrons + spin) // 2, (electrons - spin) // 2
+    )
+
+
+def _lowest_spin(known: Known, electrons: int, *, neutral: bool) -> int:
+    if len(known.symbols) == 1:
+        return spin_of_atom(electrons)
+    return known.spin if neutral and known.spin >= 0 else electrons % 2
+
+
+def _by_name(name: str, bond: float | None) -> Known:
+    molecules = known_molecules()
+    if name in molecules:
+        return molecules[name]
+    if name in SYMBOLS:
+        if bond is not None:
+            raise BadInput(
+                f"a bond of {bond:g} bohr in the atom {name}",
+                hint="leave out the bond, or name two atoms: H2, LiH",
+            )
+        return Known((name,), ((0.0, 0.0, 0.0),))
+    if _is_chain(name):
+        return chain(int(name[1:]), CHAIN_BOHR if bond is None else _length(bond))
+    near = [other for other in (*molecules, *SYMBOLS) if other.lower() == str(name).lower()]
+    if near:
+        raise BadInput(
+            f"no element or molecule {name!r}", hint=f"write {' or '.join(near)}: upper and lower case matter"
+        )
+    raise BadInput(
+        f"no element or molecule {name!r}",
+        hint=f"name an element from H to Kr, one of {', '.join(molecules)}, a chain such as H10, or an .xyz file in angstrom",
+    )
+
+
+def _is_chain(name: str) -> bool:
+    match = _CHAIN.fullmatch(name)
+    return match is not None and 3 <= int(match.group(1)) <= _LONGEST_CHAIN
+
+
+def _stretched(name: str, known: Known, bond: float) -> Known:
+    if len(known.symbols) != 2:
+        raise BadInput(
+            f"a bond of {bond:g} bohr in {name}, which has {len(known.symbols)} nuclei",
+            hint="a bond is set in molecules of two atoms, such as H2 or LiH; write others as .xyz files",
+        )
+    return pair(*known.symbols, _length(bond), spin=known.spin)
+
+
+def _length(bond: float) -> float:
+    if not (math.isfinite(bond) and bond >= CLOSEST_BOHR):
+        raise BadInput(
+            f"a bond of {bond:g} bohr",
+            hint=f"give a finite length of at least {CLOSEST_BOHR:g} bohr, such as 1.4",
+        )
+    return float(bond)
+
+
+def _position(place: Any) -> Position:
+    try:
+        x, y, z = (float(value) for value in place)
+    except (TypeError, ValueError) as error:
+        raise BadInput(f"a nucleus at {place!r:.60}", hint="give three coordinates in bohr") from error
+    if not all(map(math.isfinite, (x, y, z))):
+        raise BadInput(f"a nucleus at {place!r:.60}", hint="give finite coordinates in bohr")
+    return x, y, z
+
+
+def _check_counts(system: System) -> None:
+    counts = {len(system.symbols), len(system.charges), len(system.positions)}
+    if len(counts) != 1 or 0 in counts:
+        raise BadInput(
+            f"{len(system.symbols)} symbols, {len(system.charges)} charges and {len(system.positions)} positions",
+            hint="give one of each for every nucleus, of which there is at least one",
+        )
+    if type(system.up) is not int or type(system.down) is not int or min(system.up, system.down) < 0:
+        raise BadInput(
+            f"{system.up!r} electrons up and {system.down!r} down", hint="give whole numbers of at least 0"
+        )
+    if system.electrons < 1:
+        raise BadInput("a system without electrons", hint="give at least one electron: a lower charge")
+
+
+def _check_nuclei(system: System) -> None:
+    for symbol, charge in zip(system.symbols, system.charges, strict=True):
+        if symbol not in SYMBOLS or charge != SYMBOLS.index(symbol) + 1:
+            raise BadInput(
+                f"a nucleus {symbol!r} of charge {charge!r}",
+                hint="give elements from H to Kr and their numbers",
+            )
+    for i, j in combinations(range(system.nuclei), 2):
+        apart = math.dist(system.positions[i], system.positions[j])
+        if apart < CLOSEST_BOHR:
+            first, second = (f"{k + 1} ({system.symbols[k]})" for k in (i, j))
+            raise BadInput(
+                f"nuclei {first} and {second} of {system.name} are {apart:.3g} bohr apart",
+                hint=f"move them at least {CLOSEST_BOHR:g} bohr apart; xyz files are in angstrom",
+            )
+
+
+def _exact_atom(system: System) -> float | None:
+    charge = system.charges[0]
+    if system.electrons == 1:
+        return -(charge**2) / 2
+    if system.electrons == 2 and system.spin == 0:
+        return HELIUM_LIKE_HA.get(charge)
+    return (
+        ATOMS_HA.get(system.symbols[0])
+        if system.charge == 0 and system.spin == spin_of_atom(charge)
+        else None
+    )
+
+
+def _same_shape(system: System, known: Known) -> bool:
+    """Whether the nuclei are the same, in the same order and at the same distances."""
+    return system.symbols == known.symbols and all(
+        abs(
+            math.dist(system.positions[i], system.positions[j])
+            - math.dist(known.positions[i], known.positions[j])
+        )
+        < SAME_BOHR
+        for i, j in combinations(range(system.nuclei), 2)
+    )

@@ -1,0 +1,267 @@
+"""The energy of a wave function that is trained: frozen parameters, fresh samples, an error bar that covers.
+
+B walkers, T samples of each. Local energies are taken as they are, none clipped. The density is gathered from the walkers
+between programs.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pinchpoint.core.errors import BadInput, Diverged
+from pinchpoint.core.files import check_output
+from pinchpoint.systems.common.budgets import budget_of
+from pinchpoint.systems.vmc import logs
+from pinchpoint.systems.vmc.budget import Fit, fit
+from pinchpoint.systems.vmc.density_cube import SPACING_BOHR, Spread
+from pinchpoint.systems.vmc.devices import Host, on
+from pinchpoint.systems.vmc.model.wavefunction import wave_function
+from pinchpoint.systems.vmc.optimization.sample_energies import make_observe
+from pinchpoint.systems.vmc.optimization.sampling import Walkers, stage_key
+from pinchpoint.systems.vmc.optimization.sharding import placed
+from pinchpoint.systems.vmc.optimization.training_step import make_burn
+from pinchpoint.systems.vmc.records import Evaluation
+from pinchpoint.systems.vmc.runs import LOG, Run, read_run
+from pinchpoint.systems.vmc.settings import Settings, Stage
+from pinchpoint.systems.vmc.statistics import MIXED, Extrapolated, blocked, rhat, zero_variance
+from pinchpoint.systems.vmc.training_loop import BLOCK
+from pinchpoint.systems.vmc.warm_start import resized, stored_params
+
+SAMPLES, FEWEST = 1000, 20
+LEAST_BURN = 50  # steps of moves before the first sample, in which the width of the moves is found again
+OUTSIDE = 1e-3  # part of the electrons outside the box of a density that is worth a word
+_WINDOWS = 10  # of the log, for the extrapolation
+_NEAR = 5.0  # times the variance at the end: a wave function farther off does not follow the line
+_SPREAD = 1.2  # the largest variance over the smallest, or there is no line
+
+Tell = Callable[[str, int, int], None]  # stage, samples done, samples in all
+
+
+def evaluate(
+    run: str | Path,
+    output: str | Path | None = None,
+    *,
+    samples: int = SAMPLES,
+    walkers: int | None = None,
+    moves: int | None = None,
+    seed: int | None = None,
+    precision: str | None = None,
+    device: str = "auto",
+    budget: str | int | None = None,
+    cube: str | Path | None = None,
+    spacing: float = SPACING_BOHR,
+    progress: Tell | None = None,
+) -> Evaluation:
+    """Energy, variance and error bar of the last checkpoint of a run; `output`: the record as a JSON file.
+
+    samples: of each walker; walkers, moves between samples, seed, precision: the run's own where None. budget: as of training;
+    without one the run's method and chunk are taken, and with more walkers than it has what the device's memory allows.
+    cube: a file for the one-electron density, on a grid of `spacing` bohr.
+    """
+    start = time.perf_counter()
+    tell = progress or (lambda stage, done, total: None)
+    found = read_run(Path(run))
+    if budget is not None:
+        budget_of(budget)
+    for path in (output, cube):
+        if path is not None:
+            check_output(path)
+    if samples < FEWEST:
+        raise BadInput(
+            f"{samples} samples of each walker", hint=f"give at least {FEWEST}: an error bar needs as many"
+        )
+    asked = {"walkers": walkers, "moves": moves, "seed": seed, "precision": precision}
+    settings = _settings(
+        found.told.settings, {name: value for name, value in asked.items() if value is not None}
+    )
+    spread = None if cube is None else Spread(found.told.system, spacing=spacing)
+    if budget is not None or settings.walkers > found.told.settings.walkers:
+        settings = replace(settings, method="auto", chunk=None)
+    with on(device, precision=settings.precision) as host:
+        sampler = _Sampler(found, settings, host, dense=spread is not None, tell=tell)
+        chosen = sampler.fit(budget)
+        energies, acceptance = sampler.sample(samples, spread)
+    made = _record(found, sampler.settings, host.name, sampler.step, energies, acceptance)
+    if chosen is not None:
+        made = replace(
+            made, predicted_bytes=chosen.predicted_bytes, budget_bytes=chosen.budget_bytes, why=chosen.why
+        )
+    if spread is not None and cube is not None:
+        made = replace(made, cube=str(spread.write(cube)), outside=spread.outside_part)
+        if spread.outside_part > OUTSIDE:
+            made = replace(
+                made,
+                notes=(
+                    *made.notes,
+                    f"{spread.outside_part:.1%} of the electrons lay outside the density's box",
+                ),
+            )
+    made = replace(made, target=str(run), seconds=time.perf_counter() - start)
+    if output is not None:
+        made.save(output)
+    return made
+
+
+def _settings(told: Settings, asked: dict[str, Any]) -> Settings:
+    """The run's own with what is asked for; a chunk that divides the walkers."""
+    made = replace(told, **{**asked, "chunk": None})
+    if told.chunk is None:
+        return made
+    return replace(made, chunk=max(part for part in range(1, told.chunk + 1) if made.walkers % part == 0))
+
+
+class _Sampler:
+    """Draws from the last checkpoint of a run on a host. dense: whether the walkers' places are wanted between programs."""
+
+    def __init__(self, run: Run, settings: Settings, host: Host, *, dense: bool, tell: Tell) -> None:
+        self.run, self.settings, self.host, self.tell = run, settings, host, tell
+        self.wave = wave_function(run.told.system, run.told.net)
+        self.mesh = host.mesh(settings.walkers)
+        # The density takes the walkers as they stand after a program: shorter ones give more of them.
+        self.block = 2 if dense else BLOCK[host.name]
+        self.step, params, x = stored_params(run, self.wave)
+        dtype = jnp.dtype(settings.precision)
+        self.params = placed(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype), params), self.mesh)
+        places = jnp.array(resized(x, settings.walkers), dtype)
+        width = jnp.asarray(settings.width, dtype)
+        self.first = placed(Walkers(places, jnp.zeros(len(places), dtype), width), self.mesh)
+        self.made: dict[Settings, Any] = {}
+
+    def fit(self, budget: str | int | None) -> Fit | None:
+        """Method and chunk, from here on taken; None where they are the run's own."""
+        if self.settings.method != "auto" and budget is None:
+            return None
+        found = fit(
+            self.settings,
+            electrons=self.run.told.system.electrons,
+            budget=budget,
+            host=self.host,
+            compiled=self.program,
+            progress=lambda text: self.tell(text, 0, 0),
+        )
+        self.settings = found.into(self.settings)
+        return found
+
+    def program(self, settings: Settings) -> Any:
+        """Moves and energies of `block` samples, compiled."""
+        if settings not in self.made:
+            observe: Any = make_observe(self.wave, settings, self.block, mesh=self.mesh)
+            self.made[settings] = observe.lower(
+                self.params, self.first, 0, self._key(Stage.EVALUATE)
+            ).compile()
+        return self.made[settings]
+
+    def _key(self, stage: Stage) -> Any:
+        return placed(stage_key(self.settings.seed, stage), self.mesh)
+
+    def sample(self, samples: int, spread: Spread | None) -> tuple[np.ndarray, float]:
+        """Local energies (T, B) and the acceptance."""
+        self.tell("warm-up", 0, 0)
+        # With random numbers of its own: those of the training's burn-in have moved these walkers before.
+        burn, steps = make_burn(self.wave, self.settings, mesh=self.mesh), max(self.settings.burn, LEAST_BURN)
+        walkers, _ = burn(self.params, self.first, steps, self._key(Stage.EVALUATE_BURN))
+        observe, key = self.program(self.settings), self._key(Stage.EVALUATE)
+        energies, accepted, unread = [], [], None
+        for at in range(0, samples, self.block):
+            walkers, seen = observe(self.params, walkers, at, key)
+            if spread is not None:
+                spread.add(np.asarray(walkers.x))
+            if unread is not None:  # while the device is at the next
+                energies.append(np.asarray(unread.energies))
+                accepted.append(np.asarray(unread.acceptance))
+                self.tell("samples", at, samples)
+            unread = seen
+        assert unread is not None
+        energies.append(np.asarray(unread.energies))
+        accepted.append(np.asarray(unread.acceptance))
+        self.tell("samples", samples, samples)
+        return np.concatenate(energies)[:samples], float(np.concatenate(accepted)[:samples].mean())
+
+
+def _record(
+    run: Run, settings: Settings, device: str, step: int, energies: np.ndarray, acceptance: float
+) -> Evaluation:
+    system = run.told.system
+    lost = int((~np.isfinite(energies)).sum())
+    if lost:
+        raise Diverged(
+            f"{lost:,} of {energies.size:,} local energies are not finite at step {step:,} of {run.folder}",
+            hint="evaluate with --precision float64, or train again: the wave function has poles",
+        )
+    found, mixing = blocked(energies), rhat(energies)
+    exact = system.exact_ha
+    extrapolated = extrapolate(
+        run.folder / LOG, energy=found.mean, error=found.error, variance=found.variance, step=step
+    )
+    notes = ()
+    if mixing > MIXED:
+        notes = (
+            f"R-hat is {mixing:.3f}: the walkers have not forgotten where they began; give more --samples or --moves",
+        )
+    return Evaluation(
+        target=str(run.folder),
+        system=system.name,
+        step=step,
+        energy_ha=found.mean,
+        error_ha=found.error,
+        variance=found.variance,
+        acceptance=acceptance,
+        rhat=mixing,
+        autocorrelation=found.autocorrelation,
+        block=found.block,
+        walkers=settings.walkers,
+        samples=len(energies),
+        moves=settings.moves,
+        reference_ha=exact,
+        difference_ha=None if exact is None else found.mean - exact,
+        extrapolated_ha=None if extrapolated is None else extrapolated.energy,
+        extrapolated_error_ha=None if extrapolated is None else extrapolated.error,
+        seed=settings.seed,
+        precision=settings.precision,
+        device=device,
+        seconds=0.0,
+        notes=notes,
+        method=settings.method,
+        chunk=settings.chunk,
+        why="as in training",
+    )
+
+
+def extrapolate(
+    path: Path, *, energy: float, error: float, variance: float, step: int
+) -> Extrapolated | None:
+    """The energy at zero variance by windows of the log and the evaluation itself; None where the log tells no line."""
+    if not path.exists() or not error > 0:
+        return None
+    rows = [row for row in logs.read(path) if step // 10 < row.step <= step and math.isfinite(row.energy_ha)]
+    rows = [row for row in rows if row.variance <= _NEAR * variance]
+    points = [
+        point
+        for part in np.array_split(np.arange(len(rows)), _WINDOWS)
+        if (point := _window([rows[i] for i in part]))
+    ]
+    points.append((energy, variance, error))
+    variances = [point[1] for point in points]
+    if len(points) < _WINDOWS // 2 or max(variances) < _SPREAD * min(variances):
+        return None
+    found = zero_variance(*zip(*((e, v, s) for e, v, s in points), strict=True))
+    return found if found.slope > 0 else None
+
+
+def _window(rows: Sequence[logs.Row]) -> tuple[float, float, float] | None:
+    """Mean energy and variance of rows, and the energy's error; None where they are too few."""
+    if len(rows) < FEWEST:
+        return None
+    found = blocked([row.energy_ha for row in rows])
+    return (
+        (found.mean, float(np.mean([row.variance for row in rows])), found.error) if found.error > 0 else None
+    )

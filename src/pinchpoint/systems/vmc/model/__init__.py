@@ -1,0 +1,1 @@
+"""The wave function: networks, determinants, envelopes and local energies."""

@@ -1,0 +1,61 @@
+"""NetConfig: every choice that makes one neural wave function, as plain values that survive JSON. Imports no framework."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.config_json import JsonConfig
+
+KINDS = ("ferminet", "psiformer")
+_COUNTS = ("one", "two", "layers", "determinants", "heads")
+
+
+@dataclass(frozen=True)
+class NetConfig(JsonConfig):
+    """One network. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
+
+    kind: Literal["ferminet", "psiformer"]
+    one: int  # width of the stream of single electrons
+    two: int  # width of the stream of pairs; a psiformer has none
+    layers: int
+    determinants: int
+    heads: int = 4  # of a psiformer's attention; they share the width `one`
+    full: bool = True  # determinants of all n electrons; else one of the up and one of the down electrons
+    jastrow: bool = True  # the factor with the cusps of two electrons
+
+    def __post_init__(self) -> None:
+        if self.kind not in KINDS:
+            raise BadInput(f"a network of kind {self.kind!r:.40}", hint=f"use one of: {', '.join(KINDS)}")
+        for name in _COUNTS:
+            if type(getattr(self, name)) is not int or getattr(self, name) < 1:
+                raise BadInput(
+                    f"{name} = {getattr(self, name)!r:.40}",
+                    hint=f"give {name} as a whole number of at least 1",
+                )
+        for name in ("full", "jastrow"):
+            if type(getattr(self, name)) is not bool:
+                raise BadInput(f"{name} = {getattr(self, name)!r:.40}", hint=f"give {name} as true or false")
+        if self.kind == "psiformer" and self.one % self.heads:
+            raise BadInput(
+                f"a width of {self.one} for {self.heads} heads",
+                hint=f"give a width that {self.heads} divides, or other heads",
+            )
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> Self:
+        """A tried set of choices. `changes` are fields to set otherwise."""
+        if name not in PRESETS:
+            raise BadInput(f"unknown network {name!r:.40}", hint=f"use one of: {', '.join(PRESETS)}")
+        return cls(**{**PRESETS[name], **changes})
+
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "small": {"kind": "ferminet", "one": 32, "two": 8, "layers": 2, "determinants": 4},
+    "medium": {"kind": "ferminet", "one": 128, "two": 32, "layers": 4, "determinants": 16},
+    "report": {"kind": "ferminet", "one": 64, "two": 8, "layers": 2, "determinants": 2},
+    "report-cpu": {"kind": "ferminet", "one": 32, "two": 8, "layers": 1, "determinants": 1},
+    "ferminet": {"kind": "ferminet", "one": 256, "two": 32, "layers": 4, "determinants": 16},
+    "psiformer": {"kind": "psiformer", "one": 256, "two": 32, "layers": 4, "determinants": 16, "heads": 4},
+}

@@ -1,0 +1,141 @@
+"""Sign and logarithm of a sum of determinants, safe from overflow, with a forward Laplacian in full precision.
+
+Letters: D determinants of k by k, d coordinates. Up to four electrons the determinants are written out: a factorisation of so
+small matrices costs a GPU many kernels and more time than all the rest of a small network. Larger ones are factored
+(`elimination`), and folx is given the Laplacian of each, or of the sum where all are large: its own rule for a determinant takes
+products as the device likes them, on GPUs with ten bits, and factors a matrix twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pinchpoint.systems.vmc.model.elimination import inverse_and_logdet, sign_and_logdet
+from pinchpoint.systems.vmc.model.folx_rules import tell_folx
+from pinchpoint.systems.vmc.model.layers import einsum
+
+Array = jax.Array
+
+WRITTEN_OUT = 4
+
+
+def sum_of_determinants(matrices: Sequence[Array]) -> tuple[Array, Array]:
+    """Sign and log|sum_d prod_s det(matrices[s][d])|. matrices: of each spin block (D, k, k), k of at least 1."""
+    tell_folx({_large.__name__: _large_rule, _factored.__name__: _factored_rule})
+    if min(block.shape[-1] for block in matrices) <= WRITTEN_OUT:
+        return _summed(*matrices)
+    return jax.jit(_large)(*matrices)
+
+
+def _summed(*matrices: Array) -> tuple[Array, Array]:
+    factor: Array | float = 1.0
+    signs: Array | float = 1.0
+    logs: Array | float = 0.0
+    for block in matrices:
+        if block.shape[-1] <= WRITTEN_OUT:
+            factor = factor * _written_out(block)
+        else:
+            sign, log = jax.jit(_factored)(block)
+            signs, logs = signs * sign, logs + log
+    if isinstance(logs, float):
+        total = jnp.sum(jnp.asarray(factor))
+        return jnp.sign(total), jnp.log(jnp.abs(total))
+    # It cancels, so no derivative is needed.
+    largest = jax.lax.stop_gradient(_largest(jnp.asarray(logs)))
+    total = jnp.sum(factor * signs * jnp.exp(logs - largest))
+    return jnp.sign(total), jnp.log(jnp.abs(total)) + largest
+
+
+def _largest(logs: Array) -> Array:
+    """What is taken out of a sum, so that its terms may vanish but nothing overflows: a number even where all are zero."""
+    return jnp.maximum(jnp.max(logs), jnp.finfo(logs.dtype).min)
+
+
+def _large(*matrices: Array) -> tuple[Array, Array]:
+    return _summed(*matrices)
+
+
+def _factored(block: Array) -> tuple[Array, Array]:
+    return sign_and_logdet(block)
+
+
+# folx finds the rule of a jitted function by its name.
+_large.__name__ = "pinchpoint_sum_of_determinants"
+_factored.__name__ = "pinchpoint_factored_determinants"
+
+
+def _derivatives(block: Any) -> tuple[Array, Array, Array, Array]:
+    """Sign and log|det| (D,), its derivatives (d, D) and Laplacian (D,). block: folx's array of value, derivatives, Laplacian.
+
+    With M = A^-1 dA of a coordinate, log det A has the derivative tr M and, over all coordinates, the Laplacian
+    tr(A^-1 lap A) - sum tr(M M).
+    """
+    inverse, sign, log = inverse_and_logdet(block.x)
+    turned = einsum("mij,tmjk->tmik", inverse, block.jacobian.dense_array)
+    diagonal = np.arange(block.x.shape[-1])
+    slopes = jnp.sum(turned[..., diagonal, diagonal], axis=-1)
+    curves = jnp.sum(jnp.swapaxes(inverse, -1, -2) * block.laplacian, axis=(-2, -1))
+    return sign, log, slopes, curves - jnp.sum(turned * jnp.swapaxes(turned, -1, -2), axis=(0, -2, -1))
+
+
+def _factored_rule(given: Sequence[Any], named: dict[str, Any], sparsity_threshold: int) -> tuple[Array, Any]:
+    """What folx calls in place of `_factored`."""
+    del named, sparsity_threshold
+    (block,) = given
+    sign, log, slopes, curves = _derivatives(block)
+    return sign, type(block)(log, type(block.jacobian).from_dense(slopes), curves)
+
+
+def _large_rule(given: Sequence[Any], named: dict[str, Any], sparsity_threshold: int) -> tuple[Array, Any]:
+    """What folx calls in place of `_large`.
+
+    The logarithm of a sum of determinants has the means of their derivatives and Laplacians, with the shares of the determinants
+    as weights, and the spread of the derivatives.
+    """
+    del named, sparsity_threshold
+    kind, jacobian = type(given[0]), type(given[0].jacobian)
+    signs, logs, slopes, curves = 1.0, 0.0, 0.0, 0.0
+    for block in given:
+        sign, log, slope, curve = _derivatives(block)
+        signs, logs, slopes, curves = signs * sign, logs + log, slopes + slope, curves + curve
+    largest = _largest(jnp.asarray(logs))
+    terms = signs * jnp.exp(logs - largest)
+    total = jnp.sum(terms)
+    shares = terms / total
+    slope = jnp.sum(shares * slopes, axis=-1)
+    curve = jnp.sum(shares * (curves + jnp.sum(jnp.asarray(slopes) ** 2, axis=0))) - jnp.sum(slope**2)
+    log = jnp.log(jnp.abs(total)) + largest
+    return jnp.sign(total), kind(log, jacobian.from_dense(slope), curve)
+
+
+def _written_out(block: Array) -> Array:
+    """(D,) determinants of (D, k, k), k up to 4."""
+    if block.shape[-1] == 1:
+        return block[:, 0, 0]
+    if block.shape[-1] == 2:
+        return block[:, 0, 0] * block[:, 1, 1] - block[:, 0, 1] * block[:, 1, 0]
+    if block.shape[-1] == 4:
+        # Minors of the upper two rows times those of the lower two in the other columns: 30 products, by a first row 40.
+        upper, lower = (_minors(block[:, row], block[:, row + 1]) for row in (0, 2))
+        terms = [here * there for here, there in zip(upper, reversed(lower), strict=True)]
+        return terms[0] - terms[1] + terms[2] + terms[3] - terms[4] + terms[5]
+    first, second, third = block[:, 0], block[:, 1], block[:, 2]
+    return (
+        first[:, 0] * (second[:, 1] * third[:, 2] - second[:, 2] * third[:, 1])
+        - first[:, 1] * (second[:, 0] * third[:, 2] - second[:, 2] * third[:, 0])
+        + first[:, 2] * (second[:, 0] * third[:, 1] - second[:, 1] * third[:, 0])
+    )
+
+
+# Pairs of four columns: read backwards, the columns that each leaves.
+_PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
+
+
+def _minors(first: Array, second: Array) -> list[Array]:
+    """Determinants (D,) of every two columns of two rows, (D, 4) each."""
+    return [first[:, a] * second[:, b] - first[:, b] * second[:, a] for a, b in _PAIRS]

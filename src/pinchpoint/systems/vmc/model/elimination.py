@@ -1,0 +1,110 @@
+"""Sign, logarithm and inverse of small matrices by one factorisation, with derivatives of any order and no call that waits.
+
+Letters: k the side of a matrix; leading axes (...) are a batch. On a CPU the matrices are eliminated by plain operations: JAX's
+batched calls of LAPACK share a batch out to the very threads they are called from and wait for it, so that two at once in a
+program of two threads never end. Elsewhere the device's library factors them. Pivots are the largest of their column.
+
+A matrix that is singular to the last bit has the sign 0, the logarithm -inf and an inverse of finite numbers without meaning:
+beside others in a sum it adds nothing, to derivatives neither.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pinchpoint.systems.vmc.model.layers import einsum
+
+Array = jax.Array
+
+
+@jax.custom_jvp
+def sign_and_logdet(a: Array) -> tuple[Array, Array]:
+    """Sign and log|det|, (...) each, of a: (..., k, k)."""
+    on_cpu, elsewhere = (partial(way, inverse=False) for way in (eliminated, factored))
+    sign, log = jax.lax.platform_dependent(a, cpu=on_cpu, default=elsewhere)
+    return sign, log
+
+
+@jax.custom_jvp
+def inverse_and_logdet(a: Array) -> tuple[Array, Array, Array]:
+    """The inverse (..., k, k), sign and log|det|, (...) each, of a: (..., k, k)."""
+    sign, log, inverse = jax.lax.platform_dependent(a, cpu=eliminated, default=factored)
+    return inverse, sign, log
+
+
+@sign_and_logdet.defjvp
+def _(at: tuple[Array], towards: tuple[Array]) -> Any:
+    inverse, sign, log = inverse_and_logdet(*at)
+    return (sign, log), (jnp.zeros_like(sign), einsum("...ij,...ji->...", inverse, towards[0]))
+
+
+@inverse_and_logdet.defjvp
+def _(at: tuple[Array], towards: tuple[Array]) -> Any:
+    inverse, sign, log = inverse_and_logdet(*at)
+    turned = einsum("...ij,...jk->...ik", inverse, towards[0])
+    slope = jnp.trace(turned, axis1=-2, axis2=-1)
+    return (inverse, sign, log), (-einsum("...ij,...jk->...ik", turned, inverse), jnp.zeros_like(sign), slope)
+
+
+def eliminated(a: Array, *, inverse: bool = True) -> tuple[Array, ...]:
+    """Sign, log|det| and, where asked for, the inverse: by Gauss and Jordan, in place, a loop of k turns.
+
+    Rows are not swapped: each keeps the turn in which it gave the pivot, and the inverse is put in order at the end.
+    """
+    size = a.shape[-1]
+    rows, columns = jnp.arange(size, dtype=jnp.int32)[:, None], jnp.arange(size, dtype=jnp.int32)
+
+    def turn(number: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        a, turns, sign, log = state
+        column = jax.lax.dynamic_slice_in_dim(a, number, 1, axis=-1)
+        left = turns == size
+        sizes = jnp.where(left, jnp.abs(column), -1)
+        largest = jnp.max(sizes, axis=-2, keepdims=True)
+        chosen = jnp.min(jnp.where(sizes == largest, rows, size), axis=-2, keepdims=True)
+        row = jnp.take_along_axis(a, chosen, axis=-2, mode="clip")
+        pivot = jax.lax.dynamic_slice_in_dim(row, number, 1, axis=-1)
+        over = jnp.where(pivot == 0, 0, 1 / pivot)
+        if inverse:
+            # The column that becomes one of the unit matrix gives its place to the one that stops being so.
+            here, chosen_row = columns == number, rows == chosen
+            row = jnp.where(here, 1, row) * over
+            a = jnp.where(chosen_row, row, jnp.where(here, 0, a) - column * row)
+        else:
+            chosen_row = rows == chosen
+            a = a - jnp.where(left, column * over, 0) * row
+        passed = jnp.sum(left & (rows < chosen), axis=-2, keepdims=True, dtype=jnp.int32)
+        sign = sign * jnp.sign(pivot) * jnp.where(passed % 2 == 0, 1, -1)
+        return a, jnp.where(chosen_row, number, turns), sign, log + jnp.log(largest)
+
+    # Made from `a`, so that where a is shared by devices these are as well.
+    one = jnp.zeros_like(a[..., :1, :1])
+    first = a, jnp.full_like(a[..., :1], size, dtype=jnp.int32), one + 1, one
+    a, turns, sign, log = jax.lax.fori_loop(0, size, turn, first)
+    found = sign[..., 0, 0], log[..., 0, 0]
+    if not inverse:
+        return found
+    order = jnp.sum(jnp.where(turns == columns, rows, 0), axis=-2, dtype=jnp.int32)[
+        ..., None
+    ]  # the row of each turn
+    a = jnp.take_along_axis(a, jnp.swapaxes(turns, -1, -2), axis=-1, mode="clip")
+    return *found, jnp.take_along_axis(a, order, axis=-2, mode="clip")
+
+
+def factored(a: Array, *, inverse: bool = True) -> tuple[Array, ...]:
+    """The same by the device's own factorisation in a lower and an upper triangle."""
+    size = a.shape[-1]
+    both, pivots, order = jax.lax.linalg.lu(a)
+    diagonal = jnp.diagonal(both, axis1=-2, axis2=-1)
+    swapped = jnp.sum(pivots != jnp.arange(size, dtype=pivots.dtype), axis=-1)
+    sign = jnp.prod(jnp.sign(diagonal), axis=-1) * jnp.where(swapped % 2 == 0, 1, -1)
+    log = jnp.sum(jnp.log(jnp.abs(diagonal)), axis=-1)
+    if not inverse:
+        return sign, log
+    both = both + jnp.eye(size, dtype=a.dtype) * (diagonal == 0)[..., None]
+    right = (order[..., None] == jnp.arange(size, dtype=order.dtype)).astype(a.dtype)
+    right = jax.lax.linalg.triangular_solve(both, right, left_side=True, lower=True, unit_diagonal=True)
+    return sign, log, jax.lax.linalg.triangular_solve(both, right, left_side=True, lower=False)

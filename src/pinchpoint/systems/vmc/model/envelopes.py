@@ -1,0 +1,65 @@
+"""Factors of single electrons: envelopes that make every orbital decay, and the exact cusp at each nucleus.
+
+Letters: n electrons, k of them of one spin, M nuclei, D determinants. An orbital's envelope is sum_m pi_m exp(-sigma_m s(r_m))
+with s(r) = r^2 / (1/Z + r), which is flat at the nucleus. The cusp factor exp(-sum_m Z r_m / (1 + beta_m r_m)) is the same for
+every orbital and gives all of them the slope -Z there, whatever the weights are. With beta = Z and sigma = Z the two make
+exp(-Z r): a hydrogen-like atom is exact.
+"""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pinchpoint.systems.vmc.data.slater import Start, outer_exponent
+from pinchpoint.systems.vmc.data.system import System
+from pinchpoint.systems.vmc.model.features import Geometry, inverse_charges, soft
+from pinchpoint.systems.vmc.model.layers import positive, raw_of
+
+Array = jax.Array
+
+_CORE_ELSEWHERE = 0.1  # share of a core orbital's envelope on nuclei that are not its own
+
+
+def init_envelope(system: System, columns: list[Start], determinants: int) -> dict[str, Array]:
+    """pi and sigma: (M, D, columns). A valence orbital spreads over all nuclei, a core orbital keeps to its own."""
+    pi = np.ones((system.nuclei, determinants, len(columns)))
+    sigma = np.ones_like(pi)
+    for column, start in enumerate(columns):
+        for nucleus, charge in enumerate(system.charges):
+            own = nucleus == start.nucleus
+            sigma[nucleus, :, column] = start.zeta if own else outer_exponent(charge)
+            if not own and not start.valence:
+                pi[nucleus, :, column] = _CORE_ELSEWHERE
+    return {"pi": jnp.asarray(pi, dtype=float), "sigma": raw_of(jnp.asarray(sigma, dtype=float))}
+
+
+def init_cusp(system: System) -> Array:
+    """(M,): beta of each nucleus, before `positive`."""
+    return raw_of(jnp.asarray(system.charges, dtype=float))
+
+
+def nearest(sigma: Array, radii: Array) -> Array:
+    """(k,): the least exponent of each electron, to be added before and taken off after, so that nothing underflows far out.
+
+    No derivative passes through it: the wave function does not depend on it. sigma: (k or 1, M, D, columns), above zero.
+    """
+    return jax.lax.stop_gradient(jnp.min(radii * jnp.min(sigma, axis=(2, 3)), axis=1))
+
+
+def envelope(pi: Array, sigma: Array, radii: Array, shift: Array) -> Array:
+    """(k, D, columns), times e^shift. pi, sigma: (k or 1, M, D, columns); radii: (k, M) soft distances; shift: (k,)."""
+    exponents = shift[:, None, None, None] - radii[:, :, None, None] * sigma
+    return jnp.sum(pi * jnp.exp(exponents), axis=1)
+
+
+def soft_radii(system: System, places: Geometry) -> Array:
+    """(n, M): s(r) of every electron and nucleus."""
+    return soft(places.nuclear, inverse_charges(system, places.nuclear))
+
+
+def log_cusp(system: System, beta: Array, places: Geometry) -> Array:
+    """(n,): log of each electron's cusp factor. beta: (M,) as `init_cusp` gives it."""
+    charges = jnp.asarray(system.charges, dtype=places.nuclear.dtype)
+    return -jnp.sum(charges * places.nuclear / (1.0 + positive(beta) * places.nuclear), axis=1)

@@ -1,0 +1,88 @@
+"""FermiNet's streams: a vector for each electron and one for each pair, mixed by means, equivariant under swaps of equal spins.
+
+Letters: n electrons, M nuclei, k electrons of one spin. A layer's input for electron i is its own vector, the means of all
+vectors of each spin, and the means of its pairs with each spin. The weights of these parts are kept apart, so that the means
+over electrons, which all electrons share, are multiplied once a walker and not n times.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from pinchpoint.systems.vmc.data.system import System
+from pinchpoint.systems.vmc.model.config import NetConfig
+from pinchpoint.systems.vmc.model.features import Geometry, one_electron, two_electrons
+from pinchpoint.systems.vmc.model.layers import launch_bound, matmul, residual, weights
+from pinchpoint.systems.vmc.model.pairs import pair_means, spin_means
+
+Array = jax.Array
+Params = dict[str, Any]
+
+_PAIR_FEATURES = 4
+
+
+def init_streams(key: Array, system: System, config: NetConfig) -> Params:
+    """{"one": a dict for each layer, "two": another each, absent for one electron}."""
+    one_keys, two_keys = (jax.random.split(part, config.layers) for part in jax.random.split(key))
+    paired = system.electrons > 1
+    ones: list[Params] = []
+    twos: list[Params] = []
+    one, two = 4 * system.nuclei, _PAIR_FEATURES
+    for layer in range(config.layers):
+        if paired:
+            twos.append({"weights": weights(two_keys[layer], two, config.two), "bias": jnp.zeros(config.two)})
+            two = config.two
+        ones.append(_init_one(one_keys[layer], system, one, two if paired else 0, config.one))
+        one = config.one
+    return {"one": ones, "two": twos} if paired else {"one": ones}
+
+
+def _init_one(key: Array, system: System, one: int, two: int, width: int) -> Params:
+    rows = {"self": one}
+    if two:
+        for spin in spins(system):
+            rows |= {f"mean_{spin}": one, f"pairs_{spin}": two}
+    keys = jax.random.split(key, len(rows))
+    fan_in = sum(rows.values())
+    parts = {
+        name: weights(k, count, width, fan_in=fan_in)
+        for k, (name, count) in zip(keys, rows.items(), strict=True)
+    }
+    return {**parts, "bias": jnp.zeros(width)}
+
+
+def spins(system: System) -> dict[str, slice]:
+    """The electrons of each spin there is."""
+    both = {"up": slice(0, system.up), "down": slice(system.up, system.electrons)}
+    return {spin: part for spin, part in both.items() if part.stop > part.start}
+
+
+def streams(params: Params, system: System, places: Geometry) -> Array:
+    """(n, one): the vector of each electron after all layers."""
+    h = one_electron(system, places)
+    beside = (
+        pair_means(params["two"], system.up, two_electrons(places))
+        if "two" in params
+        else [None] * len(params["one"])
+    )
+    for one, pairs in zip(params["one"], beside, strict=True):
+        h = residual(h, jnp.tanh(_mixed(one, system, h, pairs)))
+    return h
+
+
+def _mixed(params: Params, system: System, h: Array, pairs: Array | None) -> Array:
+    """(n, width): the weights applied to an electron's vector, the means and its pairs' means (n, s two)."""
+    if pairs is None:
+        return matmul(h, params["self"]) + params["bias"]
+    means = spin_means(h, system.up)
+    of_means, of_pairs = (
+        jnp.concatenate([params[f"{part}_{spin}"] for spin in spins(system)]) for part in ("mean", "pairs")
+    )
+    if launch_bound(h):
+        side_by_side = [h, jnp.broadcast_to(means, (h.shape[0], means.shape[0])), pairs]
+        whole = jnp.concatenate([params["self"], of_means, of_pairs])
+        return matmul(jnp.concatenate(side_by_side, axis=-1), whole) + params["bias"]
+    return matmul(h, params["self"]) + matmul(pairs, of_pairs) + (matmul(means, of_means) + params["bias"])

@@ -1,0 +1,50 @@
+"""The energy of electrons among nuclei: potential and local energy of a walker, in hartree.
+
+n electrons, B walkers, M nuclei; a walker is x: (n, 3) in bohr. Nothing is jitted here: the caller's program takes it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+
+from pinchpoint.kit import kinetic_energy
+from pinchpoint.systems.vmc.data.system import System
+from pinchpoint.systems.vmc.optimization.chunks import over_walkers
+from pinchpoint.systems.vmc.settings import Method
+
+LogPsi = Callable[[Any, Any], Any]  # (params, x: (n, 3)) -> log|psi|
+
+
+def potential(system: System, x: Any) -> Any:
+    """Coulomb energy of all electrons and nuclei at x: (n, 3)."""
+    nuclei = jnp.asarray(system.positions, x.dtype)
+    charges = jnp.asarray(system.charges, x.dtype)
+    attraction = jnp.sum(charges / _lengths(x[:, None] - nuclei))
+    first, second = np.triu_indices(system.electrons, 1)  # numpy: the pairs are known before the program is
+    repulsion = jnp.sum(1 / _lengths(x[first] - x[second]))
+    return repulsion - attraction + system.repulsion
+
+
+def local_energy(log_psi: LogPsi, system: System, *, method: Method = "auto") -> Callable[[Any, Any], Any]:
+    """(params, x: (n, 3)) -> H psi / psi there."""
+
+    def energy(params: Any, x: Any) -> Any:
+        return kinetic_energy(lambda place: log_psi(params, place), x, method=method) + potential(system, x)
+
+    return energy
+
+
+def local_energies(
+    log_psi: LogPsi, system: System, *, method: Method = "auto", chunk: int | None = None
+) -> Callable[[Any, Any], Any]:
+    """(params, x: (B, n, 3)) -> (B,), `chunk` walkers at a time."""
+    each = local_energy(log_psi, system, method=method)
+    return lambda params, x: over_walkers(lambda walker: each(params, walker), x, chunk=chunk)
+
+
+def _lengths(vectors: Any) -> Any:
+    return jnp.sqrt(jnp.sum(vectors**2, axis=-1))

@@ -1,0 +1,175 @@
+"""A neural wave function of a system: network, orbitals, determinants and exact cusps put together.
+
+Letters: n electrons (up first, then down), M nuclei, D determinants. Functions are of one walker x: (n, 3), pure, and made of
+operations that jit, vmap, derivatives of any order and a forward Laplacian take. Parameters are plain dicts and lists of arrays
+in the default float type of the run; a walker has their type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pinchpoint.systems.vmc.data.slater import Start, starts
+from pinchpoint.systems.vmc.data.system import System
+from pinchpoint.systems.vmc.model.config import NetConfig
+from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
+from pinchpoint.systems.vmc.model.envelopes import (
+    envelope,
+    init_cusp,
+    init_envelope,
+    log_cusp,
+    nearest,
+    soft_radii,
+)
+from pinchpoint.systems.vmc.model.features import Geometry, geometry
+from pinchpoint.systems.vmc.model.ferminet import init_streams, spins, streams
+from pinchpoint.systems.vmc.model.jastrow import init_jastrow, log_jastrow
+from pinchpoint.systems.vmc.model.layers import launch_bound, matmul, positive, weights
+from pinchpoint.systems.vmc.model.psiformer import attention_stream, init_attention
+
+Array = jax.Array
+Params = Any
+
+_RIPPLE = 0.5  # of the network in an orbital at the start, beside a round orbital's one
+_OTHER_SPIN = 0.2  # how much smaller an electron starts in columns that belong to the other spin
+
+
+@dataclass(frozen=True)
+class WaveFunction:
+    """psi of a system. init(key) -> params; sign_and_log(params, x) -> sign and log|psi|, each a number.
+
+    orbitals(params, x) -> the matrices whose determinants are summed, one-electron factors and all, without the Jastrow factor:
+    ((D, n, n),), rows electrons, or ((D, up, up), (D, down, down)) without those of a spin that has no electrons.
+    """
+
+    system: System
+    config: NetConfig
+    init: Callable[[Array], Params]
+    sign_and_log: Callable[[Params, Array], tuple[Array, Array]]
+    orbitals: Callable[[Params, Array], tuple[Array, ...]]
+
+    def log(self, params: Params, x: Array) -> Array:
+        """log|psi| of one walker."""
+        return self.sign_and_log(params, x)[1]
+
+
+def wave_function(system: System, config: NetConfig) -> WaveFunction:
+    """The network `config` on the electrons of `system`."""
+
+    def init(key: Array) -> Params:
+        return _init(key, system, config)
+
+    def sign_and_log(params: Params, x: Array) -> tuple[Array, Array]:
+        places = geometry(system, x)
+        matrices, shift = _matrices(params, system, config, places)
+        sign, log = sum_of_determinants(matrices)
+        log = log + jnp.sum(log_cusp(system, params["cusp"], places) - shift)
+        if config.jastrow:
+            log = log + log_jastrow(system, params["jastrow"], places.apart)
+        return sign, log
+
+    def orbitals(params: Params, x: Array) -> tuple[Array, ...]:
+        places = geometry(system, x)
+        matrices, shift = _matrices(params, system, config, places)
+        rows = jnp.exp(log_cusp(system, params["cusp"], places) - shift)
+        if config.full:
+            return (matrices[0] * rows[:, None],)
+        return tuple(
+            block * rows[part, None] for block, part in zip(matrices, spins(system).values(), strict=True)
+        )
+
+    return WaveFunction(system, config, init, sign_and_log, orbitals)
+
+
+def _init(key: Array, system: System, config: NetConfig) -> Params:
+    network, *rest = jax.random.split(key, 3)
+    make = init_attention if config.kind == "psiformer" else init_streams
+    params: dict[str, Any] = {"network": make(network, system, config), "cusp": init_cusp(system)}
+    params["envelope"], params["orbital"] = {}, {}
+    for spin, part in zip(spins(system), rest, strict=False):
+        columns = _columns(system, config, spin)
+        params["envelope"][spin] = init_envelope(system, [start for start, _ in columns], config.determinants)
+        params["orbital"][spin] = _init_orbital(part, config, columns)
+    if config.jastrow and system.electrons > 1:
+        params["jastrow"] = init_jastrow(system)
+    elif config.jastrow:
+        params["jastrow"] = {}
+    return params
+
+
+def _columns(system: System, config: NetConfig, spin: str) -> list[tuple[Start, bool]]:
+    """The orbitals an electron of this spin has, each with whether it belongs to its own spin."""
+    counts = {"up": system.up, "down": system.down}
+    if not config.full:
+        return [(start, True) for start in starts(system.charges, counts[spin])]
+    return [
+        (start, owner == spin) for owner in spins(system) for start in starts(system.charges, counts[owner])
+    ]
+
+
+def _init_orbital(key: Array, config: NetConfig, columns: list[tuple[Start, bool]]) -> Params:
+    size = np.array([_RIPPLE * (1.0 if own else _OTHER_SPIN) for _, own in columns])
+    # Round orbitals begin as their envelopes; directed ones take all their shape from the network.
+    bias = np.array([1.0 if start.round and own else 0.0 for start, own in columns])
+    values = weights(key, config.one, config.determinants * len(columns))
+    return {
+        "weights": values * jnp.tile(jnp.asarray(size, dtype=values.dtype), config.determinants),
+        "bias": jnp.tile(jnp.asarray(bias, dtype=values.dtype), config.determinants),
+    }
+
+
+def _matrices(
+    params: Params, system: System, config: NetConfig, places: Geometry
+) -> tuple[tuple[Array, ...], Array]:
+    """Blocks of orbitals whose rows lack the cusp factor and carry e^shift, and shift: (n,)."""
+    if config.kind == "psiformer":
+        h = attention_stream(params["network"], system, config, places)
+    else:
+        h = streams(params["network"], system, places)
+    radii, parts = soft_radii(system, places), spins(system)
+    if config.full and launch_bound(h):
+        owner = np.arange(system.electrons) >= (
+            system.up or system.electrons
+        )  # whose parameters, of the spins there are
+        pi, sigma = (
+            jnp.stack([params["envelope"][spin][name] for spin in parts])[owner.astype(int)]
+            for name in ("pi", "sigma")
+        )
+        block, shift = _block(
+            _factors(params["orbital"], system, h), pi, positive(sigma), radii
+        )  # all electrons at once
+        return (block,), shift
+    blocks: list[Array] = []
+    shifts: list[Array] = []
+    for spin, part in parts.items():
+        made, shape = params["orbital"][spin], params["envelope"][spin]
+        factors = matmul(h[part], made["weights"]) + made["bias"]
+        block, shift = _block(factors, shape["pi"][None], positive(shape["sigma"])[None], radii[part])
+        blocks.append(block)
+        shifts.append(shift)
+    if config.full:
+        blocks = [jnp.concatenate(blocks, axis=1)]
+    return tuple(blocks), jnp.concatenate(shifts)
+
+
+def _block(factors: Array, pi: Array, sigma: Array, radii: Array) -> tuple[Array, Array]:
+    """(D, k, columns) orbitals of k electrons, and their shifts. factors: (k, D columns); pi, sigma: (k or 1, M, D, columns)."""
+    shift = nearest(sigma, radii)
+    shaped = envelope(pi, sigma, radii, shift)
+    return jnp.swapaxes(factors.reshape(shaped.shape), 0, 1) * jnp.swapaxes(shaped, 0, 1), shift
+
+
+def _factors(params: Params, system: System, h: Array) -> Array:
+    """(n, D n): the network's part of all orbitals, by one product with the weights of both spins. h: (n, one)."""
+    parts = spins(system)
+    made, bias = (
+        jnp.concatenate([params[spin][name] for spin in parts], axis=-1) for name in ("weights", "bias")
+    )
+    both = (matmul(h, made) + bias).reshape(h.shape[0], len(parts), -1)
+    return jnp.concatenate([both[part, at] for at, part in enumerate(parts.values())])

@@ -1,0 +1,1 @@
+"""Sampling, optimizers and the compiled training step."""

@@ -1,0 +1,52 @@
+"""Local energies of a wave function that does not change: moves and energies of many steps as one program.
+
+B walkers. The width of the proposals stays too, so that what is drawn is |psi|^2 and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.vmc.model.hamiltonian import local_energies
+from pinchpoint.systems.vmc.optimization.sampling import Walkers, moves, refreshed
+from pinchpoint.systems.vmc.optimization.sharding import placed_jit
+from pinchpoint.systems.vmc.optimization.training_step import Wave
+from pinchpoint.systems.vmc.settings import Settings
+
+
+class Observed(NamedTuple):
+    """energies: (count, B) hartree, none clipped; acceptance: (count,)."""
+
+    energies: Any
+    acceptance: Any
+
+
+def make_observe(
+    wave: Wave, settings: Settings, count: int, *, mesh: Mesh | None = None
+) -> Callable[[Any, Walkers, Any, Any], tuple[Walkers, Observed]]:
+    """observe(params, walkers, first, key) -> (walkers, Observed) of `count` steps of `settings.moves` moves each.
+
+    first: the number of the first of them; key: that of the stage, from which (key, number) makes a step's random numbers: an
+    argument, so that one program serves all seeds. The walkers are donated.
+    """
+    if count < 1:
+        raise BadInput(f"{count} steps in one program", hint="give at least 1")
+    energies_of = local_energies(wave.log, wave.system, method=settings.method, chunk=settings.chunk)
+
+    def observe(params: Any, walkers: Walkers, first: Any, base: Any) -> tuple[Walkers, Observed]:
+        def turn(walkers: Walkers, at: Any) -> tuple[Walkers, Observed]:
+            key = jax.random.fold_in(base, first + at)
+            walkers, accepted = moves(
+                wave.log, params, walkers, key, steps=settings.moves, kind=settings.kind
+            )
+            return walkers, Observed(energies_of(params, walkers.x), accepted)
+
+        return jax.lax.scan(turn, refreshed(wave.log, params, walkers), jnp.arange(count))
+
+    return placed_jit(observe, mesh=mesh, donate=1)

@@ -1,0 +1,86 @@
+"""Walkers spread over devices, parameters on each: where every array of a run lies, and programs that keep it so.
+
+The mesh has one axis. Sums over walkers become sums over devices by themselves; random numbers are the same on any number of
+devices. Without a mesh everything lies on one device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.vmc.optimization.sampling import Walkers
+
+AXIS = "walkers"
+Program = TypeVar("Program", bound=Callable[..., Any])
+
+
+def mesh_of(walkers: int, devices: Sequence[Any] | None = None) -> Mesh | None:
+    """A mesh over these devices (all there are), or None where there is one. The walkers must divide among them."""
+    found = list(jax.devices() if devices is None else devices)
+    if walkers % len(found):
+        raise BadInput(
+            f"{walkers} walkers do not divide among {len(found)} devices",
+            hint=f"take {-(-walkers // len(found)) * len(found)} walkers",
+        )
+    return Mesh(np.array(found), (AXIS,)) if len(found) > 1 else None
+
+
+def placed(tree: Any, mesh: Mesh | None) -> Any:
+    """The tree with walkers' arrays spread and all else on each device. Arrays of numpy are taken too."""
+    return jax.device_put(tree) if mesh is None else jax.device_put(tree, _shardings(tree, mesh))
+
+
+def shapes(tree: Any, mesh: Mesh | None) -> Any:
+    """Shapes and kinds of the tree as `placed` would place it: enough to compile for."""
+    if mesh is None:
+        return jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
+    return jax.tree_util.tree_map(
+        lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+        tree,
+        _shardings(tree, mesh),
+    )
+
+
+def placed_jit(program: Program, *, mesh: Mesh | None, donate: int = 0) -> Program:
+    """The program compiled, with what it gives placed as `placed` does, so that it is compiled once for all its turns.
+
+    For the device that is the default when this is called, or the mesh's.
+    """
+
+    def kept(*args: Any) -> Any:
+        out = program(*args)
+        return out if mesh is None else jax.lax.with_sharding_constraint(out, _shardings(out, mesh))
+
+    return jax.jit(kept, donate_argnums=donate, compiler_options=_options(mesh))  # pyright: ignore[reportReturnType]
+
+
+def _options(mesh: Mesh | None) -> dict[str, Any] | None:
+    """On CUDA, products by the vendor's library alone.
+
+    To try XLA's own kernels (Triton's) for each of many small products is most of the time a program takes to compile, and ours
+    are small or shaped as the library likes them. To leave out the trials alone (autotune level 0) is no way: XLA's own kernels
+    are then taken untried, and those of H2O with the medium network do not compile.
+    """
+    return {"xla_gpu_enable_triton_gemm": False} if _device(mesh).platform in ("gpu", "cuda") else None
+
+
+def _device(mesh: Mesh | None) -> Any:
+    if mesh is not None:
+        return mesh.devices.flat[0]
+    chosen: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    return jax.devices(chosen)[0] if chosen is None or isinstance(chosen, str) else chosen
+
+
+def _shardings(tree: Any, mesh: Mesh) -> Any:
+    everywhere, spread = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(AXIS))
+
+    def of(leaf: Any) -> Any:
+        return Walkers(spread, spread, everywhere) if isinstance(leaf, Walkers) else everywhere
+
+    return jax.tree_util.tree_map(of, tree, is_leaf=lambda leaf: isinstance(leaf, Walkers))

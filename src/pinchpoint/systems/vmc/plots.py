@@ -1,0 +1,200 @@
+"""Pictures of a training and of energies along a bond.
+
+The energies of the first steps lie far off: the axis is cut to what comes after them.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from pinchpoint.core.files import write_bytes
+from pinchpoint.reporting import palette
+from pinchpoint.reporting.figures import style
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+CHEMICAL_HA = 1.6e-3  # a kilocalorie per mole
+_SHOWN = 4000  # points of a line at most: more than a page has columns of dots
+_LEAST = 1e-12  # a variance shown: zero has no logarithm
+_LINE, _EXACT = (palette.LIGHT[role] for role in ("s1", "s2"))
+_DASHES: Any = (0, (4, 2))
+_EACH: Any = {
+    "color": style.MUTED,
+    "alpha": 0.5,
+    "marker": ".",
+    "markersize": 2.8,
+    "markeredgewidth": 0,
+    "linestyle": "none",
+}
+
+
+def draw_convergence(
+    path: Path, steps: Any, energies: Any, variances: Any, seconds: Any, *, exact_ha: float | None, title: str
+) -> Path:
+    """The picture of a training. All: (T,), of a step each."""
+    with style.applied():
+        return _written(
+            convergence(steps, energies, variances, seconds, exact_ha=exact_ha, title=title), path
+        )
+
+
+def convergence(
+    steps: Any, energies: Any, variances: Any, seconds: Any, *, exact_ha: float | None, title: str
+) -> Figure:
+    """Energy, its difference from the reference where there is one, and variance: of each step, and smoothed.
+
+    The difference is in mHa, linear within chemical accuracy and logarithmic beyond: it has a sign, since below the reference
+    something is wrong. Steps are told below, seconds above.
+    """
+    steps, energies, variances, seconds = (
+        np.asarray(values, np.float64) for values in (steps, energies, variances, seconds)
+    )
+    width = window(len(energies))
+    mean = smoothed(energies, width)
+    part = slice(None, None, max(1, len(steps) // _SHOWN))
+    rows = 2 if exact_ha is None else 3
+    figure, axes = style.canvas(rows=rows, width=style.WIDTH, height=1.0 + 2.4 * rows, sharex=True)
+    top, below = axes[0][0], axes[-1][0]
+    top.plot(steps[part], energies[part], **_EACH, label="a step")
+    top.plot(steps[part], mean[part], color=_LINE, label=f"mean of {width:,} steps")
+    top.set_ylim(*energy_limits(energies, mean, exact_ha))
+    top.set_ylabel("energy, Ha")
+    top.ticklabel_format(axis="y", useOffset=False)
+    figure.suptitle(style.drawable(title), x=0.01, ha="left", fontsize=11.5, fontweight="bold")
+    if exact_ha is not None:
+        top.axhline(
+            exact_ha,
+            color=_EXACT,
+            linestyle=_DASHES,
+            linewidth=1.4,
+            label=f"reference {exact_ha:.10g} Ha".replace("-", "−"),
+        )
+        _difference(axes[1][0], steps[part], 1e3 * (energies - exact_ha)[part], 1e3 * (mean - exact_ha)[part])
+    style.legend(top, loc="upper right")
+    # A walker near a node or a nucleus makes a step's variance large: the median tells how good the network is.
+    usual = smoothed(variances, width, by=np.median)
+    below.plot(steps[part], np.maximum(variances, _LEAST)[part], **_EACH)
+    below.plot(steps[part], np.maximum(usual, _LEAST)[part], color=_LINE, label=f"median of {width:,} steps")
+    style.legend(below, loc="upper right")
+    below.set_yscale("log")
+    below.set_ylabel("variance, Ha²")
+    below.set_xlabel("step")
+    below.set_xlim(0, steps[-1])
+    _seconds_above(top, steps, seconds)
+    return figure
+
+
+def _difference(axes: Any, steps: np.ndarray, each_mha: np.ndarray, mean_mha: np.ndarray) -> None:
+    """A panel of its own for what is too small to be seen beside the energy."""
+    near = 1e3 * CHEMICAL_HA
+    axes.axhspan(
+        -near, near, color=_EXACT, alpha=0.25, linewidth=0, label="within 1.6 mHa: chemical accuracy"
+    )
+    axes.plot(steps, each_mha, **_EACH)
+    axes.plot(steps, mean_mha, color=_LINE)
+    axes.axhline(0.0, color=_EXACT, linestyle=_DASHES, linewidth=1.4)
+    axes.set_yscale("symlog", linthresh=near, linscale=0.6)
+    late = each_mha[len(each_mha) // 2 :]
+    axes.set_ylim(min(-2 * near, 2 * np.percentile(late, 1)), max(2 * near, 1.5 * mean_mha.max()))
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:+,g}".replace("-", "−") if value else "0")
+    axes.set_ylabel("energy − reference, mHa")
+    style.legend(axes, loc="upper right")
+
+
+def _seconds_above(axes: Any, steps: np.ndarray, seconds: np.ndarray) -> None:
+    """A second axis along the top: round numbers of seconds at the steps that ended by then."""
+    from matplotlib.ticker import MaxNLocator
+
+    ticks = [
+        tick
+        for tick in MaxNLocator(6, steps=[1, 2, 3, 5, 6, 10]).tick_values(0.0, seconds[-1])
+        if tick <= seconds[-1]
+    ]
+    above = axes.secondary_xaxis("top")
+    above.set_xticks(
+        [float(np.interp(tick, seconds, steps)) for tick in ticks], [f"{tick:,g}" for tick in ticks]
+    )
+    above.set_xlabel("seconds of training")
+
+
+def draw_scan(
+    path: Path,
+    bonds: Sequence[float],
+    energies: Sequence[float],
+    errors: Sequence[float],
+    *,
+    lowest: tuple[float, float] | None,
+    reference: tuple[float, float] | None,
+    title: str,
+) -> Path:
+    """Energies along a bond. lowest: bond and energy of the minimum; reference: bond and energy of the known point."""
+    with style.applied():
+        figure, axes = style.canvas()
+        (only,) = axes[0]
+        only.errorbar(
+            bonds, energies, yerr=errors, color=_LINE, marker="o", capsize=3, label="energy ± standard error"
+        )
+        if lowest is not None:
+            only.plot(
+                *lowest,
+                marker="v",
+                color=style.INK,
+                linestyle="none",
+                label=f"lowest at {lowest[0]:.3f} bohr",
+            )
+        if reference is not None:
+            only.plot(
+                *reference,
+                marker="x",
+                color=_EXACT,
+                linestyle="none",
+                markersize=9,
+                label=f"reference {reference[1]:.6f} Ha",
+            )
+        only.set_xlabel("bond, bohr")
+        only.set_ylabel("energy, Ha")
+        only.set_title(style.drawable(title))
+        only.ticklabel_format(useOffset=False)
+        style.legend(only)
+        return _written(figure, path)
+
+
+def window(steps: int) -> int:
+    """Steps of the running mean, an odd number."""
+    return max(1, min(101, steps // 10 - 1 + steps // 10 % 2))
+
+
+def smoothed(values: np.ndarray, width: int, *, by: Callable[[np.ndarray], Any] = np.mean) -> np.ndarray:
+    """(T,) -> (T,): the mean of the `width` values about each, an odd number; of fewer at the start, of the last at the end.
+
+    At the start as many before as after, so that a steep descent is not bent; at the end never few, which would be noise.
+    """
+    half, end = width // 2, len(values)
+    reach = [min(half, at) for at in range(end)]
+    firsts = [max(0, min(at - far, end - width)) for at, far in enumerate(reach)]
+    return np.array(
+        [by(values[first : at + far + 1]) for at, (first, far) in enumerate(zip(firsts, reach, strict=True))]
+    )
+
+
+def energy_limits(energies: np.ndarray, mean: np.ndarray, exact_ha: float | None) -> tuple[float, float]:
+    """Of the axis: the later half's scatter and the exact line, with some of the descent."""
+    late = energies[len(energies) // 2 :]
+    low, high = np.percentile(late, (1, 99))
+    low, high = min(low, mean[-1]), max(high, mean[-1])
+    if exact_ha is not None:
+        low, high = min(low, exact_ha), max(high, exact_ha)
+    room = max(high - low, 1e-6)
+    return float(low - 0.3 * room), float(high + 1.5 * room)
+
+
+def _written(figure: Any, path: Path) -> Path:
+    data = io.BytesIO()
+    figure.savefig(data, format="png")
+    return write_bytes(path, data.getvalue())

@@ -1,0 +1,182 @@
+"""What training, evaluating and scanning a wave function leave behind: records that survive JSON."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from pinchpoint.core import machine as _machine
+from pinchpoint.core.records import Record, now
+from pinchpoint.core.units import show_bytes, show_seconds
+from pinchpoint.systems.vmc.statistics import MIXED
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Record):
+    """record.json of a run's folder. The energy is that of the last tenth of the steps, while the network still changed."""
+
+    kind: ClassVar[str] = "vmc-training"
+    target: str  # the folder of the run
+    system: str
+    electrons: int
+    net: str
+    parameters: int
+    settings: dict[str, Any]
+    step: int
+    complete: bool
+    energy_ha: float | None
+    error_ha: float | None
+    variance: float | None
+    acceptance: float | None
+    reference_ha: float | None
+    device: str
+    devices: int
+    method: str  # of the Laplacian
+    chunk: int | None  # walkers at one time; None: all
+    step_s: float | None  # median of a step
+    peak_bytes: int | None  # allocated on CUDA, resident on CPU
+    seconds: float
+    skipped: int = 0  # steps without a number, which changed nothing
+    predicted_bytes: int | None = None  # by XLA's analysis
+    budget_bytes: int | None = None  # asked for, or what the device has
+    why: str = ""  # of method and chunk
+    files: tuple[str, ...] = ()
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        rows = [
+            ("run", self.target),
+            (
+                "system",
+                f"{self.system}, {self.electrons:,} electrons; {self.net} with {self.parameters:,} parameters",
+            ),
+            ("steps", f"{self.step:,} of {self.settings['steps']:,}, {self.settings['walkers']:,} walkers"),
+        ]
+        if self.energy_ha is not None:
+            rows.append(
+                ("energy", f"{energy(self.energy_ha, self.error_ha)}, mean of the last tenth of the steps")
+            )
+            rows += _against(self.energy_ha, self.error_ha, self.reference_ha)
+        if self.variance is not None:
+            rows.append(
+                ("variance", f"{self.variance:.3g} Ha^2; {self.acceptance:.0%} of the moves accepted")
+            )
+        if self.skipped:
+            rows.append(("skipped", f"{self.skipped:,} steps whose energy or change was not finite"))
+        if self.peak_bytes is not None:
+            rows.append(
+                (
+                    "peak",
+                    f"{show_bytes(self.peak_bytes)} {'allocated' if self.device == 'cuda' else 'resident'}",
+                )
+            )
+        rows.append(("laplacian", taken(self.method, self.chunk, self.why)))
+        each = "" if self.step_s is None else f", {show_seconds(self.step_s)} a step"
+        where = self.device if self.devices == 1 else f"{self.devices} devices ({self.device})"
+        return [*rows, ("time", f"{show_seconds(self.seconds)} on {where}{each}")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Record):
+    """The energy of a frozen wave function. error_ha: one standard error, of blocks."""
+
+    kind: ClassVar[str] = "vmc-evaluation"
+    target: str  # the folder of the run
+    system: str
+    step: int  # of the checkpoint
+    energy_ha: float
+    error_ha: float
+    variance: float  # of the local energy, Ha^2
+    acceptance: float
+    rhat: float
+    autocorrelation: float  # samples of a walker that count as one
+    block: int  # samples of a walker in the blocks the error was read from
+    walkers: int
+    samples: int  # of each walker
+    moves: int  # between two of them
+    reference_ha: float | None
+    difference_ha: float | None  # energy less reference
+    extrapolated_ha: float | None  # to zero variance, along the training
+    extrapolated_error_ha: float | None
+    seed: int
+    precision: str
+    device: str
+    seconds: float
+    cube: str | None = None  # the file of the one-electron density
+    outside: float | None = None  # part of the electrons that lay outside its box
+    method: str = "auto"  # of the Laplacian
+    chunk: int | None = None  # walkers at one time; None: all
+    predicted_bytes: int | None = None  # by XLA's analysis
+    budget_bytes: int | None = None  # asked for, or what the device has
+    why: str = ""  # of method and chunk
+    notes: tuple[str, ...] = ()
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        rows = [
+            ("run", f"{self.target}, {self.system}, step {self.step:,}"),
+            ("energy", energy(self.energy_ha, self.error_ha)),
+            *_against(self.energy_ha, self.error_ha, self.reference_ha),
+            ("variance", f"{self.variance:.3g} Ha^2"),
+            (
+                "samples",
+                f"{self.samples:,} of {self.walkers:,} walkers, {self.moves:,} moves apart, {self.acceptance:.0%} accepted",
+            ),
+            ("mixing", f"R-hat {self.rhat:.4f}; {self.autocorrelation:.1f} samples count as one"),
+        ]
+        if self.extrapolated_ha is not None:
+            rows.append(
+                ("zero variance", f"{energy(self.extrapolated_ha, self.extrapolated_error_ha)}, extrapolated")
+            )
+        if self.cube is not None:
+            rows.append(("density", f"{self.cube}; {self.outside:.2%} of the electrons lay outside its box"))
+        rows.append(("laplacian", taken(self.method, self.chunk, self.why)))
+        return [*rows, ("time", f"{show_seconds(self.seconds)} on {self.device}")]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scan(Record):
+    """Energies along a bond: scan.json of its folder."""
+
+    kind: ClassVar[str] = "vmc-scan"
+    target: str  # the molecule
+    points: tuple[
+        dict[str, Any], ...
+    ]  # {"bond", "energy_ha", "error_ha", "variance", "acceptance", "rhat", "steps", "run"}
+    lowest_bond: float | None  # of a parabola through the lowest point and its neighbours; None at an end
+    lowest_ha: float | None
+    seconds: float
+    complete: bool
+    files: tuple[str, ...] = ()
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        rows = [("molecule", self.target)]
+        for point in self.points:
+            mixed = "" if point["rhat"] <= MIXED else f"; R-hat {point['rhat']:.3f}: not mixed"
+            rows.append((f"{point['bond']:.3f} bohr", energy(point["energy_ha"], point["error_ha"]) + mixed))
+        if self.lowest_bond is not None:
+            rows.append(("lowest", f"{self.lowest_ha:.5f} Ha at {self.lowest_bond:.3f} bohr, by a parabola"))
+        return [*rows, ("time", show_seconds(self.seconds))]
+
+
+def taken(method: str, chunk: int | None, why: str) -> str:
+    """`forward, 64 walkers at one time (...)`."""
+    size = "all walkers" if chunk is None else "1 walker" if chunk == 1 else f"{chunk:,} walkers"
+    return f"{method}, {size} at one time" + (f" ({why})" if why else "")
+
+
+def energy(value: float, error: float | None) -> str:
+    """`-1.174512 +- 0.000043 Ha`."""
+    return f"{value:.6f}" + (f" +- {error:.6f} Ha" if error is not None else " Ha")
+
+
+def _against(value: float, error: float | None, reference: float | None) -> list[tuple[str, str]]:
+    if reference is None:
+        return []
+    off = (value - reference) * 1e3
+    bar = "" if error is None else f" +- {error * 1e3:.3f}"
+    return [("reference", f"{reference:.6f} Ha; {off:+.3f}{bar} mHa from it")]

@@ -1,0 +1,137 @@
+"""The wave function as a workload: local energies of `size` walkers, and in training a step of Adam along their gradient.
+
+Letters: B walkers, n electrons. The second axis is the electrons': the setting `system` names them (H2, LiH, N2, or a chain such
+as H10). Training leaves the moves out, which take a forward pass at a time and set no peak. The Laplacian's method is the
+variant's; `chunked` takes the quickest there is. Where the asked device is not here the arguments are shapes, enough to predict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.workload import Case, Probe
+from pinchpoint.systems.vmc import CHUNK
+from pinchpoint.systems.vmc.data.system import System, system_of
+from pinchpoint.systems.vmc.model.config import NetConfig
+from pinchpoint.systems.vmc.model.hamiltonian import local_energy
+from pinchpoint.systems.vmc.model.wavefunction import WaveFunction, wave_function
+from pinchpoint.systems.vmc.optimization.optimizers import OptimizerState, adam_change
+from pinchpoint.systems.vmc.optimization.sampling import key_of, start
+from pinchpoint.systems.vmc.settings import Method, Stage
+from pinchpoint.workloads.orbital.model import over_chunks
+
+RATE = 1e-3
+_METHODS: dict[str, Method] = {"hessian": "hessian", "loop": "loop", "forward": "forward", "chunked": "auto"}
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is computed: energies (B,) and gradients of a wave function, `chunk` walkers at a time (None: all).
+
+    The loop over chunks is not training's: here a chunk need not divide the walkers, and `verify` compares the gradient by each
+    walker's place too.
+    """
+
+    wave: WaveFunction
+    method: Method
+    chunk: int | None
+
+    def energies(self, params: Any, x: Any) -> Any:
+        """(B,) of x: (B, n, 3)."""
+        each = jax.vmap(local_energy(self.wave.log, self.wave.system, method=self.method), (None, 0))
+        if self.chunk is None:
+            return each(params, x)
+        return over_chunks(lambda done, part: (done, each(params, part)), None, x, chunk=self.chunk)[1]
+
+    def gradients(self, params: Any, x: Any) -> tuple[Any, Any, Any]:
+        """Energies (B,), and the energy's gradient by the parameters and, as weights would move walkers, by x: (B, n, 3)."""
+        energies = self.energies(params, x)
+        weights = 2 * (energies - energies.mean()) / energies.shape[0]
+
+        def turn(done: Any, x: Any, weights: Any) -> tuple[Any, Any]:
+            by_params, by_x = jax.grad(self._surrogate, argnums=(0, 1))(params, x, weights)
+            return jax.tree_util.tree_map(jnp.add, done, by_params), by_x
+
+        zero = jax.tree_util.tree_map(jnp.zeros_like, params)
+        if self.chunk is None:
+            return energies, *turn(zero, x, weights)
+        return energies, *over_chunks(turn, zero, x, weights, chunk=self.chunk)
+
+    def train(self, params: Any, opt_state: OptimizerState, x: Any) -> tuple[Any, OptimizerState, Any]:
+        """Parameters, Adam's state and the mean energy after one step."""
+        energies, gradient, _ = self.gradients(params, x)
+        change, mean, square = adam_change(gradient, opt_state.mean, opt_state.square, 0)
+        moved = jax.tree_util.tree_map(lambda p, c: p - RATE * c, params, change)
+        return moved, OptimizerState(mean, square, None), energies.mean()
+
+    def _surrogate(self, params: Any, x: Any, weights: Any) -> Any:
+        """Its gradient is the energy's: never through the energies themselves."""
+        return jnp.sum(weights * jax.vmap(self.wave.log, (None, 0))(params, x))
+
+
+def build(
+    size: int,
+    *,
+    device: str,
+    mode: str,
+    variant: str,
+    seed: int = 0,
+    chunk: int | None = None,
+    settings: dict[str, str],
+) -> Case:
+    """One case. Only `chunked` has chunks."""
+    if chunk is not None and chunk < 1:
+        raise BadInput(f"a chunk of {chunk} walkers", hint="give --chunk a whole number above 0")
+    wave = wave_function(system_of(settings["system"]), NetConfig.preset(settings["net"]))
+    job = Job(wave, _METHODS[variant], min(chunk or CHUNK, size) if variant == "chunked" else None)
+    place = _device(device)
+    make = _makers(wave, wave.system, size, seed)
+    if place is None:
+        params, state, x = (jax.eval_shape(one) for one in make)
+    else:
+        with jax.default_device(place):
+            params, state, x = (jax.jit(one)() for one in make)
+
+    def probe() -> Probe:
+        if mode == "infer":
+            return Probe({"energy": np.asarray(jax.jit(job.energies)(params, x))})
+        energies, by_params, by_x = jax.jit(job.gradients)(params, x)
+        leaves, _ = jax.tree_util.tree_flatten_with_path(by_params)
+        named = {f"params{jax.tree_util.keystr(path)}": np.asarray(leaf) for path, leaf in leaves}
+        return Probe({"energy": np.asarray(energies)}, named | {"walkers": np.asarray(by_x)})
+
+    return Case(
+        step=jax.jit(job.train if mode == "train" else job.energies),
+        processed=jax.eval_shape(job.energies, params, x).shape[0],
+        args=(params, state, x) if mode == "train" else (params, x),
+        probe=probe if place is not None else None,
+    )
+
+
+def _makers(wave: WaveFunction, system: System, size: int, seed: int) -> tuple[Callable[[], Any], ...]:
+    """Parameters, Adam's zeros and walkers (B, n, 3)."""
+
+    def params() -> Any:
+        return wave.init(key_of(seed, Stage.PARAMETERS))
+
+    def state() -> OptimizerState:
+        zero = jax.tree_util.tree_map(jnp.zeros_like, params())
+        return OptimizerState(zero, zero, None)
+
+    return params, state, lambda: start(system, size, key_of(seed, Stage.WALKERS), dtype=jnp.float32)
+
+
+def _device(device: str) -> Any:
+    """The device asked for, or None where it is not here."""
+    try:
+        found = jax.local_devices(backend=device)[0]
+    except RuntimeError:
+        return None
+    return found if (found.platform == "cpu") == (device == "cpu") else None  # a CPU may stand in for a card

@@ -1,1 +1,0 @@
-"""What the trainers of all systems share: settings, schedule, loop, checkpoints, log, stopping, precision."""

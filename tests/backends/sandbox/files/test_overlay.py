@@ -1,0 +1,110 @@
+"""The overlay: a script sees all it wrote, and the real folder is byte for byte what it was."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROUTES = Path(__file__).parents[1] / "routes.py"
+NAMES = re.findall(r"^def (route_\w+)", ROUTES.read_text(), re.MULTILINE)
+
+
+def make_tree(folder: Path) -> None:
+    """What every route finds in its folder."""
+    (folder / "data" / "sub").mkdir(parents=True)
+    (folder / "empty").mkdir()
+    (folder / "a.txt").write_text("alpha")
+    (folder / "data" / "b.bin").write_bytes(bytes(range(8)))
+    (folder / "data" / "sub" / "c.txt").write_text("gamma")
+    (folder / "link").symlink_to("a.txt")
+    (folder / "dlink").symlink_to("data")
+
+
+def fingerprint(folder: Path) -> dict[str, tuple[object, ...]]:
+    """Every path below `folder` with its kind, mode, owner, times and contents."""
+    found = {}
+    for root, folders, files in os.walk(folder):
+        for path in [root, *(os.path.join(root, name) for name in folders + files)]:
+            stat = os.lstat(path)
+            if os.path.islink(path):
+                contents = os.readlink(path)
+            elif os.path.isfile(path):
+                contents = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+            else:
+                contents = sorted(os.listdir(path))
+            found[path] = (
+                stat.st_mode,
+                stat.st_uid,
+                stat.st_gid,
+                stat.st_mtime_ns,
+                stat.st_ctime_ns,
+                stat.st_nlink,
+                contents,
+            )
+    return found
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+    """All routes in one process, each in its own folder; the folder's fingerprint before and after."""
+    base, other = tmp_path_factory.mktemp("base"), tmp_path_factory.mktemp("other")
+    for name in NAMES:
+        make_tree(base / name)
+    with sqlite3.connect(base / "route_sqlite" / "real.db") as database:
+        database.execute("create table t (x)")
+        database.execute("insert into t values (7)")
+    database.close()
+    (base / "route_large_files_are_refused" / "large.bin").write_bytes(bytes(200_000))
+    before = fingerprint(base)
+    done = subprocess.run(
+        [sys.executable, str(ROUTES), str(other / "scratch"), str(base), str(other / "out.json")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return {
+        "results": json.loads((other / "out.json").read_text()),
+        "before": before,
+        "after": fingerprint(base),
+        "base": base,
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_script_sees_its_own_changes(ran, name):
+    assert ran["results"][name] == ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_real_folder_is_byte_identical_afterwards(ran, name):
+    inside = str(ran["base"] / name)
+    before = {
+        path: what for path, what in ran["before"].items() if path.startswith(inside + "/") or path == inside
+    }
+    after = {
+        path: what for path, what in ran["after"].items() if path.startswith(inside + "/") or path == inside
+    }
+    assert before == after
+
+
+def test_nothing_outside_the_folder_was_made(ran):
+    assert ran["before"] == ran["after"]
+    for path in ("/pinchpoint_route", "/usr/pinchpoint", "/dev/shm/pinchpoint_route", "~/.pinchpoint_route"):
+        assert not os.path.lexists(os.path.expanduser(path))
+    assert os.path.exists(os.devnull)
+
+
+def test_the_overlay_says_what_was_written_and_removed(ran):
+    base, results = ran["base"], ran["results"]
+    assert str(base / "route_open_w" / "a.txt") in results["written"]
+    assert str(base / "route_rename_folder" / "data") in results["removed"]
+    assert "/pinchpoint_route" in results["written"]

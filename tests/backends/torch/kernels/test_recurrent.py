@@ -1,0 +1,141 @@
+"""Recurrent layers on the pretended device: projections and packed sequences."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pack_sequence, pad_packed_sequence
+
+LENGTHS = [32, 32, 20, 20, 7, 5, 1, 1]
+KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn": nn.RNN}
+
+
+def reserve(blocks: list[Any]) -> int:
+    """The largest byte buffer that outlives its call."""
+    return max(block.bytes for block in blocks if "empty" in block.op)
+
+
+def test_a_projected_layer_keeps_its_hidden_width_and_gives_the_projected_one(
+    observer: Any, take: Any
+) -> None:
+    x = torch.zeros(64, 16, 128, device="cuda")
+    plain, projected = nn.LSTM(128, 1024, 2).cuda(), nn.LSTM(128, 1024, 2, proj_size=32).cuda()
+    whole, less = take(lambda: plain(x)), take(lambda: projected(x))
+    narrow = take(lambda: nn.LSTM(128, 32, 2).cuda()(x))
+    assert less.kept > 10 * narrow.kept
+    # The outputs are narrower, all else is held at the full width.
+    outputs = 64 * 16 * 1024 * 4
+    assert whole.kept - outputs < less.kept < whole.kept
+    assert reserve(less.blocks) >= reserve(whole.blocks)
+    (workspace,) = [block for block in less.blocks if block.span]
+    (full,) = [block for block in whole.blocks if block.span]
+    assert workspace.bytes >= full.bytes and workspace.span.least == 0
+    assert any("projections" in note for note in observer.ledger.seen.notes)
+
+
+def test_a_projected_layer_trains_with_the_shapes_of_the_host(pretend: Any) -> None:
+    def shapes(device: str) -> list[tuple[int, ...]]:
+        net = nn.LSTM(8, 24, 2, batch_first=True, bidirectional=True, proj_size=6).to(device)
+        out, (hidden, cell) = net(torch.ones(3, 5, 8, device=device))
+        out.sum().backward()
+        return [
+            tuple(t.shape)
+            for t in (out, hidden, cell, *(p.grad for p in net.parameters() if p.grad is not None))
+        ]
+
+    truth = shapes("cpu")
+    with pretend():
+        assert shapes("cuda") == truth
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("two_way", [False, True])
+def test_a_packed_call_keeps_its_share_of_the_padded_one(
+    observer: Any, take: Any, kind: str, two_way: bool
+) -> None:
+    net = KINDS[kind](64, 128, 2, bidirectional=two_way).cuda()
+    x = torch.zeros(32, len(LENGTHS), 64, device="cuda")
+    packed = pack_padded_sequence(x, torch.tensor(LENGTHS))
+    assert (
+        tuple(packed.data.shape) == (sum(LENGTHS), 64)
+        and packed.data.is_cuda
+        and not packed.batch_sizes.is_cuda
+    )
+    padded, less = take(lambda: net(x)), take(lambda: net(packed))
+    share = sum(LENGTHS) / (32 * len(LENGTHS))
+    assert reserve(less.blocks) - 256 == share * (reserve(padded.blocks) - 256)
+    (workspace,) = [block for block in less.blocks if block.span]
+    (full,) = [block for block in padded.blocks if block.span]
+    assert workspace.bytes == int(share * full.bytes)
+    assert (workspace.span.least, workspace.span.most) == (0, 2 * full.bytes)
+    assert any("packed" in note for note in observer.ledger.seen.notes)
+
+
+def test_packing_takes_the_packed_bytes_twice_for_a_moment(take: Any) -> None:
+    x = torch.zeros(32, len(LENGTHS), 64, device="cuda")
+    got = take(lambda: pack_padded_sequence(x, LENGTHS).data)
+    size = -(-sum(LENGTHS) * 64 * 4 // 512) * 512
+    assert (got.kept, got.peak) == (size, 2 * size)
+
+
+def train(device: str, *, enforce_sorted: bool, batch_first: bool) -> list[tuple[int, ...]]:
+    """Shapes of everything a tagger with packed sequences makes, and the lengths it reads back."""
+    torch.manual_seed(0)
+    lengths = LENGTHS if enforce_sorted else LENGTHS[::-1]
+    net = nn.LSTM(8, 16, 2, batch_first=batch_first, bidirectional=True, dropout=0.1).to(device)
+    head = nn.Linear(32, 4).to(device)
+    optimizer = torch.optim.Adam([*net.parameters(), *head.parameters()])
+    x = torch.randn(len(LENGTHS), 32, 8) if batch_first else torch.randn(32, len(LENGTHS), 8)
+    x = x.to(device).requires_grad_()
+    packed = pack_padded_sequence(x, torch.tensor(lengths), batch_first, enforce_sorted)
+    out, (hidden, cell) = net(packed)
+    assert isinstance(out, PackedSequence)
+    padded, again = pad_packed_sequence(out, batch_first, total_length=40)
+    head(padded).sum().backward()
+    optimizer.step()
+    assert again.tolist() == lengths and not again.is_cuda
+    assert x.grad is not None and padded.is_cuda == x.is_cuda == x.grad.is_cuda
+    return [tuple(t.shape) for t in (packed.data, packed.batch_sizes, out.data, hidden, cell, padded, x.grad)]
+
+
+@pytest.mark.parametrize("enforce_sorted", [True, False])
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_training_on_packed_sequences_has_the_shapes_of_the_host(
+    pretend: Any, enforce_sorted: bool, batch_first: bool
+) -> None:
+    truth = train("cpu", enforce_sorted=enforce_sorted, batch_first=batch_first)
+    with pretend():
+        assert train("cuda", enforce_sorted=enforce_sorted, batch_first=batch_first) == truth
+
+
+def test_packed_values_are_those_of_the_host(pretend: Any) -> None:
+    parts = [torch.arange(3.0), torch.arange(2.0) + 10, torch.arange(1.0) + 20]
+    with pretend(calibrating=True) as observer:
+        torch.manual_seed(0)
+        packed = pack_sequence([part.cuda() for part in parts])
+        assert packed.data.tolist() == [0.0, 10.0, 20.0, 1.0, 11.0, 2.0]
+        assert pad_packed_sequence(packed, True, -1.0)[0].tolist() == [
+            [0.0, 1.0, 2.0],
+            [10.0, 11.0, -1.0],
+            [20.0, -1.0, -1.0],
+        ]
+        net = nn.GRU(1, 4)
+        x = torch.randn(3, 3, 1)
+        truth = net(pack_padded_sequence(x, [3, 2, 1]))[0].data
+        x = x.cuda().requires_grad_()
+        out = net.cuda()(pack_padded_sequence(x, [3, 2, 1]))[0].data
+        assert torch.allclose(observer.shadow(out), truth)
+        out.sum().backward()
+        into = observer.shadow(x.grad)
+        assert into is not None and into[2, 1].item() == 0 and into[2, 0].item() != 0
+
+
+def test_lengths_on_the_device_are_the_users_mistake(observer: Any) -> None:
+    x = torch.zeros(3, 2, 4, device="cuda")
+    with pytest.raises(RuntimeError, match="CPU int64"):
+        pack_padded_sequence(x, torch.tensor([3, 2], device="cuda"))
+    with pytest.raises(RuntimeError, match=r"length|sorted"):
+        pack_padded_sequence(x, torch.tensor([2, 3]))

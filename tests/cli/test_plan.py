@@ -1,0 +1,156 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinchpoint.cli.main import run
+from pinchpoint.core.errors import DoesNotFit
+from pinchpoint.core.records import Plan, load
+from pinchpoint.core.units import GIB, MIB
+from pinchpoint.planning import plan as plan_module
+
+MADE = Plan(
+    target="field",
+    mode="train",
+    budget_bytes=24 * GIB,
+    size=2_000_000,
+    chunk=None,
+    variant="checkpoint",
+    margin_bytes=500 * MIB,
+    peak_bytes=23 * GIB,
+    tried=(
+        {"size": 2_000_000, "variant": "checkpoint", "chunk": None, "total_bytes": 23 * GIB, "fits": True},
+    ),
+    choices=(
+        {"variant": "eager", "size": None, "chunk": None, "peak_bytes": None, "why": "does not fit"},
+        {"variant": "checkpoint", "size": 2_000_000, "chunk": None, "peak_bytes": 23 * GIB, "why": ""},
+    ),
+    cards=(
+        {
+            "card": "t4",
+            "budget_bytes": 14 * GIB,
+            "size": 1_000_000,
+            "variant": "checkpoint",
+            "chunk": None,
+            "how": "interpolated",
+        },
+        {
+            "card": "l4",
+            "budget_bytes": 22 * GIB,
+            "size": None,
+            "variant": "checkpoint",
+            "chunk": None,
+            "how": "unknown",
+        },
+    ),
+    notes=("said beside it",),
+)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    calls: list[dict[str, Any]] = []
+
+    def plan(target: str, **options: Any) -> Plan:
+        calls.append({"target": target, **options})
+        return MADE
+
+    monkeypatch.setattr(plan_module, "plan", plan)
+    return calls
+
+
+def test_the_plan_is_printed_and_written(
+    asked: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "plan.json"
+    assert run(["plan", "field", "--budget", "24GiB", "-o", str(path)]) == 0
+    assert load(path) == MADE
+    shown = capsys.readouterr()
+    for part in (
+        "2M",
+        "checkpoint",
+        "23.00 GiB",
+        "500.00 MiB",
+        "does not fit",
+        "t4",
+        "1M",
+        "interpolated",
+        "not found",
+    ):
+        assert part in shown.out
+    assert "said beside it" in shown.err
+
+
+def test_json_prints_the_record_alone(
+    asked: list[dict[str, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", "field", "--budget", "24GiB", "--json"]) == 0
+    assert Plan.from_dict(json.loads(capsys.readouterr().out)) == MADE
+
+
+def test_every_option_reaches_the_plan(asked: list[dict[str, Any]]) -> None:
+    line = (
+        "plan train.py --budget 24GiB --mode infer --cards all --vary --bs={} --multiple 8 --up-to 1k"
+        " --set mlp=64,64 --seed 3 --timeout 9 -- --lr 1 --mode x"
+    )
+    assert run(line.split()) == 0
+    (call,) = asked
+    call.pop("progress")
+    assert call == {
+        "target": "train.py",
+        "budget": "24GiB",
+        "mode": "infer",
+        "size": None,
+        "variant": None,
+        "cards": "all",
+        "vary": "--bs={}",
+        "args": ["--lr", "1", "--mode", "x"],
+        "multiple": "8",
+        "up_to": "1k",
+        "seed": 3,
+        "timeout_s": 9.0,
+        "settings": {"mlp": ("64,64",)},
+    }
+
+
+def test_what_does_not_fit_exits_1_with_what_and_hint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(target: str, **_: Any) -> Plan:
+        raise DoesNotFit("field needs 5 GiB", hint="raise --budget")
+
+    monkeypatch.setattr(plan_module, "plan", refuse)
+    assert run(["plan", "field", "--budget", "4GiB"]) == 1
+    assert capsys.readouterr().err.splitlines()[-2:] == ["error: field needs 5 GiB", "  hint: raise --budget"]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        ("plan field", "nothing says what must fit"),
+        ("plan nowhere --budget 8GiB", "unknown target 'nowhere'"),
+        ("plan field --budget 24", "not a number of bytes"),
+        ("plan field --budget rtx9999", "unknown card"),
+        ("plan field --budget 8GiB --size -3", "size '-3'"),
+        ("plan field --budget 8GiB --variant nope", "has no variant 'nope'"),
+    ],
+)
+def test_bad_input_exits_2_in_two_lines(line: str, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(line.split()) == 2
+    error, hint = capsys.readouterr().err.splitlines()[-2:]
+    assert error.startswith("error: ")
+    assert what in error
+    assert hint.startswith("  hint: ")
+
+
+def test_a_folder_that_cannot_be_written_is_refused_before_any_run(
+    asked: list[dict[str, Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["plan", "field", "--budget", "8GiB", "-o", str(tmp_path / "absent" / "plan.json")]) == 2
+    assert run(["plan", "field", "--budget", "8GiB", "-o", str(tmp_path)]) == 2
+    assert "cannot write" in capsys.readouterr().err
+    assert asked == []
+    assert list(tmp_path.iterdir()) == []

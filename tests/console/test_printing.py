@@ -1,0 +1,86 @@
+"""Printing: results to stdout, remarks to stderr, nothing folded or marked up when piped."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.console import printing
+from pinchpoint.core.records import Record
+from pinchpoint.core.units import show_size
+
+
+def test_a_summary_is_one_line_a_pair_and_keeps_brackets(
+    capsys: pytest.CaptureFixture[str], samples: dict[str, Record]
+) -> None:
+    printing.show_summary(samples["verdict"])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == len(samples["verdict"].summary())
+    assert any(
+        line.split() == ["size", f"{show_size(samples['verdict'].size)},", samples["verdict"].mode]
+        for line in lines
+    )
+    assert any(line.startswith("speed-up") and line.endswith("1.50 [1.40, 1.60]") for line in lines)
+
+
+def test_a_command_can_be_copied_whatever_a_folder_is_called() -> None:
+    assert (
+        printing.to_copy("vmc", "eval", Path("my run"), "-o", "e.json")
+        == "pinchpoint vmc eval 'my run' -o e.json"
+    )
+    again = printing.to_copy("radiance", "train", "cars", "-o", "my run", "--resume", processes="2")
+    assert again == "torchrun --nproc-per-node 2 -m pinchpoint radiance train cars -o 'my run' --resume"
+
+
+def test_a_piped_line_is_never_folded(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.show("x" * 1000)
+    assert capsys.readouterr().out == "x" * 1000 + "\n"
+
+
+def test_a_piped_table_has_a_row_a_line_and_no_escape_codes(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.show_table(("name", "bytes"), [("[bold]a[/bold]", 12), ("b", 3)], right=("bytes",))
+    out = capsys.readouterr().out
+    assert "\x1b" not in out
+    header, first, second = out.splitlines()
+    assert first.startswith("[bold]a[/bold]")
+    assert len(first.rstrip()) == len(second.rstrip()) == len(header.rstrip())
+
+
+def test_piped_progress_is_a_line_a_stage_on_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    with printing.progress("study") as tell:
+        tell("1k points")
+        tell("2k points")
+    seen = capsys.readouterr()
+    assert seen.out == ""
+    assert [line.split("study: ")[1] for line in seen.err.splitlines()] == ["1k points", "2k points"]
+
+
+def test_json_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    text = '{"a": "' + "y" * 500 + ' [red]"}'
+    printing.show_json(text)
+    assert capsys.readouterr().out == text + "\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_on_a_terminal_lines_are_folded_between_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr("sys.stdout", out := Terminal())
+    printing.show(
+        "  flat train: declared flat, but grows by 12 B/point at /a/long/path/that/is/never/cut/in/two/whatever\n\nend"
+    )
+    lines = out.getvalue().splitlines()
+    assert lines[:2] == ["  flat train: declared flat, but grows", "    by 12 B/point at"]
+    assert lines[2:] == ["    /a/long/path/that/is/never/cut/in/two/whatever", "", "end"]
+
+
+def test_a_piped_table_has_no_blanks_at_the_end_of_its_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    printing.show_table(("name", "about", ""), [("a", "long enough", "x"), ("b", "short", "")])
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 3
+    assert lines == [line.rstrip() for line in lines]

@@ -1,0 +1,22 @@
+"""Progress of things that are added to others: what was there before says nothing of how long the rest takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pinchpoint.console import progress_bar
+
+
+def test_the_time_left_is_told_by_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds = iter([0.0, 1.0, 3.0, 9.0])
+    monkeypatch.setattr(progress_bar.time, "perf_counter", lambda: next(seconds))
+    told: list[Any] = []
+    progress = progress_bar.Added(
+        lambda stage, done, total, *, text="", eta_s=None: told.append((stage, done, total, eta_s)), "rooms"
+    )
+    for made in (10, 12, 16):
+        progress(made, 20)
+    assert told == [("rooms", 10, 20, None), ("rooms", 12, 20, 3.0 / 2 * 8), ("rooms", 16, 20, 9.0 / 6 * 4)]
+    assert progress.there == 10

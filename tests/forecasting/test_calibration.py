@@ -1,0 +1,108 @@
+"""Counts that Python reads from the device size tensors as they would on a GPU; metrics change nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting import calibration
+from pinchpoint.forecasting.forecaster import Forecaster
+
+POINTS = 400_000
+TARGETS = """
+import numpy as np
+import torch
+
+def target(count):
+    def build(size, device):
+        model = torch.nn.Linear(8, 1).to(device)
+        x = torch.randn(size, 8, device=device)
+
+        def step():
+            scores = model(x)[:, 0]
+            (scores.mean() + count(x, scores, device).sum()).backward()
+
+        return step
+    return build
+
+plain = target(lambda x, s, device: x.repeat(1, 64))
+float_item = target(lambda x, s, device: x[: int((s > -100).float().sum().item())].repeat(1, 64))
+int_tensor = target(lambda x, s, device: x[: (s > -100).sum()].repeat(1, 64))
+numpy_mask = target(lambda x, s, device: x[torch.from_numpy((s > -100).cpu().numpy().nonzero()[0]).to(device)].repeat(1, 64))
+lists = target(lambda x, s, device: torch.cat([x.new_zeros(n, 512) for n in (s > -100).view(4, -1).sum(1).tolist()]))
+
+def metrics(x, s, device):
+    predicted = (s > 0).cpu().numpy()
+    right = int((s > 0).sum()) + sum((s > 0).long().tolist()[:3]) + np.bincount(predicted).max() + round(s.mean().item() * 100)
+    print(f"{right:d}", np.mean(predicted == 1))
+    return x.repeat(1, 64)
+
+logged = target(metrics)
+"""
+PAIR = POINTS * 512 * 4
+pytestmark = pytest.mark.usefixtures("quick_workers")
+
+
+@pytest.fixture(scope="module")
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("reads") / "reads.py"
+    path.write_text(TARGETS)
+    return path
+
+
+def forecast(targets: Path, name: str) -> Forecast:
+    with Forecaster(f"{targets}:{name}", card="h200") as forecaster:
+        return forecaster.predict(size=POINTS)
+
+
+@pytest.mark.parametrize(
+    ("name", "copies"), [("float_item", 1), ("int_tensor", 1), ("numpy_mask", 1), ("lists", 2)]
+)
+def test_a_count_read_in_any_way_sizes_what_it_sizes_on_a_gpu(targets: Path, name: str, copies: int) -> None:
+    made = forecast(targets, name)
+    assert made.low_bytes is not None and made.high_bytes is not None
+    # One large tensor, or four and their concatenation; the rest is a few floats a point.
+    assert made.peak_allocated_bytes == pytest.approx(copies * PAIR, rel=0.15)
+    assert made.low_bytes <= made.peak_allocated_bytes <= made.high_bytes < 1.2 * made.peak_allocated_bytes
+    (note,) = made.notes
+    assert "reads.py" in note and "2,048 and 16,384" in note
+
+
+def test_metrics_are_not_calibrated_and_leave_the_forecast_as_it_is(targets: Path) -> None:
+    made, plain = forecast(targets, "logged"), forecast(targets, "plain")
+    assert made.notes == () and made.low_bytes is None
+    assert made.peak_allocated_bytes == pytest.approx(plain.peak_allocated_bytes, rel=0.03)
+
+
+def test_only_a_number_that_was_read_may_not_matter() -> None:
+    def refuse(known: dict[str, object]) -> dict[str, object]:
+        raise AssertionError("a mask's count is a size: there is nothing to guess")
+
+    assert calibration.matters("a.py:3:mask", refuse) == "a.py:3:mask"
+
+
+def test_guesses_that_differ_or_fail_or_meet_another_count_ask_for_the_calibration() -> None:
+    assert calibration.matters("a.py:3:item", lambda known: {"blocks": str(known["guess"])}) == "a.py:3:item"
+    assert calibration.matters("a.py:3:int", lambda known: {"error": "TargetFailed"}) == "a.py:3:int"
+    assert calibration.matters("a.py:3:array", lambda known: {"needs": "a.py:9:mask"}) == "a.py:9:mask"
+
+
+def test_a_high_end_that_cannot_be_run_makes_nothing_fit_that_might_not(targets: Path) -> None:
+    with Forecaster(f"{targets}:plain", card="2500MiB") as forecaster:
+        large, small = (forecaster.predict(size=size) for size in (POINTS, POINTS // 2))
+    assert large.fits["2500MiB"]
+    answers = {
+        "mid": large.to_dict(),
+        "low": small.to_dict(),
+        "high": {"error": "BadInput", "what": "no such count", "hint": ""},
+    }
+    made = calibration.in_range(lambda known: answers[known["bound"]], {}, "counts depend on the data")
+    down = large.peak_allocated_bytes - small.peak_allocated_bytes
+    assert (made.low_bytes, made.high_bytes) == (
+        small.peak_allocated_bytes,
+        large.peak_allocated_bytes + down,
+    )
+    assert not made.fits["2500MiB"] and made.fits["h200"]
+    assert any("the high end of the counts cannot be run: no such count" in note for note in made.notes)

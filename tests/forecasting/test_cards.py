@@ -1,0 +1,160 @@
+"""Cards: real GPUs, the user's own, and a clear no to everything else."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.units import GIB, MIB
+from pinchpoint.forecasting.cards import Card, card, cards, cublas_workspace
+
+
+def test_the_table_runs_from_6_to_192_gb() -> None:
+    sizes = [c.memory_bytes for c in cards().values()]
+    assert sizes == sorted(sizes)
+    assert 5 * GIB < sizes[0] < 6 * GIB
+    assert 170 * GIB < sizes[-1] < 192 * GIB
+    assert len(sizes) >= 20
+
+
+@pytest.mark.parametrize("found", cards().values(), ids=lambda c: c.name)
+def test_no_card_offers_more_than_the_figure_on_its_box(found: Card) -> None:
+    box = float(found.title.split()[-2]) * GIB  # "... 24 GB" is 24 GiB of chips, or less
+    assert 0.9 * box < found.memory_bytes < box
+    assert found.name == found.name.lower()
+
+
+@pytest.mark.parametrize("found", cards().values(), ids=lambda c: c.name)
+def test_workspaces_are_the_defaults_torch_uses_for_the_capability(found: Card) -> None:
+    assert found.cublas_workspace_bytes == cublas_workspace(found.capability)
+    assert found.cublaslt_workspace_bytes == MIB
+    assert 200 * MIB < found.context_bytes < GIB
+
+
+def test_workspace_sizes_are_torchs_configuration_strings_added_up() -> None:
+    assert (
+        cublas_workspace((8, 9))
+        == sum(kib * 1024 * count for kib, count in ((4096, 2), (16, 8)))
+        == 8_519_680
+    )
+    assert cublas_workspace((9, 0)) == 4096 * 1024 * 8 == 33_554_432
+
+
+def test_only_the_h200_claims_a_measured_context() -> None:
+    assert [c.name for c in cards().values() if not c.estimated] == ["h200"]
+
+
+@pytest.mark.parametrize("found", cards().values(), ids=lambda c: c.name)
+def test_a_context_grows_with_the_processors_and_never_beyond_the_measured_one_without_them(
+    found: Card,
+) -> None:
+    measured = card("h200")
+    assert (found.context_bytes <= measured.context_bytes) == (found.processors <= measured.processors)
+
+
+@pytest.mark.parametrize("text", ["rtx4090", "RTX4090", "RTX 4090", "rtx_4090"])
+def test_a_card_is_found_however_its_name_is_spaced(text: str) -> None:
+    assert card(text).name == "rtx4090"
+
+
+@pytest.mark.parametrize(
+    ("text", "count"),
+    [("24GiB", 24 * GIB), ("24GB", 24 * 10**9), ("8000MiB", 8000 * MIB), ("1.5 gib", 1_610_612_736)],
+)
+def test_bytes_make_a_nameless_card(text: str, count: int) -> None:
+    found = card(text)
+    assert (found.name, found.memory_bytes) == (text, count)
+    assert found.context_bytes == card("h200").context_bytes
+    assert found.cublas_workspace_bytes == 32 * MIB
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("rtx409", "rtx4090"),
+        ("4090", "rtx4090"),
+        ("a100", "a100-40 or a100-80"),
+        ("h20", "h200"),
+        ("24", "24GiB"),
+        ("", "24GiB"),
+    ],
+)
+def test_an_unknown_card_is_refused_with_the_near_ones(text: str, hint: str) -> None:
+    with pytest.raises(BadInput, match="unknown card") as caught:
+        card(text)
+    assert hint in caught.value.hint
+
+
+def test_a_card_of_no_bytes_is_refused() -> None:
+    with pytest.raises(BadInput):
+        card("0GiB")
+
+
+def test_a_users_file_adds_and_replaces_cards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(
+        json.dumps(
+            {
+                "rtx9000": {"memory": "47.5GiB", "capability": [12, 0], "context": 600 * MIB},
+                "h200": {"memory": "100GiB"},
+            }
+        ),
+        encoding="utf-8",
+    )
+    monkeypatch.setenv("PINCHPOINT_CARDS", str(path))
+    mine = card("rtx9000")
+    assert (mine.memory_bytes, mine.context_bytes, mine.cublas_workspace_bytes) == (
+        int(47.5 * GIB),
+        600 * MIB,
+        32 * MIB,
+    )
+    assert card("h200").memory_bytes == 100 * GIB
+    assert "rtx4090" in cards()
+
+
+def test_a_card_file_in_the_configuration_folder_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "pinchpoint").mkdir()
+    (tmp_path / "pinchpoint" / "cards.json").write_text('{"tiny": {"memory": "2GiB"}}', encoding="utf-8")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    assert next(iter(cards())) == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "not JSON"),
+        ("[]", "not an object"),
+        ('{"x": 3}', "x has no memory"),
+        ('{"x": {"title": "X"}}', "x has no memory"),
+        ('{"x": {"memory": "24"}}', "x: memory: '24' is not a number of bytes"),
+        ('{"x": {"memory": true}}', "x: memory"),
+        ('{"x": {"memory": -5}}', "x: memory"),
+        ('{"x": {"memory": "1GiB", "memroy": 3}}', "unknown fields: memroy"),
+        ('{"x": {"memory": "1GiB", "capability": "8.9"}}', "capability"),
+        ('{"x": {"memory": "1GiB", "processors": 0}}', "processors"),
+        ('{"My Card": {"memory": "1GiB"}}', "lower case"),
+    ],
+)
+def test_a_damaged_card_file_is_refused_by_name(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mine.json"
+    path.write_text(text, encoding="utf-8")
+    monkeypatch.setenv("PINCHPOINT_CARDS", str(path))
+    with pytest.raises(BadInput) as caught:
+        cards()
+    assert says in caught.value.what
+    assert "mine.json" in caught.value.what
+
+
+def test_a_card_file_that_is_named_but_not_there_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PINCHPOINT_CARDS", str(tmp_path / "none.json"))
+    with pytest.raises(BadInput, match=r"none\.json"):
+        cards()

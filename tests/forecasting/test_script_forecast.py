@@ -1,0 +1,292 @@
+"""Unmodified training scripts that say cuda, predicted without a GPU and compared with counts done by hand.
+
+The hand counts leave out the 512-byte rounding and tensors below a megabyte, so they are compared within 1 %
+(weights and optimizer state within 0.1 %). They also leave out the buffers in which the GPU stages long sums, up
+to 132 MiB for a bias gradient: the peaks counted here are larger than those moments. U is one hidden activation of
+the classifier scripts, 65,536 x 2,048 floats; W is all weights of a script.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.core.errors import TargetFailed
+from pinchpoint.core.records import Forecast
+from pinchpoint.forecasting.predict import predict
+
+SCRIPTS = Path(__file__).parents[1] / "scripts"
+F32 = 4
+
+U = 65_536 * 2_048 * F32
+CLASSIFIER_W = (64 * 2_048 + 2_048 + 2_048 * 2_048 + 2_048 + 2_048 * 10 + 10) * F32
+CLASSIFIER_INPUTS = 65_536 * 64 * F32 + 65_536 * 8  # images in fp32, labels in int64
+LOGITS = 65_536 * 10 * F32
+
+# Both ReLUs keep their output, h1 and h2. The peak is the second ReLU's backward: h1, h2, the gradient that came
+# in and the one going out; beside it the weights with two Adam moments, the batch, and small logits.
+CLASSIFIER_PEAK = 4 * U + 3 * CLASSIFIER_W + CLASSIFIER_INPUTS + LOGITS
+
+Predict = Callable[..., Forecast]
+pytestmark = pytest.mark.usefixtures("quick_workers")
+
+
+def snapshot(folder: Path) -> dict[str, bytes | None]:
+    """Every path below a folder with its content."""
+    found: dict[str, bytes | None] = {}
+    for root, folders, files in os.walk(folder):
+        for name in folders:
+            found[os.path.join(root, name)] = None
+        for name in files:
+            found[os.path.join(root, name)] = Path(root, name).read_bytes()
+    return found
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Predict:
+    """Predict a script from an empty folder, and insist that neither this nor the scripts' folder changed."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+
+    def predict_script(name: str, *args: str) -> Forecast:
+        before = snapshot(SCRIPTS)
+        try:
+            return predict(str(SCRIPTS / name), args=args)
+        finally:
+            assert snapshot(work) == {}
+            assert snapshot(SCRIPTS) == before
+
+    return predict_script
+
+
+def line_of(script: str, code: str) -> int:
+    lines = (SCRIPTS / script).read_text(encoding="utf-8").splitlines()
+    (number,) = [i for i, line in enumerate(lines, 1) if code in line]
+    return number
+
+
+def bytes_at(forecast: Forecast, script: str, code: str, phase: str) -> int:
+    place = (script, line_of(script, code), phase)
+    return sum(
+        line.bytes for line in forecast.lines if (Path(line.file).name, line.line, line.phase) == place
+    )
+
+
+def without_workspace(forecast: Forecast) -> int:
+    return forecast.peak_allocated_bytes - forecast.workspace_bytes
+
+
+def check_whole(forecast: Forecast, script: str, *, mode: str = "train") -> None:
+    """What holds for the forecast of any script."""
+    assert forecast.mode == mode
+    assert forecast.size is None
+    assert forecast.framework == "torch"
+    assert forecast.target.endswith(script)
+    assert sum(forecast.breakdown.values()) == forecast.peak_allocated_bytes
+    assert forecast.breakdown["workspace"] == forecast.workspace_bytes
+    assert forecast.peak_reserved_bytes is not None
+    assert forecast.peak_allocated_bytes <= forecast.peak_reserved_bytes
+    assert forecast.total_bytes == forecast.peak_reserved_bytes + forecast.context_bytes
+    # The line that holds most is the user's own, not one inside a library.
+    assert Path(forecast.lines[0].file).name == script
+
+
+def check_classifier(forecast: Forecast, script: str) -> None:
+    """The four scripts that train the same classifier differ in how they say it, not in what it takes."""
+    check_whole(forecast, script)
+    assert without_workspace(forecast) == pytest.approx(CLASSIFIER_PEAK, rel=0.01)
+    assert forecast.breakdown["weights"] == pytest.approx(CLASSIFIER_W, rel=1e-3)
+    assert forecast.breakdown["optimizer"] == pytest.approx(2 * CLASSIFIER_W, rel=1e-3)
+    assert forecast.breakdown["inputs"] == pytest.approx(CLASSIFIER_INPUTS, rel=1e-3)
+    assert forecast.breakdown["gradients"] < 1.01 * CLASSIFIER_W
+    # h1 and h2 are made by the two lines of forward. In backward the line after h2 makes the gradient of h2, and
+    # the line of h2 passes it through its ReLU.
+    assert bytes_at(forecast, script, "self.first(x)", "forward") == pytest.approx(U, rel=0.01)
+    assert bytes_at(forecast, script, "self.second(x)", "forward") == pytest.approx(U, rel=0.01)
+    assert bytes_at(forecast, script, "self.last(x)", "backward") == pytest.approx(U, rel=0.01)
+    assert bytes_at(forecast, script, "self.second(x)", "backward") == pytest.approx(U, rel=0.01)
+    assert forecast.lines[0].bytes == max(line.bytes for line in forecast.lines)
+
+
+def test_a_plain_loop_peaks_in_the_second_backward_at_the_hand_count(run: Predict) -> None:
+    forecast = run("plain_loop.py")
+    check_classifier(forecast, "plain_loop.py")
+    assert max(forecast.timeline, key=lambda event: event[1])[2] == "backward"
+    made = {line.line: line.code.strip() for line in forecast.lines}
+    assert made[line_of("plain_loop.py", "self.second(x)")] == "x = torch.relu(self.second(x))"
+    assert bytes_at(forecast, "plain_loop.py", "optimizer.step()", "optimizer") == pytest.approx(
+        2 * CLASSIFIER_W, rel=1e-3
+    )
+    assert bytes_at(forecast, "plain_loop.py", "Net().cuda()", "data") == pytest.approx(
+        CLASSIFIER_W, rel=1e-3
+    )
+    assert bytes_at(forecast, "plain_loop.py", "x = x.cuda", "data") == 65_536 * 64 * F32
+
+
+def test_a_script_gets_its_own_arguments(run: Predict) -> None:
+    forecast = run("plain_loop.py", "--batch-size", "128", "--steps", "7")
+    assert without_workspace(forecast) == pytest.approx(
+        (CLASSIFIER_PEAK - 3 * CLASSIFIER_W) / 2 + 3 * CLASSIFIER_W, rel=0.01
+    )
+
+
+def test_a_script_that_takes_fewer_steps_than_asked_is_still_predicted(run: Predict) -> None:
+    """One step: the moments appear only after the peak, in the optimizer."""
+    forecast = run("plain_loop.py", "--steps", "1")
+    assert without_workspace(forecast) == pytest.approx(CLASSIFIER_PEAK - 2 * CLASSIFIER_W, rel=0.01)
+
+
+def test_fp16_with_a_scaler_keeps_half_size_activations_and_full_size_weights(run: Predict) -> None:
+    forecast = run("amp_scaler.py")
+    check_whole(forecast, "amp_scaler.py")
+    # GELU keeps its input, the linear after it its own: z1, h1, z2, h2 in fp16. The peak is in the last linear's
+    # backward (or the GELU's before it), with one gradient more: five halves of U.
+    half_weights = CLASSIFIER_W / 2
+    half_inputs = 65_536 * 64 * 2
+    expected = 5 * U / 2 + 3 * CLASSIFIER_W + half_weights + CLASSIFIER_INPUTS + half_inputs + LOGITS
+    assert without_workspace(forecast) == pytest.approx(expected, rel=0.01)
+    assert forecast.breakdown["weights"] == pytest.approx(CLASSIFIER_W, rel=1e-3)
+    assert forecast.breakdown["optimizer"] == pytest.approx(2 * CLASSIFIER_W, rel=1e-3)
+    assert bytes_at(forecast, "amp_scaler.py", "F.cross_entropy(model(x), y)", "forward") >= 3 * U / 2
+
+
+def test_accumulation_keeps_gradients_and_a_deep_copy_is_a_second_set_of_weights(run: Predict) -> None:
+    forecast = run("accumulate_ema.py")
+    check_whole(forecast, "accumulate_ema.py")
+    weights = 8 * 4_096 * 4_096 * F32
+    inputs = 4 * 128 * 4_096 * F32
+    # In the step: weights, their average, gradients, two moments, and the foreach step's square roots.
+    assert without_workspace(forecast) == pytest.approx(6 * weights + inputs, rel=0.01)
+    assert forecast.breakdown["gradients"] == pytest.approx(weights, rel=1e-3)
+    assert forecast.breakdown["optimizer"] == pytest.approx(2 * weights, rel=1e-3)
+    assert max(forecast.timeline, key=lambda event: event[1])[2] == "optimizer"
+    assert forecast.breakdown["weights"] == pytest.approx(2 * weights, rel=1e-3)
+    assert bytes_at(forecast, "accumulate_ema.py", "copy.deepcopy(model)", "data") == pytest.approx(
+        weights, rel=1e-3
+    )
+
+
+def test_a_lightning_script_needs_what_the_plain_loop_needs(run: Predict) -> None:
+    forecast = run("lightning_fit.py")
+    check_classifier(forecast, "lightning_fit.py")
+    assert without_workspace(forecast) == pytest.approx(CLASSIFIER_PEAK, rel=0.01)
+
+
+def test_an_accelerate_script_needs_what_the_plain_loop_needs(run: Predict) -> None:
+    forecast = run("accelerate_loop.py")
+    check_classifier(forecast, "accelerate_loop.py")
+    assert without_workspace(forecast) == pytest.approx(CLASSIFIER_PEAK, rel=0.01)
+
+
+def test_a_hugging_face_trainer_script_is_bounded_by_its_logits(run: Predict) -> None:
+    forecast = run("hf_trainer.py")
+    check_whole(forecast, "hf_trainer.py")
+    tokens, width, vocabulary = 64 * 128, 256, 32_000
+    logits = tokens * vocabulary * F32
+    block = 12 * width * width + 13 * width
+    weights = (
+        vocabulary * width + 128 * width + 2 * block + 2 * width
+    ) * F32  # the head is tied to the embedding
+    # The embedding, 31.25 MiB, gets a block of 32: what is left of a block below 1 MiB is not split off.
+    unsplit = 2**25 - vocabulary * width * F32
+    assert forecast.breakdown["weights"] == pytest.approx(weights + unsplit, rel=1e-3)
+    # Cross entropy keeps its log-softmax and makes two gradients as large on the way back; the rest is two narrow
+    # layers, some forty (tokens, width) tensors each, at most.
+    assert without_workspace(forecast) > 3 * logits + 3 * weights
+    assert without_workspace(forecast) < 3 * logits + 4 * weights + 2 * 40 * tokens * width * F32 + logits / 2
+
+
+def test_data_parallel_training_adds_its_gradient_buckets(run: Predict) -> None:
+    forecast = run("ddp_torchrun.py")
+    check_whole(forecast, "ddp_torchrun.py")
+    weights = 8 * 4_096 * 4_096 * F32
+    # Weights, gradients, two moments, the foreach step's square roots; and the buckets, as large as the gradients.
+    assert without_workspace(forecast) == pytest.approx(6 * weights + 128 * 4_096 * F32, rel=0.02)
+
+
+def test_an_inference_script_holds_one_layer_in_and_out(run: Predict) -> None:
+    forecast = run("infer_only.py")
+    check_whole(forecast, "infer_only.py", mode="infer")
+    images = 65_536 * 64 * F32
+    assert without_workspace(forecast) == pytest.approx(2 * U + CLASSIFIER_W + images, rel=0.01)
+    assert forecast.breakdown["optimizer"] == forecast.breakdown["gradients"] == 0
+    assert forecast.lines[0].line == line_of("infer_only.py", "answers.append")
+
+
+def test_the_default_device_counts_as_the_gpu(run: Predict) -> None:
+    forecast = run("default_device.py")
+    check_classifier(forecast, "default_device.py")
+    assert without_workspace(forecast) == pytest.approx(CLASSIFIER_PEAK, rel=0.01)
+
+
+def test_a_compiled_model_is_predicted_uncompiled_and_says_so(run: Predict) -> None:
+    forecast = run("compiled.py")
+    check_classifier(forecast, "compiled.py")
+    assert any("compile" in note for note in forecast.notes)
+
+
+def test_a_boolean_mask_gives_an_interval_that_holds_the_expected_count(run: Predict) -> None:
+    forecast = run("masks.py")
+    check_whole(forecast, "masks.py")
+    kept, points = 100_000, 400_000  # uniform points, the mask keeps a quarter
+    unit = kept * 512 * F32
+    weights = (3 * 512 + 512 + 512 * 512 + 512 + 512 + 1) * F32
+    expected = 4 * unit + 3 * weights + points * 3 * F32 + kept * 3 * F32
+    assert without_workspace(forecast) == pytest.approx(expected, rel=0.03)
+    assert forecast.low_bytes is not None
+    assert forecast.high_bytes is not None
+    assert forecast.low_bytes <= expected + forecast.workspace_bytes <= forecast.high_bytes
+    assert forecast.high_bytes < 1.25 * forecast.low_bytes
+    assert any("masks.py" in note for note in forecast.notes)
+
+
+def test_a_script_without_data_dependent_counts_has_no_interval(run: Predict) -> None:
+    forecast = run("default_device.py")
+    assert forecast.low_bytes is None
+    assert forecast.high_bytes is None
+
+
+def test_a_script_that_never_steps_is_refused(run: Predict) -> None:
+    with pytest.raises(TargetFailed, match="step") as refused:
+        run("never_steps.py")
+    assert refused.value.hint
+
+
+def test_a_script_that_exits_early_is_refused_with_its_exit_code(run: Predict) -> None:
+    with pytest.raises(TargetFailed, match=r"\b3\b") as refused:
+        run("exits_early.py")
+    assert refused.value.hint
+
+
+def test_the_same_script_steps_when_given_what_it_asks_for(run: Predict) -> None:
+    assert run("exits_early.py", "--really").mode == "train"
+
+
+def test_a_script_whose_file_is_missing_is_refused_with_the_name_of_the_file(run: Predict) -> None:
+    with pytest.raises(TargetFailed, match=r"pretrained/weights\.pt"):
+        run("needs_file.py")
+
+
+def test_a_script_that_raises_is_refused_with_its_own_line(run: Predict) -> None:
+    line = line_of("raises.py", "torch.randn(8, 17")
+    with pytest.raises(TargetFailed, match=rf"raises\.py:{line}\b"):
+        run("raises.py")
+
+
+def test_a_script_that_writes_everywhere_writes_nothing_real(run: Predict, tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    (folder / "history.txt").write_text("an old run\n")
+    (folder / "keep.txt").write_text("keep me")
+    before = snapshot(folder)
+    forecast = run("writes_everywhere.py", str(folder))
+    check_whole(forecast, "writes_everywhere.py")
+    assert snapshot(folder) == before
+    # Input and output of the layer are kept. The peak is the square's backward, gradient * (2 * y**1): the gradient,
+    # y**1, its double and the product are alive until the expression ends.
+    unit, weights = 4_096 * 1_024 * F32, (1_024 * 1_024 + 1_024) * F32
+    assert without_workspace(forecast) == pytest.approx(6 * unit + weights, rel=0.01)

@@ -1,0 +1,143 @@
+"""Networks as one kernel: every shape the kernels compute, taken or not yet, in every precision, against float64.
+
+Many edges and every program at work: a tile that the compiler gets wrong may be right for a few.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from pinchpoint.kit.edges import fused_mlp
+
+on_hopper = pytest.mark.skipif(
+    not torch.cuda.is_available() or torch.cuda.get_device_capability() != (9, 0),
+    reason="needs a GPU of compute capability 9.0, the one these kernels are used on",
+)
+EDGES = 100_003
+BARS = {"float32": 3e-6, "tf32": 1e-2, "bfloat16": 2e-2, "float16": 4e-3}
+SHAPES = list(
+    product((6, 30), (16, 20), (0, 1, 2))
+)  # inputs, outputs, layers between: all pairs of padded ends
+
+
+def network(inputs: int, outputs: int, between: int, act: type[nn.Module] = nn.GELU) -> nn.Sequential:
+    widths = [inputs, *[128, 100, 80][: between + 1], outputs]
+    parts: list[nn.Module] = []
+    for i in range(len(widths) - 1):
+        parts += [nn.Linear(widths[i], widths[i + 1]), act()]
+    return nn.Sequential(*parts[:-1])
+
+
+def four(inputs: int, hidden: int, outputs: int, act: Any = nn.GELU) -> list[nn.Module]:
+    """Four linear layers."""
+    ends = [
+        nn.Linear(inputs, hidden),
+        act(),
+        nn.Linear(hidden, hidden),
+        act(),
+        nn.Linear(hidden, hidden),
+        act(),
+    ]
+    return [*ends, nn.Linear(hidden, outputs)]
+
+
+@pytest.mark.gpu
+@on_hopper
+@pytest.mark.parametrize("precision", BARS)
+@pytest.mark.parametrize("act", [nn.GELU, nn.SiLU, nn.ReLU])
+@pytest.mark.parametrize(("inputs", "outputs", "between"), SHAPES)
+def test_values_and_gradients_are_those_of_float64(
+    inputs: int,
+    outputs: int,
+    between: int,
+    act: type[nn.Module],
+    precision: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", precision == "tf32")
+    torch.manual_seed(0)
+    mlp = network(inputs, outputs, between, act).cuda()
+    dtype = torch.float32 if precision == "tf32" else getattr(torch, precision)
+    x = torch.rand(EDGES, inputs, device="cuda") * 2 - 1
+    gradient = torch.randn(EDGES, outputs, device="cuda")
+    truth = _truth(mlp, x, gradient)
+    made = fused_mlp.Fused(list(mlp), dtype, x)
+    into = {at: torch.zeros_like(p) for at, p in enumerate(mlp.parameters())}
+    of_inputs, values = made.backward(x, gradient.to(dtype), into, want_inputs=True, want_values=True)
+    made.finish(into)
+    assert torch.equal(values, made.forward(x)) if values is not None else False
+    # Rounded inputs of a ReLU fall on the other side of its kink, for torch as for us.
+    rounded = (
+        _gradients(network_like(mlp).to(dtype), x.to(dtype), gradient.to(dtype)) if act is nn.ReLU else truth
+    )
+    for found, right, torchs in zip([values, of_inputs, *into.values()], truth, rounded, strict=True):
+        assert found is not None
+        bar = max(BARS[precision], 2 * float((torchs.double() - right).norm() / right.norm()))
+        assert float((found.double() - right).norm() / right.norm()) < bar
+
+
+def _truth(mlp: nn.Sequential, x: Tensor, gradient: Tensor) -> list[Tensor]:
+    return _gradients(network_like(mlp).double(), x.double(), gradient.double())
+
+
+def _gradients(mlp: nn.Sequential, x: Tensor, gradient: Tensor) -> list[Tensor]:
+    leaf = x.detach().clone().requires_grad_()
+    out = mlp(leaf)
+    return [out.detach(), *torch.autograd.grad(out, [leaf, *mlp.parameters()], gradient)]
+
+
+def network_like(mlp: nn.Sequential) -> nn.Sequential:
+    """A copy whose weights are its own."""
+    linear: list[Any] = [part for part in mlp if isinstance(part, nn.Linear)]
+    widths = [linear[0].in_features, *[layer.out_features for layer in linear]]
+    copy = nn.Sequential(
+        *[part for i in range(len(linear)) for part in (nn.Linear(widths[i], widths[i + 1]), type(mlp[1])())][
+            :-1
+        ]
+    ).cuda()
+    copy.load_state_dict(mlp.state_dict())
+    return copy
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        four(6, 64, 16),  # too narrow
+        four(6, 256, 16),  # too wide
+        four(40, 128, 16),  # too many inputs
+        four(6, 128, 40),  # too many outputs
+        four(6, 128, 16, act=nn.SiLU),
+        four(6, 128, 16, act=lambda: nn.GELU(approximate="tanh")),
+        [*four(6, 128, 16)[:-1], nn.Linear(128, 16, bias=False)],
+        [*four(6, 128, 16)[:3], nn.ReLU(), *four(6, 128, 16)[4:]],  # two kinds
+        four(6, 128, 16)[:6] + four(6, 128, 16)[2:],  # five layers
+        four(6, 128, 16)[2:],  # too many inputs
+        [nn.Linear(6, 16)],
+        [*four(6, 128, 16), nn.GELU()],
+    ],
+)
+def test_other_networks_are_not_taken(parts: list[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    good = four(6, 128, 16)
+    assert fused_mlp.fits(good, torch.float32, torch.device("cuda"))
+    assert not fused_mlp.fits(parts, torch.float32, torch.device("cuda"))
+    assert not fused_mlp.fits(good, torch.float64, torch.device("cuda"))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize(("inputs", "outputs", "between"), SHAPES)
+def test_what_was_compared_with_float64_on_a_card_is_taken(
+    inputs: int, outputs: int, between: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
+    assert fused_mlp.fits(list(network(inputs, outputs, between)), dtype, torch.device("cuda"))
+
+
+def test_another_card_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
+    assert not fused_mlp.fits(four(6, 128, 16), torch.float32, torch.device("cuda"))

@@ -1,0 +1,25 @@
+"""A plan made with real forecasts, held against forecasts made one at a time."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinchpoint.planning.plan import plan
+
+pytestmark = pytest.mark.usefixtures("quick_workers")
+
+
+def test_the_planned_size_fits_and_two_percent_more_does_not() -> None:
+    pytest.importorskip("torch", reason="the workload is torch's")
+    from pinchpoint.forecasting.forecaster import Forecaster
+
+    made = plan("field", budget="4GiB", variant="eager")
+    assert made.size is not None
+    assert len(made.tried) <= 8
+    with Forecaster("field") as forecaster:
+        fits, fails = (
+            forecaster.predict(size=n, mode="train", variant="eager")
+            for n in (made.size, round(made.size * 1.02))
+        )
+    assert fits.total_bytes + fits.margin_bytes <= made.budget_bytes < fails.total_bytes + fails.margin_bytes
+    assert fits.total_bytes == made.peak_bytes

@@ -1,0 +1,278 @@
+"""Figures of a Study: what is drawn is what the record holds, and it can be read anywhere."""
+
+from __future__ import annotations
+
+import warnings
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from pinchpoint.core.growth_law import law, value
+from pinchpoint.core.records import Point, Study
+from pinchpoint.reporting.figures import (
+    breakdown,
+    cards,
+    gallery,
+    modules,
+    peak,
+    per_point,
+    ratio,
+    style,
+    theory,
+    tradeoff,
+)
+
+MIB, GIB = 2**20, 2**30
+SIZES = (5_000, 15_000, 45_000, 135_000, 405_000, 1_215_000)
+SLOPES = {
+    ("eager", "train"): 11_000,
+    ("eager", "infer"): 3_000,
+    ("chunked", "train"): 90,
+    ("chunked", "infer"): 30,
+}
+SECONDS = {"eager": 1.0, "chunked": 1.25}
+LAST_FITS = 1_000_000
+
+
+def point(variant: str, mode: str, size: int) -> Point:
+    peak_bytes = 80 * MIB + SLOPES[variant, mode] * size
+    fits = (variant, mode) != ("eager", "train") or size < LAST_FITS
+    seconds = SECONDS[variant] * (1e-3 + 1e-7 * size)
+    return Point(
+        size=size,
+        mode=mode,
+        variant=variant,
+        status="ok" if fits else "oom",
+        processed=size if fits else None,
+        peak_allocated_bytes=peak_bytes if fits else None,
+        peak_reserved_bytes=peak_bytes + 20 * MIB if fits else None,
+        time_s=seconds if fits else None,
+        time_low_s=0.95 * seconds if fits else None,
+        time_high_s=1.1 * seconds if fits else None,
+        theory_bytes=round(1.01 * peak_bytes),
+        breakdown={"weights": 4 * MIB, "activations": peak_bytes - 70 * MIB, "workspace": 66 * MIB},
+        modules=(
+            {"name": "net.layers.0", "bytes": peak_bytes // 2},
+            {"name": "net.head", "bytes": peak_bytes // 8},
+        ),
+    )
+
+
+@pytest.fixture(scope="module")
+def study() -> Study:
+    points = [point(variant, mode, size) for variant, mode in SLOPES for size in SIZES]
+    laws = []
+    for variant, mode in SLOPES:
+        ran = [p for p in points if (p.variant, p.mode, p.status) == (variant, mode, "ok")]
+        laws.append(
+            law([p.size for p in ran], [p.peak_allocated_bytes or 0 for p in ran], mode=mode, variant=variant)
+        )
+    rows = [
+        {
+            "card": name,
+            "memory_bytes": memory,
+            "mode": "train",
+            "variant": variant,
+            "size": size,
+            "low": low,
+            "high": high,
+            "extrapolated": True,
+        }
+        for name, memory in (("rtx4090", 23 * GIB), ("h100", 79 * GIB))
+        for variant, size, low, high in (
+            ("eager", 2_000_000, 1_900_000, 2_100_000),
+            ("chunked", None, None, None),
+        )
+    ]
+    return Study(
+        target="field",
+        axis="points",
+        on="card:24GiB",
+        points=tuple(points),
+        laws=tuple(laws),
+        passed=True,
+        gate=(),
+        cards=tuple(rows),
+        machine={},
+        created="2026-01-01T00:00:00+00:00",
+    )
+
+
+def drawn(module, made):
+    with style.applied():
+        figure = module.draw(made)
+        assert figure is not None
+        figure.canvas.draw()
+        return figure
+
+
+def curves(axes):
+    return {tuple(np.ravel(line.get_xdata())): np.ravel(line.get_ydata()) for line in axes.get_lines()}
+
+
+def words(figure) -> str:
+    return " | ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
+
+
+def test_every_figure_is_made_as_png_and_svg_that_can_be_opened(study):
+    made = gallery.draw_all(study)
+    assert {name.split(".")[0] for name in made} == set(gallery.drawers())
+    assert len(gallery.drawers()) == 8
+    for name, data in made.items():
+        if name.endswith(".png"):
+            assert data.startswith(b"\x89PNG\r\n")
+        else:
+            assert ET.fromstring(data).tag.endswith("svg")
+            assert b"<text" not in data  # letters are outlines: no font is needed to read them
+
+
+def test_the_same_study_gives_the_same_bytes(study, monkeypatch):
+    monkeypatch.setattr(gallery, "drawers", lambda: {"peak": peak.draw})
+    assert gallery.draw_all(study) == gallery.draw_all(study)
+
+
+def test_peak_shows_each_point_where_it_was_and_crosses_where_theory_puts_what_ran_out(study):
+    axes = drawn(peak, study).axes[0]
+    shown = [list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in axes.get_lines()]
+    for variant, mode in SLOPES:
+        ran = [p for p in study.points if (p.variant, p.mode, p.status) == (variant, mode, "ok")]
+        assert [(p.size, p.peak_allocated_bytes) for p in ran] in shown
+    cross = next(line for line in axes.get_lines() if line.get_label() == "out of memory")
+    out = [p for p in study.points if p.status == "oom"]
+    assert list(zip(cross.get_xdata(), cross.get_ydata(), strict=True)) == [
+        (p.size, p.theory_bytes) for p in out
+    ]
+    assert axes.get_xscale() == axes.get_yscale() == "log"
+
+
+def test_peak_shows_the_law_its_band_and_the_cards(study):
+    axes = drawn(peak, study).axes[0]
+    fitted = next(made for made in study.laws if (made.variant, made.mode) == ("eager", "train"))
+    line = next(found for found in axes.get_lines() if len(found.get_xdata()) == 200)
+    assert list(line.get_ydata()) == pytest.approx([value(fitted, size) for size in line.get_xdata()])
+    assert len(axes.collections) == len(study.laws)  # a band each
+    said = words(axes.figure)
+    assert "rtx4090 23 GiB" in said
+    assert any(list(found.get_ydata()) == [23 * GIB, 23 * GIB] for found in axes.get_lines())
+
+
+def test_bytes_a_point_divide_by_the_size_and_name_the_slope(study):
+    figure = drawn(per_point, study)
+    eager = [p for p in study.points if (p.variant, p.mode, p.status) == ("eager", "train", "ok")]
+    shown = curves(figure.axes[0])[tuple(p.size for p in eager)]
+    assert list(shown) == pytest.approx([p.peak_allocated_bytes / p.size for p in eager])
+    assert "11,000 B" in words(figure)
+
+
+def test_the_ratio_is_of_sizes_where_both_modes_ran(study):
+    found = ratio.ratios(study)
+    assert [size for size, _ in found["eager"]] == [size for size in SIZES if size < LAST_FITS]
+    size, times = found["eager"][0]
+    assert times == pytest.approx((80 * MIB + 11_000 * size) / (80 * MIB + 3_000 * size))
+    assert f"{found['eager'][-1][1]:.2f}" in words(drawn(ratio, study))
+
+
+def test_each_bar_of_the_breakdown_adds_up_to_all_of_the_peak(study):
+    axes = drawn(breakdown, study).axes[0]
+    tops: dict[float, float] = {}
+    for bar in axes.patches:
+        tops[bar.get_x()] = max(tops.get(bar.get_x(), 0.0), bar.get_y() + bar.get_height())
+    assert list(tops.values()) == pytest.approx([100.0] * 5)
+
+
+def test_theory_shows_its_error_in_percent_of_what_was_measured(study):
+    lower = drawn(theory, study).axes[1]
+    errors = [y for line in lower.get_lines() if len(line.get_xdata()) > 2 for y in line.get_ydata()]
+    assert errors == pytest.approx([1.0] * len(errors), abs=1e-3)
+
+
+def test_a_fake_study_has_no_theory_to_compare_with(study):
+    assert theory.draw(replace(study, on="fake")) is None
+
+
+def test_the_trade_off_compares_variants_at_the_largest_size_all_of_them_ran(study):
+    found = tradeoff.choices(study)
+    assert {p.size for p in found["train"]} == {405_000}
+    assert {p.size for p in found["infer"]} == {1_215_000}
+    said = words(drawn(tradeoff, study))
+    expected = (80 * MIB + 90 * 405_000) / (80 * MIB + 11_000 * 405_000)
+    assert f"1.25× time, {expected:.2f}× peak" in said
+
+
+def test_the_card_figure_shows_sizes_with_intervals_and_leaves_out_what_has_none(study):
+    axes = drawn(cards, study).axes[0]
+    assert any(list(line.get_xdata()) == [1_900_000, 2_100_000] for line in axes.get_lines())
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["rtx4090  23 GiB", "h100  79 GiB"]
+    assert "2M" in words(axes.figure)
+
+
+def test_modules_are_ranked_at_the_largest_size_of_the_baseline(study):
+    assert modules.chosen(study) == next(
+        p for p in study.points if (p.variant, p.mode, p.size) == ("eager", "train", 405_000)
+    )
+    labels = [label.get_text() for label in drawn(modules, study).axes[0].get_yticklabels()]
+    assert labels == ["net.layers.0", "net.head"]
+
+
+def test_a_study_with_nothing_to_show_has_no_figures(study):
+    failed = Point(1_000, "train", "eager", "failed", reason="no")
+    assert gallery.draw_all(replace(study, points=(failed,), laws=(), cards=())) == {}
+
+
+def test_names_the_font_lacks_and_dollar_signs_are_spelt_out(study, monkeypatch):
+    monkeypatch.setattr(gallery, "drawers", lambda: {"peak": peak.draw})
+    made = replace(study, target="水_$x$.py:step_of", axis="點")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # matplotlib warns of every glyph it cannot draw
+        figure = drawn(peak, made)
+        png = gallery.draw_all(made)["peak.png"]
+    assert "\\u6c34" in words(figure)
+    assert png.startswith(b"\x89PNG")
+
+
+def test_ticks_are_round_in_the_units_they_are_shown_in(study):
+    axes = drawn(peak, study).axes[0]
+    labels = [label.get_text() for label in axes.get_yticklabels() if label.get_text()]
+    assert labels
+    assert all(
+        label.split()[0].isdigit() and label.split()[1] in ("KiB", "MiB", "GiB", "TiB") for label in labels
+    )
+    assert [label.get_text() for label in axes.get_xticklabels() if label.get_text()][:2] == ["1k", "10k"]
+
+
+@pytest.mark.parametrize(
+    ("size", "shown"),
+    [
+        (0, "0 B"),
+        (1023, "1,023 B"),
+        (64 * MIB, "64 MiB"),
+        (int(1.5 * GIB), "1.5 GiB"),
+        (1020 * MIB, "1,020 MiB"),
+    ],
+)
+def test_short_bytes_keep_three_digits(size, shown):
+    assert style.short_bytes(size) == shown
+
+
+def test_a_users_own_matplotlib_settings_are_neither_used_nor_changed(study):
+    import matplotlib
+
+    with matplotlib.rc_context({"font.size": 30, "axes.formatter.use_locale": True}):
+        before = matplotlib.rcParams.copy()
+        figure = drawn(peak, study)
+        assert figure.axes[0].xaxis.label.get_fontsize() == style.RC["axes.labelsize"]
+        assert dict(matplotlib.rcParams) == dict(before)
+
+
+def test_labels_of_ratios_that_are_alike_do_not_lie_on_each_other():
+    assert ratio.apart([3.2, 1.0, 1.01, 1.02], least=0.2) == pytest.approx([3.2, 1.0, 1.2, 1.4])
+
+
+@pytest.mark.parametrize(("wide", "drawn"), [(1.5, 1), (100.0, 0)])
+def test_a_band_over_decades_is_not_drawn_over_the_others(study, wide, drawn):
+    one = study.laws[0]
+    band = tuple((size, value(one, size) / wide, value(one, size) * wide) for size in SIZES)
+    figure = peak.draw(replace(study, laws=(replace(one, band=band),)))
+    assert sum(bool(part.get_paths()) for part in figure.axes[0].collections) == drawn

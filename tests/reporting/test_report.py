@@ -1,0 +1,651 @@
+"""The report as text: what it holds, what it refuses, and that nothing from a record becomes markup."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import itertools
+import json
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+import pinchpoint.reporting.sections
+from pinchpoint.cli.main import run
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.records import Forecast, Line, Plan, Point, Record, Study, Verdict
+from pinchpoint.reporting import palette
+from pinchpoint.reporting import report as page_module
+from pinchpoint.reporting.axes import about, exact
+from pinchpoint.reporting.chart import symbol_of
+from pinchpoint.reporting.record_reader import shortlist
+from pinchpoint.reporting.report import page, report
+from pinchpoint.reporting.sections.forecast import thin
+
+NASTY = """</script><script>hacked=1</script><img src=x onerror="hacked=1">'"&amp;%{x}<b>"""
+Records = dict[str, Record]
+
+
+class Parsed(HTMLParser):
+    """Tags with their attributes, the text outside scripts, and each script."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[str] = []
+        self.words = ""
+        self._inside = ""
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self._inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self._inside == "script":
+            self.scripts[-1] += data
+        elif self._inside != "style":
+            self.words += data
+
+    @property
+    def figures(self) -> list[dict[str, Any]]:
+        return json.loads(self.scripts[0])
+
+    def figure(self, title: str) -> dict[str, Any]:
+        places = [a for _, a in self.tags if a.get("data-figure") and a.get("aria-label") == title]
+        return self.figures[int(places[0]["data-figure"] or "")]
+
+
+def parsed(*records: Record) -> Parsed:
+    return Parsed(page(records, created="2026-03-01T12:00:00+00:00"))
+
+
+def forecast_of(records: Records) -> Forecast:
+    record = records["forecast"]
+    assert isinstance(record, Forecast)
+    return record
+
+
+def study_of(records: Records) -> Study:
+    record = records["study"]
+    assert isinstance(record, Study)
+    return record
+
+
+def test_one_page_holds_every_kind_and_stays_below_eight_megabytes(
+    report_records: Records, tmp_path: Path
+) -> None:
+    path = report(list(report_records.values()), tmp_path / "report.html")
+    text = path.read_text(encoding="utf-8")
+    seen = Parsed(text)
+    ids = {attributes.get("id") for tag, attributes in seen.tags if tag in ("section", "article")}
+    assert {"overview", "forecast", "plan", "study", "verdict", *(f"r{i}" for i in range(1, 9))} <= ids
+    assert path.stat().st_size < 8_000_000
+    assert text.count("* plotly.js v") == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
+
+
+def test_the_page_asks_for_nothing_outside_itself(report_records: Records) -> None:
+    text = page(report_records.values(), created="now")
+    seen = Parsed(text)
+    assert not [t for t, _ in seen.tags if t in ("link", "img", "iframe", "object", "base", "form")]
+    for tag, attributes in seen.tags:
+        assert "src" not in attributes, tag
+        assert (attributes.get("href") or "#").startswith("#")
+        assert not [name for name in attributes if name.startswith("on")], tag
+    style = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    assert len(style) == 1
+    assert not re.search(r"@import|url\(|https?:", style[0])
+
+
+def test_the_policy_lets_run_exactly_the_scripts_that_are_there(report_records: Records) -> None:
+    seen = parsed(report_records["verdict"])
+    policy = next(
+        a["content"] or ""
+        for t, a in seen.tags
+        if t == "meta" and a.get("http-equiv") == "Content-Security-Policy"
+    )
+    named = set(re.findall(r"'(sha256-[^']+)'", policy))
+    hashes = {
+        "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        for text in seen.scripts[1:]
+    }
+    assert len(seen.scripts) == 3  # the data, which is no program, then plotly.js and the page's own
+    assert named == hashes
+    assert "default-src 'none'" in policy
+
+
+def nasty(records: Records) -> list[Record]:
+    """Every text a user can bring in, made as hostile as it gets."""
+    forecast, study = forecast_of(records), study_of(records)
+    plan, verdict = records["plan"], records["verdict"]
+    assert isinstance(plan, Plan)
+    assert isinstance(verdict, Verdict)
+    return [
+        replace(
+            forecast,
+            target=NASTY,
+            variant=NASTY,
+            notes=(NASTY,),
+            fits={NASTY: True},
+            card=NASTY,
+            method=NASTY,
+            lines=(Line(NASTY, 3, 10**9, NASTY, NASTY),),
+            modules=({"name": NASTY, "bytes": 10**8},),
+            timeline=((0, 5, NASTY), (1, 9, "forward")),
+            machine={NASTY: NASTY, "versions": {NASTY: NASTY}},
+            created=NASTY,
+        ),
+        replace(
+            plan,
+            target=NASTY,
+            variant=NASTY,
+            tried=(
+                {"size": 5, "variant": NASTY, "total_bytes": 10**9, "fits": True},
+                {"size": 7, "variant": NASTY, "total_bytes": 2 * 10**9, "fits": False},
+            ),
+            choices=({"variant": NASTY, "size": 5},),
+            cards=({"card": NASTY, "size": 5, "variant": NASTY},),
+            notes=(NASTY,),
+        ),
+        replace(
+            study,
+            target=NASTY,
+            axis=NASTY,
+            gate=(NASTY,),
+            passed=False,
+            notes=(NASTY,),
+            laws=(),
+            cards=(),
+            points=(
+                Point(8, NASTY, NASTY, "ok", peak_allocated_bytes=64),
+                Point(9, NASTY, NASTY, "failed", reason=NASTY),
+            ),
+        ),
+        replace(
+            verdict,
+            target=NASTY,
+            reason=NASTY,
+            where=NASTY,
+            baseline=NASTY,
+            variant=NASTY,
+            notes=(NASTY,),
+            comparisons=(
+                {"name": NASTY, "what": NASTY, "error": 1e-3, "tolerance": 1e-5, "ok": False, "where": NASTY},
+            ),
+        ),
+    ]
+
+
+def test_text_from_a_record_is_shown_and_never_becomes_markup(report_records: Records) -> None:
+    plain, hostile = parsed(*report_records.values()), parsed(*nasty(report_records))
+    known = {tag for tag, _ in plain.tags} | {"noscript"}
+    assert {tag for tag, _ in hostile.tags} <= known
+    assert len(hostile.scripts) == 3
+    assert hostile.scripts[1:] == plain.scripts[1:]
+    assert Counter(t for t, _ in hostile.tags)["script"] == 3
+    assert not [name for _, attributes in hostile.tags for name in attributes if name.startswith("on")]
+    # 4 titles, headings in contents and overview, notes, codes: all of it readable as it was written
+    assert hostile.words.count(NASTY) > 40
+    assert NASTY in next(
+        a["title"] or "" for t, a in hostile.tags if t == "span" and (a.get("class") or "") == "place"
+    )
+
+
+def test_plotly_gets_hostile_text_with_its_angle_brackets_escaped(report_records: Records) -> None:
+    def texts(value: Any) -> list[str]:
+        if isinstance(value, dict):
+            return [
+                t for key, item in value.items() if key not in ("name", "legendgroup") for t in texts(item)
+            ]
+        return (
+            [t for item in value for t in texts(item)]
+            if isinstance(value, list)
+            else [value]
+            if isinstance(value, str)
+            else []
+        )
+
+    found = [text for text in texts(parsed(*nasty(report_records)).figures) if "hacked" in text]
+    assert found
+    for text in found:
+        assert re.findall(r"<[^>]*>", text.replace("<b>", "").replace("</b>", "").replace("<br>", "")) == []
+
+
+def test_a_file_and_the_object_it_was_saved_from_give_the_same_page(
+    report_records: Records, tmp_path: Path
+) -> None:
+    paths = [record.save(tmp_path / f"{name}.json") for name, record in report_records.items()]
+    report(paths, tmp_path / "from_files.html")
+    report(report_records.values(), tmp_path / "from_objects.html")
+    made = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(\+00:00| UTC)")
+    first, second = (
+        made.sub("", (tmp_path / f"from_{x}.html").read_text(encoding="utf-8")) for x in ("files", "objects")
+    )
+    assert first == second
+
+
+def test_the_bar_of_a_forecast_adds_up_to_what_the_driver_shows(report_records: Records) -> None:
+    forecast = forecast_of(report_records)
+    figure = parsed(forecast).figure("What the peak is made of")
+    rows = {row: sum(t["x"][0] for t in figure["data"] if t["y"] == [row]) for row in (0, 1)}
+    assert rows[0] * 2**30 == pytest.approx(forecast.total_bytes, rel=1e-4)
+    assert rows[1] * 2**30 == pytest.approx((forecast.measured or {})["total_bytes"], rel=1e-4)
+
+
+def test_the_timeline_keeps_its_peak_when_a_hundred_thousand_events_are_thinned(
+    report_records: Records,
+) -> None:
+    rng = np.random.default_rng(0)
+    heights = rng.integers(10**6, 10**9, 100_000)
+    heights[61_803] = 2 * 10**9
+    events = tuple((i, int(h), "forward" if i % 200 < 90 else "backward") for i, h in enumerate(heights))
+    kept = thin(events, 700)
+    assert len(kept) <= 710
+    assert max(kept, key=lambda e: e[1]) == events[61_803]
+    assert kept == sorted(kept)
+    assert set(kept) <= set(events)
+    assert len(page([replace(forecast_of(report_records), timeline=events)], created="")) < 8_000_000
+
+
+def test_a_phase_covers_its_own_events_and_no_others(report_records: Records) -> None:
+    figure = parsed(forecast_of(report_records)).figure("Memory through the steps")
+    areas = [t for t in figure["data"] if t.get("fill")]
+    assert [t["name"] for t in areas] == ["data", "forward", "backward", "optimizer"]
+    outline = next(t for t in figure["data"] if not t.get("fill"))
+    assert np.sum([t["y"] for t in areas], axis=0) == pytest.approx(outline["y"])
+
+
+def test_the_study_draws_its_points_its_law_its_crosses_and_its_cards(report_records: Records) -> None:
+    study = study_of(report_records)
+    figure = parsed(study).figure("Peak against points")
+    done = [p for p in study.points if (p.variant, p.mode, p.status) == ("eager", "train", "ok")]
+    marks = next(t for t in figure["data"] if t.get("name") == "eager, train")
+    assert (marks["x"], marks["y"]) == ([p.size for p in done], [p.peak_allocated_bytes for p in done])
+    lines = [t for t in figure["data"] if t.get("legendgroup") == "eager, train" and not t.get("name")]
+    fit = next(t for t in lines if "fill" not in t)
+    assert fit["y"][-1] == pytest.approx(
+        3681 * done[-1].size + 92 * 2**20
+    )  # the last segment's slope and intercept
+    assert fit["y"][0] == pytest.approx(
+        3681 * 0.97 * 5000 + 92 * 2**20 + 3681 * 0.03 * 40_000
+    )  # the first one's
+    crosses = next(t for t in figure["data"] if t.get("name") == "out of memory")
+    assert list(zip(crosses["x"], crosses["y"], strict=True)) == [
+        (p.size, p.theory_bytes) for p in study.points if p.status == "oom"
+    ]
+    assert [shape["y0"] for shape in figure["layout"]["shapes"]] == [
+        4 * 2**30,
+        12 * 2**30,
+    ]  # those near the data
+
+
+def test_a_flat_variant_does_not_stretch_the_bytes_of_a_point(report_records: Records) -> None:
+    study = study_of(report_records)
+    laws = tuple(
+        replace(law, slope_bytes_per_point=1e-12) if law.variant == "chunked" else law for law in study.laws
+    )
+    low, high = parsed(replace(study, laws=laws)).figure("Bytes a point")["layout"]["yaxis"]["range"]
+    least = min((p.peak_allocated_bytes or 0) / p.size for p in study.points if p.status == "ok")
+    assert 10**low == pytest.approx(least, rel=0.6)
+    assert 10**low < least < 10**high
+
+
+def test_a_plan_shows_sizes_and_chunks_apart_and_the_best_run_of_each_size(report_records: Records) -> None:
+    plan = report_records["plan"]
+    assert isinstance(plan, Plan)
+    chunks = [
+        {
+            "size": 9_000,
+            "variant": "chunked",
+            "chunk": chunk,
+            "total_bytes": chunk * 2**20,
+            "fits": chunk <= 300,
+        }
+        for chunk in (100, 200, 300, 400)
+    ]
+    seen = parsed(replace(plan, tried=(*plan.tried, *chunks)))
+    by_chunk = seen.figure("Every chunk tried at size 9k")["data"]
+    assert [trace["x"] for trace in by_chunk] == [[100, 200, 300, 400]]
+    by_size = {trace["name"]: trace for trace in seen.figure("Every size tried")["data"]}
+    assert by_size["chunked"]["x"].count(9_000) == 1
+    assert by_size["chunked"]["y"][by_size["chunked"]["x"].index(9_000)] == 300 * 2**20
+    assert by_size["chunked"]["marker"]["symbol"][-1] == "circle-x-open"  # 900M does not fit
+
+
+def test_many_cards_are_shortened_and_the_rest_folded_away() -> None:
+    memory = {f"card{gib}": float(gib) for gib in range(6, 40)}
+    kept = shortlist(memory)
+    assert kept[0] == "card6"
+    assert all(memory[b] >= 1.3 * memory[a] for a, b in itertools.pairwise(kept))
+    assert shortlist(dict(itertools.islice(memory.items(), 12))) == list(memory)[:12]
+
+
+def test_no_two_of_sixty_four_variants_look_alike() -> None:
+    names = [f"v{i}" for i in range(64)]
+    assert len({(palette.of_series(name, names), symbol_of(name, names)) for name in names}) == 64
+
+
+def test_ratios_and_residuals_are_those_of_the_points(report_records: Records) -> None:
+    study = study_of(report_records)
+    held = {(p.variant, p.mode, p.size): p for p in study.points}
+    seen = parsed(study)
+    for trace in seen.figure("Training against inference")["data"]:
+        for size, ratio in zip(trace["x"], trace["y"], strict=True):
+            pair = [held[trace["name"], mode, size].peak_allocated_bytes for mode in ("train", "infer")]
+            assert ratio == pytest.approx((pair[0] or 0) / (pair[1] or 1))
+    for trace in seen.figure("What theory missed")["data"]:
+        variant, mode = trace["name"].split(", ")
+        for size, percent in zip(trace["x"], trace["y"], strict=True):
+            point = held[variant, mode, size]
+            assert (point.theory_bytes or 0) * (1 + percent / 100) == pytest.approx(
+                point.peak_allocated_bytes
+            )
+
+
+def test_a_study_on_fake_tensors_is_not_held_against_itself(report_records: Records) -> None:
+    assert "Theory against measured" in parsed(report_records["study"]).words
+    assert "Theory against measured" not in parsed(report_records["fake"]).words
+
+
+def test_a_study_that_nothing_could_measure_is_drawn_from_theory(report_records: Records) -> None:
+    points = tuple(
+        replace(p, peak_allocated_bytes=None, peak_reserved_bytes=None)
+        for p in study_of(report_records).points
+    )
+    figure = parsed(replace(study_of(report_records), points=points)).figure("Peak against points")
+    marks = next(t for t in figure["data"] if t.get("name") == "chunked, infer")
+    assert marks["y"] == [p.theory_bytes for p in points if (p.variant, p.mode) == ("chunked", "infer")]
+
+
+def test_a_failed_gate_and_a_failed_verdict_say_so_first(report_records: Records) -> None:
+    gate, failed = parsed(report_records["gate"]), parsed(report_records["failed"])
+    assert "gate failed" in gate.words
+    assert "slope 0.0 B/point [-1.2, 1.4] contains zero" in gate.words
+    assert ("div", {"class": "banner bad"}) in gate.tags
+    assert "✗ fail" in failed.words
+    assert "slow-down" in failed.words  # a speed-up below 1 is never printed as one
+    beyond = next(t for t in failed.figure("Errors")["data"] if t["name"] == "beyond")
+    assert beyond["x"][0] == pytest.approx(0.031)
+    assert len(beyond["x"]) == 2  # the one that is not a number is drawn too
+
+
+def bare() -> list[Record]:
+    """Records as empty as their classes allow."""
+    return [
+        Forecast(
+            "t",
+            "torch",
+            "fake tensors",
+            "train",
+            None,
+            None,
+            0,
+            None,
+            0,
+            0,
+            0,
+            {},
+            (),
+            (),
+            (),
+            {},
+            0,
+            "h200",
+            1,
+        ),
+        Plan("t", "train", 1, None, None, None, 0, 0, ()),
+        Study("t", "points", "fake", (), (), False, ("nothing ran",), complete=False),
+        Study(
+            "t",
+            "points",
+            "cpu",
+            (Point(1, "train", "a", "oom"), Point(1, "train", "a", "ok", 1, 8)),
+            (),
+            False,
+            (),
+        ),
+        Verdict("t", "train", 1, "a", "b", "inconclusive", "", None, ""),
+        Verdict("t", "train", 1, "a", "b", "pass", "", 0.0, "", 1.0, None, None, 0, 0),
+    ]
+
+
+def test_records_with_nothing_in_them_still_make_a_page() -> None:
+    assert parsed(*bare()).words.count("Where this was made") == 6
+
+
+def test_no_records_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="no records"):
+        report([], tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+def without(record: Record, key: str) -> str:
+    return json.dumps({k: v for k, v in record.to_dict().items() if k != key})
+
+
+def changed(record: Record, **values: Any) -> str:
+    return json.dumps({**record.to_dict(), **values})
+
+
+BROKEN = {
+    "cut short": (lambda r: r["study"].to_json()[:999], "is not JSON"),
+    "not text": (lambda r: b"\xff\xfe\x00", "is not JSON"),
+    "a list": (lambda r: "[1, 2]", "not a pinchpoint record"),
+    "no kind": (lambda r: without(r["plan"], "kind"), "not a pinchpoint record"),
+    "unknown kind": (lambda r: changed(r["plan"], kind="weather"), "kind 'weather'"),
+    "a key missing": (lambda r: without(r["forecast"], "total_bytes"), "damaged forecast record"),
+    "bytes as text": (
+        lambda r: changed(r["forecast"], total_bytes="3 GiB"),
+        "forecast.total_bytes should be a whole number",
+    ),
+    "a flag as bytes": (
+        lambda r: changed(r["plan"], budget_bytes=True),
+        "plan.budget_bytes should be a whole number",
+    ),
+    "no number": (
+        lambda r: changed(r["verdict"], speedup=float("nan")),
+        "verdict.speedup should be a number, not nan",
+    ),
+    "no such status": (
+        lambda r: changed(r["verdict"], status="maybe"),
+        "should be one of pass, fail, inconclusive",
+    ),
+    "points of text": (lambda r: changed(r["study"], points=["x"]), "damaged study record"),
+    "law without slope": (lambda r: changed(r["study"], laws=[{"mode": "train"}]), "damaged study record"),
+    "events too short": (lambda r: changed(r["forecast"], timeline=[[1, 2]]), "damaged forecast record"),
+    "parts of text": (
+        lambda r: changed(r["forecast"], breakdown={"weights": "x"}),
+        "forecast.breakdown.weights should be",
+    ),
+    "runs of text": (lambda r: changed(r["plan"], tried=["x"]), r"plan.tried\[0\] should be an object"),
+}
+
+
+@pytest.mark.parametrize("fault", BROKEN)
+def test_a_file_that_is_no_sound_record_is_refused_by_name(
+    fault: str, report_records: Records, tmp_path: Path
+) -> None:
+    make, said = BROKEN[fault]
+    path, text = tmp_path / "record.json", make(report_records)
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(BadInput, match=said) as raised:
+        report([path], tmp_path / "report.html")
+    assert "record.json" in raised.value.what
+    assert raised.value.hint
+    assert [p.name for p in tmp_path.iterdir()] == ["record.json"]
+
+
+def test_a_missing_file_a_folder_and_a_record_as_output_are_refused(
+    report_records: Records, tmp_path: Path
+) -> None:
+    record = report_records["plan"].save(tmp_path / "plan.json")
+    before = record.read_bytes()
+    for records, output, said in (
+        (tmp_path / "absent.json", "report.html", "cannot read .*absent.json"),
+        (tmp_path, "report.html", "cannot read"),
+        (record, "absent/report.html", "cannot write"),
+        (record, ".", "it is a folder"),
+        (record, "plan.json", "is one of the records"),
+    ):
+        with pytest.raises(BadInput, match=said):
+            report(records, tmp_path / output)
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+    assert record.read_bytes() == before
+
+
+def test_a_page_over_the_limit_is_refused_and_not_written(
+    report_records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_module, "MOST_BYTES", 1_000_000)
+    with pytest.raises(BadInput, match="the page would be"):
+        report(report_records["plan"], tmp_path / "report.html")
+    assert list(tmp_path.iterdir()) == []
+
+
+@dataclass(frozen=True)
+class Weather(Record):
+    kind: ClassVar[str] = "weather"
+    target: str = "sea"
+    machine: dict[str, Any] = field(default_factory=dict)
+    created: str = ""
+
+    def summary(self) -> list[tuple[str, str]]:
+        return []
+
+
+SECTION = """
+from pinchpoint.reporting.section import Entry, Headline
+KIND, TITLE, ABOUT, ORDER = "weather", "Weather", "What it is like.", 50
+def entry(record):
+    return Entry(record.target, Headline("calm", "today"), (), (), ())
+"""
+
+
+def test_adding_a_section_is_adding_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BadInput, match="the weather is a weather; the report has no section for it"):
+        report(Weather(), tmp_path / "report.html")
+    (tmp_path / "weather.py").write_text(SECTION, encoding="utf-8")
+    monkeypatch.setattr(
+        pinchpoint.reporting.sections, "__path__", [*pinchpoint.reporting.sections.__path__, str(tmp_path)]
+    )
+    try:
+        assert "What it is like." in report(Weather(), tmp_path / "report.html").read_text(encoding="utf-8")
+    finally:
+        sys.modules.pop("pinchpoint.reporting.sections.weather", None)
+
+
+def test_the_command_writes_the_page_and_refuses_in_two_lines(
+    report_records: Records, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [str(report_records[name].save(tmp_path / f"{name}.json")) for name in ("plan", "verdict")]
+    assert run(["report", *paths, "-o", str(tmp_path / "report.html")]) == 0
+    assert "report.html: 2 records" in capsys.readouterr().out
+    assert run(["report", str(tmp_path / "absent.json"), "-o", str(tmp_path / "other.html")]) == 2
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("error: cannot read")
+    assert said[1].startswith("  hint: ")
+    assert run(["report"]) == 2
+    assert not (tmp_path / "other.html").exists()
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        (None, "-"),
+        (7, "7"),
+        (512_000, "512k"),
+        (524_288, "524,288"),
+        (4096, "4,096"),
+        (13_200_000, "13.2M"),
+        (1_320_000_000, "1.32G"),
+    ],
+)
+def test_sizes_are_short_only_where_they_stay_exact(size: int | None, said: str) -> None:
+    assert exact(size) == said
+
+
+@pytest.mark.parametrize(
+    ("size", "said"), [(999.6, "1k"), (29_240, "29.2k"), (1_000_000, "1M"), (0, "0"), (87.4, "87.4")]
+)
+def test_sizes_from_a_law_are_said_to_three_figures(size: float, said: str) -> None:
+    assert about(size) == said
+
+
+# How the eye sees linear RGB without one kind of cone (Machado, Oliveira and Fernandes 2009, severity 1).
+SIGHT = {
+    "usual": np.eye(3),
+    "no red": [
+        [0.152286, 1.052583, -0.204868],
+        [0.114503, 0.786281, 0.099216],
+        [-0.003882, -0.048116, 1.051998],
+    ],
+    "no green": [
+        [0.367322, 0.860646, -0.227968],
+        [0.280085, 0.672501, 0.047413],
+        [-0.011820, 0.042940, 0.968881],
+    ],
+    "no blue": [
+        [1.255528, -0.076749, -0.178779],
+        [-0.078411, 0.930809, 0.147602],
+        [0.004733, 0.691367, 0.303900],
+    ],
+}
+
+
+def light_of(colour: str) -> np.ndarray:
+    """Linear RGB of "#rrggbb"."""
+    raw = np.array([int(colour[i : i + 2], 16) for i in (1, 3, 5)]) / 255
+    return np.where(raw <= 0.04045, raw / 12.92, ((raw + 0.055) / 1.055) ** 2.4)
+
+
+def lab(light: np.ndarray) -> np.ndarray:
+    """CIELAB (D65), where a distance of 2.3 is just seen."""
+    to_xyz = [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+    xyz = np.array(to_xyz) @ np.clip(light, 0, 1) / [0.95047, 1.0, 1.08883]
+    f = np.where(xyz > 0.008856, np.cbrt(xyz), 7.787 * xyz + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast ratio."""
+    darker, lighter = sorted(light_of(colour) @ [0.2126, 0.7152, 0.0722] for colour in (one, other))
+    return float((lighter + 0.05) / (darker + 0.05))
+
+
+@pytest.mark.parametrize("theme", [palette.LIGHT, palette.DARK], ids=["light", "dark"])
+@pytest.mark.parametrize("sight", SIGHT)
+def test_series_colours_stay_apart_whatever_the_eye_lacks(theme: dict[str, str], sight: str) -> None:
+    seen = {role: lab(np.array(SIGHT[sight]) @ light_of(theme[role])) for role in palette.SERIES}
+    apart = {(a, b): float(np.linalg.norm(seen[a] - seen[b])) for a, b in itertools.combinations(seen, 2)}
+    assert min(apart.values()) > 18, min(apart, key=lambda pair: apart[pair])
+
+
+@pytest.mark.parametrize("theme", [palette.LIGHT, palette.DARK], ids=["light", "dark"])
+def test_text_has_contrast_on_every_ground_it_stands_on(theme: dict[str, str]) -> None:
+    grounds = {
+        "ink": ("page", "surface", "sunken"),
+        "muted": ("page", "surface", "sunken"),
+        "accent": ("page", "surface"),
+    }
+    grounds |= {tone: ("surface", f"{tone}-soft") for tone in ("good", "bad", "warn", "info")}
+    for role, behind in grounds.items():
+        for ground in behind:
+            assert contrast(theme[role], theme[ground]) >= 4.5, (role, ground)
+    assert set(palette.LIGHT) == set(palette.DARK)

@@ -1,0 +1,163 @@
+"""Data sets of rooms: the same bytes for any number of jobs, continued, checked, and refused when damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.cloud.data import dataset as dataset_module
+from pinchpoint.systems.cloud.data.dataset import make_dataset, open_dataset
+from pinchpoint.systems.cloud.data.rooms import make_room
+from pinchpoint.systems.cloud.data.workers import make
+from pinchpoint.systems.cloud.files.formats import read_scene
+from pinchpoint.systems.common import dataset_folder as folder_module
+
+SETTINGS: dict[str, Any] = {"train": 3, "test": 2, "points": 1_200, "seed": 4}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data") / "new" / "rooms"
+    calls: list[tuple[int, int]] = []
+    make_dataset(folder, **SETTINGS, jobs=1, progress=lambda done, wanted: calls.append((done, wanted)))
+    return folder, calls
+
+
+@pytest.fixture
+def copy(made, tmp_path):
+    return Path(shutil.copytree(made[0], tmp_path / "copy"))
+
+
+@pytest.fixture
+def here(monkeypatch):
+    """Rooms are made in this process, and counted."""
+    names: list[str] = []
+
+    def in_process(orders, *, jobs):
+        for order in orders:
+            names.append(order.name)
+            yield (
+                order,
+                make({key: getattr(order, key) for key in ("name", "seed", "number", "points", "gaussians")}),
+            )
+
+    monkeypatch.setattr(dataset_module, "made_rooms", in_process)
+    return names
+
+
+def bytes_of(folder):
+    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_jobs(made, tmp_path) -> None:
+    make_dataset(tmp_path, **SETTINGS, jobs=2)
+    assert bytes_of(tmp_path) == bytes_of(made[0])
+    assert sorted(bytes_of(tmp_path)) == [
+        "index.json",
+        *(f"room-{n:06d}.npz" for n in (0, 1, 2, 900_000, 900_001)),
+    ]
+
+
+def test_progress_counts_every_room(made) -> None:
+    assert made[1] == [(n, 5) for n in range(6)]
+
+
+def test_a_scene_of_the_set_is_the_room_of_its_number(made) -> None:
+    data = open_dataset(made[0])
+    assert data.names("train") == ["room-000000", "room-000001", "room-000002"]
+    scene, room = data.scene("room-900001"), make_room(seed=4, number=900_001, points=1_200)
+    assert (scene.xyz == room.scene.xyz).all() and (scene.labels == room.scene.labels).all()
+    assert data.features == scene.names and data.classes == scene.classes and len(data.classes) == 8
+
+
+def test_a_room_can_be_read_as_any_cloud(made) -> None:
+    scene = read_scene(made[0] / "room-000001.npz")
+    room = open_dataset(made[0]).scene("room-000001")
+    assert (
+        (scene.xyz == room.xyz).all()
+        and (scene.features == room.features).all()
+        and (scene.labels == room.labels).all()
+    )
+    assert scene.names == room.names and scene.classes == room.classes
+
+
+def test_only_what_is_missing_or_damaged_is_made_again(made, copy, here) -> None:
+    (copy / "room-000001.npz").unlink()
+    (copy / "room-900000.npz").write_bytes(b"damaged")
+    (copy / "index.json").write_text("{")
+    make_dataset(copy, **SETTINGS)
+    assert here == ["room-000001", "room-900000"]
+    assert bytes_of(copy) == bytes_of(made[0])
+
+
+def test_a_larger_set_keeps_the_rooms_of_the_smaller(copy, here) -> None:
+    data = make_dataset(copy, **{**SETTINGS, "train": 4})
+    assert here == ["room-000003"] and len(data.names("train")) == 4
+
+
+def test_a_damaged_room_is_refused_when_it_is_read(copy) -> None:
+    file = copy / "room-000000.npz"
+    data = bytearray(file.read_bytes())
+    data[3_000] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(BadInput, match="damaged"):
+        open_dataset(copy).scene("room-000000")
+    with pytest.raises(BadInput, match="not a room"):
+        open_dataset(copy, check=False).scene("room-000000")
+
+
+@pytest.mark.parametrize("change", [{"seed": 5}, {"points": 1_300}, {"gaussians": True}])
+def test_a_folder_of_another_set_is_not_written_over(copy, change) -> None:
+    with pytest.raises(BadInput, match="holds a data set whose"):
+        make_dataset(copy, **SETTINGS | change)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"train": 0, "test": 0}, "0 rooms to train"),
+        ({"train": -1}, "-1 rooms"),
+        ({"seed": -1}, "a seed of -1"),
+        ({"points": 10}, "a room of 10 points"),
+        ({"jobs": 0}, "0 jobs"),
+    ],
+)
+def test_settings_that_make_no_set_are_refused_before_a_folder_is_made(tmp_path, change, says) -> None:
+    with pytest.raises(BadInput, match=says):
+        make_dataset(tmp_path / "new", **SETTINGS | change)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_room_beyond_the_memory_is_refused(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(folder_module, "free_bytes", lambda: 2**20)
+    with pytest.raises(BadInput, match=r"takes .* to make"):
+        make_dataset(tmp_path, **SETTINGS)
+
+
+def test_what_is_no_finished_set_is_refused(copy, tmp_path) -> None:
+    with pytest.raises(BadInput, match=r"no index\.json"):
+        open_dataset(tmp_path / "nothing")
+    with pytest.raises(BadInput, match="has no room 'room-1'"):
+        open_dataset(copy).scene("room-1")
+    with pytest.raises(BadInput, match="no split 'val'"):
+        open_dataset(copy).names("val")  # pyright: ignore[reportArgumentType]
+    index = json.loads((copy / "index.json").read_text())
+    (copy / "index.json").write_text(json.dumps(index | {"missing": 2}))
+    with pytest.raises(BadInput, match="not finished: 2 of 5 rooms"):
+        open_dataset(copy)
+    del index["classes"]
+    (copy / "index.json").write_text(json.dumps(index))
+    with pytest.raises(BadInput, match="lacks 'classes'"):
+        open_dataset(copy)
+
+
+def test_a_set_with_gaussians_names_them(tmp_path, here) -> None:
+    data = make_dataset(tmp_path, train=1, test=0, points=1_000, gaussians=True)
+    assert np.isfinite(data.scene("room-000000").features).all()
+    assert data.features[3] == "opacity" and data.scene("room-000000").names == data.features

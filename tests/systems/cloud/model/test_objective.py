@@ -1,0 +1,218 @@
+"""The losses in one module: against sums over groups by hand, finite differences, and two processes against one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch.multiprocessing.spawn import spawn
+from torch.nn import functional
+
+from pinchpoint.systems.cloud.breakdown import Parts
+from pinchpoint.systems.cloud.data.scene import Scene
+from pinchpoint.systems.cloud.model.config import CloudConfig
+from pinchpoint.systems.cloud.model.objective import class_loss, compared_cells
+from pinchpoint.systems.cloud.model.views import Batch, Drawn, draw_views, parse_views
+from pinchpoint.systems.cloud.settings import Settings
+from pinchpoint.systems.cloud.training_step import Stepper
+from pinchpoint.systems.common.distributed import Ranks
+
+CONFIG = CloudConfig(
+    in_features=3,
+    classes=4,
+    cell=0.25,
+    widths=(8, 12),
+    blocks=(1, 1),
+    attention=(0, 1),
+    heads=2,
+    window=16,
+    point_width=8,
+    features=6,
+)
+VIEWS = ["dense", "log-uniform:0.3:0.9", "one-per-cell"]
+
+
+def scene(number: int, points: int = 60) -> Scene:
+    rng = np.random.default_rng(number)
+    labels = rng.integers(-1, 4, points)
+    return Scene(
+        str(number),
+        rng.uniform(size=(points, 3)).astype(np.float32),
+        rng.normal(size=(points, 3)).astype(np.float32),
+        labels,
+    )
+
+
+def stepper(told: Settings, **how: Any) -> Stepper:
+    made = Stepper(CONFIG, told, "cpu", **how)
+    made.model.double()
+    return made
+
+
+def wide(batch: Batch) -> Batch:
+    return replace(batch, xyz=batch.xyz.double(), features=batch.features.double())
+
+
+def gradient(of: Stepper, batch: Batch, drawn: Drawn) -> tuple[float, torch.Tensor]:
+    of.model.zero_grad(set_to_none=True)
+    loss = of.gradients(batch, drawn)
+    return float(loss), torch.cat(
+        [weight.grad.flatten() for weight in of.model.parameters() if weight.grad is not None]
+    )
+
+
+def drawn_of(told: Settings, *numbers: int, rank: int = 0) -> tuple[Batch, Drawn]:
+    batch = Batch.from_scenes([scene(number, 50 + 20 * number) for number in numbers])
+    return wide(batch), draw_views(wide(batch), parse_views(told.views), cell=0.25, seed=1, step=1, rank=rank)
+
+
+def test_the_class_loss_is_the_mean_over_scenes_of_their_own_means() -> None:
+    batch = Batch.from_scenes([scene(1, 30), scene(2, 70)])
+    logits = torch.randn(100, 4, generator=torch.Generator().manual_seed(0))
+    each = []
+    for rows in (slice(0, 30), slice(30, 100)):
+        known = batch.labels[rows] >= 0
+        each.append(functional.cross_entropy(logits[rows][known], batch.labels[rows][known]))
+    assert float(class_loss(logits, batch, groups=2)) == pytest.approx(float(sum(each)) / 2, rel=1e-6)
+    none = replace(batch, labels=torch.full_like(batch.labels, -1))
+    assert float(class_loss(logits, none, groups=2)) == 0.0
+
+
+@pytest.mark.parametrize("consistency", ["none", "cos", "mse", "kl"])
+def test_views_one_after_another_have_the_gradient_of_all_at_once(consistency: str) -> None:
+    told = Settings(
+        views=["log-uniform:0.3:0.9", "dense", "one-per-cell"],
+        consistency=consistency,
+        consistency_weight=0.7,
+    )
+    batch, drawn = drawn_of(told, 1, 2)
+    together = gradient(stepper(replace(told, views_mode="batched")), batch, drawn)
+    apart = gradient(stepper(replace(told, views_mode="accumulate")), batch, drawn)
+    assert apart[0] == pytest.approx(together[0], rel=1e-10)
+    assert torch.allclose(apart[1], together[1], rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("kind", ["cos", "mse", "kl"])
+def test_consistency_changes_the_gradient_as_finite_differences_say(kind: str) -> None:
+    told = Settings(views=VIEWS, consistency=kind, consistency_weight=2.0, views_mode="batched")
+    batch, drawn = drawn_of(told, 1)
+    with_it, without = stepper(told), stepper(replace(told, consistency="none"))
+    _, found = gradient(with_it, batch, drawn)
+    _, plain = gradient(without, batch, drawn)
+    assert (found - plain).norm() > 1e-3 * plain.norm(), "it trains"
+    # Along one direction of all weights. What the teacher says does not move with them: it is said by the weights before.
+    objective: Any = with_it.objective
+    compared = compared_cells(drawn)
+    with torch.no_grad():
+        first = gradient_free(objective, batch, drawn.only(0), compared)
+        direction = [
+            torch.randn(w.shape, dtype=w.dtype, generator=torch.Generator().manual_seed(3))
+            for w in weights(with_it)
+        ]
+        losses = []
+        for sign in (1, -1):
+            for weight, step in zip(weights(with_it), direction, strict=True):
+                weight += sign * 1e-5 * step
+            teacher_view = objective(batch, drawn.only(0), Parts("cpu"), compared)[0]
+            others = sum(objective(batch, drawn.only(n), Parts("cpu"), compared, first)[0] for n in (1, 2))
+            losses.append(float(teacher_view + others))
+            for weight, step in zip(weights(with_it), direction, strict=True):
+                weight -= sign * 1e-5 * step
+    slope = (losses[0] - losses[1]) / 2e-5
+    assert float(found @ torch.cat([step.flatten() for step in direction])) == pytest.approx(slope, rel=1e-4)
+
+
+def weights(of: Stepper) -> list[torch.Tensor]:
+    return list(of.model.parameters())
+
+
+def gradient_free(objective: Any, batch: Batch, drawn: Drawn, compared: torch.Tensor) -> Any:
+    taught = objective(batch, drawn, Parts("cpu"), compared)[1]
+    assert taught is not None
+    return taught
+
+
+def test_a_view_that_kept_no_point_gives_every_weight_a_gradient_of_zero() -> None:
+    told = Settings(views=["log-uniform:1e-6:1e-6", "dense"], views_mode="accumulate")
+    batch, drawn = drawn_of(told, 1)
+    assert drawn.sizes[0] == 0
+    made = stepper(told)
+    loss = made.objective(batch, drawn.only(0), Parts("cpu"))[0]
+    loss.backward()
+    assert all(weight.grad is not None and not weight.grad.any() for weight in weights(made))
+    only = gradient(stepper(replace(told, views_mode="batched")), batch, drawn.only(1))
+    assert torch.allclose(gradient(made, batch, drawn)[1], only[1], rtol=1e-10)
+
+
+def test_a_single_point_is_learned_from_without_a_fault() -> None:
+    told = Settings(views=["dense", "one-per-cell"], consistency="mse", scenes=1)
+    made = Stepper(CONFIG, told, "cpu")
+    one = scene(3).take(np.array([5]))
+    found = made.step([replace(one, labels=np.array([2]))], number=1)
+    assert torch.isfinite(found).all() and found[1] > 0
+
+
+CASES = (("batched", "kl"), ("accumulate", "mse"))
+
+
+def told_of(mode: str, consistency: str) -> Settings:
+    return Settings(
+        views=VIEWS, consistency=consistency, consistency_weight=0.7, views_mode=mode, scenes=1, ranks=2
+    )
+
+
+def _worker(rank: int, folder: str) -> None:
+    """Process `rank` of two: a scene of its own each, all their gradients averaged by DDP."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    try:
+        for mode, consistency in CASES:
+            told = told_of(mode, consistency)
+            made = Stepper(CONFIG, told, "cpu", ranks=Ranks(rank, 2))
+            made.model.double()
+            made.objective = Ranks(rank, 2).wrapped(made.objective.module, "cpu")  # pyright: ignore[reportArgumentType]
+            torch.save(
+                gradient(made, *drawn_of(told, 1 + rank, rank=rank)), Path(folder) / f"{mode}{rank}.pt"
+            )
+    finally:
+        dist.destroy_process_group()
+
+
+def joined(told: Settings) -> tuple[Batch, Drawn]:
+    """What the two processes draw, as one batch: view after view, in each the scene of the first and then of the second."""
+    (one, first), (other, second) = drawn_of(told, 1, rank=0), drawn_of(told, 2, rank=1)
+    batch = wide(Batch.from_scenes([scene(1, 70), scene(2, 90)]))
+    assert torch.equal(batch.xyz, torch.cat([one.xyz, other.xyz]))
+    whole = draw_views(batch, parse_views(told.views), cell=0.25, seed=1, step=1)  # for its cells
+    index, sizes, starts = [], [], [0]
+    for number in range(len(told.views)):
+        parts = first.only(number).index.long(), second.only(number).index.long() + len(one.xyz)
+        index += parts
+        starts += [starts[-1] + len(parts[0]), starts[-1] + len(parts[0]) + len(parts[1])]
+        sizes.append(len(parts[0]) + len(parts[1]))
+    view = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))
+    places = torch.searchsorted(torch.tensor(starts[1:]), torch.arange(sum(sizes)), right=True) % 2
+    return batch, replace(
+        whole,
+        index=torch.cat(index).int(),
+        view=view,
+        scene=places,
+        offsets=torch.tensor(starts),
+        sizes=tuple(sizes),
+    )
+
+
+def test_two_processes_have_the_gradient_of_one_with_both_their_scenes(tmp_path: Path) -> None:
+    spawn(_worker, (str(tmp_path),), nprocs=2)
+    for mode, consistency in CASES:
+        told = told_of(mode, consistency)
+        found = [torch.load(tmp_path / f"{mode}{rank}.pt") for rank in (0, 1)]
+        loss, wanted = gradient(stepper(replace(told, views_mode="batched", scenes=2)), *joined(told))
+        assert torch.equal(found[0][1], found[1][1]), "both take the same step"
+        assert torch.allclose(found[0][1], wanted, rtol=1e-7, atol=1e-11), mode
+        assert (found[0][0] + found[1][0]) / 2 == pytest.approx(loss, rel=1e-9)

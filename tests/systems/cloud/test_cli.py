@@ -1,0 +1,282 @@
+"""`pinchpoint cloud`: from nothing to scores against density, and two lines for every mistake."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pinchpoint.cli.main import run
+
+MODEL = [
+    part
+    for key in (
+        "cell=0.4",
+        "widths=8,12",
+        "blocks=1,1",
+        "attention=0,1",
+        "heads=2",
+        "window=32",
+        "features=8",
+    )
+    for part in ("--set", key)
+]
+TINY = [*MODEL, "--device", "cpu", "--points", "400"]
+
+
+@pytest.fixture(scope="module")
+def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch", reason="the networks over point clouds are torch's")
+    folder = tmp_path_factory.mktemp("cloud") / "rooms"
+    assert (
+        run(
+            [
+                "cloud",
+                "data",
+                "-o",
+                str(folder),
+                "--train",
+                "3",
+                "--test",
+                "1",
+                "--points",
+                "1k",
+                "--jobs",
+                "1",
+            ]
+        )
+        == 0
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(rooms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cloud") / "run"
+    views = ["--views", "dense,log-uniform:0.2:1", "--consistency", "cos", "--validation", "1"]
+    assert run(["cloud", "train", str(rooms), "-o", str(folder), "--steps", "3", *views, *TINY]) == 0
+    return folder
+
+
+def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """The exit code, the line of what and the line of hint; progress before them aside."""
+    capsys.readouterr()
+    code = run(["cloud", *map(str, args)])
+    seen = capsys.readouterr()
+    what, hint = [line for line in seen.err.splitlines() if not line.startswith("[")]
+    assert seen.out == ""
+    return code, what.removeprefix("error: "), hint.removeprefix("  hint: ")
+
+
+def write_ply(path: Path, xyz: np.ndarray) -> Path:
+    rows = "".join(f"{x} {y} {z} {number % 256}\n" for number, (x, y, z) in enumerate(xyz.tolist()))
+    header = "ply\nformat ascii 1.0\nelement vertex {}\n{}property uchar red\nend_header\n"
+    axes = "".join(f"property float {axis}\n" for axis in "xyz")
+    path.write_text(header.format(len(xyz), axes) + rows, encoding="ascii")
+    return path
+
+
+def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
+    code = (
+        "import sys\nfrom pinchpoint.cli.main import run\n"
+        "codes = [run(args) for args in (['cloud', '--help'], *(['cloud', name, '--help'] for name in sys.argv[1:]))]\n"
+        "assert not any(codes), codes\nassert not {'torch', 'numpy', 'rich'} & set(sys.modules), 'imported'"
+    )
+    names = ["data", "train", "eval", "sample", "bench"]
+    done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    listed = done.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
+    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == names
+    assert "..." not in listed, "every command is told in one line of 80 columns"
+
+
+def test_data_sums_up_what_it_made_and_makes_nothing_twice(
+    rooms: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in rooms.glob("*.npz")}
+    assert (
+        run(
+            [
+                "cloud",
+                "data",
+                "-o",
+                str(rooms),
+                "--train",
+                "3",
+                "--test",
+                "1",
+                "--points",
+                "1k",
+                "--jobs",
+                "1",
+            ]
+        )
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "3 to train, 1 to test; 4 were there already" in out and "8 classes: floor" in out
+    assert {path.name: path.stat().st_mtime_ns for path in rooms.glob("*.npz")} == before
+
+
+def test_train_says_loss_miou_memory_and_time_left_and_goes_on(
+    rooms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["cloud", "train", str(rooms), "-o", str(tmp_path / "run")]
+    assert run([*args, "--steps", "2", "--validation", "1", *TINY]) == 0
+    seen = capsys.readouterr()
+    last = [line for line in seen.err.splitlines() if "train: steps 2/2" in line][-1]
+    assert "loss " in last and "mIoU " in last and "iB" in last
+    assert "a step" in seen.out and f"pinchpoint cloud eval {tmp_path / 'run'} {rooms}" in seen.out
+    assert run([*args, "--resume", "--steps", "3"]) == 0
+    assert "3 of 3" in capsys.readouterr().out
+
+
+def test_eval_prints_the_table_it_writes(
+    rooms: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "scores"
+    args = [
+        "cloud",
+        "eval",
+        str(trained),
+        str(rooms),
+        "-o",
+        str(out),
+        "--device",
+        "cpu",
+        "--densities",
+        "1,0.1",
+        "--no-plot",
+    ]
+    assert run(args) == 0
+    shown = capsys.readouterr().out
+    made = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
+    assert [row["thinning"] for row in made["rows"]] == ["uniform", "uniform", "one-per-cell", "distance"]
+    lines = {line.split("  ")[0]: line for line in shown.splitlines()}
+    assert f"{made['rows'][1]['miou']:.1%}" in lines["uniform 10%"]
+    assert f"{made['majority']} everywhere" in shown.splitlines()[0]
+    assert (out / "scores.csv").is_file() and not (out / "scores.png").exists()
+
+
+def test_sample_thins_a_file_and_says_what_is_left(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pinchpoint.systems.cloud.files.formats import read_scene
+
+    xyz = np.random.default_rng(0).uniform(size=(400, 3)).astype(np.float32)
+    source, out = write_ply(tmp_path / "in.ply", xyz), tmp_path / "out.ply"
+    args = ["cloud", "sample", str(source), "-o", str(out), "--cell", "0.5", "--device", "cpu"]
+    assert run([*args, "--ratio", "0.3:0.7"]) == 0
+    (shown, said), kept = capsys.readouterr(), read_scene(out)
+    assert f"{kept.points:,} of 400 points" in shown and 0.3 * 400 - 8 <= kept.points <= 0.7 * 400 + 8
+    assert "note:" not in said
+    whole = {tuple(row) for row in xyz.round(4).tolist()}
+    assert all(tuple(row) in whole for row in kept.xyz.round(4).tolist())
+    assert run([*args, "--one-per-cell"]) == 0
+    assert read_scene(out).points == 8 and "8 of 400 points" in capsys.readouterr().out
+    assert run(["cloud", "sample", str(source), "-o", str(out), "--cell", "0.001", "--device", "cpu"]) == 0
+    told = capsys.readouterr()
+    assert "400 of 400 points" in told.out and "a larger --cell" in told.err, (
+        "a point in each cell leaves nothing to thin"
+    )
+
+
+def test_bench_times_every_variant_and_keeps_the_record(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "bench.json"
+    sizes = ["--points", "4k", "--cells", "200", "--loop-cells", "20", "--repeats", "2"]
+    assert run(["cloud", "bench", "-o", str(out), *sizes, "--device", "cpu"]) == 0
+    shown, made = capsys.readouterr().out, json.loads(out.read_text(encoding="utf-8"))
+    assert made["kind"] == "cloud-bench" and {"loop", "grouped", "sort", "exact"} <= {
+        row["name"] for row in made["rows"]
+    }
+    assert made["same"] and "the same indices" in shown and str(out) in shown
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["train", "{rooms}", "-o", "{trained}"], 2, "already holds a run"),
+        (["train", "{trained}", "-o", "{new}"], 2, "is the folder of a run"),
+        (["train", "{rooms}", "-o", "{new}", "--resume"], 2, "no run in"),
+        (["train", "{rooms}", "-o", "{new}", "--views", "dense,thin"], 2, "no view 'thin'"),
+        (["train", "{rooms}", "-o", "{new}", "--views", "uniform:0.7:0.3"], 2, "ratios from 0.7 to 0.3"),
+        (["train", "{rooms}", "-o", "{new}", "--consistency", "kl"], 2, "--consistency kl with the views"),
+        (["train", "{rooms}", "-o", "{new}", "--cell", "0"], 2, "--cell 0"),
+        (["train", "{rooms}", "-o", "{new}", "--cell", "1e-9", "--device", "cpu"], 2, "cells"),
+        (["train", "{rooms}", "-o", "{new}", "--ignore", "none"], 2, "--ignore none"),
+        (["train", "{rooms}", "-o", "{new}", "--ignore", "255"], 2, "labels to ignore in"),
+        (["train", "{rooms}", "-o", "{new}", "--set", "cells=3"], 2, "names no setting of the model"),
+        (
+            ["train", "{rooms}", "-o", "{new}", "--budget", "1MiB", "--device", "cpu"],
+            1,
+            "the budget is 1.00 MiB",
+        ),
+        (
+            ["eval", "{trained}", "{rooms}", "-o", "{rooms}", "--device", "cpu"],
+            2,
+            "is the folder of a data set",
+        ),
+        (["eval", "{trained}", "{rooms}", "-o", "{new}", "--densities", "much"], 2, "--densities much"),
+        (["eval", "{trained}", "{rooms}", "-o", "{new}", "--densities", "1,2"], 2, "densities 1, 2"),
+        (["data", "-o", "{trained}", "--train", "1", "--test", "1"], 2, "is the folder of a run"),
+        (["data", "-o", "{new}", "--points", "few"], 2, "'few' is not a number of points"),
+        (["bench", "--points", "10", "--cells", "0"], 2, "'0' is not a whole number above 0"),
+        (["sample", "{new}.ply", "-o", "{new}.out.ply"], 2, "there is no file"),
+    ],
+)
+def test_mistakes_are_two_lines(
+    args: list[str],
+    code: int,
+    says: str,
+    rooms: Path,
+    trained: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    given = [arg.format(rooms=rooms, trained=trained, new=tmp_path / "new") for arg in args]
+    found, what, hint = failed(given, capsys)
+    assert (found, says in what) == (code, True), what
+    assert hint
+
+
+@pytest.mark.parametrize(
+    ("bad", "ratio", "cell", "says"),
+    [
+        ("nan 0 0 1\n", "0.5", "0.1", "NaN or infinite"),
+        ("inf 0 0 1\n", "0.5", "0.1", "NaN or infinite"),
+        ("", "0.5", "0.1", "zero points"),
+        ("0 0 0 1\n", "1.5", "0.1", "a ratio of '1.5'"),
+        ("0 0 0 1\n", "0.7:0.3", "0.1", "a ratio of '0.7:0.3'"),
+        ("0 0 0 1\n", "0.5", "0", "cells of size 0"),
+        ("0 0 0 1\n900 0 0 1\n", "0.5", "1e-30", "cells"),
+    ],
+)
+def test_clouds_that_cannot_be_thinned_are_two_lines(
+    bad: str, ratio: str, cell: str, says: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = bad.count("\n")
+    axes = "".join(f"property float {axis}\n" for axis in "xyz")
+    header = f"ply\nformat ascii 1.0\nelement vertex {count}\n{axes}property uchar red\nend_header\n"
+    (tmp_path / "bad.ply").write_text(header + bad, encoding="ascii")
+    args = [
+        "sample",
+        tmp_path / "bad.ply",
+        "-o",
+        tmp_path / "out.ply",
+        "--ratio",
+        ratio,
+        "--cell",
+        cell,
+        "--device",
+        "cpu",
+    ]
+    code, what, hint = failed(args, capsys)
+    assert (code, says in what, bool(hint)) == (2, True, True), what
+    assert not (tmp_path / "out.ply").exists()

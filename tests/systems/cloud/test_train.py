@@ -1,0 +1,255 @@
+"""Training: a run that was stopped and resumed is the run that never was stopped."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pinchpoint.core.errors import BadInput, DoesNotFit
+from pinchpoint.systems.cloud.breakdown import Log, Row
+from pinchpoint.systems.cloud.runs import read_settings, trained
+from pinchpoint.systems.cloud.train import train
+from pinchpoint.systems.common import logs
+from pinchpoint.systems.common.checkpoints import Checkpoints
+from pinchpoint.systems.common.training_loop import Report
+
+STEPS = 6
+
+
+def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
+    """A watcher that acts once, when that step is done."""
+
+    def watch(report: Report) -> None:
+        if report.stage == "train" and report.done == number:
+            act()
+
+    return watch
+
+
+def last_state(run: Path) -> dict[str, Any]:
+    made = Checkpoints(run / "checkpoints")
+    entry = made.last()
+    assert entry is not None
+    return made.load(entry)
+
+
+def same(one: Any, other: Any, where: str = "state") -> None:
+    """Every tensor bit for bit, every number exactly; times aside."""
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    elif isinstance(one, dict):
+        assert set(one) == set(other), where
+        for key in one:
+            if key != "seconds":
+                same(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list | tuple):
+        for at, (a, b) in enumerate(zip(one, other, strict=True)):
+            same(a, b, f"{where}[{at}]")
+    else:
+        assert one == other, where
+
+
+@pytest.fixture
+def choices(tiny_net: dict[str, Any]) -> dict[str, Any]:
+    model = {**tiny_net["model"], "norm": "per-view"}
+    views = ["dense", "log-uniform:0.2:1"]
+    return {
+        **tiny_net,
+        "model": model,
+        "views": views,
+        "consistency": "kl",
+        "steps": STEPS,
+        "ema": 0.9,
+        "validation": 1,
+        "checkpoint_every": 3,
+    }
+
+
+@pytest.fixture
+def whole(tiny_rooms: Path, tmp_path: Path, choices: dict[str, Any]) -> Path:
+    train(tiny_rooms, tmp_path / "whole", **choices)
+    return tmp_path / "whole"
+
+
+def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
+    tiny_rooms: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_rooms, run, progress=at_step(2, lambda: os.kill(os.getpid(), signal.SIGINT)), **choices)
+    assert 2 <= last_state(run)["step"] < STEPS
+    made = train(tiny_rooms, run, resume=True)
+    assert made.step == STEPS and made.complete
+    same(last_state(whole), last_state(run))
+    assert [row.loss for row in logs.read(run / "log.csv")] == [
+        row.loss for row in logs.read(whole / "log.csv")
+    ]
+
+
+def test_the_record_and_the_log_tell_where_time_and_points_went(tiny_rooms: Path, whole: Path) -> None:
+    made = train(tiny_rooms, whole, resume=True)  # it has ended: nothing more is done
+    rows = [row for row in Log.read(whole / "log.csv") if isinstance(row, Row)]
+    assert len(rows) == STEPS
+    for row in rows:
+        assert all(
+            value is not None and value > 0 for value in (row.sampling_s, row.forward_s, row.consistency_s)
+        )
+        parts = [
+            row.data_s,
+            row.sampling_s,
+            row.forward_s,
+            row.consistency_s,
+            row.backward_s,
+            row.optimizer_s,
+        ]
+        assert 0 < sum(part or 0 for part in parts) < 60
+    assert set(made.breakdown) == {"data", "sampling", "forward", "consistency", "backward", "optimizer"}
+    # Two scenes of 400 points: whole in the dense view, and a fifth to all of them in the other.
+    assert 1.2 * 800 * STEPS <= made.points_seen <= 2 * 800 * STEPS
+    assert made.validation is not None and 0 < made.validation < 1
+    told = dict(made.summary())
+    assert told["held back"].startswith(f"mIoU {1 - made.validation:.1%} at step")
+    assert "sampling" in told["a step"] and told["views"] == "dense, log-uniform:0.2:1; batched"
+
+
+def test_averaged_weights_have_the_statistics_of_the_weights_they_average(whole: Path) -> None:
+    state = last_state(whole)
+    names = [name for name in state["ema"] if "running" in name]
+    assert names and all(torch.equal(state["ema"][name], state["model"][name]) for name in names)
+    assert any(state["ema"][name].abs().sum() > 0 for name in names if "mean" in name)
+    assert trained(whole).step == STEPS
+
+
+def test_a_run_is_resumed_in_another_way_but_not_with_other_views(
+    tiny_rooms: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            tiny_rooms,
+            tmp_path / "run",
+            progress=at_step(2, lambda: os.kill(os.getpid(), signal.SIGINT)),
+            **choices,
+        )
+    with pytest.raises(BadInput, match=r"views \(was .*, is \['dense'\]\)"):
+        train(tiny_rooms, tmp_path / "run", resume=True, views="dense")
+    made = train(tiny_rooms, tmp_path / "run", resume=True, views_mode="accumulate")
+    assert made.views_mode == "accumulate" == read_settings(tmp_path / "run").views_mode
+    found, wanted = (logs.read(folder / "log.csv") for folder in (tmp_path / "run", whole))
+    assert [row.loss for row in found] == pytest.approx([row.loss for row in wanted], rel=1e-3)
+
+
+def test_bf16_trains_and_is_not_what_fp32_gives(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
+) -> None:
+    losses = []
+    for precision in ("fp32", "bf16"):
+        made = train(tiny_rooms, tmp_path / precision, steps=2, precision=precision, **tiny_net)
+        losses.append(made.loss)
+    assert losses[0] == pytest.approx(losses[1], rel=0.05) and losses[0] != losses[1]
+
+
+def test_a_budget_that_holds_nothing_is_refused_before_there_is_a_run(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
+) -> None:
+    with pytest.raises(DoesNotFit, match=r"the budget is 1\.00 MiB") as caught:
+        train(tiny_rooms, tmp_path / "run", budget="1MiB", steps=2, **tiny_net)
+    assert "--budget" in caught.value.hint and not (tmp_path / "run" / "config.json").exists()
+    with pytest.raises(BadInput, match="unknown card 'much'"):
+        train(tmp_path / "not_read", tmp_path / "run", budget="much")
+    made = train(tiny_rooms, tmp_path / "run", budget="64GiB", steps=2, **tiny_net)
+    assert (
+        made.views_mode == "batched" and (made.predicted_bytes or 0) < (made.budget_bytes or 0) == 64 * 2**30
+    )
+
+
+@pytest.mark.parametrize("choices", [{"cell": 1e-7}, {"model": {"cell": 1e-7}}])
+def test_cells_too_small_to_be_numbered_leave_no_run(
+    tiny_rooms: Path, tmp_path: Path, choices: dict[str, Any]
+) -> None:
+    with pytest.raises(BadInput, match=r"cells of 1e-07 long") as caught:
+        train(tiny_rooms, tmp_path / "run", steps=1, device="cpu", **choices)
+    assert "give cells of at least" in caught.value.hint and not (tmp_path / "run").exists()
+
+
+WORKER = """
+import sys
+import torch
+torch.set_num_threads(1)
+from pinchpoint.systems.cloud.train import train
+choices = eval(sys.argv[3])
+made = train(sys.argv[1], sys.argv[2], **choices)
+assert made.complete and made.settings["ranks"] == 2, made
+made = train(sys.argv[1], sys.argv[2], resume=True, steps=choices["steps"] + 1)
+assert made.complete and made.step == choices["steps"] + 1, made
+"""
+
+
+@pytest.mark.slow
+def test_torchrun_trains_two_processes_as_one_run_and_resumes_it(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
+) -> None:
+    (tmp_path / "work.py").write_text(WORKER, encoding="utf-8")
+    choices = {**tiny_net, "steps": 3, "validation": 1, "scenes": 1, "checkpoint_every": 1}
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            str(tmp_path / "work.py"),
+            str(tiny_rooms),
+            str(tmp_path / "run"),
+            repr(choices),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=240,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [row.step for row in logs.read(tmp_path / "run" / "log.csv")] == [1, 2, 3, 4]
+    assert last_state(tmp_path / "run")["step"] == 4
+    with pytest.raises(BadInput, match=r"ranks \(was 2, is 1\)"):
+        train(tiny_rooms, tmp_path / "run", resume=True)
+
+
+def test_one_process_of_torchrun_alone_is_a_plain_run(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert train(tiny_rooms, tmp_path / "run", steps=1, **tiny_net).complete
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(BadInput, match="WORLD_SIZE=two"):
+        train(tiny_rooms, tmp_path / "other", steps=1, **tiny_net)
+    assert not (tmp_path / "other").exists()
+    assert replace(read_settings(tmp_path / "run"), steps=2).ranks == 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_on_a_gpu_steps_are_timed_now_and_then_and_sampling_is_a_small_part(
+    tiny_rooms: Path, tmp_path: Path, tiny_net: dict[str, Any]
+) -> None:
+    choices = {
+        **tiny_net,
+        "device": "cuda",
+        "validation": 1,
+        "views": "dense,log-uniform:0.2:1",
+        "consistency": "kl",
+    }
+    made = train(tiny_rooms, tmp_path / "run", steps=20, precision="bf16", **choices)
+    rows = [row for row in Log.read(tmp_path / "run" / "log.csv") if isinstance(row, Row)]
+    assert [row.step for row in rows if row.sampling_s is not None] == [10, 20]
+    assert made.complete and made.breakdown["sampling"] < 0.5 * sum(made.breakdown.values())

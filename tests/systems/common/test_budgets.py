@@ -1,0 +1,26 @@
+"""Budgets: bytes or a card, and always more than nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.budgets import budget_of
+
+
+@pytest.mark.parametrize("budget", ["-1", "0", "0.0", "-1GiB", "-.5 GB", "-1e3MiB", " 0GiB ", "0b", 0, -3])
+def test_a_budget_that_is_not_above_0_is_told_so(budget: str | int) -> None:
+    with pytest.raises(BadInput, match="a budget must be above 0") as caught:
+        budget_of(budget)
+    assert str(budget) in caught.value.what and "8GiB" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("budget", "wanted"), [("0.5GiB", 2**29), ("100b", 100), (7, 7), ("h200:", None), ("10", None)]
+)
+def test_bytes_are_taken_as_they_are_and_no_others(budget: str | int, wanted: int | None) -> None:
+    if wanted is not None:
+        assert budget_of(budget).memory_bytes == wanted
+        return
+    with pytest.raises(BadInput, match=r"unknown card|not a number of bytes"):
+        budget_of(budget)

@@ -1,0 +1,76 @@
+"""The folder of a run: what is said where it cannot be taken up, or has no best checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.runs import Run, taken_up
+from pinchpoint.systems.common.settings import Common
+from pinchpoint.systems.radiance.settings import Settings as Scored
+
+
+@dataclass(frozen=True)
+class Together(Common):
+    ranks: int = 1
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "hint"),
+    [
+        (2, 1, "start it with `torchrun --nproc-per-node 2` to go on with its own"),
+        (4, 2, "start it with `torchrun --nproc-per-node 4` to go on with its own"),
+        (1, 2, "start it without torchrun to go on with its own"),
+    ],
+)
+def test_a_run_of_other_processes_is_told_how_to_start_them(
+    was: int, now: int, hint: str, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput, match=rf"ranks \(was {was}, is {now}\)") as caught:
+        taken_up(tmp_path, Together(data="a", ranks=was), {"ranks": now}, data="a")
+    assert caught.value.hint.startswith(hint) and "options" not in caught.value.hint
+
+
+def test_other_processes_data_and_options_are_each_told_their_hint(tmp_path: Path) -> None:
+    with pytest.raises(BadInput) as caught:
+        taken_up(tmp_path, Together(data="a", ranks=2), {"ranks": 1, "lr": 7.0}, data="b")
+    assert caught.value.hint.startswith(
+        "give the data set it was begun with and start it with `torchrun --nproc-per-node 2` and leave these options out to go on"
+    )
+    with pytest.raises(BadInput) as caught:
+        taken_up(tmp_path, Together(data="a", ranks=2), {"ranks": 2, "lr": 7.0}, data="a")
+    assert caught.value.hint.startswith("leave these options out to go on")
+
+
+@pytest.mark.parametrize(
+    ("told", "why", "hint"),
+    [
+        (Common(validation=0), "nothing was held back", "--validation 1"),
+        (Common(validation=2, eval_every=50), "none was scored up to step 3", "every 50 steps"),
+        (Scored(eval_images=0), "no distances were taken on the way", "train with --eval-images 256"),
+        (
+            Scored(eval_every=50),
+            "none was scored up to step 3",
+            "go on with --resume: scores are taken every 50 steps",
+        ),
+    ],
+)
+def test_a_run_without_a_best_checkpoint_tells_the_true_cause(
+    told: Common, why: str, hint: str, tmp_path: Path
+) -> None:
+    run = Run(tmp_path, told)
+    run.checkpoints.save({}, step=3)
+    assert run.found("last").step == 3
+    with pytest.raises(BadInput, match=f"has no best checkpoint: {why}") as caught:
+        run.found("best")
+    assert caught.value.hint.startswith("use --checkpoint last, or ") and hint in caught.value.hint
+
+
+@pytest.mark.parametrize("which", ["last", "best"])
+def test_a_run_without_any_checkpoint_is_to_be_trained(which: str, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="has no checkpoint") as caught:
+        Run(tmp_path, Scored()).found(which)  # pyright: ignore[reportArgumentType]
+    assert caught.value.what.endswith("has no checkpoint") and caught.value.hint.startswith("train it")

@@ -1,0 +1,141 @@
+"""The operator's configuration: survives JSON, finds radii without holes, and refuses what cannot work."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.operator.model.config import PRESETS, OperatorConfig
+
+BOX: dict[str, Any] = {"low": (-2.0, -1.0, 0.0), "high": (2.0, 1.0, 1.5)}
+
+
+def config(**changes: Any) -> OperatorConfig:
+    return OperatorConfig.preset("small", **{**BOX, "in_features": 7, **changes})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_survives_json(name: str) -> None:
+    made = OperatorConfig.preset(name, **BOX, in_features=7)
+    assert OperatorConfig.from_json(made.to_json()) == made
+
+
+def test_the_covering_radius_is_half_the_diagonal_of_a_cell() -> None:
+    made = config(lattice=(5, 3, 4), patch=1)
+    assert made.spacing == (1.0, 1.0, 0.5)
+    assert made.covering_radius == pytest.approx(math.sqrt(1 + 1 + 0.25) / 2)
+
+
+def test_a_preset_takes_radii_that_leave_no_holes() -> None:
+    for name in PRESETS:
+        made = OperatorConfig.preset(name, **BOX, in_features=7)
+        assert min(made.radii) > made.covering_radius
+
+
+def test_local_radii_hold_some_panels_of_training_however_coarse_they_are() -> None:
+    plain = config()
+    assert config(panel_side=min(plain.local_radii) / 10).local_radii == plain.local_radii
+    side = 0.2
+    coarse = config(panel_side=side)
+    assert coarse.local_radii == pytest.approx((3.5 * side, max(7 * side, plain.local_radii[1])))
+    assert coarse.radii == plain.radii
+    assert max(config(panel_side=9.0).local_radii) == pytest.approx(math.dist(*BOX.values()))
+    assert config(panel_side=side, local_radii=(0.1,)).local_radii == (0.1,), "what is asked for stays"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"lattice": (15, 8, 8)}, "does not divide into patches"),
+        ({"width": 66}, "does not divide by 4 heads"),
+        ({"width": 16}, "rotary"),
+        ({"width": 20, "heads": 4}, "rotary"),
+        ({"lattice": (16, 8, 1)}, "lattice"),
+        ({"radii": ()}, "no radius"),
+        ({"radii": (0.0,)}, "radius of 0"),
+        ({"radii": (9.0,)}, "diagonal"),
+        ({"radii": (float("nan"),)}, "radius of nan"),
+        ({"low": (3.0, -1.0, 0.0)}, "box"),
+        ({"high": (2.0, 1.0, float("inf"))}, "box"),
+        ({"high": (2.0, 1.0)}, "corner"),
+        ({"in_features": 0}, "in_features"),
+        ({"depth": 0}, "depth"),
+        ({"mlp": ()}, "hidden widths"),
+        ({"geometry": "shape"}, "geometry"),
+        ({"weights": "sum"}, "weights"),
+        ({"transform": "linear_kernelonly"}, "transform"),
+        ({"vectors": (5,)}, "vectors"),
+        ({"vectors": (0,), "mirror": 4}, "y part of no vector"),
+        ({"vectors": (3,), "mirror": 4, "low": (-2.0, -0.5, 0.0)}, "mirror at y = 0"),
+        ({"feature_shift": (0.0,), "feature_scale": (1.0,)}, "feature_shift"),
+        ({"target_shift": (0.0,), "target_scale": (0.0,)}, "target_shift"),
+        ({"neighbour_cap": 32}, "neighbour_cap"),
+        ({"turning": True}, "turning=True with vectors"),
+        ({"turning": True, "vectors": (0,), "local_radii": ()}, "turning=True with vectors"),
+        ({"compat": True}, "quadrature"),
+        ({"compat": True, "weights": "mean", "vectors": (0,)}, "vectors"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_a_hint(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput, match=says) as caught:
+        config(**changes)
+    assert caught.value.hint
+
+
+def test_the_hint_of_a_wrong_lattice_works() -> None:
+    with pytest.raises(BadInput, match="lattice") as caught:
+        config(lattice=(15, 9, 7))
+    assert "(16, 8, 8)" in caught.value.hint
+    assert config(lattice=(16, 8, 8)).patches == (8, 4, 4)
+
+
+def test_turning_is_read_at_more_radii_than_the_surroundings_alone() -> None:
+    plain, turning = config(), config(vectors=(0,), turning=True)
+    assert turning.local_radii[:2] == plain.local_radii and len(turning.local_radii) == 4
+    assert 0.5 < max(turning.local_radii) / math.dist(*BOX.values()) <= 1
+
+
+def test_a_configuration_of_before_turning_was_known_is_read_without_it() -> None:
+    made = config(vectors=(0, 3))
+    old = {name: value for name, value in json.loads(made.to_json()).items() if name != "turning"}
+    assert OperatorConfig.from_json(json.dumps(old)) == made and not made.turning
+
+
+def test_an_unknown_preset_is_refused() -> None:
+    with pytest.raises(BadInput, match="preset"):
+        OperatorConfig.preset("huge", **BOX, in_features=7)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [("{", "no JSON"), ("[]", "unknown parts"), ('{"colour": 1}', "colour"), ("{}", "lacks parts")],
+)
+def test_a_damaged_configuration_is_refused(text: str, says: str) -> None:
+    with pytest.raises(BadInput, match=says):
+        OperatorConfig.from_json(text)
+
+
+def test_json_holds_plain_values_alone() -> None:
+    assert all(
+        isinstance(v, int | float | str | list | bool | None) for v in json.loads(config().to_json()).values()
+    )
+
+
+@pytest.mark.parametrize(
+    ("lattice", "what", "hint"),
+    [
+        ((2, 2, 2), r"a lattice of \(2, 2, 2\) is too coarse", "more planes"),
+        ((4, 4), r"a lattice of \(4, 4\)", "three counts"),
+        ((8, 8, 1), r"a lattice of \(8, 8, 1\)", "three counts"),
+    ],
+)
+def test_a_lattice_that_cannot_be_is_blamed_and_not_what_follows_from_it(
+    lattice: Any, what: str, hint: str
+) -> None:
+    with pytest.raises(BadInput, match=what) as refused:
+        OperatorConfig.preset("small", low=(0, 0, 0), high=(5, 2, 2), in_features=7, lattice=lattice)
+    assert hint in refused.value.hint

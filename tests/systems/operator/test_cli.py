@@ -1,0 +1,408 @@
+"""`pinchpoint operator`: from nothing to a mesh with its Cp, and two lines for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinchpoint.cli.main import run
+from pinchpoint.console import progress_bar
+
+MODEL = [
+    part
+    for key in ("lattice=4,2,2", "mlp=8", "channels=8", "width=16", "depth=1", "heads=2")
+    for part in ("--set", key)
+]
+TINY = [*MODEL, "--device", "cpu", "--validation", "0"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch", reason="the operator is torch's")
+    folder = tmp_path_factory.mktemp("operator") / "data"
+    assert (
+        run(
+            [
+                "operator",
+                "data",
+                "-o",
+                str(folder),
+                "--train",
+                "3",
+                "--test",
+                "2",
+                "--panels",
+                "100",
+                "--jobs",
+                "1",
+            ]
+        )
+        == 0
+    )
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("operator") / "run"
+    assert run(["operator", "train", str(data), "-o", str(folder), "--steps", "4", *TINY]) == 0
+    return folder
+
+
+def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """The exit code, the line of what and the line of hint; progress before them aside."""
+    capsys.readouterr()
+    code = run(["operator", *map(str, args)])
+    seen = capsys.readouterr()
+    what, hint = [line for line in seen.err.splitlines() if not line.startswith("[")]
+    assert seen.out == ""
+    return code, what.removeprefix("error: "), hint.removeprefix("  hint: ")
+
+
+def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
+    code = (
+        "import sys\nfrom pinchpoint.cli.main import run\n"
+        "codes = [run(args) for args in (['operator', '--help'], *(['operator', name, '--help'] for name in sys.argv[1:]))]\n"
+        "assert codes == [0] * 5, codes\nassert not {'torch', 'numpy', 'rich'} & set(sys.modules), 'imported'"
+    )
+    names = ["data", "train", "eval", "predict"]
+    done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    listed = done.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
+    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == names
+    assert "..." not in listed, "every command is told in one line of 80 columns"
+
+
+def test_a_group_without_a_command_says_where_help_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["operator"]) == 2
+    assert capsys.readouterr().err == "error: Missing command.\n  hint: see pinchpoint operator --help\n"
+
+
+def test_data_sums_up_what_it_made_and_makes_nothing_twice(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in data.glob("*.npz")}
+    assert (
+        run(
+            [
+                "operator",
+                "data",
+                "-o",
+                str(data),
+                "--train",
+                "3",
+                "--test",
+                "2",
+                "--panels",
+                "100",
+                "--jobs",
+                "1",
+            ]
+        )
+        == 0
+    )
+    out = capsys.readouterr().out
+    assert "3 to train, 2 to test; 5 were there already" in out
+    assert {path.name: path.stat().st_mtime_ns for path in data.glob("*.npz")} == before
+
+
+def test_train_eval_and_predict_lead_to_a_mesh_with_its_cp(
+    data: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from pinchpoint.systems.operator.data.dataset import open_dataset
+    from pinchpoint.systems.operator.files.meshes import write_fields
+
+    out = tmp_path / "out"
+    assert (
+        run(["operator", "eval", str(trained), str(data), "-o", str(out), "--device", "cpu", "--no-pictures"])
+        == 0
+    )
+    shown = capsys.readouterr().out
+    made = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
+    assert f"relative L1       {made['l1']['median']:.2%}" in shown
+    assert "mean field" in shown
+    opened = open_dataset(data)
+    mesh = write_fields(tmp_path / "car.vtp", opened.body(opened.names("test")[0]).mesh, {})
+    assert (
+        run(
+            [
+                "operator",
+                "predict",
+                str(trained),
+                str(mesh),
+                "-o",
+                str(tmp_path / "cp.vtp"),
+                "--device",
+                "cpu",
+            ]
+        )
+        == 0
+    )
+    assert b'Name="Cp"' in (tmp_path / "cp.vtp").read_bytes()
+    assert "Cp and Normals on" in capsys.readouterr().out
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(
+    data: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, what, hint = failed(["train", data, "-o", trained, "--steps", "4", *TINY], capsys)
+    assert (code, what) == (2, f"{trained} already holds a run")
+    assert hint == "go on with --resume, or choose another -o"
+
+
+def test_a_folder_of_something_else_and_a_file_are_no_place_for_a_run(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, what, hint = failed(["train", data, "-o", data, *TINY], capsys)
+    assert (code, "index.json is in it" in what, "-o" in hint) == (2, True, True)
+    (tmp_path / "taken").write_text("mine", encoding="utf-8")
+    code, what, _ = failed(["train", data, "-o", tmp_path / "taken", *TINY], capsys)
+    assert code == 2 and "cannot make the folder" in what
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (["eval", "{trained}", "{data}", "-o", "{data}"], "is the folder of a data set"),
+        (["eval", "{trained}", "{data}", "-o", "{trained}"], "is the folder of a run"),
+        (
+            ["data", "-o", "{trained}", "--train", "1", "--test", "1", "--panels", "100"],
+            "is the folder of a run",
+        ),
+        (["train", "{trained}", "-o", "{new}"], "is the folder of a run"),
+    ],
+)
+def test_each_thing_has_a_folder_of_its_own(
+    args: list[str], says: str, data: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    places = {"data": data, "trained": trained, "new": tmp_path / "new"}
+    before = {path: sorted(path.iterdir()) for path in (data, trained)}
+    code, what, hint = failed([arg.format(**places) for arg in args], capsys)
+    assert code == 2 and says in what
+    assert "data -o" not in hint, "which would mix the two"
+    assert before == {path: sorted(path.iterdir()) for path in (data, trained)}
+
+
+def test_a_smaller_data_set_in_the_folder_of_a_larger_one_says_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make = ["operator", "data", "-o", str(tmp_path / "set"), "--panels", "100", "--test", "1", "--jobs", "1"]
+    assert run([*make, "--train", "2"]) == 0
+    assert "more bodies" not in capsys.readouterr().err
+    assert run([*make, "--train", "0"]) == 0
+    told = capsys.readouterr().err
+    assert "2 more bodies lie in" in told
+    assert "no bodies to train with" in told
+
+
+def test_an_evaluation_takes_the_pictures_of_an_earlier_one_away_and_names_few_bodies(
+    data: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "out"
+    measure = ["operator", "eval", str(trained), str(data), "-o", str(out), "--device", "cpu"]
+    assert run(measure) == 0
+    assert (out / "best.png").exists()
+    (out / "mine.png").write_bytes(b"mine")
+    capsys.readouterr()
+    assert run([*measure, "--no-pictures"]) == 0
+    assert sorted(path.name for path in out.iterdir()) == ["errors.csv", "evaluation.json", "mine.png"]
+    shown = capsys.readouterr()
+    made = json.loads((out / "evaluation.json").read_text(encoding="utf-8"))
+    assert "too few for a 95 % interval" in shown.err
+    larger = "times smaller" if made["factor"] >= 1 else "times LARGER"
+    assert larger in next(line for line in shown.out.splitlines() if line.startswith("against the mean"))
+
+
+def test_a_model_worse_than_the_mean_is_called_so() -> None:
+    from types import SimpleNamespace
+    from typing import cast
+
+    from pinchpoint.systems.operator.cli import _errors
+
+    def told(factor: float) -> str:
+        return _errors(
+            cast("Any", SimpleNamespace(factor=factor, summary=lambda: [("run", "r"), ("last", "")]))
+        )[-1][1]
+
+    assert told(0.5) == "relative L1 is 2.00 times LARGER"
+    assert told(3.0) == "relative L1 is 3.00 times smaller"
+
+
+@pytest.mark.parametrize(
+    ("verb", "says"),
+    [
+        ("data", "the same command makes the others"),
+        ("eval", "there is no evaluation"),
+        ("predict", "nothing was written"),
+    ],
+)
+def test_ctrl_c_says_what_is_left(
+    verb: str,
+    says: str,
+    data: Path,
+    trained: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+) -> None:
+    def stop(*args: object, **options: object) -> None:
+        raise KeyboardInterrupt
+
+    where = {"data": "dataset.make_dataset", "eval": "evaluate.evaluate", "predict": "predict.predict"}[verb]
+    monkeypatch.setattr(f"pinchpoint.systems.operator.{where}", stop)
+    given = {"data": [], "eval": [str(trained), str(data)], "predict": [str(trained), "car.stl"]}[verb]
+    assert run(["operator", verb, *given, "-o", str(tmp_path / "out")]) == 130
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("stopped; ") and line.endswith(says)
+
+
+def test_resuming_with_another_configuration_names_what_differs(
+    data: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, what, hint = failed(
+        ["train", data, "-o", trained, "--resume", "--lr", "0.5", "--set", "mlp=16"], capsys
+    )
+    assert code == 2
+    assert what.endswith("another configuration: lr (was 0.002, is 0.5); mlp (was [8], is [16])")
+    assert "leave these options out" in hint
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "says"),
+    [
+        (["train", "{nowhere}", "-o", "{run}"], 2, "holds no data set"),
+        (["train", "{data}", "-o", "{run}", "--resume"], 2, "no run in"),
+        (["train", "{data}", "-o", "{run}", "--steps", "0"], 2, "--steps 0"),
+        (["train", "{data}", "-o", "{run}", "--preset", "huge"], 2, "unknown preset"),
+        (["train", "{data}", "-o", "{run}", "--set", "colour=3"], 2, "--set 'colour=3'"),
+        (["train", "{data}", "-o", "{run}", "--precision", "tf32", "--device", "cpu"], 2, "tf32 on cpu"),
+        (["train", "{data}", "-o", "{run}", "--validation", "3"], 2, "would be held back"),
+        (["train", "{data}", "-o", "{run}", "--set", "radii=0.001", "--device", "cpu"], 2, "have no token"),
+        (
+            ["train", "{data}", "-o", "{run}", "--budget", "1MiB", "--device", "cpu", *MODEL],
+            1,
+            "the budget is 1.00 MiB",
+        ),
+        (["train", "{data}", "-o", "{run}", "--budget", "much", "--device", "cpu", *MODEL], 2, "much"),
+        (["eval", "{nowhere}", "{data}", "-o", "{run}", "--device", "cpu"], 2, "no run in"),
+        (
+            ["predict", "{trained}", "{nowhere}.stl", "-o", "{run}.vtp", "--device", "cpu"],
+            2,
+            "there is no file",
+        ),
+        (
+            ["predict", "{trained}", "car.step", "-o", "{run}.vtp", "--device", "cpu"],
+            2,
+            "its kind is not known",
+        ),
+        (["predict", "{trained}", "car.stl", "-o", "{run}.png", "--device", "cpu"], 2, "cannot write fields"),
+        (["data", "-o", "{run}", "--kind", "chaos"], 2, "no kind of data"),
+        (["data", "-o", "{data}", "--panels", "200"], 2, "whose panels is 100"),
+    ],
+)
+def test_every_mistake_is_two_lines_and_leaves_no_run(
+    args: list[str],
+    code: int,
+    says: str,
+    data: Path,
+    trained: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    places = {"nowhere": tmp_path / "nowhere", "run": tmp_path / "new", "data": data, "trained": trained}
+    got, what, hint = failed([arg.format(**places) for arg in args], capsys)
+    assert (got, hint != "") == (code, True)
+    assert says in what
+    assert not (tmp_path / "new" / "config.json").exists()
+
+
+def test_a_damaged_checkpoint_and_a_damaged_body_are_named(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert (
+        run(
+            [
+                "operator",
+                "train",
+                str(data),
+                "-o",
+                str(folder),
+                "--steps",
+                "2",
+                "--checkpoint-every",
+                "1",
+                *TINY,
+            ]
+        )
+        == 0
+    )
+    (folder / "checkpoints" / "step-00000002.pt").write_bytes(b"nothing")
+    code, what, _ = failed(["train", data, "-o", folder, "--resume"], capsys)
+    assert code == 2
+    assert "is damaged; the last good one is step-00000001.pt" in what
+    copy = tmp_path / "data"
+    copy.mkdir()
+    for path in data.iterdir():
+        (copy / path.name).write_bytes(path.read_bytes())
+    (copy / "body-000001.npz").write_bytes(b"nothing")
+    code, what, hint = failed(["train", copy, "-o", tmp_path / "new", *TINY], capsys)
+    assert code == 2
+    assert "body-000001.npz is damaged" in what and "operator data" in hint
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_stopped_command_leaves_a_checkpoint_and_its_exit_code(
+    data: Path, tmp_path: Path, number: int, code: int
+) -> None:
+    folder = tmp_path / "run"
+    command = [
+        sys.executable,
+        "-m",
+        "pinchpoint",
+        "operator",
+        "train",
+        str(data),
+        "-o",
+        str(folder),
+        "--steps",
+        "100000",
+        *TINY,
+    ]
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    end = time.monotonic() + 60
+    log = folder / "log.csv"
+    while time.monotonic() < end and (
+        not log.exists() or len(log.read_text(encoding="utf-8").splitlines()) < 4
+    ):
+        time.sleep(0.05)  # another process's doing: there is nothing to wait on
+    process.send_signal(number)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert "stopped at step" in err and "--resume" in err
+    steps = [
+        entry["step"]
+        for entry in json.loads((folder / "checkpoints" / "index.json").read_text(encoding="utf-8"))
+    ]
+    assert len(log.read_text(encoding="utf-8").splitlines()) - 1 == max(steps) >= 3
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"), [(None, "-:--"), (5.2, "0:05"), (65, "1:05"), (7325, "2:02:05")]
+)
+def test_time_left_reads_as_a_clock(seconds: float | None, shown: str) -> None:
+    assert progress_bar.show_left(seconds) == shown

@@ -1,0 +1,86 @@
+"""Settings of a run: the schedule, what is refused, and what may change when it is resumed."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.settings import chosen, differing, overrides
+from pinchpoint.systems.operator.model.config import OperatorConfig
+from pinchpoint.systems.operator.settings import Settings
+
+
+def test_settings_survive_json() -> None:
+    told = Settings(steps=7, model={"lattice": [4, 2, 2]}, chunk=None)
+    assert Settings.from_dict(told.to_dict()) == told
+
+
+@pytest.mark.parametrize(
+    ("choice", "says"),
+    [
+        ({"steps": 0}, "--steps"),
+        ({"accumulate": 0}, "--accumulate"),
+        ({"lr": 0.0}, "--lr"),
+        ({"lr": math.nan}, "--lr"),
+        ({"clip": -1.0}, "--clip"),
+        ({"ema": 1.0}, "decay"),
+        ({"precision": "fp8"}, "fp32, tf32, bf16"),
+        ({"memory": "small"}, "flat, eager, checkpoint"),
+        ({"loss": "huber"}, "l1, l2"),
+        ({"chunk": 0}, "at least 1 edge"),
+        ({"validation": -1}, "--validation"),
+        ({"eval_every": -5}, "--eval-every"),
+        ({"batch": 3}, "steps"),
+    ],
+)
+def test_choices_that_make_no_run_are_refused_with_a_hint(choice: dict[str, Any], says: str) -> None:
+    with pytest.raises(BadInput) as caught:
+        chosen(Settings(), choice)
+    assert says in caught.value.hint
+
+
+def test_only_choices_that_change_the_result_differ() -> None:
+    stored = Settings(steps=10, lr=0.1, chunk=5, model={"channels": 8, "mlp": [8]})
+    assert (
+        differing(
+            stored, {"chunk": 9, "device": "cpu", "memory": "eager", "steps": 10, "model": {"channels": 8}}
+        )
+        == []
+    )
+    found = differing(
+        stored, {"lr": 0.2, "steps": 20, "model": {"channels": 16, "mlp": [8]}, "data": "other"}
+    )
+    assert found == [
+        "lr (was 0.1, is 0.2)",
+        "steps (was 10, is 20)",
+        "channels (was 8, is 16)",
+        "data (another data set)",
+    ]
+
+
+def test_settings_of_the_model_are_read_by_their_types() -> None:
+    made = overrides(
+        ["lattice=8,4,4", "channels=12", "radii=0.5,1", "geometry=none", "compat=true"], OperatorConfig
+    )
+    assert made == {
+        "lattice": (8, 4, 4),
+        "channels": 12,
+        "radii": (0.5, 1.0),
+        "geometry": "none",
+        "compat": True,
+    }
+    assert overrides(["mirror=4", "neighbour_cap=none"], OperatorConfig) == {
+        "mirror": 4,
+        "neighbour_cap": None,
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["channels", "colour=3", "channels=many", "compat=yes", "mlp=64,x", "mirror=left"]
+)
+def test_a_setting_the_model_does_not_have_is_refused(text: str) -> None:
+    with pytest.raises(BadInput):
+        overrides([text], OperatorConfig)

@@ -1,0 +1,377 @@
+"""Training: a run that was stopped and resumed is the run that never was stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from pinchpoint.core.errors import BadInput, Diverged, Missing
+from pinchpoint.systems.common import logs
+from pinchpoint.systems.common.checkpoints import Checkpoints
+from pinchpoint.systems.common.training_loop import Report
+from pinchpoint.systems.operator.data.dataset import open_dataset
+from pinchpoint.systems.operator.data.loading import Supply
+from pinchpoint.systems.operator.model.config import OperatorConfig
+from pinchpoint.systems.operator.runs import read_settings
+from pinchpoint.systems.operator.settings import Settings
+from pinchpoint.systems.operator.train import train
+from pinchpoint.systems.operator.training_step import Stepper
+
+STEPS = 8
+
+
+def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
+    """A watcher that acts once, when that step is done."""
+
+    def watch(report: Report) -> None:
+        if report.stage == "train" and report.done == number:
+            act()
+
+    return watch
+
+
+def last_state(run: Path) -> dict[str, Any]:
+    made = Checkpoints(run / "checkpoints")
+    entry = made.last()
+    assert entry is not None
+    return made.load(entry)
+
+
+def same(one: Any, other: Any, where: str = "state") -> None:
+    """Every tensor bit for bit, every number exactly; times aside."""
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    elif isinstance(one, dict):
+        assert set(one) == set(other), where
+        for key in one:
+            if key != "seconds":
+                same(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list | tuple):
+        for at, (a, b) in enumerate(zip(one, other, strict=True)):
+            same(a, b, f"{where}[{at}]")
+    else:
+        assert one == other, where
+
+
+@pytest.fixture
+def choices(tiny_model: dict[str, Any]) -> dict[str, Any]:
+    return {**tiny_model, "steps": STEPS, "accumulate": 2, "ema": 0.9, "validation": 1, "checkpoint_every": 4}
+
+
+@pytest.fixture
+def whole(tiny_data: Path, tmp_path: Path, choices: dict[str, Any]) -> Path:
+    train(tiny_data, tmp_path / "whole", **choices)
+    return tmp_path / "whole"
+
+
+@pytest.mark.parametrize(
+    ("number", "raised", "code"),
+    [(signal.SIGTERM, SystemExit, 143), (signal.SIGINT, KeyboardInterrupt, None)],
+)
+def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
+    tiny_data: Path,
+    tmp_path: Path,
+    choices: dict[str, Any],
+    whole: Path,
+    number: int,
+    raised: Any,
+    code: int | None,
+) -> None:
+    run, before = tmp_path / "run", signal.getsignal(number)
+    with pytest.raises(raised) as caught:
+        train(tiny_data, run, progress=at_step(3, lambda: os.kill(os.getpid(), number)), **choices)
+    assert getattr(caught.value, "code", None) == code
+    assert signal.getsignal(number) is before
+    stopped = last_state(run)["step"]
+    assert 3 <= stopped < STEPS
+    made = train(tiny_data, run, resume=True)
+    assert made.step == STEPS and made.complete
+    same(last_state(whole), last_state(run))
+    assert [(row.step, row.loss) for row in logs.read(run / "log.csv")] == [
+        (row.step, row.loss) for row in logs.read(whole / "log.csv")
+    ]
+
+
+def test_a_run_that_died_between_checkpoints_goes_on_from_the_last_one(
+    tiny_data: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
+) -> None:
+    def die() -> None:
+        raise RuntimeError("the power went")
+
+    with pytest.raises(RuntimeError, match="the power went"):
+        train(tiny_data, tmp_path / "run", progress=at_step(6, die), **choices)
+    assert last_state(tmp_path / "run")["step"] == 4
+    train(tiny_data, tmp_path / "run", resume=True)
+    same(last_state(whole), last_state(tmp_path / "run"))
+    assert [row.step for row in logs.read(tmp_path / "run" / "log.csv")] == list(range(1, STEPS + 1))
+
+
+def test_a_finished_run_resumed_does_nothing_more(
+    tiny_data: Path, choices: dict[str, Any], whole: Path
+) -> None:
+    before = last_state(whole)
+    assert train(tiny_data, whole, resume=True).step == STEPS
+    same(before, last_state(whole))
+
+
+def test_a_run_is_resumed_in_other_chunks_but_not_with_other_steps(
+    tiny_data: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
+) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            tiny_data,
+            tmp_path / "run",
+            progress=at_step(3, lambda: os.kill(os.getpid(), signal.SIGINT)),
+            **choices,
+        )
+    # The rate of every step follows from their number: with more of them the steps taken would have been others.
+    with pytest.raises(BadInput, match=r"steps \(was 8, is 16\)") as caught:
+        train(tiny_data, tmp_path / "run", resume=True, steps=2 * STEPS)
+    assert "let it end first" in caught.value.hint
+    with pytest.raises(BadInput, match=r"precision \(was fp32, is bf16\)"):
+        train(tiny_data, tmp_path / "run", resume=True, precision="bf16")
+    made = train(tiny_data, tmp_path / "run", resume=True, memory="checkpoint", chunk=40)
+    assert made.complete and made.chunk == 40 and read_settings(tmp_path / "run").memory == "checkpoint"
+    found, wanted = (logs.read(folder / "log.csv") for folder in (tmp_path / "run", whole))
+    assert [row.loss for row in found] == pytest.approx([row.loss for row in wanted], rel=1e-3)
+
+
+def test_a_finished_run_is_trained_longer_by_the_cosine_of_its_new_length(
+    tiny_data: Path, whole: Path
+) -> None:
+    ended = last_state(whole)
+    with pytest.raises(BadInput, match=r"steps \(was 8, is 4\)"):
+        train(tiny_data, whole, resume=True, steps=4)
+    made = train(tiny_data, whole, resume=True, steps=12)
+    assert (made.step, made.complete, read_settings(whole).steps) == (12, True, 12)
+    rates = [row.lr for row in logs.read(whole / "log.csv")]
+    assert rates[STEPS:] == pytest.approx(
+        [replace(Settings(), steps=12).rate(step) for step in range(STEPS + 1, 13)], rel=1e-5
+    )
+    before, after = (state["optimizer"]["state"][0]["step"] for state in (ended, last_state(whole)))
+    assert (int(before), int(after)) == (STEPS, 12), "the optimizer went on from where it was"
+
+
+def test_a_run_made_longer_and_killed_before_its_next_checkpoint_is_still_resumed(
+    tiny_data: Path, whole: Path
+) -> None:
+    def die() -> None:
+        raise RuntimeError("the power went")
+
+    with pytest.raises(RuntimeError, match="the power went"):
+        train(tiny_data, whole, resume=True, steps=100, progress=at_step(STEPS + 1, die), checkpoint_every=50)
+    assert last_state(whole)["step"] == STEPS and read_settings(whole).steps == 100
+    with pytest.raises(KeyboardInterrupt):
+        train(
+            tiny_data,
+            whole,
+            resume=True,
+            progress=at_step(STEPS + 2, lambda: os.kill(os.getpid(), signal.SIGINT)),
+        )
+    assert last_state(whole)["step"] >= STEPS + 2
+
+
+def test_a_stop_while_graphs_are_made_leaves_a_run_to_resume(
+    tiny_data: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
+) -> None:
+    said: list[Report] = []
+
+    def watch(report: Report) -> None:
+        said.append(report)
+        if report.stage == "graphs" and report.done == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt):
+        train(tiny_data, tmp_path / "run", progress=watch, **choices)
+    assert (said[-1].stage, said[-1].done) == ("stopped", 0)
+    assert len(list((tmp_path / "run" / "graphs").iterdir())) == 2, "what was made is not made again"
+    train(tiny_data, tmp_path / "run", resume=True)
+    same(last_state(whole), last_state(tmp_path / "run"))
+
+
+def test_the_folder_of_a_run_holds_what_it_should(whole: Path) -> None:
+    assert {path.name for path in whole.iterdir()} == {
+        "config.json",
+        "log.csv",
+        "record.json",
+        "checkpoints",
+        "graphs",
+    }
+    record = json.loads((whole / "record.json").read_text(encoding="utf-8"))
+    assert record["kind"] == "operator-training" and record["complete"]
+    assert record["parameters"] == sum(value.numel() for value in last_state(whole)["model"].values())
+    assert all(row.memory_bytes > 0 for row in logs.read(whole / "log.csv"))
+    assert read_settings(whole).validation == 1
+
+
+def test_another_configuration_is_refused_by_the_names_of_what_differs(
+    tiny_data: Path, choices: dict[str, Any], whole: Path
+) -> None:
+    with pytest.raises(BadInput, match=r"lr \(was 0\.002, is 0\.1\); channels \(was 8, is 4\)") as caught:
+        train(tiny_data, whole, resume=True, lr=0.1, model={"channels": 4})
+    assert "another -o" in caught.value.hint
+
+
+def test_checkpoints_of_another_run_are_refused(
+    tiny_data: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
+) -> None:
+    train(tiny_data, tmp_path / "other", **{**choices, "lr": 0.1})
+    for path in (whole / "checkpoints").iterdir():
+        path.unlink()
+    for path in (tmp_path / "other" / "checkpoints").iterdir():
+        path.rename(whole / "checkpoints" / path.name)
+    with pytest.raises(BadInput, match=r"is of another configuration: lr \(was 0\.1, is 0\.002\)"):
+        train(tiny_data, whole, resume=True)
+
+
+def test_a_run_is_not_begun_over_another_nor_resumed_where_there_is_none(
+    tiny_data: Path, tmp_path: Path, choices: dict[str, Any], whole: Path
+) -> None:
+    with pytest.raises(BadInput, match="already holds a run") as caught:
+        train(tiny_data, whole, **choices)
+    assert "--resume" in caught.value.hint
+    with pytest.raises(BadInput, match="no run in"):
+        train(tiny_data, tmp_path / "nothing", resume=True)
+    assert not (tmp_path / "nothing").exists()
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_names_the_last_good_checkpoint(
+    tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any]
+) -> None:
+    with pytest.raises(
+        Diverged, match=r"at step \d+; the last good checkpoint is step-00000001\.pt; .* learning rate"
+    ) as caught:
+        train(tiny_data, tmp_path / "run", **tiny_model, steps=20, lr=1e30, warmup=1, checkpoint_every=1)
+    assert caught.value.exit_code == 1
+    assert "--lr" in caught.value.hint
+    for tensor in last_state(tmp_path / "run")["model"].values():
+        assert torch.isfinite(tensor).all()
+
+
+def test_tf32_is_refused_on_a_cpu_and_cuda_where_there_is_none(
+    tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any]
+) -> None:
+    with pytest.raises(BadInput, match="tf32 on cpu"):
+        train(tiny_data, tmp_path / "run", **tiny_model, precision="tf32")
+    if not torch.cuda.is_available():
+        with pytest.raises(Missing):
+            train(tiny_data, tmp_path / "run", **{**tiny_model, "device": "cuda"})
+    assert not (tmp_path / "run").exists(), (
+        "a run that cannot begin leaves no folder in the way of one that can"
+    )
+
+
+def test_bf16_trains_and_keeps_its_weights_in_fp32(
+    tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any]
+) -> None:
+    train(tiny_data, tmp_path / "run", **tiny_model, steps=3, precision="bf16")
+    assert {tensor.dtype for tensor in last_state(tmp_path / "run")["model"].values()} == {torch.float32}
+    assert all(row.loss < 10 for row in logs.read(tmp_path / "run" / "log.csv"))
+
+
+@pytest.mark.parametrize("memory", ["eager", "checkpoint"])
+def test_the_way_memory_is_held_does_not_change_what_is_learnt(
+    tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any], memory: str
+) -> None:
+    train(tiny_data, tmp_path / "flat", **tiny_model, steps=3, chunk=50)
+    train(tiny_data, tmp_path / memory, **tiny_model, steps=3, memory=memory)
+    flat, other = (logs.read(tmp_path / name / "log.csv") for name in ("flat", memory))
+    assert [row.loss for row in flat] == pytest.approx([row.loss for row in other], rel=1e-4)
+
+
+def test_accumulation_takes_the_mean_over_its_bodies(tiny_data: Path, tiny_model: dict[str, Any]) -> None:
+    data = open_dataset(tiny_data)
+    config = OperatorConfig.preset(
+        "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
+    )
+    supply, told = Supply(data, config), Settings(seed=3)
+    two = [supply.get(name) for name in data.names("train")[:2]]
+
+    def gradients(stepper: Stepper) -> list[torch.Tensor]:
+        return [p.grad.clone() for p in stepper.model.parameters() if p.grad is not None]
+
+    both = Stepper(config, replace(told, accumulate=2, clip=1e9), "cpu")
+    loss = both.step(two, number=1)[0]
+    apart = [Stepper(config, replace(told, clip=1e9), "cpu") for _ in two]
+    losses = [stepper.step([body], number=1)[0] for stepper, body in zip(apart, two, strict=True)]
+    assert float(loss) == pytest.approx(float(sum(losses)) / 2, rel=1e-6)
+    for whole, one, other in zip(gradients(both), gradients(apart[0]), gradients(apart[1]), strict=True):
+        torch.testing.assert_close(whole, (one + other) / 2, rtol=1e-4, atol=1e-6)
+
+
+def test_bodies_that_do_not_fit_in_memory_are_made_again_the_same(
+    tiny_data: Path, tiny_model: dict[str, Any]
+) -> None:
+    data = open_dataset(tiny_data)
+    config = OperatorConfig.preset(
+        "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
+    )
+    name = data.names("train")[0]
+    kept, made = Supply(data, config), Supply(data, config, held_bytes=0)
+    assert kept.get(name) is kept.get(name)
+    assert made.get(name) is not made.get(name)
+    assert torch.equal(made.get(name)[1].encoder[0].sources, kept.get(name)[1].encoder[0].sources)
+
+
+def test_bodies_held_for_a_gpu_are_pinned_whole_and_the_same(
+    tiny_data: Path, tiny_model: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = open_dataset(tiny_data)
+    config = OperatorConfig.preset(
+        "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
+    )
+    name, plain = data.names("train")[0], Supply(data, config).get(data.names("train")[0])
+    pinned: list[int] = []
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: pinned.append(self.data_ptr()) or self)
+    held = Supply(data, config, pinned=True).get(name)
+
+    def tensors(sample: Any, graph: Any) -> list[torch.Tensor]:
+        edges = [
+            part for edges in (*graph.encoder, *graph.decoder) for part in (edges.offsets, edges.sources)
+        ]
+        statistics = [*graph.token_statistics, *graph.point_statistics]
+        return [sample.points, sample.features, sample.target, sample.areas, *edges, *statistics]
+
+    assert {tensor.data_ptr() for tensor in tensors(*held)} <= set(pinned)
+    assert all(torch.equal(a, b) for a, b in zip(tensors(*held), tensors(*plain), strict=True))
+
+
+def test_a_graph_is_read_from_disk_as_it_was_made_and_made_again_where_it_is_damaged(
+    tiny_data: Path, tiny_model: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = open_dataset(tiny_data)
+    config = OperatorConfig.preset(
+        "small", low=data.low, high=data.high, in_features=7, **tiny_model["model"]
+    )
+    name = data.names("train")[0]
+    made = Supply(data, config, graphs=tmp_path).get(name)[1]
+    (file,) = tmp_path.iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            "pinchpoint.systems.operator.data.loading.graph_of",
+            lambda *args, **options: pytest.fail("made again"),
+        )
+        read = Supply(data, config, graphs=tmp_path).get(name)[1]
+    for one, other in zip((*made.encoder, *made.decoder), (*read.encoder, *read.decoder), strict=True):
+        assert torch.equal(one.sources, other.sources) and torch.equal(one.offsets, other.offsets)
+    for one, other in zip(
+        (*made.token_statistics, *made.point_statistics),
+        (*read.token_statistics, *read.point_statistics),
+        strict=True,
+    ):
+        assert torch.equal(one, other)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-9])
+    Supply(data, config, graphs=tmp_path).get(name)
+    assert file.read_bytes() == whole
+    other = replace(config, radii=(config.radii[0] * 1.1, *config.radii[1:]))
+    Supply(data, other, graphs=tmp_path).get(name)
+    assert len(list(tmp_path.iterdir())) == 2, "another radius is another graph"

@@ -1,0 +1,159 @@
+"""Data sets of cars: the same bytes for any number of jobs, continued, checked, and refused when damaged or of other settings."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="cars are torch's")
+
+from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
+from pinchpoint.systems.radiance.data import dataset as dataset_module  # noqa: E402
+from pinchpoint.systems.radiance.data.cars import RANGES, draw_car  # noqa: E402
+from pinchpoint.systems.radiance.data.dataset import make_dataset, open_dataset  # noqa: E402
+from pinchpoint.systems.radiance.data.sheets import FACTORS, make_sheet, pack, unpack  # noqa: E402
+from pinchpoint.systems.radiance.data.sphere_tracing import picture  # noqa: E402
+from pinchpoint.systems.radiance.data.workers import made_sheets, make  # noqa: E402
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Sheets are made in this process, of 4 images each, and counted."""
+    names: list[str] = []
+
+    def in_process(orders, *, jobs):
+        for order in orders:
+            names.append(order.name)
+            yield order, make(vars(order).copy())
+
+    monkeypatch.setattr(dataset_module, "made_sheets", in_process)
+    monkeypatch.setattr(dataset_module, "SHEET", 4)
+    return names
+
+
+def test_a_set_holds_the_pictures_and_the_factors_of_its_numbers(here, tmp_path: Path) -> None:
+    told: list[tuple[int, int]] = []
+    made = make_dataset(
+        tmp_path, images=10, size=16, seed=2, progress=lambda done, wanted: told.append((done, wanted))
+    )
+    assert here == ["cars-000000-04", "cars-000004-04", "cars-000008-02"]
+    assert told[0] == (0, 10) and told[-1] == (10, 10)
+    car, pose = draw_car(2, 9)
+    wanted = (picture([car], [pose], size=16).rgb[0] * 255).round().numpy()
+    assert made.pixels().shape == (10, 16, 16, 3)
+    assert np.abs(made.pixels()[9] - wanted).max() <= 1
+    assert made.factors_are == FACTORS
+    assert made.factors()[9].tolist() == [*(getattr(car, name) for name in RANGES), pose.u, pose.v]
+
+
+def test_a_set_is_continued_and_a_longer_one_keeps_its_cars(here, tmp_path: Path) -> None:
+    first = make_dataset(tmp_path, images=6, size=16).pixels()
+    (tmp_path / "cars-000000-04.npz").unlink()
+    (tmp_path / "index.json").write_text("{", encoding="utf-8")
+    here.clear()
+    longer = make_dataset(tmp_path, images=9, size=16)
+    assert here == [
+        "cars-000000-04",
+        "cars-000004-04",
+        "cars-000008-01",
+    ]  # the short sheet is not part of the longer set
+    assert longer.images == len(longer.pixels()) == 9
+    assert (longer.pixels()[:6] == first).all()
+    here.clear()
+    assert len(make_dataset(tmp_path, images=9, size=16).pixels()) == 9 and here == []
+
+
+def test_processes_make_the_bytes_that_this_one_makes(tmp_path: Path) -> None:
+    orders = [dataset_module.Order(f"cars-{first:06d}-02", 1, first, 2, 12, "cpu") for first in (0, 2)]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the processes have it
+    try:
+        wanted = {
+            order.name: pack(make_sheet(seed=1, first=order.first, count=2, size=12)) for order in orders
+        }
+    finally:
+        torch.set_num_threads(threads)
+    assert {order.name: data for order, data in made_sheets(orders, jobs=2)} == wanted
+
+
+def test_other_settings_in_the_same_folder_are_refused(here, tmp_path: Path) -> None:
+    make_dataset(tmp_path, images=2, size=16)
+    with pytest.raises(BadInput, match="whose size is 16, not 32"):
+        make_dataset(tmp_path, images=2, size=32)
+    with pytest.raises(BadInput, match="whose seed is 0, not 1"):
+        make_dataset(tmp_path, images=2, size=16, seed=1)
+
+
+def test_damaged_unfinished_and_absent_sets_are_refused(here, tmp_path: Path) -> None:
+    whole = tmp_path / "whole"
+    make_dataset(whole, images=8, size=16)
+    cut = Path(shutil.copytree(whole, tmp_path / "cut"))
+    file = cut / "cars-000004-04.npz"
+    file.write_bytes(file.read_bytes()[:-100])
+    with pytest.raises(BadInput, match=r"cars-000004-04\.npz is damaged"):
+        open_dataset(cut).pixels()
+    with pytest.raises(BadInput, match="holds no data set"):
+        open_dataset(tmp_path)
+    (cut / "index.json").write_text(
+        (cut / "index.json").read_text().replace('"missing": 0', '"missing": 1'), encoding="utf-8"
+    )
+    with pytest.raises(BadInput, match="not finished: 1 of 2 sheets"):
+        open_dataset(cut)
+    make_dataset(cut, images=8, size=16)
+    assert (open_dataset(cut).pixels() == open_dataset(whole).pixels()).all()
+
+
+def test_a_sheet_that_lies_about_itself_is_refused() -> None:
+    sheet = make_sheet(seed=0, first=0, count=2, size=8)
+    assert (unpack(pack(sheet), where="here").pixels == sheet.pixels).all()
+    lying = replace(sheet, origin=replace(sheet.origin, count=3))
+    for data in (pack(lying), b"", b"PK", pack(sheet)[:-40]):
+        with pytest.raises(BadInput, match="here is no sheet of cars"):
+            unpack(data, where="here")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"images": 0},
+        {"images": 1_000_000},
+        {"size": 4},
+        {"size": 4096},
+        {"seed": -1},
+        {"jobs": 0},
+        {"device": "tpu"},
+    ],
+)
+def test_settings_that_make_nothing_are_refused_before_the_folder_is_made(
+    settings: dict, tmp_path: Path
+) -> None:
+    with pytest.raises(BadInput):
+        make_dataset(tmp_path / "new", **({"images": 4} | settings))
+    assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
+def test_a_gpu_that_is_not_there_is_missed(tmp_path: Path) -> None:
+    with pytest.raises(Missing, match="no CUDA device"):
+        make_dataset(tmp_path / "new", images=4, device="cuda")
+
+
+def test_a_folder_of_someones_images_is_no_place_for_a_set(here, tmp_path: Path) -> None:
+    photos = tmp_path / "my photos"
+    (photos / "old").mkdir(parents=True)
+    (photos / "old" / "me.JPG").write_bytes(b"")
+    with pytest.raises(
+        BadInput, match=r"photos holds images that are no data set of ours, such as old/me\.JPG"
+    ) as raised:
+        make_dataset(photos, images=2, size=16)
+    assert (
+        "another folder with -o" in raised.value.hint
+        and f"radiance train '{photos}' -o RUN" in raised.value.hint
+    )
+    assert sorted(path.name for path in photos.rglob("*")) == ["me.JPG", "old"] and here == []
+    (photos / "old" / "me.JPG").rename(photos / "notes.txt")
+    assert make_dataset(photos, images=2, size=16).images == 2, "other files do no harm"

@@ -1,0 +1,45 @@
+"""The original's super-resolution trains nothing, and the check on gradients says so."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+
+from pinchpoint.core.errors import TargetFailed  # noqa: E402
+from pinchpoint.systems.radiance.explain.legacy import LegacySuperRes  # noqa: E402
+from pinchpoint.systems.radiance.model.discriminator import Discriminator  # noqa: E402
+from pinchpoint.systems.radiance.model.losses import check_gradients, taken_for_real  # noqa: E402
+
+
+def one_step(cut: bool) -> tuple[torch.nn.Module, float]:
+    """A stand-in for the field, the super-resolution and the discriminator; how much the weights move in a step."""
+    torch.manual_seed(0)
+    net = torch.nn.ModuleDict(
+        {"field": torch.nn.Conv2d(3, 3, 1), "superres": LegacySuperRes(32, width=4, views=3, up=2, cut=cut)}
+    )
+    critic = Discriminator(32, width=4).requires_grad_(False)
+    optimizer = torch.optim.RMSprop(net.parameters(), lr=1e-3)
+    before = [parameter.detach().clone() for parameter in net.parameters()]
+    made = net["superres"](net["field"](torch.rand(3, 3, 32, 32)), torch.arange(3))
+    loss = taken_for_real(critic(made))
+    assert loss.requires_grad, "the loss has a gradient either way: that is what hides the fault"
+    loss.backward()
+    optimizer.step()
+    pairs = zip(net.parameters(), before, strict=True)
+    return net, max(float((parameter.detach() - old).abs().max()) for parameter, old in pairs)
+
+
+def test_under_no_grad_no_weight_moves_and_the_check_refuses_the_model() -> None:
+    net, moved = one_step(cut=True)
+    assert moved == 0.0
+    with pytest.raises(
+        TargetFailed, match=r"9 of 9 parameters of the generator get no gradient: field\.weight"
+    ):
+        check_gradients(net, what="generator")
+
+
+def test_without_no_grad_the_same_form_trains_every_weight() -> None:
+    net, moved = one_step(cut=False)
+    assert moved > 0
+    check_gradients(net, what="generator")

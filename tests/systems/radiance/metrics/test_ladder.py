@@ -1,0 +1,78 @@
+"""The ladder: every rung is worse in the way it says, and the recorded one is in order."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the ladder is torch's")
+
+from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.systems.radiance.metrics.features import Extractor  # noqa: E402
+from pinchpoint.systems.radiance.metrics.ladder import ladder, rungs  # noqa: E402
+from pinchpoint.systems.radiance.metrics.metrics import hue_coverage  # noqa: E402
+
+RECORD = Path(__file__).parents[4] / "benchmarks" / "results" / "radiance_ladder_cpu.json"
+
+
+@pytest.fixture(scope="module")
+def made():
+    return rungs(images=16, size=24, seed=0)
+
+
+def test_each_rung_is_worse_in_the_way_it_says(made) -> None:
+    good = made["same"]
+    assert all(values.shape == (16, 3, 24, 24) and values.abs().max() <= 1 for values in made.values())
+    assert len(torch.unique(made["collapse"], dim=0)) == 8
+    assert hue_coverage(made["grey"]) == 0 < hue_coverage(good)
+    rough = {name: (values.diff(dim=3)).abs().mean() for name, values in made.items()}
+    assert rough["blur 2 px"] < rough["blur 1 px"] < rough["same"] < rough["noise 0.05"] < rough["noise 0.1"]
+    assert torch.allclose(
+        made["blur 2 px"].mean(dim=(1, 2, 3)), good.mean(dim=(1, 2, 3)), atol=0.02
+    )  # light is kept
+    changed = (made["no wheels"] != good).any(dim=1).float().mean(dim=(1, 2))
+    assert changed.max() < 0.25 and changed.mean() > 0.002  # only what was wheel or arch
+    assert not torch.equal(made["reference"], good)
+
+
+def test_the_ladder_measures_every_rung_against_the_reference() -> None:
+    def coloured(images: torch.Tensor) -> torch.Tensor:
+        return images.mean(dim=(2, 3))
+
+    told: list[tuple[int, int]] = []
+    found = ladder(
+        Extractor("efflite0", 16, 3, coloured, torch.device("cpu")),
+        images=16,
+        size=16,
+        progress=lambda *a: told.append(a),
+    )
+    assert [rung.rung for rung in found][:4] == ["same", "collapse", "no wheels", "grey"] and told[0] == (
+        0,
+        len(found),
+    )
+    assert all(set(rung.distances) == {"KD-efflite0", "FD-efflite0"} for rung in found)
+    values = {rung.rung: rung.distances["KD-efflite0"] for rung in found}
+    assert (
+        values["noise 0.1"] > values["noise 0.05"]
+    )  # of white, noise can only take: the mean colour darkens
+
+
+def test_too_few_images_are_refused() -> None:
+    with pytest.raises(BadInput, match="a ladder of 7 images"):
+        rungs(images=7, size=16, seed=0)
+
+
+def test_the_recorded_ladder_is_in_order_for_every_seed() -> None:
+    record = json.loads(RECORD.read_text(encoding="utf-8"))
+    rows = {row["rung"]: row["KD-efflite0"] for row in record["rows"]}
+    assert (
+        record["images"] == 128
+        and record["features"] == "efflite0"
+        and "benchmarks/radiance/ladder.py" in record["command"]
+    )
+    for values in zip(
+        *(rows[name] for name in ("same", "collapse", "no wheels", "grey", "noise 0.1")), strict=True
+    ):
+        assert list(values) == sorted(values) and abs(values[0]) < 0.25 * values[2]

@@ -1,0 +1,142 @@
+"""Distances against closed forms for Gaussians; hues and areas against the factors cars were made from."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="metrics are torch's")
+
+from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.systems.radiance.data.cars import draw_car  # noqa: E402
+from pinchpoint.systems.radiance.data.sphere_tracing import picture  # noqa: E402
+from pinchpoint.systems.radiance.metrics.metrics import (
+    distances,
+    frechet_distance,
+    hue_coverage,
+    hues,
+    kernel_distance,
+    silhouette_area,
+)
+
+
+def normal(count: int, width: int, seed: int) -> torch.Tensor:
+    return torch.randn(count, width, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def test_the_mean_kernel_distance_of_one_distribution_is_zero_at_any_number() -> None:
+    for count in (4, 30):
+        found = torch.tensor(
+            [kernel_distance(normal(count, 6, 2 * n), normal(count, 6, 2 * n + 1)) for n in range(600)]
+        )
+        assert found.min() < 0 < found.max()
+        assert abs(found.mean()) < 3 * found.std() / math.sqrt(600)
+
+
+def test_the_kernel_distance_of_gaussians_is_its_closed_form() -> None:
+    # One dimension, N(m, 1): E (x y + 1)^3 = sum over k of C(3, k) E[x^k] E[y^k].
+    def moments(m: float) -> list[float]:
+        return [1.0, m, m * m + 1, m**3 + 3 * m]
+
+    def expected(a: float, b: float) -> float:
+        return sum(math.comb(3, k) * moments(a)[k] * moments(b)[k] for k in range(4))
+
+    wanted = 1000 * (expected(0, 0) + expected(0.5, 0.5) - 2 * expected(0, 0.5))
+    found = torch.tensor(
+        [kernel_distance(normal(200, 1, n), normal(300, 1, 500 + n) + 0.5) for n in range(100)]
+    )
+    assert abs(found.mean() - wanted) < 3 * found.std() / 10
+    assert found.std() / 10 < 0.05 * wanted  # the check could see a bias
+
+
+def test_the_kernel_distance_is_the_double_loop_over_all_pairs() -> None:
+    one, two = normal(5, 3, 0), normal(4, 3, 1) + 1
+
+    def kernel(a: torch.Tensor, b: torch.Tensor) -> float:
+        return float((a @ b / 3 + 1) ** 3)
+
+    own = sum(kernel(one[i], one[j]) for i in range(5) for j in range(5) if i != j) / 20
+    other = sum(kernel(two[i], two[j]) for i in range(4) for j in range(4) if i != j) / 12
+    across = sum(kernel(a, b) for a in one for b in two) / 20
+    assert kernel_distance(one, two) == pytest.approx(1000 * (own + other - 2 * across), rel=1e-12)
+
+
+def with_moments(count: int, mean: torch.Tensor, deviations: torch.Tensor, seed: int) -> torch.Tensor:
+    """Points whose sample mean and covariance are exactly these (diagonal)."""
+    drawn = normal(count, len(mean), seed)
+    drawn = drawn - drawn.mean(dim=0)
+    white = torch.linalg.qr(drawn).Q * math.sqrt(count - 1)
+    return white * deviations + mean
+
+
+def test_the_frechet_distance_of_gaussians_is_its_closed_form() -> None:
+    m1, m2 = torch.tensor([0.0, 1.0, 2.0]).double(), torch.tensor([1.0, 1.0, 0.0]).double()
+    s1, s2 = torch.tensor([1.0, 2.0, 0.5]).double(), torch.tensor([2.0, 1.0, 0.0]).double()
+    wanted = float((m1 - m2).square().sum() + (s1 - s2).square().sum())  # covariances that commute
+    assert frechet_distance(with_moments(50, m1, s1, 0), with_moments(70, m2, s2, 1)) == pytest.approx(
+        wanted, rel=1e-9
+    )
+
+
+def test_the_frechet_distance_is_that_of_the_matrix_root_also_with_fewer_images_than_features() -> None:
+    for count in (40, 5):
+        one, two = normal(count, 8, 3) @ normal(8, 8, 4), normal(count + 2, 8, 5) + 0.3
+        first, second = torch.cov(one.T), torch.cov(two.T)
+        values, vectors = torch.linalg.eigh(first)
+        root = vectors * values.clamp_min(0).sqrt() @ vectors.T
+        inner = torch.linalg.eigvalsh(root @ second @ root).clamp_min(0).sqrt().sum()
+        wanted = (one.mean(0) - two.mean(0)).square().sum() + first.trace() + second.trace() - 2 * inner
+        assert frechet_distance(one, two) == pytest.approx(float(wanted), rel=1e-6)
+    assert frechet_distance(one, one) == pytest.approx(0, abs=1e-9)
+
+
+def test_distances_carry_the_name_of_their_features() -> None:
+    one, two = normal(6, 4, 0), normal(6, 4, 1)
+    assert set(distances(one, two, features="efflite0")) == {"KD-efflite0", "FD-efflite0"}
+    assert set(distances(one, two, features="inception")) == {"KIDx1000", "FID"}
+
+
+@pytest.mark.parametrize("measure", [kernel_distance, frechet_distance])
+def test_features_that_have_no_distance_are_refused(measure) -> None:
+    good = normal(4, 3, 0)
+    for bad in (normal(1, 3, 1), normal(4, 2, 1), good[0], torch.full((4, 3), torch.nan)):
+        with pytest.raises(BadInput):
+            measure(good, bad)
+
+
+@pytest.fixture(scope="module")
+def cars():
+    pairs = [draw_car(9, number) for number in range(60)]
+    return pairs, picture([car for car, _ in pairs], [pose for _, pose in pairs], size=32)
+
+
+def test_the_hue_of_a_picture_is_the_cars_factor(cars) -> None:
+    pairs, seen = cars
+    found = hues(seen.rgb.permute(0, 3, 1, 2) * 2 - 1)
+    wanted = torch.tensor([car.hue for car, _ in pairs])
+    apart = ((found - wanted + 0.5) % 1 - 0.5).abs()
+    assert apart.median() < 0.01 and apart.max() < 0.06
+
+
+def test_the_silhouette_is_the_casters_cover(cars) -> None:
+    _, seen = cars
+    found = silhouette_area(seen.rgb.permute(0, 3, 1, 2) * 2 - 1)
+    wanted = seen.cover.mean(dim=(1, 2))
+    dark = silhouette_area((seen.rgb - (1 - seen.cover)[..., None]).permute(0, 3, 1, 2) * 2 - 1, white=False)
+    assert (dark / found - 1).abs().max() < 0.3, "the same cars on black"
+    # A pixel at the edge counts as a whole one: up to half a pixel all around.
+    assert (found >= wanted - 1e-3).all() and (found / wanted - 1).max() < 0.3
+
+
+def test_hue_coverage_tells_all_hues_from_a_few_and_from_none() -> None:
+    def painted(found: torch.Tensor) -> torch.Tensor:
+        turn = (found[:, None] * 6 + torch.tensor([5.0, 3.0, 1.0])) % 6
+        rgb = 1 - torch.minimum(turn, 4 - turn).clamp(0, 1)
+        return (rgb * 2 - 1)[:, :, None, None].expand(-1, 3, 4, 4)
+
+    even = torch.arange(120) / 120 + 1 / 240
+    assert hues(painted(even)) == pytest.approx(even, abs=1e-4)
+    assert hue_coverage(painted(even)) == pytest.approx(1.0, abs=1e-6)
+    assert hue_coverage(painted(even[:30])) == pytest.approx(3 / 12, abs=1e-6)
+    assert hue_coverage(torch.zeros(5, 3, 4, 4)) == 0.0

@@ -1,0 +1,69 @@
+"""The patch discriminator: sizes as published, norms as defined, images that do not touch each other."""
+
+from __future__ import annotations
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+
+from pinchpoint.core.errors import BadInput  # noqa: E402
+from pinchpoint.systems.radiance.model.discriminator import Discriminator, SpectralConv  # noqa: E402
+
+
+@pytest.mark.parametrize(
+    ("side", "widths"), [(32, [128, 256, 512]), (64, [64, 128, 256, 512]), (128, [32, 64, 128, 256, 512])]
+)
+def test_it_has_the_published_channels_and_gives_one_number_a_patch(side: int, widths: list[int]) -> None:
+    critic = Discriminator(side)
+    assert [conv.weight.shape[0] for conv in critic.convs] == widths
+    assert critic(torch.rand(2, 3, side, side)).shape == (2,)
+
+
+@pytest.mark.parametrize("side", [16, 33, 48, 256])
+def test_patches_of_other_sizes_are_refused_by_name(side: int) -> None:
+    with pytest.raises(BadInput, match=f"patches of {side} x {side}") as caught:
+        Discriminator(side)
+    assert "32, 64, 128" in caught.value.hint
+
+
+def test_fewer_rays_than_it_was_made_for_are_refused_and_not_a_crash() -> None:
+    with pytest.raises(BadInput, match="patches of 16 x 16 for a discriminator of 32 x 32") as caught:
+        Discriminator(32, width=4)(torch.rand(1, 3, 16, 16))
+    assert "samples of a ray" in caught.value.hint
+
+
+def test_the_spectral_norm_of_what_convolves_is_one() -> None:
+    torch.manual_seed(0)
+    conv = SpectralConv(3, 8, stride=2, padding=1)
+    conv.refresh(rounds=200)
+    matrix = conv.weight.detach().flatten(1)
+    sigma = conv.left @ matrix @ conv.right
+    assert float(sigma) == pytest.approx(float(torch.linalg.svdvals(matrix)[0]), rel=1e-4)
+
+
+def test_the_published_one_takes_pale_patches_for_colourful_ones_and_ours_does_not() -> None:
+    torch.manual_seed(1)
+    patch = torch.rand(3, 3, 32, 32) * 2 - 1
+    blind, seeing = (Discriminator(32, width=8, bias=bias) for bias in (False, True))
+    far = [float((critic(0.3 * patch) - critic(patch)).abs().max().detach()) for critic in (blind, seeing)]
+    assert far[0] < 0.01 * far[1]
+
+
+@pytest.mark.parametrize("norm", ["instance", "layer", "none"])
+def test_an_image_is_judged_the_same_alone_and_among_others(norm: str) -> None:
+    torch.manual_seed(1)
+    critic = Discriminator(32, width=8, norm=norm)
+    images = torch.rand(5, 3, 32, 32) * 2 - 1
+    together = critic(images)
+    alone = torch.cat([critic(image[None]) for image in images])
+    assert torch.allclose(together, alone, atol=1e-5)
+
+
+def test_a_pass_changes_no_state_and_refresh_does() -> None:
+    critic = Discriminator(32, width=4)
+    before = {name: value.clone() for name, value in critic.state_dict().items()}
+    critic(torch.rand(1, 3, 32, 32)).sum().backward()
+    assert all(torch.equal(value, before[name]) for name, value in critic.state_dict().items())
+    critic.refresh()
+    changed = {name for name, value in critic.state_dict().items() if not torch.equal(value, before[name])}
+    assert changed and all("weight" not in name for name in changed)

@@ -1,0 +1,180 @@
+"""The folded form: the same values from fewer operations, and what it holds for a backward pass."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from pinchpoint.backends.torch import compat, measurement
+from pinchpoint.systems.radiance.model.config import FieldConfig
+from pinchpoint.systems.radiance.model.field import Field
+from pinchpoint.systems.radiance.model.folded import Folded
+from pinchpoint.systems.radiance.rendering import points, shading
+from pinchpoint.systems.radiance.rendering.compositing import Scene
+from pinchpoint.systems.radiance.rendering.rays import Camera, Rays
+from pinchpoint.systems.radiance.rendering.render import Codes, Draws, draw, generator_for, render
+from pinchpoint.systems.radiance.rendering.strategies import wider
+
+BATCH, SAMPLES = 2, 8
+POINTS = BATCH * SAMPLES  # for each ray more
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"point_octaves": 0, "direction_octaves": 0},
+        {"direction_octaves": -1},
+        {"skip": 0},
+        {"skip": 2},
+        {"width": 34, "depth": 2, "skip": 0},
+    ],
+)
+def test_values_and_features_are_those_of_the_field(changes: dict[str, Any]) -> None:
+    config = FieldConfig.preset("tiny", **changes)
+    field = Field(config).double()
+    torch.manual_seed(0)
+    origins, directions, offsets = (
+        torch.randn(2, 3, 3).double(),
+        torch.randn(2, 3, 3).double(),
+        torch.rand(2, 3, 4).double(),
+    )
+    shape, app = torch.randn(2, 8).double(), torch.randn(2, 8).double()
+    scene = Scene(Rays(origins, directions, 3.0, 5.0), offsets, None, white=True, endless=False)
+    at = origins[:, :, None] + directions[:, :, None] * (3 + 0.5 * (torch.arange(4) + offsets))[..., None]
+    colour, density, features = field(at.reshape(-1, 3), directions.reshape(-1, 3), shape, app, features=True)
+
+    part = slice(0, 2), slice(0, 3)
+    with torch.no_grad():
+        folded = Folded(config, dict(field.named_parameters()), shape, app, dtype=torch.float64)
+        encoded = points.encoded_points(config, scene, part, torch.float64, own=False)
+        towards = points.encoded_directions(config, scene, part, own=False)
+        kept, seen = points.forward(folded, encoded, part[0], keep=True)
+        raw = shading.coloured(folded, seen, (towards @ folded.view).flatten(0, 1), write=True, own=False)
+    torch.testing.assert_close(raw.t(), torch.cat((colour, density), dim=1), rtol=0, atol=1e-13)
+    torch.testing.assert_close(seen[:, : config.features], features, rtol=0, atol=1e-13)
+    assert len(kept) == config.depth and seen.shape[1] % 8 == encoded.shape[2] % 8 == 0
+
+
+def prepared(rays: int) -> tuple[Any, ...]:
+    generator = generator_for(0, 0, "held")
+    seen = Camera().rays(torch.rand(BATCH), torch.rand(BATCH) / 2, 2 * torch.rand(rays, 2) - 1)
+    return (
+        seen,
+        Codes(torch.randn(BATCH, 128), torch.randn(BATCH, 128)),
+        draw(BATCH, rays, SAMPLES, noise=1.0, generator=generator),
+    )
+
+
+def saved_bytes(field: Field, rays: int, **options: Any) -> int:
+    """Storages that autograd holds after a render, without the parameters."""
+    own = {compat.storage_key(parameter.untyped_storage()) for parameter in field.parameters()}
+    kept: dict[int, Any] = {}  # the storages themselves: a freed one would lend its place to another
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        kept[compat.storage_key(storage)] = storage
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        render(field, *prepared(rays), **options)
+    return sum(storage.nbytes() for key, storage in kept.items() if key not in own)
+
+
+def peak_bytes(field: Field, rays: int, **options: Any) -> int:
+    given = prepared(rays)
+
+    def step() -> None:
+        field.zero_grad()
+        render(field, *given, **options).rgb.square().sum().backward()
+
+    return measurement.account(step) or 0
+
+
+@pytest.mark.parametrize(
+    ("form", "precision", "published"),
+    [
+        ("eager", "fp32", 13_560),
+        ("eager", "bf16", 6_490),
+        ("folded", "fp32", 9_006),
+        ("folded", "bf16", 5_161),
+    ],
+)
+def test_a_point_holds_no_more_for_the_backward_pass_than_is_known(
+    form: str, precision: str, published: int
+) -> None:
+    field = Field(FieldConfig.preset("graf"))
+    held = [saved_bytes(field, rays, form=form, precision=precision) for rays in (16, 32)]
+    a_point = (held[1] - held[0]) / (16 * POINTS)
+    if form == "eager":
+        assert a_point == pytest.approx(published, rel=0.002)
+    else:
+        assert a_point <= published * 1.005, (
+            "an encoded point and the layer of the view are filled up to eights"
+        )
+
+
+@pytest.mark.parametrize("memory", ["checkpoint", "deferred"])
+def test_a_step_in_chunks_holds_one_chunk(memory: str) -> None:
+    field = Field(FieldConfig.preset("graf"))
+    options = {"form": "folded", "memory": memory, "chunk": 16}
+    peaks = [peak_bytes(field, rays, **options) for rays in (16, 48)]
+    assert (peaks[1] - peaks[0]) / (32 * POINTS) < 30, "draws and pixels alone grow"
+    assert peaks[0] < 0.8 * peak_bytes(field, 48, form="folded")
+
+
+def test_a_render_without_gradients_holds_two_layers_of_a_point() -> None:
+    field = Field(FieldConfig.preset("graf"))
+
+    @torch.no_grad()
+    def image(rays: int) -> int:
+        given = prepared(rays)
+        return measurement.account(lambda: render(field, *given)) or 0
+
+    assert (image(32) - image(16)) / (16 * POINTS) < 3 * 256 * 4
+
+
+@pytest.mark.parametrize("features", [False, True])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("form", ["eager", "folded"])
+def test_a_wider_chunk_without_gradients_needs_no_more_than_one_with_them(
+    form: Any, precision: Any, features: bool
+) -> None:
+    field, wide = Field(FieldConfig.preset("graf")), wider(16, form)
+    assert wide is not None and wide > 16
+    given = prepared(wide)
+    options = {"form": form, "precision": precision, "features": features}
+    held = peak_bytes(field, 16, **options)
+    assert (measurement.account(lambda: torch.no_grad()(render)(field, *given, **options)) or 0) <= held
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
+@pytest.mark.parametrize(("precision", "worse", "far"), [("fp32", 1.5, 1e-5), ("bf16", 1.5, 0.05)])
+def test_on_a_gpu_gradients_are_those_of_the_field(precision: Any, worse: float, far: float) -> None:
+    """No farther from those in float64 than autograd's own of that precision: an activation's kink flips by rounding.
+
+    The layers there are kernels of their own: bias and activation in the product.
+    """
+    rays, codes, draws = prepared(256)
+
+    def gradients(form: Any, precision: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
+        field = Field(FieldConfig.preset("graf")).to("cuda", dtype)
+        seen = Rays(rays.origins.to("cuda", dtype), rays.directions.to("cuda", dtype), rays.near, rays.far)
+        given = (
+            Codes(*(code.to("cuda", dtype) for code in codes)),
+            Draws(draws.offsets.to("cuda", dtype), draws.noise.to("cuda", dtype)),
+        )
+        made = render(field, seen, *given, form=form, precision=precision)
+        made.rgb.square().sum().backward()
+        return {"rgb": made.rgb.detach()} | {
+            name: p.grad for name, p in field.named_parameters() if p.grad is not None
+        }
+
+    truth = gradients("eager", "fp32", torch.float64)
+    ours, autograd = (gradients(form, precision, torch.float32) for form in ("folded", "eager"))
+    for name, true in truth.items():
+        off = [float((found[name] - true).norm() / true.norm()) for found in (ours, autograd)]
+        assert off[0] <= max(far, worse * off[1]), name

@@ -1,0 +1,103 @@
+"""The losses of the players and the penalty on the discriminator's slope, against closed forms."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+
+from pinchpoint.core.errors import BadInput, TargetFailed  # noqa: E402
+from pinchpoint.systems.radiance.model.discriminator import Discriminator  # noqa: E402
+from pinchpoint.systems.radiance.model.losses import (
+    check_gradients,
+    slope_penalty,
+    taken_for_made,
+    taken_for_real,
+)
+
+
+def test_losses_are_the_binary_cross_entropy_of_the_logits() -> None:
+    logits = torch.tensor([-2.0, 0.5, 3.0], dtype=torch.float32)
+    for loss, truth in ((taken_for_real, 1.0), (taken_for_made, 0.0)):
+        wanted = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, truth))
+        assert float(loss(logits)) == pytest.approx(float(wanted), rel=1e-6)
+    assert float(taken_for_real(torch.zeros(4))) == pytest.approx(math.log(2))
+
+
+def test_the_penalty_of_a_plane_is_the_square_of_its_slope() -> None:
+    slope = torch.randn(3, 32, 32)
+
+    def plane(images: Any) -> Any:
+        return (images * slope).sum(dim=(1, 2, 3))
+
+    penalty, logits = slope_penalty(plane, torch.rand(4, 3, 32, 32), reduction="image")
+    assert float(penalty) == pytest.approx(float(slope.square().sum()), rel=1e-5) and logits.shape == (4,)
+
+
+def test_graf_s_penalty_at_32_squared_is_a_1024th_of_the_image_s() -> None:
+    torch.manual_seed(0)
+    critic, real = Discriminator(32, width=8), torch.rand(3, 3, 32, 32)
+    graf, image = (
+        float(slope_penalty(critic, real, reduction=kind)[0].detach()) for kind in ("graf", "image")
+    )  # type: ignore[arg-type]
+    assert image / graf == pytest.approx(1024, rel=1e-5) and graf > 0
+    with pytest.raises(BadInput, match="unknown reduction 'ray'"):
+        slope_penalty(critic, real, reduction="ray")  # type: ignore[arg-type]
+
+
+def test_the_penalty_is_in_fp32_whatever_is_on_around_it() -> None:
+    torch.manual_seed(0)
+    critic, real = Discriminator(32, width=8), torch.rand(2, 3, 32, 32)
+    alone, _ = slope_penalty(critic, real, reduction="image")
+    with torch.autocast("cpu", torch.bfloat16):
+        within, logits = slope_penalty(critic, real, reduction="image")
+    assert logits.dtype == within.dtype == torch.float32
+    assert torch.equal(alone, within)
+
+
+def test_the_gradient_of_the_penalty_is_that_of_finite_differences() -> None:
+    torch.manual_seed(0)
+    critic, real = Discriminator(32, width=2).double(), torch.rand(2, 3, 32, 32)
+    weight, at = critic.convs[0].weight, (0, 1, 2, 3)
+
+    def penalty() -> Any:
+        # The penalty itself is fp32 at its entrance; the critic's weights may be double.
+        images = real.double().requires_grad_()
+        (slope,) = torch.autograd.grad(critic(images).sum(), images, create_graph=True)
+        return slope.square().sum(dim=(1, 2, 3)).mean()
+
+    penalty().backward()
+    found = float(weight.grad[at])
+    values = []
+    for step in (1e-5, -1e-5):
+        with torch.no_grad():
+            weight[at] += step
+        values.append(float(penalty().detach()))
+        with torch.no_grad():
+            weight[at] -= step
+    wanted = (values[0] - values[1]) / 2e-5
+    single = Discriminator(32, width=2)
+    single.load_state_dict({name: value.float() for name, value in critic.state_dict().items()})
+    slope_penalty(single, real, reduction="image")[0].backward()
+    assert found == pytest.approx(wanted, rel=1e-4)
+    assert float(single.convs[0].weight.grad[at]) == pytest.approx(wanted, rel=1e-2, abs=1e-5)
+
+
+def test_a_model_with_a_part_that_is_cut_off_is_refused_by_name() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Linear(3, 1))
+    model(torch.rand(4, 2)).sum().backward()
+    check_gradients(model, what="model")
+    model.zero_grad(set_to_none=True)
+    model[1](model[0](torch.rand(4, 2)).detach()).sum().backward()
+    with pytest.raises(
+        TargetFailed, match=r"2 of 4 parameters of the model get no gradient: 0\.weight, 0\.bias"
+    ) as caught:
+        check_gradients(model, what="model")
+    assert "no_grad" in caught.value.hint
+    model.zero_grad(set_to_none=True)
+    (0.0 * model(torch.rand(4, 2))).sum().backward()
+    with pytest.raises(TargetFailed, match=r"4 of 4 .* and 1 more"):
+        check_gradients(model, what="model")

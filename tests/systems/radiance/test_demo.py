@@ -1,0 +1,56 @@
+"""The demo's run: it is short, it is checked, and a run that does not learn does not pass."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="the radiance fields are torch's")
+PIL = pytest.importorskip("PIL.Image", reason="pictures are pillow's")
+
+from pinchpoint.core.errors import TargetFailed  # noqa: E402
+from pinchpoint.systems.radiance import demo as module  # noqa: E402
+from pinchpoint.systems.radiance.demo import example  # noqa: E402
+from pinchpoint.systems.radiance.model.objective import Generator  # noqa: E402
+
+
+def test_a_short_run_on_a_few_cars_learns_and_shows_what_it_made(tmp_path: Path) -> None:
+    told: list[str] = []
+    found = example(
+        tmp_path / "cars", device="cpu", steps=10, progress=lambda stage, done, total: told.append(stage)
+    )
+    assert found.passed and found.made.step == 10 and found.after < found.before
+    assert told[0] == "cars" and told.count("steps") == 10
+    with PIL.open(found.picture) as sheet:
+        assert sheet.size[0] > sheet.size[1] > module.SIDE
+
+
+def test_what_does_not_learn_or_has_no_gradient_does_not_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, again = (example(tmp_path / "cars", device="cpu", steps=2) for _ in range(2))
+    assert (again.before, again.after, again.norms) == (found.before, found.after, found.norms), (
+        "in the same folder, anew"
+    )
+    good = replace(found, before=2.0, after=1.0, norms=(0.1, 3.0))
+    assert good.passed
+    for wrong in (
+        {"after": 2.0},
+        {"after": float("nan")},
+        {"norms": (0.0, 3.0)},
+        {"norms": (0.1, float("inf"))},
+    ):
+        assert not replace(good, **wrong).passed
+    assert not replace(good, made=replace(good.made, complete=False)).passed
+
+    def cut(self: Generator, *given: Any, **how: Any) -> Any:
+        seen = forward(self, *given, **how)
+        return seen._replace(low=seen.low.detach().requires_grad_())
+
+    forward = Generator.forward
+    monkeypatch.setattr(Generator, "forward", cut)
+    with pytest.raises(TargetFailed, match="parameters of the generator get no gradient"):
+        example(tmp_path / "cut", device="cpu", steps=2)

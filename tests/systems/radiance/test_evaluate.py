@@ -1,0 +1,259 @@
+"""Scores of a run: the distances are those of what was made, the record survives JSON, the pictures can be looked at."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+PIL = pytest.importorskip("PIL.Image", reason="image files are pillow's")
+
+from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
+from pinchpoint.core.units import show_bytes  # noqa: E402
+from pinchpoint.systems.radiance import evaluate as scoring  # noqa: E402
+from pinchpoint.systems.radiance import orbit as turning  # noqa: E402
+from pinchpoint.systems.radiance.data.images import open_images  # noqa: E402
+from pinchpoint.systems.radiance.evaluate import evaluate, kernel_distance_of, made_images, some_real  # noqa: E402
+from pinchpoint.systems.radiance.metrics.metrics import distances  # noqa: E402
+from pinchpoint.systems.radiance.model.superres import enlarged  # noqa: E402
+from pinchpoint.systems.radiance.orbit import held_bytes, orbit  # noqa: E402
+from pinchpoint.systems.radiance.records import Evaluation  # noqa: E402
+from pinchpoint.systems.radiance.runs import trained  # noqa: E402
+from pinchpoint.systems.radiance.train import train  # noqa: E402
+
+
+class Averages:
+    """Stands in for a network of features: means of the image's quarters."""
+
+    name = "efflite0"
+    device = torch.device("cpu")
+
+    def __call__(self, images: Any) -> Any:
+        return torch.nn.functional.adaptive_avg_pool2d(images, 2).flatten(1)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("radiance") / "data"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(6):
+        PIL.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("radiance") / "run"
+    told = {"samples": 4, "batch": 1, "superres": 2, "critic_width": 4, "sr_width": 4, "eval_images": 0}
+    train(data, folder, preset="tiny", steps=1, device="cpu", **told)
+    return folder
+
+
+def test_weights_are_chosen_by_other_images_than_those_they_are_scored_with(run: Path) -> None:
+    found, seen = trained(run), []
+
+    class Watched(Averages):
+        def __call__(self, images: Any) -> Any:
+            seen.append(images)
+            return super().__call__(images)
+
+    found.generator.field.density.bias.data.fill_(1.0)  # something to see
+    kernel_distance_of(found.generator, found.config, torch.rand(4, 12), Watched(), count=3)
+    scored, _ = made_images(found.generator, found.config, 3, seed=found.settings.seed, device="cpu")
+    assert seen[0].shape == scored.shape and float((seen[0] - scored).abs().amax(dim=(1, 2, 3)).min()) > 0.01
+
+
+def test_an_evaluation_holds_the_distances_of_what_it_shows(
+    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
+    made = evaluate(run, data, tmp_path / "scores", images=5, orbits=2, device="cpu")
+    found = trained(run)
+    high, low = made_images(found.generator, found.config, 5, seed=0, device="cpu")
+    real = some_real(open_images(data), 5, seed=0)
+    assert low is not None and high.shape == (5, 3, 64, 64) == real.shape
+    extract = Averages()
+    assert made.distances == pytest.approx(distances(extract(real), extract(high), features="efflite0"))
+    smooth = enlarged(low, 2, mode="bicubic")
+    assert made.bicubic == pytest.approx(distances(extract(real), extract(smooth), features="efflite0"))
+    assert made.projection_residual is not None and made.projection_residual <= 1e-6
+    assert set(made.consistency) == {"area_roughness", "hue_spread", "depth_error", "colour_error"}
+    assert 0 <= made.silhouette_area["made"] <= 1 and made.silhouette_area["real"] > 0.9, "noise has no white"
+    text = (tmp_path / "scores" / "evaluation.json").read_text(encoding="utf-8")
+    assert Evaluation.from_json(text) == made and json.loads(text)["kind"] == "radiance-evaluation"
+    assert made.files == ("made.png", "real.png", "orbits.png")
+    with PIL.open(tmp_path / "scores" / "orbits.png") as sheet:
+        assert sheet.size == (8 * 66 - 2, 2 * 66 - 2)
+    labels = dict(made.summary())
+    assert {"KD-efflite0", "FD-efflite0", "hue coverage", "silhouette area", "2 orbits", "projection"} <= set(
+        labels
+    )
+    assert "enlarged smoothly" in labels["KD-efflite0"]
+    again = evaluate(run, data, tmp_path / "scores", images=5, orbits=2, device="cpu", pictures=False)
+    assert not again.files and not list((tmp_path / "scores").glob("*.png")), (
+        "those of an earlier evaluation are not its own"
+    )
+
+
+def test_evaluations_that_mean_nothing_are_refused(
+    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
+    with pytest.raises(BadInput, match="1 images and 8 orbits"):
+        evaluate(run, data, tmp_path / "scores", images=1, device="cpu")
+    with pytest.raises(BadInput, match="is the folder of a run"):
+        evaluate(run, data, run, images=2, device="cpu")
+    with pytest.raises(BadInput, match="no run in"):
+        evaluate(data, data, tmp_path / "scores", device="cpu")
+    with pytest.raises(BadInput, match="has no best checkpoint"):
+        evaluate(run, data, tmp_path / "scores", which="best", device="cpu")
+    assert not (tmp_path / "scores").exists()
+
+
+def test_an_inception_file_with_another_hash_is_refused(run: Path, data: Path, tmp_path: Path) -> None:
+    (tmp_path / "weights.pth").write_bytes(b"no network")
+    with pytest.raises(BadInput, match=r"weights\.pth"):
+        evaluate(run, data, tmp_path / "scores", inception=tmp_path / "weights.pth", device="cpu")
+
+
+def test_an_orbit_is_a_movie_and_a_sheet_of_its_views(run: Path, tmp_path: Path) -> None:
+    made = orbit(run, tmp_path / "turn.gif", things=2, frames=8, device="cpu")
+    assert made.files == (str(tmp_path / "turn.gif"), str(tmp_path / "turn-sheet.png"))
+    with PIL.open(made.files[0]) as movie, PIL.open(made.files[1]) as sheet:
+        assert movie.size == (2 * 66 - 2, 64) and sheet.size == (8 * 66 - 2, 2 * 66 - 2)
+        first = np.array(movie.convert("RGB"), dtype=int)
+        shown = np.array(sheet.convert("RGB"), dtype=int)
+        assert np.abs(first[:, :64] - shown[:64, :64]).mean() < 12, (
+            "the first frame is the first view, but for the palette"
+        )
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "match"),
+    [
+        ("turn.avi", {}, r"cannot write .*turn\.avi"),
+        ("turn.gif", {"things": 0}, "--things 0"),
+        ("turn.gif", {"frames": 1}, "--frames 1"),
+        ("turn.gif", {"height": 0.7}, "--height 0.7"),
+        ("turn.gif", {"fps": 0}, "--fps 0"),
+        ("none/turn.gif", {}, "cannot write"),
+    ],
+)
+def test_orbits_that_cannot_be_written_are_refused_before_they_are_made(
+    run: Path, tmp_path: Path, name: str, options: dict[str, Any], match: str
+) -> None:
+    with pytest.raises(BadInput, match=match):
+        orbit(run, tmp_path / name, device="cpu", **options)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def unmade(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever renders fails the test."""
+    monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
+    for module in (scoring, turning):
+        monkeypatch.setattr(
+            module, "whole_images", lambda *args, **how: pytest.fail("something was rendered")
+        )
+
+
+def images_of(folder: Path, *, side: int, count: int) -> Path:
+    folder.mkdir()
+    for number in range(count):
+        PIL.new("RGB", (side, side), (number, 0, 0)).save(folder / f"{number:02d}.png")
+    return folder
+
+
+def test_scores_among_the_images_are_refused_before_anything_is_written(
+    run: Path, data: Path, unmade: None
+) -> None:
+    before = sorted(data.rglob("*"))
+    with pytest.raises(BadInput, match="is the folder of the images") as raised:
+        evaluate(run, data, data / ".." / "data", images=2, device="cpu")
+    assert "outside of it with -o" in raised.value.hint
+    with pytest.raises(BadInput, match=r"lies in .*data, the folder of the images"):
+        evaluate(run, data, data / "scores", images=2, device="cpu", pictures=False)
+    assert sorted(data.rglob("*")) == before
+
+
+def test_real_images_smaller_than_those_made_are_refused(run: Path, tmp_path: Path, unmade: None) -> None:
+    small = images_of(tmp_path / "small", side=32, count=3)
+    with pytest.raises(
+        BadInput, match=r"3 of the 3 images in .*small are smaller than the 64 x 64 that the run makes"
+    ) as raised:
+        evaluate(run, small, tmp_path / "scores", images=2, device="cpu")
+    assert raised.value.hint == "give images of at least 64 x 64" and not (tmp_path / "scores").exists()
+
+
+def test_a_few_enlarged_and_too_few_real_images_are_told(
+    run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
+    how: dict[str, Any] = {"orbits": 1, "device": "cpu", "pictures": False}
+    real = images_of(tmp_path / "real", side=64, count=20)
+    PIL.new("RGB", (60, 80)).save(real / "00.png")
+    told = evaluate(run, real, tmp_path / "scores", images=2, **how)
+    assert told.enlarged == 1 and (told.images, told.real) == (2, 2)
+    assert (
+        dict(told.summary())["note"] == f"1 of the images in {real} were smaller and are enlarged, so blurred"
+    )
+    few = evaluate(run, data, tmp_path / "scores", images=7, **how)
+    assert (few.images, few.real, few.enlarged) == (7, 6, 0)
+    assert dict(few.summary())["note"] == "only 6 real images against 7 made: the distances are less sure"
+    assert dict(few.summary())["images"].startswith("7 made against 6 of ")
+
+
+def test_a_run_that_learned_from_enlarged_images_may_be_compared_with_these_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
+    small, other = (
+        images_of(tmp_path / name, side=16, count=count) for name, count in (("small", 3), ("other", 4))
+    )
+    how: dict[str, Any] = {"samples": 2, "batch": 1, "critic_width": 4, "eval_images": 0}
+    train(small, tmp_path / "run", preset="tiny", steps=1, size=32, device="cpu", **how)
+    made = evaluate(
+        tmp_path / "run", small, tmp_path / "scores", images=2, orbits=1, device="cpu", pictures=False
+    )
+    assert made.enlarged == 3 and "note" in dict(made.summary())
+    with pytest.raises(BadInput, match="4 of the 4 images"):
+        evaluate(tmp_path / "run", other, tmp_path / "scores", images=2, device="cpu")
+
+
+def test_without_pillow_nothing_is_rendered(
+    run: Path, data: Path, tmp_path: Path, unmade: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (scoring, turning):
+        monkeypatch.setattr(module, "trained", lambda *args, **how: pytest.fail("a run was read"))
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    with pytest.raises(Missing, match=r"pillow.*\n.*pinchpoint\[radiance\]"):
+        evaluate(run, data, tmp_path / "scores", images=2, device="cpu")
+    with pytest.raises(Missing, match=r"pillow.*\n.*pinchpoint\[radiance\]"):
+        orbit(run, tmp_path / "turn.gif", device="cpu")
+    assert not list(tmp_path.iterdir())
+
+
+def test_orbits_that_do_not_fit_the_memory_are_refused_with_their_bytes(
+    run: Path, tmp_path: Path, unmade: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert held_bytes(3, 2, 10) == 3 * 10 * 10 * (2 * 3 + 2 * 4 * 12), (
+        "frames of bytes; two views of three floats, four times"
+    )
+    assert held_bytes(1, 1000, 10) == 10 * 10 * (1000 * 4 + 8 * 2 * 12), (
+        "many frames: most when they become a palette's"
+    )
+    need = held_bytes(4, 2, 200_000)  # enlarged by 2
+    monkeypatch.setattr(turning, "free_bytes", lambda: need - 1)
+    with pytest.raises(BadInput, match=r"2 frames of 4 things at 200,000 x 200,000 take at least") as raised:
+        orbit(run, tmp_path / "turn.gif", size=100_000, frames=2, device="cpu")
+    assert show_bytes(need) in raised.value.what and "smaller --size" in raised.value.hint
+    monkeypatch.setattr(turning, "free_bytes", lambda: need)
+    with pytest.raises(BadInput, match=r"800,006 pixels wide; a GIF has at most 65,535"):
+        orbit(run, tmp_path / "turn.gif", size=100_000, frames=2, device="cpu")
+    assert not list(tmp_path.iterdir())

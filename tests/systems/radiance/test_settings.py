@@ -1,0 +1,127 @@
+"""What a run is told: schedules by hand, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.settings import chosen
+from pinchpoint.systems.radiance.settings import Settings
+
+TOLD = Settings(steps=1000, size=64, patch=32)
+
+
+def test_the_smallest_patches_come_down_by_equal_factors_in_the_first_half() -> None:
+    assert TOLD.smallest == 0.5
+    assert [TOLD.least_at(step) for step in (1, 251, 501, 1000)] == pytest.approx(
+        [1.0, math.sqrt(0.5), 0.5, 0.5]
+    )
+    assert replace(TOLD, least=0.25).least_at(251) == pytest.approx(0.5)
+    assert replace(TOLD, anneal_until=0.0).least_at(1) == 0.5
+    assert replace(TOLD, size=32).least_at(700) == 1.0, "a patch of all pixels is the image"
+    longer = replace(TOLD, steps=2000)
+    assert longer.least_at(501) == TOLD.least_at(251), (
+        "a schedule goes by the fraction of the run, not by steps"
+    )
+
+
+def test_the_density_noise_falls_straight_to_none() -> None:
+    assert [TOLD.noise_at(step) for step in (1, 126, 251, 900)] == pytest.approx([1.0, 0.5, 0.0, 0.0])
+    assert replace(TOLD, noise=0.0).noise_at(1) == 0
+
+
+def test_rates_rise_stay_and_fall_to_a_tenth() -> None:
+    shares = [TOLD.share_of_rate(step) for step in (5, 10, 500, 750, 1000)]
+    assert shares == pytest.approx([0.5, 1.0, 1.0, 0.55, 0.1])
+    assert TOLD.rate(10) == pytest.approx(5e-4)
+
+
+@pytest.mark.parametrize(
+    ("choices", "match"),
+    [
+        ({"patch": 48}, "patches of 48 x 48"),
+        ({"patch": 16}, "patches of 16 x 16"),
+        ({"patch": 64, "superres": 4}, "patches after super-resolution x4 of 256 x 256"),
+        ({"superres": 3}, "--superres 3"),
+        ({"size": 16}, "patches of 32 x 32 in images of 16 x 16"),
+        ({"precision": "fp8"}, "unknown precision 'fp8'"),
+        ({"r1_reduction": "rays"}, "unknown r1_reduction"),
+        ({"critic_norm": "batch"}, "unknown critic_norm"),
+        ({"sr_pairs": -1.0}, "--sr-pairs -1"),
+        ({"memory": "all"}, "unknown memory"),
+        ({"batch": 0}, "--batch 0"),
+        ({"micro": 0}, "--micro 0"),
+        ({"lr_d": 0.0}, "--lr-d 0"),
+        ({"noise": -1.0}, "--noise -1"),
+        ({"least": 1.5}, "--least 1.5"),
+        ({"edge": 1.0}, "--edge 1"),
+        ({"whole": 1.5}, "--whole 1.5"),
+        ({"superres": 2, "whole": 0.0}, "without patches of whole pixels"),
+        ({"haze": 1.0}, "--haze 1"),
+        ({"bound": -1.0}, "--bound -1"),
+        ({"bound": 1.0, "samples": 1}, "--bound 1 with 1 point of a ray"),
+        ({"r1_every": 0}, "--r1-every 0"),
+        ({"radius": 10.0}, "looks at the middle from 10"),
+        ({"radius": 2.0}, "looks at the middle from 2"),
+        ({"v_low": 0.5}, "poses from 0.5 to 0.45"),
+        ({"eval_images": 1}, "an evaluation of 1 image"),
+        ({"near": 6.0}, "near 6"),
+    ],
+)
+def test_choices_that_make_no_run_are_refused(choices: dict[str, Any], match: str) -> None:
+    with pytest.raises(BadInput, match=match) as caught:
+        chosen(TOLD, choices)
+    assert caught.value.hint
+
+
+def test_fp16_is_this_system_s_and_not_every_run_s() -> None:
+    from pinchpoint.systems.cloud.settings import Settings as Other
+
+    assert chosen(TOLD, {"precision": "fp16"}).precision == "fp16"
+    with pytest.raises(BadInput, match="unknown precision 'fp16'"):
+        chosen(Other(), {"precision": "fp16"})
+
+
+def test_settings_need_no_framework() -> None:
+    code = (
+        "import sys, pinchpoint.systems.radiance.settings; assert not {'torch', 'numpy'} & set(sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_penalty_that_is_taken_now_and_then_counts_as_much_as_one_that_always_is() -> None:
+    told = replace(TOLD, r1=2.0, r1_every=4, steps=100)
+    weights = [told.penalty_at(step) for step in range(1, 101)]
+    assert weights[:5] == [8.0, 0.0, 0.0, 0.0, 8.0] and sum(weights) == 2.0 * 100
+
+
+def test_the_share_of_whole_patches_is_that_of_all_processes() -> None:
+    told = replace(TOLD, size=64, whole=0.5, batch=5)
+    assert told.whole_share == 3 / 5 and replace(told, ranks=2).whole_share == 0.5
+    assert replace(told, size=32).whole_share == 1.0, "a patch that is the image"
+    assert replace(told, size=32, least=0.5).whole_share == 3 / 5, "smaller ones beside it"
+
+
+def test_a_super_resolution_needs_patches_of_whole_pixels() -> None:
+    told = replace(TOLD, superres=2, whole=0.0)
+    with pytest.raises(BadInput, match="without patches of whole pixels"):
+        replace(told, size=64).check()
+    replace(told, size=32).check()  # where every patch is the image
+    replace(told, size=0).check()  # where nobody knows yet
+
+
+def test_a_patch_larger_than_its_image_gets_only_hints_there_are() -> None:
+    def hint(**changes: Any) -> str:
+        with pytest.raises(BadInput, match="in images of 16 x 16") as caught:
+            replace(TOLD, size=16, **changes).check()
+        return caught.value.hint
+
+    assert hint() == "give images of at least 32 pixels a side, or --size 32, to which they are enlarged"
+    assert hint(superres=2) == "give images of at least 64 pixels a side, or a smaller --superres"
+    assert hint(patch=64).endswith(", or a smaller --patch")

@@ -1,0 +1,374 @@
+"""Training: a run that was stopped and resumed is the run that never was stopped."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
+PIL = pytest.importorskip("PIL.Image", reason="image files are pillow's")
+
+from pinchpoint.backends.torch.measurement import account  # noqa: E402
+from pinchpoint.core.errors import BadInput, Diverged, DoesNotFit, TargetFailed  # noqa: E402
+from pinchpoint.systems.common.checkpoints import Checkpoints  # noqa: E402
+from pinchpoint.systems.common.training_loop import Report  # noqa: E402
+from pinchpoint.systems.radiance import budget, fixed_memory  # noqa: E402
+from pinchpoint.systems.radiance import train as training  # noqa: E402
+from pinchpoint.systems.radiance.data.images import Images  # noqa: E402
+from pinchpoint.systems.radiance.explain.legacy import LegacySuperRes  # noqa: E402
+from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
+from pinchpoint.systems.radiance.model.objective import Generator, Seen, whole_images  # noqa: E402
+from pinchpoint.systems.radiance.rendering.render import Codes  # noqa: E402
+from pinchpoint.systems.radiance.runs import trained  # noqa: E402
+from pinchpoint.systems.radiance.settings import Settings  # noqa: E402
+from pinchpoint.systems.radiance.train import Log, Row, train  # noqa: E402
+from pinchpoint.systems.radiance.training_step import Stepper  # noqa: E402
+
+STEPS = 4
+CHOICES: dict[str, Any] = {
+    "preset": "tiny",
+    "steps": STEPS,
+    "samples": 4,
+    "batch": 3,
+    "micro": 2,
+    "superres": 2,
+    "critic_width": 4,
+    "sr_width": 4,
+    "eval_images": 0,
+    "checkpoint_every": 2,
+    "sample_every": 2,
+    "device": "cpu",
+}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("radiance") / "data"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    for number in range(5):
+        PIL.fromarray(rng.integers(0, 256, (64, 64, 3), dtype=np.uint8)).save(folder / f"{number}.png")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("radiance") / "whole"
+    train(data, folder, **CHOICES)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("chunk", "changes"),
+    [(512, {}), (4096, {"bound": 1.0}), (4096, {"optimizer": "rmsprop", "sr_pairs": 0.0})],
+)
+def test_a_budget_counts_all_that_two_steps_hold(chunk: int, changes: dict[str, Any]) -> None:
+    """Field and what lies beside it, predicted, against every tensor of real steps."""
+    config = FieldConfig.preset("tiny")
+    told = Settings(
+        size=32, superres=2, samples=8, batch=8, sr_width=16, critic_width=16, memory="checkpoint", steps=9
+    )
+    told = replace(told, chunk=chunk, model=json.loads(config.to_json()), **changes)
+    side = told.size * told.superres
+    held = Images("none", torch.zeros(4, side, side, 3, dtype=torch.uint8))
+    field = {
+        "config": config.to_json(),
+        "batch": "8",
+        "samples": "8",
+        "form": told.form,
+        "precision": told.precision,
+        "features": "yes" if told.superres > 1 else "no",
+    }
+
+    def steps() -> None:
+        made = Stepper(config, told, held, "cpu")
+        made.step(1)
+        made.step(2)
+
+    def alone() -> None:
+        case = budget.build(
+            8 * 32**2, device="cpu", mode="train", variant="checkpoint", seed=0, chunk=chunk, settings=field
+        )
+        case.step()
+        case.step()
+
+    found, of_field = account(steps), account(alone)
+    assert found is not None and of_field is not None
+    predicted = (
+        of_field + fixed_memory.beside_bytes(config, told, held, "cpu")(chunk) - fixed_memory.LIBRARIES
+    )
+    assert found <= predicted <= 1.3 * found
+
+
+def test_on_a_gpu_a_budget_counts_images_and_what_graphs_cannot_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = FieldConfig.preset("tiny")
+    told = Settings(
+        size=32, superres=2, samples=8, batch=2, sr_width=8, critic_width=8, steps=9, eval_images=0
+    )
+    held = Images("none", torch.zeros(4, 64, 64, 3, dtype=torch.uint8))
+    weights = sum(parameter.numel() for parameter in Stepper(config, told, held, "cpu").critics.parameters())
+    monkeypatch.setattr(fixed_memory, "_of_steps", lambda *_: 0)  # above
+
+    def more(**changes: Any) -> Callable[[int | None], int]:
+        return fixed_memory.beside_bytes(config, replace(told, **changes), held, "cuda")
+
+    assert held.pixels.numel() == more(graphs=False)(None) == more(micro=1)(None), "where nothing is recorded"
+    plain, pictures = more(), account(lambda: _shown(config, told))
+    assert pictures is not None and plain(None) > held.pixels.numel() + pictures
+    assert plain(64) < plain(None), "whole images are rendered by no more points than training's chunks"
+    assert more(r1_every=3)(None) > plain(None) + 4 * weights, (
+        "a turn that is recorded later runs beside the others' graphs"
+    )
+    assert more(r1_every=3, r1=0.0)(None) == plain(None)
+    assert more(eval_images=32)(None) > plain(None) + 4 * 3_000_000, (
+        "the network that distances are taken with"
+    )
+    several = fixed_memory.beside_bytes(config, replace(told, ranks=3), held, "cpu")(None)
+    assert several > fixed_memory.LIBRARIES, "what is drawn for all processes"
+
+
+def _shown(config: FieldConfig, told: Settings) -> Any:
+    generator = Generator(config, told).requires_grad_(False)
+    return whole_images(
+        generator, Codes(torch.zeros(1, config.z_shape), torch.zeros(1, config.z_app)), *torch.zeros(2, 1)
+    )
+
+
+def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
+    """A watcher that acts once, when that step is done."""
+
+    def watch(report: Report) -> None:
+        if report.stage == "train" and report.done == number:
+            act()
+
+    return watch
+
+
+def last_state(run: Path) -> dict[str, Any]:
+    made = Checkpoints(run / "checkpoints")
+    entry = made.last()
+    assert entry is not None
+    return made.load(entry)
+
+
+def same(one: Any, other: Any, where: str = "state") -> None:
+    """Every tensor bit for bit, every number exactly; times aside."""
+    if isinstance(one, torch.Tensor):
+        assert torch.equal(one, other), where
+    elif isinstance(one, dict):
+        assert set(one) == set(other), where
+        for key in one:
+            if key != "seconds":
+                same(one[key], other[key], f"{where}.{key}")
+    elif isinstance(one, list | tuple):
+        for at, (a, b) in enumerate(zip(one, other, strict=True)):
+            same(a, b, f"{where}[{at}]")
+    else:
+        assert one == other, where
+
+
+@pytest.mark.parametrize(
+    ("number", "ends"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)]
+)
+def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
+    data: Path, tmp_path: Path, whole: Path, number: int, ends: type[BaseException]
+) -> None:
+    run = tmp_path / "run"
+    with pytest.raises(ends):
+        train(data, run, progress=at_step(3, lambda: os.kill(os.getpid(), number)), **CHOICES)
+    assert last_state(run)["step"] == 3
+    torch.rand(17)  # whatever was drawn in between
+    made = train(data, run, resume=True)
+    assert made.step == STEPS and made.complete
+    same(last_state(whole), last_state(run))
+    assert [row.loss for row in Log.read(run / "log.csv")] == [
+        row.loss for row in Log.read(whole / "log.csv")
+    ]
+
+
+def test_the_log_the_record_and_the_sheets_tell_what_was_done(data: Path, whole: Path) -> None:
+    made = train(data, whole, resume=True)  # it has ended: nothing more is done
+    rows = [row for row in Log.read(whole / "log.csv") if isinstance(row, Row)]
+    assert [row.step for row in rows] == [1, 2, 3, 4]
+    for row in rows:
+        assert np.isfinite([row.loss, row.loss_d, row.r1, row.norm]).all()
+        assert 0 < row.r1 < row.loss_d and row.norm > 0
+    assert made.images == 5 and made.parameters > 0 < made.critic_parameters
+    assert made.samples == ("samples/step-00000002.png", "samples/step-00000004.png")
+    with PIL.open(whole / made.samples[-1]) as sheet:
+        assert sheet.size == (8 * 66 - 2, 4 * 66 - 2), "eight views of four things, enlarged"
+    told = dict(made.summary())
+    assert told["images"] == "5 of 64 x 64" and "of the discriminator" in told["parameters"]
+
+
+def test_the_trained_generator_has_the_averaged_weights(whole: Path) -> None:
+    found = trained(whole)
+    state = last_state(whole)
+    assert found.step == STEPS
+    same(dict(found.generator.state_dict()), state["ema"])
+    assert any(not torch.equal(state["ema"][name], state["generator"][name]) for name in state["ema"])
+
+
+def test_a_checkpoint_of_another_configuration_is_refused(data: Path, tmp_path: Path, whole: Path) -> None:
+    run = tmp_path / "run"
+    train(data, run, **{**CHOICES, "steps": 2, "r1": 2.0})
+    other = Checkpoints(run / "checkpoints")
+    Checkpoints(run / "checkpoints").save(last_state(whole), step=STEPS)
+    with pytest.raises(BadInput, match=r"is of another configuration: .*r1 \(was 1.0, is 2.0\)"):
+        train(data, run, resume=True, steps=8)
+    assert other.last() is not None
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_checkpoint_named(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = Stepper.step
+
+    def broken(self: Stepper, number: int) -> Any:
+        found = step(self, number)
+        return found * torch.nan if number == 4 else found
+
+    monkeypatch.setattr(Stepper, "step", broken)
+    with pytest.raises(
+        Diverged, match=r"the loss is not finite at step 4; the last good checkpoint is step-00000002\.pt"
+    ) as caught:
+        train(data, tmp_path / "run", **CHOICES)
+    assert "--lr" in caught.value.hint and last_state(tmp_path / "run")["step"] == 2
+
+
+def test_a_generator_that_is_cut_off_is_refused_at_its_first_step(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The original's form in place of ours: the run ends before it wastes an hour."""
+    forward = Generator.forward
+
+    def original(self: Generator, asked: Any, **how: Any) -> Seen:
+        seen = forward(self, asked, **how)
+        return seen._replace(low=self.legacy(seen.low, torch.zeros(len(asked), dtype=torch.long)))  # type: ignore[operator]
+
+    begun = Generator.__init__
+
+    def with_legacy(self: Generator, *given: Any) -> None:
+        begun(self, *given)
+        self.legacy = LegacySuperRes(32, width=4, views=1, up=1)
+
+    monkeypatch.setattr(Generator, "forward", original)
+    monkeypatch.setattr(Generator, "__init__", with_legacy)
+    with pytest.raises(TargetFailed, match=r"parameters of the generator get no gradient: field\.") as caught:
+        train(data, tmp_path / "run", **{**CHOICES, "superres": 1, "size": 32})
+    assert "no_grad" in caught.value.hint
+
+
+def test_a_budget_chooses_chunks_or_is_refused_before_there_is_a_run(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DoesNotFit, match=r"the budget is 1\.00 MiB") as caught:
+        train(data, tmp_path / "run", budget="1MiB", **CHOICES)
+    assert "--budget" in caught.value.hint and not (tmp_path / "run").exists()
+    with pytest.raises(BadInput, match="unknown card 'much'"):
+        train(tmp_path / "not_read", tmp_path / "run", budget="much")
+    made = train(data, tmp_path / "run", budget="64GiB", **{**CHOICES, "steps": 1})
+    assert made.chunk is None and (made.predicted_bytes or 0) < (made.budget_bytes or 0) == 64 * 2**30
+    assert made.settings["memory"] == "none"
+
+
+def test_a_tight_budget_trains_in_smaller_chunks_and_learns_the_same(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "pinchpoint.systems.radiance.budget.resident_bytes", lambda: 0
+    )  # what is left is the step's own
+    monkeypatch.setattr(fixed_memory, "LIBRARIES", 0)
+    choices, rays = {**CHOICES, "steps": 1}, 2 * 32 * 32  # those of the images that pass at one time
+    plenty = train(data, tmp_path / "plenty", budget="64GiB", **choices)
+    assert plenty.chunk is None and plenty.predicted_bytes is not None
+    budget = plenty.predicted_bytes * 3 // 4  # less than all rays at once take with checkpoints too
+    made = train(data, tmp_path / "tight", budget=budget, **choices)
+    assert made.settings["memory"] == "checkpoint" and made.chunk is not None and 0 < made.chunk < rays
+    assert (made.predicted_bytes or 0) <= budget == made.budget_bytes
+    assert made.loss == pytest.approx(plenty.loss, rel=1e-5)
+
+
+def test_a_distance_is_taken_on_the_way_and_the_best_checkpoint_kept(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = iter([30.0, 10.0, 20.0])
+    monkeypatch.setattr(training, "open_extractor", lambda device: lambda images: images.flatten(1)[:, :4])
+    monkeypatch.setattr(training, "kernel_distance_of", lambda *given, **how: next(found))
+    made = train(data, tmp_path / "run", **{**CHOICES, "steps": 3, "eval_images": 4, "eval_every": 1})
+    assert made.validation == 10.0 and made.best_step == 2
+    assert dict(made.summary())["distance"] == "KD-efflite0 10.0 at step 2, the best"
+    assert [row.validation for row in Log.read(tmp_path / "run" / "log.csv")] == [30.0, 10.0, 20.0]
+
+
+WORKER = """
+import sys
+import torch
+torch.set_num_threads(1)
+torch.distributed.init_process_group("gloo")  # once for both runs
+from pinchpoint.systems.radiance.train import train
+choices = eval(sys.argv[3])
+made = train(sys.argv[1], sys.argv[2], **choices)
+assert made.complete and made.settings["ranks"] == 2, made
+made = train(sys.argv[1], sys.argv[2], resume=True, steps=choices["steps"] + 1)
+assert made.complete and made.step == choices["steps"] + 1, made
+torch.distributed.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_two_processes_of_torchrun_take_the_steps_one_takes_with_all_their_images(
+    data: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "work.py").write_text(WORKER, encoding="utf-8")
+    choices = {**CHOICES, "steps": 2, "batch": 2, "micro": None, "superres": 1, "size": 32}
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc-per-node",
+            "2",
+            str(tmp_path / "work.py"),
+            str(data),
+            str(tmp_path / "run"),
+            repr(choices),
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    train(data, tmp_path / "one", **{**choices, "batch": 4})
+    together, alone = (Log.read(tmp_path / name / "log.csv") for name in ("run", "one"))
+    assert [row.step for row in together] == [1, 2, 3]
+    for two, one in zip(together[:2], alone, strict=True):
+        assert two.loss == pytest.approx(one.loss, rel=1e-3)
+        assert (
+            isinstance(two, Row)
+            and isinstance(one, Row)
+            and two.loss_d == pytest.approx(one.loss_d, rel=1e-3)
+        )
+    with pytest.raises(BadInput, match=r"ranks \(was 2, is 1\)"):
+        train(data, tmp_path / "run", resume=True)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32"])
+def test_it_trains_on_a_gpu(data: Path, tmp_path: Path, precision: str) -> None:
+    made = train(data, tmp_path / "run", **{**CHOICES, "device": "cuda", "precision": precision})
+    assert made.complete and made.loss is not None and np.isfinite(made.loss)

@@ -1,0 +1,137 @@
+"""radiance as a workload: every variant is the same image and the same gradients, over as many rays as were asked for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch", reason="the workload is a torch program")
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.targets import shipped
+from pinchpoint.core.workload import Probe
+from pinchpoint.forecasting.forecaster import Forecaster
+from pinchpoint.systems.radiance import workload
+from pinchpoint.systems.radiance.workload import Part
+
+pytestmark = pytest.mark.usefixtures("quick_workers")
+SMALL = {"batch": "2", "samples": "8", "field": "tiny"}
+OTHERS = ("folded", "checkpoint", "deferred", "folded+checkpoint")
+
+
+def probe(variant: str, mode: str = "train", size: int = 22, **settings: str) -> Probe:
+    case = shipped()["radiance"].case(
+        size,
+        device="cpu",
+        mode=mode,
+        variant=variant,
+        seed=3,
+        chunk=6,
+        settings={**SMALL, **settings},  # type: ignore[arg-type]
+    )
+    assert case.probe is not None
+    return case.probe()
+
+
+def off(found: np.ndarray, true: np.ndarray) -> float:
+    return float(np.linalg.norm(found - true) / np.linalg.norm(true))
+
+
+@pytest.mark.parametrize("variant", OTHERS)
+@pytest.mark.parametrize("settings", [{}, {"field": "graf"}], ids=["tiny", "graf"])
+def test_every_variant_makes_the_baselines_image_and_gradients(
+    variant: str, settings: dict[str, str]
+) -> None:
+    """Pixels in fp32; both in float64, where rounding moves nothing to the other side of an activation's zero."""
+    true, found = probe("eager", **settings), probe(variant, **settings)
+    assert {str(array.dtype) for array in true.outputs.values()} == {"float32", "float64"}
+    for name, array in true.outputs.items():
+        assert off(found.outputs[name], array) < (1e-5 if array.dtype == np.float32 else 1e-13), name
+    assert len(true.gradients) == (
+        18 if not settings else 26
+    )  # weight and bias of every layer, and two codes
+    for name, gradient in true.gradients.items():
+        assert gradient is not None and gradient.dtype == np.float64 and np.any(gradient), name
+        assert off(found.gradients[name], gradient) < 1e-12, name
+
+
+@pytest.mark.parametrize("variant", OTHERS)
+def test_in_fp32_gradients_are_the_baselines_to_a_hundred_thousandth(variant: str) -> None:
+    """Of a small field, where few units are next to zero."""
+    true, found = (_in_fp32(name) for name in ("eager", variant))
+    assert all(gradient.dtype == np.float32 for gradient in true.gradients.values())
+    assert all(off(found.gradients[name], true.gradients[name]) < 1e-5 for name in true.gradients)
+
+
+def _in_fp32(variant: str) -> Probe:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(workload, "Part", lambda *args, exact: Part(*args, exact=False))
+        return probe(variant)
+
+
+def test_the_probe_of_a_precision_that_is_set_is_taken_in_it() -> None:
+    found = probe("folded", precision="bf16")
+    assert list(found.outputs) == ["rgb", "depth", "acc", "loss"]
+    assert 1e-5 < off(found.outputs["rgb"], probe("folded").outputs["rgb"]) < 1e-1
+
+
+@pytest.mark.parametrize(
+    ("size", "chunk", "taken"), [(8, None, 4), (7, None, 4), (1, None, 1), (2048, None, 512), (8, 6, 6)]
+)
+def test_variants_in_chunks_take_two_at_least_unless_told(
+    size: int, chunk: int | None, taken: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One alone would be rendered twice and lower no peak."""
+    asked: list[int | None] = []
+    monkeypatch.setattr(workload, "render", lambda *_, chunk, **__: asked.append(chunk))
+    case = shipped()["radiance"].case(
+        size, device="cpu", mode="train", variant="checkpoint", chunk=chunk, settings=SMALL
+    )
+    with pytest.raises(AttributeError):  # nothing was rendered
+        case.step()
+    assert set(asked) == {taken}
+
+
+@pytest.mark.parametrize("variant", ["eager", *OTHERS])
+@pytest.mark.parametrize("size", [1, 7, 16])
+def test_a_step_processes_the_rays_that_were_asked_for_in_either_mode(variant: str, size: int) -> None:
+    for mode in ("train", "infer"):
+        case = shipped()["radiance"].case(size, device="cpu", mode=mode, variant=variant, settings=SMALL)  # type: ignore[arg-type]
+        assert case.processed == size
+        assert np.isfinite(case.step().detach().numpy()).all()
+
+
+def test_steps_differ_and_another_seed_is_another_image() -> None:
+    case = shipped()["radiance"].case(8, device="cpu", mode="train", seed=1, settings=SMALL)
+    assert float(case.step()) != float(case.step())
+    assert (
+        off(probe("eager", size=8).outputs["rgb"], probe("eager", size=8, samples="9").outputs["rgb"]) > 1e-4
+    )
+
+
+def test_no_rays_and_no_chunk_are_refused() -> None:
+    with pytest.raises(BadInput, match="0 rays"):
+        shipped()["radiance"].case(0, device="cpu", settings=SMALL)
+    with pytest.raises(BadInput, match="chunk of 0"):
+        shipped()["radiance"].case(8, device="cpu", chunk=0, settings=SMALL)
+
+
+def test_predicted_peaks_grow_with_the_rays_by_what_is_held_and_flat_ones_hardly() -> None:
+    with Forecaster("radiance", settings={"field": "tiny"}) as forecaster:
+
+        def slope(variant: str) -> float:
+            low, high = (
+                forecaster.predict(size=size, mode="train", variant=variant).peak_allocated_bytes
+                for size in (4096, 8192)
+            )
+            return (high - low) / 4096
+
+        declared = {variant.name: variant for variant in shipped()["radiance"].variants}
+        # By hand, numbers of a point the layers hold: what it reads (46), four hidden layers, the skip, remap and view.
+        assert slope("eager") > 64 * 4 * (46 + 4 * 32 + 67 + 55)
+        assert [name for name, variant in declared.items() if variant.flat] == [
+            "checkpoint",
+            "deferred",
+            "folded+checkpoint",
+        ]
+        assert slope("deferred") <= declared["deferred"].held_bytes

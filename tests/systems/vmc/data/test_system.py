@@ -1,0 +1,194 @@
+"""Molecules by name and file: what they are, and what is refused."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.vmc.data.molecules import known_molecules
+from pinchpoint.systems.vmc.data.slater import atomic_orbitals, starts
+from pinchpoint.systems.vmc.data.system import System, system_of
+from pinchpoint.systems.vmc.model.config import PRESETS, NetConfig
+
+WATER = "3\nwater\nO 0 0 0\nH 0 0.757 0.586\nH 0 -0.757 0.586\n"
+
+
+@pytest.fixture
+def xyz(tmp_path: Path) -> Path:
+    path = tmp_path / "water.xyz"
+    path.write_text(WATER)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "spin"),
+    [
+        ("H", 1),
+        ("He", 0),
+        ("Li", 1),
+        ("B", 1),
+        ("C", 2),
+        ("N", 3),
+        ("O", 2),
+        ("F", 1),
+        ("Ne", 0),
+        ("Cr", 6),
+        ("Fe", 4),
+        ("Cu", 1),
+    ],
+)
+def test_atoms_take_the_spin_of_their_ground_state(name: str, spin: int) -> None:
+    assert system_of(name).spin == spin
+
+
+def test_the_repulsion_of_nitrogen_is_49_over_its_bond() -> None:
+    assert system_of("N2").repulsion == pytest.approx(49 / 2.068)
+    assert system_of("N").repulsion == 0.0
+
+
+def test_references_belong_to_the_geometry_the_charge_and_the_spin() -> None:
+    assert system_of("H2").exact_ha == pytest.approx(-1.174476)
+    assert system_of("H2", bond=1.5).exact_ha is None
+    assert system_of("H2", spin=2).exact_ha is None
+    assert system_of("H2", charge=1).exact_ha is None
+    assert system_of("He", charge=1).exact_ha == -2.0
+    assert system_of("H", charge=-1).exact_ha == pytest.approx(-0.527751)
+    assert system_of("Be").exact_ha == pytest.approx(-14.66736)
+
+
+# Kilocalories per mole to take a molecule apart into atoms, from experiment, the motion of its nuclei aside.
+@pytest.mark.parametrize(
+    ("name", "apart"),
+    [
+        ("H2", 109.5),
+        ("LiH", 58.0),
+        ("Li2", 24.4),
+        ("N2", 228.5),
+        ("CO", 259.6),
+        ("H2O", 232.8),
+        ("NH3", 298.0),
+        ("CH4", 420.2),
+    ],
+)
+def test_references_of_molecules_lie_below_their_atoms_by_the_energy_that_takes_them_apart(
+    name: str, apart: float
+) -> None:
+    molecule = system_of(name)
+    atoms = sum(system_of(symbol).exact_ha or 0.0 for symbol in molecule.symbols)
+    assert molecule.exact_ha == pytest.approx(atoms - apart / 627.5, abs=1.6e-3)
+
+
+def test_a_bond_sets_the_distance_of_two_atoms_and_the_spacing_of_a_chain() -> None:
+    ends = system_of("LiH", bond=4.0).positions
+    assert math.dist(*ends) == pytest.approx(4.0)
+    chain = system_of("H6", bond=2.0)
+    assert [
+        math.dist(a, b) for a, b in zip(chain.positions, chain.positions[1:], strict=False)
+    ] == pytest.approx([2.0] * 5)
+    assert math.dist(*system_of(system_of("H2"), bond=3.0).positions) == pytest.approx(3.0)
+
+
+def test_an_xyz_file_is_read_in_angstrom(xyz: Path) -> None:
+    water = system_of(xyz)
+    assert (water.name, water.symbols, water.up, water.down) == ("water", ("O", "H", "H"), 5, 5)
+    assert math.dist(water.positions[0], water.positions[1]) * 0.529177 == pytest.approx(
+        math.hypot(0.757, 0.586), abs=1e-5
+    )
+
+
+@pytest.mark.parametrize("name", ["H", "He", "H2O", "H10"])
+def test_a_system_survives_json(name: str) -> None:
+    assert System.from_json(system_of(name).to_json()) == system_of(name)
+
+
+def test_every_known_molecule_is_sound() -> None:
+    for name in known_molecules():
+        assert system_of(name).charge == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"what": "Xx"}, "no element or molecule 'Xx'"),
+        ({"what": "lih"}, "no element or molecule 'lih'"),
+        ({"what": "H2", "spin": 1}, "spin"),
+        ({"what": "He", "spin": 4}, "spin"),
+        ({"what": "Li", "spin": -1}, "spin"),
+        ({"what": "H2", "charge": 2}, "leaves 0 of the 2 electrons"),
+        ({"what": "H", "charge": 3}, "leaves 0 of the 1 electrons"),
+        ({"what": "H2O", "bond": 1.0}, "3 nuclei"),
+        ({"what": "He", "bond": 1.0}, "atom He"),
+        ({"what": "H2", "bond": 0.0}, "bond of 0"),
+        ({"what": "H2", "bond": math.nan}, "bond of nan"),
+        ({"what": "nowhere.xyz"}, "cannot read nowhere.xyz"),
+    ],
+)
+def test_impossible_systems_are_refused_with_a_hint(arguments: dict[str, object], said: str) -> None:
+    with pytest.raises(BadInput, match=said) as caught:
+        system_of(**arguments)  # pyright: ignore[reportArgumentType]
+    assert caught.value.hint
+
+
+def test_the_hint_of_a_wrong_case_is_the_right_one() -> None:
+    with pytest.raises(BadInput, match="write LiH"):
+        system_of("lih")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("3\n", "4\n", "says 4 atoms and lists 3"),
+        ("3\n", "two\n", "instead of the count"),
+        ("O 0 0 0", "Oo 0 0 0", "no element 'Oo'"),
+        ("O 0 0 0", "o 0 0 0", "no element 'o'"),
+        ("O 0 0 0", "O 0 0", "is no atom"),
+        ("O 0 0 0", "O 0 zero 0", "is no position"),
+        ("O 0 0 0", "O 0 nan 0", "is not finite"),
+        ("H 0 -0.757", "H 0 0.757", "nuclei 2 .H. and 3 .H. of water are 0 bohr apart"),
+    ],
+)
+def test_a_wrong_xyz_file_is_refused_with_what_is_wrong(xyz: Path, old: str, new: str, said: str) -> None:
+    xyz.write_text(WATER.replace(old, new, 1))
+    with pytest.raises(BadInput, match=said):
+        system_of(xyz)
+
+
+def test_a_system_made_by_hand_is_checked_too() -> None:
+    with pytest.raises(BadInput, match="charge 3"):
+        System("odd", ("H",), (3,), ((0.0, 0.0, 0.0),), 1, 0)
+    with pytest.raises(BadInput, match="without electrons"):
+        System("bare", ("H",), (1,), ((0.0, 0.0, 0.0),), 0, 0)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_survive_json(name: str) -> None:
+    assert NetConfig.from_json(NetConfig.preset(name).to_json()) == NetConfig.preset(name)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"kind": "net"}, "kind"),
+        ({"one": 0}, "one = 0"),
+        ({"layers": 1.5}, "layers"),
+        ({"full": 1}, "full"),
+        ({"heads": 3}, "heads"),
+    ],
+)
+def test_impossible_networks_are_refused(changes: dict[str, object], said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        NetConfig.preset("psiformer", **changes)
+
+
+def test_exponents_follow_slaters_rules() -> None:
+    # By hand: nitrogen 1s (7 - 0.30) / 1, its second shell (7 - 4 x 0.35 - 2 x 0.85) / 2; iron 4s (26 - 22.25) / 3.7.
+    assert [zeta for zeta, _ in atomic_orbitals(7)[:2]] == pytest.approx([6.7, 1.95])
+    assert atomic_orbitals(26)[-1][0] == pytest.approx(3.75 / 3.7)
+
+
+def test_lithium_hydride_starts_in_both_atoms_lowest_orbitals() -> None:
+    assert [(start.nucleus, start.round) for start in starts((3, 1), 2)] == [(0, True), (1, True)]
+    assert len(starts((1,), 6)) == 6

@@ -1,0 +1,255 @@
+"""`pinchpoint vmc`: from a name to an energy with its error bar, and two lines for every mistake."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("jax", reason="wave functions are JAX's")
+
+from pinchpoint.cli.main import run
+from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.vmc import cli
+from pinchpoint.systems.vmc.overrides import split_choices
+from pinchpoint.systems.vmc.training_loop import Report
+
+NAMES = ["train", "eval", "scan", "orbitals", "bench"]
+TINY = [
+    "--device",
+    "cpu",
+    "--walkers",
+    "8",
+    "--moves",
+    "2",
+    "--set",
+    "burn=2",
+    "--set",
+    "adam_steps=10",
+    "--set",
+    "method=hessian",
+    "--set",
+    "one=4",
+    "--set",
+    "two=2",
+    "--set",
+    "layers=1",
+    "--set",
+    "determinants=1",
+]
+
+
+@pytest.fixture(autouse=True)
+def _programs(tiny: dict[str, Any], kept_programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wave function of the tests, and their folder of compiled programs instead of the user's."""
+    from pinchpoint.systems.vmc import compile_cache
+
+    monkeypatch.setattr(compile_cache, "use_compile_cache", lambda: kept_programs)
+
+
+def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    """The exit code, the line of what and the line of hint; progress before them aside."""
+    capsys.readouterr()
+    code = run(["vmc", *map(str, args)])
+    seen = capsys.readouterr()
+    what, hint = [line for line in seen.err.splitlines() if not line.startswith("[")]
+    assert seen.out == ""
+    return code, what.removeprefix("error: "), hint.removeprefix("  hint: ")
+
+
+def test_help_of_the_group_and_of_its_commands_needs_no_framework() -> None:
+    code = (
+        "import sys\nfrom pinchpoint.cli.main import run\n"
+        "codes = [run(args) for args in (['vmc', '--help'], *(['vmc', name, '--help'] for name in sys.argv[1:]))]\n"
+        "assert codes == [0] * 6, codes\nassert not {'torch', 'jax', 'numpy', 'rich'} & set(sys.modules), 'imported'"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *NAMES], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    listed = done.stdout.partition("Commands:\n")[2].partition("Usage:")[0]
+    assert [line.split()[0] for line in listed.splitlines() if line.strip()] == NAMES
+    assert "..." not in listed, "every command is told in one line of 80 columns"
+    assert max(len(line) for line in done.stdout.splitlines()) <= 80
+
+
+@pytest.mark.parametrize(("told", "taken"), [({}, "1"), ({"OPENBLAS_NUM_THREADS": "3"}, "3")])
+def test_lapack_is_told_to_take_one_thread_before_it_is_loaded_and_a_users_number_is_kept(
+    told: dict[str, str], taken: str, tmp_path: Path
+) -> None:
+    code = (
+        "import os, sys\nfrom pinchpoint.systems.vmc.cli import _start\n_start()\nassert 'scipy.linalg' not in sys.modules\n"
+        "import jax\njax.numpy.linalg.cholesky(jax.numpy.eye(3)).block_until_ready()\n"
+        "assert 'scipy.linalg' in sys.modules, 'JAX takes another LAPACK'\nprint(os.environ['OPENBLAS_NUM_THREADS'])"
+    )
+    others = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    told = {**others, "XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", **told}
+    done = subprocess.run([sys.executable, "-c", code], env=told, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"{taken}\n"), done.stderr
+
+
+def test_an_energy_with_its_error_bar_comes_of_a_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, record = tmp_path / "run", tmp_path / "eval.json"
+    assert run(["vmc", "train", "H", "-o", str(folder), "--steps", "40", *TINY]) == 0
+    seen = capsys.readouterr()
+    lines = seen.err.splitlines()
+    assert any(
+        "vmc:  40/40" in line and "±" in line and " var " in line and " acc " in line for line in lines
+    )
+    assert max(map(len, lines)) <= 80
+    assert "reference  -0.500000 Ha" in seen.out and "next" in seen.out
+    assert run(["vmc", "eval", str(folder), "-o", str(record), "--samples", "20", "--device", "cpu"]) == 0
+    seen = capsys.readouterr()
+    found = json.loads(record.read_text())
+    assert {"energy_ha", "error_ha", "variance", "acceptance", "rhat"} <= set(found)
+    assert f"energy     {found['energy_ha']:.6f} +- {found['error_ha']:.6f} Ha" in seen.out.replace(
+        "energy       ", "energy     "
+    )
+    assert run(["vmc", "train", "H", "-o", str(folder), "--resume", "--steps", "50", "--device", "cpu"]) == 0
+    assert json.loads((folder / "record.json").read_text())["step"] == 50
+
+
+def test_a_line_of_progress_fits_80_columns_for_a_long_run_of_a_large_molecule() -> None:
+    report = Report("train", 9_950, 10_000, -109.54231, 0.00123, 0.0123, 0.523, 0.0306, 1.5)
+    assert cli._numbers(report) == "-109.542±0.001 var 1e-2 acc 52% 31ms"
+    assert len("[1234.5 s] vmc:  9,950/10,000  " + cli._numbers(report) + ", 0:02 left") <= 80
+    small = Report("train", 100, 1000, -1.17447, 0.00012, 0.0012, 0.52, 0.0081, 1.5)
+    assert cli._numbers(small) == "-1.1745±0.0001 var 1e-3 acc 52% 8.1ms"
+    assert cli._numbers(Report("train", 10, 1000, -1.17447)) == "-1.1745"
+
+
+def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = cli._show
+
+    def stopping(tell: Any, report: Report, **options: Any) -> None:
+        shown(tell, report, **options)
+        if report.stage == "train" and report.done == 10:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(cli, "_show", stopping)
+    assert run(["vmc", "train", "H", "-o", str(tmp_path / "run"), "--steps", "40", *TINY]) == 130
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said in (f"stopped at step {at} of 40 with a checkpoint; go on with --resume" for at in (10, 20))
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "what", "hint"),
+    [
+        (["Xx"], 2, "no element or molecule 'Xx'", "name an element from H to Kr"),
+        (["h2"], 2, "no element or molecule 'h2'", "write H2: upper and lower case matter"),
+        (
+            ["H2", "--spin", "1"],
+            2,
+            "a spin (up less down) of 1 with the 2 electrons of H2",
+            "give a spin of: 0, 2",
+        ),
+        (
+            ["H2", "--charge", "2"],
+            2,
+            "a charge of +2 leaves 0 of the 2 electrons of H2",
+            "give a charge of at most +1",
+        ),
+        (["H2", "--walkers", "0"], 2, "walkers = 0", "give walkers of at least 1"),
+        (["H2", "--bond", "0"], 2, "a bond of 0 bohr", "give a finite length of at least 0.1 bohr"),
+        (["H2", "--net", "huge"], 2, "unknown network 'huge'", "use one of: small, "),
+        (["H2", "--optimizer", "sgd"], 2, "unknown optimizer 'sgd'", "use one of: adam, spring, adam+spring"),
+        (
+            ["H2", "--set", "depth=3"],
+            2,
+            "--set 'depth=3' names no choice of network or training",
+            "use one of: kind, one",
+        ),
+        (
+            ["H2", "--set", "walkers=3"],
+            2,
+            "--set 'walkers=3' names no choice",
+            "it has an option of its own: --walkers",
+        ),
+        (["H2", "--set", "layers=x"], 2, "--set 'layers=x': invalid literal", "write numbers as 0.25"),
+        (["H2", "--budget", "9"], 2, "'9' is not a number of bytes", "give a number with a unit"),
+        (["H", "--budget", "2KiB", *TINY], 1, "a step needs ", "raise --budget by at least "),
+        (["H2", "--resume"], 2, "no run in ", "leave out --resume to begin one"),
+        ([], 2, "no molecule to train", "name one: H2, LiH or file.xyz; or go on with a run: --resume"),
+        (
+            ["H2", "--walkers", "9", "--chunk", "2"],
+            2,
+            "9 walkers do not divide into chunks of 2",
+            "take a chunk of 1",
+        ),
+    ],
+)
+def test_bad_input_is_two_lines_with_the_hint_and_leaves_no_run(
+    args: list[str], code: int, what: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = failed(["train", *args, "-o", tmp_path / "run"], capsys)
+    assert found[0] == code and found[1].startswith(what) and found[2].startswith(hint)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        ("3\n\nH 0 0 0\nH 0 0 1\n", "says 3 atoms and lists 2", "write 2 on its first line"),
+        (
+            "2\n\nH 0 0 0\nH 0 0 0.01\n",
+            "nuclei 1 (H) and 2 (H) of mine are 0.0189 bohr apart",
+            "move them at least 0.1 bohr apart",
+        ),
+        ("2\n\nH 0 0 0\nQq 0 0 1\n", "line 4: no element 'Qq'", "give elements from H to Kr"),
+    ],
+)
+def test_an_xyz_file_that_is_no_molecule_is_refused(
+    text: str, what: str, hint: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.xyz").write_text(text)
+    code, said, cure = failed(["train", tmp_path / "mine.xyz", "-o", tmp_path / "run"], capsys)
+    assert code == 2 and what in said and cure.startswith(hint)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_gpu_that_is_not_here_is_missed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from pinchpoint.backends.jax import measurement
+
+    monkeypatch.setattr(measurement, "has_cuda", lambda: False)
+    code, what, hint = failed(["train", "H2", "--device", "cuda", "-o", tmp_path / "run"], capsys)
+    assert (code, what) == (3, "no CUDA device is visible here") and hint.startswith("use --device cpu")
+
+
+def test_a_run_of_another_molecule_or_network_is_not_gone_on_with(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    assert run(["vmc", "train", "H", "-o", str(folder), "--steps", "10", *TINY]) == 0
+    code, what, _ = failed(["train", "He", "-o", folder, "--resume"], capsys)
+    assert (code, what) == (2, f"the run in {folder} is of H, and He is asked for")
+    code, what, _ = failed(["train", "H", "-o", folder, "--resume", "--net", "ferminet"], capsys)
+    assert code == 2 and what.startswith(f"the run in {folder} has another network: one (was 4, is 256)")
+    code, what, hint = failed(["train", "H", "-o", folder], capsys)
+    assert (code, what, hint) == (
+        2,
+        f"{folder} already holds a run",
+        "go on with --resume, or choose another -o",
+    )
+    code, what, _ = failed(["eval", tmp_path / "nothing", "-o", tmp_path / "eval.json"], capsys)
+    assert code == 2 and what.startswith(f"no run in {tmp_path / 'nothing'}")
+    code, what, _ = failed(["scan", "H2", "--bond", "1:2", "-o", tmp_path / "scan"], capsys)
+    assert (code, what) == (2, "'1:2' are no lengths of a bond")
+
+
+def test_choices_are_told_apart_by_what_they_are_of() -> None:
+    assert split_choices(["layers=3", "clip=8", "full=false", "adam_steps=5"]) == (
+        {"layers": 3, "full": False},
+        {"clip": 8.0, "adam_steps": 5},
+    )
+    with pytest.raises(BadInput, match="names no choice of network or training"):
+        split_choices(["layers"])

@@ -1,0 +1,40 @@
+"""A shipped workload of each framework, really run on this machine's CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from pinchpoint.core.targets import shipped
+from pinchpoint.verification.verify import verify
+
+
+class Shrinking:
+    """Predicts less for every variant after the first asked for, so that a slow-down here is no failure."""
+
+    def __init__(self) -> None:
+        self.first: str | None = None
+
+    def predict(self, *, variant: str | None = None, **_: Any) -> Any:
+        @dataclass(frozen=True)
+        class Forecast:
+            peak_allocated_bytes: int
+
+        self.first = self.first or variant
+        return Forecast(1000 if variant == self.first else 500)
+
+
+@pytest.mark.parametrize(("name", "variant", "size"), [("field", "chunked", 96), ("orbital", "loop", 8)])
+def test_a_variant_of_either_framework_is_found_to_compute_what_its_baseline_does(
+    name: str, variant: str, size: int
+) -> None:
+    pytest.importorskip(shipped()[name].framework, reason="its framework is not here")
+    verdict = verify(
+        name, variant=variant, size=size, device="cpu", repeats=8, limit_s=1.0, forecaster=Shrinking()
+    )
+    assert verdict.status in ("pass", "inconclusive"), verdict.reason
+    assert all(c["ok"] for c in verdict.comparisons)
+    assert {c["what"] for c in verdict.comparisons} == {"points", "output", "gradient"}
+    assert not any("not compared" in note for note in verdict.notes), "every setting was compared"
