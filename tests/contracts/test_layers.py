@@ -1,4 +1,4 @@
-"""The layers hold: imports point down, frameworks stay where they belong, modules stay small."""
+"""Layers: imports point down and form no cycles, frameworks stay where they belong, modules stay small."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import pinchpoint
 
 ROOT = Path(pinchpoint.__file__).parent
-# Lowest first; names in one tuple are neighbours that must not know each other.
+# Lowest first. Names in one row are neighbours that must not import each other; some may not exist yet.
 ROWS = (
     ("core",),
     ("console",),
@@ -20,8 +20,8 @@ ROWS = (
     ("planning", "streaming", "studies", "profiling"),
     ("kit",),
     ("verification",),
-    ("workloads",),
-    ("systems", "checking"),
+    ("workloads", "checking"),
+    ("systems",),
     ("cli",),
 )
 RANK = {name: rank for rank, row in enumerate(ROWS) for name in row}
@@ -90,10 +90,72 @@ def faults(source: str, place: str) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_point_down_and_frameworks_stay_home(path: Path) -> None:
-    place = path.relative_to(ROOT).as_posix()
-    assert faults(path.read_text(encoding="utf-8"), place) == []
+def test_imports_point_down_and_frameworks_stay_home() -> None:
+    offenders = [
+        fault
+        for path in modules()
+        for fault in faults(path.read_text(encoding="utf-8"), path.relative_to(ROOT).as_posix())
+    ]
+    assert offenders == []
+
+
+def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    """The modules that each module imports, late imports included. sources: text by path under the package."""
+    packages = {}
+    for place in sources:
+        parts = Path(place).with_suffix("").parts
+        packages[place] = ".".join(("pinchpoint", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+    places = {name: place for place, name in packages.items()}
+    graph: dict[str, set[str]] = {}
+    for place, source in sources.items():
+        graph[place] = set()
+        package = ".".join(("pinchpoint", *Path(place).parent.parts))
+        for name in imports(ast.parse(source), package):
+            module = name
+            while module and module not in places:
+                module = module.rpartition(".")[0]  # `from module import name` ends in what the module holds
+            if module and places[module] != place:
+                graph[place].add(places[module])
+    return graph
+
+
+def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
+    """The groups of modules that import each other, directly or through others."""
+
+    def reachable(start: str) -> set[str]:
+        names, waiting = set(), [start]
+        while waiting:
+            new = graph[waiting.pop()] - names
+            names |= new
+            waiting.extend(new)
+        return names
+
+    reach = {name: reachable(name) for name in graph}
+    groups = {
+        tuple(sorted(other for other in graph if other in reach[name] and name in reach[other]))
+        for name in graph
+        if name in reach[name]
+    }
+    return sorted(list(group) for group in groups)
+
+
+# Cycles that existed when this test was written; whoever owns the module breaks the cycle and removes the line.
+PENDING_CYCLES = [["backends/torch/streaming.py", "backends/torch/streaming_cuda.py"]]
+
+
+def test_no_two_modules_import_each_other() -> None:
+    graph = import_graph({p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in modules()})
+    assert [group for group in cycles(graph) if group not in PENDING_CYCLES] == []
+
+
+def test_the_check_sees_a_cycle_through_a_third_module_and_a_late_import() -> None:
+    sources = {
+        "core/a.py": "from pinchpoint.core import b",
+        "core/b.py": "def f():\n    from .c import thing",
+        "core/c.py": "import pinchpoint.core.a",
+        "core/d.py": "from pinchpoint.core.a import name",
+    }
+    assert cycles(import_graph(sources)) == [["core/a.py", "core/b.py", "core/c.py"]]
 
 
 def test_every_folder_of_the_package_is_a_known_layer() -> None:
@@ -115,7 +177,8 @@ def test_every_folder_of_the_package_is_a_known_layer() -> None:
         ("planning/plan.py", "from ..verification.verify import verify"),
         ("planning/plan.py", "from pinchpoint import verify"),
         ("kit/chunk.py", "from pinchpoint.verification import compare"),
-        ("verification/verify.py", "from pinchpoint.console import printing as console"),
+        ("core/growth_law.py", "from pinchpoint.console import printing as console"),
+        ("workloads/field.py", "from pinchpoint.systems.common import training"),
         ("cli/predict.py", "import torch"),
     ],
 )
@@ -140,24 +203,39 @@ def test_the_check_allows_an_import_that_points_down(place: str, source: str) ->
     assert faults(source, place) == []
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_module_says_what_it_gives_and_stays_readable(path: Path) -> None:
-    text = path.read_text(encoding="utf-8")
-    assert ast.get_docstring(ast.parse(text)), "the first thing in a module is what it gives"
-    lines = [line for line in text.splitlines() if line.strip()]
-    assert len(lines) <= 420, "one idea a module: split it"
+def test_every_module_says_what_it_provides_and_stays_readable() -> None:
+    offenders = []
+    for path in modules():
+        text = path.read_text(encoding="utf-8")
+        if not ast.get_docstring(ast.parse(text)):
+            offenders.append(f"{path.relative_to(ROOT)} has no docstring that says what it provides")
+        lines = sum(bool(line.strip()) for line in text.splitlines())
+        if lines > 420:
+            offenders.append(
+                f"{path.relative_to(ROOT)} has {lines} lines, and at most 420 are allowed: split it"
+            )
+    assert offenders == []
 
 
 def swallows(handler: ast.ExceptHandler) -> bool:
-    """Catches everything and carries on without a word."""
+    """Whether a handler catches everything and carries on silently."""
     broad = handler.type is None or (
         isinstance(handler.type, ast.Name) and handler.type.id in ("Exception", "BaseException")
     )
     return broad and all(isinstance(step, ast.Pass | ast.Continue) for step in handler.body)
 
 
-@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_no_error_is_caught_broadly_and_forgotten(path: Path) -> None:
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    found = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler) and swallows(node)]
-    assert found == []
+def test_no_error_is_caught_broadly_and_forgotten() -> None:
+    offenders = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in modules()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ExceptHandler) and swallows(node)
+    ]
+    assert offenders == []
+
+
+@pytest.mark.parametrize("handler", ["except Exception:\n    pass", "except:\n    pass"])
+def test_the_check_refuses_a_broad_handler_that_does_nothing(handler: str) -> None:
+    tree = ast.parse(f"try:\n    f()\n{handler}")
+    assert [swallows(node) for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)] == [True]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from pinchpoint.core.events import Observation
+from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting import allocator_settings
 from pinchpoint.forecasting import replay as replaying
@@ -65,6 +66,12 @@ def _interval(seen: Observation, usual: int, expandable: bool) -> tuple[int, int
     if high - low < _BLUR * usual / 2:
         return None, None
     return min(low, usual) - int(_BLUR * usual), max(high, usual) + int(_BLUR * usual)
+
+
+def with_count_interval(forecast: Forecast, dynamic: Any, card: Card) -> Forecast:
+    """The forecast with an interval if counts were computed from the data at hand, else unchanged."""
+    count, site = dynamic.largest
+    return with_scatter(forecast, count, shown_path(site), card) if count else forecast
 
 
 def with_scatter(forecast: Forecast, count: int, site: str, card: Card) -> Forecast:

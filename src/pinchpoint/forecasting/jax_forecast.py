@@ -4,41 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import os
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from pinchpoint.core.errors import BadInput, Missing, PinchpointError
+from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.records import Forecast
 from pinchpoint.core.targets import failed
 from pinchpoint.core.workload import Built, Workload, build, chosen_of
 from pinchpoint.forecasting.assembly import margin_bytes
 from pinchpoint.forecasting.cards import cards
-
-if TYPE_CHECKING:
-    from pinchpoint.forecasting.requests import Prepared
+from pinchpoint.forecasting.target_loading import LoadedTarget, load_jax_observer
 
 _SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
 
-def predict(prepared: Prepared, request: dict[str, Any]) -> Forecast:
-    observe_made = load_observer()
+def predict(loaded: LoadedTarget, request: dict[str, Any]) -> Forecast:
+    observe_made = load_jax_observer()
     try:
-        found, processed = observe_made(lambda: _make(prepared, request), card=prepared.card)
+        found, processed = observe_made(lambda: _make(loaded, request), card=loaded.card)
     except PinchpointError:
         raise
     except Exception as error:
-        raise failed(prepared.target.text, error, "tracing") from error
-    thing, mode = prepared.thing, request.get("mode")
+        raise failed(loaded.target.text, error, "tracing") from error
+    thing, mode = loaded.thing, request.get("mode")
     if not isinstance(thing, Workload) and mode is not None and mode != found.mode:
         raise BadInput(
-            f"the step of {prepared.target.text} is one of {found.mode}",
+            f"the step of {loaded.target.text} is one of {found.mode}",
             hint=f"leave --mode out, or ask for --mode {found.mode}",
         )
     # JAX takes most of the card at start whatever it needs; reserved bytes are no property of the step.
-    total = found.peak_bytes + prepared.card.context_bytes
+    total = found.peak_bytes + loaded.card.context_bytes
     margin, share = margin_bytes(total), _share()
     highest = (found.high_bytes or found.peak_bytes) + margin
     return Forecast(
-        target=prepared.target.text,
+        target=loaded.target.text,
         framework="jax",
         method=found.method,
         mode=(mode or thing.modes[0]) if isinstance(thing, Workload) else found.mode,
@@ -47,7 +45,7 @@ def predict(prepared: Prepared, request: dict[str, Any]) -> Forecast:
         peak_allocated_bytes=found.peak_bytes,
         peak_reserved_bytes=None,
         workspace_bytes=found.breakdown["workspace"],
-        context_bytes=prepared.card.context_bytes,
+        context_bytes=loaded.card.context_bytes,
         total_bytes=total,
         breakdown=found.breakdown,
         lines=found.lines,
@@ -55,13 +53,13 @@ def predict(prepared: Prepared, request: dict[str, Any]) -> Forecast:
         timeline=found.timeline,
         fits={
             card.name: highest <= min(card.memory_bytes - card.context_bytes, int(share * card.memory_bytes))
-            for card in {**cards(), prepared.card.name: prepared.card}.values()
+            for card in {**cards(), loaded.card.name: loaded.card}.values()
         },
         margin_bytes=margin,
-        card=prepared.card.name,
+        card=loaded.card.name,
         steps=1,
         processed=processed,
-        settings=chosen_of(thing, request.get("settings"), text=prepared.target.text),
+        settings=chosen_of(thing, request.get("settings"), text=loaded.target.text),
         low_bytes=found.peak_bytes if found.high_bytes else None,
         high_bytes=found.high_bytes,
         notes=(
@@ -79,22 +77,11 @@ def _share() -> float:
     return 0.75
 
 
-def load_observer() -> Any:
-    """JAX's side of the prediction, or an error that says how to install it."""
-    try:
-        from pinchpoint.backends.jax.analysis import observe_made
-    except ModuleNotFoundError as error:
-        if error.name != "jax":
-            raise
-        raise Missing("jax is not installed", hint="pip install 'pinchpoint[jax]'") from error
-    return observe_made
-
-
-def _make(prepared: Prepared, request: dict[str, Any]) -> Built:
+def _make(loaded: LoadedTarget, request: dict[str, Any]) -> Built:
     return build(
-        prepared.thing,
+        loaded.thing,
         request["size"],
-        text=prepared.target.text,
+        text=loaded.target.text,
         device="cuda",
         mode=request.get("mode"),
         variant=request.get("variant"),

@@ -15,16 +15,16 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting import assembly, calibration
-from pinchpoint.forecasting.requests import Fork, Prepared, scattered
+from pinchpoint.forecasting.target_loading import Fork, LoadedTarget
 
 _REAL_RUN_S = 60.0  # how long a script may run for real to count what depends on its data
 
 
-def predict(prepared: Prepared, request: dict[str, Any], fork: Fork) -> Forecast:
+def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
     """Fake the script; where counts depend on its data, run it once with real values first."""
 
     def run(known: dict[str, Any]) -> dict[str, Any]:
-        return _in_scratch(prepared, request, fork, known)
+        return _in_scratch(loaded, request, fork, known)
 
     answer = run({})
     if "needs" not in answer:
@@ -46,21 +46,23 @@ def predict(prepared: Prepared, request: dict[str, Any], fork: Fork) -> Forecast
 
 
 def _in_scratch(
-    prepared: Prepared, request: dict[str, Any], fork: Fork, known: dict[str, Any]
+    loaded: LoadedTarget, request: dict[str, Any], fork: Fork, known: dict[str, Any]
 ) -> dict[str, Any]:
     """One run of the script in a fork, with a scratch folder that goes away afterwards."""
     scratch = Path(tempfile.mkdtemp(prefix="pinchpoint-script-"))
     try:
-        return fork(lambda: _run(prepared, request, scratch, known))
+        return fork(lambda: _run(loaded, request, scratch, known))
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict[str, Any]) -> dict[str, Any]:
+def _run(
+    loaded: LoadedTarget, request: dict[str, Any], scratch: Path, known: dict[str, Any]
+) -> dict[str, Any]:
     from pinchpoint.backends.torch.data_dependent import unknown_values
     from pinchpoint.backends.torch.fake import runner
 
-    observer = prepared.observer
+    observer = loaded.observer
     for name, value in known.items():
         setattr(observer.dynamic, name, value)
     if known.get("calibrating"):
@@ -78,7 +80,7 @@ def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict
         stopper.taken = min(max(now.steps.values(), default=now.calls), stopper.wanted - 1)
 
     progress.check = check
-    path = prepared.target.where
+    path = loaded.target.where
     _as_rank_zero(path)
     with NoHarm(scratch, locked=True) as guards:
         end = run_script(path, request["args"], scratch=scratch, stopper=stopper)
@@ -86,7 +88,7 @@ def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict
     if needs is not None:
         return {"needs": needs}
     if not progress.enough(1) or end.kind == "raised":
-        error = fault(end, script=prepared.target.text, steps=stopper.taken, refused=guards.processes.refused)
+        error = fault(end, script=loaded.target.text, steps=stopper.taken, refused=guards.processes.refused)
         if error is not None:
             raise error
     if known.get("calibrating"):
@@ -96,21 +98,21 @@ def _run(prepared: Prepared, request: dict[str, Any], scratch: Path, known: dict
     mode = "train" if seen.trained else "infer"
     if request.get("mode") not in (None, mode):
         raise BadInput(
-            f"{prepared.target.text} does {mode}, not {request['mode']}",
+            f"{loaded.target.text} does {mode}, not {request['mode']}",
             hint=f"leave --mode out, or ask for --mode {mode}",
         )
     if not seen.blocks:
         raise BadInput(
-            f"{prepared.target.text} put nothing on the GPU",
+            f"{loaded.target.text} put nothing on the GPU",
             hint="pass what makes it use CUDA, such as -- --device cuda",
         )
     if seen.steps < request["steps"]:
         seen.notes.append(f"the script ended after {seen.steps} of {request['steps']} steps")
     forecast = assembly.of_observation(
-        seen, card=prepared.card, target=prepared.target.text, mode=mode, size=None, variant=None
+        seen, card=loaded.card, target=loaded.target.text, mode=mode, size=None, variant=None
     )
     if "bound" not in known:
-        forecast = scattered(forecast, observer.dynamic, prepared.card)
+        forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded.card)
     return calibration.with_blocks(forecast.to_dict(), seen)
 
 

@@ -13,14 +13,17 @@ import os
 import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from pinchpoint.core import errors, targets
 from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
-from pinchpoint.forecasting import requests
+from pinchpoint.forecasting import jax_forecast, torch_forecast
+from pinchpoint.forecasting.target_loading import LoadedTarget, load_target
 
 
 def main() -> None:
@@ -30,14 +33,28 @@ def main() -> None:
     tempfile.tempdir = hello["scratch"]  # removed by the parent: this process may be killed at any time
     with contextlib.ExitStack() as stack:
         try:
-            prepared = requests.prepare(hello, stack)
+            loaded = load_target(hello, stack)
         except PinchpointError as error:
             _answer(answers, errors.to_dict(error))
             return
         _answer(answers, {"ready": True})
         for line in sys.stdin:
             request = json.loads(line)
-            _answer(answers, in_fork(lambda request=request: requests.serve(prepared, request, in_fork)))
+            _answer(answers, in_fork(lambda request=request: _forecast(loaded, request)))
+
+
+def _forecast(loaded: LoadedTarget, request: dict[str, Any]) -> dict[str, Any]:
+    """Answer one request with a Forecast as a dict, or raise."""
+    start = time.perf_counter()
+    if loaded.framework == "jax":
+        forecast = jax_forecast.predict(loaded, request)
+    elif loaded.target.kind == "script":
+        from pinchpoint.forecasting import script_forecast
+
+        forecast = script_forecast.predict(loaded, request, in_fork)
+    else:
+        forecast = torch_forecast.predict(loaded, request, in_fork)
+    return replace(forecast, took_s=round(time.perf_counter() - start, 3)).to_dict()
 
 
 def _answer(stream: Any, message: dict[str, Any]) -> None:

@@ -1,0 +1,81 @@
+"""Loading a target in the worker process: imported once, for torch under a simulated device.
+
+Every forecast module (torch, JAX, scripts) starts from the `LoadedTarget` that `load_target` returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pinchpoint.core import targets
+from pinchpoint.core.errors import Missing
+from pinchpoint.core.targets import Target
+from pinchpoint.forecasting import allocator_settings
+from pinchpoint.forecasting.cards import Card, card
+
+Fork = Callable[[Callable[[], dict[str, Any]]], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class LoadedTarget:
+    """An imported target and the simulated device it was imported under (None for JAX)."""
+
+    target: Target
+    thing: Any
+    framework: str
+    card: Card
+    observer: Any = None
+
+
+def load_target(hello: dict[str, Any], stack: contextlib.ExitStack) -> LoadedTarget:
+    """Import the target. For torch, the simulated device is active before the first import."""
+    target = Target(**hello["target"])
+    chosen_card = card(hello["card"])
+    if targets.likely_framework(target) == "torch":
+        observer = _simulate_device(chosen_card, stack)
+        if target.kind == "script":
+            return LoadedTarget(target, None, "torch", chosen_card, observer)
+        thing = targets.load(target)
+        if targets.framework_of(thing) == "torch":
+            return LoadedTarget(target, thing, "torch", chosen_card, observer)
+        # A JAX target whose file did not show it: it must not run under the simulated torch device.
+        stack.close()
+    load_jax_observer()  # before any fork, so that every request finds it imported
+    return LoadedTarget(target, targets.load(target), "jax", chosen_card)
+
+
+def _simulate_device(chosen_card: Card, stack: contextlib.ExitStack) -> Any:
+    try:
+        from pinchpoint.backends.torch.fake import runner
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        raise Missing(
+            "PyTorch is not installed.",
+            hint="Run pip install 'pinchpoint[torch]' (the CPU build is enough).",
+        ) from error
+    device = runner.Device(
+        title=chosen_card.title,
+        memory_bytes=chosen_card.memory_bytes,
+        capability=chosen_card.capability,
+        cublas_workspace_bytes=allocator_settings.cublas_workspace_bytes(chosen_card.cublas_workspace_bytes),
+        cublaslt_workspace_bytes=chosen_card.cublaslt_workspace_bytes,
+        processors=chosen_card.processors,
+    )
+    return stack.enter_context(
+        runner.pretending(device, dynamic=runner.Dynamic(), progress=runner.Progress())
+    )
+
+
+def load_jax_observer() -> Any:
+    """Import the function that analyses JAX programs, or raise an error that says how to install JAX."""
+    try:
+        from pinchpoint.backends.jax.analysis import observe_made
+    except ModuleNotFoundError as error:
+        if error.name != "jax":
+            raise
+        raise Missing("JAX is not installed.", hint="Run pip install 'pinchpoint[jax]'.") from error
+    return observe_made

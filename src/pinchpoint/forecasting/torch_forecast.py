@@ -1,0 +1,98 @@
+"""A Forecast of a torch target: its steps run on the simulated device, and the observed blocks are replayed.
+
+Where counts depend on the data, the same target first runs at small sizes with real values, and
+the requested size is then forecast with the middle, low and high counts of the fitted law.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from pinchpoint.core.errors import BadInput
+from pinchpoint.core.files import shown_path
+from pinchpoint.core.records import Forecast
+from pinchpoint.core.workload import Workload, chosen_of
+from pinchpoint.forecasting import assembly, calibration
+from pinchpoint.forecasting.target_loading import Fork, LoadedTarget
+
+_CALIBRATION_SIZES = (2048, 16384)  # points: small enough to run with real values in a moment
+
+
+def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
+    from pinchpoint.backends.torch.data_dependent import count_laws
+
+    def run(known: dict[str, Any]) -> dict[str, Any]:
+        return fork(lambda: _forecast_once(loaded, request, **known))
+
+    answer = run({})
+    if "needs" not in answer:
+        return calibration.read(answer)
+    site = calibration.matters(answer["needs"], run)
+    if isinstance(site, Forecast):
+        return site
+    sizes = sorted({min(request["size"], size) for size in _CALIBRATION_SIZES})
+    runs = [fork(lambda size=size: _count(loaded, {**request, "size": size})) for size in sizes]
+    for counts in runs:
+        if "error" in counts:
+            calibration.read(counts)
+    small = " and ".join(f"{size:,}" for size in sizes)
+    note = f"counts at {shown_path(site)} depend on the data: fitted from real runs of {small} points"
+    return calibration.in_range(run, count_laws.known(runs), note)
+
+
+def _forecast_once(loaded: LoadedTarget, request: dict[str, Any], **known: Any) -> dict[str, Any]:
+    from pinchpoint.backends.torch.fake import runner
+
+    observer = loaded.observer
+    for name, value in known.items():
+        setattr(observer.dynamic, name, value)
+    try:
+        run = _run_steps(loaded, request)
+    except runner.NeedsCalibration as needs:
+        return {"needs": needs.site}
+    if not run.seen.blocks:
+        raise BadInput(
+            f"A step of {loaded.target.text} allocates nothing on the GPU.",
+            hint="Move the model and the data to the `device` that is passed in.",
+        )
+    thing = loaded.thing
+    variant = thing.variant(request.get("variant")).name if isinstance(thing, Workload) else None
+    forecast = assembly.of_observation(
+        run.seen,
+        card=loaded.card,
+        target=loaded.target.text,
+        mode=run.mode,
+        size=request["size"],
+        variant=variant,
+        processed=run.processed,
+    )
+    forecast = replace(forecast, settings=chosen_of(thing, request.get("settings"), text=loaded.target.text))
+    if "bound" not in known:  # otherwise the law's own range says how far counts may vary
+        forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded.card)
+    return calibration.with_blocks(forecast.to_dict(), run.seen)
+
+
+def _count(loaded: LoadedTarget, request: dict[str, Any]) -> dict[str, Any]:
+    """Run the target with real values and return the counts that depend on them."""
+    loaded.observer.dynamic.calibrating = True
+    _run_steps(loaded, request)
+    return loaded.observer.dynamic.learned()
+
+
+def _run_steps(loaded: LoadedTarget, request: dict[str, Any]) -> Any:
+    from pinchpoint.backends.torch.fake import runner
+
+    return runner.run_steps(
+        loaded.observer,
+        loaded.thing,
+        text=loaded.target.text,
+        size=request["size"],
+        mode=request.get("mode"),
+        variant=request.get("variant"),
+        chunk=request.get("chunk"),
+        steps=request.get("steps", 2),
+        seed=request.get("seed", 0),
+        half=request.get("half", False),
+        settings=request.get("settings"),
+    )
