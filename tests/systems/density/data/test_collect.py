@@ -300,8 +300,8 @@ def test_folders_of_others_are_never_written_into(files: Path, tmp_path: Path, i
         folder.mkdir()
         (folder / name).write_text("{}")
         for make in (
-            lambda: import_data(folder, [files], **OPTIONS),
-            lambda: make_data(folder, preset="tiny"),
+            lambda folder=folder: import_data(folder, [files], **OPTIONS),
+            lambda folder=folder: make_data(folder, preset="tiny"),
         ):
             with pytest.raises(BadInput, match=f"is the folder of {kind}"):
                 make()

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput, Missing, TargetFailed, from_dict
-from pinchpoint.systems.common import workers
+from pinchpoint.systems.common import workers as common_workers
 from pinchpoint.systems.density.data import dataset as dataset_module
 from pinchpoint.systems.density.data import sample as sample_module
 from pinchpoint.systems.density.data import workers
@@ -253,7 +253,7 @@ def test_without_pyscf_a_finished_set_is_still_read(made, monkeypatch, tmp_path)
 
 def test_an_error_in_a_process_comes_back_with_its_hint():
     answers = io.BytesIO()
-    workers.serve(
+    common_workers.serve(
         io.BytesIO(json.dumps(vars(TINY[0]) | {"molecule": "benzene"}).encode()), answers, workers.make
     )
     error = from_dict(json.loads(answers.getvalue()))
@@ -261,7 +261,7 @@ def test_an_error_in_a_process_comes_back_with_its_hint():
 
 
 def test_a_process_that_dies_is_told_with_the_sample(monkeypatch, tmp_path):
-    monkeypatch.setattr(workers, "SOURCE", tmp_path)
+    monkeypatch.setattr(common_workers, "SOURCE", tmp_path)
     package = tmp_path / "pinchpoint" / "workloads" / "density"
     package.mkdir(parents=True)
     for folder in (package, package.parent, package.parent.parent):

@@ -16,7 +16,7 @@ torch = pytest.importorskip("torch", reason="the operator needs torch")
 
 from pinchpoint.core.errors import BadInput, Missing, TargetFailed, from_dict  # noqa: E402
 from pinchpoint.systems.common import dataset_folder as folder_module  # noqa: E402
-from pinchpoint.systems.common import workers  # noqa: E402
+from pinchpoint.systems.common import workers as common_workers  # noqa: E402
 from pinchpoint.systems.operator.data import body as body_module  # noqa: E402
 from pinchpoint.systems.operator.data import dataset as dataset_module  # noqa: E402
 from pinchpoint.systems.operator.data import workers  # noqa: E402
@@ -325,7 +325,7 @@ def test_a_body_is_what_was_packed():
 def test_an_error_in_a_maker_is_its_answer_and_the_next_order_is_made():
     orders = [Order("flow", "a", 0, 0, 8, "cpu"), Order("harmonic", "b", 0, 1, 200, "cpu")]
     answers = io.BytesIO()
-    workers.serve(
+    common_workers.serve(
         io.BytesIO(b"".join(json.dumps(dataclasses.asdict(order)).encode() + b"\n" for order in orders)),
         answers,
         workers.make,
@@ -346,7 +346,7 @@ def test_a_library_that_prints_does_not_spoil_the_answers(monkeypatch):
 
 
 def test_a_maker_that_dies_is_reported(monkeypatch):
-    monkeypatch.setattr(workers.sys, "executable", shutil.which("false"))
+    monkeypatch.setattr(common_workers.sys, "executable", shutil.which("false"))
     with pytest.raises(TargetFailed, match="a process that makes bodies ended") as caught:
         list(made_bodies([Order("flow", "a", 0, 0, 200, "cpu")], jobs=1))
     assert "only what is missing" in caught.value.hint
