@@ -25,6 +25,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from ladder import ladder
+
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.files import check_output, make_folder, write_text
@@ -35,7 +37,6 @@ from pinchpoint.systems.common.training_loop import Report
 from pinchpoint.systems.radiance.data.dataset import make_dataset
 from pinchpoint.systems.radiance.evaluate import evaluate
 from pinchpoint.systems.radiance.metrics.features import open_extractor
-from pinchpoint.systems.radiance.metrics.ladder import ladder
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.orbit import orbit
 from pinchpoint.systems.radiance.records import Training

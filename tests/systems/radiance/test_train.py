@@ -22,7 +22,7 @@ from pinchpoint.backends.torch.measurement import account  # noqa: E402
 from pinchpoint.core.errors import BadInput, Diverged, DoesNotFit, TargetFailed  # noqa: E402
 from pinchpoint.systems.common.checkpoints import Checkpoints  # noqa: E402
 from pinchpoint.systems.common.training_loop import Report  # noqa: E402
-from pinchpoint.systems.radiance import budget, fixed_memory  # noqa: E402
+from pinchpoint.systems.radiance import budget  # noqa: E402
 from pinchpoint.systems.radiance import train as training  # noqa: E402
 from pinchpoint.systems.radiance.data.images import Images  # noqa: E402
 from pinchpoint.systems.radiance.explain.legacy import LegacySuperRes  # noqa: E402
@@ -105,7 +105,7 @@ def test_a_budget_counts_all_that_two_steps_hold(chunk: int, changes: dict[str, 
     found, of_field = account(steps), account(alone)
     assert found is not None and of_field is not None
     predicted = (
-        of_field + fixed_memory.beside_bytes(config, told, held, "cpu")(chunk) - fixed_memory.LIBRARIES
+        of_field + budget.beside_bytes(config, told, held, "cpu")(chunk) - budget.LIBRARIES
     )
     assert found <= predicted <= 1.3 * found
 
@@ -119,10 +119,10 @@ def test_on_a_gpu_a_budget_counts_images_and_what_graphs_cannot_share(
     )
     held = Images("none", torch.zeros(4, 64, 64, 3, dtype=torch.uint8))
     weights = sum(parameter.numel() for parameter in Stepper(config, told, held, "cpu").critics.parameters())
-    monkeypatch.setattr(fixed_memory, "_of_steps", lambda *_: 0)  # above
+    monkeypatch.setattr(budget, "_of_steps", lambda *_: 0)  # above
 
     def more(**changes: Any) -> Callable[[int | None], int]:
-        return fixed_memory.beside_bytes(config, replace(told, **changes), held, "cuda")
+        return budget.beside_bytes(config, replace(told, **changes), held, "cuda")
 
     assert held.pixels.numel() == more(graphs=False)(None) == more(micro=1)(None), "where nothing is recorded"
     plain, pictures = more(), account(lambda: _shown(config, told))
@@ -135,8 +135,8 @@ def test_on_a_gpu_a_budget_counts_images_and_what_graphs_cannot_share(
     assert more(eval_images=32)(None) > plain(None) + 4 * 3_000_000, (
         "the network that distances are taken with"
     )
-    several = fixed_memory.beside_bytes(config, replace(told, ranks=3), held, "cpu")(None)
-    assert several > fixed_memory.LIBRARIES, "what is drawn for all processes"
+    several = budget.beside_bytes(config, replace(told, ranks=3), held, "cpu")(None)
+    assert several > budget.LIBRARIES, "what is drawn for all processes"
 
 
 def _shown(config: FieldConfig, told: Settings) -> Any:
@@ -288,7 +288,7 @@ def test_a_tight_budget_trains_in_smaller_chunks_and_learns_the_same(
     monkeypatch.setattr(
         "pinchpoint.systems.radiance.budget.resident_bytes", lambda: 0
     )  # what is left is the step's own
-    monkeypatch.setattr(fixed_memory, "LIBRARIES", 0)
+    monkeypatch.setattr(budget, "LIBRARIES", 0)
     choices, rays = {**CHOICES, "steps": 1}, 2 * 32 * 32  # those of the images that pass at one time
     plenty = train(data, tmp_path / "plenty", budget="64GiB", **choices)
     assert plenty.chunk is None and plenty.predicted_bytes is not None

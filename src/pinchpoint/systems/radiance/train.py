@@ -24,10 +24,9 @@ from pinchpoint.systems.common.lockstep import follow, lead
 from pinchpoint.systems.common.precision import check_precision
 from pinchpoint.systems.common.runs import CONFIG
 from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing, take_steps
-from pinchpoint.systems.radiance.budget import chunk_for
+from pinchpoint.systems.radiance.budget import beside_bytes, chunk_for
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.evaluate import kernel_distance_of, some_real
-from pinchpoint.systems.radiance.fixed_memory import beside_bytes
 from pinchpoint.systems.radiance.metrics.features import Extractor, open_extractor
 from pinchpoint.systems.radiance.orbit import VIEWS, codes_of, views
 from pinchpoint.systems.radiance.plots import save_sheet, tiled

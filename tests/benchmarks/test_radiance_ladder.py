@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -11,30 +13,34 @@ torch = pytest.importorskip("torch", reason="the ladder is torch's")
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.radiance.metrics.features import Extractor  # noqa: E402
-from pinchpoint.systems.radiance.metrics.ladder import ladder, rungs  # noqa: E402
 from pinchpoint.systems.radiance.metrics.metrics import hue_coverage  # noqa: E402
 
-RECORD = Path(__file__).parents[4] / "benchmarks" / "results" / "radiance_ladder_cpu.json"
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "radiance"
+RECORD = FOLDER.parent / "results" / "radiance_ladder_cpu.json"
+
+
+def script() -> ModuleType:
+    return importlib.import_module("ladder")
 
 
 @pytest.fixture(scope="module")
-def made():
-    return rungs(images=16, size=24, seed=0)
+def rungs():
+    return script().rungs(images=16, size=24, seed=0)
 
 
-def test_each_rung_is_worse_in_the_way_it_says(made) -> None:
-    good = made["same"]
-    assert all(values.shape == (16, 3, 24, 24) and values.abs().max() <= 1 for values in made.values())
-    assert len(torch.unique(made["collapse"], dim=0)) == 8
-    assert hue_coverage(made["grey"]) == 0 < hue_coverage(good)
-    rough = {name: (values.diff(dim=3)).abs().mean() for name, values in made.items()}
+def test_each_rung_is_worse_in_the_way_it_says(rungs) -> None:
+    good = rungs["same"]
+    assert all(values.shape == (16, 3, 24, 24) and values.abs().max() <= 1 for values in rungs.values())
+    assert len(torch.unique(rungs["collapse"], dim=0)) == 8
+    assert hue_coverage(rungs["grey"]) == 0 < hue_coverage(good)
+    rough = {name: (values.diff(dim=3)).abs().mean() for name, values in rungs.items()}
     assert rough["blur 2 px"] < rough["blur 1 px"] < rough["same"] < rough["noise 0.05"] < rough["noise 0.1"]
     assert torch.allclose(
-        made["blur 2 px"].mean(dim=(1, 2, 3)), good.mean(dim=(1, 2, 3)), atol=0.02
+        rungs["blur 2 px"].mean(dim=(1, 2, 3)), good.mean(dim=(1, 2, 3)), atol=0.02
     )  # light is kept
-    changed = (made["no wheels"] != good).any(dim=1).float().mean(dim=(1, 2))
+    changed = (rungs["no wheels"] != good).any(dim=1).float().mean(dim=(1, 2))
     assert changed.max() < 0.25 and changed.mean() > 0.002  # only what was wheel or arch
-    assert not torch.equal(made["reference"], good)
+    assert not torch.equal(rungs["reference"], good)
 
 
 def test_the_ladder_measures_every_rung_against_the_reference() -> None:
@@ -42,7 +48,7 @@ def test_the_ladder_measures_every_rung_against_the_reference() -> None:
         return images.mean(dim=(2, 3))
 
     told: list[tuple[int, int]] = []
-    found = ladder(
+    found = script().ladder(
         Extractor("efflite0", 16, 3, coloured, torch.device("cpu")),
         images=16,
         size=16,
@@ -61,7 +67,7 @@ def test_the_ladder_measures_every_rung_against_the_reference() -> None:
 
 def test_too_few_images_are_refused() -> None:
     with pytest.raises(BadInput, match="a ladder of 7 images"):
-        rungs(images=7, size=16, seed=0)
+        script().rungs(images=7, size=16, seed=0)
 
 
 def test_the_recorded_ladder_is_in_order_for_every_seed() -> None:
