@@ -104,9 +104,7 @@ def test_a_budget_counts_all_that_two_steps_hold(chunk: int, changes: dict[str, 
 
     found, of_field = account(steps), account(alone)
     assert found is not None and of_field is not None
-    predicted = (
-        of_field + budget.beside_bytes(config, told, held, "cpu")(chunk) - budget.LIBRARIES
-    )
+    predicted = of_field + budget.beside_bytes(config, told, held, "cpu")(chunk) - budget.LIBRARIES
     assert found <= predicted <= 1.3 * found
 
 
