@@ -290,10 +290,10 @@ def test_a_tight_budget_trains_in_smaller_chunks_and_learns_the_same(
     choices, rays = {**CHOICES, "steps": 1}, 2 * 32 * 32  # those of the images that pass at one time
     plenty = train(data, tmp_path / "plenty", budget="64GiB", **choices)
     assert plenty.chunk is None and plenty.predicted_bytes is not None
-    budget = plenty.predicted_bytes * 3 // 4  # less than all rays at once take with checkpoints too
-    made = train(data, tmp_path / "tight", budget=budget, **choices)
+    limit = plenty.predicted_bytes * 3 // 4  # less than all rays at once take with checkpoints too
+    made = train(data, tmp_path / "tight", budget=limit, **choices)
     assert made.settings["memory"] == "checkpoint" and made.chunk is not None and 0 < made.chunk < rays
-    assert (made.predicted_bytes or 0) <= budget == made.budget_bytes
+    assert (made.predicted_bytes or 0) <= limit == made.budget_bytes
     assert made.loss == pytest.approx(plenty.loss, rel=1e-5)
 
 

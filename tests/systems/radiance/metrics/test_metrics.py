@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="metrics are torch's")
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.radiance.data.cars import draw_car  # noqa: E402
 from pinchpoint.systems.radiance.data.sphere_tracing import picture  # noqa: E402
-from pinchpoint.systems.radiance.metrics.metrics import (
+from pinchpoint.systems.radiance.metrics.metrics import (  # noqa: E402
     distances,
     frechet_distance,
     hue_coverage,

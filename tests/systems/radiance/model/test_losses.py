@@ -11,7 +11,7 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 
 from pinchpoint.core.errors import BadInput, TargetFailed  # noqa: E402
 from pinchpoint.systems.radiance.model.discriminator import Discriminator  # noqa: E402
-from pinchpoint.systems.radiance.model.losses import (
+from pinchpoint.systems.radiance.model.losses import (  # noqa: E402
     check_gradients,
     slope_penalty,
     taken_for_made,

@@ -13,7 +13,7 @@ from pinchpoint.systems.radiance.data.patches import real_patches  # noqa: E402
 from pinchpoint.systems.radiance.model import objective  # noqa: E402
 from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 from pinchpoint.systems.radiance.model.losses import check_gradients  # noqa: E402
-from pinchpoint.systems.radiance.model.objective import (
+from pinchpoint.systems.radiance.model.objective import (  # noqa: E402
     Critics,
     Generator,
     draw_codes,

@@ -10,7 +10,7 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.radiance.model.losses import check_gradients  # noqa: E402
-from pinchpoint.systems.radiance.model.superres import (
+from pinchpoint.systems.radiance.model.superres import (  # noqa: E402
     SuperRes,
     ViewCodes,
     both,
