@@ -1,15 +1,16 @@
-"""Predicted against measured peaks of JAX steps on the GPU that is here.
+"""Comparison of predicted and measured peaks of JAX steps on this machine's GPU.
 
     python benchmarks/jax_topology_check.py record.json [--jobs 4] [--only mlp,scan]
 
-For each step, in processes of its own:
+For each step, in separate processes:
   topology    XLA's analysis for this card, compiled without the GPU (what `predict` does)
-  attached    the same with the target config of the GPU that is here instead of pinchpoint's own
-  compiled    XLA's analysis of the step compiled on the GPU, autotuned as usual and not tuned
-  measured    JAX's allocator after one step: peak_bytes_in_use, likewise
-  walk, plain the jaxpr liveness walk, fused and unfused
-Prints a table of bytes and of errors against `measured` (not tuned: autotuning's own scratch counts
-into the other) and writes a JSON record. Without a GPU the columns that need one stay empty.
+  attached    the same with the target config of the installed GPU instead of pinchpoint's own
+  compiled    XLA's analysis of the step compiled on the GPU, with and without autotuning
+  measured    JAX's allocator after one step: peak_bytes_in_use, with and without autotuning
+  walk, plain the jaxpr liveness walk, with and without fusion
+Prints a table of bytes and of errors relative to `measured` without autotuning (the other column
+includes autotuning's own scratch memory) and writes a JSON record. Without a GPU the columns that need
+one stay empty.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ UNTUNED = "--xla_gpu_autotune_level=0"
 
 
 def build(name: str, device: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """A jitted step and its arguments: arrays on the GPU, or shapes where there is none."""
+    """A jitted step and its arguments: arrays on the GPU, or shapes if there is none."""
     if name in ORBITAL:
         from pinchpoint.workloads.orbital import WORKLOAD
 
@@ -66,7 +67,7 @@ def build(name: str, device: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def mlp(donate: bool = False) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """Six layers of 512 over 65,536 points, one step of Adam (optax where it is installed)."""
+    """One Adam step on six layers of width 512 and 65,536 points (with optax if it is installed)."""
     import jax
     import jax.numpy as jnp
 
@@ -159,7 +160,7 @@ def conv() -> tuple[Callable[..., Any], tuple[Any, ...]]:
 
 
 def attention() -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """The gradient of one attention written out: 8 x 16 heads over 1,024 tokens."""
+    """The gradient of one attention layer without a fused kernel: 8 x 16 heads, 1,024 tokens."""
     import jax
     import jax.numpy as jnp
 
@@ -183,19 +184,19 @@ _STEPS: dict[str, Callable[[], tuple[Callable[..., Any], tuple[Any, ...]]]] = {
 
 
 def topology(name: str, config: str) -> dict[str, Any]:
-    """In a process that must not touch the GPU: both topology analyses and the walk."""
+    """Both topology analyses and the walk, in a process that must not use the GPU."""
     from pinchpoint.backends.jax import compat, xla
     from pinchpoint.backends.jax.captured_arrays import hoist
     from pinchpoint.backends.jax.compile_targets import matmul_workspace
     from pinchpoint.backends.jax.liveness import walk
-    from pinchpoint.backends.jax.program import read
+    from pinchpoint.backends.jax.program import read_program
     from pinchpoint.backends.jax.tracing import trace
     from pinchpoint.forecasting.cards import card
 
     aim = card(CARD)
     start = time.perf_counter()
     traced = trace(*build(name, "cuda" if name in ORBITAL else "cpu-shapes"))
-    program = read(traced)
+    program = read_program(traced)
     workspace = matmul_workspace(aim.capability)
     row: dict[str, Any] = {
         "walk": walk(program, workspace_bytes=workspace).peak_bytes,
@@ -208,29 +209,29 @@ def topology(name: str, config: str) -> dict[str, Any]:
     for column, devices in ways.items():
         start = time.perf_counter()
         try:
-            found = xla.analyse(
+            analysis = xla.analyse(
                 hoist(traced), capability=aim.capability, memory_bytes=aim.memory_bytes, devices=devices
             )
         except xla.NoAnalysis as reason:
             row[f"{column}_reason"] = str(reason)
             continue
         row |= {
-            column: found.peak_bytes,
+            column: analysis.peak_bytes,
             f"{column}_s": time.perf_counter() - start,
-            f"{column}_options": found.options,
+            f"{column}_options": analysis.options,
         }
         row[f"{column}_parts"] = {
-            "arguments": found.arguments,
-            "outputs": found.outputs,
-            "temporaries": found.temporaries,
-            "aliases": found.aliases,
-            "live_peak": found.live_peak,
+            "arguments": analysis.arguments,
+            "outputs": analysis.outputs,
+            "temporaries": analysis.temporaries,
+            "aliases": analysis.aliases,
+            "live_peak": analysis.live_peak,
         }
     return row
 
 
 def on_gpu(name: str, suffix: str) -> dict[str, Any]:
-    """In a fresh process: the step compiled for the GPU, then run once. Its arguments are all that lives beside it."""
+    """Compile the step for the GPU and run it once, in a fresh process that holds only its arguments."""
     import jax
 
     from pinchpoint.backends.jax import measurement, xla
@@ -258,15 +259,18 @@ def attached() -> dict[str, Any]:
 
     from pinchpoint.backends.jax import compat, measurement
 
-    found: dict[str, Any] = {
+    machine: dict[str, Any] = {
         "jax": jax.__version__,
         "plugin": compat.cuda_plugin(),
         "gpu": None,
         "target_config": "",
     }
     if measurement.has_cuda():
-        found |= {"gpu": jax.devices("cuda")[0].device_kind, "target_config": compat.attached_target_config()}
-    return found
+        machine |= {
+            "gpu": jax.devices("cuda")[0].device_kind,
+            "target_config": compat.attached_target_config(),
+        }
+    return machine
 
 
 def worker(job: str, name: str, config: str) -> None:
@@ -282,7 +286,7 @@ def worker(job: str, name: str, config: str) -> None:
 
 
 def run(job: str, name: str = "", config: str = "", timeout_s: float = 300.0) -> dict[str, Any]:
-    """One job in a process of its own; a failure becomes a reason, so that the table goes on."""
+    """Run one job in its own process; a failure is recorded as a reason, so the other rows still appear."""
     env = dict(os.environ) | {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
     env.pop("JAX_PLATFORMS", None)
     if job == "topology":
@@ -291,12 +295,12 @@ def run(job: str, name: str = "", config: str = "", timeout_s: float = 300.0) ->
         env["XLA_FLAGS"] = f"{env.get('XLA_FLAGS', '')} {UNTUNED}".strip()
     command = [sys.executable, __file__, "--worker", job, name, config]
     try:
-        done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s)
+        process = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout_s)
     except subprocess.TimeoutExpired:
         return {f"{job}_failed": f"over {timeout_s:.0f} s"}
-    if done.returncode != 0:
-        return {f"{job}_failed": done.stderr.strip()[-1500:] or f"exit {done.returncode}"}
-    return json.loads(done.stdout.strip().splitlines()[-1])
+    if process.returncode != 0:
+        return {f"{job}_failed": process.stderr.strip()[-1500:] or f"exit {process.returncode}"}
+    return json.loads(process.stdout.strip().splitlines()[-1])
 
 
 def table(rows: list[dict[str, Any]]) -> str:
@@ -305,7 +309,7 @@ def table(rows: list[dict[str, Any]]) -> str:
     for row in rows:
         cells = (f"{row[c] / 2**20:16,.1f}" if row.get(c) is not None else f"{'-':>16}" for c in COLUMNS)
         lines.append(" ".join([f"{row['case']:{width}}", *cells]))
-    lines.append("error against measured, not tuned")
+    lines.append("error relative to measured, without autotuning")
     for row in rows:
         truth = row.get("measured_untuned")
         cells = (
@@ -329,24 +333,24 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("record", type=Path, help="where to write the JSON record")
-    parser.add_argument("--jobs", type=int, default=4, help="processes at a time")
-    parser.add_argument("--only", default="", help="comma-separated cases")
-    asked = parser.parse_args()
-    names = [name for name in CASES if not asked.only or name in asked.only.split(",")]
+    parser.add_argument("record", type=Path, help="File to write the JSON record to.")
+    parser.add_argument("--jobs", type=int, default=4, help="Number of processes at a time.")
+    parser.add_argument("--only", default="", help="Comma-separated cases to run; all by default.")
+    args = parser.parse_args()
+    names = [name for name in CASES if not args.only or name in args.only.split(",")]
     machine = run("attached")
     config = ""
     if machine.get("target_config"):
-        config = str(asked.record.with_suffix(".target_config.txtpb"))
+        config = str(args.record.with_suffix(".target_config.txtpb"))
         Path(config).write_text(machine["target_config"], encoding="utf-8")
     kinds = ("topology", "gpu", "untuned") if machine.get("gpu") else ("topology",)
-    with ThreadPoolExecutor(asked.jobs) as pool:
-        found = {(n, k): pool.submit(run, k, n, config) for n in names for k in kinds}
+    with ThreadPoolExecutor(args.jobs) as pool:
+        futures = {(n, k): pool.submit(run, k, n, config) for n in names for k in kinds}
         rows = [
-            {"case": n} | {key: value for k in kinds for key, value in found[n, k].result().items()}
+            {"case": n} | {key: value for k in kinds for key, value in futures[n, k].result().items()}
             for n in names
         ]
-    asked.record.write_text(
+    args.record.write_text(
         json.dumps({"check": "jax topology", "card": CARD, "machine": machine, "rows": rows}, indent=1) + "\n"
     )
     print(json.dumps({key: value for key, value in machine.items() if key != "target_config"}))

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from pinchpoint import Flow, stream
-from pinchpoint.backends.torch.streaming import Outputs
+from pinchpoint.backends.torch.streaming_cpu import Outputs
 from pinchpoint.core.errors import BadInput, DoesNotFit, Missing
 
 N = 5_003
@@ -442,11 +442,15 @@ def _changes(x: Any) -> Any:
 @pytest.mark.parametrize(
     ("wrong", "options", "said"),
     [
-        ((lambda x: x[:-1], POINTS), {}, "gave \\(999, 3\\) for a chunk of 1,000 points"),
-        ((lambda x: x.sum(), POINTS), {}, "gave \\(\\) for a chunk"),
-        ((lambda x: None, POINTS), {}, "gave NoneType"),
-        ((lambda x: (x, 3), POINTS), {}, "gave \\(ndarray, int\\)"),
-        ((lambda x: (), POINTS), {}, "gave \\(\\)"),
+        (
+            (lambda x: x[:-1], POINTS),
+            {},
+            "returned an array of shape \\(999, 3\\) for a chunk of 1,000 points",
+        ),
+        ((lambda x: x.sum(), POINTS), {}, "returned an array of shape \\(\\) for a chunk"),
+        ((lambda x: None, POINTS), {}, "returned NoneType"),
+        ((lambda x: (x, 3), POINTS), {}, "returned \\(ndarray, int\\)"),
+        ((lambda x: (), POINTS), {}, "returned \\(\\)"),
         ((_changes, POINTS), {}, "float64 \\(C, 3\\) for the first chunk and float32 \\(C, 3\\)"),
         ((wave, (POINTS, POINTS[1:])), {}, "5,003, 5,002 rows"),
         ((3, POINTS), {}, "the function is 3"),
@@ -466,12 +470,20 @@ def _changes(x: Any) -> Any:
         ((wave, POINTS), {"tile": 0}, "a tile of 0"),
         ((wave, POINTS), {"chunk": "auto", "bytes_per_point": 0}, "bytes_per_point is 0"),
         ((wave, POINTS), {"chunk": "auto", "budget": "many"}, "unknown card"),
-        ((wave, POINTS), {"out": np.empty((4, 3))}, "out is ndarray \\(4, 3\\); there are 5,003 points"),
-        ((wave, POINTS), {"out": np.empty((N, 2))}, "out takes rows of \\(2,\\)"),
-        ((wave, POINTS), {"out": (POINTS.copy(), POINTS.copy())}, "out takes rows of"),
-        ((wave, POINTS), {"out": np.empty((N, 3), np.int32)}, "out is int32 and cannot take float32"),
+        (
+            (wave, POINTS),
+            {"out": np.empty((4, 3))},
+            "out= is ndarray of shape \\(4, 3\\), but there are 5,003",
+        ),
+        ((wave, POINTS), {"out": np.empty((N, 2))}, "out= has rows of \\(2,\\)"),
+        ((wave, POINTS), {"out": (POINTS.copy(), POINTS.copy())}, "out= has rows of"),
+        (
+            (wave, POINTS),
+            {"out": np.empty((N, 3), np.int32)},
+            "out= has dtype int32, which cannot store float32",
+        ),
         ((wave, POINTS), {"out": "here"}, "out='here' is no place"),
-        ((wave, POINTS), {"device": "tpu"}, "unknown device 'tpu'"),
+        ((wave, POINTS), {"device": "tpu"}, "device 'tpu' is unknown"),
     ],
 )
 def test_what_cannot_be_streamed_is_refused_with_a_hint(
@@ -483,20 +495,20 @@ def test_what_cannot_be_streamed_is_refused_with_a_hint(
 
 
 def test_torch_refuses_what_is_no_tensor_and_types_it_lacks() -> None:
-    with pytest.raises(BadInput, match="gave ndarray") as caught:
+    with pytest.raises(BadInput, match="returned ndarray") as caught:
         stream(lambda x: x.numpy(), POINTS, chunk=1_000, device="cpu")
     assert 'device="numpy"' in caught.value.hint
-    with pytest.raises(BadInput, match="have no counterpart"):
+    with pytest.raises(BadInput, match="torch does not support"):
         stream(wave, POINTS.astype(np.longdouble), chunk=1_000, device="cpu")
-    with pytest.raises(BadInput, match="and cannot be written"):
+    with pytest.raises(BadInput, match="cannot be written to"):
         stream(wave, POINTS, device="cpu", out=np.broadcast_to(np.float32(0), (N, 3)))
-    with pytest.raises(BadInput, match="a tensor on meta; it runs on cpu"):
+    with pytest.raises(BadInput, match="a tensor on meta, but it runs on cpu"):
         stream(lambda x: x.to("meta"), POINTS, chunk=1_000, device="cpu")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
 def test_cuda_without_a_gpu_is_missing() -> None:
-    with pytest.raises(Missing, match="no CUDA device"):
+    with pytest.raises(Missing, match="No CUDA device"):
         stream(wave, POINTS, device="cuda")
 
 

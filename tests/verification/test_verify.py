@@ -474,7 +474,7 @@ def step_of(size: int, device: str) -> Callable[[], None]:
         (workload("chunked"), {"size": "-5"}, "size '-5'"),
         (workload("chunked"), {"repeats": 3}, "3 repeats"),
         (workload("chunked"), {"draws": 99}, "99 draws"),
-        (workload("chunked"), {"device": "tpu"}, "unknown device"),
+        (workload("chunked"), {"device": "tpu"}, "device 'tpu' is unknown"),
         ("absent.py:WORKLOAD", {}, "no file"),
     ],
 )

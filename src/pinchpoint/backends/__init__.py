@@ -1,1 +1,1 @@
-"""The seams to the frameworks, imported late."""
+"""Interfaces to PyTorch and JAX, which are imported only when they are needed."""

@@ -1,7 +1,7 @@
-"""The seam between pinchpoint and a framework: what measuring needs of torch or JAX.
+"""The `Backend` interface: what pinchpoint needs from PyTorch or JAX to measure a step.
 
-A backend is chosen by name and imported late, so that no framework is needed by code that does
-not measure. `auto` is resolved here, once, for all verbs.
+A backend is chosen by name and imported on first use, so code that does not measure needs no
+framework. `resolve_device` turns `auto` into a device for every command.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ DEVICES = ("auto", "cpu", "cuda")
 
 @dataclass(frozen=True)
 class Peaks:
-    """Most bytes alive since `reset_peak`; None where the framework cannot know."""
+    """Most bytes alive since `reset_peak`; None where the framework does not know."""
 
     allocated_bytes: int | None
     reserved_bytes: int | None = None
@@ -26,24 +26,24 @@ class Peaks:
 
 
 class Backend(Protocol):
-    """What a framework must offer to be measured. Modules, not classes, implement it."""
+    """What a framework must provide to be measured. Modules, not classes, implement it."""
 
     def has_cuda(self) -> bool: ...
     def seed(self, seed: int) -> None: ...
     def wait(self, device: str, result: Any = None) -> None:
-        """Return only when the device has finished all work (`result`: what the step returned)."""
+        """Wait until the device has finished all work. result: what the step returned."""
         ...
 
     def reset_peak(self, device: str) -> None: ...
     def peaks(self, device: str) -> Peaks: ...
     def cap(self, budget_bytes: int) -> None:
-        """Refuse allocations beyond the budget on the GPU, context excluded."""
+        """Limit allocations on the GPU to the budget, not counting the CUDA context."""
         ...
 
     def is_oom(self, error: BaseException) -> bool: ...
     def to_numpy(self, value: Any) -> Any: ...
     def account(self, run: Callable[[], Any]) -> int | None:
-        """Peak bytes of the framework's CPU tensors while `run` runs, or None if unknown."""
+        """Peak bytes of the framework's CPU tensors during `run()`, or None if unknown."""
         ...
 
 
@@ -51,25 +51,26 @@ _MODULES = {"torch": "pinchpoint.backends.torch.measurement", "jax": "pinchpoint
 
 
 def backend(framework: str) -> Backend:
-    """The backend for a framework, or an error that says how to install it."""
+    """Import and return the backend of a framework; raises `Missing` if it is not installed."""
     try:
         return import_module(_MODULES[framework])  # type: ignore[return-value]
     except ModuleNotFoundError as error:
         raise Missing(
-            f"{framework} is not installed",
-            hint=f"pip install 'pinchpoint[{framework}]' (CPU builds are enough to predict)",
+            f"The package {framework!r} is not installed.",
+            hint=f"Run pip install 'pinchpoint[{framework}]'; a CPU build is enough to predict.",
         ) from error
 
 
-def resolve_device(asked: str, used: Backend) -> str:
-    """`auto` becomes cuda when there is one; `cuda` without one is an error."""
-    if asked not in DEVICES:
-        raise BadInput(f"unknown device {asked!r}", hint=f"use one of: {', '.join(DEVICES)}")
-    if asked == "auto":
-        return "cuda" if used.has_cuda() else "cpu"
-    if asked == "cuda" and not used.has_cuda():
+def resolve_device(device: str, framework: Backend) -> str:
+    """Turn `auto` into "cuda" if a CUDA device is available, else "cpu"; refuse "cuda" without a device."""
+    if device not in DEVICES:
+        raise BadInput(f"The device {device!r} is unknown.", hint=f"Use one of: {', '.join(DEVICES)}.")
+    if device == "auto":
+        return "cuda" if framework.has_cuda() else "cpu"
+    if device == "cuda" and not framework.has_cuda():
         raise Missing(
-            "no CUDA device is visible here",
-            hint="use --device cpu, or run where there is a GPU; forecasts (pinchpoint predict, study --on fake) need none",
+            "No CUDA device is available on this machine.",
+            hint="Use --device cpu, or run on a machine with a GPU. "
+            "Forecasts (pinchpoint predict, study --on fake) need no GPU.",
         )
-    return asked
+    return device

@@ -1,4 +1,4 @@
-"""Attributes, defaults and environment variables replaced for a while, and put back in reverse order."""
+"""Temporary replacements of attributes, defaults and environment variables, undone in reverse order."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Patches:
         self._environment: list[tuple[str, str | None]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> Any:
-        """Replace `owner.name`; returns what was there (looked up as usual), or None.
+        """Replace `owner.name` and return its previous value (looked up as usual), or None.
 
-        An attribute that was inherited or absent is deleted again.
+        `undo` deletes an attribute that was inherited or absent before.
         """
         before = getattr(owner, name, None)
         own = vars(owner).get(name, _ABSENT) if hasattr(owner, "__dict__") else before
@@ -27,7 +27,7 @@ class Patches:
         return before
 
     def set_defaults(self, function: Any, values: tuple[Any, ...]) -> None:
-        """Set the values of a function's own arguments that a caller leaves out."""
+        """Replace the default values of a function's arguments."""
         self._attributes.append((function, "__defaults__", function.__defaults__))
         function.__defaults__ = values
 

@@ -1,7 +1,8 @@
-"""The seam between `stream` and a framework: a lane carries chunks to a function and its results back.
+"""The `Lane` interface between `stream` and a framework, and the checks that all lanes share.
 
-A lane knows where arrays live, how bytes are counted and what running out of memory looks like; which
-chunk comes next is decided above it. Rows are points: N in all, C in a chunk.
+A lane carries chunks to a function and its results back. It knows where arrays live, how bytes are
+counted and what running out of memory looks like; `stream` decides which chunk comes next. Rows are
+points: N in all, C in a chunk.
 """
 
 from __future__ import annotations
@@ -16,15 +17,14 @@ from pinchpoint.core.units import MIB
 
 Function = Callable[..., Any]
 SHARE_OF_RAM = 0.25
-SHARE_OF_BUDGET = 0.98  # on a host; the rest is for small things that come and go
-CACHED_BYTES = (
-    16 * MIB
-)  # without a budget a chunk on a CPU takes no more: fresh pages and missed caches make larger ones slower
+SHARE_OF_BUDGET = 0.98  # on a host; the rest is for small short-lived allocations
+# The largest chunk on a CPU without a budget: fresh pages and cache misses make larger chunks slower.
+CACHED_BYTES = 16 * MIB
 
 
 @dataclass(frozen=True)
 class Points:
-    """What is streamed: arrays (N, ...), or the numbers of a range, which are made where they are wanted."""
+    """What is streamed: arrays (N, ...), or the numbers of a range, which are created on the device."""
 
     count: int
     arrays: tuple[Any, ...] = ()
@@ -33,7 +33,7 @@ class Points:
 
 @dataclass(frozen=True)
 class Room:
-    """Bytes a chunk may take: the goal it is chosen for, and the bound it must never pass."""
+    """Bytes a chunk may take: the goal its size is chosen for, and the bound it must never exceed."""
 
     goal_bytes: int
     bound_bytes: int
@@ -41,133 +41,139 @@ class Room:
 
 @dataclass(frozen=True)
 class Form:
-    """What a function gives: for each of its arrays the shape of a row and the type. single: no tuple around it."""
+    """What a function returns: the row shape and the dtype of each array. single: one array, not a tuple."""
 
     rows: tuple[tuple[tuple[int, ...], str], ...]
     single: bool
 
     def text(self) -> str:
-        shown = [f"{dtype} (C{''.join(f', {side}' for side in shape)})" for shape, dtype in self.rows]
-        return shown[0] if self.single else f"({', '.join(shown)})"
+        texts = [f"{dtype} (C{''.join(f', {side}' for side in shape)})" for shape, dtype in self.rows]
+        return texts[0] if self.single else f"({', '.join(texts)})"
 
 
 class Lane(Protocol):
-    """One way to and from a function. Chunks land in the order they were launched."""
+    """Carries chunks to a function and its results back. Chunks land in the order they were launched."""
 
     device: str
-    depth: int  # chunks that may be under way at one time
+    depth: int  # chunks that may be in flight at one time
 
     def room(self, budget_bytes: int | None) -> Room:
-        """What chunks may take of a budget, or of what is free when there is none."""
+        """Bytes that chunks may take of a budget, or of the free memory if there is no budget."""
         ...
 
     def free_bytes(self) -> int:
-        """What could be taken now."""
+        """Bytes that could be allocated now."""
         ...
 
     def held_bytes(self) -> int:
-        """What counts against the budget before the first chunk."""
+        """Bytes that count against the budget before the first chunk."""
         ...
 
     def resize(self, chunk: int) -> None:
-        """Buffers for chunks of this many points. Nothing may be under way."""
+        """Allocate buffers for chunks of this many points. No chunk may be in flight."""
         ...
 
     def launch(self, start: int, stop: int, *, watch: bool) -> None:
-        """Send points start..stop through the function, made up to the chunk by repeating the last one."""
+        """Send points start..stop through the function, padded to the chunk by repeating the last one."""
         ...
 
     def land(self) -> None:
-        """Store the results of the oldest chunk under way; nothing where there is none."""
+        """Store the results of the oldest chunk in flight; does nothing if there is none."""
         ...
 
     def peak_bytes(self) -> int | None:
-        """Most bytes since the last launch that was watched, where that is known."""
+        """Most bytes alive since the last launch with `watch`, or None if unknown."""
         ...
 
     def clear(self) -> None:
-        """Give up buffers and caches, after memory ran out."""
+        """Release buffers and caches, after memory ran out."""
         ...
 
     def close(self) -> None:
-        """Give up the buffers."""
+        """Release the buffers."""
         ...
 
     def is_oom(self, error: BaseException) -> bool: ...
 
     def try_rows(self, rows: Any) -> list[tuple[Any, str]]:
-        """The function's results on just these rows (int64, numpy), as numpy arrays with their true types."""
+        """The function's results on these rows only (int64, numpy), as numpy arrays with their own dtypes."""
         ...
 
     def result(self, *, trial: int) -> Any:
-        """The outputs; if nothing was launched, `trial` points of zeros tell their shapes."""
+        """The outputs; if nothing was launched, `trial` points of zeros determine their shapes."""
         ...
 
 
 def room_on_host(budget_bytes: int | None) -> Room:
-    """All of a budget; without one a chunk that suits the caches, bound by a quarter of the free RAM."""
+    """All of a budget; without one, a chunk that fits the caches, bounded by a quarter of the free RAM."""
     if budget_bytes is not None:
         return Room(int(SHARE_OF_BUDGET * budget_bytes), budget_bytes)
     bound = int(SHARE_OF_RAM * host_memory.free_bytes())
     return Room(min(CACHED_BYTES, int(SHARE_OF_BUDGET * bound)), bound)
 
 
-def parts_of(returned: Any, *, rows: int, kind: type, shown: str, hint: str) -> tuple[tuple[Any, ...], bool]:
-    """The arrays a function gave, and whether it gave just one; each must have a row for every point."""
-    single = isinstance(returned, kind)
-    parts = (returned,) if single else returned
+def parts_of(value: Any, *, rows: int, kind: type, kind_name: str, hint: str) -> tuple[tuple[Any, ...], bool]:
+    """The arrays a function returned, and whether it returned one; each must have a row for every point."""
+    single = isinstance(value, kind)
+    parts = (value,) if single else value
     if not isinstance(parts, (tuple, list)) or not parts or not all(isinstance(part, kind) for part in parts):
-        got = (
-            type(returned).__name__
+        types = (
+            type(value).__name__
             if not isinstance(parts, (tuple, list))
             else f"({', '.join(type(p).__name__ for p in parts)})"
         )
-        raise BadInput(f"the function gave {got}; wanted is {shown} or a tuple of them", hint=hint)
+        raise BadInput(
+            f"The function returned {types}, but it must return {kind_name} or a tuple of them.", hint=hint
+        )
     for part in parts:
         if not part.shape or part.shape[0] != rows:
             raise BadInput(
-                f"the function gave {tuple(part.shape)} for a chunk of {rows:,} points",
-                hint="give one row for each point: sums over points are taken of what stream returns",
+                f"The function returned an array of shape {tuple(part.shape)} "
+                f"for a chunk of {rows:,} points.",
+                hint="Return one row for each point, and sum over points outside the streamed function.",
             )
     return tuple(parts), single
 
 
 def check_same(first: Form, now: Form) -> None:
-    """Refuse results that look different from chunk to chunk."""
+    """Refuse results whose shapes or dtypes differ between chunks."""
     if first != now:
         raise BadInput(
-            f"the function gave {first.text()} for the first chunk and {now.text()} for a later one",
-            hint="give the same shapes and types for every chunk",
+            f"The function returned {first.text()} for the first chunk and {now.text()} for a later one.",
+            hint="Return the same shapes and types for every chunk.",
         )
 
 
-def given_outputs(out: Any, count: int) -> tuple[Any, ...] | None:
-    """Arrays handed in to be filled, one row a point; None where there are none."""
+def output_arrays(out: Any, count: int) -> tuple[Any, ...] | None:
+    """The arrays that the caller passed as `out`, each with one row per point; None if there are none."""
     if out is None or isinstance(out, str):
         return None
-    given = tuple(out) if isinstance(out, (tuple, list)) else (out,)
-    for array in given:
+    arrays = tuple(out) if isinstance(out, (tuple, list)) else (out,)
+    for array in arrays:
         shape = getattr(array, "shape", None)
         if not shape or shape[0] != count:
+            shape_text = "" if shape is None else f" of shape {tuple(shape)}"
             raise BadInput(
-                f"out is {type(array).__name__}{'' if shape is None else f' {tuple(shape)}'}; there are {count:,} points",
-                hint="give arrays whose first dimension is the number of points, or leave out= away",
+                f"The argument out= is {type(array).__name__}{shape_text}, but there are {count:,} points.",
+                hint="Pass arrays whose first dimension is the number of points, or leave out= out.",
             )
-    return given
+    return arrays
 
 
-def check_given(given: Sequence[Any], form: Form) -> None:
-    """Refuse outputs that were handed in and do not take what the function gives."""
-    shapes = tuple(tuple(array.shape[1:]) for array in given)
+def check_output_arrays(arrays: Sequence[Any], form: Form) -> None:
+    """Refuse arrays passed as `out` whose rows differ from those the function returns."""
+    shapes = tuple(tuple(array.shape[1:]) for array in arrays)
     if shapes != tuple(shape for shape, _ in form.rows):
         raise BadInput(
-            f"out takes rows of {', '.join(map(str, shapes))}; the function gives {form.text()}",
-            hint="give out= as the function returns it, or leave it away",
+            f"The argument out= has rows of {', '.join(map(str, shapes))}, "
+            f"but the function returns {form.text()}.",
+            hint="Pass arrays of the shapes that the function returns, or leave out= out.",
         )
 
 
-def no_cast(have: Any, into: Any) -> BadInput:
+def cast_error(source: Any, target: Any) -> BadInput:
+    """The error for an output array that cannot store the results."""
     return BadInput(
-        f"out is {into} and cannot take {have}",
-        hint="give out= in the type the function returns, or a wider one",
+        f"The argument out= has dtype {target}, which cannot store {source}.",
+        hint="Pass an array of the dtype that the function returns, or of a wider one.",
     )

@@ -18,9 +18,9 @@ _SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 
 
 def predict(loaded: LoadedTarget, request: dict[str, Any]) -> Forecast:
-    observe_made = load_jax_observer()
+    observe_factory = load_jax_observer()
     try:
-        found, processed = observe_made(lambda: _make(loaded, request), card=loaded.card)
+        found, processed = observe_factory(lambda: _make(loaded, request), card=loaded.card)
     except PinchpointError:
         raise
     except Exception as error:

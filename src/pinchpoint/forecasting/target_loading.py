@@ -73,9 +73,9 @@ def _simulate_device(chosen_card: Card, stack: contextlib.ExitStack) -> Any:
 def load_jax_observer() -> Any:
     """Import the function that analyses JAX programs, or raise an error that says how to install JAX."""
     try:
-        from pinchpoint.backends.jax.analysis import observe_made
+        from pinchpoint.backends.jax.analysis import observe_factory
     except ModuleNotFoundError as error:
         if error.name != "jax":
             raise
         raise Missing("JAX is not installed.", hint="Run pip install 'pinchpoint[jax]'.") from error
-    return observe_made
+    return observe_factory

@@ -34,7 +34,7 @@ class HostLane:
         self._function, self._extra, self._pad = function, extra, pad
         self._arrays = [_readable(array) for array in points.arrays]
         self._points = points
-        self._out = [_writable(array) for array in seam.given_outputs(out, points.count) or ()]
+        self._out = [_writable(array) for array in seam.output_arrays(out, points.count) or ()]
         self._form: Form | None = None
         self._buffers: list[np.ndarray[Any, Any]] = []
         self._chunk = 0
@@ -119,10 +119,10 @@ class HostLane:
             return parts
         if not self._out:
             self._out = [_empty((self._points.count, *part.shape[1:]), part.dtype) for part in parts]
-        seam.check_given(self._out, form)
+        seam.check_output_arrays(self._out, form)
         for array, part in zip(self._out, parts, strict=True):
             if not np.can_cast(part.dtype, array.dtype, "safe"):
-                raise seam.no_cast(part.dtype, array.dtype)
+                raise seam.cast_error(part.dtype, array.dtype)
         self._form = form
         return parts
 
@@ -148,7 +148,7 @@ def _parts(returned: Any, rows: int) -> tuple[tuple[np.ndarray[Any, Any], ...], 
 
     arrays = [read(value) for value in returned] if isinstance(returned, (tuple, list)) else read(returned)
     return seam.parts_of(
-        arrays, rows=rows, kind=np.ndarray, shown="a numpy array", hint="return arrays of one row a point"
+        arrays, rows=rows, kind=np.ndarray, kind_name="a numpy array", hint="return arrays of one row a point"
     )
 
 

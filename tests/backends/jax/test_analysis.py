@@ -1,4 +1,4 @@
-"""What predict gets of a JAX step."""
+"""The prediction of a JAX step: peak, breakdown, lines, mode and notes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from pinchpoint.backends.jax import compat
-from pinchpoint.backends.jax.analysis import LIVENESS, XLA, observe, observe_made
+from pinchpoint.backends.jax.analysis import LIVENESS, XLA, observe, observe_factory
 from pinchpoint.backends.jax.argument_roles import role_of
-from pinchpoint.backends.jax.fake_devices import pretend_cuda
+from pinchpoint.backends.jax.fake_devices import fake_cuda
 from pinchpoint.backends.jax.tracing import trace
 from pinchpoint.core.errors import BadInput, CannotFake
 from pinchpoint.core.records import BREAKDOWN
@@ -47,26 +47,28 @@ def train(params, opt_state, x):
 
 
 def test_a_training_step_is_broken_down_by_the_names_of_its_arguments():
-    found = observe(train, (PARAMS, PARAMS, X), card=CARD)
-    assert found.method == LIVENESS
-    assert found.mode == "train"
-    assert tuple(found.breakdown) == BREAKDOWN
-    assert sum(found.breakdown.values()) == found.peak_bytes
-    assert found.breakdown["weights"] == found.breakdown["optimizer"] == 2 * M * M * 4
-    assert found.breakdown["inputs"] == N * M * 4
-    assert found.breakdown["activations"] >= N * M * 4  # hidden, kept for the backward pass
-    assert found.high_bytes is not None
-    assert found.high_bytes >= found.peak_bytes
+    observation = observe(train, (PARAMS, PARAMS, X), card=CARD)
+    assert observation.method == LIVENESS
+    assert observation.mode == "train"
+    assert tuple(observation.breakdown) == BREAKDOWN
+    assert sum(observation.breakdown.values()) == observation.peak_bytes
+    assert observation.breakdown["weights"] == observation.breakdown["optimizer"] == 2 * M * M * 4
+    assert observation.breakdown["inputs"] == N * M * 4
+    assert observation.breakdown["activations"] >= N * M * 4  # hidden, kept for the backward pass
+    assert observation.high_bytes is not None
+    assert observation.high_bytes >= observation.peak_bytes
 
 
 def test_the_lines_at_the_peak_are_the_users_own():
-    found = observe(train, (PARAMS, PARAMS, X), card=CARD)
+    observation = observe(train, (PARAMS, PARAMS, X), card=CARD)
     source, first = inspect.getsourcelines(loss)
-    where = {line.line: line for line in found.lines if line.file == __file__ and line.phase == "forward"}
+    where = {
+        line.line: line for line in observation.lines if line.file == __file__ and line.phase == "forward"
+    }
     hidden = first + next(i for i, text in enumerate(source) if "tanh" in text)
     assert where[hidden].bytes >= N * M * 4
     assert where[hidden].code == 'hidden = jnp.tanh(x @ params["a"])'
-    assert {line.phase for line in found.lines} <= {"forward", "backward", "optimizer"}
+    assert {line.phase for line in observation.lines} <= {"forward", "backward", "optimizer"}
 
 
 def test_phases_follow_each_other():
@@ -82,17 +84,17 @@ def test_the_timeline_is_thinned_but_keeps_the_peak():
             x = jnp.sort(x)
         return jnp.sum(x)
 
-    found = observe(jax.jit(long), (jax.ShapeDtypeStruct((64,), jnp.float32),), card=CARD)
-    assert len(found.timeline) <= 400
-    assert max(size for _, size, _ in found.timeline) == found.peak_bytes
+    observation = observe(jax.jit(long), (jax.ShapeDtypeStruct((64,), jnp.float32),), card=CARD)
+    assert len(observation.timeline) <= 400
+    assert max(size for _, size, _ in observation.timeline) == observation.peak_bytes
 
 
 def test_prediction_allocates_nothing_large():
     huge = jax.ShapeDtypeStruct((200_000_000, M), jnp.float32)  # 95 GiB
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found = observe(train, (PARAMS, PARAMS, huge), card=CARD)
+    observation = observe(train, (PARAMS, PARAMS, huge), card=CARD)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert found.peak_bytes > 2 * huge.size * 4
+    assert observation.peak_bytes > 2 * huge.size * 4
     assert (after - before) * 1024 < 256 << 20
 
 
@@ -111,11 +113,11 @@ def test_what_a_closure_captures_is_its_input():
     def step():
         return jax.jit(loss)(params, x).block_until_ready()
 
-    found = observe(step, card=CARD)
-    assert found.mode == "infer"
-    assert found.breakdown["inputs"] == x.nbytes + 2 * M * M * 4
+    observation = observe(step, card=CARD)
+    assert observation.mode == "infer"
+    assert observation.breakdown["inputs"] == x.nbytes + 2 * M * M * 4
     same = observe(jax.jit(loss), (params, x), card=CARD)
-    assert found.peak_bytes == same.peak_bytes
+    assert observation.peak_bytes == same.peak_bytes
 
 
 def test_waiting_is_only_allowed_while_a_step_is_traced():
@@ -124,7 +126,7 @@ def test_waiting_is_only_allowed_while_a_step_is_traced():
         jax.make_jaxpr(lambda x: x.block_until_ready())(1.0)
 
 
-def test_a_closure_that_trains_is_seen_to_train():
+def test_a_closure_that_trains_is_recognised():
     x = jnp.ones((64, M))
     params = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), PARAMS)
     assert observe(lambda: train(params, params, x), card=CARD).mode == "train"
@@ -150,6 +152,7 @@ def test_a_step_that_reads_values_is_refused_with_its_line(step):
     with pytest.raises(CannotFake) as caught:
         observe(lambda: jax.jit(lambda: step())(), card=CARD)
     assert f"{__file__}:" in caught.value.what
+    assert "pinchpoint does not support yet" in caught.value.what
     assert "(jitted, args)" in caught.value.hint
 
 
@@ -183,22 +186,22 @@ def test_scratch_that_cannot_be_counted_is_named():
 def test_with_the_plugin_the_number_is_xlas_own(monkeypatch):
     monkeypatch.setattr(compat, "cuda_plugin", lambda: "jax-cuda13-plugin 0.0")
     monkeypatch.setattr(compat, "topology_devices", lambda config: jax.devices("cpu"))
-    found = observe(train, (PARAMS, PARAMS, X), card=CARD)
-    said = train.lower(PARAMS, PARAMS, X).compile().memory_analysis()
-    assert found.method == XLA
-    assert found.peak_bytes == pytest.approx(
-        said.argument_size_in_bytes
-        + said.output_size_in_bytes
-        + said.temp_size_in_bytes
-        - said.alias_size_in_bytes,
+    observation = observe(train, (PARAMS, PARAMS, X), card=CARD)
+    stats = train.lower(PARAMS, PARAMS, X).compile().memory_analysis()
+    assert observation.method == XLA
+    assert observation.peak_bytes == pytest.approx(
+        stats.argument_size_in_bytes
+        + stats.output_size_in_bytes
+        + stats.temp_size_in_bytes
+        - stats.alias_size_in_bytes,
         rel=0.02,
     )
-    assert sum(found.breakdown.values()) == found.peak_bytes
-    assert found.breakdown["weights"] == 2 * M * M * 4
-    assert found.breakdown["inputs"] == N * M * 4
-    assert found.lines
-    assert found.high_bytes is None
-    assert "without a GPU" in found.notes[0]
+    assert sum(observation.breakdown.values()) == observation.peak_bytes
+    assert observation.breakdown["weights"] == 2 * M * M * 4
+    assert observation.breakdown["inputs"] == N * M * 4
+    assert observation.lines
+    assert observation.high_bytes is None
+    assert "without a GPU" in observation.notes[0]
 
 
 def test_with_the_plugin_a_target_built_from_shapes_is_compiled_too(monkeypatch):
@@ -208,10 +211,10 @@ def test_with_the_plugin_a_target_built_from_shapes_is_compiled_too(monkeypatch)
 
     monkeypatch.setattr(compat, "cuda_plugin", lambda: "jax-cuda13-plugin 0.0")
     monkeypatch.setattr(compat, "topology_devices", lambda config: jax.devices("cpu"))
-    found, _ = observe_made(factory, card=CARD)
-    assert found.method == XLA
-    assert found.breakdown["inputs"] == N * M * 4
-    assert found.peak_bytes >= N * M * 4 + N * N * 4
+    observation, _ = observe_factory(factory, card=CARD)
+    assert observation.method == XLA
+    assert observation.breakdown["inputs"] == N * M * 4
+    assert observation.peak_bytes >= N * M * 4 + N * N * 4
 
 
 def test_a_plugin_that_fails_falls_back_and_says_so(monkeypatch):
@@ -220,9 +223,9 @@ def test_a_plugin_that_fails_falls_back_and_says_so(monkeypatch):
 
     monkeypatch.setattr(compat, "cuda_plugin", lambda: "jax-cuda13-plugin 0.0")
     monkeypatch.setattr(compat, "topology_devices", refuse)
-    found = observe(train, (PARAMS, PARAMS, X), card=CARD)
-    assert found.method == LIVENESS
-    assert "no such platform" in found.notes[0]
+    observation = observe(train, (PARAMS, PARAMS, X), card=CARD)
+    assert observation.method == LIVENESS
+    assert "no such platform" in observation.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -248,10 +251,10 @@ def test_a_factory_may_return_a_step_or_a_jitted_function_with_its_arguments():
     assert unpack((train, (1, 2))) == unpack((train, [1, 2])) == Built(train, (1, 2))
 
 
-@pytest.mark.parametrize("made", [None, 3, (train,), (1, 2), (train, 5), (train, (1,), 2)])
-def test_a_factory_that_returns_something_else_is_refused(made):
+@pytest.mark.parametrize("value", [None, 3, (train,), (1, 2), (train, 5), (train, (1,), 2)])
+def test_a_factory_that_returns_something_else_is_refused(value):
     with pytest.raises(BadInput, match="the factory returned"):
-        unpack(made)
+        unpack(value)
 
 
 def test_a_target_is_built_without_making_its_arrays():
@@ -265,15 +268,15 @@ def test_a_target_is_built_without_making_its_arrays():
         return lambda: step(params, x)
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    found, processed = observe_made(factory, card=CARD)
+    observation, processed = observe_factory(factory, card=CARD)
     after = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     assert (after - before) * 1024 < 256 << 20
     assert processed is None
-    assert found.mode == "train"
+    assert observation.mode == "train"
     # x, and the product that tanh and its derivative are written over; the key is gone by then.
     array = 200_000_000 * M * 4
-    assert 2 * array <= found.peak_bytes <= 3 * array + (64 << 20)
-    assert found.breakdown["inputs"] == array + M * M * 4
+    assert 2 * array <= observation.peak_bytes <= 3 * array + (64 << 20)
+    assert observation.breakdown["inputs"] == array + M * M * 4
 
 
 def test_building_from_shapes_predicts_what_real_arrays_would_give():
@@ -282,10 +285,10 @@ def test_building_from_shapes_predicts_what_real_arrays_would_give():
         params = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), PARAMS)
         return train, (params, params, x)
 
-    built, _ = observe_made(factory, card=CARD)
+    observation, _ = observe_factory(factory, card=CARD)
     want = observe(train, (PARAMS, PARAMS, X), card=CARD)
-    assert built.peak_bytes == want.peak_bytes
-    assert built.breakdown == want.breakdown
+    assert observation.peak_bytes == want.peak_bytes
+    assert observation.breakdown == want.breakdown
 
 
 def test_a_case_gives_its_count_of_points():
@@ -293,34 +296,34 @@ def test_a_case_gives_its_count_of_points():
         x = jnp.ones((N, M))
         return Case(step=jax.jit(jnp.sum), processed=x.shape[0], args=(x,))
 
-    found, processed = observe_made(make, card=CARD)
+    observation, processed = observe_factory(make, card=CARD)
     assert processed == N
-    assert found.peak_bytes == N * M * 4 + 4
+    assert observation.peak_bytes == N * M * 4 + 4
 
 
-def test_a_target_that_reads_values_while_it_is_built_is_built_for_real():
+def test_a_target_that_reads_values_while_it_is_built_is_built_with_real_arrays():
     def factory():
         x = jnp.ones((N, M))
         scale = 1 / float(x.sum())
         return lambda: x * scale
 
-    found, _ = observe_made(factory, card=CARD)
-    assert found.peak_bytes == 2 * N * M * 4
-    assert "real arrays on the CPU" in found.notes[-1]
+    observation, _ = observe_factory(factory, card=CARD)
+    assert observation.peak_bytes == 2 * N * M * 4
+    assert "real arrays on the CPU" in observation.notes[-1]
 
 
 def test_a_target_that_is_broken_raises_its_own_error():
     with pytest.raises(KeyError, match="mine"):
-        observe_made(lambda: {}["mine"], card=CARD)
+        observe_factory(lambda: {}["mine"], card=CARD)
     with pytest.raises(BadInput, match="the factory returned"):
-        observe_made(lambda: 3, card=CARD)
+        observe_factory(lambda: 3, card=CARD)
     with pytest.raises(CannotFake):
-        observe_made(lambda: lambda: float(jnp.ones(3).sum()), card=CARD)
+        observe_factory(lambda: lambda: float(jnp.ones(3).sum()), card=CARD)
 
 
 @pytest.mark.skipif(any(d.platform == "gpu" for d in jax.devices()), reason="this machine has a GPU")
-def test_a_card_is_only_pretended_while_asked_for():
-    with pretend_cuda():
+def test_a_card_is_fake_only_inside_the_context():
+    with fake_cuda():
         assert jax.devices("cuda") == jax.devices("gpu") == jax.devices("cpu")
         assert jax.local_devices(backend="cuda")[0].platform == "cpu"
         assert jax.device_count("cuda") == len(jax.devices("cpu"))
@@ -330,7 +333,7 @@ def test_a_card_is_only_pretended_while_asked_for():
         jax.devices("cuda")
 
 
-def test_donation_inside_a_closure_is_seen():
+def test_donation_inside_a_closure_counts():
     x = jnp.ones((N, M))
     inner = jax.jit(lambda x: x * 2, donate_argnums=0)
     assert trace(lambda: inner(x)).donated == (0,)

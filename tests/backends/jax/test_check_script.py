@@ -1,4 +1,4 @@
-"""The GPU check runs where there is none, and says which columns it could not fill."""
+"""The GPU check script runs without a GPU and names the columns that it could not fill."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SCRIPT = Path(__file__).parents[3] / "benchmarks" / "jax_topology_check.py"
 def test_without_gpu_and_plugin_the_walk_is_recorded_and_the_rest_has_its_reason(tmp_path):
     record = tmp_path / "record.json"
     command = [sys.executable, str(SCRIPT), str(record), "--only", "scan", "--jobs", "1"]
-    done = subprocess.run(
+    process = subprocess.run(
         command, env=os.environ | {"JAX_PLATFORMS": "cpu"}, capture_output=True, text=True, check=True
     )
     (row,) = json.loads(record.read_text())["rows"]
@@ -29,5 +29,5 @@ def test_without_gpu_and_plugin_the_walk_is_recorded_and_the_rest_has_its_reason
     # At least the sequence, its hidden states and their residuals: three arrays of 64 x 8192 x 512 floats.
     assert row["walk"] >= 3 * 64 * 8192 * 512 * 4
     assert "plugin is not installed" in row["topology_reason"]
-    assert "plugin is not installed" in done.stdout
+    assert "plugin is not installed" in process.stdout
     assert "measured_untuned" not in row

@@ -1,4 +1,4 @@
-"""The walk against counts done by hand. Every array here is (N, M) float32 unless it says otherwise."""
+"""The liveness walk compared with counts done by hand. Arrays are (N, M) float32 unless noted."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 
 from pinchpoint.backends.jax.liveness import walk
-from pinchpoint.backends.jax.program import Op, Program, read
+from pinchpoint.backends.jax.program import Op, Program, read_program
 from pinchpoint.backends.jax.tracing import trace
 
 N, M = 1000, 64
@@ -18,7 +18,7 @@ W = jax.ShapeDtypeStruct((M, M), jnp.float32)
 
 
 def peak(function, *args, fused=True, **options):
-    return walk(read(trace(jax.jit(function, **options), args)), fused=fused).peak_bytes
+    return walk(read_program(trace(jax.jit(function, **options), args)), fused=fused).peak_bytes
 
 
 def test_a_chain_of_elementwise_operations_is_input_and_output_when_fused():
@@ -67,10 +67,11 @@ def test_the_backward_pass_keeps_one_activation_a_layer():
         return jnp.sum(x)
 
     weights = jax.ShapeDtypeStruct((layers, M, M), jnp.float32)
-    found = peak(jax.grad(loss), weights, X)
-    # x, the outputs of layers 1 to 3, the last one turned into its own gradient, and the gradient it sends down.
+    result = peak(jax.grad(loss), weights, X)
+    # x, the outputs of layers 1 to 3, the last output overwritten by its own gradient, and the gradient
+    # it passes down.
     small = 3 * layers * SQUARE  # weights, their gradient, and slices and sums of those
-    assert (layers + 2) * ARRAY <= found <= (layers + 2) * ARRAY + small
+    assert (layers + 2) * ARRAY <= result <= (layers + 2) * ARRAY + small
 
 
 def test_checkpointing_trades_activations_away():
@@ -180,13 +181,14 @@ def test_a_cheap_value_vanishes_where_reading_its_inputs_again_moves_fewer_bytes
             (100,) * (inputs + 1) + (1,) * 3, (op, *readers), reads, tuple(value + 1 + i for i in range(3))
         )
 
-    # One input: three reads of it against one read, a write and three reads. Three inputs: nine against seven.
+    # One input: three reads of it, compared with one read, a write and three reads.
+    # Three inputs: nine, compared with seven.
     assert walk(program(1)).peak_bytes == 100 + 3
     assert walk(program(3)).peak_bytes == 300 + 100 + 3
 
 
 def test_a_vanished_value_keeps_its_own_inputs_alive():
-    # exp(a) is read only at the end, so a lives until then, although a donated argument.
+    # exp(a) is read only at the end, so a lives until then although it is a donated argument.
     program = Program(
         sizes=(100, 100, 100, 100),
         ops=(
@@ -198,15 +200,15 @@ def test_a_vanished_value_keeps_its_own_inputs_alive():
         outputs=(3,),
         donated=frozenset({0}),
     )
-    found = walk(program)
-    assert found.peak_bytes == 200
-    assert {a.value for a in found.alive} == {0, 2}
+    result = walk(program)
+    assert result.peak_bytes == 200
+    assert {a.value for a in result.alive} == {0, 2}
 
 
 def test_workspace_is_counted_while_a_product_runs():
-    found = walk(read(trace(jax.jit(lambda x, w: x @ w), (X, W))), workspace_bytes=1 << 20)
-    assert found.peak_bytes == 2 * ARRAY + SQUARE + (1 << 20)
-    assert found.workspace_bytes == 1 << 20
+    result = walk(read_program(trace(jax.jit(lambda x, w: x @ w), (X, W))), workspace_bytes=1 << 20)
+    assert result.peak_bytes == 2 * ARRAY + SQUARE + (1 << 20)
+    assert result.workspace_bytes == 1 << 20
 
 
 def test_the_peak_is_the_sum_of_what_is_alive_and_the_top_of_the_timeline():
@@ -214,11 +216,11 @@ def test_the_peak_is_the_sum_of_what_is_alive_and_the_top_of_the_timeline():
         h = jnp.tanh(x @ w)
         return jnp.mean((jax.nn.softmax(h @ w) - h) ** 2)
 
-    program = read(trace(jax.jit(jax.grad(loss)), (W, X)))
+    program = read_program(trace(jax.jit(jax.grad(loss)), (W, X)))
     fused, plain = walk(program), walk(program, fused=False)
-    for found in (fused, plain):
+    for result in (fused, plain):
         assert (
-            found.peak_bytes
-            == sum(a.bytes for a in found.alive)
-            == max(size for _, size, _ in found.timeline)
+            result.peak_bytes
+            == sum(a.bytes for a in result.alive)
+            == max(size for _, size, _ in result.timeline)
         )

@@ -1,4 +1,4 @@
-"""Measuring JAX on what is here."""
+"""Measurement of JAX on this machine."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def test_without_a_gpu_auto_is_the_cpu():
 
 def test_cpu_peaks_are_unknown_not_zero():
     measurement.reset_peak("cpu")
-    found = measurement.peaks("cpu")
-    assert (found.allocated_bytes, found.reserved_bytes, found.total_bytes) == (None, None, None)
+    peaks = measurement.peaks("cpu")
+    assert (peaks.allocated_bytes, peaks.reserved_bytes, peaks.total_bytes) == (None, None, None)
 
 
 def test_waiting_returns_only_when_the_result_is_there():
@@ -42,8 +42,8 @@ def test_the_account_of_a_cpu_run_is_what_xla_assigned():
     x = jnp.ones((1000, 64))
     w = jnp.ones((64, 64))
     step = jax.jit(lambda w, x: jnp.tanh(x @ w) @ w)
-    said = step.lower(w, x).compile().memory_analysis()
-    want = said.argument_size_in_bytes + said.output_size_in_bytes + said.temp_size_in_bytes
+    stats = step.lower(w, x).compile().memory_analysis()
+    want = stats.argument_size_in_bytes + stats.output_size_in_bytes + stats.temp_size_in_bytes
     assert measurement.account(lambda: step(w, x)) == pytest.approx(want, rel=0.01)
 
 
@@ -78,9 +78,9 @@ def test_only_memory_errors_of_the_device_count_as_oom(error, oom):
 
 
 def test_arrays_come_back_as_numpy():
-    found = measurement.to_numpy(jnp.arange(3))
-    assert type(found) is np.ndarray
-    assert found.tolist() == [0, 1, 2]
+    array = measurement.to_numpy(jnp.arange(3))
+    assert type(array) is np.ndarray
+    assert array.tolist() == [0, 1, 2]
 
 
 def test_the_seed_repeats_what_numpy_draws():
@@ -98,14 +98,17 @@ def test_a_cap_after_jax_started_is_refused():
 
 def test_a_cap_before_jax_starts_sets_the_fraction_of_the_card():
     code = (
-        "from pinchpoint.backends.jax import measurement as real\n"
-        "real._card_bytes = lambda: 100 << 30\n"
-        "real.cap(25 << 30)\n"
-        "import os; print(os.environ['XLA_CLIENT_MEM_FRACTION'], os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'])\n"
+        "import os\n"
+        "from pinchpoint.backends.jax import measurement\n"
+        "measurement._card_bytes = lambda: 100 << 30\n"
+        "measurement.cap(25 << 30)\n"
+        "print(os.environ['XLA_CLIENT_MEM_FRACTION'], os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'])\n"
     )
     env = os.environ | {"XLA_PYTHON_CLIENT_MEM_FRACTION": "0.5", "PYTHONPATH": "src"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["0.250000", "false"]
+    process = subprocess.run(
+        [sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True
+    )
+    assert process.stdout.split() == ["0.250000", "false"]
 
 
 @pytest.mark.gpu
@@ -114,6 +117,6 @@ def test_the_gpu_peak_covers_what_was_alive():
         pytest.skip("JAX sees no CUDA device")
     x = jax.device_put(np.ones(10_000_000, np.float32), jax.devices("cuda")[0])
     measurement.wait("cuda", x * 2)
-    found = measurement.peaks("cuda").allocated_bytes
-    assert found is not None
-    assert found >= 2 * x.nbytes
+    peak_bytes = measurement.peaks("cuda").allocated_bytes
+    assert peak_bytes is not None
+    assert peak_bytes >= 2 * x.nbytes

@@ -1,4 +1,4 @@
-"""XLA's analysis, with this machine's CPU standing in for the compile-only card."""
+"""XLA's memory analysis, with this machine's CPU in place of the compile-only card."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from pinchpoint.backends.jax import compat, xla
-from pinchpoint.backends.jax.captured_arrays import Hoisted, hoist
+from pinchpoint.backends.jax.captured_arrays import HoistedStep, hoist
 from pinchpoint.backends.jax.compile_targets import CHIPS, chip_for, matmul_workspace, target_config
 from pinchpoint.backends.jax.tracing import trace
 
@@ -37,33 +37,35 @@ def step(w, x):
 @pytest.mark.parametrize("donated", [(), (0,)])
 def test_the_peak_is_what_xla_assigned_to_the_whole_step(plugin, donated):
     jitted = jax.jit(step, donate_argnums=donated)
-    found = xla.analyse(hoist(trace(jitted, (W, X))), devices=on_cpu, **HOPPER)
-    said = jitted.lower(W, X).compile().memory_analysis()
-    assert found.arguments == said.argument_size_in_bytes == (64 * 64 + 500 * 64) * 4
-    assert found.outputs == said.output_size_in_bytes == 64 * 64 * 4
-    assert found.aliases == said.alias_size_in_bytes == (64 * 64 * 4 if donated else 0)
-    assert found.temporaries == pytest.approx(said.temp_size_in_bytes, rel=0.02)
-    assert found.peak_bytes == found.arguments + found.outputs + found.temporaries - found.aliases
-    assert found.target == "H100 by jax-cuda13-plugin 0.0"
+    analysis = xla.analyse(hoist(trace(jitted, (W, X))), devices=on_cpu, **HOPPER)
+    stats = jitted.lower(W, X).compile().memory_analysis()
+    assert analysis.arguments == stats.argument_size_in_bytes == (64 * 64 + 500 * 64) * 4
+    assert analysis.outputs == stats.output_size_in_bytes == 64 * 64 * 4
+    assert analysis.aliases == stats.alias_size_in_bytes == (64 * 64 * 4 if donated else 0)
+    assert analysis.temporaries == pytest.approx(stats.temp_size_in_bytes, rel=0.02)
+    assert (
+        analysis.peak_bytes == analysis.arguments + analysis.outputs + analysis.temporaries - analysis.aliases
+    )
+    assert analysis.target == "H100 by jax-cuda13-plugin 0.0"
 
 
 def test_captured_arrays_count_as_arguments(plugin):
-    held = jnp.ones((500, 64))
+    points = jnp.ones((500, 64))
     weights = jnp.ones((64, 64))
 
     @jax.jit
     def inner(w):
-        return jnp.tanh(held @ w)
+        return jnp.tanh(points @ w)
 
     def closure():
-        return jnp.sum(inner(weights) * held)
+        return jnp.sum(inner(weights) * points)
 
-    found = xla.analyse(hoist(trace(closure)), devices=on_cpu, **HOPPER)
-    assert found.arguments == held.nbytes + weights.nbytes
+    analysis = xla.analyse(hoist(trace(closure)), devices=on_cpu, **HOPPER)
+    assert analysis.arguments == points.nbytes + weights.nbytes
 
 
 def test_hoisting_changes_no_result():
-    held = jnp.arange(12.0).reshape(3, 4)
+    array = jnp.arange(12.0).reshape(3, 4)
 
     @jax.custom_vjp
     def doubled(x):
@@ -73,29 +75,29 @@ def test_hoisting_changes_no_result():
 
     @jax.jit
     def inner(x):
-        total, rows = jax.lax.scan(lambda s, row: (s + jnp.sum(row * held), s), 0.0, x)
+        total, rows = jax.lax.scan(lambda s, row: (s + jnp.sum(row * array), s), 0.0, x)
         return jax.checkpoint(jnp.tanh)(doubled(x)) * total + rows[:, None]
 
     def run(x):
-        return jax.grad(lambda x: jnp.sum(jax.nn.softplus(inner(x)) * held))(x)
+        return jax.grad(lambda x: jnp.sum(jax.nn.softplus(inner(x)) * array))(x)
 
     traced = trace(run, (jax.ShapeDtypeStruct((3, 4), jnp.float32),))
-    moved = hoist(traced)
+    hoisted_step = hoist(traced)
     x = jnp.linspace(-1, 1, 12).reshape(3, 4)
-    assert len(moved.inputs) == 2
-    assert jnp.allclose(moved.run(*traced.captured, x)[0], run(x), atol=1e-6)
-    # The captured array is an argument indeed: another value gives another result.
-    assert not jnp.allclose(moved.run(held + 1, x)[0], run(x), atol=1e-3)
+    assert len(hoisted_step.inputs) == 2
+    assert jnp.allclose(hoisted_step.run(*traced.captured_arrays, x)[0], run(x), atol=1e-6)
+    # The captured array really is an argument: another value gives another result.
+    assert not jnp.allclose(hoisted_step.run(array + 1, x)[0], run(x), atol=1e-3)
 
 
 def test_an_argument_nobody_reads_still_counts(plugin):
-    found = xla.analyse(hoist(trace(jax.jit(lambda w, x: jnp.sum(w)), (W, X))), devices=on_cpu, **HOPPER)
-    assert found.arguments == (64 * 64 + 500 * 64) * 4
+    analysis = xla.analyse(hoist(trace(jax.jit(lambda w, x: jnp.sum(w)), (W, X))), devices=on_cpu, **HOPPER)
+    assert analysis.arguments == (64 * 64 + 500 * 64) * 4
 
 
 def test_without_the_plugin_there_is_no_analysis_and_no_compiling():
     def refuse(config: str) -> list[Any]:
-        raise AssertionError("asked for a device")
+        raise AssertionError("a device was requested")
 
     assert compat.cuda_plugin() is None, "this test is for machines without the plugin"
     with pytest.raises(xla.NoAnalysis, match="plugin is not installed"):
@@ -117,21 +119,21 @@ def test_a_plugin_without_topologies_says_why(plugin, error):
 
 @dataclass
 class FakeLowered:
-    """Compiles only when Triton is off, as a plugin that insists on tuning would."""
+    """Compiles only when Triton is off, like a plugin that requires tuning."""
 
     stats: Any
     refuse_all: bool = False
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    options_tried: list[dict[str, Any]] = field(default_factory=list)
 
     def compile(self, compiler_options: dict[str, Any]) -> Any:
-        self.asked.append(compiler_options)
+        self.options_tried.append(compiler_options)
         if self.refuse_all or "xla_gpu_enable_triton_gemm" not in compiler_options:
             raise RuntimeError("INTERNAL: autotuning needs a device")
         return SimpleNamespace(memory_analysis=lambda: self.stats)
 
 
-def fake(lowered: FakeLowered, monkeypatch: pytest.MonkeyPatch) -> Hoisted:
-    monkeypatch.setattr(Hoisted, "lower", lambda self, sharding: lowered)
+def fake(lowered: FakeLowered, monkeypatch: pytest.MonkeyPatch) -> HoistedStep:
+    monkeypatch.setattr(HoistedStep, "lower", lambda self, sharding: lowered)
     return hoist(trace(jax.jit(step), (W, X)))
 
 
@@ -140,11 +142,11 @@ def test_a_kernel_generator_that_insists_on_tuning_is_switched_off(plugin, monke
         argument_size_in_bytes=10, output_size_in_bytes=5, temp_size_in_bytes=7, alias_size_in_bytes=2
     )
     lowered = FakeLowered(stats)
-    found = xla.analyse(fake(lowered, monkeypatch), devices=on_cpu, **HOPPER)
-    assert found.peak_bytes == 20
-    assert found.live_peak is None
-    assert all(options["xla_gpu_autotune_level"] == 0 for options in lowered.asked)
-    assert found.options == {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
+    analysis = xla.analyse(fake(lowered, monkeypatch), devices=on_cpu, **HOPPER)
+    assert analysis.peak_bytes == 20
+    assert analysis.live_peak is None
+    assert all(options["xla_gpu_autotune_level"] == 0 for options in lowered.options_tried)
+    assert analysis.options == {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False}
 
 
 def test_a_step_that_does_not_compile_says_why(plugin, monkeypatch):

@@ -274,7 +274,7 @@ def test_progress_names_the_stages_and_counts_the_probes() -> None:
         ({"output": "."}, "it is a folder"),
         ({"weights": 42}, "weights are int"),
         ({"weights": model_of().half()}, "torch.float16: too coarse"),
-        ({"device": "tpu"}, "unknown device"),
+        ({"device": "tpu"}, "device 'tpu' is unknown"),
     ],
 )
 def test_what_cannot_be_predicted_is_refused_with_a_hint(options: dict, said: str) -> None:

@@ -222,7 +222,9 @@ def test_a_gpu_that_is_not_here_is_missed(
 
     monkeypatch.setattr(measurement, "has_cuda", lambda: False)
     code, what, hint = failed(["train", "H2", "--device", "cuda", "-o", tmp_path / "run"], capsys)
-    assert (code, what) == (3, "no CUDA device is visible here") and hint.startswith("use --device cpu")
+    assert (code, what) == (3, "No CUDA device is available on this machine.") and hint.startswith(
+        "Use --device cpu"
+    )
 
 
 def test_a_run_of_another_molecule_or_network_is_not_gone_on_with(

@@ -448,9 +448,9 @@ def test_a_gpu_that_is_not_here_is_missed_and_no_run_is_left(
     from pinchpoint.backends.jax import measurement
 
     monkeypatch.setattr(measurement, "has_cuda", lambda: False)
-    with pytest.raises(Missing, match="no CUDA device is visible here") as caught:
+    with pytest.raises(Missing, match="No CUDA device is available on this machine") as caught:
         train("H", tmp_path / "run", **{**tiny, "device": "cuda"})
-    assert caught.value.exit_code == 3 and caught.value.hint.startswith("use --device cpu")
+    assert caught.value.exit_code == 3 and caught.value.hint.startswith("Use --device cpu")
     assert not (tmp_path / "run").exists()
 
 
@@ -522,7 +522,7 @@ def test_bad_requests_are_refused_before_anything_is_made(tiny: dict[str, Any], 
         ({"resume": True, "start_from": "x"}, "--from with --resume"),
         ({"pretrain": -1}, "pretrain = -1"),
         ({"net": "huge"}, "unknown network 'huge'"),
-        ({"device": "tpu"}, "unknown device 'tpu'"),
+        ({"device": "tpu"}, "device 'tpu' is unknown"),
     ):
         with pytest.raises(BadInput) as caught:
             train("H", tmp_path / "run", **{**tiny, **asked})

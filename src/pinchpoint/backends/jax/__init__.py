@@ -1,1 +1,1 @@
-"""JAX: XLA's memory analysis for a card that is not here, a jaxpr liveness walk, and real measurement."""
+"""JAX: XLA's memory analysis without a GPU, a liveness walk of the jaxpr, and measurement on a device."""

@@ -1,8 +1,8 @@
-"""The peak of a JAX step on a CUDA card, with no GPU: what `predict` asks for.
+"""The peak of a JAX step on a CUDA card, computed without a GPU for `predict`.
 
-XLA's own memory analysis where JAX's CUDA plugin is installed; else a liveness walk of the jaxpr.
-Each is labelled as what it is. Source lines and the timeline are the walk's in both cases: XLA's
-analysis is a sum and names no lines.
+The peak comes from XLA's own memory analysis if JAX's CUDA plugin is installed, and otherwise from a
+liveness walk of the jaxpr; `Observation.method` says which. Source lines and the timeline always come
+from the walk, because XLA's analysis is a sum and names no lines.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pinchpoint.backends.jax import xla
 from pinchpoint.backends.jax.argument_roles import Role, roles, trains
 from pinchpoint.backends.jax.captured_arrays import hoist
 from pinchpoint.backends.jax.compile_targets import matmul_workspace
-from pinchpoint.backends.jax.fake_devices import pretend_cuda
+from pinchpoint.backends.jax.fake_devices import fake_cuda
 from pinchpoint.backends.jax.liveness import Alive, Walk, walk
-from pinchpoint.backends.jax.program import Program, read, settle
-from pinchpoint.backends.jax.tracing import Traced, trace, trace_made
+from pinchpoint.backends.jax.program import Program, assign_phases, read_program
+from pinchpoint.backends.jax.tracing import TracedStep, trace, trace_factory
 from pinchpoint.core.records import BREAKDOWN, Line
 from pinchpoint.core.units import show_bytes
 from pinchpoint.core.workload import unpack
@@ -32,7 +32,7 @@ TIMELINE = 400
 
 
 class CardLike(Protocol):
-    """What of a card matters here; memory.cards.Card has it."""
+    """The properties of a card that matter here; `forecasting.cards.Card` has them."""
 
     @property
     def name(self) -> str: ...
@@ -44,9 +44,11 @@ class CardLike(Protocol):
 
 @dataclass(frozen=True)
 class Observation:
-    """breakdown has the keys of BREAKDOWN and sums to peak_bytes. mode: what the step does, train or infer.
+    """The predicted peak of one step.
 
-    high_bytes: the walk with nothing fused, or the fused one where that is more; None where XLA was asked.
+    breakdown: has the keys of BREAKDOWN and sums to peak_bytes
+    mode: what the step does, "train" or "infer"
+    high_bytes: the larger of the walks with and without fusion; None if XLA analysed the step
     """
 
     peak_bytes: int
@@ -60,47 +62,49 @@ class Observation:
 
 
 def observe(step: Callable[..., Any], args: Sequence[Any] = (), *, card: CardLike) -> Observation:
-    """Predict one call of `step(*args)`. Arguments may be arrays or `jax.ShapeDtypeStruct`s; nothing is run."""
+    """Predict one call of `step(*args)` without running it. Arguments: arrays or `jax.ShapeDtypeStruct`s."""
     return _observe(trace(step, args), card)
 
 
-def observe_made(make: Callable[[], Any], *, card: CardLike) -> tuple[Observation, int | None]:
-    """Build a target and predict its step: `make` gives a `Case`, a step, or `(jitted, args)`. Also the points it counts.
+def observe_factory(make: Callable[[], Any], *, card: CardLike) -> tuple[Observation, int | None]:
+    """Build a target, predict its step, and return the prediction and the number of points it processes.
 
-    The target is built inside a trace, so that its arrays are never made either, and may ask for
-    CUDA devices. One that cannot be built so is built for real on the CPU.
+    `make` returns a `Case`, a step, or `(jitted, args)`. It is called inside a trace, so its arrays are
+    not allocated either, and it may ask for CUDA devices. A target that cannot be built in a trace is
+    built with real arrays on the CPU.
     """
     note: tuple[str, ...] = ()
-    with pretend_cuda():
+    with fake_cuda():
         try:
-            traced, processed = trace_made(make)
+            traced, processed = trace_factory(make)
         except Exception as error:
-            # Whatever it was, the real thing decides: a fault of the target's own comes up again here.
-            built = unpack(make())
-            traced, processed = trace(built.step, built.args), built.processed
+            # Building with real arrays decides: an error of the target itself is raised again here.
+            case = unpack(make())
+            traced, processed = trace(case.step, case.args), case.processed
             note = (
-                f"the target was built with real arrays on the CPU: building it from shapes raised {type(error).__name__}",
+                "the target was built with real arrays on the CPU, "
+                f"because building it from shapes raised {type(error).__name__}",
             )
-        found = _observe(traced, card)
-    return replace(found, notes=found.notes + note), processed
+        observation = _observe(traced, card)
+    return replace(observation, notes=observation.notes + note), processed
 
 
-def _observe(traced: Traced, card: CardLike) -> Observation:
-    program = read(traced)
+def _observe(traced: TracedStep, card: CardLike) -> Observation:
+    program = read_program(traced)
     training = trains(traced, program)
-    program = settle(program, trains=training)
+    program = assign_phases(program, trains=training)
     workspace = matmul_workspace(card.capability)
-    found = walk(program, workspace_bytes=workspace)
-    lines, timeline, mode = _lines(found), _thin(found.timeline), "train" if training else "infer"
+    walk_result = walk(program, workspace_bytes=workspace)
+    lines, timeline, mode = _lines(walk_result), _thin(walk_result.timeline), "train" if training else "infer"
     try:
         analysis = xla.analyse(hoist(traced), capability=card.capability, memory_bytes=card.memory_bytes)
     except xla.NoAnalysis as reason:
-        # Fusing can also cost: a value that is not made keeps its inputs alive for longer.
-        high = max(found.peak_bytes, walk(program, fused=False, workspace_bytes=workspace).peak_bytes)
-        notes = _liveness_notes(program, str(reason), found.peak_bytes, high)
+        # Fusion can also raise the peak: a value that is not materialised keeps its inputs alive for longer.
+        high = max(walk_result.peak_bytes, walk(program, fused=False, workspace_bytes=workspace).peak_bytes)
+        notes = _liveness_notes(program, str(reason), walk_result.peak_bytes, high)
         return Observation(
-            found.peak_bytes,
-            _walk_breakdown(found, traced, program),
+            walk_result.peak_bytes,
+            _walk_breakdown(walk_result, traced, program),
             lines,
             timeline,
             LIVENESS,
@@ -109,10 +113,10 @@ def _observe(traced: Traced, card: CardLike) -> Observation:
             high,
         )
     notes = (
-        f"XLA's own memory analysis, compiled for {analysis.target} without a GPU, kernels not autotuned",
-        "XLA takes its temporaries as one block: activations, gradients and workspace are inside it",
-        "source lines and timeline are from a liveness walk of the jaxpr, "
-        f"whose own peak is {show_bytes(found.peak_bytes)}",
+        f"XLA's own memory analysis, compiled for {analysis.target} without a GPU; kernels are not autotuned",
+        "XLA allocates its temporaries as one block, which includes activations, gradients and workspace",
+        "source lines and timeline come from a liveness walk of the jaxpr, "
+        f"whose own peak is {show_bytes(walk_result.peak_bytes)}",
     )
     return Observation(
         analysis.peak_bytes, _xla_breakdown(analysis, traced), lines, timeline, XLA, notes, mode
@@ -122,22 +126,23 @@ def _observe(traced: Traced, card: CardLike) -> Observation:
 def _liveness_notes(program: Program, reason: str, low: int, high: int) -> tuple[str, ...]:
     notes = [
         f"a liveness walk of the jaxpr, not XLA's analysis: {reason}",
-        f"{show_bytes(low)} counts elementwise chains as fused, as XLA does; with nothing fused it would be {show_bytes(high)}",
+        f"{show_bytes(low)} counts elementwise chains as fused, as XLA does; "
+        f"without fusion it would be {show_bytes(high)}",
         "for XLA's own analysis install jax[cuda13] or jax[cuda12]; no GPU is needed",
     ]
     if program.scratch:
         notes.append(f"scratch memory of {', '.join(program.scratch)} is not counted")
     if program.unknown:
         notes.append(
-            f"what happens inside {', '.join(program.unknown)} is not counted, only what goes in and comes out"
+            f"temporaries inside {', '.join(program.unknown)} are not counted, only their inputs and outputs"
         )
     return tuple(notes)
 
 
-def _walk_breakdown(found: Walk, traced: Traced, program: Program) -> dict[str, int]:
+def _walk_breakdown(walk_result: Walk, traced: TracedStep, program: Program) -> dict[str, int]:
     kinds = dict(zip(program.inputs, roles(traced), strict=False))
-    total = Counter({"workspace": found.workspace_bytes})
-    for item in found.alive:
+    total = Counter({"workspace": walk_result.workspace_bytes})
+    for item in walk_result.alive:
         total[_part(item, kinds)] += item.bytes
     return {key: total[key] for key in BREAKDOWN}
 
@@ -152,8 +157,8 @@ def _part(item: Alive, kinds: dict[int, Role]) -> str:
     return "temporaries"
 
 
-def _xla_breakdown(analysis: xla.Analysis, traced: Traced) -> dict[str, int]:
-    """Arguments by role; every byte XLA adds on top is temporary to whoever calls the step."""
+def _xla_breakdown(analysis: xla.Analysis, traced: TracedStep) -> dict[str, int]:
+    """Arguments by role; every byte that XLA adds counts as temporary."""
     total: Counter[str] = Counter()
     for struct, role in zip(hoist(traced).inputs, roles(traced), strict=True):
         total[role] += struct.size * struct.dtype.itemsize
@@ -162,9 +167,9 @@ def _xla_breakdown(analysis: xla.Analysis, traced: Traced) -> dict[str, int]:
     return {key: total[key] for key in BREAKDOWN}
 
 
-def _lines(found: Walk) -> tuple[Line, ...]:
+def _lines(walk_result: Walk) -> tuple[Line, ...]:
     total: Counter[tuple[str, int, str]] = Counter()
-    for item in found.alive:
+    for item in walk_result.alive:
         if item.file:
             total[item.file, item.line, item.made_in] += item.bytes
     return tuple(
@@ -174,7 +179,7 @@ def _lines(found: Walk) -> tuple[Line, ...]:
 
 
 def _thin(timeline: Sequence[tuple[int, int, str]]) -> tuple[tuple[int, int, str], ...]:
-    """At most `TIMELINE` entries: of each run of neighbours the highest, so that the peak stays."""
+    """At most `TIMELINE` entries: the highest of each run of neighbours, so that the peak is kept."""
     if not timeline:
         return ()
     width = -(-len(timeline) // TIMELINE)

@@ -1,8 +1,8 @@
-"""What a step's arguments are for, by the names its author gave them.
+"""Roles of a step's arguments (weights, optimizer, inputs), guessed from their names.
 
-JAX passes weights, optimizer state and data alike as arguments. Only the names tell them apart:
-`params`, `weights` and their like, or an attribute of that name (`state.params`), are weights;
-`opt_state` and its like are the optimizer's; the rest, and every captured array, are inputs.
+JAX passes weights, optimizer state and data alike as arguments, so only the names distinguish them:
+`params`, `weights` and similar names, or an attribute of that name (`state.params`), are weights;
+`opt_state` and similar names are optimizer state; the rest, and every captured array, are inputs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from typing import Any, Literal
 
 from pinchpoint.backends.jax.program import Op, Program
-from pinchpoint.backends.jax.tracing import Traced
+from pinchpoint.backends.jax.tracing import TracedStep
 
 Role = Literal["weights", "optimizer", "inputs"]
 
@@ -32,25 +32,26 @@ def role_of(name: str) -> Role:
     return "inputs"
 
 
-def roles(traced: Traced) -> tuple[Role, ...]:
+def roles(traced: TracedStep) -> tuple[Role, ...]:
     """One role for each input of the step."""
-    return (*("inputs" for _ in traced.captured), *(role_of(name) for name in traced.names))
+    return (*("inputs" for _ in traced.captured_arrays), *(role_of(name) for name in traced.names))
 
 
-def trains(traced: Traced, program: Program) -> bool:
-    """Whether the step runs backward and gives something of each weight's shape: a gradient or the updated weight.
+def trains(traced: TracedStep, program: Program) -> bool:
+    """Whether the step runs a backward pass and returns a gradient or a new value for each weight.
 
-    Where no argument is named as weights, any floating-point input of an output's shape will do.
+    Outputs are matched with weights by shape and dtype. If no argument is named as weights, one
+    floating-point input that matches an output is enough.
     """
     if not any(op.phase == "backward" for op in _operations(program)):
         return False
-    given = Counter(_type(aval) for aval in traced.closed.out_avals)
+    outputs = Counter(_type(aval) for aval in traced.closed.out_avals)
     kinds = roles(traced)
-    avals = (*traced.captured, *traced.closed.in_avals)
+    avals = (*traced.captured_arrays, *traced.closed.in_avals)
     weights = [_type(aval) for aval, kind in zip(avals, kinds, strict=True) if kind == "weights"]
     if weights:
-        return not Counter(weights) - given
-    return any(_type(aval) in given for aval in avals if aval.shape and aval.dtype.kind not in "iub")
+        return not Counter(weights) - outputs
+    return any(_type(aval) in outputs for aval in avals if aval.shape and aval.dtype.kind not in "iub")
 
 
 def _operations(program: Program) -> Iterable[Op]:

@@ -1,7 +1,7 @@
-"""A traced step as a plain function whose captured arrays are arguments.
+"""`hoist`: turn a traced step into a plain function whose captured arrays are arguments.
 
-XLA would bake a captured array into the program as a constant, on the device it happens to live
-on: slow to compile, and missing from XLA's own count of arguments.
+Without it XLA compiles a captured array into the program as a constant, on the device where the array
+lives: this compiles slowly, and the array is missing from XLA's own count of arguments.
 """
 
 from __future__ import annotations
@@ -13,49 +13,51 @@ from typing import Any
 import jax
 
 from pinchpoint.backends.jax import compat
-from pinchpoint.backends.jax.tracing import JITS, Traced
+from pinchpoint.backends.jax.tracing import JITS, TracedStep
 
 
 @dataclass(frozen=True)
-class Hoisted:
-    """run(*captured, *args) gives the step's flat outputs; `donated` are positions in that list."""
+class HoistedStep:
+    """run(*captured_arrays, *args) returns the step's flat outputs; `donated`: positions among the inputs."""
 
     run: Callable[..., Sequence[Any]]
     inputs: tuple[jax.ShapeDtypeStruct, ...]
     donated: tuple[int, ...]
 
     def lower(self, sharding: Any) -> Any:
-        """Lower for the device of `sharding`; arguments nobody reads are kept, since they take memory too."""
+        """Lower for the device of `sharding`; unused arguments are kept, because they take memory too."""
         structs = [jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=sharding) for s in self.inputs]
         return jax.jit(self.run, donate_argnums=self.donated, keep_unused=True).lower(*structs)
 
 
-def hoist(traced: Traced) -> Hoisted:
-    """The traced step as a function of its captured arrays, then its arguments."""
-    count = len(traced.captured)
+def hoist(traced: TracedStep) -> HoistedStep:
+    """The traced step as a function of its captured arrays followed by its arguments."""
+    count = len(traced.captured_arrays)
 
     def run(*flat: Any) -> Sequence[Any]:
-        known = {id(array): value for array, value in zip(traced.captured, flat[:count], strict=True)}
-        return _evaluate(traced.closed, flat[count:], known)
+        replacements = {
+            id(array): value for array, value in zip(traced.captured_arrays, flat[:count], strict=True)
+        }
+        return _evaluate(traced.closed, flat[count:], replacements)
 
-    inputs = (*traced.captured, *traced.closed.in_avals)
-    return Hoisted(run, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs), traced.donated)
+    inputs = (*traced.captured_arrays, *traced.closed.in_avals)
+    return HoistedStep(run, tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in inputs), traced.donated)
 
 
-def _evaluate(closed: Any, args: Sequence[Any], known: dict[int, Any]) -> list[Any]:
+def _evaluate(closed: Any, args: Sequence[Any], replacements: dict[int, Any]) -> list[Any]:
     jaxpr = closed.jaxpr
     env: dict[Any, Any] = dict(
-        zip(jaxpr.constvars, [known.get(id(c), c) for c in closed.consts], strict=True)
+        zip(jaxpr.constvars, [replacements.get(id(c), c) for c in closed.consts], strict=True)
     )
     env.update(zip(jaxpr.invars, args, strict=True))
 
     def value(atom: Any) -> Any:
-        return known.get(id(atom.val), atom.val) if compat.is_literal(atom) else env[atom]
+        return replacements.get(id(atom.val), atom.val) if compat.is_literal(atom) else env[atom]
 
     for eqn in jaxpr.eqns:
         ins = [value(atom) for atom in eqn.invars]
         outs = (
-            _evaluate(eqn.params["jaxpr"], ins, known)
+            _evaluate(eqn.params["jaxpr"], ins, replacements)
             if eqn.primitive.name in JITS
             else compat.bind(eqn, ins)
         )

@@ -1,6 +1,6 @@
-"""Every JAX interface that JAX does not promise to keep, in one place.
+"""Every private or unstable JAX interface that pinchpoint uses, in one place.
 
-Tested with JAX 0.10 here and 0.11 on a GPU machine. What is not found gives the plainer answer
+Tested with JAX 0.10 on a CPU and 0.11 on a GPU. Where an interface is missing the answer is plainer
 (no source line, no plugin), never a guess.
 """
 
@@ -18,27 +18,27 @@ from jax.extend.core import Literal
 
 _JAX = (str(Path(jax.__file__).parent), str(Path(jax.__file__).parent.parent / "jaxlib"))
 _STDLIB = sysconfig.get_paths()["stdlib"]
-_OURS = str(Path(__file__).resolve().parents[1])  # the backends; shipped workloads are user code here
+_OURS = str(Path(__file__).resolve().parents[1])  # the backends; shipped workloads count as user code
 _PACKAGE = Path(__file__).resolve().parents[2]
 _WORKLOADS = (str(_PACKAGE / "workloads"), str(_PACKAGE / "systems"))
 _PLUGINS = ("jax_plugins.xla_cuda13", "jax_plugins.xla_cuda12")
 
 
 def user_line(source: Any) -> tuple[str, int]:
-    """File and line of the innermost frame of the user's own code, `("", 0)` when JAX kept none."""
-    second: tuple[str, int] = ("", 0)
+    """File and line of the innermost frame in the user's own code, or `("", 0)` if JAX recorded none."""
+    library_line: tuple[str, int] = ("", 0)
     for file, line in _frames(source.traceback):
         if file.startswith((*_JAX, _OURS, "<")):
             continue
         if file.startswith(_WORKLOADS) or ("site-packages" not in file and not file.startswith(_STDLIB)):
             return file, line()
-        if not second[0] and "site-packages" in file:
-            second = (file, line())  # a library's line is better than none
-    return second
+        if not library_line[0] and "site-packages" in file:
+            library_line = (file, line())  # a library's line is better than none
+    return library_line
 
 
 def _frames(traceback: Any) -> Iterator[tuple[str, Callable[[], int]]]:
-    """Innermost first. The line is found only when asked for: most frames are JAX's own."""
+    """Innermost first. The line number is computed on demand, because most frames are JAX's own."""
     if traceback is None:
         return
     if hasattr(traceback, "raw_frames"):
@@ -58,27 +58,27 @@ def _line_of(code: Any, offset: int) -> int:
 
 
 @contextmanager
-def tracers_wait() -> Iterator[None]:
-    """Let `x.block_until_ready()` pass while a step is traced: there is nothing to wait for."""
+def allow_waiting_on_tracers() -> Iterator[None]:
+    """Make `x.block_until_ready()` do nothing while a step is traced."""
     from jax._src.core import Tracer
 
-    kept = Tracer.__dict__.get("block_until_ready")
+    original = Tracer.__dict__.get("block_until_ready")
     Tracer.block_until_ready = lambda self: self  # pyright: ignore[reportAttributeAccessIssue]
     try:
         yield
     finally:
-        if kept is None:
+        if original is None:
             del Tracer.block_until_ready
         else:
-            Tracer.block_until_ready = kept  # pyright: ignore[reportAttributeAccessIssue]
+            Tracer.block_until_ready = original  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def argument_names(jaxpr: Any) -> tuple[str, ...]:
-    """The names JAX gives the flat inputs, such as `params['w']`; empty where it gives none."""
+    """JAX's names of the flat inputs, such as `params['w']`; an input without a name has ""."""
     count = len(jaxpr.invars)
-    found = getattr(getattr(jaxpr, "debug_info", None), "arg_names", None) or ()
-    # What a step captures of an outer trace comes before its arguments and has no name.
-    return (("",) * count + tuple(name or "" for name in found))[-count:] if count else ()
+    names = getattr(getattr(jaxpr, "debug_info", None), "arg_names", None) or ()
+    # Values captured from an outer trace come before the arguments and have no name.
+    return (("",) * count + tuple(name or "" for name in names))[-count:] if count else ()
 
 
 def is_literal(atom: Any) -> bool:
@@ -93,25 +93,25 @@ def is_tracer(value: Any) -> bool:
 
 def bind(eqn: Any, values: Sequence[Any]) -> Sequence[Any]:
     """Run one equation on values or tracers."""
-    found = eqn.primitive.get_bind_params(eqn.params)
-    # Until JAX 0.9 the functions of a call came apart from its parameters.
-    functions, params = found if isinstance(found, tuple) else ((), found)
+    bind_params = eqn.primitive.get_bind_params(eqn.params)
+    # Until JAX 0.9 the functions of a call were separate from its parameters.
+    functions, params = bind_params if isinstance(bind_params, tuple) else ((), bind_params)
     with eqn.ctx.manager:
         outs = eqn.primitive.bind(*functions, *values, **params)
     return outs if eqn.primitive.multiple_results else [outs]
 
 
 def without_dead_code(closed: Any) -> Any:
-    """The closed jaxpr less what no output needs, inside loops too; its inputs stay."""
+    """The closed jaxpr without equations that no output needs, inside loops too; all inputs are kept."""
     from jax._src.interpreters.partial_eval import dce_jaxpr
 
-    kept, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
+    jaxpr, _ = dce_jaxpr(closed.jaxpr, [True] * len(closed.jaxpr.outvars), instantiate=True)
     # From JAX 0.11.1 on a jaxpr holds its own constants, and closed.jaxpr is closed itself.
-    return kept if closed.jaxpr is closed else closed.replace(jaxpr=kept)
+    return jaxpr if closed.jaxpr is closed else closed.replace(jaxpr=jaxpr)
 
 
 def scan_counts(params: dict[str, Any], operands: int) -> tuple[int, int]:
-    """How many of a scan's operands are constants and how many its carry; the rest are sliced."""
+    """How many of a scan's operands are constants, and how many are its carry; the rest are sliced."""
     if "num_consts" in params:
         return params["num_consts"], params["num_carry"]
     # JAX 0.11 describes the groups by a tree over the operands.
@@ -125,10 +125,10 @@ def cuda_plugin() -> str | None:
     """Name and version of the installed CUDA plugin, or None."""
     for name in _PLUGINS:
         try:
-            found = util.find_spec(name)
+            spec = util.find_spec(name)
         except ModuleNotFoundError:
-            found = None
-        if found is not None:
+            spec = None
+        if spec is not None:
             package = f"jax-{name.rpartition('xla_')[2]}-plugin"
             try:
                 return f"{package} {metadata.version(package)}"
@@ -138,7 +138,7 @@ def cuda_plugin() -> str | None:
 
 
 def topology_devices(target_config: str) -> list[Any]:
-    """Compile-only devices of one CUDA card that need not be here."""
+    """Compile-only devices of one CUDA card, which need not be installed."""
     from jax.experimental import topologies
 
     return topologies.get_topology_desc(
@@ -147,7 +147,7 @@ def topology_devices(target_config: str) -> list[Any]:
 
 
 def attached_target_config() -> str:
-    """The target config text of the GPU that is really here."""
+    """The target config text of the installed GPU."""
     from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 
     return str(_jax.get_topology_for_devices(jax.devices("cuda")).target_config)

@@ -1,9 +1,9 @@
-"""The text XLA needs to compile for a CUDA card that is not here.
+"""Target configurations with which XLA compiles for a CUDA card that is not installed.
 
 XLA reads a GpuTargetConfigProto in protobuf text form (openxla.org, "XLA Tooling", deviceless
 compilation). The numbers are CUDA's device properties of one typical card per compute capability;
-the memory is the asked card's own. The rest of the numbers steer XLA's choice of kernels, not the
-size of arrays, so a card that is not listed is compiled for as its nearest older listed relative.
+the memory size is that of the requested card. The other numbers affect XLA's choice of kernels, not
+the size of arrays, so for a card that is not listed XLA compiles for the nearest older one.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Chip:
     lanes: int  # 32-bit floating-point units per multiprocessor
     threads: int  # per multiprocessor
     shared: int  # bytes of shared memory per multiprocessor
-    shared_optin: int  # most one block can ask for
+    shared_optin: int  # the most that one block can request
     l2: int
-    bandwidth: int  # bytes a second
+    bandwidth: int  # bytes per second
     clock_ghz: float
 
 
@@ -42,7 +42,7 @@ CHIPS: tuple[Chip, ...] = (
 
 
 def chip_for(capability: Capability) -> Chip:
-    """The listed chip of this capability, else the nearest older one, else the oldest."""
+    """The listed chip of this capability, otherwise the nearest older one, otherwise the oldest."""
     older = [chip for chip in CHIPS if chip.capability <= capability]
     return older[-1] if older else CHIPS[0]
 
@@ -90,5 +90,5 @@ device_description_str: "NVIDIA {chip.name}"
 
 
 def matmul_workspace(capability: Capability) -> int:
-    """Scratch XLA gives a cuBLAS product: 32 MiB from Hopper on, 4 MiB before."""
+    """Bytes of scratch memory that XLA gives a cuBLAS product: 32 MiB from Hopper on, 4 MiB before."""
     return (32 << 20) if capability >= (9, 0) else (4 << 20)

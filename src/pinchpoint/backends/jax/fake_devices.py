@@ -1,7 +1,7 @@
-"""Let a target ask for CUDA devices on a machine that has none.
+"""`fake_cuda`: let a target ask JAX for CUDA devices on a machine that has none.
 
-Only the question is answered: `jax.devices("cuda")` gives the CPU's devices, so that a factory which
-puts its arrays on the device it is handed can be built. Where there is a GPU nothing changes.
+`jax.devices("cuda")` returns the CPU's devices, so that a factory which places its arrays on the
+requested device can be built. On a machine with a GPU nothing changes.
 """
 
 from __future__ import annotations
@@ -12,33 +12,33 @@ from typing import Any
 
 import jax
 
-_ASKS = ("devices", "local_devices", "device_count", "local_device_count")
+_FUNCTIONS = ("devices", "local_devices", "device_count", "local_device_count")
 _CUDA = ("cuda", "gpu")
 
 
 @contextmanager
-def pretend_cuda() -> Iterator[None]:
-    kept = {name: getattr(jax, name) for name in _ASKS}
-    for name, ask in kept.items():
-        setattr(jax, name, _answer(ask, place=1 if name == "local_devices" else 0))
+def fake_cuda() -> Iterator[None]:
+    originals = {name: getattr(jax, name) for name in _FUNCTIONS}
+    for name, function in originals.items():
+        setattr(jax, name, _with_cpu_fallback(function, position=1 if name == "local_devices" else 0))
     try:
         yield
     finally:
-        for name, ask in kept.items():
-            setattr(jax, name, ask)
+        for name, function in originals.items():
+            setattr(jax, name, function)
 
 
-def _answer(ask: Callable[..., Any], *, place: int) -> Callable[..., Any]:
-    """place: the position of `backend` among the arguments."""
+def _with_cpu_fallback(function: Callable[..., Any], *, position: int) -> Callable[..., Any]:
+    """position: the index of `backend` among the positional arguments."""
 
-    def answer(*args: Any, **options: Any) -> Any:
+    def query(*args: Any, **options: Any) -> Any:
         try:
-            return ask(*args, **options)
+            return function(*args, **options)
         except RuntimeError:
-            given = args[place] if len(args) > place else options.get("backend")
-            if given not in _CUDA:
+            backend = args[position] if len(args) > position else options.get("backend")
+            if backend not in _CUDA:
                 raise
-            args, options = args[:place], {**options, "backend": "cpu"}
-            return ask(*args, **options)
+            args, options = args[:position], {**options, "backend": "cpu"}
+            return function(*args, **options)
 
-    return answer
+    return query

@@ -1,17 +1,18 @@
-"""Peak bytes of a program by the last use of each value.
+"""Peak bytes of a program, computed from the last use of each value.
 
-Pure arithmetic on a `Program`. Arguments live throughout unless donated; outputs live to the end;
-everything else from the operation that makes it to the last that reads it. Two walks:
+Pure arithmetic on a `Program`. Arguments live throughout unless they are donated; outputs live to the
+end; every other value lives from the operation that makes it to the last one that reads it. There are
+two walks:
 
-- plain: every value is materialised and nothing is written in place: an upper estimate.
+- plain: every value is materialised and nothing is written in place, which is an upper estimate.
 - fused: XLA fuses elementwise chains, so a value that only fusing operations read is never
-  materialised, and its own inputs live until those readers run instead. It vanishes into its k
-  readers when that moves no more bytes than writing it once and reading it k times; a costly one
-  (exp, tanh, division, gather) only into a single reader; at most 32 arrays meet in one fusion.
-  A fused operation may write over an input of equal bytes that nobody reads afterwards.
+  materialised, and its own inputs live until those readers run instead. It is fused into its k
+  readers if that moves no more bytes than writing it once and reading it k times; a costly one
+  (exp, tanh, division, gather) is fused into a single reader only; one fusion has at most 32 inputs.
+  A fused operation may overwrite an input of equal size that is not read afterwards.
 
-Counts no scratch memory of libraries beyond `workspace_bytes` for matrix products, no padding and
-no copies that XLA adds for layouts.
+Not counted: scratch memory of libraries beyond `workspace_bytes` for matrix products, padding, and
+copies that XLA adds for layouts.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ FUSION_INPUTS = 32
 
 @dataclass(frozen=True)
 class Alive:
-    """Bytes at the peak. value: its number in the program, None inside a loop body."""
+    """A value that is alive at the peak. value: its number in the program, None inside a loop body."""
 
     bytes: int
     made_in: str  # phase of the operation that made it; "" for an input
@@ -39,7 +40,7 @@ class Alive:
 
 @dataclass(frozen=True)
 class Walk:
-    """peak_bytes = the bytes of `alive` + workspace_bytes."""
+    """Result of a liveness walk: peak_bytes = the bytes of `alive` + workspace_bytes."""
 
     peak_bytes: int
     workspace_bytes: int
@@ -48,8 +49,8 @@ class Walk:
 
 
 def walk(program: Program, *, fused: bool = True, workspace_bytes: int = 0) -> Walk:
-    """Find the peak. workspace_bytes: what a matrix product may ask for while it runs."""
-    reads, hidden = _fuse(program) if fused else ([op.ins for op in program.ops], frozenset())
+    """Find the peak. workspace_bytes: scratch memory that a matrix product may use while it runs."""
+    reads, fused_away = _fuse(program) if fused else ([op.ins for op in program.ops], frozenset())
     end = len(program.ops)
     last = dict.fromkeys(program.inputs, -1)
     for index, values in enumerate(reads):
@@ -58,57 +59,59 @@ def walk(program: Program, *, fused: bool = True, workspace_bytes: int = 0) -> W
     last.update({v: end for v in program.inputs if v not in program.donated})
 
     inners = [_inner(op, fused=fused, workspace_bytes=workspace_bytes) for op in program.ops]
-    born: dict[int, int] = dict.fromkeys(program.inputs, -1)
-    now = sum(program.sizes[v] for v in born)
+    birth: dict[int, int] = dict.fromkeys(program.inputs, -1)
+    now = sum(program.sizes[v] for v in birth)
     peak, at = now, -1
     timeline: list[tuple[int, int, str]] = []
-    taken: set[int] = set()  # values whose storage an output took over: not freed
+    reused: set[int] = set()  # values whose storage an output took over: they are not freed
     for index, op in enumerate(program.ops):
-        made = [v for v in op.outs if v not in hidden]
-        if not made and op.outs:
+        results = [v for v in op.outs if v not in fused_away]
+        if not results and op.outs:
             continue
-        dying = [v for v in dict.fromkeys(reads[index]) if last[v] == index and v in born and v not in taken]
-        for value in made:
-            born[value] = index
+        dying = [
+            v for v in dict.fromkeys(reads[index]) if last[v] == index and v in birth and v not in reused
+        ]
+        for value in results:
+            birth[value] = index
             donor = _donor(op, value, dying, program.sizes) if fused else None
             if donor is None:
                 now += program.sizes[value]
             else:
                 dying.remove(donor)
-                taken.add(donor)
+                reused.add(donor)
         running = now + _transient(inners[index], op, workspace_bytes)
         timeline.append((index, running, op.phase))
         if running > peak:
             peak, at = running, index
-        unread = [v for v in made if v not in last]
+        unread = [v for v in results if v not in last]
         now -= sum(program.sizes[v] for v in (*dying, *unread))
-    return _at_peak(program, peak, at, born, last, taken, inners, workspace_bytes, timeline)
+    return _at_peak(program, peak, at, birth, last, reused, inners, workspace_bytes, timeline)
 
 
 def _fuse(program: Program) -> tuple[list[tuple[int, ...]], frozenset[int]]:
-    """Per operation the materialised values it reads, and the values that are never materialised."""
+    """The materialised values that each operation reads, and the values that are never materialised."""
     readers: dict[int, list[Op]] = {}
     for op in program.ops:
         for value in op.ins:
             readers.setdefault(value, []).append(op)
-    kept = set(program.outputs)
-    hidden: set[int] = set()
+    outputs = set(program.outputs)
+    fused_away: set[int] = set()
     leaves: dict[int, tuple[int, ...]] = {}
     reads: list[tuple[int, ...]] = []
     for op in program.ops:
         read = tuple(dict.fromkeys(leaf for value in op.ins for leaf in leaves.get(value, (value,))))
         reads.append(read)
         for value in op.outs if op.kind in FUSED else ():
-            if value not in kept and _vanishes(op, value, read, readers.get(value, []), program.sizes):
-                hidden.add(value)
+            if value not in outputs and _vanishes(op, value, read, readers.get(value, []), program.sizes):
+                fused_away.add(value)
                 leaves[value] = read
-    return reads, frozenset(hidden)
+    return reads, frozenset(fused_away)
 
 
 def _vanishes(op: Op, value: int, read: Sequence[int], readers: Sequence[Op], sizes: Sequence[int]) -> bool:
     count = len(readers)
     takes_in = all(r.kind in FUSING or (r.kind == "dot" and op.name == "transpose") for r in readers)
-    # An update reads its first operand in place: that one must exist.
+    # An update writes into its first operand, which must therefore be materialised.
     overwritten = any(pair[0] == value for r in readers for pair in r.in_place)
     if not count or not takes_in or overwritten or len(read) > FUSION_INPUTS:
         return False
@@ -128,7 +131,7 @@ def _donor(op: Op, value: int, dying: Sequence[int], sizes: Sequence[int]) -> in
 
 
 def _inner(op: Op, *, fused: bool, workspace_bytes: int) -> Walk | None:
-    """The body with the largest peak, shared bytes taken off."""
+    """The walk of the body with the largest peak after its shared bytes are subtracted."""
     walks = [
         (walk(b.program, fused=fused, workspace_bytes=workspace_bytes), b.shared_bytes) for b in op.bodies
     ]
@@ -145,21 +148,21 @@ def _at_peak(
     program: Program,
     peak: int,
     at: int,
-    born: dict[int, int],
+    birth: dict[int, int],
     last: dict[int, int],
-    taken: set[int],
+    reused: set[int],
     inners: Sequence[Walk | None],
     workspace_bytes: int,
     timeline: Sequence[tuple[int, int, str]],
 ) -> Walk:
-    """Who is alive while operation `at` runs. A value taken over at `at` is its heir by then."""
+    """The values alive while operation `at` runs, without those whose storage an output took over."""
     makers = {value: op for op in program.ops for value in op.outs}
     phases = [op.phase for op in program.ops]
     alive: list[Alive] = []
-    for value, start in born.items():
+    for value, start in birth.items():
         stop = last.get(value, start)
-        gone = stop < at or (stop == at and value in taken)
-        if start > at or gone or not program.sizes[value]:
+        is_dead = stop < at or (stop == at and value in reused)
+        if start > at or is_dead or not program.sizes[value]:
             continue
         maker = makers.get(value)
         read_in = phases[stop] if 0 <= stop < len(phases) else ""
@@ -179,7 +182,7 @@ def _at_peak(
 
 
 def _inner_share(inner: Walk, op: Op) -> tuple[list[Alive], int]:
-    """What a body adds at its own peak: the bytes shared with the operation are taken off its inputs first."""
+    """What a body adds at its own peak; the bytes it shares are subtracted from its inputs first."""
     room = max(0, inner.peak_bytes - op.bodies[0].shared_bytes)
     workspace = min(inner.workspace_bytes, room)
     room -= workspace

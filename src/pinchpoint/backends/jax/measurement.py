@@ -1,8 +1,8 @@
-"""Measuring JAX on the device that is here: the `Backend` of backends/base.py.
+"""Measurement of JAX steps on this machine's device: implements `backends.base.Backend`.
 
-What JAX cannot know stays None: it has no count of CPU arrays at a peak, no way to reset the GPU's
-peak (so a measured point needs a fresh process, and what compiling and autotuning took counts in),
-and `reserved` only means something when JAX does not take 75 % of the card at start.
+What JAX does not know is None. JAX does not count CPU arrays at a peak, and it cannot reset the GPU's
+peak, so a measured point needs a fresh process and includes what compiling and autotuning used.
+`reserved` is meaningful only if JAX does not allocate 75 % of the card at the start.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ def has_cuda() -> bool:
 
 
 def seed(seed: int) -> None:
-    """JAX's randomness is by explicit keys; this seeds what a factory may use beside it."""
+    """Seed what a factory may use besides JAX's explicit random keys."""
     random.seed(seed)
     np.random.seed(seed)
 
 
 def wait(device: str, result: Any = None) -> None:
-    """Return when `result` is there. Without one, when a small computation queued behind the rest is."""
+    """Wait for `result`; without one, wait for a small computation queued behind all other work."""
     if result is None:
         result = jax.device_put(np.zeros(1, np.float32), jax.devices(device)[0]) + 1
     jax.block_until_ready(result)
@@ -46,7 +46,7 @@ def wait(device: str, result: Any = None) -> None:
 
 
 def reset_peak(device: str) -> None:
-    """JAX cannot: `peaks` counts from the start of the process."""
+    """Does nothing: JAX cannot reset its peak, and `peaks` counts from the start of the process."""
 
 
 def peaks(device: str) -> Peaks:
@@ -60,11 +60,11 @@ def peaks(device: str) -> Peaks:
 
 
 def cap(budget_bytes: int) -> None:
-    """Give JAX this many bytes of the card and no more. Only before JAX first touches the card."""
+    """Limit JAX to this many bytes of the card. Call it before JAX first uses the card."""
     if compat.backends_are_initialized():
         raise BadInput(
-            "JAX has taken its memory already",
-            hint="cap the budget before the target is built, in a fresh process",
+            "The budget cannot be set because JAX has already allocated its memory.",
+            hint="Set the budget in a fresh process, before the target is built.",
         )
     total = _card_bytes()
     os.environ.pop(_OLD_FRACTION, None)
@@ -85,7 +85,7 @@ def to_numpy(value: Any) -> Any:
 def account(run: Callable[[], Any]) -> int | None:
     """Peak bytes of the arrays of `run` on the CPU: arguments, outputs and temporaries as XLA assigned them.
 
-    None for a run that cannot be traced as one program, since JAX then keeps no count.
+    None for a run that cannot be traced as one program, because JAX keeps no count then.
     """
     try:
         traced = trace(run)
@@ -103,14 +103,15 @@ def _gpu() -> Any:
 
 
 def _card_bytes() -> int:
-    """Total bytes of the first card, asked of the driver so that JAX need not start."""
+    """Total bytes of the first card, read from the driver so that JAX need not start."""
     total = ctypes.c_size_t()
     device = ctypes.c_int()
     try:
         driver = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise Missing(
-            "no CUDA driver is here", hint="measure on a machine with a GPU, or use --on fake"
+            "The CUDA driver library libcuda.so.1 is not installed.",
+            hint="Measure on a machine with a GPU, or use --on fake.",
         ) from error
     for status in (
         driver.cuInit(0),
@@ -119,6 +120,6 @@ def _card_bytes() -> int:
     ):
         if status != 0:
             raise Missing(
-                f"the CUDA driver answered with error {status}", hint="check nvidia-smi, or use --on fake"
+                f"The CUDA driver returned error {status}.", hint="Check nvidia-smi, or use --on fake."
             )
     return total.value

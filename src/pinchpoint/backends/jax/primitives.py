@@ -1,15 +1,15 @@
-"""What XLA for GPUs does with each primitive: fuse it, reduce it, write in place, or call a library.
+"""Tables of what XLA for GPUs does with each primitive: fuse it, reduce it, update in place, call a library.
 
-Pure tables. A primitive that is not listed is `opaque`: its inputs and outputs are materialised,
-which can only raise the estimate.
+A primitive that is not listed is `opaque`: its inputs and outputs are materialised, which can only
+raise the estimate.
 
 - alias: the output is the input's storage (a bitcast)
 - cheap: moves or repeats values; fused into any number of consumers
 - arithmetic: elementwise; fused into several consumers when that moves no more bytes
-- costly: elementwise, but recomputing it is dear; fused into one consumer only
-- reduce: reads fused inputs, its own output is materialised
-- update: writes into its first operand when that is not needed afterwards
-- dot: a matrix product; needs its operands in memory, may ask for workspace
+- costly: elementwise, but expensive to recompute; fused into one consumer only
+- reduce: reads fused inputs; its own output is materialised
+- update: writes into its first operand if that is not needed afterwards
+- dot: a matrix product; needs its operands in memory and may use workspace
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CALLS = frozenset(
     }
 )
 LOOPS = frozenset({"scan", "while", "cond"})
-# Libraries that ask for scratch memory of their own, which only XLA's analysis for the GPU can know.
+# Libraries that use scratch memory of their own, which only XLA's analysis for the GPU knows.
 SCRATCH = frozenset(
     {
         "conv_general_dilated",
@@ -230,8 +230,8 @@ _NAMES: dict[Kind, frozenset[str]] = {
 }
 _TABLE: dict[str, Kind] = {name: kind for kind, names in _NAMES.items() for name in names}
 
-FUSED: tuple[Kind, ...] = ("cheap", "arithmetic", "costly")  # a producer that may vanish into its consumers
-FUSING: tuple[Kind, ...] = (*FUSED, "reduce", "update")  # a consumer that takes such a producer in
+FUSED: tuple[Kind, ...] = ("cheap", "arithmetic", "costly")  # a producer that may be fused into its consumers
+FUSING: tuple[Kind, ...] = (*FUSED, "reduce", "update")  # a consumer into which such a producer is fused
 
 
 def kind_of(primitive: str) -> Kind:

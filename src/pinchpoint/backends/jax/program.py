@@ -1,8 +1,9 @@
-"""A closed jaxpr as one flat list of operations on numbered values.
+"""`Program`: a closed jaxpr as one flat list of operations on numbered values.
 
 Calls (jit, remat, custom derivatives) are inlined, as XLA inlines them; bitcasts share their
-input's value; what nothing reads is dropped. Loops and branches stay single operations that carry
-their bodies. Holds byte counts and source lines only, so that `liveness` needs no JAX.
+input's value; operations whose results are unused are dropped. Loops and branches stay single
+operations that carry their bodies. A program holds byte counts and source lines only, so `liveness`
+needs no JAX.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 from pinchpoint.backends.jax import compat
 from pinchpoint.backends.jax.primitives import CALLS, LOOPS, SCRATCH, Kind, kind_of
-from pinchpoint.backends.jax.tracing import Traced
+from pinchpoint.backends.jax.tracing import TracedStep
 
 _TRANSFORM = re.compile(r"(transpose|jvp)\(")
 _JAXPR_KEYS = ("jaxpr", "call_jaxpr", "fun_jaxpr")
@@ -25,7 +26,7 @@ Ref = int | None  # a value's number; None is a scalar constant, which costs not
 
 @dataclass(frozen=True)
 class Op:
-    """One operation. phase: "forward" or "backward", "" when the name stack does not say."""
+    """One operation. phase: "forward" or "backward", or "" if the name stack does not say."""
 
     name: str
     kind: Kind
@@ -40,59 +41,65 @@ class Op:
 
 @dataclass(frozen=True)
 class Program:
-    """sizes[v] is the bytes of value v; 0 for what whoever runs this program counts already."""
+    """Operations on values. sizes[v]: bytes of value v, or 0 if the enclosing program counts them."""
 
     sizes: tuple[int, ...]
     ops: tuple[Op, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     donated: frozenset[int] = frozenset()
-    unknown: tuple[str, ...] = ()  # primitives with bodies that were not looked into
-    scratch: tuple[str, ...] = ()  # primitives whose library asks for memory this program cannot show
+    unknown: tuple[str, ...] = ()  # primitives whose bodies were not examined
+    scratch: tuple[str, ...] = ()  # primitives whose library uses memory that this program does not show
 
 
 @dataclass(frozen=True)
 class Body:
-    """A loop's or branch's program. `shared_bytes` of its peak are counted by the operation that holds it."""
+    """The program of a loop or branch. The enclosing operation counts `shared_bytes` of its peak."""
 
     program: Program
     shared_bytes: int
 
 
-def read(traced: Traced) -> Program:
-    """Flatten a traced step. The inputs are the step's: captured arrays, then arguments."""
+def read_program(traced: TracedStep) -> Program:
+    """Flatten a traced step. The inputs are the step's captured arrays followed by its arguments."""
     closed = traced.closed
     build = _Builder()
-    for array in traced.captured:
+    for array in traced.captured_arrays:
         build.constant(array)
     consts = [build.constant(value) for value in closed.consts]
     args = [build.value(bytes_of(var.aval)) for var in closed.jaxpr.invars]
     outs = build.inline(closed.jaxpr, consts, args, _Place())
-    inputs = (*build.constants[: len(traced.captured)], *args, *build.constants[len(traced.captured) :])
-    given = tuple(dict.fromkeys(v for v in outs if v is not None))
+    inputs = (
+        *build.constants[: len(traced.captured_arrays)],
+        *args,
+        *build.constants[len(traced.captured_arrays) :],
+    )
+    results = tuple(dict.fromkeys(v for v in outs if v is not None))
     donated = frozenset(inputs[i] for i in traced.donated)
     unknown, scratch = tuple(sorted(build.unknown)), tuple(sorted(build.scratch))
-    return Program(tuple(build.sizes), _alive(build.ops, given), inputs, given, donated, unknown, scratch)
+    return Program(tuple(build.sizes), _alive(build.ops, results), inputs, results, donated, unknown, scratch)
 
 
-def settle(program: Program, *, trains: bool) -> Program:
-    """Give every operation a phase: what follows the last backward operation of a training step is its optimizer."""
+def assign_phases(program: Program, *, trains: bool) -> Program:
+    """Give every operation a phase; a training step's optimizer follows its last backward operation."""
     backward = [i for i, op in enumerate(program.ops) if op.phase == "backward"]
     after = backward[-1] if backward and trains else len(program.ops)
-    return _settle(program, lambda i: "optimizer" if i > after else "forward")
+    return _assign_phases(program, lambda i: "optimizer" if i > after else "forward")
 
 
-def _settle(program: Program, phase: Callable[[int], str]) -> Program:
+def _assign_phases(program: Program, phase_of: Callable[[int], str]) -> Program:
     ops: list[Op] = []
     for i, op in enumerate(program.ops):
-        said = op.phase or phase(i)
-        bodies = tuple(replace(b, program=_settle(b.program, lambda _, said=said: said)) for b in op.bodies)
-        ops.append(replace(op, phase=said, bodies=bodies))
+        phase = op.phase or phase_of(i)
+        bodies = tuple(
+            replace(b, program=_assign_phases(b.program, lambda _, phase=phase: phase)) for b in op.bodies
+        )
+        ops.append(replace(op, phase=phase, bodies=bodies))
     return replace(program, ops=tuple(ops))
 
 
 def bytes_of(aval: Any) -> int:
-    """Bytes of an array of this type; tokens and other shapeless things take none."""
+    """Bytes of an array of this type; 0 for tokens and other values without a shape."""
     aval = getattr(aval, "inner_aval", aval)
     if not hasattr(aval, "shape") or not hasattr(aval, "dtype"):
         return 0
@@ -101,7 +108,7 @@ def bytes_of(aval: Any) -> int:
 
 @dataclass(frozen=True)
 class _Place:
-    """Where an inlined equation stands, for equations that do not say it themselves."""
+    """Source line and phase of an inlined equation, for equations that carry none themselves."""
 
     file: str = ""
     line: int = 0
@@ -109,10 +116,10 @@ class _Place:
 
     def of(self, eqn: Any) -> _Place:
         file, line = compat.user_line(eqn.source_info)
-        found = _TRANSFORM.search(str(eqn.source_info.name_stack))
-        said = "" if found is None else "backward" if found.group(1) == "transpose" else "forward"
+        match = _TRANSFORM.search(str(eqn.source_info.name_stack))
+        phase = "" if match is None else "backward" if match.group(1) == "transpose" else "forward"
         # The outermost transform decides: a gradient inside a differentiated forward pass is forward.
-        return _Place(file or self.file, line or self.line, self.phase or said)
+        return _Place(file or self.file, line or self.line, self.phase or phase)
 
 
 @dataclass
@@ -122,23 +129,22 @@ class _Builder:
     constants: list[int] = field(default_factory=list)
     unknown: set[str] = field(default_factory=set)
     scratch: set[str] = field(default_factory=set)
-    _known: dict[int, tuple[int, Any]] = field(
-        default_factory=dict
-    )  # id -> value; the array is held so its id stays its own
+    # id -> (value, array); holding the array keeps its id from being reused
+    _values: dict[int, tuple[int, Any]] = field(default_factory=dict)
 
     def value(self, size: int) -> int:
         self.sizes.append(size)
         return len(self.sizes) - 1
 
     def constant(self, array: Any) -> Ref:
-        """A captured array: one value however often it is captured."""
+        """The value of a captured array, which is one value however often it is captured."""
         if not getattr(array, "shape", ()):
             return None
-        if id(array) not in self._known:
+        if id(array) not in self._values:
             number = self.value(bytes_of(array))
             self.constants.append(number)
-            self._known[id(array)] = (number, array)
-        return self._known[id(array)][0]
+            self._values[id(array)] = (number, array)
+        return self._values[id(array)][0]
 
     def inline(self, jaxpr: Any, consts: Sequence[Ref], args: Sequence[Ref], place: _Place) -> list[Ref]:
         env: dict[Any, Ref] = dict(zip(jaxpr.constvars, consts, strict=True)) | dict(
@@ -158,8 +164,8 @@ class _Builder:
 
     def _equation(self, eqn: Any, ins: list[Ref], place: _Place) -> list[Ref]:
         name = eqn.primitive.name
-        if name in CALLS and (called := _called(eqn)) is not None:
-            jaxpr, consts = called
+        if name in CALLS and (callee := _callee(eqn)) is not None:
+            jaxpr, consts = callee
             return self.inline(jaxpr, [self.constant(c) for c in consts], ins, place)
         sizes = [bytes_of(var.aval) for var in eqn.outvars]
         kind = kind_of(name)
@@ -171,8 +177,8 @@ class _Builder:
         if name in SCRATCH:
             self.scratch.add(name)
         outs = [self.value(size) for size in sizes]
-        known = tuple(dict.fromkeys(v for v in ins if v is not None))
-        op = Op(name, kind, known, tuple(outs), place.file, place.line, place.phase)
+        inputs = tuple(dict.fromkeys(v for v in ins if v is not None))
+        op = Op(name, kind, inputs, tuple(outs), place.file, place.line, place.phase)
         if name in LOOPS:
             op = _LOOP[name](self, eqn, ins, outs, op, place)
         elif kind == "update":
@@ -192,8 +198,12 @@ class _Builder:
         stacked: int,
         place: _Place,
     ) -> Program:
-        """A body's program. Its inputs by position: `outer` are the caller's own, `carry` may be overwritten,
-        `slices` are cut out of the caller's arrays each turn; its last `stacked` outputs are written into arrays."""
+        """The program of a body.
+
+        outer, carry, slices: positions of its inputs that belong to the caller, that may be overwritten,
+        and that are sliced from the caller's arrays in each iteration
+        stacked: how many of its last outputs are written into the caller's arrays
+        """
         build = _Builder(unknown=self.unknown, scratch=self.scratch)
         jaxpr = closed.jaxpr
         args = [build.value(0 if i in outer else bytes_of(var.aval)) for i, var in enumerate(jaxpr.invars)]
@@ -212,18 +222,18 @@ class _Builder:
                 )
             )
         outs = build.inline(jaxpr, consts, args, place)
-        kept = [v for v in outs[: len(outs) - stacked] if v is not None]
-        written = [v for v in outs[len(outs) - stacked :] if v is not None]
-        stored = {value: build.value(0) for value in written}
-        build.ops = _store(build.ops, stored, place)
-        kept += stored.values()
+        results = [v for v in outs[: len(outs) - stacked] if v is not None]
+        stacked_results = [v for v in outs[len(outs) - stacked :] if v is not None]
+        stores = {value: build.value(0) for value in stacked_results}
+        build.ops = _store(build.ops, stores, place)
+        results += stores.values()
         for constant in build.constants:
             build.sizes[constant] = 0
         return Program(
             tuple(build.sizes),
-            _alive(build.ops, kept),
+            _alive(build.ops, results),
             tuple(args[i] for i in carry),
-            tuple(dict.fromkeys(kept)),
+            tuple(dict.fromkeys(results)),
             donated=frozenset(args[i] for i in carry),
         )
 
@@ -271,28 +281,31 @@ def _cond(build: _Builder, eqn: Any, ins: list[Ref], outs: list[int], op: Op, pl
 _LOOP = {"scan": _scan, "while": _while, "cond": _cond}
 
 
-def _store(ops: Sequence[Op], stored: dict[int, int], place: _Place) -> list[Op]:
-    """Write each of `stored` into its array as soon as it is made."""
+def _store(ops: Sequence[Op], stores: dict[int, int], place: _Place) -> list[Op]:
+    """Write each value of `stores` into its array as soon as it exists."""
 
-    def stores(values: Iterable[int]) -> list[Op]:
-        found = [value for value in values if value in stored]
-        return [Op("store", "update", (v,), (stored[v],), place.file, place.line, place.phase) for v in found]
+    def store_ops(values: Iterable[int]) -> list[Op]:
+        return [
+            Op("store", "update", (v,), (stores[v],), place.file, place.line, place.phase)
+            for v in values
+            if v in stores
+        ]
 
-    made = {value for op in ops for value in op.outs}
-    first = stores(value for value in stored if value not in made)
-    return first + [step for op in ops for step in (op, *stores(op.outs))]
+    outputs = {value for op in ops for value in op.outs}
+    first = store_ops(value for value in stores if value not in outputs)
+    return first + [step for op in ops for step in (op, *store_ops(op.outs))]
 
 
 def _pairs(ins: Sequence[Ref], outs: Sequence[int]) -> tuple[tuple[int, int], ...]:
     return tuple((a, b) for a, b in zip(ins, outs, strict=False) if a is not None)
 
 
-def _called(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
+def _callee(eqn: Any) -> tuple[Any, Sequence[Any]] | None:
     for key in _JAXPR_KEYS:
-        found = eqn.params.get(key)
-        inner = getattr(found, "jaxpr", found)
+        param = eqn.params.get(key)
+        inner = getattr(param, "jaxpr", param)
         if hasattr(inner, "eqns") and len(inner.invars) == len(eqn.invars):
-            return inner, getattr(found, "consts", ())
+            return inner, getattr(param, "consts", ())
     return None
 
 
@@ -304,7 +317,7 @@ def _jaxprs(eqn: Any) -> Iterable[Any]:
 
 
 def _keeps_layout(eqn: Any) -> bool:
-    """A broadcast that only adds axes of length one, or a conversion to the type it has, moves nothing."""
+    """Whether it moves no data: a broadcast that only adds axes of length one, or a cast to its own dtype."""
     if eqn.primitive.name == "convert_element_type":
         return eqn.invars[0].aval.dtype == eqn.outvars[0].aval.dtype
     return eqn.primitive.name == "broadcast_in_dim" and math.prod(eqn.invars[0].aval.shape) == math.prod(
@@ -313,11 +326,11 @@ def _keeps_layout(eqn: Any) -> bool:
 
 
 def _alive(ops: Sequence[Op], outputs: Sequence[int]) -> tuple[Op, ...]:
-    """Drop what no output needs, as XLA does."""
+    """Drop operations that no output needs, as XLA does."""
     needed = set(outputs)
-    kept: list[Op] = []
+    alive: list[Op] = []
     for op in reversed(ops):
         if needed.intersection(op.outs) or not op.outs:
             needed.update(op.ins)
-            kept.append(op)
-    return tuple(reversed(kept))
+            alive.append(op)
+    return tuple(reversed(alive))

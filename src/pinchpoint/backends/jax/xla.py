@@ -1,11 +1,11 @@
-"""XLA's own memory analysis of a step, compiled for a CUDA card that need not be here.
+"""XLA's own memory analysis of a step, compiled for a CUDA card that need not be installed.
 
-Needs JAX's CUDA plugin (jax-cuda12-plugin or jax-cuda13-plugin) and no GPU. The peak is arguments
-+ outputs + temporaries - aliases: XLA's GPU runtime takes its temporaries as one block, so that is
-what the allocator sees. `peak_memory_in_bytes`, where XLA offers it, is the live part of that
-block and can miss what loop bodies use; it is kept for the record only.
+It needs JAX's CUDA plugin (jax-cuda12-plugin or jax-cuda13-plugin) but no GPU. The peak is arguments
++ outputs + temporaries - aliases: XLA's GPU runtime allocates its temporaries as one block, so that is
+what the allocator sees. `peak_memory_in_bytes`, where XLA reports it, is the live part of that block
+and can miss what loop bodies use; it is recorded but not used.
 
-Kernels are not autotuned, since that needs the card: the scratch of a tuned library call may differ.
+Kernels are not autotuned, because that needs the card: a tuned library call may use other scratch memory.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from typing import Any
 import jax
 
 from pinchpoint.backends.jax import compat
-from pinchpoint.backends.jax.captured_arrays import Hoisted
+from pinchpoint.backends.jax.captured_arrays import HoistedStep
 from pinchpoint.backends.jax.compile_targets import Capability, chip_for, target_config
 
-# Tried in turn: a kernel generator that insists on tuning is switched off before giving up.
+# Tried in order: the second set switches off a kernel generator that requires tuning.
 OPTIONS: tuple[dict[str, bool | int], ...] = (
     {"xla_gpu_autotune_level": 0},
     {"xla_gpu_autotune_level": 0, "xla_gpu_enable_triton_gemm": False},
@@ -28,7 +28,7 @@ OPTIONS: tuple[dict[str, bool | int], ...] = (
 
 
 class NoAnalysis(Exception):
-    """XLA cannot analyse this step for a CUDA card here; the text says why."""
+    """XLA cannot analyse this step for a CUDA card on this machine; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Analysis:
     outputs: int
     temporaries: int
     aliases: int
-    live_peak: int | None  # peak_memory_in_bytes, where XLA offers it
+    live_peak: int | None  # peak_memory_in_bytes, where XLA reports it
     target: str  # what it was compiled for
     options: dict[str, bool | int]
 
@@ -49,13 +49,16 @@ class Analysis:
 
 
 def analyse(
-    step: Hoisted,
+    step: HoistedStep,
     *,
     capability: Capability,
     memory_bytes: int,
     devices: Callable[[str], Sequence[Any]] | None = None,
 ) -> Analysis:
-    """Compile for such a card and read XLA's count. devices: gives compile-only devices for a target config."""
+    """Compile for the card and read XLA's count.
+
+    devices: returns compile-only devices for a target config; by default those of JAX's CUDA plugin
+    """
     plugin = compat.cuda_plugin()
     if plugin is None:
         raise NoAnalysis("JAX's CUDA plugin is not installed")
@@ -63,30 +66,30 @@ def analyse(
     try:
         device = (devices or compat.topology_devices)(config)[0]
     except (NotImplementedError, RuntimeError) as error:  # JaxRuntimeError is a RuntimeError
-        raise NoAnalysis(f"{plugin} made no compile-only device: {_first_line(error)}") from error
+        raise NoAnalysis(f"{plugin} created no compile-only device: {_first_line(error)}") from error
     lowered = step.lower(jax.sharding.SingleDeviceSharding(device))
-    refused = ""
+    reason = ""
     for options in OPTIONS:
         try:
             compiled = lowered.compile(compiler_options=dict(options))
         except (NotImplementedError, RuntimeError) as error:
-            refused = _first_line(error)
+            reason = _first_line(error)
             continue
         return _read(
             compiled.memory_analysis(), target=f"{chip_for(capability).name} by {plugin}", options=options
         )
-    raise NoAnalysis(f"{plugin} did not compile the step: {refused}")
+    raise NoAnalysis(f"{plugin} did not compile the step: {reason}")
 
 
 def compiled_bytes(compiled: Any) -> int | None:
-    """Peak bytes XLA assigned to a program compiled for a device that is here; None where it does not say."""
+    """Peak bytes that XLA assigned to a compiled program, or None if XLA does not report them."""
     stats = compiled.memory_analysis()
     return None if stats is None else _read(stats, target="", options={}).peak_bytes
 
 
 def _read(stats: Any, *, target: str, options: dict[str, bool | int]) -> Analysis:
     if stats is None:
-        raise NoAnalysis("XLA gave no memory analysis")
+        raise NoAnalysis("XLA returned no memory analysis")
     return Analysis(
         arguments=stats.argument_size_in_bytes,
         outputs=stats.output_size_in_bytes,

@@ -1,1 +1,1 @@
-"""torch without its device: fake runs, and real ones."""
+"""PyTorch: runs on a simulated CUDA device, measurement on a real device, and streaming."""

@@ -1,7 +1,7 @@
 """Every private torch API that pinchpoint uses, in one place.
 
-Tested with the torch of CI (2.13) and of the GPU machine (2.11). When torch moves one of these,
-this is the only file to hint.
+Tested with torch 2.13 on a CPU and 2.11 on a GPU. When torch moves one of these, this is the only file
+to change.
 """
 
 from __future__ import annotations
@@ -43,10 +43,9 @@ __all__ = [
     "generator_key",
     "has_hooks",
     "in_kernel",
+    "is_fake_mode_error",
     "is_mutable",
-    "is_of_fakes",
     "is_view",
-    "load_anew",
     "loss_scale",
     "next_sequence",
     "node_name",
@@ -56,6 +55,7 @@ __all__ = [
     "own_buffers",
     "own_parameters",
     "pass_over",
+    "restart_loader",
     "set_apply",
     "set_variable_functions",
     "sparse_parts",
@@ -68,46 +68,43 @@ __all__ = [
     "without_modes",
 ]
 
-# What a fake tensor carries of its own in its __dict__, beside what a user set on it.
+# Attributes that a fake tensor has in its __dict__ besides those that a user set on it.
 FAKE_ATTRIBUTES = ("_is_param", "fake_mode", "_fake", "constant", "real_tensor", "pytype", "dispatch_keys")
 op_device = torch.ops.prim.device.default
-CUDA_HOOKS = (
-    "_lazy_init",
-    "_sleep",
-)  # functions of torch.cuda that libraries call though they are not public
+CUDA_HOOKS = ("_lazy_init", "_sleep")  # private functions of torch.cuda that libraries call
 
 
 class DispatchMode(TorchDispatchMode):
-    """Sees every operation below autograd."""
+    """Intercepts every operation below autograd."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """torch would wrap every dispatch in a guard against compilation; nothing is compiled here."""
+        """Skips the guard against compilation around every dispatch, because nothing is compiled here."""
         return False
 
 
 def fake_mode() -> FakeTensorMode:
-    """Fake tensors that take real tensors as inputs and never guess at data."""
+    """Fake tensors that accept real tensors as inputs and never guess at data."""
     return FakeTensorMode(allow_non_fake_inputs=True)
 
 
 def in_kernel(fake: FakeTensor) -> bool:
-    """Is a kernel for shapes running on it? It must then say that it is on the meta device."""
+    """Whether a shape kernel runs on it, during which it must report the meta device."""
     return fake.fake_mode.in_kernel_invocation
 
 
 def fake_device(fake: FakeTensor) -> torch.device:
-    """The device that torch's own machinery goes by."""
+    """The device that torch itself uses for it."""
     return fake.fake_device
 
 
-def is_of_fakes(error: BaseException) -> bool:
-    """Is it the fake machinery's own: an operation it does not know, or one that needs values?"""
+def is_fake_mode_error(error: BaseException) -> bool:
+    """Whether the fake mode raised it: an operation it does not support, or one that needs values."""
     return type(error).__module__.startswith("torch._subclasses")
 
 
 def arguments_of(operator: Any) -> list[Any]:
-    """Each with its name, and whether it is written to."""
+    """Arguments of an operator, each with its name and whether it is written to."""
     return operator._schema.arguments
 
 
@@ -116,12 +113,12 @@ def argument_names(operator: Any) -> list[str]:
 
 
 def is_mutable(operator: Any) -> bool:
-    """Does it write to any of its arguments?"""
+    """Whether it writes to any of its arguments."""
     return operator._schema.is_mutable
 
 
 def close_library(library: torch.library.Library) -> None:
-    """Take back the kernels it has registered."""
+    """Unregister its kernels."""
     library._destroy()
 
 
@@ -130,7 +127,7 @@ def is_view(tensor: torch.Tensor) -> bool:
 
 
 def version(tensor: torch.Tensor) -> int:
-    """How often autograd has seen it written to."""
+    """How often it was written to, as autograd counts."""
     return tensor._version
 
 
@@ -145,7 +142,7 @@ def storage_key(storage: torch.UntypedStorage) -> int:
 
 
 def has_hooks(module: torch.nn.Module) -> bool:
-    """Does anything listen to its forward or backward pass?"""
+    """Whether it has hooks on its forward or backward pass."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
@@ -155,17 +152,17 @@ def has_hooks(module: torch.nn.Module) -> bool:
 
 
 def apply_to_module(module: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor]) -> torch.nn.Module:
-    """Replace each parameter and buffer by what `fn` makes of it, as `Module.to` does."""
+    """Replace each parameter and buffer by `fn` of it, as `Module.to` does."""
     return module._apply(fn)
 
 
 def set_apply(patch: Callable[[Any, str, Any], Any], function: Callable[..., torch.nn.Module]) -> None:
-    """Replace what `Module.to` and its like go through, by `patch(owner, name, value)`."""
+    """Replace the method that `Module.to` and similar methods use, with `patch(owner, name, value)`."""
     patch(torch.nn.Module, "_apply", function)
 
 
 def own_parameters(module: torch.nn.Module) -> dict[str, torch.nn.Parameter | None]:
-    """The module's own, to be replaced in place."""
+    """The module's own parameters, which may be replaced in place."""
     return module._parameters
 
 
@@ -174,18 +171,18 @@ def own_buffers(module: torch.nn.Module) -> dict[str, torch.Tensor | None]:
 
 
 def default_device() -> torch.device:
-    """Where factories build by default; torch's own answer makes a tensor to find its index."""
-    chosen = [mode.device for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
-    return chosen[-1] if chosen else torch.device("cpu")
+    """The default device of factory functions; torch's own query creates a tensor to find the index."""
+    devices = [mode.device for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+    return devices[-1] if devices else torch.device("cpu")
 
 
 def autograd_node() -> Any | None:
-    """The node the backward pass is in, if any."""
+    """The node that the backward pass is executing, if any."""
     return torch._C._current_autograd_node()
 
 
 def node_sequence(node: Any) -> int:
-    """The number that ties a backward node to the forward operation that made it."""
+    """The number that links a backward node to the forward operation that created it."""
     return node._sequence_nr()
 
 
@@ -203,13 +200,13 @@ def attention_owner() -> Any:
 
 
 def variable_functions() -> dict[str, Any]:
-    """Every function of torch's C namespace, which the recurrent modules call their kernels from."""
+    """Every function of torch's C namespace, from which the recurrent modules call their kernels."""
     namespace = torch._C._VariableFunctions  # pyright: ignore[reportAttributeAccessIssue]
     return {name: getattr(namespace, name) for name in dir(namespace) if not name.startswith("__")}
 
 
 def set_variable_functions(patch: Callable[[Any, str, Any], Any], module: Any, functions: Any) -> None:
-    """Give a module of torch's other kernels to call, through `patch(owner, name, value)`."""
+    """Replace the kernels that a module of torch calls, with `patch(owner, name, value)`."""
     patch(module, "_VF", functions)
 
 
@@ -219,40 +216,46 @@ def _compiled_pass(code: str) -> Any:
 
 
 def one_pass(tensor: torch.Tensor) -> bool:
-    """Does `pass_over` take it? On a GPU it saves launches, which take longer than a short chain of operations runs."""
+    """Whether `pass_over` supports it. One pass saves kernel launches, which cost more than short kernels."""
     return tensor.is_cuda and not isinstance(tensor, FakeTensor)
 
 
 def pass_over(code: str, *tensors: torch.Tensor) -> torch.Tensor:
-    """One pass over CUDA tensors by a C++ function of their elements, compiled when first used; their widest dtype."""
+    """Apply a C++ function elementwise to CUDA tensors in one pass; returns their widest dtype.
+
+    The function is compiled on first use.
+    """
     return _compiled_pass(code)(*tensors)
 
 
 @contextmanager
 def without_autocast() -> Iterator[None]:
-    """Operations inside are dispatched as if no CPU autocast were on."""
+    """Dispatch operations inside as if CPU autocast were off."""
     with torch._C._ExcludeDispatchKeyGuard(torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastCPU)):
         yield
 
 
 def accept_fake_in_foreach() -> list[type]:
-    """The list optimizers consult before they choose their fused and foreach kernels."""
+    """The tensor types for which optimizers choose their fused and foreach kernels."""
     return _foreach_supported_types
 
 
 def generator_key(generator: torch.Generator) -> int:
-    """The same for every Python object of one generator: an operation sees another than the user made."""
+    """The same for every Python object of one generator: operations receive another object than the user."""
     return generator._cdata  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def loss_scale(scaler: torch.amp.GradScaler) -> torch.Tensor:
-    """(): what it multiplies losses by, or will when it is first used; on the device, for which `get_scale` would wait."""
-    held = scaler._scale
-    return torch.full((), scaler.get_scale(), device=scaler._device) if held is None else held
+    """The factor by which it multiplies losses: (), on the device, where `get_scale` would synchronise."""
+    scale = scaler._scale
+    return torch.full((), scaler.get_scale(), device=scaler._device) if scale is None else scale
 
 
-def load_anew(iterator: Any) -> None:
-    """Let a loader's iterator go on after a failure: a generator that raised is at its end, and its batch would be lost."""
+def restart_loader(iterator: Any) -> None:
+    """Let a loader's iterator continue after an error, without losing the batch that failed.
+
+    A generator that raised cannot continue, so its index iterator is created again.
+    """
     iterator._sampler_iter = islice(iter(iterator._index_sampler), iterator._num_yielded, None)
     fetcher = iterator._dataset_fetcher
     if hasattr(fetcher, "dataset_iter") and not iterator._num_yielded:  # of an iterable data set

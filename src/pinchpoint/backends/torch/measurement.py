@@ -1,8 +1,8 @@
-"""Real torch: waiting, peaks, caps and out-of-memory errors, and an account of CPU tensors.
+"""Measurement of PyTorch steps on this machine's device: implements `backends.base.Backend`.
 
-On CUDA the peaks are torch's own counters. On CPU torch keeps none, so `account` watches every
-operation and counts the storages alive; it sees tensors, not the scratch memory inside kernels,
-and slows the run, so it is never used while a clock runs.
+On CUDA the peaks are torch's own counters. On a CPU torch keeps none, so `account` intercepts every
+operation and counts the live storages. It counts tensors, not the scratch memory inside kernels, and
+it slows the run down, so it is never used while a clock runs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ def seed(seed: int) -> None:
 
 
 def wait(device: str, result: Any = None) -> None:
-    """Torch on CPU is never ahead; CUDA is awaited as a whole, whatever `result` is."""
+    """Wait for all work on CUDA, whatever `result` is; on a CPU there is nothing to wait for."""
     if device == "cuda":
         torch.cuda.synchronize()
 
 
 def wait_stream(device: str) -> None:
-    """CUDA's current stream alone is awaited: what other streams make ready for later is none of its time."""
+    """Wait for CUDA's current stream only, not for what other streams prepare for later."""
     if device == "cuda":
         torch.cuda.current_stream().synchronize()
 
@@ -52,7 +52,7 @@ def reset_peak(device: str) -> None:
 
 
 def peaks(device: str) -> Peaks:
-    """Peaks since the start or `reset_peak`; on CPU nothing is known without `account`."""
+    """Peaks since the start or `reset_peak`; unknown on a CPU, where `account` counts instead."""
     if device != "cuda":
         return Peaks(None)
     torch.cuda.synchronize()
@@ -61,26 +61,32 @@ def peaks(device: str) -> Peaks:
 
 
 def cap(budget_bytes: int) -> None:
-    """Let torch's allocator reserve no more than the budget; the context comes on top."""
+    """Limit torch's allocator to the budget; the CUDA context is not included in it."""
     if not has_cuda():
-        raise Missing("no CUDA device is visible here", hint="run where there is a GPU, or use --on fake")
+        raise Missing(
+            "No CUDA device is available on this machine.",
+            hint="Run on a machine with a GPU, or use --on fake.",
+        )
     total = torch.cuda.mem_get_info()[1]
     if budget_bytes > total:
         raise BadInput(
-            f"a cap of {budget_bytes:,} B is more than this GPU's {total:,} B",
-            hint="use a smaller card, or --on fake",
+            f"The budget of {budget_bytes:,} B is larger than this GPU's memory of {total:,} B.",
+            hint="Choose a smaller card, or use --on fake.",
         )
     torch.cuda.set_per_process_memory_fraction(budget_bytes / total)
 
 
 def device_seconds(run: Callable[[], Any], *, replays: int = 50) -> float:
-    """Seconds that one run keeps the GPU: a graph of it, replayed, with no host between its kernels. It may wait for nothing."""
-    aside = torch.cuda.Stream()
-    aside.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(aside):
-        for _ in range(2):  # what is made at a first run is no part of a graph
+    """Seconds of GPU time of one run: the mean over replays of its CUDA graph, without the host's time.
+
+    `run` must not synchronise with the device.
+    """
+    side_stream = torch.cuda.Stream()
+    side_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side_stream):
+        for _ in range(2):  # the first run allocates what must not be part of the graph
             run()
-    torch.cuda.current_stream().wait_stream(aside)
+    torch.cuda.current_stream().wait_stream(side_stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         run()
@@ -101,7 +107,7 @@ def is_oom(error: BaseException) -> bool:
 
 
 def to_numpy(value: Any) -> Any:
-    """A tensor as an array; bfloat16, which numpy lacks, as float32."""
+    """A tensor as a numpy array; bfloat16, which numpy lacks, becomes float32."""
     if not isinstance(value, torch.Tensor):
         return value
     value = value.detach().cpu()
@@ -109,9 +115,9 @@ def to_numpy(value: Any) -> Any:
 
 
 def account(run: Callable[[], Any]) -> int | None:
-    """Most bytes of CPU tensors alive at once while `run` runs.
+    """Most bytes of CPU tensors alive at one instant during `run()`.
 
-    Tensors made before count from their first use: let `run` take two steps, or build as well.
+    Tensors created earlier count from their first use, so let `run` take two steps, or build as well.
     """
     ledger = _Ledger()
     with ledger:
@@ -120,7 +126,7 @@ def account(run: Callable[[], Any]) -> int | None:
 
 
 class _Ledger(DispatchMode):
-    """Live CPU storages, by identity: views share one, and it is struck off when it really dies."""
+    """Live CPU storages, by identity: views share one, and it is removed when torch frees it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -130,7 +136,7 @@ class _Ledger(DispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        # Inputs first: what was made before the ledger opened is alive while the result is made.
+        # Inputs first: tensors created before the ledger was opened are alive while the result is computed.
         self._enter((args, kwargs))
         result = func(*args, **kwargs)
         self._enter(result)
@@ -145,7 +151,7 @@ class _Ledger(DispatchMode):
             if key not in self.live:
                 self.live[key] = 0
                 weakref.finalize(storage, self._leave, key).atexit = False
-            # A storage may be resized in place, so its size is read at every sight.
+            # A storage may be resized in place, so its size is read every time.
             self.live_bytes += size - self.live[key]
             self.live[key] = size
             self.peak_bytes = max(self.peak_bytes, self.live_bytes)
@@ -155,7 +161,7 @@ class _Ledger(DispatchMode):
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """Every dense tensor inside what an operation took or gave."""
+    """Every dense tensor inside the arguments or results of an operation."""
     if isinstance(value, torch.Tensor):
         if value.layout in (torch.sparse_csr, torch.sparse_bsr):
             yield from (value.crow_indices(), value.col_indices(), value.values())

@@ -289,7 +289,7 @@ def _in_place_when_unseen(name: str) -> bool:
 
 def _is_users_mistake(error: BaseException) -> bool:
     """Shape and type errors are the user's own and must surface as on a real device."""
-    if compat.is_of_fakes(error):
+    if compat.is_fake_mode_error(error):
         return False
     text = str(error)
     unsupported = (

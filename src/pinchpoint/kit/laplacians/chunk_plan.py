@@ -14,7 +14,7 @@ import jax
 import numpy as np
 
 from pinchpoint.backends.jax.liveness import walk
-from pinchpoint.backends.jax.program import read
+from pinchpoint.backends.jax.program import read_program
 from pinchpoint.backends.jax.tracing import trace
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import GIB, parse_bytes
@@ -105,7 +105,7 @@ def _largest(cost: Cost, allowed: int) -> int:
 
 def _peak(f: Function, point: Any, method: Method, count: int) -> int:
     many = jax.ShapeDtypeStruct((count, *point.shape), point.dtype)
-    return walk(read(trace(jax.vmap(lambda x: WAYS[method](f, x)), (many,)))).peak_bytes
+    return walk(read_program(trace(jax.vmap(lambda x: WAYS[method](f, x)), (many,)))).peak_bytes
 
 
 def whole(value: Any) -> bool:

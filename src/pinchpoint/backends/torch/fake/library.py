@@ -265,7 +265,7 @@ def _loading(patches: Patches, observer: Observer) -> None:
             if "CUDA" not in str(error) and "fake" not in str(error).lower():
                 raise
             self._pinchpoint_watched = True
-            compat.load_anew(self)
+            compat.restart_loader(self)
             return original_next(self)
 
     patches.set(compat.LoaderIterator, "__next__", load)
