@@ -26,7 +26,7 @@ from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.studies.timing import ratio_interval, timing_of
 from pinchpoint.systems.density.files.chgcar import read_chgcar, write_chgcar
-from pinchpoint.systems.density.files.exchange import to_ase
+from pinchpoint.systems.density.files.structures import to_ase
 from pinchpoint.systems.density.files.volume import Volume, grid_points
 from pinchpoint.systems.density.grid.structure import Structure
 

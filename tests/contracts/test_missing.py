@@ -149,7 +149,7 @@ def test_the_slow_forms_without_e3nn_are_missed(hide, poscar: str, tmp_path: Pat
 def test_conversions_without_their_package_are_missed(hide) -> None:
     import numpy as np
 
-    from pinchpoint.systems.density.files.exchange import to_ase, to_pymatgen
+    from pinchpoint.systems.density.files.structures import to_ase, to_pymatgen
     from pinchpoint.systems.density.grid.structure import Structure
 
     crystal = Structure(np.eye(3) * 3.0, ("H",), np.zeros((1, 3)))

@@ -10,11 +10,18 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.density.evaluate import Evaluation, evaluate, nmae_of, parse_place
+from pinchpoint.systems.density.evaluate import (
+    Evaluation,
+    centre_of_charge,
+    draw_slices,
+    evaluate,
+    nmae_of,
+    parse_place,
+    plane_of,
+)
 from pinchpoint.systems.density.files.formats import write_volume
 from pinchpoint.systems.density.files.volume import Volume, grid_points
 from pinchpoint.systems.density.grid.structure import Structure
-from pinchpoint.systems.density.plots import centre_of_charge, draw_slices, plane_of
 
 
 def test_numbers_are_those_done_by_hand(draw, tmp_path: Path) -> None:

@@ -19,10 +19,10 @@ from pinchpoint.systems.density.data.data_settings import PRESETS
 from pinchpoint.systems.density.data.dataset import make_data, unknown_species
 from pinchpoint.systems.density.data.domain import charge_notes, strangeness
 from pinchpoint.systems.density.data.sources import find_files, refusal
-from pinchpoint.systems.density.electron_checks import count_notes, grid_error
-from pinchpoint.systems.density.files.exchange import as_structure, read_structure
 from pinchpoint.systems.density.files.formats import read_volume
+from pinchpoint.systems.density.files.structures import as_structure, read_structure
 from pinchpoint.systems.density.files.volume import Volume
+from pinchpoint.systems.density.grid.electron_counts import count_notes, grid_error
 from pinchpoint.systems.density.grid.grids import choose_grid, skew_notes
 from pinchpoint.systems.density.grid.periodic_images import images_of
 from pinchpoint.systems.density.grid.structure import Structure, cell_volume, check_structure, reduced_cell
@@ -133,7 +133,7 @@ def test_what_the_grid_misses_does_not_depend_on_the_vectors_that_span_its_point
 
 def test_a_brick_with_more_neighbours_than_memory_holds_is_refused(monkeypatch) -> None:
     model, structure = load_weights(), Structure(np.eye(3) * 3, ("H",), np.zeros((1, 3)))
-    monkeypatch.setattr("pinchpoint.systems.density.grid.sweep.ram.free_bytes", lambda: 2**16)
+    monkeypatch.setattr(host_memory, "free_bytes", lambda: 2**16)
     with pytest.raises(DoesNotFit, match="atoms lie round one brick"):
         predict(structure, weights=model, grid=4, device="cpu")
 
@@ -228,7 +228,7 @@ def test_the_grid_is_blamed_only_for_the_larger_share_of_the_same_sign(
         (-0.07, "(-4.1%: grid -0.07, model -0"),
     ):
         monkeypatch.setattr(
-            "pinchpoint.systems.density.electron_checks.grid_error", lambda *_, found=by_grid: found
+            "pinchpoint.systems.density.grid.electron_counts.grid_error", lambda *_, found=by_grid: found
         )
         (note,) = count_notes(flat(1.9172, pair), 1.9172, neutral=2, asked=None)
         assert said in note

@@ -22,15 +22,20 @@ from pinchpoint.core.errors import BadInput, DoesNotFit  # noqa: E402
 from pinchpoint.systems.common import logs  # noqa: E402
 from pinchpoint.systems.common.checkpoints import Checkpoints  # noqa: E402
 from pinchpoint.systems.common.training_loop import Report  # noqa: E402
-from pinchpoint.systems.density import budget as fitting  # noqa: E402
-from pinchpoint.systems.density.budget import chunk_for  # noqa: E402
+from pinchpoint.systems.density import training_step as fitting  # noqa: E402
 from pinchpoint.systems.density.data.batches import batch_of, drawn, item_of, step_batch  # noqa: E402
 from pinchpoint.systems.density.data.dataset import open_dataset  # noqa: E402
 from pinchpoint.systems.density.model.config import DensityConfig  # noqa: E402
 from pinchpoint.systems.density.scores import evaluate_set  # noqa: E402
 from pinchpoint.systems.density.settings import Settings  # noqa: E402
 from pinchpoint.systems.density.train import begin, train  # noqa: E402
-from pinchpoint.systems.density.training_step import Stepper, new_model, nmae, values_at  # noqa: E402
+from pinchpoint.systems.density.training_step import (  # noqa: E402
+    Stepper,
+    chunk_for,
+    new_model,
+    nmae,
+    values_at,
+)
 
 TINY = {"mul": 16, "lmax": 1, "gaussians": 10, "hidden": 16, "head": 16, "interactions": 2, "train_knots": 64}
 CHOICES: dict[str, Any] = {

@@ -10,10 +10,9 @@ import numpy as np
 from pinchpoint.core.files import make_folder
 from pinchpoint.systems.density.data.atomic import superpose
 from pinchpoint.systems.density.data.molecules import molecule
-from pinchpoint.systems.density.evaluate import nmae_of
+from pinchpoint.systems.density.evaluate import centre_of_charge, draw_slices, nmae_of
 from pinchpoint.systems.density.files.volume import Volume, grid_points
 from pinchpoint.systems.density.grid.structure import Structure
-from pinchpoint.systems.density.plots import centre_of_charge, draw_slices
 from pinchpoint.systems.density.predict import Predicted, Progress, predict
 
 NAME = "ethanol"  # held out of the training data

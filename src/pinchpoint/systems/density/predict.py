@@ -25,11 +25,11 @@ from pinchpoint.forecasting.cards import Card
 from pinchpoint.streaming.stream import budget_bytes
 from pinchpoint.systems.density.data.data_settings import check_seed
 from pinchpoint.systems.density.data.domain import charge_notes, strangeness, valence_electrons
-from pinchpoint.systems.density.electron_checks import count_notes, negative_notes
-from pinchpoint.systems.density.files.exchange import as_structure
 from pinchpoint.systems.density.files.formats import check_volume_output, warnings_of, write_volume
+from pinchpoint.systems.density.files.structures import as_structure
 from pinchpoint.systems.density.files.volume import Volume, check_volume
 from pinchpoint.systems.density.grid.bricks import Bricks, bricks_of, surroundings_of
+from pinchpoint.systems.density.grid.electron_counts import count_notes, negative_notes
 from pinchpoint.systems.density.grid.grids import choose_grid, skew_notes
 from pinchpoint.systems.density.grid.periodic_images import atom_graph
 from pinchpoint.systems.density.grid.structure import SYMBOLS, Structure

@@ -7,21 +7,79 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
+from pinchpoint.core.records import Record, now
+from pinchpoint.core.units import show_seconds
 from pinchpoint.systems.density.data.atomic import AtomTable, load_table, superpose
 from pinchpoint.systems.density.data.batches import item_of
 from pinchpoint.systems.density.data.dataset import Dataset, Split, open_dataset
 from pinchpoint.systems.density.data.sample import Sample
 from pinchpoint.systems.density.model.model import DensityModel
-from pinchpoint.systems.density.records import Scores
 from pinchpoint.systems.density.training_step import values_at
 from pinchpoint.systems.density.weights import for_inference
+
+
+@dataclass(frozen=True)
+class Scores(Record):
+    """Errors of a model on the samples of one split."""
+
+    kind: ClassVar[str] = "density-scores"
+    target: str  # the weights
+    data: str
+    split: str
+    samples: tuple[
+        dict[str, Any], ...
+    ]  # {"name", "molecule", "probes", "nmae", "superposition", "electrons", "integral"}
+    nmae: float  # mean over the samples
+    superposition: (
+        float | None
+    )  # the same of superposed spherical atoms, of the samples whose species have such
+    seconds: float
+    device: str
+    spin_nmae: float | None = None  # of the samples and models that have a spin density
+    definition: str = "NMAE = sum w |predicted - true| / sum w |true|; w: the volume a probe stands for"
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def of_molecules(self) -> dict[str, tuple[float, float | None]]:
+        """Mean NMAE of each molecule, and that of superposed atoms."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for sample in self.samples:
+            found.setdefault(sample["molecule"], []).append(sample)
+        return {
+            name: (
+                sum(one["nmae"] for one in own) / len(own),
+                None
+                if own[0]["superposition"] is None
+                else sum(one["superposition"] for one in own) / len(own),
+            )
+            for name, own in found.items()
+        }
+
+    def summary(self) -> list[tuple[str, str]]:
+        worst = max(self.samples, key=lambda sample: sample["nmae"])
+        off = max(abs(sample["integral"] / sample["electrons"] - 1) for sample in self.samples)
+        rows = [
+            ("weights", self.target),
+            ("samples", f"{len(self.samples):,} of {self.data}, {self.split}"),
+            ("NMAE", f"{self.nmae:.3%} mean; {worst['nmae']:.3%} at worst ({worst['name']})"),
+        ]
+        if self.spin_nmae is not None:
+            rows.append(("NMAE of the spin", f"{self.spin_nmae:.3%} mean"))
+        if self.superposition is not None:
+            rows.append(("superposed atoms", f"{self.superposition:.3%} mean"))
+        rows.append(("electrons", f"off by at most {off:.3%}"))
+        for name, (own, other) in self.of_molecules().items():
+            rows.append((name, f"{own:.3%}" + ("" if other is None else f"   superposed {other:.3%}")))
+        return [*rows, ("time", f"{show_seconds(self.seconds)} on {self.device}")]
 
 
 def evaluate_set(

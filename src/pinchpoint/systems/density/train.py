@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -24,20 +24,19 @@ from pinchpoint.systems.common import logs, runs
 from pinchpoint.systems.common.budgets import Chosen, budget_of
 from pinchpoint.systems.common.folders import check_run_folder
 from pinchpoint.systems.common.precision import check_precision
+from pinchpoint.systems.common.records import TrainingRecord
 from pinchpoint.systems.common.runs import held_back, plain, taken_up
 from pinchpoint.systems.common.seeding import at_turn
 from pinchpoint.systems.common.settings import chosen as checked
 from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing, take_steps
-from pinchpoint.systems.density.budget import chunk_for
 from pinchpoint.systems.density.data.atomic import load_table
 from pinchpoint.systems.density.data.batches import Item, item_of, step_batch
 from pinchpoint.systems.density.data.dataset import Dataset, open_dataset
 from pinchpoint.systems.density.data.domain import Seen, joined, look_at
 from pinchpoint.systems.density.data.sample import Sample
 from pinchpoint.systems.density.model.config import DensityConfig
-from pinchpoint.systems.density.records import Training
 from pinchpoint.systems.density.settings import Settings
-from pinchpoint.systems.density.training_step import Stepper, new_model, nmae, values_at
+from pinchpoint.systems.density.training_step import Stepper, chunk_for, new_model, nmae, values_at
 
 LOOKED_AT = 4096  # probes of each geometry that is held back
 LOOKED_INTO = 32  # geometries whose neighbours are counted before a run
@@ -46,6 +45,22 @@ RISEN = 2  # times: a loss that rises by more has not merely wavered
 LOG = "log.csv"
 MADE_BY = "density train"
 SEEN = "seen.json"  # of a run: what its training structures are like
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(TrainingRecord):
+    """loss: error per electron; validation: mean NMAE of the geometries held back; chunk: probes."""
+
+    kind: ClassVar[str] = "density-training"
+    structures: int  # trained on
+    probes: int  # stored of them
+    notes: tuple[str, ...] = ()  # what the user of the run must know
+
+    def summary(self) -> list[tuple[str, str]]:
+        trained_on = "structures", f"{self.structures:,} with {self.probes:,} probes"
+        return self.rows(
+            trained_on, loss="per electron (mean of the last tenth)", error="NMAE", points="probes"
+        )
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from pinchpoint.systems.density.model.model import DensityModel
 from pinchpoint.systems.density.train import seen_by, trained_state
 
 FORMAT = "pinchpoint density weights 1"
-PACKAGED = Path(__file__).with_name("weights") / "molecules.pt"
+PACKAGED = Path(__file__).parent / "model" / "packaged" / "molecules.pt"
 _NAME = "name the folder of a run, or a file it exported"
 
 

@@ -262,11 +262,11 @@ def test_an_error_in_a_process_comes_back_with_its_hint():
 
 def test_a_process_that_dies_is_told_with_the_sample(monkeypatch, tmp_path):
     monkeypatch.setattr(common_workers, "SOURCE", tmp_path)
-    package = tmp_path / "pinchpoint" / "workloads" / "density"
+    package = tmp_path / "pinchpoint" / "systems" / "density" / "data"
     package.mkdir(parents=True)
-    for folder in (package, package.parent, package.parent.parent):
+    for folder in (package, *list(package.parents)[:3]):
         (folder / "__init__.py").write_text("")
-    (package / "makers.py").write_text("import sys; sys.stdin.readline(); sys.exit('no room')")
+    (package / "workers.py").write_text("import sys; sys.stdin.readline(); sys.exit('no room')")
     with pytest.raises(TargetFailed, match=r"ended: no room \(water-900000\)"):
         list(made_samples(TINY[:1], jobs=1))
 

@@ -15,8 +15,8 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.data.domain import Seen, seen_of, strangeness, valence_electrons
 from pinchpoint.systems.density.data.molecules import TRAINING, molecule
 from pinchpoint.systems.density.data.sample import Sample
-from pinchpoint.systems.density.electron_checks import count_notes, grid_error, negative_notes
 from pinchpoint.systems.density.files.volume import Volume
+from pinchpoint.systems.density.grid.electron_counts import count_notes, grid_error, negative_notes
 from pinchpoint.systems.density.grid.structure import Structure
 from pinchpoint.systems.density.predict import predict
 from pinchpoint.systems.density.train import train

@@ -6,15 +6,20 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.density.data.geometry import (
+from pinchpoint.systems.density.data.molecules import (
     CLOSEST,
+    HELD_OUT,
+    RADII_A,
     RATTLE_A,
+    TRAINING,
+    Molecule,
     draw_geometry,
+    molecule,
+    names,
     normal,
     too_close,
     uniform,
 )
-from pinchpoint.systems.density.data.molecules import HELD_OUT, RADII_A, TRAINING, Molecule, molecule, names
 
 FORMULAS = {
     "water": "H2O",

@@ -7,8 +7,7 @@ from typing import Any
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.settings import LARGEST_SEED
-from pinchpoint.systems.density.data.geometry import RATTLE_A
-from pinchpoint.systems.density.data.molecules import HELD_OUT, TRAINING, molecule
+from pinchpoint.systems.density.data.molecules import HELD_OUT, RATTLE_A, TRAINING, molecule
 from pinchpoint.systems.density.data.quantum import LEVEL
 from pinchpoint.systems.density.data.sample import Kind, Order
 

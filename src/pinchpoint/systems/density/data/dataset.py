@@ -29,9 +29,8 @@ from pinchpoint.systems.density.data.data_settings import (
 )
 from pinchpoint.systems.density.data.file_samples import entry_of, imported_sample, unpack_imported
 from pinchpoint.systems.density.data.molecules import molecule
-from pinchpoint.systems.density.data.packing import opened
 from pinchpoint.systems.density.data.quantum import require_pyscf
-from pinchpoint.systems.density.data.sample import GENERATOR, Made, Order, Sample, sample_of, unpack
+from pinchpoint.systems.density.data.sample import GENERATOR, Made, Order, Sample, opened, sample_of, unpack
 from pinchpoint.systems.density.data.workers import made_samples
 
 Split = Literal["train", "test", "heldout"]

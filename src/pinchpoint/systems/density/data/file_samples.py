@@ -15,9 +15,16 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.sample_file import FAILURES, packed
-from pinchpoint.systems.density.data.grid_points import Grid, Picked, draw_points, grid_part, places
-from pinchpoint.systems.density.data.packing import decode, encode, encode_signed, no_sample, opened
-from pinchpoint.systems.density.data.sample import Kind, Sample
+from pinchpoint.systems.density.data.probes import Grid, Picked, draw_points, grid_part, places
+from pinchpoint.systems.density.data.sample import (
+    Kind,
+    Sample,
+    decode,
+    encode,
+    encode_signed,
+    no_sample,
+    opened,
+)
 from pinchpoint.systems.density.files.file_io import read_blob
 from pinchpoint.systems.density.files.formats import read_volume
 from pinchpoint.systems.density.files.volume import Volume, check_volume

@@ -11,7 +11,9 @@ import pytest
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.core.targets import shipped
 from pinchpoint.systems.density.files.chgcar import write_chgcar
-from pinchpoint.systems.density.files.exchange import (
+from pinchpoint.systems.density.files.formats import write_volume
+from pinchpoint.systems.density.files.poscar import poscar_text
+from pinchpoint.systems.density.files.structures import (
     as_structure,
     from_ase,
     from_pymatgen,
@@ -19,8 +21,6 @@ from pinchpoint.systems.density.files.exchange import (
     to_ase,
     to_pymatgen,
 )
-from pinchpoint.systems.density.files.formats import write_volume
-from pinchpoint.systems.density.files.poscar import poscar_text
 from pinchpoint.systems.density.grid.structure import SYMBOLS, Structure, check_structure, close_pair
 
 CUBIC = np.eye(3) * 4.0
