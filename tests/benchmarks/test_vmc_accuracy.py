@@ -136,7 +136,7 @@ def test_the_row_of_water_tells_its_seconds_and_its_picture_follows_where_there_
         with pytest.raises(BadInput, match="has no one place for the table"):
             verdicts.into_page(page, ["table"])
         assert page.read_text(encoding="utf-8") == wrong
-    with pytest.raises(BadInput, match="cannot read"):
+    with pytest.raises(BadInput, match="Cannot read"):
         verdicts.into_page(tmp_path / "none.md", ["table"])
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from pinchpoint.cli import demo
 from pinchpoint.cli.main import run
+from pinchpoint.core.discovery import load_workload
 from pinchpoint.core.records import Record, load
-from pinchpoint.core.targets import shipped
 
 
 @pytest.fixture
@@ -39,7 +39,7 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
 
     def verify(target: str, *, variant: str, **options: Any) -> Record:
         asked["verify"].append((target, variant))
-        shipped()[target].chosen(options["settings"])  # refuses one that there is not
+        load_workload(target).resolve_settings(options["settings"])  # refuses one that there is not
         return samples["verdict"]
 
     def example(folder: Path, **options: Any) -> Any:
@@ -91,7 +91,7 @@ def test_the_demo_predicts_studies_and_verifies_every_workload_it_shows(
     assert [target for target, _ in verbs["predict"]] == ["field", "operator", "orbital"]
     assert {on for _, _, on in verbs["study"]} == {"fake"}
     shown = ("field", "operator", "density", "radiance", "orbital")
-    assert verbs["verify"] == [(name, shipped()[name].variants[-1].name) for name in shown]
+    assert verbs["verify"] == [(name, load_workload(name).variants[-1].name) for name in shown]
     assert verbs["report"] == [
         *["forecast", "study", "verdict"] * 2,
         "verdict",
@@ -143,5 +143,5 @@ def test_a_folder_that_cannot_be_made_is_refused_before_any_work(
 ) -> None:
     (tmp_path / "file").write_text("taken", encoding="utf-8")
     assert run(["demo", "-o", str(tmp_path / "file" / "out")]) == 2
-    assert "cannot make the folder" in capsys.readouterr().err
+    assert "Cannot create the folder" in capsys.readouterr().err
     assert verbs["predict"] == []

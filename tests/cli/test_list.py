@@ -7,7 +7,7 @@ import json
 import pytest
 
 from pinchpoint.cli.main import run
-from pinchpoint.core.targets import shipped
+from pinchpoint.core.discovery import find_workloads
 from pinchpoint.core.units import show_bytes
 from pinchpoint.forecasting.cards import cards
 
@@ -37,7 +37,7 @@ def test_cards_as_json_are_whole(capsys: pytest.CaptureFixture[str]) -> None:
 def test_workloads_are_listed_with_their_axis_and_variants(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "workloads"]) == 0
     out = capsys.readouterr().out
-    for workload in shipped().values():
+    for workload in find_workloads()[0].values():
         row = next(line for line in out.splitlines() if line.startswith(workload.name + " "))
         assert workload.axis in row
         assert all(variant.name in row for variant in workload.variants)
@@ -66,7 +66,8 @@ def test_workloads_as_json_say_where_they_are_built(capsys: pytest.CaptureFixtur
 def test_an_unknown_list_is_refused_with_the_known_ones(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "gpus"]) == 2
     assert (
-        capsys.readouterr().err == "error: there is no list of 'gpus'\n  hint: use one of: workloads, cards\n"
+        capsys.readouterr().err
+        == "error: There is no list of 'gpus'.\n  hint: Use one of: workloads, cards.\n"
     )
 
 
@@ -74,5 +75,5 @@ def test_workloads_are_listed_in_lines_a_person_can_read(capsys: pytest.CaptureF
     assert run(["list", "workloads"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 130
-    for workload in shipped().values():
+    for workload in find_workloads()[0].values():
         assert f"{workload.name}: {workload.about}" in lines

@@ -131,7 +131,7 @@ def test_what_does_not_fit_exits_1_with_what_and_hint(
     ("line", "what"),
     [
         ("plan field", "nothing says what must fit"),
-        ("plan nowhere --budget 8GiB", "unknown target 'nowhere'"),
+        ("plan nowhere --budget 8GiB", "no target 'nowhere'"),
         ("plan field --budget 24", "not a number of bytes"),
         ("plan field --budget rtx9999", "unknown card"),
         ("plan field --budget 8GiB --size -3", "size '-3'"),
@@ -151,6 +151,6 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_run(
 ) -> None:
     assert run(["plan", "field", "--budget", "8GiB", "-o", str(tmp_path / "absent" / "plan.json")]) == 2
     assert run(["plan", "field", "--budget", "8GiB", "-o", str(tmp_path)]) == 2
-    assert "cannot write" in capsys.readouterr().err
+    assert "Cannot write" in capsys.readouterr().err
     assert asked == []
     assert list(tmp_path.iterdir()) == []

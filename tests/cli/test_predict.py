@@ -104,14 +104,14 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
     asked = makes(forecast)
     for output in (tmp_path / "nowhere" / "f.json", tmp_path, Path("/proc/f.json")):
         assert run(["predict", "field", "--size", "1k", "-o", str(output)]) == 2
-        assert "cannot write" in capsys.readouterr().err
+        assert "Cannot write" in capsys.readouterr().err
     assert asked == {} and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
     ("args", "what"),
     [
-        (["no-such-workload", "--size", "1k"], "unknown target"),
+        (["no-such-workload", "--size", "1k"], "There is no target"),
         (["field"], "no size"),
         (["field", "--size", "0"], "size"),
         (["field", "--size", "-4"], "size"),
@@ -119,7 +119,7 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
         (["field", "--size", "1k", "--mode", "dream"], "unknown mode"),
         (["field", "--size", "1k", "--card", "gpu9"], "unknown card"),
         (["field", "--size", "1k", "--chunk", "few"], "size"),
-        (["no_such_script.py"], "no file"),
+        (["no_such_script.py"], "does not exist"),
     ],
 )
 def test_bad_input_is_exit_2_with_what_and_hint(
@@ -169,4 +169,22 @@ def test_a_setting_that_is_no_pair_is_bad_usage(
 ) -> None:
     makes(forecast)
     assert run(["predict", "operator", "--size", "1k", "--set", "mlp"]) == 2
-    assert capsys.readouterr().err.splitlines()[-2] == "error: --set 'mlp' is not KEY=VALUE"
+    assert capsys.readouterr().err.splitlines()[-2] == "error: --set 'mlp' does not have the form KEY=VALUE."
+
+
+def test_a_chunk_changes_the_forecast_of_a_variant_that_supports_chunks(capsys) -> None:
+    pytest.importorskip("torch", reason="the field is a torch workload")
+    peaks = []
+    for chunk in ("500", "1k"):
+        arguments = ["field", "--size", "2k", "--variant", "chunked", "--chunk", chunk, "--json"]
+        assert run(["predict", *arguments]) == 0
+        peaks.append(json.loads(capsys.readouterr().out)["peak_allocated_bytes"])
+    assert peaks[0] < peaks[1]
+
+
+def test_a_chunk_is_refused_by_a_variant_that_would_ignore_it(capsys) -> None:
+    pytest.importorskip("torch", reason="the field is a torch workload")
+    assert run(["predict", "field", "--size", "1k", "--chunk", "10"]) == 2
+    error = capsys.readouterr().err
+    assert "The variant 'eager' of field does not support chunking." in error
+    assert "--variant (chunked)" in error

@@ -120,7 +120,7 @@ def test_json_prints_one_record_or_a_list(
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("verify nowhere", "unknown target 'nowhere'"),
+        ("verify nowhere", "no target 'nowhere'"),
         ("verify field --variant nope", "has no variant 'nope'"),
         ("verify field --variant eager", "is the baseline itself"),
         ("verify field --variant chunked --size zero", "size 'zero'"),
@@ -148,5 +148,5 @@ def test_a_file_that_cannot_be_written_is_refused_before_any_work(
     verdicts: dict[str, Verdict], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["verify", "field", "-o", str(tmp_path / "absent" / "v.json")]) == 2
-    assert "cannot write" in capsys.readouterr().err
+    assert "Cannot write" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []

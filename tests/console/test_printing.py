@@ -27,10 +27,10 @@ def test_a_summary_is_one_line_a_pair_and_keeps_brackets(
 
 def test_a_command_can_be_copied_whatever_a_folder_is_called() -> None:
     assert (
-        printing.to_copy("vmc", "eval", Path("my run"), "-o", "e.json")
+        printing.shell_command("vmc", "eval", Path("my run"), "-o", "e.json")
         == "pinchpoint vmc eval 'my run' -o e.json"
     )
-    again = printing.to_copy("radiance", "train", "cars", "-o", "my run", "--resume", processes="2")
+    again = printing.shell_command("radiance", "train", "cars", "-o", "my run", "--resume", processes="2")
     assert again == "torchrun --nproc-per-node 2 -m pinchpoint radiance train cars -o 'my run' --resume"
 
 

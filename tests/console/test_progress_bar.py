@@ -13,7 +13,7 @@ def test_the_time_left_is_told_by_what_is_new(monkeypatch: pytest.MonkeyPatch) -
     seconds = iter([0.0, 1.0, 3.0, 9.0])
     monkeypatch.setattr(progress_bar.time, "perf_counter", lambda: next(seconds))
     told: list[Any] = []
-    progress = progress_bar.Added(
+    progress = progress_bar.AddedProgress(
         lambda stage, done, total, *, text="", eta_s=None: told.append((stage, done, total, eta_s)), "rooms"
     )
     for made in (10, 12, 16):

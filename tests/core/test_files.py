@@ -18,7 +18,7 @@ def test_a_folder_that_is_only_checked_leaves_nothing(tmp_path: Path) -> None:
     check_folder(tmp_path / "kept")
     assert (tmp_path / "kept").is_dir()
     (tmp_path / "file").write_text("mine", encoding="utf-8")
-    with pytest.raises(BadInput, match="cannot make the folder"):
+    with pytest.raises(BadInput, match="Cannot create the folder"):
         check_folder(tmp_path / "file" / "run")
 
 

@@ -34,7 +34,7 @@ def test_pairs_keep_commas_inside_a_value_and_collect_a_key_given_again() -> Non
 
 @pytest.mark.parametrize("pair", ["mlp", "mlp=", "=64", ""])
 def test_what_is_no_pair_is_refused(pair: str) -> None:
-    with pytest.raises(BadInput, match="is not KEY=VALUE"):
+    with pytest.raises(BadInput, match="does not have the form KEY=VALUE"):
         parse_pairs([pair])
 
 
@@ -46,11 +46,15 @@ def test_settings_not_asked_for_have_their_default() -> None:
 @pytest.mark.parametrize(
     ("asked", "what", "hint"),
     [
-        ({"width": "3"}, "w has no setting 'width'", "use one of: mlp, part"),
-        ({"part": "middle"}, "setting part is not 'middle'", "use one of: encoder, decoder"),
-        ({"mlp": "64,x"}, "setting mlp is not '64,x'", "give hidden widths, such as 128,128"),
-        ({"mlp": ["64", "32"]}, "setting mlp has 2 values", "only a study takes several"),
-        ({"mlp": []}, "setting mlp has no value", "leave it out for the default"),
+        ({"width": "3"}, "w has no setting 'width'", "Use one of: mlp, part"),
+        ({"part": "middle"}, "The setting part cannot be 'middle'", "Use one of: encoder, decoder"),
+        ({"mlp": "64,x"}, "The setting mlp cannot be '64,x'", "Give hidden widths, such as 128,128"),
+        (
+            {"mlp": ["64", "32"]},
+            "The setting mlp has 2 values, but only a study takes several",
+            "Give one value",
+        ),
+        ({"mlp": []}, "The setting mlp has no value", "omit it to use the default"),
     ],
 )
 def test_a_wrong_setting_is_refused_with_the_known_ones(asked: dict[str, Any], what: str, hint: str) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from pinchpoint.core.discovery import find_workloads
 from pinchpoint.core.errors import BadInput, Missing, TargetFailed
-from pinchpoint.core.targets import find, framework_of, likely_framework, load, shipped
+from pinchpoint.core.targets import find, framework_of, likely_framework, load
 from pinchpoint.core.workload import Case, Variant, Workload
 
 
@@ -71,9 +72,9 @@ def test_a_module_on_the_path_is_a_target(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("nothing", "unknown target"),
-        ("none.py", "no file none.py"),
-        ("none.py:step_of", "no file none.py"),
+        ("nothing", "There is no target"),
+        ("none.py", "The file none.py does not exist"),
+        ("none.py:step_of", "The file none.py does not exist"),
         ("no.such.module:step_of", "no module"),
         ("mine.py:other", "no 'other'"),
         ("mine.py:NUMBER", "is a int"),
@@ -92,7 +93,7 @@ def test_a_missing_name_is_answered_with_the_names_there_are(folder: Path) -> No
     write(folder, "mine.py", "import os\ndef step_of(size, device): ...\ndef _hidden(): ...")
     with pytest.raises(BadInput) as caught:
         load(find("mine.py:stepof"))
-    assert caught.value.hint == "it defines: step_of"
+    assert caught.value.hint == "Use one of the names it defines: step_of."
 
 
 def test_a_target_that_raises_is_reported_with_its_own_line(folder: Path) -> None:
@@ -112,7 +113,7 @@ def test_a_target_that_needs_a_missing_package_exits_3(folder: Path) -> None:
 
 
 def test_shipped_workloads_are_found_by_name() -> None:
-    known = shipped()
+    known, _ = find_workloads()
     assert {"field", "orbital"} <= set(known)
     for name, workload in known.items():
         assert workload.name == name
@@ -195,4 +196,4 @@ def test_the_framework_of_what_was_loaded_is_its_own_word_or_what_its_module_imp
         folder, "uses_jax.py", "import types\njax = types.ModuleType('jax')\ndef step_of(size, device): ..."
     )
     assert framework_of(load(find("uses_jax.py:step_of"))) == "jax"
-    assert {framework_of(workload) for workload in shipped().values()} == {"torch", "jax"}
+    assert {framework_of(workload) for workload in find_workloads()[0].values()} == {"torch", "jax"}

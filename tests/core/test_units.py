@@ -52,7 +52,7 @@ def test_an_error_of_a_size_names_the_option_it_was_given_as_and_else_says_size(
     with pytest.raises(BadInput, match=f"^--images '{text}' is") as caught:
         parse_size(text, what="--images")
     assert "points" not in caught.value.what and "size" not in caught.value.hint
-    with pytest.raises(BadInput, match=f"^size '{text}' is"):
+    with pytest.raises(BadInput, match=f"^The size '{text}' is"):
         parse_size(text)
 
 

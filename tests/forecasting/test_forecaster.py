@@ -127,7 +127,7 @@ def misbehaving() -> Iterator[Forecaster]:
     ("size", "kind", "what"),
     [
         (1, TargetFailed, r"ZeroDivisionError at .*factories\.py:\d+: the factory fails"),
-        (2, TargetFailed, r"a step of .* raised RuntimeError at .*factories\.py:\d+"),
+        (2, TargetFailed, r"A step of .* raised RuntimeError at .*factories\.py:\d+"),
         (3, BadInput, "returned int, not a step"),
         (4, TargetFailed, "killed by SIGKILL"),
         (5, TargetFailed, "exit code 7"),
@@ -188,8 +188,8 @@ def test_a_size_that_is_none_is_refused_before_any_work(size: int | str) -> None
 
 def test_what_cannot_be_asked_is_refused_before_any_work() -> None:
     for wrong, what in (
-        ({"target": "no-such-workload", "size": 10}, "unknown target"),
-        ({"target": "no_such_file.py:step_of", "size": 10}, "no file"),
+        ({"target": "no-such-workload", "size": 10}, "There is no target"),
+        ({"target": "no_such_file.py:step_of", "size": 10}, "does not exist"),
         ({"target": target("train"), "size": 10, "card": "rtx9999"}, "unknown card"),
         ({"target": target("train"), "size": 10, "mode": "dream"}, "unknown mode"),
         ({"target": target("train")}, "no size"),
@@ -298,7 +298,7 @@ def test_inference_that_differentiates_stays_inference() -> None:
 
 
 def test_a_chunk_for_what_has_none_is_refused(trained: Forecaster) -> None:
-    with pytest.raises(BadInput, match="in no chunks"):
+    with pytest.raises(BadInput, match="does not support chunking"):
         trained.predict(size=1000, chunk=10)
 
 

@@ -500,7 +500,7 @@ def test_bad_input_for_a_script_is_refused(script: str, options: dict[str, Any],
 
 
 def test_an_unknown_target_is_refused() -> None:
-    with pytest.raises(BadInput, match="no file"):
+    with pytest.raises(BadInput, match="does not exist"):
         plan("absent.py:WORKLOAD", budget="8GiB")
 
 

@@ -494,9 +494,9 @@ def test_a_missing_file_a_folder_and_a_record_as_output_are_refused(
     record = report_records["plan"].save(tmp_path / "plan.json")
     before = record.read_bytes()
     for records, output, said in (
-        (tmp_path / "absent.json", "report.html", "cannot read .*absent.json"),
-        (tmp_path, "report.html", "cannot read"),
-        (record, "absent/report.html", "cannot write"),
+        (tmp_path / "absent.json", "report.html", "Cannot read .*absent.json"),
+        (tmp_path, "report.html", "Cannot read"),
+        (record, "absent/report.html", "Cannot write"),
         (record, ".", "it is a folder"),
         (record, "plan.json", "is one of the records"),
     ):
@@ -555,7 +555,7 @@ def test_the_command_writes_the_page_and_refuses_in_two_lines(
     assert "report.html: 2 records" in capsys.readouterr().out
     assert run(["report", str(tmp_path / "absent.json"), "-o", str(tmp_path / "other.html")]) == 2
     said = capsys.readouterr().err.splitlines()
-    assert said[0].startswith("error: cannot read")
+    assert said[0].startswith("error: Cannot read")
     assert said[1].startswith("  hint: ")
     assert run(["report"]) == 2
     assert not (tmp_path / "other.html").exists()

@@ -346,8 +346,8 @@ def test_progress_is_told_of_every_point(forecasts):
         ({"cards": "nonsense"}, "unknown card 'nonsense'"),
         ({"repeats": 0}, "repeats 0"),
         ({"timeout_s": 0}, "timeout 0"),
-        ({"target": "nothing"}, "unknown target 'nothing'"),
-        ({"target": "no_file.py:step_of"}, "no file"),
+        ({"target": "nothing"}, "no target 'nothing'"),
+        ({"target": "no_file.py:step_of"}, "does not exist"),
     ],
 )
 def test_bad_input_is_refused_before_any_run(forecasts, tmp_path, options, says):
@@ -523,9 +523,9 @@ def test_resume_refuses_a_study_with_other_settings(forecasts, tmp_path):
     ("target", "settings", "what"),
     [
         ("operator", {"width": "3"}, "operator has no setting 'width'"),
-        ("operator", {"mlp": "64,,64"}, "setting mlp is not '64,,64'"),
-        ("operator", {"mlp": ["64", "0"]}, "setting mlp is not '0'"),
-        ("operator", {"part": "middle"}, "setting part is not 'middle'"),
+        ("operator", {"mlp": "64,,64"}, "setting mlp cannot be '64,,64'"),
+        ("operator", {"mlp": ["64", "0"]}, "setting mlp cannot be '0'"),
+        ("operator", {"part": "middle"}, "setting part cannot be 'middle'"),
         ("field", {"mlp": "64"}, "field has no setting 'mlp'"),
     ],
 )

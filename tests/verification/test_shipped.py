@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pinchpoint.core.targets import shipped
+from pinchpoint.core.discovery import load_workload
 from pinchpoint.verification.verify import verify
 
 
@@ -30,7 +30,7 @@ class Shrinking:
 def test_a_variant_of_either_framework_is_found_to_compute_what_its_baseline_does(
     name: str, variant: str, size: int
 ) -> None:
-    pytest.importorskip(shipped()[name].framework, reason="its framework is not here")
+    pytest.importorskip(load_workload(name).framework, reason="its framework is not here")
     verdict = verify(
         name, variant=variant, size=size, device="cpu", repeats=8, limit_s=1.0, forecaster=Shrinking()
     )

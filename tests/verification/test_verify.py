@@ -475,7 +475,7 @@ def step_of(size: int, device: str) -> Callable[[], None]:
         (workload("chunked"), {"repeats": 3}, "3 repeats"),
         (workload("chunked"), {"draws": 99}, "99 draws"),
         (workload("chunked"), {"device": "tpu"}, "device 'tpu' is unknown"),
-        ("absent.py:WORKLOAD", {}, "no file"),
+        ("absent.py:WORKLOAD", {}, "does not exist"),
     ],
 )
 def test_bad_input_is_refused_with_a_hint(target: Any, options: dict[str, Any], what: str) -> None:
@@ -532,5 +532,5 @@ def test_settings_reach_both_sides_and_the_verdict() -> None:
     assert found.settings == {"depth": "3"}
     assert {variant for variant, _ in built} == {"whole", "chunked"}
     assert all(settings == {"depth": "3"} for _, settings in built)
-    with pytest.raises(BadInput, match="setting depth is not '4'"):
+    with pytest.raises(BadInput, match="setting depth cannot be '4'"):
         verify(made, device="cpu", settings={"depth": "4"})

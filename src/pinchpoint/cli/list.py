@@ -1,4 +1,4 @@
-"""List what pinchpoint knows: workloads, cards."""
+"""List the workloads or the cards that pinchpoint knows."""
 
 from __future__ import annotations
 
@@ -15,59 +15,55 @@ from pinchpoint.core.errors import BadInput
 
 def command(
     what: str = typer.Argument(..., metavar="workloads|cards", help="What to list."),
-    as_json: bool = typer.Option(
-        False, "--json", help="Print JSON: everything known of each, for other programs."
-    ),
+    as_json: bool = typer.Option(False, "--json", help="Print all details as JSON."),
 ) -> None:
-    """List the workloads that ship, or the cards with their memory, workspace and context."""
-    kinds: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[dict[str, Any]], None]]] = {
-        "workloads": (_workloads, _show_workloads),
-        "cards": (_cards, _show_cards),
-    }
-    if what not in kinds:
-        raise BadInput(f"there is no list of {what!r}", hint=f"use one of: {', '.join(kinds)}")
-    find, show = kinds[what]
-    found = find()
+    """List the workloads, or the cards with their memory, workspace and context.
+
+    Workloads that other installed packages add are listed as well, with the error of one that cannot be loaded.
+    """
+    lists: dict[str, Callable[[bool], None]] = {"workloads": _list_workloads, "cards": _list_cards}
+    if what not in lists:
+        raise BadInput(f"There is no list of {what!r}.", hint=f"Use one of: {', '.join(lists)}.")
+    lists[what](as_json)
+
+
+def _list_workloads(as_json: bool) -> None:
+    from pinchpoint.core.discovery import find_workloads
+
+    workloads, broken = find_workloads()
     if as_json:
-        printing.show_json(json.dumps([_plain(item) for item in found.values()], indent=1))
-    else:
-        show(found)
-
-
-def _workloads() -> dict[str, Any]:
-    from pinchpoint.core.targets import shipped
-
-    return dict(shipped())
-
-
-def _show_workloads(found: dict[str, Any]) -> None:
+        errors = [{"name": name, "error": error.what, "hint": error.hint} for name, error in broken.items()]
+        printing.show_json(json.dumps([*map(_plain, workloads.values()), *errors], indent=1))
+        return
     rows = [
         (w.name, w.framework, w.axis, ", ".join(w.modes), ", ".join(v.name for v in w.variants))
-        for w in found.values()
+        for w in workloads.values()
     ]
     printing.show_table(("name", "framework", "axis", "modes", "variants"), rows)
     printing.show("")
-    for workload in found.values():
+    for workload in workloads.values():
         printing.show(f"{workload.name}: {workload.about}")
+    for name, error in broken.items():
+        printing.show(f"{name}: error: {error.what}", style="red")
     settings = [
         (w.name, s.name, s.default, ", ".join(s.choices) or "-", s.about)
-        for w in found.values()
+        for w in workloads.values()
         for s in w.settings
     ]
     if settings:
         printing.show("")
         printing.show_table(("workload", "setting", "default", "one of", "about"), settings)
-        printing.say("\nsettings: choose with --set, such as --set mlp=64,64")
+        printing.say("\nSet a setting with --set, for example --set mlp=64,64.")
 
 
-def _cards() -> dict[str, Any]:
+def _list_cards(as_json: bool) -> None:
+    from pinchpoint.core.units import show_bytes
     from pinchpoint.forecasting.cards import cards
 
-    return dict(cards())
-
-
-def _show_cards(found: dict[str, Any]) -> None:
-    from pinchpoint.core.units import show_bytes
+    known = cards()
+    if as_json:
+        printing.show_json(json.dumps([_plain(card) for card in known.values()], indent=1))
+        return
 
     rows = [
         (
@@ -78,16 +74,18 @@ def _show_cards(found: dict[str, Any]) -> None:
             show_bytes(c.cublas_workspace_bytes),
             show_bytes(c.context_bytes) + ("" if c.estimated else " *"),
         )
-        for c in found.values()
+        for c in known.values()
     ]
     numbers = ("memory", "sm", "cuBLAS", "context")
     printing.show_table(("name", "card", *numbers), rows, right=numbers)
-    printing.say("\nmemory: what CUDA offers a process; cuBLAS: the workspace of a handle;")
-    printing.say("context: * measured, others worked out from it. Yours: docs/cards.md")
+    printing.say("\nmemory: what CUDA offers a process; cuBLAS: the workspace of one handle;")
+    printing.say(
+        "context: * is measured, others are derived from it. To add your own card, see docs/cards.md."
+    )
 
 
 def _plain(item: Any) -> dict[str, Any]:
-    """A dataclass as JSON values; a workload's build function becomes its address."""
+    """A dataclass as JSON values; the build function of a workload is replaced by its address."""
     data = dataclasses.asdict(item)
     build = data.get("build")
     if callable(build):

@@ -50,7 +50,7 @@ def show_summary(record: Record) -> None:
     show_pairs(record.summary())
 
 
-def to_copy(*words: object, processes: str = "1") -> str:
+def shell_command(*words: object, processes: str = "1") -> str:
     """A command of ours, quoted for a shell; by torchrun where several processes train together."""
     program = (
         ["pinchpoint"]
@@ -98,7 +98,7 @@ def show_json(text: str) -> None:
 
 
 @contextmanager
-def told_when_stopped(text: str) -> Iterator[None]:
+def explain_interrupt(text: str) -> Iterator[None]:
     """Within, Ctrl-C and SIGTERM say what is left: `stopped; <text>`."""
     try:
         yield

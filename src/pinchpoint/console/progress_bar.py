@@ -23,7 +23,7 @@ class Bar(Protocol):
     ) -> None: ...
 
 
-class Added:
+class AddedProgress:
     """`progress(made, wanted)` of things some of which are `there` already: the new ones tell how long the rest takes."""
 
     def __init__(self, tell: Bar, stage: str) -> None:

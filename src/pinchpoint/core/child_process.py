@@ -1,9 +1,9 @@
-"""Child processes that do not outlive this one, however it ends, nor leave files behind.
+"""Child processes that neither outlive this one, however it ends, nor leave files behind.
 
-A child leads a session of its own, so that all it starts can be ended at once; but then no signal
-to this process reaches it. A warden, a shell that waits on a pipe from here, ends the child's group
-when the pipe closes unsaid: also after SIGKILL, when nothing here can run any more, and also while
-the child is in code that runs no thread of its own. POSIX only.
+A child leads a session of its own, so that everything it starts can be ended at once; but then no signal
+to this process reaches it. A warden, a shell that waits on a pipe from this process, kills the child's
+group when the pipe closes without a message. This works even after SIGKILL, when no code of this process
+can run any more, and while the child is in code that runs no Python threads. POSIX only.
 """
 
 from __future__ import annotations
@@ -14,12 +14,15 @@ import signal
 import subprocess
 from typing import Any
 
-# `read` fails at the end of the pipe, which comes without a line only when this process is gone.
+# `read` fails at the end of the pipe, which arrives without a line only when this process is gone.
 _WATCH = 'read -r line || { kill -s KILL -- "-$0"; rm -rf -- "$1"; }'
 
 
 class Warden:
-    """Watches over `process`, started with `start_new_session=True`. `scratch`: its folder, removed if this process dies."""
+    """Watches `process`, which must be started with `start_new_session=True`.
+
+    scratch: the child's folder, which is removed if this process dies.
+    """
 
     def __init__(self, process: subprocess.Popen[Any], scratch: str) -> None:
         self._process = process
@@ -44,7 +47,7 @@ class Warden:
 
 
 def _kill(process: subprocess.Popen[Any]) -> None:
-    # A group of none but the dead is denied, not missing, on some systems.
+    # On some systems, a group of dead processes only is reported as denied instead of missing.
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()

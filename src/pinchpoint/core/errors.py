@@ -1,7 +1,7 @@
-"""Errors that say what went wrong and what to do next.
+"""Errors that say what is wrong and what to do next.
 
-Every error a user can cause is a `PinchpointError`: one line of what, one line of hint,
-and the exit code the command line returns for it. Anything else that escapes is our bug.
+Every error a user can cause is a `PinchpointError`: a sentence that says what is wrong, a hint with the
+next step, and the exit code that the command line returns. Any other exception that escapes is our bug.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import traceback
 
 
 class PinchpointError(Exception):
-    """A fault with its hint. `exit_code` is what the command line returns."""
+    """What is wrong, and a hint. `exit_code` is what the command line returns."""
 
     exit_code = 2
 
@@ -28,11 +28,11 @@ class BadInput(PinchpointError):
 
 
 class TargetFailed(PinchpointError):
-    """The user's own code raised, exited or never took a step."""
+    """The user's own code raised an exception, exited, or never took a step."""
 
 
 class CannotFake(PinchpointError):
-    """A step cannot be run on fake tensors: names the operation and the line."""
+    """A step cannot run on fake tensors; the message names the operation and the line."""
 
 
 class TimedOut(PinchpointError):
@@ -40,13 +40,13 @@ class TimedOut(PinchpointError):
 
 
 class Missing(PinchpointError):
-    """A framework, optional package or device that is not here."""
+    """A framework, an optional package or a device is not available."""
 
     exit_code = 3
 
 
 class DoesNotFit(PinchpointError):
-    """Nothing fits into the bytes that were asked for. need_bytes: what the least takes, where that was seen."""
+    """Nothing fits the requested bytes. need_bytes: what the smallest attempt needs, where it is known."""
 
     exit_code = 1
 
@@ -56,7 +56,7 @@ class DoesNotFit(PinchpointError):
 
 
 class Diverged(PinchpointError):
-    """While training, the loss, a gradient or a weight is no number any more."""
+    """While training, the loss, a gradient or a weight became NaN or infinite."""
 
     exit_code = 1
 
@@ -66,13 +66,13 @@ _BY_NAME = {kind.__name__: kind for kind in _KINDS}
 
 
 def to_dict(error: PinchpointError) -> dict[str, str]:
-    """What a worker process sends back; `from_dict` raises it again in the parent."""
+    """An error as a worker process sends it; the parent rebuilds it with `from_dict`."""
     trace = "".join(traceback.format_exception(error))
     return {"error": type(error).__name__, "what": error.what, "hint": error.hint, "trace": trace}
 
 
 def from_dict(data: dict[str, str]) -> PinchpointError:
-    """The worker's error again; its traceback there is a note, which --debug shows."""
+    """The worker's error, with its traceback as a note that --debug shows."""
     error = _BY_NAME[data["error"]](data["what"], hint=data["hint"])
     if data.get("trace"):
         error.add_note(f"in the worker process:\n{data['trace']}")

@@ -1,4 +1,4 @@
-"""What a fake run observed: blocks with where they came from, and the order they came and went.
+"""What a fake run observed: every block with its origin, and the order of allocations and frees.
 
 Plain data, so that it crosses a process boundary and needs no framework to be replayed.
 """
@@ -14,7 +14,7 @@ FREE_CACHE = -1  # an event with this block number is torch.cuda.empty_cache()
 
 
 class Span(NamedTuple):
-    """Bytes a library chooses at run time: what it usually takes, and the least and the most it may."""
+    """Bytes that a library chooses at run time: the usual number, the least and the most."""
 
     usual: int
     least: int
@@ -23,9 +23,11 @@ class Span(NamedTuple):
 
 @dataclass(slots=True)
 class BlockInfo:
-    """One allocation on the device. `role` is set for what outlives a step or is no tensor of the user's.
+    """One allocation on the device.
 
-    span: for a library's workspace, whose size is not known for certain; `bytes` is then its usual one.
+    role: weights, gradients, optimizer, workspace or temporaries. It is set for what outlives a step and for
+    what is not a tensor of the user; an empty role is derived from the block's lifetime.
+    span: for the workspace of a library, whose size is uncertain; `bytes` is then the usual size.
     """
 
     bytes: int
@@ -34,9 +36,7 @@ class BlockInfo:
     line: int
     module: str = ""
     op: str = ""
-    role: str = (
-        ""  # weights | gradients | optimizer | workspace | temporaries, or "" to be told from its life
-    )
+    role: str = ""
     span: Span | None = None
 
 
@@ -44,15 +44,15 @@ class BlockInfo:
 class Observation:
     """Events in order: block number k is allocated the first time `k` appears and freed the second.
 
-    marks: event index -> phase entered there, for the timeline.
+    marks: event index -> phase that starts there, for the timeline.
+    trained: whether there was a backward pass or an optimizer step.
+    counts: dimensions of the device tensors that steps created, without the data.
     """
 
     blocks: list[BlockInfo] = field(default_factory=list)
     events: list[int] = field(default_factory=list)
     marks: list[tuple[int, Phase]] = field(default_factory=list)
     steps: int = 0
-    trained: bool = False  # a backward pass or an optimizer step was seen
-    counts: set[int] = field(
-        default_factory=set
-    )  # dimensions of the device tensors that steps made, data left out
+    trained: bool = False
+    counts: set[int] = field(default_factory=set)
     notes: list[str] = field(default_factory=list)

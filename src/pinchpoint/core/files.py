@@ -1,4 +1,4 @@
-"""Results on disk: whole or absent, and refused before the work when they could not be written."""
+"""Writing results: a file is complete or absent, and an output path is checked before the work starts."""
 
 from __future__ import annotations
 
@@ -11,26 +11,31 @@ from pinchpoint.core.errors import BadInput
 
 
 def shown_path(file: str) -> str:
-    """Relative to here when it is below here: shorter, and the same on another machine. May end in a line number."""
+    """The path relative to the current folder when it lies below it, as messages show it.
+
+    This is shorter, and the same on another machine. The path may end in a line number.
+    """
     relative = os.path.relpath(file) if file else ""
     return relative if not relative.startswith("..") else file
 
 
 def write_text(path: str | Path, text: str) -> Path:
-    """Write whole or not at all: a temporary name beside the target, then rename."""
+    """Write a complete file or none: under a temporary name beside the target, then renamed."""
     return write_bytes(path, text.encode("utf-8"))
 
 
 def check_output(path: str | Path) -> Path:
-    """Refuse a path that cannot be written, before the work whose result it is to hold."""
+    """Refuse a path that cannot be written, before the work whose result it is meant for."""
     path = Path(path)
     if path.is_dir():
-        raise BadInput(f"cannot write {path}: it is a folder", hint="name a file, such as FILE.json")
+        raise BadInput(
+            f"Cannot write {path}: it is a folder.", hint="Give the path of a file, such as FILE.json."
+        )
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise BadInput(
-            f"cannot write {path}: {error.strerror}", hint="choose a folder that exists and can be written"
+            f"Cannot write {path}: {error.strerror}.", hint="Choose a folder that exists and is writable."
         ) from error
     os.close(handle)
     os.unlink(name)
@@ -38,19 +43,22 @@ def check_output(path: str | Path) -> Path:
 
 
 def make_folder(path: str | Path) -> Path:
-    """The folder, made if it is not there; refused where it cannot be."""
+    """The folder, created if it does not exist; raises where that is not possible."""
     path = Path(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInput(
-            f"cannot make the folder {path}: {error.strerror}", hint="choose another folder with -o"
+            f"Cannot create the folder {path}: {error.strerror}.", hint="Choose another folder with -o."
         ) from error
     return path
 
 
 def check_folder(path: str | Path) -> Path:
-    """Refuse a folder that cannot be made, before the work whose results it is to hold; none is left behind."""
+    """Refuse a folder that cannot be created, before the work whose results it is meant for.
+
+    Folders created for the check are removed again.
+    """
     path = Path(path)
     missing = [folder for folder in (path, *path.parents) if not folder.exists()]
     make_folder(path)
@@ -65,20 +73,20 @@ def write_bytes(path: str | Path, data: bytes) -> Path:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as error:
         raise BadInput(
-            f"cannot write {path}: {error.strerror}", hint="choose a folder that exists and can be written"
+            f"Cannot write {path}: {error.strerror}.", hint="Choose a folder that exists and is writable."
         ) from error
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)
-        # mkstemp makes files private; a result is for everyone the folder is for.
+        # mkstemp creates private files; a result is for everyone who may read the folder.
         os.chmod(name, 0o666 & ~_umask())
         os.replace(name, path)
-    except BaseException as error:  # Ctrl-C too: nothing half written stays
+    except BaseException as error:  # also on Ctrl-C, no half-written file is left
         with suppress(FileNotFoundError):
             os.unlink(name)
         if isinstance(error, OSError):
             raise BadInput(
-                f"cannot write {path}: {error.strerror}", hint="free some space, or choose another -o"
+                f"Cannot write {path}: {error.strerror}.", hint="Free some space, or choose another -o."
             ) from error
         raise
     return path

@@ -1,10 +1,10 @@
-"""Growth laws: affine or piecewise affine fits of peak against size, with honest intervals.
+"""Growth laws: affine or piecewise affine fits of peak against size, with confidence intervals.
 
-Peaks span decades, so residuals are relative (each row is divided by its peak). A peak is a sum
-of blocks rounded up to 512 B, so no fit is trusted beyond that grain: constant peaks get a slope
-interval that contains zero, never a "significant" 1e-12. With 4 to 12 sizes there are too few
-residuals to resample, so the bootstrap draws them from a normal of the fit's own spread, that
-spread drawn anew too (few sizes know it badly), and refits, breaks included.
+Peaks span decades, so residuals are relative (each row is divided by its peak). A peak is a sum of blocks
+rounded up to 512 B, so no fit is trusted beyond that grain: constant peaks get a slope interval that
+contains zero, never a "significant" 1e-12. A law needs 3 sizes. With up to 12 sizes there are too few
+residuals to resample, so the bootstrap draws them from a normal distribution with the spread of the fit.
+That spread is drawn as well, because few sizes determine it badly. Then it refits, breaks included.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ Floats = NDArray[np.float64]
 Numbers = Sequence[float] | Floats
 Breaks = tuple[float, ...]
 
-LEAST = 3  # sizes a law needs
+LEAST = 3  # sizes that a law needs
 DRAWS = 400
-GRAIN_BYTES = 512 / math.sqrt(12)  # spread of a value known only to the next 512 B
-RESOLUTION = 5e-4  # a break that hints less than 0.05 % of the peak is not worth naming
-PER_GAP = 4  # places tried for a break in each gap between neighbouring sizes
-BAND = 17  # sizes at which the record holds the fit band
+GRAIN_BYTES = 512 / math.sqrt(12)  # standard deviation of a value that is rounded up to 512 B
+RESOLUTION = 5e-4  # a break that improves the fit by less than 0.05 % of the peak is not worth naming
+PER_GAP = 4  # positions tried for a break in each gap between neighbouring sizes
+BAND = 17  # sizes at which the record stores the band of the fit
 STEP = 0.01
 EXPONENTS: Floats = np.arange(5, 401, dtype=np.float64) * STEP
 
@@ -46,7 +46,7 @@ class Curve:
 
     @property
     def intercepts(self) -> tuple[float, ...]:
-        """Where the line of each segment meets size 0."""
+        """The value of each segment's line at size 0."""
         shifts = np.cumsum([0.0, *(self.hinges[2:] * np.array(self.breaks))])
         return tuple(float(self.hinges[0] - shift) for shift in shifts)
 
@@ -58,7 +58,7 @@ class Curve:
         )
 
     def size_at(self, peak: float) -> float:
-        """The largest size with this peak; infinity when the last segment does not grow."""
+        """The largest size with this peak; infinity if the last segment does not grow."""
         edges = (0.0, *self.breaks)
         for slope, intercept, edge in reversed(list(zip(self.slopes, self.intercepts, edges, strict=True))):
             if slope <= 0 and peak >= intercept + slope * edge:
@@ -70,7 +70,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Fit:
-    """The chosen curve, and the curves a bootstrap drew about it."""
+    """The chosen curve, and the curves of the bootstrap."""
 
     sizes: tuple[float, ...]
     curve: Curve
@@ -81,16 +81,16 @@ class Fit:
         return _interval(of(self.curve), [of(curve) for curve in self.draws])
 
     def largest(self, peak: float) -> tuple[float, float, float]:
-        """The largest size within `peak`, with its 95 % interval; infinity where nothing grows."""
+        """The largest size whose peak is within `peak`, with its 95 % interval; infinity if nothing grows."""
         sizes = sorted(curve.size_at(peak) for curve in self.draws)
         skip = int(0.025 * len(sizes))
         return self.curve.size_at(peak), sizes[skip], sizes[-1 - skip]
 
 
 def fit(sizes: Numbers, peaks: Numbers, *, seed: int = 0) -> Fit:
-    """Fit peaks against ascending, distinct sizes (at least `LEAST`), breaks chosen by BIC."""
+    """Fit peaks against ascending, distinct sizes (at least `LEAST`); BIC selects the breaks."""
     x, y = _arrays(sizes, peaks)
-    assert len(x) >= LEAST, f"{len(x)} sizes give no law"
+    assert len(x) >= LEAST, f"{len(x)} sizes do not give a law"
     curve = _choose(x, y)
     lost = float(np.sum(_residuals(x, y, curve) ** 2))
     rows = _redraw(_design(x, curve.breaks) @ curve.hinges, y, lost, 2 + 2 * len(curve.breaks), seed)
@@ -104,7 +104,7 @@ def fit(sizes: Numbers, peaks: Numbers, *, seed: int = 0) -> Fit:
 def law(
     sizes: Numbers, peaks: Numbers, *, mode: str, variant: str, seed: int = 0, fitted: Fit | None = None
 ) -> Law:
-    """The `Law` record of one mode and variant. `fitted`: the fit of the same data, if there is one."""
+    """The `Law` record of one mode and variant. fitted: the fit of the same data, if it exists already."""
     x, y = _arrays(sizes, peaks)
     fitted = fitted or fit(x, y, seed=seed)
     curve = fitted.curve
@@ -140,7 +140,7 @@ def law(
 
 
 def holdout(sizes: Numbers, peaks: Numbers) -> float | None:
-    """Relative error at the largest size, predicted from all others; None when too few are left."""
+    """Relative error at the largest size, predicted from all others; None if too few are left."""
     x, y = _arrays(sizes, peaks)
     if len(x) - 1 < LEAST:
         return None
@@ -152,8 +152,8 @@ def exponent(
 ) -> tuple[float | None, float | None, float | None]:
     """c of peak = a + b * size**c with a 95 % interval: the exponent of (peak - intercept).
 
-    The intercept is found together with the exponent: one taken from an affine fit would bend
-    any other power towards 1. None where nothing grows or too few sizes are left to tell.
+    The intercept is fitted together with the exponent: an intercept from an affine fit would bias any other
+    power towards 1. None where nothing grows, or where there are too few sizes.
     """
     x, y = _arrays(sizes, peaks)
     if len(x) < LEAST + 1 or y[-1] - y[0] <= 2 * 512:
@@ -176,7 +176,7 @@ def exponent(
 
 
 def value(law: Law, size: float) -> float:
-    """The fitted peak at a size, read from a record."""
+    """The fitted peak at a size, from a record."""
     segment = next((s for s in law.segments if size <= s["to"]), law.segments[-1])
     return segment["intercept"] + segment["slope"] * size
 
@@ -191,7 +191,7 @@ def _choose(x: Floats, y: Floats) -> Curve:
             break
         curve = _refine(x, y, _refit(x, y, y[None], count)[0])
         lost = float(np.mean(_residuals(x, y, curve) ** 2))
-        # Plain BIC finds a break in every third ladder of 8 noisy sizes that has none.
+        # Plain BIC finds a break in every third ladder of 8 noisy sizes that have none.
         penalty = parameters * math.log(len(x)) * len(x) / max(left, 1)
         bic = len(x) * math.log(max(lost, RESOLUTION**2)) + penalty
         if best is None or bic < best[0]:
@@ -201,7 +201,7 @@ def _choose(x: Floats, y: Floats) -> Curve:
 
 
 def _refit(x: Floats, scale: Floats, rows: Floats, count: int, *, also: Breaks | None = None) -> list[Curve]:
-    """The best curve with `count` breaks for each row of peaks; breaks come from a grid, or are `also`."""
+    """The best curve with `count` breaks for each row of peaks; breaks are from a grid or equal `also`."""
     grid = list(_places(x, count)) + ([also] if also is not None else [])
     designs = np.stack([_design(x, breaks) for breaks in grid])
     best, _ = _profile(designs, scale, rows)
@@ -212,7 +212,7 @@ def _refit(x: Floats, scale: Floats, rows: Floats, count: int, *, also: Breaks |
 
 
 def _refine(x: Floats, y: Floats, curve: Curve) -> Curve:
-    """Move each break, inside its gap, to where the lines fitted to its two sides meet, if that is better."""
+    """Move each break within its gap to where the lines of its two sides intersect, if that fits better."""
     edges = (-math.inf, *curve.breaks, math.inf)
     sides = [(x > low) & (x <= high) for low, high in itertools.pairwise(edges)]
     lines = [_solve(_design(x[side], ()) / y[side, None], np.ones(side.sum())) for side in sides]
@@ -227,17 +227,17 @@ def _refine(x: Floats, y: Floats, curve: Curve) -> Curve:
 
 
 def _profile(designs: Floats, scale: Floats, rows: Floats) -> tuple[NDArray[np.intp], Floats]:
-    """Least relative squares of every row under every design (G, N, K): the best design, all losses (G, R)."""
+    """Relative least squares of every row with every design (G, N, K): the best design, all losses (G, R)."""
     basis, _ = np.linalg.qr(designs / scale[None, :, None])
     relative = (rows / scale).T
-    kept = np.einsum("gnk,nr->gkr", basis, relative)
-    # A design that explains all leaves rounding noise, which may be below zero.
-    losses = np.maximum(np.sum(relative**2, axis=0)[None] - np.sum(kept**2, axis=1), 0.0)
+    parts = np.einsum("gnk,nr->gkr", basis, relative)
+    # A design that explains everything leaves rounding noise, which may be negative.
+    losses = np.maximum(np.sum(relative**2, axis=0)[None] - np.sum(parts**2, axis=1), 0.0)
     return np.argmin(losses, axis=0), losses
 
 
 def _places(x: Floats, count: int) -> Iterator[Breaks]:
-    """Break places to try: at least two sizes lie in every segment."""
+    """Positions of breaks to try; every segment contains at least two sizes."""
     spots = [
         (gap, float(x[gap] + (x[gap + 1] - x[gap]) * part / PER_GAP))
         for gap in range(1, len(x) - 2)
@@ -249,7 +249,7 @@ def _places(x: Floats, count: int) -> Iterator[Breaks]:
 
 
 def _redraw(means: Floats, y: Floats, lost: float, parameters: int, seed: int) -> Floats:
-    """Peaks (DRAWS, N) as another run might have given them: spread by what the fit missed, plus the grain."""
+    """Peaks (DRAWS, N) that another run might give: spread by the residual of the fit, plus the grain."""
     rng = np.random.default_rng(seed)
     left = max(1, len(y) - parameters)
     variance = lost / rng.chisquare(left, size=(DRAWS, 1)) + (GRAIN_BYTES / y) ** 2
@@ -257,15 +257,15 @@ def _redraw(means: Floats, y: Floats, lost: float, parameters: int, seed: int) -
 
 
 def _interval(value: float, draws: Sequence[float]) -> tuple[float, float]:
-    """The basic bootstrap: the draws stray from `value` as `value` strays from the truth."""
+    """The basic bootstrap: draws deviate from `value` as `value` deviates from the truth."""
     low, high = np.quantile(draws, (0.025, 0.975))
     return float(2 * value - high), float(2 * value - low)
 
 
-def _solve(rows: Floats, wanted: Floats) -> Floats:
-    """Least squares with columns of unit length: one column holds ones, another sizes in the millions."""
+def _solve(rows: Floats, values: Floats) -> Floats:
+    """Least squares with columns of unit length, because one column is ones and another has millions."""
     lengths = np.linalg.norm(rows, axis=0)
-    return np.linalg.lstsq(rows / lengths, wanted, rcond=None)[0] / lengths
+    return np.linalg.lstsq(rows / lengths, values, rcond=None)[0] / lengths
 
 
 def _residuals(x: Floats, y: Floats, curve: Curve) -> Floats:
@@ -282,7 +282,7 @@ def _powers(x: Floats, exponents: Floats) -> Floats:
 
 
 def _parabola(at: int, losses: Floats) -> float:
-    """The exponent between grid points where the loss is least."""
+    """The exponent, between grid points, with the smallest loss."""
     if at in (0, len(EXPONENTS) - 1):
         return float(EXPONENTS[at])
     left, mid, right = losses[at - 1 : at + 2]

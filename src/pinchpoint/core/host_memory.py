@@ -1,4 +1,4 @@
-"""Memory of this machine that a process may still take: what the system calls available, within its control group."""
+"""Free memory of this machine: what the system calls available, limited by the process's control group."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ _GROUPS = (
 
 
 def free_bytes(root: Path = Path("/")) -> int:
-    """Bytes that can be taken without pushing anything out. root: where /proc and /sys are, for tests."""
-    found = [_available(root)]
+    """Bytes that can be allocated without swapping. root: the folder that holds /proc and /sys, for tests."""
+    limits = [_available(root)]
     for limit, used in _GROUPS:
         most, now = _number(root / limit[1:]), _number(root / used[1:])
         if most is not None and now is not None:
-            found.append(max(0, most - now))
-    return min(found)
+            limits.append(max(0, most - now))
+    return min(limits)
 
 
 def _available(root: Path) -> int:
     try:
         text = (root / "proc/meminfo").read_text(encoding="ascii")
     except OSError:
-        # No /proc, as on macOS: half of what is built in is a careful guess.
+        # No /proc, as on macOS: half of the installed memory is a cautious guess.
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2
     lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
     return int(lines["MemAvailable"].split()[0]) * 1024
 
 
 def _number(path: Path) -> int | None:
-    """A limit; None where there is none (`max`) or no such group."""
+    """A limit, or None where the group is unlimited (`max`) or does not exist."""
     try:
         text = path.read_text(encoding="ascii").strip()
     except OSError:

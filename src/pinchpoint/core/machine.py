@@ -1,6 +1,6 @@
-"""What machine made a record: enough to read a number a year later.
+"""A description of the machine that made a record: enough to interpret a number a year later.
 
-Looks only at frameworks that are already imported, so asking costs no import.
+It looks only at frameworks that are already imported, so that it imports nothing.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 
 def describe() -> dict[str, Any]:
-    """Platform, Python and the installed versions of what pinchpoint measures with."""
+    """Platform, Python, GPU, and the installed versions of pinchpoint and the frameworks."""
     return {
         "platform": f"{platform.system()} {platform.machine()}",
         "cpu_count": os.cpu_count(),

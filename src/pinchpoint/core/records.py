@@ -1,8 +1,8 @@
-"""What each verb makes, as frozen dataclasses that survive JSON.
+"""Records: the result of each verb, as frozen dataclasses that can be saved as JSON and loaded again.
 
-The keys are a contract other tools read (docs/records.md). Bytes are ints, times are seconds,
-what cannot be known is None. `save` writes under a temporary name and renames, so a record is
-whole or absent.
+The keys are a contract with other tools (docs/records.md). Bytes are ints, times are in seconds, and what
+cannot be known is None. `save` writes under a temporary name and renames, so that a record is complete or
+absent.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def now() -> str:
 
 
 class Record(ABC):
-    """JSON in and out, and a table in a notebook. Mixed into every record below."""
+    """The base of every record: conversion from and to JSON, and a table in notebooks."""
 
     kind: ClassVar[str]
 
@@ -58,19 +58,20 @@ class Record(ABC):
 
     @abstractmethod
     def summary(self) -> list[tuple[str, str]]:
-        """Label and value pairs a person reads first."""
+        """Pairs of label and value that a reader needs first."""
 
     def _repr_html_(self) -> str:
+        left = "style='text-align:left'"
         rows = "".join(
-            f"<tr><th style='text-align:left'>{html.escape(k)}</th><td style='text-align:left'>{html.escape(v)}</td></tr>"
-            for k, v in self.summary()
+            f"<tr><th {left}>{html.escape(label)}</th><td {left}>{html.escape(value)}</td></tr>"
+            for label, value in self.summary()
         )
         return f"<table><caption>{html.escape(self.kind)}</caption>{rows}</table>"
 
 
 @dataclass(frozen=True)
 class Line:
-    """Bytes one source line holds at the peak."""
+    """The bytes that belong to one source line at the peak."""
 
     file: str
     line: int
@@ -81,7 +82,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Lever:
-    """A change that would lower the peak, and by how much, by prediction."""
+    """A change that would lower the peak, and the predicted saving."""
 
     name: str
     saves_bytes: int
@@ -90,18 +91,18 @@ class Lever:
 
 @dataclass(frozen=True)
 class Forecast(Record):
-    """The peak of a step, predicted. See docs/predict.md for what each number is comparable with."""
+    """The predicted peak of a step. See docs/predict.md for what each number can be compared with."""
 
     kind: ClassVar[str] = "forecast"
     target: str
     framework: str
-    method: str  # how the number was found: "fake tensors", "xla memory analysis", "jaxpr liveness"
+    method: str  # how the peak was predicted: "fake tensors", "xla memory analysis", "jaxpr liveness"
     mode: str
     size: int | None  # None for a script
     variant: str | None
     peak_allocated_bytes: int
     peak_reserved_bytes: int | None
-    workspace_bytes: int  # cuBLAS and its like; part of allocated and of reserved
+    workspace_bytes: int  # cuBLAS and similar libraries; part of allocated and of reserved
     context_bytes: int
     total_bytes: int  # reserved + context: what the driver shows
     breakdown: dict[str, int]  # keys of BREAKDOWN; sums to peak_allocated_bytes
@@ -112,7 +113,7 @@ class Forecast(Record):
     margin_bytes: int  # left free on a card before it counts as fitting
     card: str  # the card whose workspace and context are modelled
     steps: int
-    needs_bytes: int | None = None  # room for the allocator from which it counts as fitting, margin included
+    needs_bytes: int | None = None  # what the allocator must have for the step to fit, margin included
     processed: int | None = None
     low_bytes: int | None = None  # set when counts depend on the data
     high_bytes: int | None = None
@@ -120,9 +121,7 @@ class Forecast(Record):
     notes: tuple[str, ...] = ()
     took_s: float = 0.0
     measured: dict[str, int] | None = None  # with --measure: allocated_bytes, reserved_bytes, total_bytes
-    settings: dict[str, str] = field(
-        default_factory=dict
-    )  # of the workload: name -> value, defaults included
+    settings: dict[str, str] = field(default_factory=dict)  # the workload's, defaults included
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -150,22 +149,21 @@ class Forecast(Record):
 
 @dataclass(frozen=True)
 class Plan(Record):
-    """The largest size, and the chunk and variant for it, that fit a budget."""
+    """The largest size that fits a budget, with its chunk and variant."""
 
     kind: ClassVar[str] = "plan"
     target: str
     mode: str
     budget_bytes: int
-    size: int | None  # largest that fits, or the size asked for
+    size: int | None  # the largest that fits, or the requested size
     chunk: int | None
     variant: str | None
     margin_bytes: int
     peak_bytes: int  # predicted total at `size`
     tried: tuple[dict[str, Any], ...]  # every fake run: {"size", "variant", "chunk", "total_bytes", "fits"}
     choices: tuple[dict[str, Any], ...] = ()  # per variant: {"variant", "size", "chunk", "peak_bytes"}
-    cards: tuple[
-        dict[str, Any], ...
-    ] = ()  # with --cards: {"card", "budget_bytes", "size", "variant", "chunk", "how"}
+    # with --cards: {"card", "budget_bytes", "size", "variant", "chunk", "how"}
+    cards: tuple[dict[str, Any], ...] = ()
     notes: tuple[str, ...] = ()
     settings: dict[str, str] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=_machine.describe)
@@ -196,19 +194,19 @@ class Point:
     processed: int | None = None
     peak_allocated_bytes: int | None = None
     peak_reserved_bytes: int | None = None
-    total_bytes: int | None = None  # as the driver shows it
+    total_bytes: int | None = None  # what the driver shows
     time_s: float | None = None  # median
     time_low_s: float | None = None
     time_high_s: float | None = None
     theory_bytes: int | None = None  # allocated, from the fake run
     breakdown: dict[str, int] | None = None
     modules: tuple[dict[str, Any], ...] = ()
-    reason: str = ""  # why it is not ok
+    reason: str = ""  # why the status is not "ok"
 
 
 @dataclass(frozen=True)
 class Law:
-    """How the allocated peak grows: affine, or piecewise affine; slopes are of the last segment."""
+    """The growth law of the allocated peak: affine or piecewise affine. Slopes belong to the last segment."""
 
     mode: str
     variant: str
@@ -217,7 +215,7 @@ class Law:
     slope_high: float
     intercept_bytes: float
     exponent: float | None
-    holdout_error: float | None  # relative, of the largest size predicted from the others
+    holdout_error: float | None  # relative error at the largest size, predicted from the others
     breaks: tuple[float, ...] = ()
     segments: tuple[dict[str, float], ...] = ()  # {"from", "to", "slope", "intercept"}
     intercept_low: float | None = None
@@ -241,18 +239,16 @@ class Study(Record):
     laws: tuple[Law, ...]
     passed: bool  # the axis gate
     gate: tuple[str, ...]  # why it failed, one line each; empty when it passed
-    cards: tuple[
-        dict[str, Any], ...
-    ] = ()  # largest size per card: {"card", "mode", "variant", "size", "low", "high"}
+    # largest size per card: {"card", "mode", "variant", "size", "low", "high"}
+    cards: tuple[dict[str, Any], ...] = ()
     boundary: tuple[dict[str, Any], ...] = ()  # OOM boundary: {"mode", "variant", "fits", "fails"}
     notes: tuple[str, ...] = ()
     complete: bool = True
     took_s: float = 0.0
     seed: int = 0
-    repeats: int = 0  # timed runs a point; 0 where nothing was timed
-    settings: dict[str, str] = field(
-        default_factory=dict
-    )  # the same for all points; one that varies is in the variants' names
+    repeats: int = 0  # timed runs per point; 0 where nothing was timed
+    # the same for all points; a setting that varies is part of the variants' names
+    settings: dict[str, str] = field(default_factory=dict)
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
@@ -272,7 +268,7 @@ class Study(Record):
 
 @dataclass(frozen=True)
 class Verdict(Record):
-    """Is the variant the same computation, and is it better?"""
+    """Whether a variant computes the same as its baseline, and whether it is better."""
 
     kind: ClassVar[str] = "verdict"
     target: str
@@ -327,36 +323,39 @@ KINDS: dict[str, type[Record]] = {cls.kind: cls for cls in (Forecast, Plan, Stud
 
 
 def load(path: str | Path) -> Record:
-    """Read any record. Refuses what is not one, with the file's name."""
+    """Read a record of any kind. Raises `BadInput` for a file that is not a record."""
     try:
         data = json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(
-            f"cannot read {path}: {error.strerror}", hint="give the path of a record written by pinchpoint"
+            f"Cannot read {path}: {error.strerror}.", hint="Give the path of a record written by pinchpoint."
         ) from error
     except ValueError as error:
         raise BadInput(
-            f"{path} is not JSON: {error}", hint="give a record written by pinchpoint with -o"
+            f"{path} is not JSON: {error}.", hint="Give a record written by pinchpoint with -o."
         ) from error
     kind = data.get("kind") if isinstance(data, dict) else None
     if kind not in KINDS:
         raise BadInput(
-            f"{path} is not a pinchpoint record (kind {kind!r})", hint=f"kinds known here: {', '.join(KINDS)}"
+            f"{path} is not a pinchpoint record: its kind is {kind!r}.",
+            hint=f"Give a record of one of these kinds: {', '.join(KINDS)}.",
         )
     if data.get("schema") != SCHEMA:
         raise BadInput(
-            f"{path} has schema {data.get('schema')!r}, and {SCHEMA} is known here",
-            hint="read it with the pinchpoint that wrote it",
+            f"{path} has schema {data.get('schema')!r}, but this pinchpoint reads schema {SCHEMA}.",
+            hint="Read it with the version of pinchpoint that wrote it.",
         )
     missing = [f.name for f in dataclasses.fields(KINDS[kind]) if f.name not in data and _is_required(f)]  # pyright: ignore[reportArgumentType]
     if missing:
         raise BadInput(
-            f"{path} is a damaged {kind} record: {missing[0]} is missing", hint="make the record again"
+            f"{path} is a damaged {kind} record: {missing[0]} is missing.", hint="Create the record again."
         )
     try:
         return KINDS[kind].from_dict(data)
     except (KeyError, TypeError, ValueError) as error:
-        raise BadInput(f"{path} is a damaged {kind} record: {error}", hint="make the record again") from error
+        raise BadInput(
+            f"{path} is a damaged {kind} record: {error}.", hint="Create the record again."
+        ) from error
 
 
 def _is_required(member: dataclasses.Field[Any]) -> bool:

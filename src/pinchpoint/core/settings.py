@@ -1,7 +1,7 @@
-"""Settings of a workload: named choices beside its size, checked before anything is built.
+"""Settings of a workload: named options beside its size, checked before anything is built.
 
-A setting's value is text, as it is typed after `--set`; the workload reads it. Nothing here knows
-a framework, so that settings are listed and refused without importing one.
+The value of a setting is text, as typed after `--set`, and the workload interprets it. No framework is
+needed, so that settings can be listed and refused without importing one.
 """
 
 from __future__ import annotations
@@ -12,12 +12,15 @@ from dataclasses import dataclass
 
 from pinchpoint.core.errors import BadInput
 
-Asked = Mapping[str, str | Sequence[str]]  # name -> value, or the values where several may be given
+Overrides = Mapping[str, str | Sequence[str]]  # name -> value, or several values where that is allowed
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One choice of a workload: `mlp`, `part`. choices: all values it may have; else pattern: what a whole value must match."""
+    """One option of a workload, such as `mlp` or `part`.
+
+    choices: all allowed values. pattern: where there are no choices, the regular expression of a whole value.
+    """
 
     name: str
     default: str
@@ -28,12 +31,13 @@ class Setting:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[a-z][a-z0-9_]*", self.name):
             raise BadInput(
-                f"a setting named {self.name!r}",
-                hint="name it with lower-case letters, digits and _: mlp, part",
+                f"A setting cannot be named {self.name!r}.",
+                hint="Use lower-case letters, digits and _, as in mlp or part.",
             )
         if not self.takes(self.default):
             raise BadInput(
-                f"setting {self.name} does not take its own default {self.default!r}", hint="fix its default"
+                f"The default {self.default!r} of the setting {self.name} is not one of its allowed values.",
+                hint="Change the default, the choices or the pattern.",
             )
 
     def takes(self, value: str) -> bool:
@@ -44,56 +48,63 @@ class Setting:
     def check(self, value: str) -> str:
         if self.takes(value):
             return value
-        like = f"give {self.about or 'a value'}, such as {self.default}"
-        known = f"use one of: {', '.join(self.choices)}" if self.choices else like
-        raise BadInput(f"setting {self.name} is not {value!r}", hint=known)
+        example = f"Give {self.about or 'a value'}, such as {self.default}."
+        hint = f"Use one of: {', '.join(self.choices)}." if self.choices else example
+        raise BadInput(f"The setting {self.name} cannot be {value!r}.", hint=hint)
 
 
 def parse_pairs(pairs: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """`key=value` texts to the values of each key, in the order given; a key given again has several."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Parse `key=value` texts into the values of each key, in order; a repeated key has several values."""
+    values: dict[str, tuple[str, ...]] = {}
     for pair in pairs:
         key, equals, value = (part.strip() for part in pair.partition("="))
         if not equals or not key or not value:
-            raise BadInput(f"--set {pair!r} is not KEY=VALUE", hint="write --set mlp=128,128,128")
-        found[key] = tuple(dict.fromkeys((*found.get(key, ()), value)))
-    return found
+            raise BadInput(
+                f"--set {pair!r} does not have the form KEY=VALUE.",
+                hint="Write, for example, --set mlp=128,128,128.",
+            )
+        values[key] = tuple(dict.fromkeys((*values.get(key, ()), value)))
+    return values
 
 
-def resolve(text: str, declared: Sequence[Setting], asked: Asked | None) -> dict[str, tuple[str, ...]]:
-    """The values of every declared setting: those asked for, else the default. text: the target, for errors."""
-    wanted = {key: _values(value) for key, value in (asked or {}).items()}
+def resolve(
+    text: str, declared: Sequence[Setting], overrides: Overrides | None
+) -> dict[str, tuple[str, ...]]:
+    """The values of every declared setting, defaults included. text: the target, for error messages."""
+    new_values = {key: _values(value) for key, value in (overrides or {}).items()}
     known = {setting.name: setting for setting in declared}
-    unknown = [key for key in wanted if key not in known]
+    unknown = [key for key in new_values if key not in known]
     if unknown:
-        hint = f"use one of: {', '.join(known)}" if known else "leave --set out"
-        raise BadInput(f"{text} has no setting {unknown[0]!r}", hint=hint)
-    empty = [key for key, values in wanted.items() if not values]
+        hint = f"Use one of: {', '.join(known)}." if known else "Leave --set out."
+        raise BadInput(f"{text} has no setting {unknown[0]!r}.", hint=hint)
+    empty = [key for key, values in new_values.items() if not values]
     if empty:
-        raise BadInput(f"setting {empty[0]} has no value", hint="give one, or leave it out for the default")
+        raise BadInput(
+            f"The setting {empty[0]} has no value.", hint="Give one, or omit it to use the default."
+        )
     return {
-        name: tuple(setting.check(value) for value in wanted.get(name, (setting.default,)))
+        name: tuple(setting.check(value) for value in new_values.get(name, (setting.default,)))
         for name, setting in known.items()
     }
 
 
-def resolve_one(text: str, declared: Sequence[Setting], asked: Asked | None) -> dict[str, str]:
-    """The same where a setting may have one value only."""
-    found = resolve(text, declared, asked)
-    for name, values in found.items():
+def resolve_one(text: str, declared: Sequence[Setting], overrides: Overrides | None) -> dict[str, str]:
+    """The value of every declared setting, where each may have one value only."""
+    resolved = resolve(text, declared, overrides)
+    for name, values in resolved.items():
         if len(values) > 1:
             raise BadInput(
-                f"setting {name} has {len(values)} values",
-                hint="give one of them; only a study takes several",
+                f"The setting {name} has {len(values)} values, but only a study takes several.",
+                hint="Give one value.",
             )
-    return {name: values[0] for name, values in found.items()}
+    return {name: values[0] for name, values in resolved.items()}
 
 
 def show_settings(settings: Mapping[str, str]) -> str:
-    """`mlp=128,128,128 part=encoder`, as one would type it."""
+    """`mlp=128,128,128 part=encoder`, as typed on the command line."""
     return " ".join(f"{name}={value}" for name, value in settings.items())
 
 
-def _values(given: str | Sequence[str]) -> tuple[str, ...]:
-    several = given if isinstance(given, list | tuple) else (given,)
+def _values(values: str | Sequence[str]) -> tuple[str, ...]:
+    several = values if isinstance(values, list | tuple) else (values,)
     return tuple(dict.fromkeys(str(value) for value in several))

@@ -1,7 +1,6 @@
 """Targets: from what the user typed to something that can be built.
 
-A target is a shipped workload's name, `file.py:NAME` or `package.module:NAME` of a user's own,
-or a script. Shipped workloads are found by walking `pinchpoint.workloads` and `pinchpoint.systems`.
+A target is the name of a workload, `file.py:NAME` or `package.module:NAME` of a user's own, or a script.
 """
 
 from __future__ import annotations
@@ -9,7 +8,6 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
-import pkgutil
 import re
 import sys
 import traceback
@@ -20,7 +18,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
 
-from pinchpoint.core.errors import BadInput, Missing, TargetFailed
+from pinchpoint.core import discovery
+from pinchpoint.core.errors import BadInput, Missing, PinchpointError, TargetFailed
 from pinchpoint.core.workload import Workload
 
 Factory = Callable[..., Any]
@@ -28,58 +27,51 @@ Factory = Callable[..., Any]
 
 @dataclass(frozen=True)
 class Target:
-    """A target that was found but not yet imported. `text` is what the user typed."""
+    """A target that exists but is not imported yet.
+
+    text: what the user typed. where: the name of a workload, the path of a file, or the name of a module.
+    name: the object inside `where`.
+    """
 
     text: str
     kind: Literal["workload", "object", "script"]
-    where: str  # workload name, file path or module name
-    name: str = ""  # the object inside `where`
-
-
-def shipped() -> dict[str, Workload]:
-    """Every workload that ships with pinchpoint, by name. Imports no framework."""
-    workloads: dict[str, Workload] = {}
-    for folder in ("pinchpoint.workloads", "pinchpoint.systems"):
-        package = importlib.import_module(folder)
-        for info in pkgutil.iter_modules(package.__path__):
-            workload = getattr(importlib.import_module(f"{folder}.{info.name}"), "WORKLOAD", None)
-            if isinstance(workload, Workload):
-                workloads[workload.name] = workload
-    return workloads
+    where: str
+    name: str = ""
 
 
 def find(text: str | Workload | Factory) -> Target:
-    """Say what kind of target this is, without importing it; a live object becomes its address."""
+    """Determine the kind of a target without importing it; a live object is replaced by its address."""
     if not isinstance(text, str):
         return _address_of(text)
     where, colon, name = text.rpartition(":")
     if colon and name.isidentifier():
         if where.endswith(".py"):
             if not Path(where).is_file():
-                raise BadInput(f"no file {where}", hint="give file.py:NAME of a file that exists")
+                raise BadInput(
+                    f"The file {where} does not exist.", hint="Give file.py:NAME of a file that exists."
+                )
             return Target(text, "object", str(Path(where).resolve()), name)
         return Target(text, "object", where, name)
     if text.endswith(".py"):
         if not Path(text).is_file():
-            raise BadInput(f"no file {text}", hint="give the path of a script that exists")
+            raise BadInput(f"The file {text} does not exist.", hint="Give the path of a script that exists.")
         return Target(text, "script", str(Path(text).resolve()))
-    known = shipped()
-    if text in known:
+    if discovery.is_workload(text):
         return Target(text, "workload", text)
+    known = ", ".join((*discovery.builtin_names(), *discovery.added_names()))
     raise BadInput(
-        f"unknown target {text!r}",
-        hint=f"use a shipped workload ({', '.join(known)}), file.py:NAME, or a script.py",
+        f"There is no target {text!r}.", hint=f"Use a workload ({known}), file.py:NAME, or a script.py."
     )
 
 
 def load(target: Target) -> Workload | Factory:
-    """Import a workload or factory. The user's own import errors come back as `TargetFailed`."""
+    """Import a workload or factory. Exceptions raised by the user's own module become `TargetFailed`."""
     if target.kind == "workload":
-        return shipped()[target.where]
+        return discovery.load_workload(target.where)
     if target.kind == "script":
         raise BadInput(
-            f"{target.text} is a script",
-            hint="give file.py:NAME of a factory, or use predict, which takes scripts",
+            f"{target.text} is a script, and this command takes none.",
+            hint="Give file.py:NAME of a factory, or use predict, which takes scripts.",
         )
     try:
         module = (
@@ -90,15 +82,17 @@ def load(target: Target) -> Workload | Factory:
     except ModuleNotFoundError as error:
         if error.name and target.where.split(".")[0] == error.name:
             raise BadInput(
-                f"no module {target.where}", hint="give package.module:NAME that imports from here"
+                f"There is no module {target.where}.",
+                hint="Give package.module:NAME of a module that can be imported from this folder.",
             ) from error
         raise Missing(
-            f"{target.text} needs the package {error.name}", hint=f"pip install {error.name}"
+            f"{target.text} needs the package {error.name}, which is not installed.",
+            hint=f"Run pip install {error.name}.",
         ) from error
     except Exception as error:
-        raise failed(target.text, error, "importing") from error
+        raise explain_failure(target.text, error, "importing") from error
     try:
-        found = getattr(module, target.name)
+        thing = getattr(module, target.name)
     except AttributeError as error:
         own = {
             name: value
@@ -107,36 +101,45 @@ def load(target: Target) -> Workload | Factory:
         }
         names = [name for name, value in own.items() if callable(value) and not name.startswith("_")]
         raise BadInput(
-            f"{target.where} has no {target.name!r}",
-            hint=f"it defines: {', '.join(names) or 'nothing callable'}",
+            f"{target.where} has no {target.name!r}.",
+            hint=f"Use one of the names it defines: {', '.join(names)}."
+            if names
+            else "Define a function step_of(size, device) in it.",
         ) from error
-    if not isinstance(found, Workload) and not callable(found):
+    if not isinstance(thing, Workload) and not callable(thing):
         raise BadInput(
-            f"{target.text} is a {type(found).__name__}",
-            hint="name a Workload, or a function step_of(size, device) that returns a step",
+            f"{target.text} is a {type(thing).__name__}, which is neither a Workload nor a function.",
+            hint="Name a Workload, or a function step_of(size, device) that returns a step.",
         )
-    return found
+    return thing
 
 
-def framework_of(loaded: Any) -> str:
-    """The framework of a workload, or the one a factory's own module has imported."""
-    if isinstance(loaded, Workload):
-        return loaded.framework
+def framework_of(thing: Any) -> str:
+    """The framework of a workload, or the one that the module of a factory imports."""
+    if isinstance(thing, Workload):
+        return thing.framework
     return _framework(
         {
             (
                 value.__name__ if isinstance(value, ModuleType) else str(getattr(value, "__module__", ""))
             ).partition(".")[0]
-            for value in getattr(loaded, "__globals__", {}).values()
+            for value in getattr(thing, "__globals__", {}).values()
         }
     )
 
 
 def likely_framework(target: Target) -> str:
-    """The same before anything is imported: a shipped workload's word, else what the target's source imports."""
+    """The framework before the target is imported: a built-in workload declares it, other sources are read.
+
+    The workload of another package is not imported for this: its package may import a framework.
+    """
+    module = target.where
     if target.kind == "workload":
-        return shipped()[target.where].framework
-    source = target.where if target.where.endswith(".py") else _source_of_module(target.where)
+        entry = discovery.entry_module(target.where)
+        if entry is None:
+            return discovery.load_workload(target.where).framework
+        module = entry
+    source = module if module.endswith(".py") else _source_of_module(module)
     if source is None:
         return "torch"
     text = Path(source).read_text(encoding="utf-8", errors="replace")
@@ -150,7 +153,7 @@ def _framework(names: set[str]) -> str:
 
 
 def _source_of_module(name: str) -> str | None:
-    """Where a module's source lies, without importing its packages as `find_spec` of importlib.util would."""
+    """The path of a module's source, without importing its packages as `importlib.util.find_spec` would."""
     path: Any = None
     spec = None
     for at in range(1, name.count(".") + 2):
@@ -161,13 +164,14 @@ def _source_of_module(name: str) -> str | None:
     return spec.origin if spec is not None and spec.origin and spec.origin.endswith(".py") else None
 
 
-def failed(text: str, error: BaseException, doing: str) -> TargetFailed:
-    """The user's code raised: say what, and at which of their lines."""
+def explain_failure(text: str, error: BaseException, doing: str) -> TargetFailed:
+    """The error for an exception in the user's code: what it raised, and at which of their lines."""
     where = user_line(error)
     at = f" at {where}" if where else ""
+    what = f"{doing} {text} raised {type(error).__name__}{at}: {_one_line(error)}"
     return TargetFailed(
-        f"{doing} {text} raised {type(error).__name__}{at}: {_one_line(error)}",
-        hint="fix the target; --debug shows the whole traceback",
+        what[:1].upper() + what[1:],
+        hint="Fix the target; run with --debug to see the whole traceback.",
     )
 
 
@@ -191,13 +195,13 @@ def _one_line(error: BaseException) -> str:
 
 
 def _module_from_file(path: str) -> Any:
-    """Import a file under its stem, with its folder on the path, as `python file.py` would."""
+    """Import a file by its stem, with its folder on the path, as `python file.py` does."""
     folder = str(Path(path).parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
     name = Path(path).stem
     if name in sys.modules and getattr(sys.modules[name], "__file__", None) != path:
-        # A user's file may share its stem with an installed module; it must not replace it.
+        # A user's file may have the name of an installed module, which it must not replace.
         name = f"_pinchpoint_target_{name}"
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
@@ -208,9 +212,9 @@ def _module_from_file(path: str) -> Any:
 
 
 def _address_of(thing: Any) -> Target:
-    """Where a live workload or function can be imported from again, in a fresh process."""
+    """The address from which a fresh process can import a live workload or function."""
     if isinstance(thing, Workload):
-        if shipped().get(thing.name) is thing:
+        if _is_named(thing):
             return Target(thing.name, "workload", thing.name)
         for module in list(sys.modules.values()):
             for name, value in list(vars(module).items()) if inspect.ismodule(module) else ():
@@ -223,6 +227,14 @@ def _address_of(thing: Any) -> Target:
                 f"{Path(file).name}:{thing.__name__}", "object", str(Path(file).resolve()), thing.__name__
             )
     raise BadInput(
-        f"{thing!r} cannot be imported by a fresh process",
-        hint="put it at the top level of a file (in a notebook: %%writefile mine.py) and pass 'mine.py:NAME'",
+        f"{thing!r} cannot be imported by a fresh process.",
+        hint="Put it at the top level of a file (%%writefile mine.py in a notebook) and pass 'mine.py:NAME'.",
     )
+
+
+def _is_named(workload: Workload) -> bool:
+    """Whether the name of a workload leads to this very object."""
+    try:
+        return discovery.is_workload(workload.name) and discovery.load_workload(workload.name) is workload
+    except PinchpointError:  # a broken workload of another package has this name
+        return False

@@ -1,6 +1,6 @@
-"""Sizes, bytes and times: parsing what people type and printing what they read.
+"""Sizes, bytes and times: parsing what users type, and formatting what they read.
 
-Sizes are decimal (k = 1,000), bytes are ints everywhere; GiB exists only in print.
+Sizes are decimal (k = 1,000). Bytes are ints everywhere; GiB exists only in print.
 """
 
 from __future__ import annotations
@@ -33,75 +33,87 @@ BOHR_A = 0.529177210903  # angstrom, CODATA 2018
 
 
 def check_seconds(name: str, seconds: float) -> None:
-    """Refuse a time limit that leaves no time."""
+    """Raise if a time limit is not positive."""
     if not seconds > 0:
-        raise BadInput(f"a {name} of {seconds:g} s", hint=f"give --{name} more than 0 seconds")
+        raise BadInput(
+            f"--{name} is {seconds:g} s, but it must be positive.", hint=f"Give --{name} more than 0 seconds."
+        )
 
 
 def parse_size(text: str | int, *, what: str | None = None) -> int:
-    """`512k` -> 512000. Refuses zero, negatives and anything that is no whole number of points.
+    """`512k` -> 512000. Raises for zero, negative numbers and anything that is not a whole number of points.
 
-    what: the option it was given as, which errors then name; such an option need not count points.
+    what: the option to name in errors, which need not count points.
     """
     name, number, example = (
-        ("size", "number of points", "a size") if what is None else (what, "number", "a number")
+        ("The size", "number of points", "a size") if what is None else (what, "number", "a number")
     )
     match = _NUMBER.match(str(text))
     unit = match.group(2).lower() if match else None
     if match is None or unit not in _SIZE_UNITS:
         raise BadInput(
-            f"{name} {text!r} is not a {number}", hint="give a whole number above 0, such as 512k or 1M"
+            f"{name} {text!r} is not a {number}.", hint="Give a whole number above 0, such as 512k or 1M."
         )
     value = _number(match) * _SIZE_UNITS[unit]
     if value >= 2**63:
-        raise BadInput(f"{name} {text!r} is too large", hint=f"give {example} such as 1000, 512k or 1M")
+        raise BadInput(f"{name} {text!r} is too large.", hint=f"Give {example} such as 1000, 512k or 1M.")
     if value < 1 or value != int(value):
         raise BadInput(
-            f"{name} {text!r} is not a whole number above 0", hint=f"give {example} such as 1000, 512k or 1M"
+            f"{name} {text!r} is not a whole number above 0.",
+            hint=f"Give {example} such as 1000, 512k or 1M.",
         )
     return int(value)
 
 
 def parse_bytes(text: str | int) -> int:
-    """`24GiB` -> 25769803776. A bare number is refused: 24 of what?"""
+    """`24GiB` -> 25769803776. Text without a unit is refused, because 24 could mean anything."""
     if isinstance(text, int):
         if text <= 0:
             raise BadInput(
-                f"{text} bytes is no budget", hint="give a positive number of bytes, such as 24GiB"
+                f"{text} is not a positive number of bytes.",
+                hint="Give a positive number of bytes, such as 24GiB.",
             )
         return text
     match = _NUMBER.match(text)
     unit = match.group(2).lower() if match else ""
     if match is None or unit not in _BYTE_UNITS:
         raise BadInput(
-            f"{text!r} is not a number of bytes", hint="give a number with a unit: 24GiB, 8000MiB or 24GB"
+            f"{text!r} is not a number of bytes.", hint="Give a number with a unit: 24GiB, 8000MiB or 24GB."
         )
     value = int(min(_number(match) * _BYTE_UNITS[unit], 2**63))
     if not 0 < value < 2**63:
-        raise BadInput(f"{text!r} is no budget", hint="give a positive number of bytes, such as 24GiB")
+        raise BadInput(
+            f"{text!r} is not a positive number of bytes below 8 EiB.",
+            hint="Give a positive number of bytes, such as 24GiB.",
+        )
     return value
 
 
 def _number(match: re.Match[str]) -> Decimal:
-    # Decimal, because 1.001M is 1,001,000 and not the 1,000,999.9999 that floats make of it.
+    # Decimal, because 1.001M is 1,001,000, and floats give 1,000,999.9999.
     return Decimal(match.group(1).replace(",", "").replace("_", ""))
 
 
 def parse_ladder(text: str, *, default_count: int = 8) -> tuple[int, ...]:
-    """`5k:1M[:12]` -> a geometric ladder of sizes; `1k,2k,4k` -> just those. Ascending, no repeats."""
+    """`5k:1M[:12]` -> a geometric ladder of sizes; `1k,2k,4k` -> these sizes. Ascending, without repeats."""
     if ":" not in text:
         return tuple(sorted({parse_size(part) for part in text.split(",")}))
     parts = text.split(":")
     if len(parts) > 3:
         raise BadInput(
-            f"sizes {text!r} has too many parts", hint="write FROM:TO or FROM:TO:COUNT, such as 5k:1M:12"
+            f"The sizes {text!r} have more than three parts.",
+            hint="Write FROM:TO or FROM:TO:COUNT, such as 5k:1M:12.",
         )
     low, high = parse_size(parts[0]), parse_size(parts[1])
     count = parse_size(parts[2]) if len(parts) == 3 else default_count
     if low >= high:
-        raise BadInput(f"sizes {text!r} do not grow", hint="write the smaller size first, such as 5k:1M")
+        raise BadInput(
+            f"The sizes {text!r} do not grow.", hint="Write the smaller size first, such as 5k:1M."
+        )
     if count < 2:
-        raise BadInput(f"sizes {text!r} is one point", hint="ask for at least 2 sizes; 4 or more give a law")
+        raise BadInput(
+            f"The sizes {text!r} are a single point.", hint="Ask for at least 2 sizes; 3 or more give a law."
+        )
     step = math.log(high / low) / (count - 1)
     return tuple(sorted({round(low * math.exp(step * i)) for i in range(count - 1)} | {high}))
 

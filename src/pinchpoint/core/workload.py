@@ -1,8 +1,8 @@
-"""A workload: a thing whose cost grows with its points, and the ways to compute it.
+"""Workloads: computations whose cost grows with the number of points, and the variants that compute them.
 
-The least a user must write is a plain factory, `step_of(size, device) -> step`. A `Workload`
-adds modes, variants, tolerances and the count of points really processed. Neither needs a
-framework to be imported until `build` is called.
+The least a user must write is a plain factory, `step_of(size, device) -> step`. A `Workload` adds modes,
+variants, tolerances and the number of points that a step really processes. No framework is imported until
+`build` is called.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.settings import Asked, Setting, resolve_one
+from pinchpoint.core.settings import Overrides, Setting, resolve_one
 
 Mode = Literal["train", "infer"]
 MODES: tuple[Mode, ...] = ("train", "infer")
@@ -23,8 +23,8 @@ MODES: tuple[Mode, ...] = ("train", "infer")
 class Probe:
     """What `verify` compares: one evaluation with a fixed seed, as plain arrays.
 
-    outputs: name -> array; gradients: name of parameter or input -> array, or None when the
-    computation gives it none.
+    outputs: name -> array. gradients: name of a parameter or input -> array, or None when the computation
+    gives it no gradient.
     """
 
     outputs: Mapping[str, Any]
@@ -33,12 +33,12 @@ class Probe:
 
 @dataclass(frozen=True)
 class Case:
-    """One built instance of a workload: model and data are ready, `step` does one step.
+    """One built instance of a workload: model and data are ready, and `step` does one step.
 
-    step: called with `args`; for JAX a jitted function whose `args` may be arrays or
-    `jax.ShapeDtypeStruct`s (then nothing real is made to predict it). For torch `args` is empty.
-    processed: the points one step really pushes through, counted by the workload, not copied
-    from the size that was asked for.
+    step: is called with `args`. For JAX it is a jitted function, and `args` may be arrays or
+    `jax.ShapeDtypeStruct`s, which allow a prediction without allocating anything. For torch, `args` is empty.
+    processed: the points that one step really processes, counted by the workload, not copied from the
+    requested size.
     probe: evaluates once for `verify`.
     """
 
@@ -50,11 +50,13 @@ class Case:
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to compute a workload. `flat`: its peak is claimed not to grow with the size.
+    """One way to compute a workload.
 
-    held_bytes: of a flat variant, the most it may hold for each further point: a graph or the points themselves
-    must lie somewhere. The claim is then that the peak grows by no more than this.
-    chunk: points at one time that suit it, where larger chunks bring no more speed: `plan` keeps to it.
+    flat: the peak is claimed not to grow with the size.
+    held_bytes: for a flat variant, the most bytes that it stores per additional point, such as a graph or the
+    points themselves. The claim is then that the peak grows by no more than this.
+    chunk: a good number of points per chunk, beyond which larger chunks are not faster; `plan` uses it.
+    chunked: whether it processes its points in chunks, in a workload that supports chunks at all.
     """
 
     name: str
@@ -62,11 +64,12 @@ class Variant:
     flat: bool = False
     held_bytes: float = 0.0
     chunk: int | None = None
+    chunked: bool = True
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How far a variant may stray: relative error of outputs and of gradients, by L2 norm."""
+    """The largest relative error allowed in outputs and in gradients, by L2 norm."""
 
     outputs: float = 1e-5
     gradients: float = 1e-4
@@ -74,13 +77,13 @@ class Tolerance:
 
 @dataclass(frozen=True)
 class Workload:
-    """A named computation that grows along one axis.
+    """A named computation whose cost grows along one axis.
 
-    build: `build(size, device=..., mode=..., variant=..., seed=..., chunk=...) -> Case`, or
-    "package.module:name" so that listing workloads imports no framework. `chunk` is passed only
-    when `chunked` is true (None: the workload's own default), and `settings`, name -> text, only where
-    the workload declares some.
-    random: outputs are draws; `verify` then compares distributions, not values.
+    build: `build(size, device=..., mode=..., variant=..., seed=..., chunk=...) -> Case`, or its address
+    "package.module:name", so that listing workloads imports no framework. `chunk` is passed only if `chunked`
+    is true (None selects the workload's default), and `settings`, name -> text, only if the workload declares
+    settings.
+    random: outputs are random draws, so that `verify` compares distributions instead of values.
     """
 
     name: str
@@ -99,7 +102,8 @@ class Workload:
     def __post_init__(self) -> None:
         if not self.variants:
             raise BadInput(
-                f"workload {self.name!r} has no variants", hint="give at least one; the first is the baseline"
+                f"The workload {self.name!r} has no variants.",
+                hint="Give it at least one variant; the first is the baseline.",
             )
 
     @property
@@ -114,14 +118,27 @@ class Workload:
             if variant.name == name:
                 return variant
         known = ", ".join(v.name for v in self.variants)
-        raise BadInput(f"{self.name} has no variant {name!r}", hint=f"use one of: {known}")
+        raise BadInput(f"{self.name} has no variant {name!r}.", hint=f"Use one of: {known}.")
 
     def check_mode(self, mode: str) -> None:
         if mode not in self.modes:
-            raise BadInput(f"{self.name} has no mode {mode!r}", hint=f"use one of: {', '.join(self.modes)}")
+            raise BadInput(f"{self.name} has no mode {mode!r}.", hint=f"Use one of: {', '.join(self.modes)}.")
 
-    def chosen(self, settings: Asked | None) -> dict[str, str]:
-        """Every setting with its value, those not asked for with their default."""
+    def check_chunk(self, variant: str | None) -> None:
+        """Raise if this variant does not process its points in chunks."""
+        chosen = self.variant(variant)
+        others = [v.name for v in self.variants if v.chunked] if self.chunked else []
+        if self.chunked and chosen.chunked:
+            return
+        if not others:
+            raise BadInput(f"{self.name} does not support chunking.", hint="Leave --chunk out.")
+        raise BadInput(
+            f"The variant {chosen.name!r} of {self.name} does not support chunking.",
+            hint=f"Choose a variant that does with --variant ({', '.join(others)}), or leave --chunk out.",
+        )
+
+    def resolve_settings(self, settings: Overrides | None) -> dict[str, str]:
+        """Every setting with its value, defaults included."""
         return resolve_one(self.name, self.settings, settings)
 
     def case(
@@ -133,21 +150,21 @@ class Workload:
         variant: str | None = None,
         seed: int = 0,
         chunk: int | None = None,
-        settings: Asked | None = None,
+        settings: Overrides | None = None,
     ) -> Case:
         """Build one case. Raises whatever the workload's own code raises."""
         self.check_mode(mode)
-        chosen = self.chosen(settings)
+        resolved = self.resolve_settings(settings)
         build = self.build if callable(self.build) else _load(self.build)
         options: dict[str, Any] = {"chunk": chunk} if self.chunked else {}
         if self.settings:
-            options["settings"] = chosen
+            options["settings"] = resolved
         return build(size, device=device, mode=mode, variant=self.variant(variant).name, seed=seed, **options)
 
 
 @dataclass(frozen=True)
-class Built:
-    """A target built for one size: what one step is, and the points it really processes where the target says so."""
+class BuiltStep:
+    """A target built for one size. processed: the points that one step processes, if the target says so."""
 
     step: Callable[..., Any]
     args: tuple[Any, ...] = ()
@@ -167,46 +184,50 @@ def build(
     variant: str | None = None,
     seed: int = 0,
     chunk: int | None = None,
-    settings: Asked | None = None,
-) -> Built:
+    settings: Overrides | None = None,
+) -> BuiltStep:
     """Build a workload's case, or call a factory. Raises whatever the target's own code raises."""
-    chosen_of(thing, settings, text=text)
+    settings_of(thing, settings, text=text)
     if chunk is not None and not (isinstance(thing, Workload) and thing.chunked):
-        raise BadInput(f"{text} goes through its points in no chunks", hint="leave the chunk out")
+        raise BadInput(f"{text} does not support chunking.", hint="Leave the chunk out.")
     if not isinstance(thing, Workload):
         return unpack(thing(size, device), text)
-    chosen: Any = mode or thing.modes[0]
+    built_mode: Any = mode or thing.modes[0]
     case = thing.case(
-        size, device=device, mode=chosen, variant=variant, seed=seed, chunk=chunk, settings=settings
+        size, device=device, mode=built_mode, variant=variant, seed=seed, chunk=chunk, settings=settings
     )
     return unpack(case, text)
 
 
-def chosen_of(thing: Any, settings: Asked | None, *, text: str) -> dict[str, str]:
-    """A workload's settings with their values; of anything else none, and asking for one is an error."""
+def settings_of(thing: Any, settings: Overrides | None, *, text: str) -> dict[str, str]:
+    """The settings of a workload with their values; anything else has none, and giving one is an error."""
     if isinstance(thing, Workload):
-        return thing.chosen(settings)
+        return thing.resolve_settings(settings)
     if settings:
         raise BadInput(
-            f"{text} is a plain factory and has no settings",
-            hint="leave --set out, or make a Workload of it with settings=(...)",
+            f"{text} is a plain factory and has no settings.",
+            hint="Leave --set out, or turn the factory into a Workload with settings=(...).",
         )
     return {}
 
 
-def unpack(made: Any, text: str = "the factory") -> Built:
-    """What a target made: a `Case`, a step, or (step, arguments). A step may say `step.processed`."""
-    if isinstance(made, Built):
-        return made
-    if isinstance(made, Case):
-        return Built(made.step, made.args, made.processed)
-    if callable(made):
-        return Built(made, processed=getattr(made, "processed", None))
-    if isinstance(made, tuple) and len(made) == 2 and callable(made[0]) and isinstance(made[1], tuple | list):
-        return Built(made[0], tuple(made[1]), getattr(made[0], "processed", None))
+def unpack(result: Any, text: str = "The factory") -> BuiltStep:
+    """Interpret what a target returned: a `Case`, a step, or (step, arguments).
+
+    A step may have an attribute `processed`.
+    """
+    match result:
+        case BuiltStep():
+            return result
+        case Case():
+            return BuiltStep(result.step, result.args, result.processed)
+        case (step, tuple() | list() as args) if isinstance(result, tuple) and callable(step):
+            return BuiltStep(step, tuple(args), getattr(step, "processed", None))
+    if callable(result):
+        return BuiltStep(result, processed=getattr(result, "processed", None))
     raise BadInput(
-        f"{text} returned {type(made).__name__}, not a step",
-        hint="return a function that does one step when called, or (function, arguments)",
+        f"{text} returned {type(result).__name__}, not a step.",
+        hint="Return a function that does one step when called, or (function, arguments).",
     )
 
 

@@ -19,7 +19,7 @@ from pinchpoint.core import errors, machine
 from pinchpoint.core.child_process import Warden
 from pinchpoint.core.errors import TargetFailed, TimedOut
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.settings import Asked
+from pinchpoint.core.settings import Overrides
 from pinchpoint.core.targets import Factory, find
 from pinchpoint.core.workload import Workload
 from pinchpoint.forecasting import cards
@@ -37,7 +37,7 @@ class Forecaster:
         card: str = _DEFAULT_CARD,
         seed: int = 0,
         timeout_s: float = 300.0,
-        settings: Asked | None = None,
+        settings: Overrides | None = None,
     ) -> None:
         self.target = find(target)
         self.card = cards.card(card)
@@ -97,14 +97,19 @@ class Forecaster:
         steps: int = 2,
         half: bool = False,
         args: tuple[str, ...] = (),
-        settings: Asked | None = None,
+        settings: Overrides | None = None,
+        chunk_must_apply: bool = False,
     ) -> Forecast:
-        """One Forecast. size is None only for a script, which takes args instead. settings: this Forecaster's unless said."""
+        """One Forecast. size is None only for a script, which takes args instead.
+
+        settings: by default those of this Forecaster. chunk_must_apply: raise if the variant ignores `chunk`.
+        """
         request = {
             "size": size,
             "mode": mode,
             "variant": variant,
             "chunk": chunk,
+            "chunk_must_apply": chunk_must_apply and chunk is not None,
             "steps": steps,
             "half": half,
             "args": list(args),

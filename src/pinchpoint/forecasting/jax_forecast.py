@@ -8,8 +8,8 @@ from typing import Any
 
 from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.targets import failed
-from pinchpoint.core.workload import Built, Workload, build, chosen_of
+from pinchpoint.core.targets import explain_failure
+from pinchpoint.core.workload import BuiltStep, Workload, build, settings_of
 from pinchpoint.forecasting.assembly import margin_bytes
 from pinchpoint.forecasting.cards import cards
 from pinchpoint.forecasting.target_loading import LoadedTarget, load_jax_observer
@@ -24,7 +24,7 @@ def predict(loaded: LoadedTarget, request: dict[str, Any]) -> Forecast:
     except PinchpointError:
         raise
     except Exception as error:
-        raise failed(loaded.target.text, error, "tracing") from error
+        raise explain_failure(loaded.target.text, error, "tracing") from error
     thing, mode = loaded.thing, request.get("mode")
     if not isinstance(thing, Workload) and mode is not None and mode != found.mode:
         raise BadInput(
@@ -59,7 +59,7 @@ def predict(loaded: LoadedTarget, request: dict[str, Any]) -> Forecast:
         card=loaded.card.name,
         steps=1,
         processed=processed,
-        settings=chosen_of(thing, request.get("settings"), text=loaded.target.text),
+        settings=settings_of(thing, request.get("settings"), text=loaded.target.text),
         low_bytes=found.peak_bytes if found.high_bytes else None,
         high_bytes=found.high_bytes,
         notes=(
@@ -77,7 +77,7 @@ def _share() -> float:
     return 0.75
 
 
-def _make(loaded: LoadedTarget, request: dict[str, Any]) -> Built:
+def _make(loaded: LoadedTarget, request: dict[str, Any]) -> BuiltStep:
     return build(
         loaded.thing,
         request["size"],

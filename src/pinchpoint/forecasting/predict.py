@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.settings import Asked
+from pinchpoint.core.settings import Overrides
 from pinchpoint.core.targets import Factory, find
 from pinchpoint.core.units import check_seconds, parse_size
 from pinchpoint.core.workload import MODES, Workload
@@ -28,7 +28,7 @@ def predict(
     seed: int = 0,
     timeout_s: float = 300.0,
     measure: bool = False,
-    settings: Asked | None = None,
+    settings: Overrides | None = None,
 ) -> Forecast:
     """Predict the peak of a target at a size, or of an unmodified script with its arguments.
 
@@ -61,7 +61,13 @@ def predict(
         target, card=card or "h200", seed=seed, timeout_s=timeout_s, settings=settings
     ) as forecaster:
         forecast = forecaster.predict(
-            size=points, mode=mode, variant=variant, chunk=chunk, steps=steps, args=tuple(args)
+            size=points,
+            mode=mode,
+            variant=variant,
+            chunk=chunk,
+            steps=steps,
+            args=tuple(args),
+            chunk_must_apply=True,
         )
         if asked is not None and not forecast.fits[asked.name]:
             found_levers = levers.find(forecaster, forecast, chunk=chunk, args=tuple(args))

@@ -12,7 +12,7 @@ from typing import Any
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.workload import Workload, chosen_of
+from pinchpoint.core.workload import Workload, settings_of
 from pinchpoint.forecasting import assembly, calibration
 from pinchpoint.forecasting.target_loading import Fork, LoadedTarget
 
@@ -67,7 +67,9 @@ def _forecast_once(loaded: LoadedTarget, request: dict[str, Any], **known: Any) 
         variant=variant,
         processed=run.processed,
     )
-    forecast = replace(forecast, settings=chosen_of(thing, request.get("settings"), text=loaded.target.text))
+    forecast = replace(
+        forecast, settings=settings_of(thing, request.get("settings"), text=loaded.target.text)
+    )
     if "bound" not in known:  # otherwise the law's own range says how far counts may vary
         forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded.card)
     return calibration.with_blocks(forecast.to_dict(), run.seen)

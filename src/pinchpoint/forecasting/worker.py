@@ -22,6 +22,7 @@ from typing import Any
 
 from pinchpoint.core import errors, targets
 from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
+from pinchpoint.core.workload import Workload
 from pinchpoint.forecasting import jax_forecast, torch_forecast
 from pinchpoint.forecasting.target_loading import LoadedTarget, load_target
 
@@ -46,6 +47,8 @@ def main() -> None:
 def _forecast(loaded: LoadedTarget, request: dict[str, Any]) -> dict[str, Any]:
     """Answer one request with a Forecast as a dict, or raise."""
     start = time.perf_counter()
+    if request["chunk_must_apply"] and isinstance(loaded.thing, Workload):
+        loaded.thing.check_chunk(request["variant"])
     if loaded.framework == "jax":
         forecast = jax_forecast.predict(loaded, request)
     elif loaded.target.kind == "script":
@@ -104,7 +107,7 @@ def _child(work: Callable[[], dict[str, Any]], handle: int) -> None:
         )
     except BaseException as error:
         traceback.print_exc()
-        answer = errors.to_dict(targets.failed("the target", error, "predicting"))
+        answer = errors.to_dict(targets.explain_failure("the target", error, "predicting"))
     # No interpreter shutdown: a target's exit handlers and threads belong to a run that never was.
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(json.dumps(answer))

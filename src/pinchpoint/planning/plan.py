@@ -15,9 +15,9 @@ from typing import Any
 from pinchpoint.core import targets
 from pinchpoint.core.errors import BadInput, CannotFake, DoesNotFit, TargetFailed, TimedOut
 from pinchpoint.core.records import Plan
-from pinchpoint.core.settings import Asked
+from pinchpoint.core.settings import Overrides
 from pinchpoint.core.units import check_seconds, parse_bytes, parse_size, show_bytes
-from pinchpoint.core.workload import Workload, chosen_of
+from pinchpoint.core.workload import Workload, settings_of
 from pinchpoint.forecasting.cards import Card, card
 from pinchpoint.planning import card_table
 from pinchpoint.planning.fake_runs import CHUNKS, Forecasts, Progress, Script, Trials, check_vary
@@ -77,7 +77,7 @@ def plan(
     up_to: int | str = UP_TO,
     seed: int = 0,
     timeout_s: float = 300.0,
-    settings: Asked | None = None,
+    settings: Overrides | None = None,
     forecaster: Forecasts | None = None,
     progress: Progress | None = None,
 ) -> Plan:
@@ -184,12 +184,12 @@ def _variants(subject: Subject, asked: str | None) -> tuple[str | None, ...]:
     return (subject.workload.variant(asked).name,)
 
 
-def _settings(subject: Subject, asked: Asked | None) -> dict[str, str]:
+def _settings(subject: Subject, asked: Overrides | None) -> dict[str, str]:
     if subject.script is not None and asked:
         raise BadInput(
             f"{subject.text} is a script and has no settings", hint="pass its own arguments after --"
         )
-    return chosen_of(subject.workload, asked, text=subject.text)
+    return settings_of(subject.workload, asked, text=subject.text)
 
 
 def _forecasts(

@@ -9,7 +9,7 @@ from typing import Protocol, Self
 
 from pinchpoint.core.errors import TargetFailed, TimedOut
 from pinchpoint.core.records import Forecast
-from pinchpoint.core.settings import Asked
+from pinchpoint.core.settings import Overrides
 
 
 class Forecasts(Protocol):
@@ -22,7 +22,7 @@ class Forecasts(Protocol):
         mode: str | None = None,
         variant: str | None = None,
         chunk: int | None = None,
-        settings: Asked | None = None,
+        settings: Overrides | None = None,
     ) -> Forecast: ...
 
 
@@ -49,7 +49,7 @@ class Reopening:
         mode: str | None = None,
         variant: str | None = None,
         chunk: int | None = None,
-        settings: Asked | None = None,
+        settings: Overrides | None = None,
     ) -> Forecast:
         if self._open is None:
             self._manager = self._make()

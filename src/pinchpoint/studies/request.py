@@ -18,9 +18,9 @@ from typing import Any
 
 from pinchpoint.core import targets
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.core.settings import Asked, resolve, show_settings
+from pinchpoint.core.settings import Overrides, resolve, show_settings
 from pinchpoint.core.units import parse_ladder, parse_size
-from pinchpoint.core.workload import MODES, Workload, chosen_of
+from pinchpoint.core.workload import MODES, Workload, settings_of
 from pinchpoint.forecasting.cards import Card, card, cards
 
 PLAIN = "baseline"  # what the one variant of a plain factory is called
@@ -90,7 +90,7 @@ def check(
     seed: int,
     timeout_s: float,
     cards_wanted: str | Sequence[str] | None,
-    settings: Asked | None = None,
+    settings: Overrides | None = None,
 ) -> Ask:
     """An `Ask`, or the error that says what to write instead."""
     ladder = (
@@ -113,7 +113,7 @@ def check(
     loaded = targets.load(found)
     plain = not isinstance(loaded, Workload)
     if plain:
-        chosen_of(loaded, settings, text=found.text)
+        settings_of(loaded, settings, text=found.text)
     chosen = {} if plain else resolve(found.text, loaded.settings, settings)
     lines = _lines(
         None if plain else loaded, _variants(found.text, None if plain else loaded, variants), chosen

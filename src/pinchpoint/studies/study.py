@@ -16,7 +16,7 @@ from typing import Any
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Point, Study, load
-from pinchpoint.core.settings import Asked
+from pinchpoint.core.settings import Overrides
 from pinchpoint.studies import assembly, study_folder
 from pinchpoint.studies.forecast_process import Forecasts, Reopening
 from pinchpoint.studies.measured_points import Runner, nothing_ran
@@ -39,7 +39,7 @@ def study(
     seed: int = 0,
     timeout_s: float = 300.0,
     cards: str | Sequence[str] | None = None,
-    settings: Asked | None = None,
+    settings: Overrides | None = None,
     progress: Progress | None = None,
     forecaster: Forecasts | None = None,
     runner: Runner | None = None,

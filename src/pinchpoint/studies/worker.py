@@ -24,7 +24,7 @@ from pinchpoint.core import targets
 from pinchpoint.core.errors import BadInput, PinchpointError, to_dict
 from pinchpoint.core.files import write_text
 from pinchpoint.core.machine import describe
-from pinchpoint.core.workload import Built, build
+from pinchpoint.core.workload import BuiltStep, build
 from pinchpoint.studies.timing import measure
 
 STEPS = 3  # for a peak: the first makes the optimizer's state, the later ones meet it
@@ -87,7 +87,7 @@ def answer(request: Request, keep: Callable[[dict[str, Any]], None] = lambda fou
     except Exception as error:
         # The target's own failure, of any kind, is this point's result; a peak found before it stays.
         oom = used.is_oom(error)
-        reason = _first_line(error) if oom else targets.failed(target.text, error, "running").what
+        reason = _first_line(error) if oom else targets.explain_failure(target.text, error, "running").what
         when = WHILE_TIMING if "peak_allocated_bytes" in found else ""
         found |= {"status": "oom" if oom else "failed", "reason": when + reason}
     return found
@@ -128,7 +128,7 @@ def _time(request: Request, loaded: Any, used: Backend, device: str) -> dict[str
     return {"processed": built.processed, **dataclasses.asdict(timing)}
 
 
-def _build(loaded: Any, request: Request, device: str) -> Built:
+def _build(loaded: Any, request: Request, device: str) -> BuiltStep:
     return build(
         loaded,
         request.size,

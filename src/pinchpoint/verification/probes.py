@@ -81,7 +81,9 @@ class Bench:
         except PinchpointError:
             raise
         except Exception as error:
-            raise targets.failed(f"{self.workload.name} {variant} at {way}", error, "building") from error
+            raise targets.explain_failure(
+                f"{self.workload.name} {variant} at {way}", error, "building"
+            ) from error
         if not isinstance(case, Case):
             got = f"building {self.workload.name} {variant} gave a {type(case).__name__}"
             raise BadInput(got, hint="return a pinchpoint.Case from build")
@@ -101,7 +103,9 @@ class Bench:
         except PinchpointError:
             raise
         except Exception as error:
-            raise targets.failed(f"{self.workload.name} {variant} at {way}", error, "probing") from error
+            raise targets.explain_failure(
+                f"{self.workload.name} {variant} at {way}", error, "probing"
+            ) from error
 
     def _arrays(self, named: Any) -> dict[str, Any]:
         return {

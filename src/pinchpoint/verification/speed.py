@@ -64,7 +64,7 @@ def compare_speed(
     except PinchpointError:
         raise
     except Exception as error:
-        raise targets.failed(text, error, "stepping") from error
+        raise targets.explain_failure(text, error, "stepping") from error
     if min(*times[0], *times[1]) <= 0:
         return None
     speedup, low, high = ratio_interval(*times, seed=seed)

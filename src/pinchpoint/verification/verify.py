@@ -13,7 +13,7 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core import targets
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Verdict
-from pinchpoint.core.settings import Asked
+from pinchpoint.core.settings import Overrides
 from pinchpoint.core.units import check_seconds, parse_size, show_bytes
 from pinchpoint.core.workload import Mode, Workload
 from pinchpoint.studies.timing import Clock
@@ -39,7 +39,7 @@ def verify(
     repeats: int = 30,
     draws: int = DRAWS,
     limit_s: float = 60.0,
-    settings: Asked | None = None,
+    settings: Overrides | None = None,
     clock: Clock = time.perf_counter,
     forecaster: Forecasts | None = None,
     progress: Progress | None = None,
@@ -52,7 +52,7 @@ def verify(
     """
     workload = _workload(target)
     chosen = _variant(workload, variant)
-    values = workload.chosen(settings)
+    values = workload.resolve_settings(settings)
     size = workload.default_size if size is None else parse_size(size)
     wanted = mode or ("train" if "train" in workload.modes else workload.modes[0])
     workload.check_mode(wanted)

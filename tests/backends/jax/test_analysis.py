@@ -18,7 +18,7 @@ from pinchpoint.backends.jax.fake_devices import fake_cuda
 from pinchpoint.backends.jax.tracing import trace
 from pinchpoint.core.errors import BadInput, CannotFake
 from pinchpoint.core.records import BREAKDOWN
-from pinchpoint.core.workload import Built, Case, unpack
+from pinchpoint.core.workload import BuiltStep, Case, unpack
 
 
 @dataclass(frozen=True)
@@ -247,8 +247,8 @@ def test_a_factory_may_return_a_step_or_a_jitted_function_with_its_arguments():
     def step():
         return None
 
-    assert unpack(step) == Built(step)
-    assert unpack((train, (1, 2))) == unpack((train, [1, 2])) == Built(train, (1, 2))
+    assert unpack(step) == BuiltStep(step)
+    assert unpack((train, (1, 2))) == unpack((train, [1, 2])) == BuiltStep(train, (1, 2))
 
 
 @pytest.mark.parametrize("value", [None, 3, (train,), (1, 2), (train, 5), (train, (1,), 2)])

@@ -190,12 +190,12 @@ ENDS = [
         "install what the message names",
     ),
     ("from . import x", "TargetFailed", 2, ["part of a package"], "predict a script"),
-    ("def f(:", "TargetFailed", 2, ["SyntaxError", "train.py, line 1"], "fix the target"),
+    ("def f(:", "TargetFailed", 2, ["SyntaxError", "train.py, line 1"], "Fix the target"),
     (
         "a = [1]\nstep()\na[3]",
         "TargetFailed",
         2,
-        ["running train.py raised IndexError at ", "train.py:3: list"],
+        ["Running train.py raised IndexError at ", "train.py:3: list"],
         "--debug",
     ),
     (

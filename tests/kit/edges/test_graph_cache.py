@@ -103,7 +103,7 @@ def test_bad_points_leave_no_file(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot make the folder"):
+    with pytest.raises(BadInput, match="Cannot create the folder"):
         GraphCache(tmp_path / "file")
 
 

@@ -207,7 +207,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_reading(file: Path, t
     for name, says in (
         ("out.txt", "cannot write points"),
         ("out.las", "cannot become .las"),
-        ("no/out.ply", "cannot write"),
+        ("no/out.ply", "Cannot write"),
     ):
         with pytest.raises(BadInput, match=says):
             sample_file(file, tmp_path / name, ratio=0.5, cell=CELL)

@@ -14,8 +14,8 @@ torch = pytest.importorskip("torch", reason="the workload is torch's")
 from torch import Tensor  # noqa: E402
 
 from pinchpoint import plan, verify  # noqa: E402
+from pinchpoint.core.discovery import load_workload  # noqa: E402
 from pinchpoint.core.errors import BadInput  # noqa: E402
-from pinchpoint.core.targets import shipped  # noqa: E402
 from pinchpoint.core.workload import Case, Variant, Workload  # noqa: E402
 from pinchpoint.forecasting.forecaster import Forecaster  # noqa: E402
 from pinchpoint.kit.segments.segments import Segments  # noqa: E402
@@ -48,7 +48,7 @@ def refusal(fault: Fault) -> str:
 
 
 def test_it_grows_along_its_points_and_the_originals_loop_comes_first() -> None:
-    workload = shipped()["cloud"]
+    workload = load_workload("cloud")
     assert (workload.axis, workload.framework, workload.modes, workload.random) == (
         "points",
         "torch",
@@ -165,8 +165,8 @@ def test_sizes_are_predicted_and_planned_for_any_card() -> None:
 
 def test_cells_without_points_and_sizes_below_one_are_refused() -> None:
     with pytest.raises(BadInput, match="0 points"):
-        shipped()["cloud"].case(0, device="cpu", mode="infer")
+        load_workload("cloud").case(0, device="cpu", mode="infer")
     with pytest.raises(BadInput, match="cells"):
         problem_of(10, 11, device="cpu")
     with pytest.raises(BadInput, match="occupancy"):
-        shipped()["cloud"].case(10, device="cpu", mode="infer", settings={"occupancy": "0"})
+        load_workload("cloud").case(10, device="cpu", mode="infer", settings={"occupancy": "0"})

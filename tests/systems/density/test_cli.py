@@ -305,7 +305,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(
     assert old.read_text() == "mine"
     for output, said in (
         (tmp_path, "it is a folder"),
-        (tmp_path / "no" / "CHGCAR", "cannot write"),
+        (tmp_path / "no" / "CHGCAR", "Cannot write"),
         (tmp_path / "density.txt", "cannot tell the format"),
     ):
         code, what, hint = failed([*args, "-o", output], capsys)
@@ -395,7 +395,7 @@ def test_bench_times_the_forms_asked_for_and_refuses_others(
     code, what, hint = failed(["bench", *small, "--forms", "scalar,other"], capsys)
     assert code == 2 and "other" in what and "original, full, plain, scalar" in hint
     code, what, hint = failed(["bench", *small, "-o", tmp_path / "no" / "bench.json"], capsys)
-    assert code == 2 and "cannot write" in what and hint
+    assert code == 2 and "Cannot write" in what and hint
 
 
 def test_a_grid_that_is_none_is_refused_before_the_heavy_imports(tmp_path: Path) -> None:

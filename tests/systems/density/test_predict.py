@@ -269,7 +269,7 @@ def test_progress_names_the_stages_and_counts_the_probes() -> None:
         ({"grid": 1}, "grid of 1 x 1 x 1"),
         ({"grid": 8.5}, "8.5 is no grid"),
         ({"budget": "-3GiB"}, "'-3GiB' is not a number of bytes"),
-        ({"budget": -3}, "-3 bytes is no budget"),
+        ({"budget": -3}, "-3 is not a positive number of bytes"),
         ({"output": "rho.npz.gz"}, "numpy cannot read a packed .npz"),
         ({"output": "."}, "it is a folder"),
         ({"weights": 42}, "weights are int"),

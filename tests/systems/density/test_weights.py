@@ -83,7 +83,7 @@ def test_what_holds_no_weights_is_refused(run: Path, tmp_path: Path, harm: str) 
 
 
 def test_a_file_that_cannot_be_written_is_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="cannot write"):
+    with pytest.raises(BadInput, match="Cannot write"):
         export(run, tmp_path / "nowhere" / "mine.pt")
     with pytest.raises(BadInput, match="its JSON would overwrite them"):
         export(run, tmp_path / "mine.json")

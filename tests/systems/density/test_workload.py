@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pinchpoint.core.discovery import load_workload
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.targets import shipped
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.systems.density import workload as scaling
 from pinchpoint.systems.density.grid.bricks import Bricks
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.usefixtures("quick_workers")
 
 
 def probe(variant: str, mode: str, size: int, chunk: int | None = None):
-    case = shipped()["density"].case(
+    case = load_workload("density").case(
         size, device="cpu", mode=mode, variant=variant, seed=4, chunk=chunk, settings=SMALL
     )  # type: ignore[arg-type]
     assert case.processed == size
@@ -29,7 +29,7 @@ def probe(variant: str, mode: str, size: int, chunk: int | None = None):
 
 
 def test_it_grows_along_its_probes_and_the_original_comes_first() -> None:
-    workload = shipped()["density"]
+    workload = load_workload("density")
     assert (workload.axis, [variant.name for variant in workload.variants]) == (
         "probes",
         ["original", "full", "scalar"],
@@ -58,7 +58,7 @@ def test_probes_go_round_the_grid_again_where_more_are_asked_for(monkeypatch: py
 
 
 def test_a_training_step_lowers_the_loss() -> None:
-    case = shipped()["density"].case(100, device="cpu", mode="train", variant="scalar", settings=SMALL)
+    case = load_workload("density").case(100, device="cpu", mode="train", variant="scalar", settings=SMALL)
     losses = [float(case.step()) for _ in range(6)]
     assert losses[-1] < losses[0]
 

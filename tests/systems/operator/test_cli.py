@@ -165,7 +165,7 @@ def test_a_folder_of_something_else_and_a_file_are_no_place_for_a_run(
     assert (code, "index.json is in it" in what, "-o" in hint) == (2, True, True)
     (tmp_path / "taken").write_text("mine", encoding="utf-8")
     code, what, _ = failed(["train", data, "-o", tmp_path / "taken", *TINY], capsys)
-    assert code == 2 and "cannot make the folder" in what
+    assert code == 2 and "Cannot create the folder" in what
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_eval_names_its_distances_after_their_features(
         (["explain-memory", "-o", "{tmp}/m.png"], 2, "both be written to"),
         (["explain-memory", "-o", "{tmp}/m.json", "--figure", "{tmp}/m.json"], 2, "both be written to"),
         (["explain-memory", "--card", "foo"], 2, "unknown card 'foo'"),
-        (["explain-memory", "-o", "{tmp}/none/memory.json"], 2, "cannot write"),
+        (["explain-memory", "-o", "{tmp}/none/memory.json"], 2, "Cannot write"),
     ],
 )
 def test_a_mistake_is_told_in_two_lines_and_leaves_nothing(

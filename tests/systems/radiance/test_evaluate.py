@@ -142,7 +142,7 @@ def test_an_orbit_is_a_movie_and_a_sheet_of_its_views(run: Path, tmp_path: Path)
         ("turn.gif", {"frames": 1}, "--frames 1"),
         ("turn.gif", {"height": 0.7}, "--height 0.7"),
         ("turn.gif", {"fps": 0}, "--fps 0"),
-        ("none/turn.gif", {}, "cannot write"),
+        ("none/turn.gif", {}, "Cannot write"),
     ],
 )
 def test_orbits_that_cannot_be_written_are_refused_before_they_are_made(

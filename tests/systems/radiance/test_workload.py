@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("torch", reason="the workload is a torch program")
 
+from pinchpoint.core.discovery import load_workload
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.targets import shipped
 from pinchpoint.core.workload import Probe
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.systems.radiance import workload
@@ -20,7 +20,7 @@ OTHERS = ("folded", "checkpoint", "deferred", "folded+checkpoint")
 
 
 def probe(variant: str, mode: str = "train", size: int = 22, **settings: str) -> Probe:
-    case = shipped()["radiance"].case(
+    case = load_workload("radiance").case(
         size,
         device="cpu",
         mode=mode,
@@ -84,7 +84,7 @@ def test_variants_in_chunks_take_two_at_least_unless_told(
     """One alone would be rendered twice and lower no peak."""
     asked: list[int | None] = []
     monkeypatch.setattr(workload, "render", lambda *_, chunk, **__: asked.append(chunk))
-    case = shipped()["radiance"].case(
+    case = load_workload("radiance").case(
         size, device="cpu", mode="train", variant="checkpoint", chunk=chunk, settings=SMALL
     )
     with pytest.raises(AttributeError):  # nothing was rendered
@@ -96,13 +96,13 @@ def test_variants_in_chunks_take_two_at_least_unless_told(
 @pytest.mark.parametrize("size", [1, 7, 16])
 def test_a_step_processes_the_rays_that_were_asked_for_in_either_mode(variant: str, size: int) -> None:
     for mode in ("train", "infer"):
-        case = shipped()["radiance"].case(size, device="cpu", mode=mode, variant=variant, settings=SMALL)  # type: ignore[arg-type]
+        case = load_workload("radiance").case(size, device="cpu", mode=mode, variant=variant, settings=SMALL)  # type: ignore[arg-type]
         assert case.processed == size
         assert np.isfinite(case.step().detach().numpy()).all()
 
 
 def test_steps_differ_and_another_seed_is_another_image() -> None:
-    case = shipped()["radiance"].case(8, device="cpu", mode="train", seed=1, settings=SMALL)
+    case = load_workload("radiance").case(8, device="cpu", mode="train", seed=1, settings=SMALL)
     assert float(case.step()) != float(case.step())
     assert (
         off(probe("eager", size=8).outputs["rgb"], probe("eager", size=8, samples="9").outputs["rgb"]) > 1e-4
@@ -111,9 +111,9 @@ def test_steps_differ_and_another_seed_is_another_image() -> None:
 
 def test_no_rays_and_no_chunk_are_refused() -> None:
     with pytest.raises(BadInput, match="0 rays"):
-        shipped()["radiance"].case(0, device="cpu", settings=SMALL)
+        load_workload("radiance").case(0, device="cpu", settings=SMALL)
     with pytest.raises(BadInput, match="chunk of 0"):
-        shipped()["radiance"].case(8, device="cpu", chunk=0, settings=SMALL)
+        load_workload("radiance").case(8, device="cpu", chunk=0, settings=SMALL)
 
 
 def test_predicted_peaks_grow_with_the_rays_by_what_is_held_and_flat_ones_hardly() -> None:
@@ -126,7 +126,7 @@ def test_predicted_peaks_grow_with_the_rays_by_what_is_held_and_flat_ones_hardly
             )
             return (high - low) / 4096
 
-        declared = {variant.name: variant for variant in shipped()["radiance"].variants}
+        declared = {variant.name: variant for variant in load_workload("radiance").variants}
         # By hand, numbers of a point the layers hold: what it reads (46), four hidden layers, the skip, remap and view.
         assert slope("eager") > 64 * 4 * (46 + 4 * 32 + 67 + 55)
         assert [name for name, variant in declared.items() if variant.flat] == [

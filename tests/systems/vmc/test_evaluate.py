@@ -91,7 +91,7 @@ def test_the_same_seed_gives_the_same_energy(hydrogen: Path) -> None:
 def test_what_cannot_be_evaluated_is_refused(hydrogen: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="3 samples of each walker"):
         evaluate(hydrogen, samples=3, device="cpu")
-    with pytest.raises(BadInput, match="cannot write") as caught:
+    with pytest.raises(BadInput, match="Cannot write") as caught:
         evaluate(hydrogen, tmp_path / "no" / "eval.json", device="cpu")
     assert caught.value.hint == "choose a folder that exists and can be written"
     with pytest.raises(BadInput, match="a grid spacing of 0 bohr"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from pinchpoint.core.discovery import load_workload
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.targets import shipped
 
 jax = pytest.importorskip("jax", reason="the workload is JAX's")
 pytest.importorskip("folx", reason="the forward Laplacian is folx's")
@@ -22,7 +22,7 @@ TINY = {"system": "He", "net": "report-cpu"}
 def case(
     variant: str, mode: str, size: int, *, device: str = "cpu", chunk: int | None = None, **settings: str
 ):
-    return shipped()["vmc"].case(
+    return load_workload("vmc").case(
         size,
         device=device,
         mode=mode,
@@ -34,7 +34,7 @@ def case(
 
 
 def test_it_grows_along_its_walkers_and_the_hessian_comes_first() -> None:
-    workload = shipped()["vmc"]
+    workload = load_workload("vmc")
     assert (workload.axis, workload.framework) == ("walkers", "jax")
     assert [variant.name for variant in workload.variants] == ["hessian", "loop", "forward", "chunked"]
 

@@ -11,7 +11,7 @@ from pinchpoint.backends.sandbox.files.merged_view import Refused
 from pinchpoint.backends.sandbox.processes import RefusedProcess
 from pinchpoint.backends.sandbox.run_script import ScriptEnd
 from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
-from pinchpoint.core.targets import failed, user_line
+from pinchpoint.core.targets import explain_failure, user_line
 
 # Packages whose import name is not what one installs.
 _PUBLISHED_AS = {
@@ -85,7 +85,7 @@ def _raised(script: Path, error: BaseException, refused: Sequence[str]) -> Pinch
             f"{name} needs the missing file {error.filename or error}{where}{also}",
             hint=f"put the file there, or {_ARGUMENTS} with the right path; relative paths start at the current folder",
         )
-    plain = failed(name, error, "running")
+    plain = explain_failure(name, error, "running")
     return TargetFailed(plain.what + also, hint=plain.hint)
 
 
@@ -111,7 +111,7 @@ def _import_failed(script: Path, error: ImportError, where: str) -> PinchpointEr
         return Missing(
             f"{name} cannot import what it needs{where}: {text}", hint="install what the message names"
         )
-    return failed(name, error, "running")
+    return explain_failure(name, error, "running")
 
 
 def _is_installed(path: str | None) -> bool:

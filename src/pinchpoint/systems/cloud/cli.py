@@ -53,8 +53,8 @@ def data(
 
     start = time.perf_counter()
     kept = "the rooms made are kept, and the same command makes the others"
-    with printing.told_when_stopped(kept), progress_bar.bar("data") as tell:
-        progress = progress_bar.Added(tell, "rooms")
+    with printing.explain_interrupt(kept), progress_bar.bar("data") as tell:
+        progress = progress_bar.AddedProgress(tell, "rooms")
         made = make_dataset(
             output,
             train=train,
@@ -195,7 +195,7 @@ def train(
         printing.show_pairs(
             [
                 *made.summary(),
-                ("next", printing.to_copy("cloud", "eval", output, data, "-o", f"{output}-scores")),
+                ("next", printing.shell_command("cloud", "eval", output, data, "-o", f"{output}-scores")),
             ]
         )
 
@@ -255,7 +255,7 @@ def evaluate(
         backend("torch")
         from pinchpoint.systems.cloud.evaluate import evaluate as measure
 
-    with printing.told_when_stopped("there is no evaluation"), progress_bar.bar("eval") as tell:
+    with printing.explain_interrupt("there is no evaluation"), progress_bar.bar("eval") as tell:
         made = measure(
             run,
             data,
@@ -328,7 +328,7 @@ def sample(
         from pinchpoint.backends.base import resolve_device
         from pinchpoint.systems.cloud.sample_file import sample_file
 
-    with printing.told_when_stopped("nothing was written"), printing.progress("sample") as tell:
+    with printing.explain_interrupt("nothing was written"), printing.progress("sample") as tell:
         tell(str(file))
         made = sample_file(
             file,
@@ -396,7 +396,7 @@ def bench(
         backend("torch")
         from pinchpoint.systems.cloud.bench import bench as measure
 
-    with printing.told_when_stopped("nothing was written"), progress_bar.bar("bench") as tell:
+    with printing.explain_interrupt("nothing was written"), progress_bar.bar("bench") as tell:
         made = measure(
             **sizes,
             repeats=repeats,

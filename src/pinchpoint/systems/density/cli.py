@@ -72,7 +72,7 @@ def predict(
     from pinchpoint.systems.density.predict import predict as answer
 
     started: dict[str, float] = {}
-    with printing.told_when_stopped("nothing was written"), progress_bar.bar("predict") as tell:
+    with printing.explain_interrupt("nothing was written"), progress_bar.bar("predict") as tell:
 
         def progress(stage: str, done: int, total: int) -> None:
             spent = time.perf_counter() - started.setdefault(stage, time.perf_counter())
@@ -216,8 +216,8 @@ def data(
         _refuse_given(of_files, "is for files of your own", "name them with --from, or leave it out")
     start = time.perf_counter()
     kept = "samples that are whole are kept: the same command goes on"
-    with printing.told_when_stopped(kept), progress_bar.bar("data") as tell:
-        progress = progress_bar.Added(tell, "samples")
+    with printing.explain_interrupt(kept), progress_bar.bar("data") as tell:
+        progress = progress_bar.AddedProgress(tell, "samples")
         if files:
             made = import_data(
                 output,
@@ -393,7 +393,7 @@ def score(
 
     if output is not None:
         check_output(output)
-    with printing.told_when_stopped("nothing was written"), progress_bar.bar("score") as tell:
+    with printing.explain_interrupt("nothing was written"), progress_bar.bar("score") as tell:
         made = evaluate_set(
             weights,
             data,
@@ -438,7 +438,7 @@ def bench(
     if output is not None:
         check_output(output)
     chosen: Any = None if forms is None else tuple(word.strip() for word in forms.split(","))
-    with printing.told_when_stopped("nothing was written"), progress_bar.bar("bench") as tell:
+    with printing.explain_interrupt("nothing was written"), progress_bar.bar("bench") as tell:
         made = measure(
             device=device,
             grid=None if grid is None else parse_grid(grid),

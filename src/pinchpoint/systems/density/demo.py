@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
+from pinchpoint.core.demo import Show
 
-from pinchpoint.core.files import make_folder
-from pinchpoint.systems.density.data.atomic import superpose
-from pinchpoint.systems.density.data.molecules import molecule
-from pinchpoint.systems.density.evaluate import centre_of_charge, draw_slices, nmae_of
-from pinchpoint.systems.density.files.volume import Volume, grid_points
-from pinchpoint.systems.density.grid.structure import Structure
-from pinchpoint.systems.density.predict import Predicted, Progress, predict
+if TYPE_CHECKING:
+    from pinchpoint.systems.density.predict import Predicted, Progress
 
+# The original form is slow to build, here and in a forecast: narrow, of low degree, and not studied.
+SHOW = Show(
+    "density",
+    needs=("torch", "e3nn"),
+    order=30,
+    verify_size=1_024,
+    verify_mode="infer",
+    verify_s=2.0,
+    settings={"mul": "40", "lmax": "1"},
+)
 NAME = "ethanol"  # held out of the training data
 SPACING_A, PADDING_A = 0.2, 4.0  # the padding is the model's cutoff: no density is cut off
 
@@ -32,6 +39,16 @@ class Example:
 
 def example(folder: str | Path, *, device: str = "auto", progress: Progress | None = None) -> Example:
     """Predict the density of the molecule; the folder gets CHGCAR and slices.png."""
+    import numpy as np
+
+    from pinchpoint.core.files import make_folder
+    from pinchpoint.systems.density.data.atomic import superpose
+    from pinchpoint.systems.density.data.molecules import molecule
+    from pinchpoint.systems.density.evaluate import centre_of_charge, draw_slices, nmae_of
+    from pinchpoint.systems.density.files.volume import Volume, grid_points
+    from pinchpoint.systems.density.grid.structure import Structure
+    from pinchpoint.systems.density.predict import predict
+
     held, place = molecule(NAME), make_folder(folder)
     low, high = held.positions.min(axis=0) - PADDING_A, held.positions.max(axis=0) + PADDING_A
     structure = Structure(np.diag(high - low), held.species, (held.positions - low) / (high - low))
@@ -44,3 +61,31 @@ def example(folder: str | Path, *, device: str = "auto", progress: Progress | No
         place / "slices.png", made.volume.total, before, at=centre_of_charge(made.volume.total), title=title
     )
     return Example(NAME, held.electrons, made, nmae_of(made.volume.total, before.total), picture)
+
+
+def show(output: Path, *, device: str, tell: Callable[[str], None]) -> bool:
+    """Predict the density of a molecule with the packaged weights, for `pinchpoint demo`."""
+    from pinchpoint.console import printing
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if not done:  # once per stage: a stage takes seconds
+            tell(f"density: predict a molecule, {stage}")
+
+    result = example(output / f"density-{NAME}", device=device, progress=progress)
+    prediction = result.made
+    grid = " x ".join(map(str, prediction.volume.grid))
+    printing.show(f"\ndensity: the electrons of {result.name}, which the model never saw", style="bold")
+    printing.show_pairs(
+        [
+            (
+                "grid",
+                f"{grid}, {prediction.probes:,} probes in {prediction.probes_s:.1f} s on {prediction.device}",
+            ),
+            ("electrons", f"{prediction.electrons_raw:.5g} by the model, {result.electrons} in the molecule"),
+            ("bonding moves", f"{result.moved:.1%} of the superposed atoms' density"),
+            ("written", f"{prediction.path}, {result.picture.name}"),
+        ]
+    )
+    for note in prediction.notes:
+        printing.say(f"note: {note}")
+    return True

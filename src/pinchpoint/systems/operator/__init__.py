@@ -16,7 +16,7 @@ WORKLOAD = Workload(
     framework="torch",
     build="pinchpoint.systems.operator.workload:build",
     variants=(
-        Variant("eager", "every edge at once, its features kept for the backward pass"),
+        Variant("eager", "every edge at once, its features kept for the backward pass", chunked=False),
         Variant(
             "checkpoint",
             "chunks of whole rows, each computed again in backward by autograd",

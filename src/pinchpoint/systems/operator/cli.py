@@ -54,8 +54,8 @@ def data(
 
     start = time.perf_counter()
     kept = "the bodies made are kept, and the same command makes the others"
-    with printing.told_when_stopped(kept), progress_bar.bar("data") as tell:
-        progress = progress_bar.Added(tell, "bodies")
+    with printing.explain_interrupt(kept), progress_bar.bar("data") as tell:
+        progress = progress_bar.AddedProgress(tell, "bodies")
         made = make_dataset(
             output,
             kind=cast("Any", kind),
@@ -200,7 +200,7 @@ def evaluate(
         backend("torch")
         from pinchpoint.systems.operator.evaluate import evaluate as measure
 
-    with printing.told_when_stopped("there is no evaluation"), progress_bar.bar("eval") as tell:
+    with printing.explain_interrupt("there is no evaluation"), progress_bar.bar("eval") as tell:
         made = measure(
             run,
             data,
@@ -261,7 +261,7 @@ def predict(
         backend("torch")
         from pinchpoint.systems.operator.predict import predict as answer
 
-    with printing.told_when_stopped("nothing was written"), printing.progress("predict") as tell:
+    with printing.explain_interrupt("nothing was written"), printing.progress("predict") as tell:
         made = answer(
             run,
             mesh,

@@ -15,8 +15,16 @@ WORKLOAD = Workload(
     framework="torch",
     build="pinchpoint.systems.radiance.workload:build",
     variants=(
-        Variant("eager", "GRAF's field as published, every layer of every point kept for the backward pass"),
-        Variant("folded", "codes and directions as biases, layers merged: fewer operations, the same image"),
+        Variant(
+            "eager",
+            "GRAF's field as published, every layer of every point kept for the backward pass",
+            chunked=False,
+        ),
+        Variant(
+            "folded",
+            "codes and directions as biases, layers merged: fewer operations, the same image",
+            chunked=False,
+        ),
         Variant(
             "checkpoint",
             "chunks of rays, each rendered again in backward by autograd",

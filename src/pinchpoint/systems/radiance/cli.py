@@ -53,8 +53,8 @@ def data(
 
     start = time.perf_counter()
     kept = "the pictures made are kept, and the same command makes the others"
-    with printing.told_when_stopped(kept), progress_bar.bar("data") as tell:
-        progress = progress_bar.Added(tell, "pictures")
+    with printing.explain_interrupt(kept), progress_bar.bar("data") as tell:
+        progress = progress_bar.AddedProgress(tell, "pictures")
         made = make_dataset(
             output, images=count, size=size, seed=seed, jobs=jobs, device=device, progress=progress
         )
@@ -65,7 +65,7 @@ def data(
             ("there before", f"{progress.there:,}"),
             ("size", show_bytes(held)),
             ("time", show_seconds(time.perf_counter() - start)),
-            ("next", printing.to_copy("radiance", "train", output, "-o", "RUN")),
+            ("next", printing.shell_command("radiance", "train", output, "-o", "RUN")),
         ]
     )
 
@@ -185,7 +185,7 @@ def train(
     if len(given) != 1:
         hint = "name one: radiance train DATA -o RUN"
         if resume and not given:
-            hint = f"give the folder of images again: {printing.to_copy('radiance', 'train', 'DATA', '-o', output, '--resume')}"
+            hint = f"give the folder of images again: {printing.shell_command('radiance', 'train', 'DATA', '-o', output, '--resume')}"
         raise BadInput(f"{len(given)} folders of images", hint=hint)
     rays = None if chunk is None else parse_size(chunk, what="--chunk")
     with printing.loading("torch"):
@@ -242,14 +242,17 @@ def train(
         "eval_images": eval_images,
         "model": overrides(settings, FieldConfig) if settings else None,
     }
-    again = printing.to_copy(
+    again = printing.shell_command(
         "radiance", "train", given[0], "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1")
     )
     with followed(by=partial(_show, again=again)) as watch:
         made = run(given[0], output, resume=resume, budget=budget, progress=watch, **chosen(asked))
     if os.environ.get("RANK", "0") == "0":
         printing.show_pairs(
-            [*made.summary(), ("next", printing.to_copy("radiance", "orbit", output, "-o", f"{output}.gif"))]
+            [
+                *made.summary(),
+                ("next", printing.shell_command("radiance", "orbit", output, "-o", f"{output}.gif")),
+            ]
         )
 
 
@@ -304,7 +307,7 @@ def evaluate(
         backend("torch")
         from pinchpoint.systems.radiance.evaluate import evaluate as measure
 
-    with printing.told_when_stopped("there is no evaluation"), progress_bar.bar("eval") as tell:
+    with printing.explain_interrupt("there is no evaluation"), progress_bar.bar("eval") as tell:
         made = measure(
             run,
             data,
@@ -350,7 +353,7 @@ def orbit(
         backend("torch")
         from pinchpoint.systems.radiance.orbit import orbit as turn
 
-    with printing.told_when_stopped("nothing was written"), progress_bar.bar("orbit") as tell:
+    with printing.explain_interrupt("nothing was written"), progress_bar.bar("orbit") as tell:
         made = turn(
             run,
             output,
@@ -393,7 +396,7 @@ def explain_memory(
         backend("torch")
         from pinchpoint.systems.radiance.explain.explain import explain_memory as explain
 
-    with printing.told_when_stopped("nothing was written"), progress_bar.bar("explain-memory") as tell:
+    with printing.explain_interrupt("nothing was written"), progress_bar.bar("explain-memory") as tell:
         made = explain(
             device=device,
             output=output,

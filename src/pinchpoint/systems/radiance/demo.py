@@ -7,16 +7,23 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pinchpoint.core.files import make_folder
-from pinchpoint.systems.common.runs import CONFIG
-from pinchpoint.systems.common.training_loop import Report
-from pinchpoint.systems.radiance.data.sheets import make_sheet
-from pinchpoint.systems.radiance.plots import save_sheet
-from pinchpoint.systems.radiance.records import Training
-from pinchpoint.systems.radiance.train import SAMPLES, Log, Row, train
+from pinchpoint.core.demo import Show
 
+if TYPE_CHECKING:
+    from pinchpoint.systems.common.training_loop import Report
+    from pinchpoint.systems.radiance.records import Training
+    from pinchpoint.systems.radiance.train import Row
+
+SHOW = Show(
+    "radiance",
+    needs=("torch", "PIL"),
+    order=40,
+    verify_size=1_024,
+    verify_s=2.0,
+    settings={"field": "tiny", "samples": "16"},
+)
 CARS, SIDE, STEPS = 16, 32, 40
 FIRST = 5  # steps whose mean loss is what the discriminator begins with
 TOLD: dict[str, Any] = {"preset": "tiny", "samples": 12, "eval_images": 0}
@@ -47,6 +54,12 @@ def example(
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Example:
     """Train on a few cars; the folder gets their pictures and the run with a sheet of what it makes."""
+    from pinchpoint.core.files import make_folder
+    from pinchpoint.systems.common.runs import CONFIG
+    from pinchpoint.systems.radiance.data.sheets import make_sheet
+    from pinchpoint.systems.radiance.plots import save_sheet
+    from pinchpoint.systems.radiance.train import SAMPLES, Log, Row, train
+
     place = make_folder(folder)
     tell = progress or (lambda stage, done, total: None)
     tell("cars", 0, CARS)
@@ -77,3 +90,29 @@ def example(
 
 def _mean(rows: list[Row]) -> float:
     return sum(row.loss_d for row in rows) / len(rows)
+
+
+def show(output: Path, *, device: str, tell: Callable[[str], None]) -> bool:
+    """Train on a few cars for `pinchpoint demo`; whether its losses and gradients are as they must be."""
+    from pinchpoint.console import printing
+
+    def progress(stage: str, done: int, total: int) -> None:
+        if done % 10 == 0:
+            tell(f"radiance: train on a few cars, {stage} {done}/{total}")
+
+    result = example(output / "radiance-cars", device=device, progress=progress)
+    run = result.made
+    verdict = (
+        "pass" if result.passed else "FAIL: the discriminator has not learned, or a step had no gradient"
+    )
+    printing.show("\nradiance: a tiny GAN, trained for a few steps", style="bold")
+    printing.show_pairs(
+        [
+            ("run", f"{run.step} steps on {run.images} cars in {run.seconds:.0f} s on {run.device}"),
+            ("discriminator", f"loss {result.before:.2f} at first, {result.after:.2f} at the end"),
+            ("gradients", f"of every parameter; norms from {result.norms[0]:.2g} to {result.norms[1]:.2g}"),
+            ("checked", verdict),
+            ("written", str(result.picture)),
+        ]
+    )
+    return result.passed

@@ -18,9 +18,15 @@ WORKLOAD = Workload(
     framework="jax",
     build="pinchpoint.systems.vmc.workload:build",
     variants=(
-        Variant("hessian", "all second derivatives of every walker, of which the trace is used"),
-        Variant("loop", "the gradient linearised once, pushed along one coordinate after another"),
-        Variant("forward", "value, gradient and Laplacian go through the network together (folx)"),
+        Variant(
+            "hessian", "all second derivatives of every walker, of which the trace is used", chunked=False
+        ),
+        Variant(
+            "loop", "the gradient linearised once, pushed along one coordinate after another", chunked=False
+        ),
+        Variant(
+            "forward", "value, gradient and Laplacian go through the network together (folx)", chunked=False
+        ),
         Variant(
             "chunked",
             "the quickest of these, a chunk of walkers at a time; gradients are summed over chunks",

@@ -113,7 +113,7 @@ def train(
             **choices,
         )
     printing.show_pairs(
-        [*made.summary(), ("next", printing.to_copy("vmc", "eval", output, "-o", "eval.json"))]
+        [*made.summary(), ("next", printing.shell_command("vmc", "eval", output, "-o", "eval.json"))]
     )
 
 
@@ -142,7 +142,7 @@ def evaluate(
     _start()
     from pinchpoint.systems.vmc.evaluate import evaluate as measure
 
-    with printing.told_when_stopped("there is no evaluation"), progress_bar.bar("vmc") as tell:
+    with printing.explain_interrupt("there is no evaluation"), progress_bar.bar("vmc") as tell:
         made = measure(
             run,
             output,
@@ -207,7 +207,7 @@ def scan(
             _show(tell, report, stage=f"{length:.3g} bohr {number}/{count}")
 
     kept = "the lengths that are done are kept, and the same command goes on"
-    with printing.told_when_stopped(kept), progress_bar.bar("vmc") as tell:
+    with printing.explain_interrupt(kept), progress_bar.bar("vmc") as tell:
         made = run(
             molecule,
             output,
@@ -252,7 +252,7 @@ def orbitals(
         backend("jax")
         from pinchpoint.systems.vmc.data.hartree_fock import solve
 
-    with printing.told_when_stopped("nothing was written"), printing.progress("orbitals") as tell:
+    with printing.explain_interrupt("nothing was written"), printing.progress("orbitals") as tell:
         tell(f"{system.name}, {system.electrons} electrons in {basis}")
         made = solve(system, basis=basis)
     printing.show_pairs(
@@ -293,7 +293,7 @@ def bench(
         if output is None
         else f"{output} holds what was timed, if all but the nested energy was"
     )
-    with printing.told_when_stopped(kept), progress_bar.bar("vmc") as tell:
+    with printing.explain_interrupt(kept), progress_bar.bar("vmc") as tell:
         made = measure(
             molecule,
             config,

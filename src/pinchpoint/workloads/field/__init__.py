@@ -10,10 +10,11 @@ WORKLOAD = Workload(
     framework="torch",
     build="pinchpoint.workloads.field.model:build",
     variants=(
-        Variant("eager", "all points at once, as one would write it first"),
+        Variant("eager", "all points at once, as one would write it first", chunked=False),
         Variant(
             "checkpoint",
             "all points at once; each layer's activations are computed again in the backward pass",
+            chunked=False,
         ),
         Variant(
             "chunked",

@@ -10,8 +10,8 @@ WORKLOAD = Workload(
     framework="jax",
     build="pinchpoint.workloads.orbital.model:build",
     variants=(
-        Variant("hessian", note="the trace of a full Hessian per walker"),
-        Variant("loop", note="one second derivative at a time, forward over reverse"),
+        Variant("hessian", note="the trace of a full Hessian per walker", chunked=False),
+        Variant("loop", note="one second derivative at a time, forward over reverse", chunked=False),
         Variant("chunked", note="the loop, a chunk of walkers at a time; gradients are summed over chunks"),
     ),
     about="local energy of trapped, repelling electrons: Laplacian of log|psi| of an MLP, one step of variational Monte Carlo",

@@ -335,7 +335,7 @@ def test_files_that_are_absent_folders_or_broken_gzip_are_refused(draw, tmp_path
         read_chgcar(tmp_path)
     with pytest.raises(BadInput, match="folder"):
         write_chgcar(tmp_path, draw(0))
-    with pytest.raises(BadInput, match="cannot write"):
+    with pytest.raises(BadInput, match="Cannot write"):
         write_chgcar(tmp_path / "nowhere" / "CHGCAR", draw(0))
     path = write_chgcar(tmp_path / "CHGCAR.gz", draw(0))
     path.write_bytes(path.read_bytes()[:-20])

@@ -194,7 +194,7 @@ def test_a_name_stands_for_a_format(name: str, kind: str) -> None:
 def test_outputs_are_refused_before_the_work(tmp_path) -> None:
     with pytest.raises(BadInput, match="cannot tell the format"):
         check_volume_output(tmp_path / "density.txt")
-    with pytest.raises(BadInput, match="cannot write"):
+    with pytest.raises(BadInput, match="Cannot write"):
         check_volume_output(tmp_path / "none" / "CHGCAR")
     assert check_volume_output(tmp_path / "CHGCAR") == tmp_path / "CHGCAR"
     assert not (tmp_path / "CHGCAR").exists()

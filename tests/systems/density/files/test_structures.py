@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from pinchpoint.core.discovery import builtin_names
 from pinchpoint.core.errors import BadInput, Missing
-from pinchpoint.core.targets import shipped
 from pinchpoint.systems.density.files.chgcar import write_chgcar
 from pinchpoint.systems.density.files.formats import write_volume
 from pinchpoint.systems.density.files.poscar import poscar_text
@@ -207,4 +207,4 @@ def test_without_ase_the_error_says_what_to_install(tmp_path, monkeypatch) -> No
 
 
 def test_listing_workloads_passes_over_one_that_is_not_ready() -> None:
-    assert {"field", "orbital", "operator"} <= set(shipped())
+    assert {"field", "orbital", "operator"} <= set(builtin_names())

@@ -299,7 +299,7 @@ def test_unknown_folders_splits_and_names_are_refused(made, tmp_path):
     with pytest.raises(BadInput, match="no body 'body-7'"):
         open_dataset(made[0]).body("body-7")
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="cannot make the folder"):
+    with pytest.raises(BadInput, match="Cannot create the folder"):
         make_dataset(tmp_path / "file" / "below", **SETTINGS)
 
 

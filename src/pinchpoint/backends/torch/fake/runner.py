@@ -16,9 +16,9 @@ from pinchpoint.backends.torch.fake.session import Device, pretending
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.events import Observation
-from pinchpoint.core.settings import Asked
-from pinchpoint.core.targets import failed
-from pinchpoint.core.workload import Built, Workload, build
+from pinchpoint.core.settings import Overrides
+from pinchpoint.core.targets import explain_failure
+from pinchpoint.core.workload import BuiltStep, Workload, build
 
 __all__ = ["Device", "Dynamic", "NeedsCalibration", "Observer", "Progress", "Ran", "pretending", "run_steps"]
 
@@ -44,7 +44,7 @@ def run_steps(
     steps: int,
     seed: int,
     half: bool = False,
-    settings: Asked | None = None,
+    settings: Overrides | None = None,
 ) -> Ran:
     """Build the target for `size` points and take `steps` steps. half: inside bf16 autocast."""
     torch.manual_seed(seed)
@@ -65,7 +65,7 @@ def run_steps(
         site = calibration_wanted(error, observer.dynamic.unknown)
         if site is not None:
             raise NeedsCalibration(site) from error
-        raise failed(text, error, "a step of") from error
+        raise explain_failure(text, error, "a step of") from error
     if isinstance(thing, Workload):
         # What a workload calls inference may differentiate too: forces are gradients.
         return Ran(seen, mode or thing.modes[0], built.processed)
@@ -80,13 +80,13 @@ def run_steps(
     return Ran(seen, done, processed)
 
 
-def _build(thing: Any, *, text: str, size: int, **how: Any) -> Built:
+def _build(thing: Any, *, text: str, size: int, **how: Any) -> BuiltStep:
     try:
         return build(thing, size, text=text, device="cuda", **how)
     except (PinchpointError, NeedsCalibration, ModuleNotFoundError):
         raise
     except Exception as error:
-        raise failed(text, error, f"building {size:,} points of") from error
+        raise explain_failure(text, error, f"building {size:,} points of") from error
 
 
 @contextlib.contextmanager
