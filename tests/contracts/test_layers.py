@@ -139,13 +139,9 @@ def cycles(graph: dict[str, set[str]]) -> list[list[str]]:
     return sorted(list(group) for group in groups)
 
 
-# Cycles that existed when this test was written; whoever owns the module breaks the cycle and removes the line.
-PENDING_CYCLES = [["backends/torch/streaming.py", "backends/torch/streaming_cuda.py"]]
-
-
 def test_no_two_modules_import_each_other() -> None:
     graph = import_graph({p.relative_to(ROOT).as_posix(): p.read_text(encoding="utf-8") for p in modules()})
-    assert [group for group in cycles(graph) if group not in PENDING_CYCLES] == []
+    assert cycles(graph) == []
 
 
 def test_the_check_sees_a_cycle_through_a_third_module_and_a_late_import() -> None:
