@@ -113,7 +113,7 @@ def serve(line: socket.socket) -> None:
     from pinchpoint.forecasting import worker
 
     # Half of what is imported is for the pretended device. Nothing of this one stays.
-    with runner.pretending(
+    with runner.simulate_device(
         runner.Device("a card", 2**30, (9, 0), 2**20, 2**20, 132), dynamic=runner.Dynamic()
     ):
         pass

@@ -40,7 +40,7 @@ def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Foreca
     else:
         from pinchpoint.backends.torch.data_dependent import count_laws
 
-        known = count_laws.known([counted])
+        known = count_laws.dynamic_options([counted])
         note = f"counts at {where} depend on the data: taken from the script's own first steps, run for real on the CPU"
     return calibration.in_range(run, known, note)
 
@@ -73,7 +73,7 @@ def _run(
     progress.files = True
 
     def check(now: runner.Progress) -> None:
-        if stopper.done or now.enough(stopper.wanted):
+        if stopper.done or now.is_enough(stopper.wanted):
             stopper.taken = stopper.wanted
             observer.ledger.close()
             stopper.raise_if_done()
@@ -84,16 +84,16 @@ def _run(
     _as_rank_zero(path)
     with NoHarm(scratch, locked=True) as guards:
         end = run_script(path, request["args"], scratch=scratch, stopper=stopper)
-    needs = unknown_values.calibration_wanted(end.error, observer.dynamic.unknown)
+    needs = unknown_values.calibration_site(end.error, observer.dynamic.unknown_site)
     if needs is not None:
         return {"needs": needs}
-    if not progress.enough(1) or end.kind == "raised":
+    if not progress.is_enough(1) or end.kind == "raised":
         error = fault(end, script=loaded.target.text, steps=stopper.taken, refused=guards.processes.refused)
         if error is not None:
             raise error
     if known.get("calibrating"):
-        return observer.dynamic.learned()
-    seen = observer.ledger.seen
+        return observer.dynamic.calibration_results()
+    seen = observer.ledger.observation
     seen.steps = max(progress.steps.values(), default=progress.calls)
     mode = "train" if seen.trained else "infer"
     if request.get("mode") not in (None, mode):

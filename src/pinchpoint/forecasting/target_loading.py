@@ -66,7 +66,7 @@ def _simulate_device(chosen_card: Card, stack: contextlib.ExitStack) -> Any:
         processors=chosen_card.processors,
     )
     return stack.enter_context(
-        runner.pretending(device, dynamic=runner.Dynamic(), progress=runner.Progress())
+        runner.simulate_device(device, dynamic=runner.Dynamic(), progress=runner.Progress())
     )
 
 

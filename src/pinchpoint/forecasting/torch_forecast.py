@@ -38,7 +38,7 @@ def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Foreca
             calibration.read(counts)
     small = " and ".join(f"{size:,}" for size in sizes)
     note = f"counts at {shown_path(site)} depend on the data: fitted from real runs of {small} points"
-    return calibration.in_range(run, count_laws.known(runs), note)
+    return calibration.in_range(run, count_laws.dynamic_options(runs), note)
 
 
 def _forecast_once(loaded: LoadedTarget, request: dict[str, Any], **known: Any) -> dict[str, Any]:
@@ -51,7 +51,7 @@ def _forecast_once(loaded: LoadedTarget, request: dict[str, Any], **known: Any) 
         run = _run_steps(loaded, request)
     except runner.NeedsCalibration as needs:
         return {"needs": needs.site}
-    if not run.seen.blocks:
+    if not run.observation.blocks:
         raise BadInput(
             f"A step of {loaded.target.text} allocates nothing on the GPU.",
             hint="Move the model and the data to the `device` that is passed in.",
@@ -59,7 +59,7 @@ def _forecast_once(loaded: LoadedTarget, request: dict[str, Any], **known: Any) 
     thing = loaded.thing
     variant = thing.variant(request.get("variant")).name if isinstance(thing, Workload) else None
     forecast = assembly.of_observation(
-        run.seen,
+        run.observation,
         card=loaded.card,
         target=loaded.target.text,
         mode=run.mode,
@@ -72,14 +72,14 @@ def _forecast_once(loaded: LoadedTarget, request: dict[str, Any], **known: Any) 
     )
     if "bound" not in known:  # otherwise the law's own range says how far counts may vary
         forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded.card)
-    return calibration.with_blocks(forecast.to_dict(), run.seen)
+    return calibration.with_blocks(forecast.to_dict(), run.observation)
 
 
 def _count(loaded: LoadedTarget, request: dict[str, Any]) -> dict[str, Any]:
     """Run the target with real values and return the counts that depend on them."""
     loaded.observer.dynamic.calibrating = True
     _run_steps(loaded, request)
-    return loaded.observer.dynamic.learned()
+    return loaded.observer.dynamic.calibration_results()
 
 
 def _run_steps(loaded: LoadedTarget, request: dict[str, Any]) -> Any:

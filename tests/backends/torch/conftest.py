@@ -1,4 +1,4 @@
-"""A pretended H200 for tests in this process, and the bytes a piece of code takes on it."""
+"""A simulated H200 for tests in this process, and the bytes that a piece of code allocates on it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch", reason="the fake run needs torch")
 
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
-from pinchpoint.backends.torch.fake.session import Device, pretending
+from pinchpoint.backends.torch.fake.session import Device, simulate_device
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.events import FREE_CACHE, BlockInfo, Observation
 
@@ -21,11 +21,11 @@ H200 = Device("NVIDIA H200", 143155 * MIB, (9, 0), 32 * MIB, MIB, 132)
 
 
 @dataclass(frozen=True)
-class Taken:
-    """Bytes rounded as the allocator rounds them: the most added at once, what stayed, and the blocks made."""
+class Allocations:
+    """Rounded bytes: the most added at one instant and what stayed allocated; and the new blocks."""
 
     peak: int
-    kept: int
+    kept_bytes: int
     blocks: list[BlockInfo]
 
 
@@ -33,49 +33,53 @@ def rounded(size: int) -> int:
     return max(512, -(-size // 512) * 512)
 
 
-def taken(seen: Observation, run: Callable[[], Any]) -> Taken:
-    """Counts straight from the events, with none of the replay's code."""
-    start, first = len(seen.events), len(seen.blocks)
+def allocations(observation: Observation, run: Callable[[], Any]) -> Allocations:
+    """Count directly from the events, without the code of the replay."""
+    start, first = len(observation.events), len(observation.blocks)
     alive: set[int] = set()
-    for number in seen.events:
+    for number in observation.events:
         alive ^= {number}
     keep = run()
     now = peak = 0
-    for number in seen.events[start:]:
+    for number in observation.events[start:]:
         if number == FREE_CACHE:
             continue
-        now += -rounded(seen.blocks[number].bytes) if number in alive else rounded(seen.blocks[number].bytes)
+        now += (
+            -rounded(observation.blocks[number].bytes)
+            if number in alive
+            else rounded(observation.blocks[number].bytes)
+        )
         alive ^= {number}
         peak = max(peak, now)
     del keep
-    return Taken(peak, now, seen.blocks[first:])
+    return Allocations(peak, now, observation.blocks[first:])
 
 
 @contextmanager
-def _pretend(device: Device = H200, **how: Any) -> Iterator[Observer]:
-    with pretending(device, dynamic=Dynamic(**how)) as observer:
+def _simulate(device: Device = H200, **how: Any) -> Iterator[Observer]:
+    with simulate_device(device, dynamic=Dynamic(**how)) as observer:
         yield observer
 
 
 @pytest.fixture(scope="session")
-def pretend() -> Callable[..., AbstractContextManager[Observer]]:
-    """`with pretend() as observer:` runs as if an H200 were here."""
-    return _pretend
+def simulate() -> Callable[..., AbstractContextManager[Observer]]:
+    """`with simulate() as observer:` runs as if an H200 were installed."""
+    return _simulate
 
 
 @pytest.fixture(scope="session")
-def count() -> Callable[[Observation, Callable[[], Any]], Taken]:
-    """What a call adds to an Observation: `count(observer.ledger.seen, run)`."""
-    return taken
+def count() -> Callable[[Observation, Callable[[], Any]], Allocations]:
+    """What a call adds to an Observation: `count(observer.ledger.observation, run)`."""
+    return allocations
 
 
 @pytest.fixture
 def observer() -> Iterator[Observer]:
-    with _pretend() as made:
-        yield made
+    with _simulate() as observer:
+        yield observer
 
 
 @pytest.fixture
-def take(observer: Observer) -> Callable[[Callable[[], Any]], Taken]:
-    """What a call takes on the pretended device; its result is held until the count is done."""
-    return lambda run: taken(observer.ledger.seen, run)
+def take(observer: Observer) -> Callable[[Callable[[], Any]], Allocations]:
+    """What a call allocates on the simulated device; its result is kept alive until the count ends."""
+    return lambda run: allocations(observer.ledger.observation, run)

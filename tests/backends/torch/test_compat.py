@@ -1,4 +1,4 @@
-"""What is read of torch's own parts, against what torch says of them itself."""
+"""Private parts of torch, compared with torch's public interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_the_scale_of_losses_is_the_scaler_s_before_its_first_use_after_it_and_a
 
 
 def test_the_scale_of_losses_is_read_without_a_value_of_the_device() -> None:
-    """A fake tensor has none: to ask for it raises."""
+    """A fake tensor has no value, so reading it raises."""
     with compat.fake_mode():
         scaler = torch.amp.GradScaler("cpu")
         assert compat.loss_scale(scaler).shape == ()

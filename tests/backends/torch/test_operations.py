@@ -1,7 +1,8 @@
-"""Single operations on the pretended device against what an H200's allocator was really asked for.
+"""Single operations on the simulated device, compared with the requests to an H200's allocator.
 
-The record is benchmarks/results/op_probe_h200.json, made by benchmarks/accuracy/op_probe.py with torch 2.11: for a
-later call of each operation, the most it added to the allocated bytes and what it left allocated.
+The record is benchmarks/results/op_probe_h200.json, written by benchmarks/accuracy/op_probe.py with
+torch 2.11: for a later call of each operation, the most it added to the allocated bytes and what it
+left allocated.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ RECORD: dict[str, dict[str, Any]] = json.loads(
 )["ops"]
 SLACK_BYTES = 11 * 2**20 // 10  # a block that is not split keeps up to 1 MiB
 
-# Left out for time alone: each takes a third of a second or more here, and a sister is in.
+# Omitted to save time: each takes a third of a second or more, and a similar one is included.
 SLOW = (
     "unique-*",
     "adamw-*",
@@ -36,7 +37,7 @@ SLOW = (
     "cumprod-*",
 )
 
-# What is not within 1 %: pattern, predicted / measured at least and at most, and why. The first that matches counts.
+# What is not within 1 %: pattern, least and most predicted / measured, the reason. The first match counts.
 EXCEPTIONS: list[tuple[str, float, float, str]] = [
     ("conv2d-groups4-bf16", 0.29, 1.1, "cuDNN's grouped kernel takes three times the usual copies"),
     (
@@ -82,29 +83,35 @@ def exception(name: str) -> tuple[float, float] | None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_an_operation_takes_what_it_takes_on_an_h200(ran: dict[str, dict[str, Any]], name: str) -> None:
-    allowed = exception(name)
-    for stage, got in ran[name].items():
+def test_an_operation_takes_what_it_takes_on_an_h200(
+    allocations_of: dict[str, dict[str, Any]], name: str
+) -> None:
+    limits = exception(name)
+    for stage, allocations in allocations_of[name].items():
         peak, kept = RECORD[name][stage]
         slack = max(0.01 * abs(peak), SLACK_BYTES)
-        if allowed is None:
-            assert abs(got.peak - peak) <= slack, f"{stage}: {got.peak:,} B, measured {peak:,} B"
+        if limits is None:
+            assert abs(allocations.peak - peak) <= slack, (
+                f"{stage}: {allocations.peak:,} B, measured {peak:,} B"
+            )
         else:
-            low, high = allowed
-            assert low * peak - slack <= got.peak <= high * peak + slack, (
-                f"{stage}: {got.peak:,} B, measured {peak:,} B"
+            low, high = limits
+            assert low * peak - slack <= allocations.peak <= high * peak + slack, (
+                f"{stage}: {allocations.peak:,} B, measured {peak:,} B"
             )
         if name not in NOT_KEPT_ALIKE:
-            assert abs(got.kept - kept) <= slack, f"{stage} keeps {got.kept:,} B, measured {kept:,} B"
+            assert abs(allocations.kept_bytes - kept) <= slack, (
+                f"{stage} keeps {allocations.kept_bytes:,} B, measured {kept:,} B"
+            )
 
 
-def test_every_exception_is_still_needed(ran: dict[str, dict[str, Any]]) -> None:
-    """An exception that no operation needs hides the next fault."""
+def test_every_exception_is_still_needed(allocations_of: dict[str, dict[str, Any]]) -> None:
+    """An exception that no operation needs hides the next defect."""
     needed = set()
-    for name, stages in ran.items():
-        for stage, got in stages.items():
+    for name, stages in allocations_of.items():
+        for stage, allocations in stages.items():
             peak, _ = RECORD[name][stage]
-            if abs(got.peak - peak) > max(0.01 * abs(peak), SLACK_BYTES):
+            if abs(allocations.peak - peak) > max(0.01 * abs(peak), SLACK_BYTES):
                 needed.add(next((pattern for pattern, *_ in EXCEPTIONS if fnmatch(name, pattern)), name))
     assert {pattern for pattern, *_ in EXCEPTIONS} - needed == set()
 
@@ -115,17 +122,17 @@ def test_two_operations_in_three_need_no_exception() -> None:
 
 
 @pytest.fixture(scope="module")
-def ran(pretend: Any, count: Any) -> Iterator[dict[str, dict[str, Any]]]:
+def allocations_of(simulate: Any, count: Any) -> Iterator[dict[str, dict[str, Any]]]:
     """Every case in one session; the libraries' workspaces are taken by a first product, as in the record."""
     folder = str(ROOT / "benchmarks" / "accuracy")
     sys.path.insert(0, folder)
     try:
-        with pretend(assume=True) as observer:
-            seen = observer.ledger.seen
+        with simulate(assume=True) as observer:
+            observation = observer.ledger.observation
             nn.Linear(8, 8, device="cuda")(
                 torch.ones(8, 8, device="cuda", requires_grad=True)
             ).sum().backward()
-            found: dict[str, dict[str, Any]] = {}
+            allocations: dict[str, dict[str, Any]] = {}
             for case in importlib.import_module("op_cases").cases():
                 if case.name not in RECORD or any(fnmatch(case.name, pattern) for pattern in SLOW):
                     continue
@@ -135,8 +142,8 @@ def ran(pretend: Any, count: Any) -> Iterator[dict[str, dict[str, Any]]]:
                     for _, run in live.stages:
                         run()
                 live.reset()
-                found[case.name] = {name: count(seen, run) for name, run in live.stages}
+                allocations[case.name] = {name: count(observation, run) for name, run in live.stages}
                 del live
-            yield found
+            yield allocations
     finally:
         sys.path.remove(folder)

@@ -1,7 +1,7 @@
 """Peaks of whole steps, counted by hand.
 
-Sizes are chosen so that a bias is one 512-byte block and everything else is a multiple of it. The workspace of
-cuBLAS is not counted here: `moving` is a peak without it.
+Sizes are chosen so that a bias is one 512-byte block and everything else is a multiple of it. The
+workspace of cuBLAS is not counted: `moving` is a peak without it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ F32 = 4
 
 
 def alive_by_part(seen: Observation) -> dict[str, int]:
-    """Requested bytes at the peak by part; the allocator's rounding of large blocks is left out."""
+    """Requested bytes at the peak by part, without the allocator's rounding of large blocks."""
     found = replay.replay(seen, expandable=True)
     parts: dict[str, int] = {}
     ends = replay._ends(seen)
@@ -55,11 +55,11 @@ def test_an_mlp_with_adam_holds_what_is_listed_here(observer: Any) -> None:
         loss = net(x).sum()
         loss.backward()
         optimizer.step()
-    parts = alive_by_part(observer.ledger.seen)
-    # The peak is in tanh's backward of the second step: both weights and their Adam moments; the batch; tanh's output,
-    # which tanh and the second product share; the gradient that came in and the one going out, with the seed of the
-    # backward pass; the second weight's gradient. The first product's result is long gone, and the gradient of a sum is
-    # expanded, not stored.
+    parts = alive_by_part(observer.ledger.observation)
+    # The peak is in tanh's backward of the second step: both weights and their Adam moments; the batch;
+    # tanh's output, which tanh and the second product share; the incoming and the outgoing gradient, with
+    # the seed of the backward pass; the second weight's gradient. The first product's result is freed
+    # already, and the gradient of a sum is expanded, not stored.
     assert parts == {
         "weights": 2 * weight,
         "optimizer": 4 * weight,
@@ -69,7 +69,7 @@ def test_an_mlp_with_adam_holds_what_is_listed_here(observer: Any) -> None:
         "gradients": weight,
         "workspace": 2 * 32 * 2**20,
     }
-    assert observer.ledger.seen.trained
+    assert observer.ledger.observation.trained
 
 
 def test_gradients_accumulate_in_place(observer: Any, take: Any) -> None:
@@ -82,8 +82,8 @@ def test_gradients_accumulate_in_place(observer: Any, take: Any) -> None:
 
     step()
     again = take(step)
-    # A second pass makes one gradient and adds it into the first: one more weight for a moment, none kept.
-    assert again.kept == 0
+    # A second pass computes one gradient and adds it to the first: one more weight for a moment, none kept.
+    assert again.kept_bytes == 0
     assert weight <= again.peak < 1.2 * weight
     step()
     assert net.weight.grad is not None
@@ -94,9 +94,9 @@ def test_a_sum_over_branches_needs_no_second_buffer(take: Any) -> None:
     row = 1024 * 1024 * F32
     loss = torch.stack([(x * k).sum() for k in range(2, 8)]).sum()
     got = take(loss.backward)
-    # Each branch's gradient is added into the one so far: two at once, not three, and one is kept.
+    # Each branch's gradient is added to the previous one: two at a time, not three, and one is kept.
     assert 2 * row <= got.peak <= 2 * row + 16_384
-    assert row - 16_384 <= got.kept <= row
+    assert row - 16_384 <= got.kept_bytes <= row
 
 
 def test_double_backward_keeps_the_first_passs_graph(take: Any) -> None:
@@ -121,9 +121,9 @@ def test_double_backward_keeps_the_first_passs_graph(take: Any) -> None:
 def test_the_gradient_of_a_loss_that_is_a_gradient_counts_as_forward(observer: Any) -> None:
     x = torch.randn(512, 512, device="cuda", requires_grad=True)
     y = nn.Linear(512, 8).cuda()(x)
-    start = len(observer.ledger.seen.blocks)
+    start = len(observer.ledger.observation.blocks)
     torch.autograd.grad((y**3).sum(), x, create_graph=True)
-    assert {block.phase for block in observer.ledger.seen.blocks[start:]} == {"forward"}
+    assert {block.phase for block in observer.ledger.observation.blocks[start:]} == {"forward"}
 
 
 class Blocks(nn.Module):
@@ -144,24 +144,26 @@ def one_pass(net: nn.Module, x: torch.Tensor) -> None:
     net(x).sum().backward()
 
 
-def test_checkpointing_keeps_one_block_and_names_the_line_that_recomputes(pretend: Any, count: Any) -> None:
+def test_checkpointing_keeps_one_block_and_names_the_line_that_recomputes(simulate: Any, count: Any) -> None:
     peaks = []
     for lean in (False, True):
-        with pretend() as observer:
+        with simulate() as observer:
             net = Blocks(lean=lean).cuda()
             step = partial(one_pass, net, torch.randn(16_384, 512, device="cuda"))
             step()
             net.zero_grad()
-            peaks.append(count(observer.ledger.seen, step).peak)
+            peaks.append(count(observer.ledger.observation, step).peak)
             if lean:
                 again = [
-                    b for b in observer.ledger.seen.blocks if b.phase == "backward" and b.op == "aten::gelu"
+                    b
+                    for b in observer.ledger.observation.blocks
+                    if b.phase == "backward" and b.op == "aten::gelu"
                 ]
                 assert again and all(b.file == __file__ and "blocks" in b.module for b in again)
                 code = Path(__file__).read_text(encoding="utf-8").splitlines()
                 assert all("checkpoint(block, x" in code[b.line - 1] for b in again)
     row = 16_384 * 512 * F32
-    # Kept by each plain block: two products' results and the GELU's; by each lean one: what it returns.
+    # A plain block keeps the results of two products and of the GELU; a checkpointed one keeps its output.
     assert peaks[0] > 12 * row
     assert peaks[1] < 0.75 * peaks[0]
 
@@ -187,7 +189,7 @@ def test_an_optimizer_made_before_the_model_moved_steps_the_moved_one(observer: 
     assert len(states) == 1 and states[0]["exp_avg"].is_cuda
     roles = [
         block.bytes
-        for block in observer.ledger.seen.blocks
+        for block in observer.ledger.observation.blocks
         if block.role == "optimizer" and block.bytes > 4096
     ]
     assert roles == [512 * 512 * F32] * 2
@@ -210,7 +212,7 @@ def test_foreach_single_and_fused_optimizers_differ_as_they_do_on_a_gpu(take: An
     assert foreach.peak >= 8 * one  # a temporary of every parameter at once
     assert one <= single.peak <= 3 * one  # of one parameter at a time
     assert fused.peak < one // 8  # none
-    assert foreach.kept == single.kept == fused.kept == 0
+    assert foreach.kept_bytes == single.kept_bytes == fused.kept_bytes == 0
 
 
 def test_a_grad_scaler_scales_steps_and_skips_nothing(observer: Any) -> None:
@@ -233,7 +235,7 @@ def test_phases_and_modules_are_named(observer: Any) -> None:
     optimizer = torch.optim.Adam(net.parameters())
     net(torch.randn(512, 256, device="cuda")).square().mean().backward()
     optimizer.step()
-    blocks = observer.ledger.seen.blocks
+    blocks = observer.ledger.observation.blocks
     assert {block.phase for block in blocks} == {"data", "forward", "backward", "optimizer"}
     assert {block.module for block in blocks if block.op == "aten::tanh"} == {"Mlp"}
     assert {block.module for block in blocks if block.op == "aten::mm" and block.phase == "forward"} == {
@@ -247,10 +249,10 @@ def test_phases_and_modules_are_named(observer: Any) -> None:
 
 
 @pytest.mark.parametrize("train", [True, False])
-def test_the_cost_of_a_fake_run_does_not_depend_on_the_size(pretend: Any, train: bool) -> None:
+def test_the_cost_of_a_fake_run_does_not_depend_on_the_size(simulate: Any, train: bool) -> None:
     events = []
     for rows in (2_048, 4_000_000):
-        with pretend() as observer, torch.set_grad_enabled(train):
+        with simulate() as observer, torch.set_grad_enabled(train):
             net = Mlp(256).cuda()
             x = torch.randn(rows, 256, device="cuda")
             loss = net(x).square().sum()
@@ -260,8 +262,8 @@ def test_the_cost_of_a_fake_run_does_not_depend_on_the_size(pretend: Any, train:
                 len(
                     [
                         n
-                        for n in observer.ledger.seen.events
-                        if observer.ledger.seen.blocks[n].role != "temporaries"
+                        for n in observer.ledger.observation.events
+                        if observer.ledger.observation.blocks[n].role != "temporaries"
                     ]
                 )
             )

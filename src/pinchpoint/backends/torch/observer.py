@@ -1,8 +1,9 @@
-"""Runs every operation: real on the host, fake on the pretended device, and books what it allocates.
+"""`Observer`: runs every operation and records what it allocates on the simulated device.
 
-Sits below autograd. A tensor on the device is a `FakeTensor` whose storage is in the ledger; a
-host tensor is real, or fake when too large to be worth making. Shadows are real values carried
-along with small device tensors made from data, so that masks and counts stay exact.
+Operations run for real on the host and on fake tensors on the device. The observer sits below
+autograd. A tensor on the device is a `FakeTensor` whose storage is in the ledger; a host tensor is
+real, or fake if it is too large to allocate. Shadows are real values that accompany small device
+tensors computed from data, so that masks and counts stay exact.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from pinchpoint.backends.torch.ledger import Ledger, Site
 from pinchpoint.core.errors import CannotFake, PinchpointError
 from pinchpoint.core.events import Phase
 
-_HOST_LIMIT = 50_000_000  # elements: a larger host tensor is made fake ...
+_HOST_LIMIT = 50_000_000  # elements: a larger host tensor is fake ...
 _EMPTY_LIMIT = (
-    1_000_000  # ... and so is a larger empty one: weights about to be drawn, whose values cannot matter
+    1_000_000  # ... and so is a larger empty one: weights before initialisation, whose values do not matter
 )
 _WRITE_LIMIT = 1_000_000  # elements: values written in place to a larger device tensor are forgotten
 _ALWAYS_REAL = {"aten::randperm"}  # samplers read it element by element
 
-# Autograd runs these in place unless a dispatch mode is watching; see `Ledger.may_fold`.
+# Autograd runs these in place unless a dispatch mode is active; see `Ledger.mark_foldable`.
 _FOLDED = {
     "aten::add.Tensor",
     "aten::index_put",
@@ -45,13 +46,13 @@ _FOLDED = {
     "aten::masked_fill.Scalar",
 }
 _FOLDED_IN_NODE = {"BinaryCrossEntropyWithLogitsBackward0": ("aten::sub.Tensor", "aten::mul.Tensor")}
-_RESIZES = {"aten::resize_", "aten::resize_as_"}  # others make room only in what they are given as `out`
+_RESIZES = {"aten::resize_", "aten::resize_as_"}  # other operations resize only their `out` argument
 _aten = torch.ops.aten
 _CPU = torch.device("cpu")
 
 
 class Observer(compat.DispatchMode):
-    """One per fake run. `place` is where storages made without device inputs belong."""
+    """One per fake run. `place`: where storages of operations without device inputs belong."""
 
     def __init__(self, ledger: Ledger, kernel_model: workspaces.KernelModel, dynamic: Dynamic) -> None:
         super().__init__()
@@ -61,13 +62,15 @@ class Observer(compat.DispatchMode):
         self.fake_mode = compat.fake_mode()
         self.progress: Any = None  # set by the session: what the loop has done so far
         self.place: str | None = None
-        self.generators: set[int] = set()  # keys of those that draw on the device
-        self.inside = 0  # > 0 while torch's own fake machinery runs: devices then read as they are
-        self.shadows = Shadows(self._within)
+        self.generators: set[int] = set()  # keys of the generators on the device
+        self.inside = (
+            0  # > 0 while torch's own fake mode runs, during which tensors report their true devices
+        )
+        self.shadows = Shadows(self._unobserved)
         self.notes = unmodelled.Notes(ledger)
-        dynamic.most = lambda: max(ledger.seen.counts, default=1)
+        dynamic.most = lambda: max(ledger.observation.counts, default=1)
 
-    # -- devices ----------------------------------------------------------------------------
+    # --- devices
 
     def on_device(self, value: object) -> bool:
         return type(value) is FakeTensor and self.ledger.holds(value)
@@ -81,9 +84,9 @@ class Observer(compat.DispatchMode):
             self.place = before
 
     def note(self, text: str) -> None:
-        """Say it once with the result."""
-        if text not in self.ledger.seen.notes:
-            self.ledger.seen.notes.append(text)
+        """Add a note to the result, once."""
+        if text not in self.ledger.observation.notes:
+            self.ledger.observation.notes.append(text)
 
     def shadow(self, tensor: torch.Tensor) -> torch.Tensor | None:
         """The real values behind a fake tensor, if they are known."""
@@ -95,14 +98,14 @@ class Observer(compat.DispatchMode):
             self.shadows.forget(weight)
 
     def copy_to(self, tensor: torch.Tensor, place: str, dtype: torch.dtype | None = None) -> torch.Tensor:
-        """A copy on the device or on the host, with autograd's record of it."""
+        """A copy on the device or on the host, recorded by autograd."""
         source = tensor if type(tensor) is FakeTensor else self._as_fake(tensor)
         with self.placing(place):
             return _aten._to_copy.default(source, dtype=dtype or tensor.dtype)
 
     @contextmanager
-    def _within(self) -> Iterator[None]:
-        """Operations inside run as torch would run them: no booking, true devices."""
+    def _unobserved(self) -> Iterator[None]:
+        """Run operations inside as torch would: nothing is recorded, and devices are the true ones."""
         self.inside += 1
         try:
             yield
@@ -110,13 +113,13 @@ class Observer(compat.DispatchMode):
             self.inside -= 1
 
     def _as_fake(self, tensor: torch.Tensor) -> FakeTensor:
-        with self._within():
+        with self._unobserved():
             fake = self.fake_mode.from_tensor(tensor)
         if self.dynamic.calibrating or not isinstance(tensor, torch.nn.Parameter):
-            self.shadows.give(fake, tensor.detach())
+            self.shadows.set_value(fake, tensor.detach())
         return fake
 
-    # -- operations -------------------------------------------------------------------------
+    # --- operations
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -140,17 +143,20 @@ class Observer(compat.DispatchMode):
         return self._fake(func, args, kwargs, place, fresh=not on_device)
 
     def _on_host(self, func: Any, args: Any, kwargs: Any, has_inputs: bool) -> Any:
-        """Real host work; a huge fresh tensor stays fake, since only its shape can matter."""
+        """Real work on the host; a huge new tensor stays fake, because only its shape can matter."""
         if not has_inputs and func.name().split(".")[0] not in _ALWAYS_REAL:
-            with self._within(), self.fake_mode:
-                made = func(*args, **kwargs)
+            with self._unobserved(), self.fake_mode:
+                result = func(*args, **kwargs)
             limit = _EMPTY_LIMIT if func.name().startswith("aten::empty") else _HOST_LIMIT
-            if isinstance(made, torch.Tensor) and made.numel() > limit:
-                return made
+            if isinstance(result, torch.Tensor) and result.numel() > limit:
+                return result
         return func(*args, **kwargs)
 
     def _with_host_tensors(self, func: Any, args: Any, kwargs: Any, place: str | None, *, fresh: bool) -> Any:
-        """Host tensors among device ones: faked for the call; one that is written to is returned as it was."""
+        """Replace host tensors among device tensors by fake ones for the call.
+
+        A host tensor that the operation returns is returned as the original.
+        """
         original: dict[int, torch.Tensor] = {}
 
         def to_fake(tensor: torch.Tensor) -> torch.Tensor:
@@ -171,15 +177,18 @@ class Observer(compat.DispatchMode):
         phase = self._phase(fresh)
         if ledger.phase != "backward" and torch.is_grad_enabled():
             ledger.remember_node(site)
-        if "generator" in kwargs:  # a device that is not here has none; overloads that ask for one take None
-            given, kwargs["generator"] = kwargs["generator"], None
-            if place == "device" and given is not None and compat.generator_key(given) not in self.generators:
-                raise RuntimeError(
-                    "Expected a 'cuda' device type for generator but found 'cpu'"
-                )  # as a real card says
+        if "generator" in kwargs:  # a simulated device has no generator; overloads with one accept None
+            generator, kwargs["generator"] = kwargs["generator"], None
+            if (
+                place == "device"
+                and generator is not None
+                and compat.generator_key(generator) not in self.generators
+            ):
+                # torch's own message on a real card.
+                raise RuntimeError("Expected a 'cuda' device type for generator but found 'cpu'")
         inputs = {id(t) for t in _tensors(args, kwargs)}
 
-        def book(result: Any, op: str, size_bytes: int | None = None) -> Any:
+        def record(result: Any, op: str, size_bytes: int | None = None) -> Any:
             if place == "device":
                 for tensor in _tensors((result,), {}):
                     if tensor.layout is not torch.strided:
@@ -189,8 +198,8 @@ class Observer(compat.DispatchMode):
             return result
 
         def plain(op: Any, *a: Any, **k: Any) -> Any:
-            """Run an operation of ours on fake tensors and book its output."""
-            return book(self._call(op, a, k, site), op.name())
+            """Run one of pinchpoint's own operations on fake tensors and record its output."""
+            return record(self._call(op, a, k, site), op.name())
 
         if self.dynamic.handles(func):
             real = self.shadows.result(func, args, kwargs)
@@ -199,16 +208,18 @@ class Observer(compat.DispatchMode):
             )
             for fake, value in zip(_tensors((out,), {}), _tensors((real,), {}), strict=False):
                 if fake.shape == value.shape and id(fake) not in inputs:
-                    self.shadows.give(fake, value)  # type: ignore[arg-type]
+                    self.shadows.set_value(fake, value)  # type: ignore[arg-type]
         else:
             out = self._call(func, args, kwargs, site)
             if type(out) is FakeTensor:
                 out._pinchpoint_op = name  # type: ignore[attr-defined]
             limit = self.dynamic.shadow_limit(_WRITE_LIMIT)
             self.shadows.follow(func, args, kwargs, out, limit=limit, now=self.dynamic.calibrating)
-        made = out[::-1] if func is _aten.native_dropout.default else out  # the mask is allocated first
-        book(
-            made, name, workspaces.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None
+        outputs = out[::-1] if func is _aten.native_dropout.default else out  # the mask is allocated first
+        record(
+            outputs,
+            name,
+            workspaces.kept_bytes(name.split(".")[0], args, kwargs) if place == "device" else None,
         )
         if place == "device" and compat.is_mutable(func):
             for tensor in _tensors(args[:1] if name in _RESIZES else (), kwargs):
@@ -217,24 +228,26 @@ class Observer(compat.DispatchMode):
             ledger.phase == "backward"
             and type(out) is FakeTensor
             and not torch.is_grad_enabled()
-            and _in_place_when_unseen(name)
+            and _in_place_unobserved(name)
         ):
-            ledger.may_fold(args[0], out)
+            ledger.mark_foldable(args[0], out)
         if place == "device":
-            self._book_kernel(func, args, kwargs, out, phase, site)
+            self._record_kernel(func, args, kwargs, out, phase, site)
         return out
 
-    def _book_kernel(self, func: Any, args: Any, kwargs: Any, out: Any, phase: Phase, site: Site) -> None:
-        """What the GPU's kernel takes for itself, while it runs or for good."""
+    def _record_kernel(self, func: Any, args: Any, kwargs: Any, out: Any, phase: Phase, site: Site) -> None:
+        """Record the GPU kernel's own memory: temporaries while it runs, and lasting workspaces."""
         name = func.name()
         what = unmodelled.missing(func, args, kwargs)
         if what is not None:
             self.notes.say(name.split(".")[0], what, site)
         self.kernel_model.workspace(name.split(".")[0], ledger=self.ledger, phase=phase, site=site)
         for sizes in self.kernel_model.temporaries(func, args, kwargs, out):
-            held = [self.ledger.add_passing(size, phase=phase, site=site, op=name) for size in sizes if size]
-            for block in held:
-                self.ledger.end_passing(block)
+            blocks = [
+                self.ledger.add_temporary(size, phase=phase, site=site, op=name) for size in sizes if size
+            ]
+            for block in blocks:
+                self.ledger.free_temporary(block)
 
     def _call(self, func: Any, args: Any, kwargs: Any, site: Site) -> Any:
         self.inside += 1
@@ -247,8 +260,10 @@ class Observer(compat.DispatchMode):
             if _is_users_mistake(error):
                 raise
             raise CannotFake(
-                f"{func.name()} at {site.file}:{site.line} cannot run on fake tensors: {_first_line(error)}",
-                hint="register a fake implementation (torch.library.register_fake), or predict the step without this operation",
+                f"{func.name()!r} at {site.file}:{site.line} is not supported by pinchpoint yet, "
+                f"because torch has no shape rule for it: {_first_line(error)}",
+                hint="Register a shape rule with torch.library.register_fake, "
+                "or predict the step without this operation.",
             ) from error
         finally:
             self.inside -= 1
@@ -256,31 +271,32 @@ class Observer(compat.DispatchMode):
     def _phase(self, fresh: bool) -> Phase:
         if self.ledger.phase is not None:
             return self.ledger.phase
-        if not self.ledger.begun or (fresh and not self.ledger.module_path):
+        if not self.ledger.step_started or (fresh and not self.ledger.module_path):
             return "data"
         return "forward"
 
 
 def _sparse(op: str, site: Site) -> CannotFake:
     return CannotFake(
-        f"{op} at {site.file}:{site.line} makes a sparse tensor, whose memory is not followed",
-        hint="predict it dense (an Embedding with sparse=False): what fits dense also fits sparse where gradients are few rows",
+        f"{op!r} at {site.file}:{site.line} creates a sparse tensor, which pinchpoint does not support yet.",
+        hint="Predict it dense, for example an Embedding with sparse=False: what fits dense also fits sparse "
+        "if gradients have few rows.",
     )
 
 
 def _tensors(args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """Every tensor among an operation's arguments; a flat walk, since schemas nest lists once."""
-    found: list[torch.Tensor] = []
+    """Every tensor among an operation's arguments; schemas nest lists only once."""
+    tensors: list[torch.Tensor] = []
     for value in (*args, *kwargs.values()) if kwargs else args:
         if isinstance(value, torch.Tensor):
-            found.append(value)
+            tensors.append(value)
         elif isinstance(value, (list, tuple)):
-            found += [item for item in value if isinstance(item, torch.Tensor)]
-    return found
+            tensors += [item for item in value if isinstance(item, torch.Tensor)]
+    return tensors
 
 
-def _in_place_when_unseen(name: str) -> bool:
-    """Would autograd have run this in place, had no dispatch mode been watching?"""
+def _in_place_unobserved(name: str) -> bool:
+    """Whether autograd would run this in place if no dispatch mode were active."""
     if name in _FOLDED:
         return True
     node = compat.autograd_node()
@@ -288,7 +304,7 @@ def _in_place_when_unseen(name: str) -> bool:
 
 
 def _is_users_mistake(error: BaseException) -> bool:
-    """Shape and type errors are the user's own and must surface as on a real device."""
+    """Whether it is a shape or type error of the user's own, which a real device would raise too."""
     if compat.is_fake_mode_error(error):
         return False
     text = str(error)

@@ -1,4 +1,4 @@
-"""Counts and values that depend on data: exact where the data are at hand, by a law elsewhere, never invented."""
+"""Counts and values that depend on data: exact if the data are known, otherwise from a law."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pinchpoint.backends.torch.data_dependent.count_laws import Law, fit
 from pinchpoint.backends.torch.data_dependent.unknown_values import (
     DataNumber,
     NeedsCalibration,
-    calibration_wanted,
+    calibration_site,
 )
 
 ROWS = 3000
@@ -34,9 +34,9 @@ def test_masks_of_small_data_are_exact(observer: Any, rows: torch.Tensor) -> Non
     assert torch.where(keep)[0].shape == torch.where(true)[0].shape
     assert keep.sum().item() == true.sum().item()
     labels = (x[:, 1] * 3).long()
-    found, inverse, counts = torch.unique(labels, return_inverse=True, return_counts=True)
+    values, inverse, counts = torch.unique(labels, return_inverse=True, return_counts=True)
     expected = torch.unique((rows[:, 1] * 3).long())
-    assert found.shape == counts.shape == expected.shape and inverse.shape == labels.shape
+    assert values.shape == counts.shape == expected.shape and inverse.shape == labels.shape
     assert torch.bincount(labels.abs()).shape == torch.bincount((rows[:, 1] * 3).long().abs()).shape
     counts = torch.tensor([2, 0, 3]).cuda()
     assert torch.ones(3, 4, device="cuda").repeat_interleave(counts, 0).shape == (5, 4)
@@ -74,14 +74,14 @@ def test_a_part_written_with_unknown_values_makes_the_whole_unknown(observer: An
 
 def test_a_count_of_unknown_data_asks_for_a_calibration_with_its_line(observer: Any) -> None:
     big = torch.zeros(3_000_000, device="cuda").normal_()
-    with pytest.raises(NeedsCalibration, match=r"test_dynamic\.py:\d+:mask"):
+    with pytest.raises(NeedsCalibration, match=r"test_operations\.py:\d+:mask"):
         big[big > 0]
-    with pytest.raises(NeedsCalibration, match=r"test_dynamic\.py:\d+:nonzero"):
+    with pytest.raises(NeedsCalibration, match=r"test_operations\.py:\d+:nonzero"):
         (big > 0).nonzero()
 
 
-def test_a_law_answers_and_the_same_mask_gives_the_same_count(pretend: Any) -> None:
-    with pretend(assume=True) as observer:
+def test_a_law_answers_and_the_same_mask_gives_the_same_count(simulate: Any) -> None:
+    with simulate(assume=True) as observer:
         big = torch.zeros(3_000_000, device="cuda").normal_()
         mask = big > 0
         assert big[mask].shape == (1_500_000,)
@@ -89,25 +89,25 @@ def test_a_law_answers_and_the_same_mask_gives_the_same_count(pretend: Any) -> N
         assert big[mask].shape == (1_500_000,)  # remembered: two uses of one mask agree
         assert big[big > 1].shape == (3_000_000,)
         observer.dynamic.bound = "low"
-        assert big[big > 2].shape == (1,)  # never none: an empty tensor is a case of its own
+        assert big[big > 2].shape == (1,)  # never zero: an empty tensor is a special case
 
 
-def test_calibrating_notes_what_each_line_gives(pretend: Any, rows: torch.Tensor) -> None:
-    with pretend(calibrating=True) as observer:
+def test_calibrating_notes_what_each_line_gives(simulate: Any, rows: torch.Tensor) -> None:
+    with simulate(calibrating=True) as observer:
         observer.dynamic.size = ROWS
         x = rows.cuda()
         x[x[:, 0] > 0]
         (x[:, 1] > 0).sum().item()
         true = int((rows[:, 0] > 0).sum())
-        counts = {site.rsplit(":", 1)[1]: pairs for site, pairs in observer.dynamic.seen.items()}
+        counts = {site.rsplit(":", 1)[1]: pairs for site, pairs in observer.dynamic.counts.items()}
         assert counts["mask"] == [(ROWS, true)]
         assert counts["item"] == [(ROWS, int((rows[:, 1] > 0).sum()))]
-    laws = fit([observer.dynamic.seen])
+    laws = fit([observer.dynamic.counts])
     law = next(law for site, law in laws.items() if site.endswith(":mask"))
     assert law.exponent == 1.0 and law.count(10 * ROWS, "mid") == 10 * true
 
 
-def drawn(share: float, n: int, draw: random.Random) -> int:
+def count_below(share: float, n: int, draw: random.Random) -> int:
     return sum(draw.random() < share for _ in range(n))
 
 
@@ -115,7 +115,7 @@ def drawn(share: float, n: int, draw: random.Random) -> int:
 def test_a_fixed_share_snaps_to_exponent_one_and_a_fixed_count_to_zero(seed: int) -> None:
     draw = random.Random(seed)
     runs = [
-        {"a:1:mask": [(n, drawn(0.3, n, draw))], "a:2:unique": [(n, 50 + draw.randrange(3))]}
+        {"a:1:mask": [(n, count_below(0.3, n, draw))], "a:2:unique": [(n, 50 + draw.randrange(3))]}
         for n in (2048, 16384)
     ]
     laws = fit(runs)
@@ -133,7 +133,7 @@ def test_a_root_law_is_kept_as_it_is() -> None:
     assert law.count(10**6, "mid") == pytest.approx(40_000, rel=0.05)
 
 
-def test_a_line_seen_once_is_a_share_and_one_never_true_stays_none() -> None:
+def test_a_line_reached_once_is_a_share_and_one_never_true_stays_none() -> None:
     assert fit([{"s": [(1000, 250)]}])["s"].count(4000, "mid") == 1000
     none = fit([{"s": [(1000, 0)]}, {"s": [(8000, 0)]}])["s"]
     assert none.count(10**6, "mid") == 0
@@ -150,8 +150,8 @@ def test_the_interval_widens_with_the_distance() -> None:
 
 def test_an_unknown_count_can_be_logged_but_not_used_as_a_size() -> None:
     count = DataNumber("train.py:3:item")
-    for made in (count + 1, 1 + count, count * 2, 3 * count, count - 1, count // 2, sum([count, count])):
-        assert isinstance(made, DataNumber) and made.site == "train.py:3:item"
+    for number in (count + 1, 1 + count, count * 2, 3 * count, count - 1, count // 2, sum([count, count])):
+        assert isinstance(number, DataNumber) and number.site == "train.py:3:item"
     assert f"{count:d} {count}" == "1 1" and count / 2 == 0.5 and count > 0
     for use in (int, range, [1, 2].__getitem__):
         with pytest.raises(NeedsCalibration):
@@ -166,9 +166,9 @@ def test_unknown_values_read_as_in_a_healthy_run(observer: Any) -> None:
 
 def test_a_tensor_sized_by_unknown_data_is_not_made_up(observer: Any) -> None:
     count = torch.zeros(3_000_000, device="cuda").normal_().gt(0).sum().item()
-    with pytest.raises(TypeError) as refused:
+    with pytest.raises(TypeError) as caught:
         torch.zeros(count, 4, device="cuda")
-    site = calibration_wanted(refused.value, observer.dynamic.unknown)
+    site = calibration_site(caught.value, observer.dynamic.unknown_site)
     assert site is not None and site.endswith(":item") and __file__ in site
 
 
@@ -180,8 +180,8 @@ def test_one_hot_and_sort_of_known_data_work(observer: Any) -> None:
 
 def test_filling_where_a_mask_is_true_needs_no_count(observer: Any) -> None:
     big = torch.zeros(3_000_000, 2, device="cuda").normal_()
-    before = len(observer.ledger.seen.blocks)
+    before = len(observer.ledger.observation.blocks)
     mask = big[:, 0] < 0
     big[mask] = 1.0
-    made = [block.bytes for block in observer.ledger.seen.blocks[before:] if block.bytes > 1024]
-    assert made == [3_000_000]  # the mask alone: no index tensor was made
+    sizes = [block.bytes for block in observer.ledger.observation.blocks[before:] if block.bytes > 1024]
+    assert sizes == [3_000_000]  # only the mask: no index tensor is allocated

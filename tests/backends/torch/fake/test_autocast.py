@@ -1,4 +1,4 @@
-"""torch.autocast("cuda") on the pretended device, against the lists that torch documents for CUDA."""
+"""torch.autocast("cuda") on the simulated device, compared with the lists that torch documents for CUDA."""
 
 from __future__ import annotations
 
@@ -153,9 +153,9 @@ def test_cast_weights_are_kept_for_the_pass_and_dropped_after(take: Any) -> None
             net(x)
             net(x)
 
-    got = take(graded)
-    assert half <= got.peak < 2 * half  # one cast copy serves both calls
-    assert got.kept == 0
+    allocations = take(graded)
+    assert half <= allocations.peak < 2 * half  # one cast copy serves both calls
+    assert allocations.kept_bytes == 0
 
 
 def test_autocast_halves_what_a_linear_keeps(take: Any) -> None:
@@ -168,8 +168,8 @@ def test_autocast_halves_what_a_linear_keeps(take: Any) -> None:
 
     row = 65_536 * 512
     forward(True)
-    full, halved = take(lambda: forward(False)).kept, take(lambda: forward(True)).kept
+    full, halved = take(lambda: forward(False)).kept_bytes, take(lambda: forward(True)).kept_bytes
     assert full == 2 * row * 4  # the ReLU's result, which both keep, and the output
-    # In half: the input's copy, the ReLU's result and the output, and the second weight's copy. The first weight's is
-    # needed by no gradient, since the input wants none.
+    # In half precision: the input's copy, the ReLU's result and the output, and the second weight's copy.
+    # No gradient needs the first weight's copy, because the input requires none.
     assert halved == 3 * row * 2 + 512 * 512 * 2

@@ -1,4 +1,4 @@
-"""Recurrent layers on the pretended device: projections and packed sequences."""
+"""Recurrent layers on the simulated device: projections and packed sequences."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ def test_a_projected_layer_keeps_its_hidden_width_and_gives_the_projected_one(
     plain, projected = nn.LSTM(128, 1024, 2).cuda(), nn.LSTM(128, 1024, 2, proj_size=32).cuda()
     whole, less = take(lambda: plain(x)), take(lambda: projected(x))
     narrow = take(lambda: nn.LSTM(128, 32, 2).cuda()(x))
-    assert less.kept > 10 * narrow.kept
-    # The outputs are narrower, all else is held at the full width.
+    assert less.kept_bytes > 10 * narrow.kept_bytes
+    # The outputs are narrower; everything else has the full width.
     outputs = 64 * 16 * 1024 * 4
-    assert whole.kept - outputs < less.kept < whole.kept
+    assert whole.kept_bytes - outputs < less.kept_bytes < whole.kept_bytes
     assert reserve(less.blocks) >= reserve(whole.blocks)
     (workspace,) = [block for block in less.blocks if block.span]
     (full,) = [block for block in whole.blocks if block.span]
     assert workspace.bytes >= full.bytes and workspace.span.least == 0
-    assert any("projections" in note for note in observer.ledger.seen.notes)
+    assert any("projections" in note for note in observer.ledger.observation.notes)
 
 
-def test_a_projected_layer_trains_with_the_shapes_of_the_host(pretend: Any) -> None:
+def test_a_projected_layer_trains_with_the_shapes_of_the_host(simulate: Any) -> None:
     def shapes(device: str) -> list[tuple[int, ...]]:
         net = nn.LSTM(8, 24, 2, batch_first=True, bidirectional=True, proj_size=6).to(device)
         out, (hidden, cell) = net(torch.ones(3, 5, 8, device=device))
@@ -47,7 +47,7 @@ def test_a_projected_layer_trains_with_the_shapes_of_the_host(pretend: Any) -> N
         ]
 
     truth = shapes("cpu")
-    with pretend():
+    with simulate():
         assert shapes("cuda") == truth
 
 
@@ -71,18 +71,18 @@ def test_a_packed_call_keeps_its_share_of_the_padded_one(
     (full,) = [block for block in padded.blocks if block.span]
     assert workspace.bytes == int(share * full.bytes)
     assert (workspace.span.least, workspace.span.most) == (0, 2 * full.bytes)
-    assert any("packed" in note for note in observer.ledger.seen.notes)
+    assert any("packed" in note for note in observer.ledger.observation.notes)
 
 
 def test_packing_takes_the_packed_bytes_twice_for_a_moment(take: Any) -> None:
     x = torch.zeros(32, len(LENGTHS), 64, device="cuda")
     got = take(lambda: pack_padded_sequence(x, LENGTHS).data)
     size = -(-sum(LENGTHS) * 64 * 4 // 512) * 512
-    assert (got.kept, got.peak) == (size, 2 * size)
+    assert (got.kept_bytes, got.peak) == (size, 2 * size)
 
 
 def train(device: str, *, enforce_sorted: bool, batch_first: bool) -> list[tuple[int, ...]]:
-    """Shapes of everything a tagger with packed sequences makes, and the lengths it reads back."""
+    """Shapes of all tensors of a tagger with packed sequences, and the lengths it reads back."""
     torch.manual_seed(0)
     lengths = LENGTHS if enforce_sorted else LENGTHS[::-1]
     net = nn.LSTM(8, 16, 2, batch_first=batch_first, bidirectional=True, dropout=0.1).to(device)
@@ -104,16 +104,16 @@ def train(device: str, *, enforce_sorted: bool, batch_first: bool) -> list[tuple
 @pytest.mark.parametrize("enforce_sorted", [True, False])
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_training_on_packed_sequences_has_the_shapes_of_the_host(
-    pretend: Any, enforce_sorted: bool, batch_first: bool
+    simulate: Any, enforce_sorted: bool, batch_first: bool
 ) -> None:
     truth = train("cpu", enforce_sorted=enforce_sorted, batch_first=batch_first)
-    with pretend():
+    with simulate():
         assert train("cuda", enforce_sorted=enforce_sorted, batch_first=batch_first) == truth
 
 
-def test_packed_values_are_those_of_the_host(pretend: Any) -> None:
+def test_packed_values_are_those_of_the_host(simulate: Any) -> None:
     parts = [torch.arange(3.0), torch.arange(2.0) + 10, torch.arange(1.0) + 20]
-    with pretend(calibrating=True) as observer:
+    with simulate(calibrating=True) as observer:
         torch.manual_seed(0)
         packed = pack_sequence([part.cuda() for part in parts])
         assert packed.data.tolist() == [0.0, 10.0, 20.0, 1.0, 11.0, 2.0]

@@ -1,4 +1,4 @@
-"""The staging buffer of a CUDA reduction, against requests an H200's allocator really got."""
+"""The staging buffer of a CUDA reduction, compared with the requests to an H200's allocator."""
 
 from __future__ import annotations
 

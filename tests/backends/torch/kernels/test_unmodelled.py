@@ -1,4 +1,4 @@
-"""Operations known to take more than predicted say so, once each, with their line."""
+"""Operations that are known to use more than predicted are noted, once each, with their line."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_operation_predicted_too_low_is_noted_once_with_its_line(observer: An
     run: Callable[[], Any] = LOW[name]
     run()
     run()
-    (note,) = observer.ledger.seen.notes
+    (note,) = observer.ledger.observation.notes
     assert note.startswith((f"aten::{name} at ", f"{name} at ")) and "test_unmodelled.py:" in note
     assert "not modelled" in note and note.endswith("the peak may be higher")
 
@@ -59,7 +59,7 @@ def test_what_is_modelled_says_nothing(observer: Any) -> None:
     x.detach().scatter_reduce(0, rows(), x.detach(), "sum")
     torch.randperm(10)
     nn.LSTMCell(8, 8)(torch.ones(2, 8))
-    assert observer.ledger.seen.notes == []
+    assert observer.ledger.observation.notes == []
 
 
 def test_a_search_for_the_fastest_convolution_is_noted(
@@ -69,5 +69,5 @@ def test_a_search_for_the_fastest_convolution_is_noted(
     layer = nn.Conv2d(3, 4, 3, device="cuda")
     for _ in range(2):
         layer(torch.ones(2, 3, 8, 8, device="cuda"))
-    (note,) = observer.ledger.seen.notes
+    (note,) = observer.ledger.observation.notes
     assert "cudnn.benchmark" in note and "searches" in note

@@ -1,4 +1,4 @@
-"""Workspaces of kernels: what is read off tensors without running an operation."""
+"""Workspaces of kernels: properties of tensors that are read without running an operation."""
 
 from __future__ import annotations
 

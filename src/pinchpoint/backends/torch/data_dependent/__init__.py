@@ -1,1 +1,1 @@
-"""Values and sizes that depend on data: computed, calibrated or unknown."""
+"""Values and sizes that depend on data: computed exactly, calibrated, or unknown."""

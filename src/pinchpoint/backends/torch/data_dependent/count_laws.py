@@ -1,4 +1,4 @@
-"""How counts that depend on the data grow: power laws, one per source line, from small real runs."""
+"""Power laws of how data-dependent counts grow, one per source line, fitted to small real runs."""
 
 from __future__ import annotations
 
@@ -13,33 +13,36 @@ Bound = Literal["low", "mid", "high"]
 
 @dataclass(frozen=True)
 class Law:
-    """count = scale * n ** exponent, with the range that small runs allow."""
+    """count = scale * n ** exponent, with the uncertainty that the small runs leave."""
 
     scale: float
     exponent: float
-    spread: float  # relative half width at the sizes seen
-    largest_seen: int
+    spread: float  # relative half width at the sizes of the small runs
+    largest_n: int  # of the small runs
 
     def count(self, n: int, bound: Bound) -> int:
         middle = self.scale * n**self.exponent
         if bound == "mid":
             return max(0, round(middle))
-        # Far from what was seen the exponent's own uncertainty counts too.
-        reach = self.spread * (1 + math.log(max(n / max(self.largest_seen, 1), 1)))
+        # Far beyond the small runs the exponent's own uncertainty counts too.
+        reach = self.spread * (1 + math.log(max(n / max(self.largest_n, 1), 1)))
         factor = (1 + reach) if bound == "high" else max(0.0, 1 - reach)
         return max(0, round(middle * factor))
 
 
-def known(runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """What small real runs, as they answered, tell a `Dynamic`; of a line none of them saw, anything is assumed."""
+def dynamic_options(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Keyword arguments of `Dynamic` from the results of small real runs.
+
+    For a line that none of them reached, any count is assumed.
+    """
     pairs = [
-        {site: [(int(n), int(count)) for n, count in found] for site, found in run["seen"].items()}
+        {site: [(int(n), int(count)) for n, count in counts] for site, counts in run["seen"].items()}
         for run in runs
     ]
     return {
         "laws": fit(pairs),
-        "values": {site: found[-1] for run in runs for site, found in run["values"].items()},
-        "samples": {site: found for run in runs for site, found in run["samples"].items()},
+        "values": {site: values[-1] for run in runs for site, values in run["values"].items()},
+        "samples": {site: sample for run in runs for site, sample in run["samples"].items()},
         "assume": True,
     }
 
@@ -47,8 +50,8 @@ def known(runs: list[dict[str, Any]]) -> dict[str, Any]:
 def fit(runs: list[dict[str, list[tuple[int, int]]]]) -> dict[str, Law]:
     """One power law per site from small real runs: {site: [(most possible, count), ...]} each.
 
-    A site asked several times also has a law a turn, `site#1` and so on, whose range covers what
-    the other turns gave: where training moves a mask, the next step may give any of them.
+    A site that is reached several times also has one law per turn, `site#1` and so on, whose range
+    covers the counts of the other turns: if training changes a mask, the next step may have any of them.
     """
     laws: dict[str, Law] = {}
     for site in {site for run in runs for site in run}:
@@ -58,24 +61,22 @@ def fit(runs: list[dict[str, list[tuple[int, int]]]]) -> dict[str, Law]:
         if len(means) > 1 and means[0][0] < n and means[0][1] > 0 and count > 0:
             exponent = _exponent(means[0], (n, count))
         every_turn = [pair for run in runs for pair in run.get(site.split("#")[0], run.get(site, []))]
-        # A count scatters at least like a Poisson count does; three standard deviations.
+        # A count scatters at least like a Poisson count: three standard deviations.
         scatter = max(
-            (abs(c / max(_expected(n, count, exponent, m), 1e-9) - 1) for m, c in every_turn), default=0.0
+            (abs(c / max(_extrapolate(n, count, exponent, m), 1e-9) - 1) for m, c in every_turn), default=0.0
         )
         spread = max(scatter, 3 / math.sqrt(max(count, 1.0)))
         if len({n for n, _ in every_turn}) > 1 and len({c for _, c in every_turn}) == 1:
-            exponent, spread = (
-                0.0,
-                0.0,
-            )  # the same whatever the size: a number of classes, not a count of points
+            # The same for every size: a number of classes, not a count of points.
+            exponent, spread = 0.0, 0.0
         laws[site] = Law(count / max(n, 1) ** exponent, exponent, min(spread, 1.0), round(n))
     return laws
 
 
-def resampled(
+def resample(
     sample: list[float], law: Law | None, dtype: Any, size: int, points: int, bound: Bound
 ) -> np.ndarray[Any, Any]:
-    """An array like one that was read in a calibration, with as much in it as the law says."""
+    """An array like one that was read in a calibration, scaled to the count of the law."""
     if law is not None and np.dtype(dtype) == np.bool_:
         share = min(law.count(size, bound), size)
         return np.diff(np.arange(size + 1) * share // max(size, 1)).astype(dtype)
@@ -84,14 +85,14 @@ def resampled(
         return values.astype(dtype)
     growth = law.count(points, "mid") / max(size, 1) / mean
     if 0.9 < growth < 1.1:
-        return values.astype(dtype)  # labels and indices stay as they are, whatever the size
+        return values.astype(dtype)  # labels and indices do not change with the size
     return np.round(values * (law.count(points, bound) / max(size, 1) / mean)).astype(dtype)
 
 
 def _exponent(small: tuple[float, float], large: tuple[float, float]) -> float:
-    """Growth between two runs; 1 (a fixed share) or 0 (a fixed count) where the scatter allows it.
+    """Growth between two runs; 1 (a fixed share) or 0 (a fixed count) if the scatter allows it.
 
-    Over a thousandfold extrapolation an exponent off by 0.03 is a count off by a quarter.
+    In a thousandfold extrapolation an exponent that is off by 0.03 changes the count by a quarter.
     """
     reach = math.log(large[0] / small[0])
     exponent = math.log(large[1] / small[1]) / reach
@@ -103,5 +104,5 @@ def _mean(pairs: list[tuple[int, int]]) -> tuple[float, float]:
     return sum(p[0] for p in pairs) / len(pairs), sum(p[1] for p in pairs) / len(pairs)
 
 
-def _expected(n: float, count: float, exponent: float, at: float) -> float:
+def _extrapolate(n: float, count: float, exponent: float, at: float) -> float:
     return count * (at / n) ** exponent if n else 0.0

@@ -1,8 +1,8 @@
 """Operations whose output size or value depends on the data: masks, nonzero, unique, item(), numpy().
 
-Exact where real values are at hand (shadows). Elsewhere the count comes from a calibration: the
-same code run small with every value real, one power law per source line. Without one, asking
-for a count raises `NeedsCalibration`.
+Counts are exact where real values are available (shadows). Otherwise they come from a calibration: a
+small run of the same code with real values, and one power law per source line. Without a calibration
+a count raises `NeedsCalibration`.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ import numpy as np
 import torch
 
 from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.data_dependent.count_laws import Bound, Law, resampled
+from pinchpoint.backends.torch.data_dependent.count_laws import Bound, Law, resample
 from pinchpoint.backends.torch.data_dependent.unknown_values import DataFloat, DataNumber, NeedsCalibration
 from pinchpoint.backends.torch.ledger import Site
 
 _aten = torch.ops.aten
-_MASKED = {
+_INDEXING = {
     _aten.index.Tensor,
     _aten.index_put.default,
     _aten.index_put_.default,
     _aten._unsafe_index.Tensor,
     _aten._index_put_impl_.default,
 }
-_COUNTED = {
+_COUNTING = {
     _aten.nonzero.default,
     _aten.masked_select.default,
     _aten._unique2.default,
@@ -44,21 +44,21 @@ _FILLS = {
 }
 _ALIKE = {_aten.equal.default: True, _aten.allclose.default: True}
 
-# What a yes-no question most likely answers in a healthy run, by the operation that made it.
+# Operations whose boolean result is most likely true in a healthy run.
 _LIKELY_TRUE = ("isfinite", "all", "logical_not")
 
-_SAMPLED = 512  # values kept of an array that was read, of each of a line's first _TURNS readings
+_SAMPLED = 512  # values stored of each array that is read, for the first _TURNS reads of a line
 _TURNS = 64
-_NAMED_COUNT = 100  # a smaller number read by a script is more likely a class or an index: it has no range
+_NAMED_COUNT = 100  # a smaller number is more likely a class or an index, and has no uncertainty
 
 
 @dataclass
 class Dynamic:
-    """Answers data-dependent questions for one run.
+    """Provides data-dependent values and counts for one run.
 
-    calibrating: carry real values for everything and note what each line gives.
-    assume: without a law, take half of what is possible (mid), nothing (low) or all (high).
-    guess: take every unknown number that is read to be this one, to see whether it matters.
+    calibrating: compute real values for everything and record what each line reads
+    assume: without a law, assume half of the possible count (mid), one (low) or all (high)
+    guess: use this value for every unknown number that is read, to see whether it matters
     """
 
     laws: Mapping[str, Law] = field(default_factory=dict)
@@ -68,13 +68,13 @@ class Dynamic:
     calibrating: bool = False
     assume: bool = False
     guess: int | None = None
-    size: int = 0  # points of the run, which values read with item() are fitted against
-    most: Callable[[], int] = lambda: 1  # without a size: the largest dimension seen so far
-    unknown: str = ""  # the line that last read a count nobody knows
-    largest: tuple[int, str] = (0, "")  # the largest count worked out from the data, and its line
-    seen: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
-    seen_values: dict[str, list[float]] = field(default_factory=dict)
-    seen_samples: dict[str, list[float]] = field(default_factory=dict)
+    size: int = 0  # points of the run; values read with item() are fitted against it
+    most: Callable[[], int] = lambda: 1  # without a size: the largest dimension so far
+    unknown_site: str = ""  # the line that last read an unknown count
+    largest: tuple[int, str] = (0, "")  # the largest count computed from the data, and its line
+    counts: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    scalars: dict[str, list[float]] = field(default_factory=dict)
+    array_samples: dict[str, list[float]] = field(default_factory=dict)
     _turns: dict[str, int] = field(default_factory=dict)
     _memo: dict[tuple[Any, ...], tuple[Any, int]] = field(default_factory=dict)
 
@@ -83,7 +83,10 @@ class Dynamic:
 
     def handles(self, func: Any) -> bool:
         return (
-            func in _COUNTED or func in _MASKED or func in _ALIKE or func is _aten._local_scalar_dense.default
+            func in _COUNTING
+            or func in _INDEXING
+            or func in _ALIKE
+            or func is _aten._local_scalar_dense.default
         )
 
     def run(
@@ -102,29 +105,29 @@ class Dynamic:
             return self._value(args[0], shadow, where)
         if func in _ALIKE:
             return _ALIKE[func] if shadow is None else shadow
-        if func in _MASKED:
-            return self._masked(func, args, kwargs, plain, where, shadow_of)
-        return self._counted(func, args, kwargs, shadow, plain, where)
+        if func in _INDEXING:
+            return self._index(func, args, kwargs, plain, where, shadow_of)
+        return self._count_rows(func, args, kwargs, shadow, plain, where)
 
-    # -- values -----------------------------------------------------------------------------
+    # --- values
 
     def _value(self, tensor: torch.Tensor, shadow: Any, where: str) -> Any:
         key = f"{where}:item"
         if shadow is not None:
             if self.calibrating:
-                self.seen_values.setdefault(key, []).append(float(shadow))
+                self.scalars.setdefault(key, []).append(float(shadow))
                 if isinstance(shadow, int) and not isinstance(shadow, bool) and shadow >= 0:
-                    self.seen.setdefault(key, []).append((self._points(), shadow))
+                    self.counts.setdefault(key, []).append((self._points(), shadow))
             return shadow
         if not _is_whole(tensor):
             if key in self.values:
                 return bool(self.values[key]) if tensor.dtype is torch.bool else self.values[key]
-            made_by = getattr(tensor, "_pinchpoint_op", "")
-            return any(word in made_by for word in _LIKELY_TRUE) if tensor.dtype is torch.bool else 1.0
+            operation = getattr(tensor, "_pinchpoint_op", "")
+            return any(word in operation for word in _LIKELY_TRUE) if tensor.dtype is torch.bool else 1.0
         return self._number(key, key)
 
     def _number(self, key: str, turn: str) -> int:
-        """A whole number that neither data nor arithmetic can tell: by law, as it was, guessed, or unknown."""
+        """An unknown whole number: from a law, from the calibration, guessed, assumed, or an error."""
         law = self.laws.get(turn) or self.laws.get(key)
         value = self.values.get(turn, self.values.get(key))
         if law is not None and (self.size or (self.bound != "mid" and (value or 0) >= _NAMED_COUNT)):
@@ -134,14 +137,14 @@ class Dynamic:
         if self.guess is not None:
             return self.guess
         if self.calibrating:
-            return 1  # of a host tensor too large to be made
+            return 1  # read from a host tensor that is too large to allocate
         if self.assume:
             most = self.size or self.most()
             return {"low": 1, "mid": -(-most // 2), "high": most}[self.bound]
         raise NeedsCalibration(key)
 
     def _points(self) -> int:
-        """What numbers are fitted against. A script has no size: its own run is the only one."""
+        """The size that numbers are fitted against; 1 for a script, whose only run has no size."""
         return max(self.size, 1)
 
     def number(
@@ -151,82 +154,85 @@ class Dynamic:
         plain: Callable[[], Any],
         line: Callable[[], str],
     ) -> Any:
-        """What item() gives Python. plain: torch's own answer; line: the line that is running when it is called.
+        """The result of item(). plain: torch's own result; line: the line that runs when it is called.
 
-        A whole number that nobody knows is one to log, not to use; a float may be logged, and counted by int().
+        An unknown whole number can be logged but not used; a float can be logged, and int() makes it a count.
         """
-        known = real is not None and not self.calibrating
+        is_known = real is not None and not self.calibrating
         if _is_whole(tensor) and tensor.numel() == 1 and real is None and not self.calibrating:
             key = f"{line()}:item"
             if key not in self.laws and key not in self.values and self.guess is None and not self.assume:
-                self.unknown = key
+                self.unknown_site = key
                 return DataNumber(key)
         value = plain()
         return (
             value
-            if known or type(value) is not float
+            if is_known or type(value) is not float
             else DataFloat(value, lambda count: self._whole(count, line()))
         )
 
     def _whole(self, count: int, where: str) -> int:
-        """A float became a count at this line, `count` if its value is right."""
+        """The count that a float becomes at this line: `count` if the float's value is real."""
         key = f"{where}:int"
         turn = self._turn(key)
         if not self.calibrating:
             return self._number(key, turn)
         for name in (key, turn):
-            self.seen_values.setdefault(name, []).append(count)
+            self.scalars.setdefault(name, []).append(count)
             if count >= 0:
-                self.seen.setdefault(name, []).append((self._points(), count))
+                self.counts.setdefault(name, []).append((self._points(), count))
         return count
 
     def array(
         self, tensor: torch.Tensor, real: np.ndarray[Any, Any] | None, dtype: Any, where: str
     ) -> np.ndarray[Any, Any] | None:
-        """What numpy() and tolist() give: the data, or what they were in a calibration; None for floats nobody knows."""
+        """The result of numpy() and tolist(): the data, or values like the calibration's.
+
+        None for unknown floats.
+        """
         key = f"{where}:array"
         turn = self._turn(key)
-        counted = tensor.dtype is torch.bool or _is_whole(tensor)
+        is_count = tensor.dtype is torch.bool or _is_whole(tensor)
         if real is not None:
             if self.calibrating:
-                self._sample(real, counted, key, turn)
+                self._sample(real, is_count, key, turn)
             return real
         shape, size = tuple(tensor.shape), tensor.numel()
         sample = self.samples.get(turn) or self.samples.get(key)
         if sample:
             law = self.laws.get(turn) or self.laws.get(key)
-            return resampled(sample, law, dtype, size, self._points(), self.bound).reshape(shape)
-        if counted and not (self.calibrating or self.assume):
+            return resample(sample, law, dtype, size, self._points(), self.bound).reshape(shape)
+        if is_count and not (self.calibrating or self.assume):
             if self.guess is None:
                 raise NeedsCalibration(key)
             return (np.arange(size) % self.guess).astype(dtype).reshape(shape)
         return None
 
-    def _sample(self, real: np.ndarray[Any, Any], counted: bool, key: str, turn: str) -> None:
+    def _sample(self, real: np.ndarray[Any, Any], is_count: bool, key: str, turn: str) -> None:
         if np.iscomplexobj(real):
             return
         flat = real.reshape(-1)
         some = flat[:: -(-len(flat) // _SAMPLED) or 1].astype(np.float64).tolist()
         for name in (key, turn) if self._turns[key] <= _TURNS else (key,):
-            self.seen_samples[name] = some
-            if counted:
+            self.array_samples[name] = some
+            if is_count:
                 total = int(np.abs(flat.astype(np.int64)).sum())
-                self.seen.setdefault(name, []).append(
+                self.counts.setdefault(name, []).append(
                     (len(flat) if flat.dtype == np.bool_ else self._points(), total)
                 )
 
-    def learned(self) -> dict[str, Any]:
-        """What a calibration found, for `laws.known`."""
-        return {"seen": self.seen, "values": self.seen_values, "samples": self.seen_samples}
+    def calibration_results(self) -> dict[str, Any]:
+        """The results of a calibration, for `count_laws.dynamic_options`."""
+        return {"seen": self.counts, "values": self.scalars, "samples": self.array_samples}
 
-    # -- counts -----------------------------------------------------------------------------
+    # --- counts
 
     def _count(self, tensor: torch.Tensor, real: int | None, key: str, most: int) -> int:
-        """How many: known, remembered for the same mask, by law, or unknown."""
+        """A count: from the data, the same as before for the same mask, from a law, assumed, or an error."""
         if real is not None:
             if self.calibrating:
                 for name in (key, self._turn(key)):
-                    self.seen.setdefault(name, []).append((most, real))
+                    self.counts.setdefault(name, []).append((most, real))
             elif real > self.largest[0]:
                 self.largest = (real, key)
             return real
@@ -237,12 +243,12 @@ class Dynamic:
             tuple(tensor.shape),
             compat.version(tensor),
         )
-        known = self._memo.get(memo)
-        if known is not None and known[0]() is storage:
-            return known[1]
+        entry = self._memo.get(memo)
+        if entry is not None and entry[0]() is storage:
+            return entry[1]
         law = self.laws.get(self._turn(key)) or self.laws.get(key)
         if law is not None:
-            # Never none where there may be some: an empty tensor is a case of its own for many losses.
+            # At least one if there may be any: many losses treat an empty tensor as a special case.
             least = min(1, law.count(most, "high"), most)
             count = max(least, min(law.count(most, self.bound), most))
         elif self.assume:
@@ -253,14 +259,14 @@ class Dynamic:
         return count
 
     def _turn(self, key: str) -> str:
-        """The line's own number of this asking: a network's mask changes from step to step."""
+        """The key of this turn of the line: a network's mask changes from step to step."""
         self._turns[key] = self._turns.get(key, 0) + 1
         return f"{key}#{self._turns[key]}"
 
-    def _masked(self, func: Any, args: Any, kwargs: Any, plain: Any, where: str, shadow_of: Any) -> Any:
-        """Boolean masks become index tensors, as the GPU's kernels make them."""
+    def _index(self, func: Any, args: Any, kwargs: Any, plain: Any, where: str, shadow_of: Any) -> Any:
+        """Replace boolean masks by index tensors, as the GPU's kernels do."""
         if func in _FILLS and _is_fill(args, kwargs):
-            # Writing one number where a mask is true needs no count: CUDA fills in place.
+            # Writing one number where a mask is true needs no count, because CUDA fills in place.
             mask = args[1][0]
             for _ in range(args[0].dim() - mask.dim()):
                 mask = plain(_aten.unsqueeze.default, mask, -1)
@@ -275,11 +281,11 @@ class Dynamic:
             count = self._count(
                 index, None if real is None else int(real.count_nonzero()), f"{where}:mask", index.numel()
             )
-            found = plain(_aten.new_empty.default, index, [count, index.dim()], dtype=torch.int64)
-            indices += [plain(_aten.select.int, found, 1, axis) for axis in range(index.dim())]
+            positions = plain(_aten.new_empty.default, index, [count, index.dim()], dtype=torch.int64)
+            indices += [plain(_aten.select.int, positions, 1, axis) for axis in range(index.dim())]
         return plain(func, args[0], indices, *args[2:], **kwargs)
 
-    def _counted(self, func: Any, args: Any, kwargs: Any, shadow: Any, plain: Any, where: str) -> Any:
+    def _count_rows(self, func: Any, args: Any, kwargs: Any, shadow: Any, plain: Any, where: str) -> Any:
         tensor = args[0]
         name = func.name().split("::")[1].split(".")[0]
         key = f"{where}:{name}"
@@ -307,8 +313,8 @@ class Dynamic:
     def _unique(self, func: Any, args: Any, kwargs: Any, shadow: Any, plain: Any, key: str) -> Any:
         tensor = args[0]
         names = compat.argument_names(func)
-        given = dict(zip(names, args, strict=False)) | kwargs
-        dim = given.get("dim")
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        dim = arguments.get("dim")
         most = tensor.numel() if dim is None else tensor.shape[dim]
         real = None if shadow is None else shadow[0].shape[0 if dim is None else dim]
         count = self._count(tensor, real, key, most)
@@ -319,13 +325,13 @@ class Dynamic:
             plain(
                 _aten.new_empty.default,
                 tensor,
-                inverse if given.get("return_inverse") else [0],
+                inverse if arguments.get("return_inverse") else [0],
                 dtype=torch.int64,
             ),
             plain(
                 _aten.new_empty.default,
                 tensor,
-                [count] if given.get("return_counts") else [0],
+                [count] if arguments.get("return_counts") else [0],
                 dtype=torch.int64,
             ),
         )
@@ -338,7 +344,7 @@ def _is_whole(tensor: torch.Tensor) -> bool:
 
 
 def _is_fill(args: Any, kwargs: Any) -> bool:
-    """One mask over the leading dimensions, one value, no accumulation."""
+    """Whether it has one mask over the leading dimensions, one value, and no accumulation."""
     accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
     indices = args[1]
     return not accumulate and len(indices) == 1 and indices[0].dtype is torch.bool and args[2].numel() == 1

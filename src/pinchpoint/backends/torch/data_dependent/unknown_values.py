@@ -1,4 +1,4 @@
-"""Numbers that nobody knows: what stands for one, and how asking too much of it is told."""
+"""Numbers with unknown values (`DataNumber`, `DataFloat`), and the error when a value is needed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class NeedsCalibration(Exception):
-    """A count depends on data that only a real run can show."""
+    """A count depends on data that only a real run provides."""
 
     def __init__(self, site: str) -> None:
         super().__init__(site)
@@ -17,10 +17,10 @@ class NeedsCalibration(Exception):
 
 
 class DataNumber:
-    """A count read from the device whose data is unknown: fine to log, not to size a tensor with.
+    """A count read from the device whose data is unknown: it can be logged, but not used as a size.
 
-    No int: as one it would slip through torch's argument parser. Used as a size or an index it
-    raises `NeedsCalibration`; in arithmetic and in print it stands for one.
+    It is not an int, which torch's argument parser would accept. Used as a size or an index it raises
+    `NeedsCalibration`; in arithmetic and in print its value is `value`.
     """
 
     def __init__(self, site: str, value: int = 1) -> None:
@@ -32,10 +32,10 @@ class DataNumber:
     __int__ = __index__
 
     def _with(self, work: Callable[[Any, Any], Any], other: Any) -> Any:
-        made = work(self.value, other.value if isinstance(other, DataNumber) else other)
-        if type(made) is float:
-            return DataFloat(made, self._refuse)
-        return DataNumber(self.site, made) if type(made) is int else made
+        result = work(self.value, other.value if isinstance(other, DataNumber) else other)
+        if type(result) is float:
+            return DataFloat(result, self._refuse)
+        return DataNumber(self.site, result) if type(result) is int else result
 
     def _refuse(self, count: int) -> int:
         raise NeedsCalibration(self.site)
@@ -102,20 +102,21 @@ class DataNumber:
 
 
 class DataFloat(float):
-    """A float read from the device: a float to every library, but its data decide what int() makes of it.
+    """A float read from the device: a float to every library, except that its data decide int() of it.
 
-    whole: told the count that int(), round(), floor or ceil would give, answers with the one to use; it
-    raises `NeedsCalibration` where nobody knows. Arithmetic keeps it; float() and numpy give plain values.
+    whole: takes the count that int(), round(), floor or ceil would return and returns the one to use; it
+    raises `NeedsCalibration` if that is unknown. Arithmetic returns a DataFloat again; float() and numpy
+    return plain values.
     """
 
     _whole: Callable[[int], int]
 
     def __new__(cls, value: float, whole: Callable[[int], int] | None = None) -> Any:
         if whole is None:
-            return float(value)  # a library that rebuilds numbers by their type
-        made = super().__new__(cls, value)
-        made._whole = whole
-        return made
+            return float(value)  # for a library that rebuilds numbers by their type
+        number = super().__new__(cls, value)
+        number._whole = whole
+        return number
 
     def __int__(self) -> int:
         return self._whole(int(float(self)))
@@ -133,8 +134,8 @@ class DataFloat(float):
             return self._whole(round(float(self)))
         return DataFloat(round(float(self), digits), self._whole)
 
-    def _keep(self, made: Any) -> Any:
-        return DataFloat(made, self._whole) if type(made) is float else made
+    def _keep(self, value: Any) -> Any:
+        return DataFloat(value, self._whole) if type(value) is float else value
 
     def __add__(self, other: Any) -> Any:
         return self._keep(float.__add__(self, other))
@@ -179,14 +180,14 @@ class DataFloat(float):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return float, (float(self),)  # to another process goes the value alone
+        return float, (float(self),)  # another process receives only the value
 
 
-def calibration_wanted(error: BaseException | None, unknown: str) -> str | None:
-    """The line whose count is unknown, if that is what an error came from; libraries wrap errors.
+def calibration_site(error: BaseException | None, unknown: str) -> str | None:
+    """The line whose count is unknown, if that caused the error, which libraries may have wrapped.
 
-    torch refuses an unknown count as a size with a TypeError of its own, in one of many wordings. A
-    TypeError of the user's own comes up again in the calibration and is reported from there.
+    torch refuses an unknown count as a size with a TypeError in one of many wordings. A TypeError of the
+    user's own code occurs again in the calibration and is reported from there.
     """
     while error is not None:
         if isinstance(error, NeedsCalibration):

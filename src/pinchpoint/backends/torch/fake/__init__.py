@@ -1,1 +1,1 @@
-"""torch on a simulated CUDA device: tensors, library, autocast, saving and distributed training."""
+"""PyTorch on a simulated CUDA device: tensors, library, autocast, saving and distributed training."""

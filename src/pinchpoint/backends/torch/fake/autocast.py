@@ -1,7 +1,7 @@
-"""torch.autocast("cuda") on host tensors: the CPU's machinery with the GPU's lists.
+"""torch.autocast("cuda") on host tensors: CPU autocast with the operator lists of CUDA.
 
-CPU autocast already casts matrix products and caches the cast weights as CUDA does. What differs
-is which operations CUDA raises to fp32; those are added here at the CPU's autocast key.
+CPU autocast already casts matrix products and caches the cast weights as CUDA does. The difference
+is which operations CUDA raises to fp32; this module adds those at the CPU's autocast key.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ _RAISED = (
     "norm.ScalarOpt_dim",
     "pdist",
 )
-# Lowered by CUDA autocast alone; the other products are on CPU autocast's list too.
+# Lowered by CUDA autocast only; the other products are on CPU autocast's list too.
 _LOWERED = ("mv", "addmv", "addr")
-# Run in the widest type among their inputs.
+# Run in the widest dtype of their inputs.
 _WIDENED = (
     "grid_sampler",
     "addcdiv",
@@ -70,7 +70,7 @@ _WIDENED = (
     "scatter_add",
     "tensordot",
 )
-# Given dtype=float32 when none is asked for.
+# Run with dtype=float32 if no dtype is requested.
 _FLOAT_RESULT = (
     "softmax.int",
     "log_softmax.int",
@@ -84,7 +84,7 @@ _FLOAT_RESULT = (
 )
 
 
-# Widened by CPU autocast, but run as they come by CUDA's.
+# Widened by CPU autocast, but left unchanged by CUDA autocast.
 _LEFT_ALONE = (
     "cat",
     "stack",
@@ -103,11 +103,11 @@ _LEFT_ALONE = (
 
 
 def install(patches: Patches) -> torch.library.Library:
-    """Returns the library object, which must outlive the run."""
+    """Register the kernels; returns the library object, which must outlive the run."""
     _contexts(patches)
     library = torch.library.Library("aten", "IMPL")
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch says that a kernel is replaced, which is the intent
+        warnings.simplefilter("ignore")  # torch warns that a kernel is replaced, which is intended
         for name in _RAISED:
             _register(library, name, _raise)
         for name in _LOWERED:
@@ -150,11 +150,11 @@ def _widen(op: Any, args: Any, kwargs: Any) -> Any:
 
 
 def _float_result(op: Any, args: Any, kwargs: Any) -> Any:
-    """A result type that was asked for is kept: cross_entropy asks for its input's own."""
+    """Request a float32 result unless a dtype is given: cross_entropy requests its input's own."""
     source = args[0]
     at = compat.argument_names(op).index("dtype")
-    given = args[at] if at < len(args) else kwargs.get("dtype")
-    if isinstance(source, torch.Tensor) and source.dtype in _HALF and given is None:
+    dtype = args[at] if at < len(args) else kwargs.get("dtype")
+    if isinstance(source, torch.Tensor) and source.dtype in _HALF and dtype is None:
         if at < len(args):
             args = (*args[:at], torch.float32, *args[at + 1 :])
         else:
@@ -167,7 +167,7 @@ def _to_float(value: Any) -> Any:
 
 
 def _contexts(patches: Patches) -> None:
-    """Asked about CUDA's autocast, answer with the CPU's, which stands for it."""
+    """Redirect queries about CUDA autocast to CPU autocast, which replaces it."""
     original_init = torch.amp.autocast_mode.autocast.__init__
 
     def init(

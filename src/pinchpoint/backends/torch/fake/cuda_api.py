@@ -1,7 +1,7 @@
-"""`torch.cuda` on a machine without it: one device, the modelled card, answering from the ledger.
+"""`torch.cuda` without a GPU: one simulated device, whose memory statistics come from the ledger.
 
-Every function a training script asks is answered; what would need a real device (graphs, IPC)
-is refused with the reason.
+Every function that training scripts call is replaced; what needs a real device (graphs, IPC) raises
+an error that says why.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
-from pinchpoint.backends.torch.fake.devices import CUDA, place_of
+from pinchpoint.backends.torch.fake.devices import CUDA, at_user_line, place_of
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.events import FREE_CACHE
@@ -45,7 +45,7 @@ _NOTHING_OF_DEVICE = (
 
 
 class _Stream:
-    """Stands for torch.cuda.Stream: one queue, so waiting is nothing."""
+    """Replaces torch.cuda.Stream: there is one queue, so waiting does nothing."""
 
     cuda_stream = 0
     device = torch.device("cuda:0")
@@ -72,17 +72,17 @@ class _Stream:
 
 
 class _Context:
-    """Choosing a device or a stream where there is one of each."""
+    """Selects a device or a stream, of which there is one each."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        _only(*args, **kwargs)
+        _refuse_second_device(*args, **kwargs)
 
     def __enter__(self) -> None: ...
     def __exit__(self, *_: object) -> None: ...
 
 
 class _Event:
-    """Stands for torch.cuda.Event; no time passes on a device that is not there."""
+    """Replaces torch.cuda.Event; no time passes on a simulated device."""
 
     def __init__(self, *_: Any, **__: Any) -> None: ...
     def record(self, stream: Any = None) -> None: ...
@@ -95,18 +95,18 @@ class _Event:
         return 1.0
 
 
-def _only(*args: Any, **kwargs: Any) -> None:
-    """Refuses a second device; a stream, a tensor or nothing is fine."""
-    for chosen in (*args, *kwargs.values()):
-        if isinstance(chosen, (int, str, torch.device)):
-            place_of(chosen)
+def _refuse_second_device(*args: Any, **kwargs: Any) -> None:
+    """Refuse a second device; a stream, a tensor or nothing is accepted."""
+    for value in (*args, *kwargs.values()):
+        if isinstance(value, (int, str, torch.device)):
+            place_of(value)
 
 
-def _of_device(answer: Callable[[], Any]) -> Callable[..., Any]:
-    """A question about a device, answered for the one there is."""
+def _for_only_device(answer: Callable[[], Any]) -> Callable[..., Any]:
+    """A function of a device that returns the answer for the only one."""
 
     def ask(device: Any = None, *_: Any, **__: Any) -> Any:
-        _only(device)
+        _refuse_second_device(device)
         return answer()
 
     return ask
@@ -143,11 +143,11 @@ def install(
     for name in _NOTHING:
         patches.set(cuda, name, lambda *_, **__: None)
     for name in _NOTHING_OF_DEVICE:
-        patches.set(cuda, name, _only)
+        patches.set(cuda, name, _refuse_second_device)
     live = observer.ledger.live_bytes
 
     def empty_cache() -> None:
-        observer.ledger.seen.events.append(FREE_CACHE)
+        observer.ledger.observation.events.append(FREE_CACHE)
 
     answers: dict[str, Any] = {
         "is_available": lambda: True,
@@ -156,24 +156,24 @@ def install(
         "is_tf32_supported": lambda: capability >= (8, 0),
         "device_count": lambda: 1,
         "current_device": lambda: 0,
-        "get_device_name": _of_device(lambda: title),
-        "get_device_capability": _of_device(lambda: capability),
-        "get_device_properties": _of_device(lambda: properties),
+        "get_device_name": _for_only_device(lambda: title),
+        "get_device_capability": _for_only_device(lambda: capability),
+        "get_device_properties": _for_only_device(lambda: properties),
         "get_arch_list": lambda: [f"sm_{capability[0]}{capability[1]}"],
-        "memory_allocated": _of_device(live),
-        "max_memory_allocated": _of_device(live),
-        "memory_reserved": _of_device(live),
-        "max_memory_reserved": _of_device(live),
-        "memory_cached": _of_device(live),
-        "mem_get_info": _of_device(lambda: (memory_bytes - live(), memory_bytes)),
-        "memory_stats": _of_device(
+        "memory_allocated": _for_only_device(live),
+        "max_memory_allocated": _for_only_device(live),
+        "memory_reserved": _for_only_device(live),
+        "max_memory_reserved": _for_only_device(live),
+        "memory_cached": _for_only_device(live),
+        "mem_get_info": _for_only_device(lambda: (memory_bytes - live(), memory_bytes)),
+        "memory_stats": _for_only_device(
             lambda: {"allocated_bytes.all.current": live(), "allocated_bytes.all.peak": live()}
         ),
-        "memory_summary": _of_device(lambda: ""),
+        "memory_summary": _for_only_device(lambda: ""),
         "empty_cache": empty_cache,
-        "utilization": _of_device(lambda: 0),
-        "current_stream": _of_device(_Stream),
-        "default_stream": _of_device(_Stream),
+        "utilization": _for_only_device(lambda: 0),
+        "current_stream": _for_only_device(_Stream),
+        "default_stream": _for_only_device(_Stream),
         "stream": _Context,
         "StreamContext": _Context,
         "device": _Context,
@@ -206,7 +206,7 @@ def install(
 def _accelerator(
     patches: Patches, live: Callable[[], int], empty_cache: Callable[[], None], memory_bytes: int
 ) -> None:
-    """The device-neutral module of newer torch."""
+    """Patch `torch.accelerator`, the device-neutral module of newer torch."""
     module = getattr(torch, "accelerator", None)
     if module is None:
         return
@@ -217,18 +217,18 @@ def _accelerator(
         "current_accelerator": lambda check_available=False: cuda_device,
         "current_device_index": lambda: 0,
         "current_device_idx": lambda: 0,
-        "set_device_index": _only,
-        "set_device_idx": _only,
+        "set_device_index": _refuse_second_device,
+        "set_device_idx": _refuse_second_device,
         "device_index": _Context,
-        "synchronize": _only,
-        "current_stream": _of_device(_Stream),
-        "memory_allocated": _of_device(live),
-        "max_memory_allocated": _of_device(live),
-        "memory_reserved": _of_device(live),
-        "max_memory_reserved": _of_device(live),
+        "synchronize": _refuse_second_device,
+        "current_stream": _for_only_device(_Stream),
+        "memory_allocated": _for_only_device(live),
+        "max_memory_allocated": _for_only_device(live),
+        "memory_reserved": _for_only_device(live),
+        "max_memory_reserved": _for_only_device(live),
         "empty_cache": empty_cache,
-        "reset_peak_memory_stats": _only,
-        "get_memory_info": _of_device(lambda: (memory_bytes - live(), memory_bytes)),
+        "reset_peak_memory_stats": _refuse_second_device,
+        "get_memory_info": _for_only_device(lambda: (memory_bytes - live(), memory_bytes)),
     }
     for name, answer in answers.items():
         if hasattr(module, name):
@@ -236,28 +236,28 @@ def _accelerator(
 
 
 class _Graph:
-    """A class, since libraries name the original in their annotations."""
+    """A class rather than a function, because libraries use the original in annotations."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise CannotFake(
-            "the step captures a CUDA graph, which needs a real device",
-            hint="predict the step without capture; replaying a graph keeps its pool, about the peak of one step",
+            f"The script captures a CUDA graph{at_user_line()}, which pinchpoint does not support yet.",
+            hint="Predict the step without capture. A replayed graph keeps its memory pool, "
+            "which is about the peak of one step.",
         )
 
 
 def _generator_type(observer: Observer) -> type:
-    """A `torch.Generator` that takes device="cuda", says that it is there, and draws on the host."""
+    """A `torch.Generator` that accepts device="cuda", reports it, and generates on the host."""
     original = torch.Generator
 
     class Generator(original):
         def __new__(cls, device: Any = "cpu") -> Generator:
-            _only(device)
-            made = original.__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
-            key, keys = compat.generator_key(made), observer.generators
-            (keys.add if place_of(device) == "device" else keys.discard)(
-                key
-            )  # one that is gone may have had the same
-            return made
+            _refuse_second_device(device)
+            generator = original.__new__(cls, "cpu")  # pyright: ignore[reportCallIssue]
+            key, keys = compat.generator_key(generator), observer.generators
+            # A generator that was freed may have had the same key, so it is discarded for the host.
+            (keys.add if place_of(device) == "device" else keys.discard)(key)
+            return generator
 
         @property
         def device(self) -> torch.device:  # pyright: ignore[reportIncompatibleVariableOverride]

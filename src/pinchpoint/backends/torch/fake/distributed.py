@@ -1,7 +1,7 @@
-"""Data-parallel training as its rank 0 sees it: no peers, but the gradient buckets are there.
+"""Data-parallel training as rank 0 sees it: without peers, but with the gradient buckets.
 
-Collectives return at once with their input unchanged. DistributedDataParallel is stood in for by
-a module that allocates the buckets its reducer would. Sharded training is refused.
+Collectives return at once with their input unchanged. DistributedDataParallel is replaced by a module
+that allocates the buckets of its reducer. Sharded training is not supported.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.patches import Patches
+from pinchpoint.backends.torch.fake.devices import at_user_line
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.units import MIB
@@ -39,8 +40,8 @@ _COLLECTIVES = (
 )
 
 
-class _Done:
-    """A collective that has finished."""
+class _FinishedWork:
+    """The handle of a collective that has finished."""
 
     def wait(self, *_: Any) -> bool:
         return True
@@ -59,9 +60,10 @@ def install(patches: Patches, ledger: Ledger) -> None:
 
     def init_process_group(*_: Any, **kwargs: Any) -> None:
         state["started"] = True
-        note = f"rank 0 of {int(kwargs.get('world_size') or -1) if int(kwargs.get('world_size') or -1) > 0 else size}, without peers"
-        if note not in ledger.seen.notes:
-            ledger.seen.notes.append(note)
+        ranks = int(kwargs.get("world_size") or -1)
+        note = f"rank 0 of {ranks if ranks > 0 else size}, without peers"
+        if note not in ledger.observation.notes:
+            ledger.observation.notes.append(note)
 
     patches.set(dist, "init_process_group", init_process_group)
     patches.set(dist, "is_initialized", lambda: state["started"])
@@ -71,7 +73,7 @@ def install(patches: Patches, ledger: Ledger) -> None:
     patches.set(dist, "is_nccl_available", lambda: True)
     patches.set(dist, "new_group", lambda *_, **__: None)
     for name in _COLLECTIVES:
-        patches.set(dist, name, lambda *_, **__: _Done())
+        patches.set(dist, name, lambda *_, **__: _FinishedWork())
     patches.set(torch.nn.parallel, "DistributedDataParallel", _parallel_type(ledger))
     for module, name in _sharded():
         patches.set(module, name, _Sharded)
@@ -97,7 +99,7 @@ def _parallel_type(ledger: Ledger) -> type[torch.nn.Module]:
                 parameters = [p for p in module.parameters() if p.requires_grad]
                 self._buckets = _buckets(parameters, int((bucket_cap_mb or 25) * MIB))
             for bucket in self._buckets:
-                ledger.name_role(bucket, "gradients")
+                ledger.set_role(bucket, "gradients")
 
         def forward(self, *args: Any, **kwargs: Any) -> Any:
             return self.module(*args, **kwargs)
@@ -115,15 +117,15 @@ def _parallel_type(ledger: Ledger) -> type[torch.nn.Module]:
 def _buckets(parameters: list[torch.nn.Parameter], cap_bytes: int) -> list[torch.Tensor]:
     """Flat buffers in the reducer's order, last parameters first; the first bucket is small."""
     buckets: list[torch.Tensor] = []
-    limit, held, kind = _FIRST_BUCKET_BYTES, 0, None
+    limit, count, dtype = _FIRST_BUCKET_BYTES, 0, None
     for parameter in reversed(parameters):
-        if held and (held * parameter.element_size() >= limit or parameter.dtype != kind):
-            buckets.append(torch.empty(held, dtype=kind, device=parameters[0].device))
-            limit, held = cap_bytes, 0
-        kind = parameter.dtype
-        held += parameter.numel()
-    if held:
-        buckets.append(torch.empty(held, dtype=kind, device=parameters[0].device))
+        if count and (count * parameter.element_size() >= limit or parameter.dtype != dtype):
+            buckets.append(torch.empty(count, dtype=dtype, device=parameters[0].device))
+            limit, count = cap_bytes, 0
+        dtype = parameter.dtype
+        count += parameter.numel()
+    if count:
+        buckets.append(torch.empty(count, dtype=dtype, device=parameters[0].device))
     return buckets
 
 
@@ -134,10 +136,11 @@ def _sharded() -> list[tuple[Any, str]]:
 
 
 class _Sharded:
-    """A class, since libraries name the original in their annotations."""
+    """A class rather than a function, because libraries use the original in annotations."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise CannotFake(
-            "the script shards its parameters over several GPUs (FSDP), which is not modelled",
-            hint="predict it unsharded on one GPU, or with DistributedDataParallel",
+            f"The script shards its parameters over several GPUs with FSDP{at_user_line()}, "
+            "which pinchpoint does not support yet.",
+            hint="Predict it unsharded on one GPU, or with DistributedDataParallel.",
         )

@@ -1,7 +1,7 @@
-"""torch's own library around the tensors: modules, optimizers, loaders, compile, saving, autograd.
+"""Patches of torch's library around the tensors: modules, optimizers, loaders, compile, saving, autograd.
 
-These patches say where in a step we are (phase, module) and keep the run in this process and
-off the disk. What they change in the user's run is noted in the Observation.
+They track the current phase and module of a step, and keep the run in this process and off the disk.
+What they change in the user's run is noted in the Observation.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from pinchpoint.backends.torch.fake.devices import CUDA, place_of
 from pinchpoint.backends.torch.ledger import Ledger
 from pinchpoint.backends.torch.observer import Observer
 
-_MOVED = "_pinchpoint_moved"
+_REPLACEMENT = "_pinchpoint_replacement"
 
 
 class Progress:
-    """Counts what a loop does; `check` is called after each and may raise to stop the script."""
+    """Counts what a loop does; `check` is called after each event and may raise to stop the script."""
 
     def __init__(self) -> None:
         self.steps: dict[int, int] = {}  # per optimizer
@@ -36,27 +36,24 @@ class Progress:
         self.backwards = 0
         self.check: Callable[[Progress], None] = lambda progress: None
         self.half = False  # run every outermost call in bf16 autocast
-        self.on_weight: Callable[[torch.Tensor], None] = lambda weight: (
-            None
-        )  # called with what an optimizer trains
-        self.files = (
-            False  # files are redirected to a scratch folder, so that a script may find what it saved
-        )
+        self.on_weight: Callable[[torch.Tensor], None] = lambda _: None  # called with each trained weight
+        self.files = False  # files are redirected to a scratch folder, so a script may load what it saved
 
-    def enough(self, wanted: int) -> bool:
-        """`wanted` steps of every optimizer; without one, as many backward passes or inference calls.
+    def is_enough(self, steps: int) -> bool:
+        """Whether every optimizer took `steps` steps.
 
-        An optimizer that steps rarely is not waited for beyond eight times as many of another.
+        Without an optimizer, backward passes or inference calls count. An optimizer that steps rarely is
+        not waited for once another took eight times as many steps.
         """
         if self.steps:
-            return min(self.steps.values()) >= wanted or max(self.steps.values()) >= 8 * wanted
+            return min(self.steps.values()) >= steps or max(self.steps.values()) >= 8 * steps
         if self.backwards:
-            return self.backwards > wanted
-        return self.quiet_calls >= wanted or self.calls > wanted
+            return self.backwards > steps
+        return self.quiet_calls >= steps or self.calls > steps
 
 
 @contextlib.contextmanager
-def installed(patches: Patches, observer: Observer, progress: Progress) -> Iterator[None]:
+def install(patches: Patches, observer: Observer, progress: Progress) -> Iterator[None]:
     ledger = observer.ledger
     _autograd(patches, ledger, progress)
     _modules(patches, ledger, progress)
@@ -68,15 +65,15 @@ def installed(patches: Patches, observer: Observer, progress: Progress) -> Itera
         yield
 
 
-# -- autograd --------------------------------------------------------------------------------
+# --- autograd
 
 
 def _autograd(patches: Patches, ledger: Ledger, progress: Progress) -> None:
     original_backward, original_grad = torch.autograd.backward, torch.autograd.grad
 
     def backward(*args: Any, **kwargs: Any) -> None:
-        ledger.seen.trained = True
-        with ledger.within("backward"):
+        ledger.observation.trained = True
+        with ledger.enter_phase("backward"):
             original_backward(*args, **kwargs)
         progress.backwards += 1
         progress.check(progress)
@@ -85,8 +82,8 @@ def _autograd(patches: Patches, ledger: Ledger, progress: Progress) -> None:
         if kwargs.get("create_graph"):
             # Part of the loss: its result is differentiated again.
             return original_grad(*args, **kwargs)
-        ledger.seen.trained = True
-        with ledger.within("backward"):
+        ledger.observation.trained = True
+        with ledger.enter_phase("backward"):
             return original_grad(*args, **kwargs)
 
     ledger.backward_code |= {backward.__code__, grad.__code__}
@@ -94,7 +91,7 @@ def _autograd(patches: Patches, ledger: Ledger, progress: Progress) -> None:
     patches.set(torch.autograd, "grad", grad)
 
 
-# -- modules ---------------------------------------------------------------------------------
+# --- modules
 
 
 def _modules(patches: Patches, ledger: Ledger, progress: Progress) -> None:
@@ -104,7 +101,7 @@ def _modules(patches: Patches, ledger: Ledger, progress: Progress) -> None:
     def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
         root = not ledger.module_path
         if root:
-            ledger.begun = True
+            ledger.step_started = True
             _name_tree(self, names, ledger)
         ledger.module_path.append(names.get(id(self), type(self).__name__))
         try:
@@ -129,13 +126,13 @@ def _name_tree(root: torch.nn.Module, names: dict[int, str], ledger: Ledger) -> 
     for name, module in root.named_modules():
         names[id(module)] = full = f"{title}.{name}" if name else title
         for tensor in [*module.parameters(recurse=False), *module.buffers(recurse=False)]:
-            ledger.name_role(tensor, "weights", full)
+            ledger.set_role(tensor, "weights", full)
 
 
 def _apply(
     self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool, ledger: Ledger
 ) -> torch.nn.Module:
-    """`Module.to` and its like. A moved parameter is a new object; ties and optimizers follow `_MOVED`."""
+    """`Module.to` and similar. A moved parameter is a new object; ties and optimizers use `_REPLACEMENT`."""
     if recurse:
         for module in self.children():
             compat.apply_to_module(module, fn)
@@ -143,28 +140,28 @@ def _apply(
     for key, parameter in parameters.items():
         if parameter is None:
             continue
-        moved = getattr(parameter, _MOVED, None)
-        if moved is None:
+        replacement = getattr(parameter, _REPLACEMENT, None)
+        if replacement is None:
             with torch.no_grad():
-                made = fn(parameter)
-            if made is parameter:
+                result = fn(parameter)
+            if result is parameter:
                 continue
-            moved = torch.nn.Parameter(made.detach(), parameter.requires_grad)
+            replacement = torch.nn.Parameter(result.detach(), parameter.requires_grad)
             for name, value in vars(parameter).items():
                 if not name.startswith(("_pinchpoint", *compat.FAKE_ATTRIBUTES)):
-                    setattr(moved, name, value)
+                    setattr(replacement, name, value)
             if parameter.grad is not None:
-                moved.grad = fn(parameter.grad)
-            setattr(parameter, _MOVED, moved)
-            ledger.name_role(moved, "weights")
-        parameters[key] = moved
+                replacement.grad = fn(parameter.grad)
+            setattr(parameter, _REPLACEMENT, replacement)
+            ledger.set_role(replacement, "weights")
+        parameters[key] = replacement
     for key, buffer in buffers.items():
         if buffer is not None:
             buffers[key] = fn(buffer)
     return self
 
 
-# -- optimizers ------------------------------------------------------------------------------
+# --- optimizers
 
 
 @contextlib.contextmanager
@@ -182,9 +179,9 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
         for group in optimizer.param_groups:
             group["params"] = [_latest(p) for p in group["params"]]
             for parameter in group["params"]:
-                ledger.name_role(parameter, "weights")
-                ledger.name_role(parameter.grad, "gradients")
-        ledger.seen.trained = True
+                ledger.set_role(parameter, "weights")
+                ledger.set_role(parameter.grad, "gradients")
+        ledger.observation.trained = True
         ledger.phase = "optimizer"
         args = (args[0], *(_outside_phase(ledger, a) if callable(a) else a for a in args[1:]))
         return args, {k: _outside_phase(ledger, v) if k == "closure" and v else v for k, v in kwargs.items()}
@@ -194,7 +191,7 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
         for state in optimizer.state.values():
             for value in state.values() if isinstance(state, dict) else ():
                 if isinstance(value, torch.Tensor):
-                    ledger.name_role(value, "optimizer")
+                    ledger.set_role(value, "optimizer")
         progress.steps[id(optimizer)] = progress.steps.get(id(optimizer), 0) + 1
         progress.check(progress)
 
@@ -211,7 +208,7 @@ def _optimizers(patches: Patches, ledger: Ledger, progress: Progress) -> Iterato
 
 
 def _outside_phase(ledger: Ledger, closure: Callable[[], Any]) -> Callable[[], Any]:
-    """A closure is a whole forward and backward pass that happens to run inside the optimizer's step."""
+    """Run a closure outside the optimizer's phase: it is a whole forward and backward pass."""
 
     def run() -> Any:
         before, ledger.phase = ledger.phase, None
@@ -224,12 +221,12 @@ def _outside_phase(ledger: Ledger, closure: Callable[[], Any]) -> Callable[[], A
 
 
 def _latest(parameter: torch.Tensor) -> torch.Tensor:
-    while (moved := getattr(parameter, _MOVED, None)) is not None:
-        parameter = moved
+    while (replacement := getattr(parameter, _REPLACEMENT, None)) is not None:
+        parameter = replacement
     return parameter
 
 
-# -- the rest of the library -----------------------------------------------------------------
+# --- data loading, compiling, data parallel
 
 
 def _loading(patches: Patches, observer: Observer) -> None:
@@ -238,9 +235,9 @@ def _loading(patches: Patches, observer: Observer) -> None:
     signature = inspect.signature(original_init)
 
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        given = signature.bind(self, *args, **kwargs)
-        if given.arguments.pop("num_workers", 0):
-            observer.note("DataLoader workers run in this process")
+        call = signature.bind(self, *args, **kwargs)
+        if call.arguments.pop("num_workers", 0):
+            observer.note("DataLoader workers run in the main process")
         for name in (
             "persistent_workers",
             "prefetch_factor",
@@ -248,15 +245,15 @@ def _loading(patches: Patches, observer: Observer) -> None:
             "worker_init_fn",
             "timeout",
         ):
-            given.arguments.pop(name, None)
-        original_init(**given.arguments)
+            call.arguments.pop(name, None)
+        original_init(**call.arguments)
 
     patches.set(torch.utils.data.DataLoader, "__init__", init)
     original_next = compat.LoaderIterator.__next__
 
     def load(self: Any) -> Any:
-        """Data is made on the host, for real: nothing to watch, unless the dataset itself uses the device."""
-        if getattr(self, "_pinchpoint_watched", False):
+        """Load data on the host without observing it, unless the dataset itself uses the device."""
+        if getattr(self, "_pinchpoint_observed", False):
             return original_next(self)
         try:
             with compat.without_modes():
@@ -264,7 +261,7 @@ def _loading(patches: Patches, observer: Observer) -> None:
         except (AssertionError, RuntimeError, NotImplementedError) as error:
             if "CUDA" not in str(error) and "fake" not in str(error).lower():
                 raise
-            self._pinchpoint_watched = True
+            self._pinchpoint_observed = True
             compat.restart_loader(self)
             return original_next(self)
 
@@ -273,7 +270,7 @@ def _loading(patches: Patches, observer: Observer) -> None:
 
 def _compiling(patches: Patches, observer: Observer) -> None:
     def compile_(model: Any = None, **_: Any) -> Any:
-        observer.note("torch.compile was left out: the eager peak is an upper estimate of the compiled one")
+        observer.note("torch.compile is not applied: the eager peak is an upper estimate of the compiled one")
         return (lambda function: function) if model is None else model
 
     patches.set(torch, "compile", compile_)
@@ -281,7 +278,7 @@ def _compiling(patches: Patches, observer: Observer) -> None:
 
 
 def _parallel(patches: Patches) -> None:
-    """nn.DataParallel over the one device calls its module; more devices are refused."""
+    """nn.DataParallel on the only device calls its module; more devices are refused."""
     module = sys.modules[torch.nn.DataParallel.__module__]  # the package has a function of the same name
     original_init = torch.nn.DataParallel.__init__
 
@@ -293,10 +290,10 @@ def _parallel(patches: Patches) -> None:
     def scatter(inputs: Any, kwargs: Any, target_gpus: Any, dim: int = 0) -> Any:
         for device in target_gpus:
             place_of(device)
-        moved, named = compat.tree_map_only(
+        device_inputs, device_kwargs = compat.tree_map_only(
             torch.Tensor, lambda tensor: tensor.to(CUDA), (inputs, kwargs or {})
         )
-        return (moved,), (named,)
+        return (device_inputs,), (device_kwargs,)
 
     patches.set(torch.nn.DataParallel, "__init__", init)
     patches.set(module, "scatter_kwargs", scatter)

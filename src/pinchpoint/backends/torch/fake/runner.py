@@ -1,4 +1,4 @@
-"""Runs a target's steps on the pretended device and hands back what was observed."""
+"""`run_steps`: run a target's steps on the simulated device and return what was observed."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
-from pinchpoint.backends.torch.data_dependent.unknown_values import NeedsCalibration, calibration_wanted
+from pinchpoint.backends.torch.data_dependent.unknown_values import NeedsCalibration, calibration_site
 from pinchpoint.backends.torch.fake.library import Progress
-from pinchpoint.backends.torch.fake.session import Device, pretending
+from pinchpoint.backends.torch.fake.session import Device, simulate_device
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.events import Observation
@@ -20,14 +20,23 @@ from pinchpoint.core.settings import Overrides
 from pinchpoint.core.targets import explain_failure
 from pinchpoint.core.workload import BuiltStep, Workload, build
 
-__all__ = ["Device", "Dynamic", "NeedsCalibration", "Observer", "Progress", "Ran", "pretending", "run_steps"]
+__all__ = [
+    "Device",
+    "Dynamic",
+    "FakeRun",
+    "NeedsCalibration",
+    "Observer",
+    "Progress",
+    "run_steps",
+    "simulate_device",
+]
 
 
 @dataclass(frozen=True)
-class Ran:
-    """One target run on the pretended device."""
+class FakeRun:
+    """The result of a target's steps on the simulated device."""
 
-    seen: Observation
+    observation: Observation
     mode: str
     processed: int | None
 
@@ -45,39 +54,41 @@ def run_steps(
     seed: int,
     half: bool = False,
     settings: Overrides | None = None,
-) -> Ran:
-    """Build the target for `size` points and take `steps` steps. half: inside bf16 autocast."""
+) -> FakeRun:
+    """Build the target for `size` points and run `steps` steps. half: inside bf16 autocast."""
     torch.manual_seed(seed)
     observer.dynamic.size = size
-    built = _build(
+    case = _build(
         thing, text=text, size=size, mode=mode, variant=variant, chunk=chunk, seed=seed, settings=settings
     )
-    seen = observer.ledger.seen
-    observer.ledger.begun = True
+    observation = observer.ledger.observation
+    observer.ledger.step_started = True
     try:
         with _half() if half else contextlib.nullcontext():
             for _ in range(steps):
-                built.run()
-                seen.steps += 1
+                case.run()
+                observation.steps += 1
     except (PinchpointError, NeedsCalibration, ModuleNotFoundError):
         raise
     except Exception as error:
-        site = calibration_wanted(error, observer.dynamic.unknown)
+        site = calibration_site(error, observer.dynamic.unknown_site)
         if site is not None:
             raise NeedsCalibration(site) from error
         raise explain_failure(text, error, "a step of") from error
     if isinstance(thing, Workload):
-        # What a workload calls inference may differentiate too: forces are gradients.
-        return Ran(seen, mode or thing.modes[0], built.processed)
-    done = "train" if seen.trained else "infer"
-    if mode is not None and mode != done:
-        what = "runs a backward pass" if seen.trained else "runs no backward pass"
+        # A workload's inference may differentiate too: forces are gradients.
+        return FakeRun(observation, mode or thing.modes[0], case.processed)
+    actual_mode = "train" if observation.trained else "infer"
+    if mode is not None and mode != actual_mode:
+        what = "runs a backward pass" if observation.trained else "runs no backward pass"
         raise BadInput(
-            f"the step of {text} {what}: its mode is {done}",
-            hint=f"leave --mode out, or ask for --mode {done}",
+            f"The step of {text} {what}, so its mode is {actual_mode}, not {mode}.",
+            hint=f"Leave --mode out, or use --mode {actual_mode}.",
         )
-    processed = built.processed if built.processed is not None else (size if size in seen.counts else None)
-    return Ran(seen, done, processed)
+    processed = (
+        case.processed if case.processed is not None else (size if size in observation.counts else None)
+    )
+    return FakeRun(observation, actual_mode, processed)
 
 
 def _build(thing: Any, *, text: str, size: int, **how: Any) -> BuiltStep:

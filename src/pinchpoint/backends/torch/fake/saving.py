@@ -1,8 +1,8 @@
-"""torch.save and torch.load without the bytes: structure, shapes and places are kept, device tensors are not.
+"""torch.save and torch.load without data: structure, shapes and devices are kept, device tensors are not.
 
-Nothing is serialised. What was saved is found again by a token in its place, or by its path where
-files are not redirected. A checkpoint made for real is read on the host, and every storage goes
-where its location tag or `map_location` says.
+No tensor is serialised. A saved object is found again by a token in its file, or by its path if files
+are not redirected. A real checkpoint is read on the host, and each storage is placed where its location
+tag or `map_location` says.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.compat import FakeTensor
-from pinchpoint.backends.torch.fake.devices import place_of
+from pinchpoint.backends.torch.fake.devices import at_user_line, place_of
 from pinchpoint.backends.torch.observer import Observer
 from pinchpoint.core.errors import CannotFake
 
@@ -31,14 +31,14 @@ Place = Callable[[str], str]
 
 
 def install(patches: Patches, observer: Observer, *, files: Callable[[], bool]) -> None:
-    """files: are files redirected to a scratch folder, so that a token may be written at a path?"""
+    """files: whether files are redirected to a scratch folder, so that a token may be written to a path."""
     store = _Store(observer, files)
     original = torch.load
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        kept = store.find(f)
-        if kept is not None:
-            return kept.load(observer, lambda tag: _where(map_location, tag))
+        saved_object = store.find(f)
+        if saved_object is not None:
+            return saved_object.load(observer, lambda tag: _where(map_location, tag))
         if str(map_location).startswith("meta"):
             return original(f, map_location, *args, **kwargs)
         return _load_real(lambda to: original(f, to, *args, **kwargs), observer, map_location)
@@ -52,14 +52,14 @@ def install(patches: Patches, observer: Observer, *, files: Callable[[], bool]) 
     original_file = safetensors.load_file
 
     def load_file(filename: Any, device: Any = "cpu") -> Any:
-        kept = store.find(filename)
-        if kept is not None:
-            return kept.load(observer, lambda tag: _where(device, tag))
-        loaded = original_file(filename, device="cpu")
+        saved_object = store.find(filename)
+        if saved_object is not None:
+            return saved_object.load(observer, lambda tag: _where(device, tag))
+        tensors = original_file(filename, device="cpu")
         return (
-            {name: tensor.to(device) for name, tensor in loaded.items()}
+            {name: tensor.to(device) for name, tensor in tensors.items()}
             if place_of(device) == "device"
-            else loaded
+            else tensors
         )
 
     patches.set(safetensors, "save_file", store.save)
@@ -70,17 +70,17 @@ def install(patches: Patches, observer: Observer, *, files: Callable[[], bool]) 
 
 
 class _Store:
-    """What was saved in this run."""
+    """The objects saved in this run."""
 
     def __init__(self, observer: Observer, files: Callable[[], bool]) -> None:
         self._observer, self._files = observer, files
-        self._kept: list[_Kept] = []
+        self._objects: list[_SavedObject] = []
         self._by_path: dict[str, int] = {}
 
     def save(self, obj: Any, f: Any, *_: Any, **__: Any) -> None:
-        self._observer.note("checkpoints were not written")
-        self._kept.append(_Kept(obj, self._observer))
-        number = len(self._kept) - 1
+        self._observer.note("checkpoints are not written")
+        self._objects.append(_SavedObject(obj, self._observer))
+        number = len(self._objects) - 1
         token = _TOKEN + str(number).zfill(_DIGITS).encode()
         if not isinstance(f, (str, os.PathLike)):
             f.write(token)
@@ -90,27 +90,27 @@ class _Store:
         else:
             self._by_path[os.path.abspath(f)] = number
 
-    def find(self, f: Any) -> _Kept | None:
-        """What was saved there in this run, if that is what lies there."""
+    def find(self, f: Any) -> _SavedObject | None:
+        """The object that this run saved there, if that is what the file contains."""
         if not isinstance(f, (str, os.PathLike)):
             at = f.tell()
             start = f.read(len(_TOKEN) + _DIGITS)
             if not start.startswith(_TOKEN):
                 f.seek(at)
         elif (number := self._by_path.get(os.path.abspath(f))) is not None:
-            return self._kept[number]
+            return self._objects[number]
         else:
             with open(f, "rb") as file:
                 start = file.read(len(_TOKEN) + _DIGITS)
-        return self._kept[int(start.removeprefix(_TOKEN))] if start.startswith(_TOKEN) else None
+        return self._objects[int(start.removeprefix(_TOKEN))] if start.startswith(_TOKEN) else None
 
 
-# -- what was saved in this run --------------------------------------------------------------
+# --- objects saved in this run
 
 
 @dataclass(frozen=True)
 class _Storage:
-    """values: (count,) on the host, or None where nobody knows them."""
+    """A saved storage. values: (count,) on the host, or None if they are unknown."""
 
     count: int
     dtype: torch.dtype
@@ -119,8 +119,8 @@ class _Storage:
 
 
 @dataclass(frozen=True)
-class _Lies:
-    """How a tensor lies in its storage."""
+class _Layout:
+    """How a tensor is laid out in its storage."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -129,7 +129,7 @@ class _Lies:
     contiguous: bool
 
     @classmethod
-    def of(cls, tensor: torch.Tensor) -> _Lies:
+    def of(cls, tensor: torch.Tensor) -> _Layout:
         return cls(
             tuple(tensor.shape),
             tensor.stride(),
@@ -142,12 +142,12 @@ class _Lies:
 @dataclass(frozen=True)
 class _Tensor:
     storage: int
-    lies: _Lies
+    layout: _Layout
     requires_grad: bool
     parameter: bool
 
 
-class _Kept:
+class _SavedObject:
     """One saved object: its pickle, with numbers in place of its tensors."""
 
     def __init__(self, obj: Any, observer: Observer) -> None:
@@ -158,7 +158,7 @@ class _Kept:
         try:
             _Pickler(buffer, self, observer).dump(obj)
         except (pickle.PicklingError, TypeError, AttributeError) as error:
-            # Saving may be the last thing a script does with it, and what stands in for a library may not pickle.
+            # The script may never load it, and replacements for a library's objects may not be picklable.
             self._fault = str(error)
         self._pickle = buffer.getvalue()
 
@@ -173,42 +173,45 @@ class _Kept:
             place = "device" if observer.on_device(tensor) else "host"
             self._storages.append(_Storage(count, tensor.dtype, place, _values(tensor, count, observer)))
         parameter = isinstance(tensor, torch.nn.Parameter)
-        self._tensors.append(_Tensor(numbers[key], _Lies.of(tensor), tensor.requires_grad, parameter))
+        self._tensors.append(_Tensor(numbers[key], _Layout.of(tensor), tensor.requires_grad, parameter))
         return len(self._tensors) - 1
 
     def load(self, observer: Observer, where: Place) -> Any:
         if self._fault:
             raise CannotFake(
-                f"a checkpoint of this run is loaded again, but what was saved cannot be pickled: {self._fault}",
-                hint="save state_dict() in place of the object",
+                f"The script loads a checkpoint{at_user_line()} that it saved in this run; "
+                f"pinchpoint does not support such an object yet: {self._fault}",
+                hint="Predict with a script that saves state_dict() instead of the object.",
             )
         bases: dict[Any, torch.Tensor] = {}
-        made: dict[int, torch.Tensor] = {}
+        tensors: dict[int, torch.Tensor] = {}
 
         def tensor(number: int) -> torch.Tensor:
-            if number not in made:
-                made[number] = self._make(number, bases, observer, where)
-            return made[number]
+            if number not in tensors:
+                tensors[number] = self._make(number, bases, observer, where)
+            return tensors[number]
 
         return _Unpickler(io.BytesIO(self._pickle), tensor).load()
 
     def _make(
         self, number: int, bases: dict[Any, torch.Tensor], observer: Observer, where: Place
     ) -> torch.Tensor:
-        told = self._tensors[number]
-        storage = self._storages[told.storage]
+        tensor_info = self._tensors[number]
+        storage = self._storages[tensor_info.storage]
         place = where(_TAGS[storage.place])
         with torch.no_grad():
             if storage.values is not None and place == "host":
-                base = bases.setdefault(told.storage, storage.values.clone())
-                tensor = base.as_strided(told.lies.shape, told.lies.stride, told.lies.offset)
+                base = bases.setdefault(tensor_info.storage, storage.values.clone())
+                tensor = base.as_strided(
+                    tensor_info.layout.shape, tensor_info.layout.stride, tensor_info.layout.offset
+                )
             else:
                 zero = torch.zeros((), dtype=storage.dtype)
                 values = zero.expand(storage.count) if storage.values is None else storage.values.clone()
-                tensor = _placed(told.storage, values, told.lies, bases, observer, place)
+                tensor = _placed(tensor_info.storage, values, tensor_info.layout, bases, observer, place)
                 if storage.values is None:
                     observer.shadows.forget(tensor)
-        return _as_saved(tensor, parameter=told.parameter, requires_grad=told.requires_grad)
+        return _as_saved(tensor, parameter=tensor_info.parameter, requires_grad=tensor_info.requires_grad)
 
 
 def _as_saved(tensor: torch.Tensor, *, parameter: bool, requires_grad: bool) -> torch.Tensor:
@@ -216,28 +219,28 @@ def _as_saved(tensor: torch.Tensor, *, parameter: bool, requires_grad: bool) -> 
 
 
 def _values(tensor: torch.Tensor, count: int, observer: Observer) -> torch.Tensor | None:
-    """A copy of a whole storage's values on the host, where they are known."""
+    """A copy of a whole storage's values on the host, or None if they are unknown."""
     if type(tensor) is not FakeTensor:
         return tensor.detach().as_strided((count,), (1,), 0).clone()
     if tensor.numel() != count or not tensor.is_contiguous() or count > _VALUE_LIMIT:
         return None
-    known = observer.shadow(tensor)
-    return None if known is None else known.detach().reshape(-1).clone()
+    values = observer.shadow(tensor)
+    return None if values is None else values.detach().reshape(-1).clone()
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: io.BytesIO, kept: _Kept, observer: Observer) -> None:
+    def __init__(self, file: io.BytesIO, saved_object: _SavedObject, observer: Observer) -> None:
         super().__init__(file)
-        self._kept, self._observer = kept, observer
+        self._saved_object, self._observer = saved_object, observer
         self._numbers: dict[tuple[int, torch.dtype], int] = {}
-        self._seen: dict[int, int] = {}
+        self._number_of: dict[int, int] = {}
 
     def persistent_id(self, obj: Any) -> int | None:
         if not isinstance(obj, torch.Tensor) or obj.layout is not torch.strided:
             return None
-        if id(obj) not in self._seen:
-            self._seen[id(obj)] = self._kept.add(obj, self._numbers, self._observer)
-        return self._seen[id(obj)]
+        if id(obj) not in self._number_of:
+            self._number_of[id(obj)] = self._saved_object.add(obj, self._numbers, self._observer)
+        return self._number_of[id(obj)]
 
 
 class _Unpickler(pickle.Unpickler):
@@ -249,19 +252,19 @@ class _Unpickler(pickle.Unpickler):
         return self._tensor(pid)
 
 
-# -- files made for real ---------------------------------------------------------------------
+# --- real checkpoint files
 
 
 def _load_real(read: Callable[[Any], Any], observer: Observer, map_location: Any) -> Any:
-    """Read on the host; then move the storages that belong on the device, each once."""
-    to_device: dict[int, torch.UntypedStorage] = {}  # held, so that keys stay theirs
+    """Read on the host, then move the storages that belong on the device, each once."""
+    to_device: dict[int, torch.UntypedStorage] = {}  # holding the storages keeps their keys unique
 
     def on_host(storage: torch.UntypedStorage, tag: str) -> torch.UntypedStorage:
         if _where(map_location, tag) == "device":
             to_device[compat.storage_key(storage)] = storage
         return storage
 
-    loaded = read(on_host)
+    content = read(on_host)
     bases: dict[Any, torch.Tensor] = {}
 
     def move(tensor: torch.Tensor) -> torch.Tensor:
@@ -271,35 +274,41 @@ def _load_real(read: Callable[[Any], Any], observer: Observer, map_location: Any
         count = to_device[key].nbytes() // tensor.element_size()
         with torch.no_grad():
             flat = tensor.detach().as_strided((count,), (1,), 0)
-            moved = _placed((key, tensor.dtype), flat, _Lies.of(tensor), bases, observer, "device")
+            copied = _placed((key, tensor.dtype), flat, _Layout.of(tensor), bases, observer, "device")
         return _as_saved(
-            moved, parameter=isinstance(tensor, torch.nn.Parameter), requires_grad=tensor.requires_grad
+            copied, parameter=isinstance(tensor, torch.nn.Parameter), requires_grad=tensor.requires_grad
         )
 
     def walk(leaf: Any) -> Any:
         return compat.apply_to_module(leaf, move) if isinstance(leaf, torch.nn.Module) else move(leaf)
 
-    return compat.tree_map_only((torch.Tensor, torch.nn.Module), walk, loaded) if to_device else loaded
+    return compat.tree_map_only((torch.Tensor, torch.nn.Module), walk, content) if to_device else content
 
 
 def _placed(
-    key: Any, flat: torch.Tensor, lies: _Lies, bases: dict[Any, torch.Tensor], observer: Observer, place: str
+    key: Any,
+    flat: torch.Tensor,
+    layout: _Layout,
+    bases: dict[Any, torch.Tensor],
+    observer: Observer,
+    place: str,
 ) -> torch.Tensor:
-    """A tensor in the copy of its storage; the copy is made once, so that what was shared still is.
+    """A tensor in the copy of its storage, which is created once so that shared storages stay shared.
 
-    flat: (count,) the storage's values. Where one tensor is all of them the copy has its shape, and it is no view.
+    flat: (count,) the storage's values. If one tensor covers all of them, the copy has its shape and is
+    not a view.
     """
-    whole = lies.offset == 0 and lies.count == flat.numel() and lies.contiguous
+    whole = layout.offset == 0 and layout.count == flat.numel() and layout.contiguous
     base = bases.get(key)
     if base is None:
-        base = bases[key] = observer.copy_to(flat.reshape(lies.shape) if whole else flat, place)
+        base = bases[key] = observer.copy_to(flat.reshape(layout.shape) if whole else flat, place)
         if whole:
             return base
-    return base.as_strided(lies.shape, lies.stride, lies.offset)
+    return base.as_strided(layout.shape, layout.stride, layout.offset)
 
 
 def _where(map_location: Any, tag: str) -> str:
-    """ "device" or "host" for a storage saved with this location tag."""
+    """Return "device" or "host" for a storage saved with this location tag."""
     if isinstance(map_location, dict):
         map_location = map_location.get(tag, tag)
     elif callable(map_location):
@@ -310,7 +319,7 @@ def _where(map_location: Any, tag: str) -> str:
 
 @dataclass(frozen=True)
 class _StandIn:
-    """Stands for the storage, read on the host, that a `map_location` function moves or returns as it came."""
+    """Replaces the storage that is passed to a `map_location` function, which moves it or returns it."""
 
     device: Any = "cpu"
 

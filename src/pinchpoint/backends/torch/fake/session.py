@@ -1,4 +1,4 @@
-"""A fake run: pretend there is a CUDA device, run the user's step on it, return what it allocated."""
+"""`simulate_device`: run code as if a CUDA device existed, and observe what it allocates."""
 
 from __future__ import annotations
 
@@ -13,15 +13,7 @@ import torch.nn.functional as F
 from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.backends.torch.data_dependent.operations import Dynamic
-from pinchpoint.backends.torch.fake import (
-    autocast,
-    cuda_api,
-    distributed,
-    tensors,
-)
-from pinchpoint.backends.torch.fake import (
-    library as pretend_library,
-)
+from pinchpoint.backends.torch.fake import autocast, cuda_api, distributed, library, tensors
 from pinchpoint.backends.torch.kernels import attention, packed_sequences, recurrent, unmodelled
 from pinchpoint.backends.torch.kernels.workspaces import KernelModel
 from pinchpoint.backends.torch.ledger import Ledger
@@ -30,7 +22,7 @@ from pinchpoint.backends.torch.observer import Observer
 
 @dataclass(frozen=True)
 class Device:
-    """What the fake run must know of the card it pretends to have."""
+    """What a fake run must know about the simulated card."""
 
     title: str
     memory_bytes: int
@@ -41,15 +33,15 @@ class Device:
 
 
 @contextlib.contextmanager
-def pretending(
-    device: Device, *, dynamic: Dynamic, progress: pretend_library.Progress | None = None
+def simulate_device(
+    device: Device, *, dynamic: Dynamic, progress: library.Progress | None = None
 ) -> Iterator[Observer]:
-    """Everything inside runs as if `device` were cuda:0. Only for a process of its own."""
+    """Run everything inside as if `device` were cuda:0. Use it only in a separate process."""
     ledger = Ledger()
     model = KernelModel(
         device.cublas_workspace_bytes, device.cublaslt_workspace_bytes, device.processors, device.capability
     )
-    progress = progress or pretend_library.Progress()
+    progress = progress or library.Progress()
     observer = Observer(ledger, model, dynamic)
     observer.progress = progress
     progress.on_weight = observer.forget_values
@@ -70,16 +62,16 @@ def pretending(
         _dropout(patches, observer)
         _fused(patches, observer)
         distributed.install(patches, ledger)
-        library = autocast.install(patches)
+        autocast_kernels = autocast.install(patches)
         try:
-            with pretend_library.installed(patches, observer, progress), observer:
+            with library.install(patches, observer, progress), observer:
                 yield observer
         finally:
-            compat.close_library(library)
+            compat.close_library(autocast_kernels)
 
 
 def _fused(patches: Patches, observer: Observer) -> None:
-    """CUDA has one kernel for RMS norm where the host composes it."""
+    """CUDA has one kernel for RMS norm, which the host composes from several."""
     original = F.rms_norm
 
     def rms_norm(
@@ -98,7 +90,7 @@ def _fused(patches: Patches, observer: Observer) -> None:
 
 
 class _RmsNorm(torch.autograd.Function):
-    """Allocates what the fused kernel does: the output, and one reciprocal root a row for backward."""
+    """Allocates what the fused kernel does: the output, and one reciprocal root per row for backward."""
 
     @staticmethod
     def forward(
@@ -127,17 +119,22 @@ class _RmsNorm(torch.autograd.Function):
                 *[torch.empty_like(w) for w in weights],
                 *[None] * (2 - len(weights)),
             )
-        # To be differentiated again: written out, as torch does it then.
+        # For a second derivative torch composes it from several operations.
         roots = source.float().square().mean(ctx.dims, keepdim=True).rsqrt()
         scaled = gradient * weights[0] if weights else gradient
         normal = source * roots
-        into = roots * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))
+        input_gradient = roots * (scaled - normal * (scaled * normal).mean(ctx.dims, keepdim=True))
         lead = tuple(range(source.dim() - len(ctx.dims)))
-        return None, into, *[(gradient * normal).sum(lead) for _ in weights], *[None] * (2 - len(weights))
+        return (
+            None,
+            input_gradient,
+            *[(gradient * normal).sum(lead) for _ in weights],
+            *[None] * (2 - len(weights)),
+        )
 
 
 def _dropout(patches: Patches, observer: Observer) -> None:
-    """CUDA's fused dropout keeps a one-byte mask; the host's composition keeps a float one."""
+    """CUDA's fused dropout saves a one-byte mask; the host's composition saves a float mask."""
     original = F.dropout
 
     def dropout(

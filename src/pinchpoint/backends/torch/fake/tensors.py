@@ -1,7 +1,7 @@
-"""Tensors that say they are on `cuda`: devices, copies both ways, and reading values back.
+"""Fake tensors that report the device `cuda`: devices, copies both ways, and reading values back.
 
-Replaces the tensor methods and constructors that decide where a tensor lives. The rest of
-torch's factories reach `Observer` with their device argument and need no patch.
+This module replaces the tensor methods and constructors that decide where a tensor lives. The other
+factories of torch reach `Observer` with their device argument and need no patch.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ def _copies(patches: Patches, observer: Observer) -> None:
         now = "device" if observer.on_device(self) else "host"
         if place is None or place == now:
             return original_to(self, dtype=dtype or self.dtype, **rest)
-        moved = observer.copy_to(self, place, dtype)
+        copied = observer.copy_to(self, place, dtype)
         if "memory_format" in rest:
-            moved = original_to(moved, memory_format=rest["memory_format"])
-        return moved
+            copied = original_to(copied, memory_format=rest["memory_format"])
+        return copied
 
     def cuda(self: torch.Tensor, device: Any = None, non_blocking: bool = False, **_: Any) -> torch.Tensor:
         return to(self, CUDA if device is None else device, non_blocking=non_blocking)
@@ -69,7 +69,7 @@ def _copies(patches: Patches, observer: Observer) -> None:
     patches.set(torch.Tensor, "to", to)
     patches.set(torch.Tensor, "cuda", cuda)
     patches.set(torch.Tensor, "cpu", cpu)
-    # Pinned memory is host memory: it costs the device nothing.
+    # Pinned memory is host memory and takes none of the device's.
     patches.set(torch.Tensor, "pin_memory", lambda self, *_, **__: self)
     patches.set(torch.Tensor, "is_pinned", lambda self, *_, **__: False)
     patches.set(torch.Tensor, "record_stream", lambda self, stream: None)
@@ -78,7 +78,7 @@ def _copies(patches: Patches, observer: Observer) -> None:
 def _parse_to(
     args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Any, torch.dtype | None, dict[str, Any]]:
-    """Device, dtype and the rest of any form of `Tensor.to`."""
+    """Device, dtype and the other options of any overload of `Tensor.to`."""
     device, dtype = kwargs.get("device"), kwargs.get("dtype")
     rest = {key: kwargs[key] for key in ("copy", "memory_format") if key in kwargs}
     positional = list(args)
@@ -101,7 +101,7 @@ def _parse_to(
 
 
 def _constructors(patches: Patches, observer: Observer) -> None:
-    """torch.tensor and its like build on the host first, below any mode; then they copy."""
+    """torch.tensor and similar functions build on the host first, below any mode; then they copy."""
 
     def wrap(owner: Any, name: str) -> None:
         original = getattr(owner, name)
@@ -113,22 +113,22 @@ def _constructors(patches: Patches, observer: Observer) -> None:
                 device = data.device if isinstance(data, torch.Tensor) else default_device()
             requires_grad = kwargs.pop("requires_grad", False)
             if _has_fake(args):
-                made = (
+                tensor = (
                     torch.stack([torch.as_tensor(v) for v in args[0]])
                     if not isinstance(args[0], torch.Tensor)
                     else args[0]
                 )
-                made = made.to(device, dtype=kwargs.get("dtype"))
-                made = made.detach().clone() if name == "tensor" and made is args[0] else made
+                tensor = tensor.to(device, dtype=kwargs.get("dtype"))
+                tensor = tensor.detach().clone() if name == "tensor" and tensor is args[0] else tensor
             else:
-                made = (
+                tensor = (
                     original(*args, **kwargs, device="cpu")
                     if place_of(device) == "device"
                     else original(*args, **kwargs, device=device)
                 )
                 if place_of(device) == "device":
-                    made = observer.copy_to(made, "device")
-            return made.requires_grad_() if requires_grad else made
+                    tensor = observer.copy_to(tensor, "device")
+            return tensor.requires_grad_() if requires_grad else tensor
 
         patches.set(owner, name, construct)
 
@@ -139,7 +139,7 @@ def _constructors(patches: Patches, observer: Observer) -> None:
         wrap(torch, name)
 
     def new_tensor(self: torch.Tensor, data: Any, **kwargs: Any) -> torch.Tensor:
-        """Only its type and place come from the tensor it is called on."""
+        """Only dtype and device come from the tensor it is called on."""
         kwargs = {name: value for name, value in kwargs.items() if value is not None}
         return torch.tensor(data, **{"dtype": self.dtype, "device": self.device, **kwargs})
 
@@ -154,7 +154,7 @@ def _has_fake(args: tuple[Any, ...]) -> bool:
 
 
 def _reading(patches: Patches, observer: Observer) -> None:
-    """Values of fake tensors: the shadow where there is one, elsewhere what `Dynamic` takes for them."""
+    """Values of fake tensors: the shadow if there is one, otherwise what `Dynamic` assumes."""
     dynamic = observer.dynamic
 
     def line() -> str:
@@ -166,11 +166,11 @@ def _reading(patches: Patches, observer: Observer) -> None:
             return original_numpy(self, *args, **kwargs)
         real = observer.shadow(self)
         where, dtype = line(), original_numpy(torch.empty(0, dtype=self.dtype)).dtype
-        made = dynamic.array(self, None if real is None else original_numpy(real.detach()), dtype, where)
-        if made is not None:
-            return made
-        observer.note(f"values read at {shown_path(where)} depend on weights: taken as zeros")
-        # calloc'd: a large result costs no memory until someone writes to it.
+        array = dynamic.array(self, None if real is None else original_numpy(real.detach()), dtype, where)
+        if array is not None:
+            return array
+        observer.note(f"values read at {shown_path(where)} depend on weights and are assumed to be zeros")
+        # Allocated by calloc: a large result takes no memory until it is written to.
         return np.zeros(tuple(self.shape), dtype=dtype)
 
     original_numpy: Callable[..., Any] = torch.Tensor.numpy
@@ -185,7 +185,7 @@ def _reading(patches: Patches, observer: Observer) -> None:
         return self.item() if self.dim() == 0 else numpy(self).tolist()
 
     patches.set(FakeTensor, "item", item)
-    # Through item(): logged as a float or asked whether it is zero, a count need not be known.
+    # Through item(): a count that is only logged as a float or compared with zero need not be known.
     patches.set(FakeTensor, "__int__", lambda self: int(item(self)))
     patches.set(FakeTensor, "__float__", lambda self: float(item(self)))
     patches.set(FakeTensor, "__bool__", lambda self: bool(item(self)))
@@ -215,14 +215,14 @@ def _format(self: FakeTensor, spec: str) -> str:
 def _deepcopy(self: FakeTensor, memo: dict[int, Any], observer: Observer) -> Any:
     if id(self) in memo:
         return memo[id(self)]
-    with torch.no_grad(), observer.ledger.within("data"):
-        made: Any = self.detach().clone()
+    with torch.no_grad(), observer.ledger.enter_phase("data"):
+        result: Any = self.detach().clone()
     if isinstance(self, torch.nn.Parameter):
-        made = torch.nn.Parameter(made, self.requires_grad)
-        observer.ledger.name_role(made, "weights")  # a copied model, such as an average, need never be called
+        result = torch.nn.Parameter(result, self.requires_grad)
+        observer.ledger.set_role(result, "weights")  # a copied model, such as an average, may never be called
     else:
-        made.requires_grad_(self.requires_grad)
+        result.requires_grad_(self.requires_grad)
     if self.grad is not None:
-        made.grad = copy.deepcopy(self.grad, memo)
-    memo[id(self)] = made
-    return made
+        result.grad = copy.deepcopy(self.grad, memo)
+    memo[id(self)] = result
+    return result

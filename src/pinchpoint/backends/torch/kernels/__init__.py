@@ -1,1 +1,1 @@
-"""Memory that CUDA kernels and libraries allocate besides their outputs."""
+"""Memory that CUDA kernels and libraries allocate in addition to their outputs."""

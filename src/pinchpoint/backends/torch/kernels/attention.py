@@ -1,8 +1,8 @@
-"""scaled_dot_product_attention as the GPU would run it: the same choice of kernel, the same outputs.
+"""scaled_dot_product_attention as a GPU runs it: the same choice of kernel, the same outputs.
 
-On the host torch would pick its own CPU kernel, whose memory is another's. The choice below is
-that of torch 2.11 to 2.13: cuDNN on Hopper and later for 16-bit types, flash elsewhere, the
-memory-efficient kernel for fp32 and for masks, plain arithmetic when none of them applies.
+On the host torch would choose its own CPU kernel, which uses other memory. The choice below is that of
+torch 2.11 to 2.13: cuDNN on Hopper and later for 16-bit types, flash elsewhere, the memory-efficient
+kernel for fp32 and for masks, and plain arithmetic if none of them applies.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]
             )
         query, key, value = _autocast(query, key, value)
         if query.dim() == 3:
-            # Kernels take (batch, heads, rows, width); plain arithmetic is what CUDA uses here.
+            # Kernels need (batch, heads, rows, width); otherwise CUDA uses plain arithmetic.
             return _plain(query, key, value, attn_mask, dropout_p, is_causal, scale)
         if enable_gqa and key.shape[1] != query.shape[1]:
             key, value = (t.repeat_interleave(query.shape[1] // t.shape[1], 1) for t in (key, value))
@@ -73,9 +73,9 @@ def install(patches: Patches, observer: Observer, *, capability: tuple[int, int]
 
 
 def choose(query: Any, key: Any, value: Any, mask: Any, *, capability: tuple[int, int]) -> str:
-    """The kernel CUDA takes: "cudnn", "flash", "efficient" or "plain"; none that `sdpa_kernel` has switched off."""
+    """The kernel that CUDA uses ("cudnn", "flash", "efficient", "plain"), among those not switched off."""
     if any(t.stride(-1) != 1 for t in (query, key, value)):
-        return "plain"  # every fused kernel wants the width to lie dense
+        return "plain"  # every fused kernel needs a contiguous width
     switches = torch.backends.cuda
     width = query.shape[-1]
     half = query.dtype in _HALF
@@ -105,7 +105,7 @@ def _autocast(*tensors: torch.Tensor) -> list[torch.Tensor]:
 def _bias(
     mask: torch.Tensor | None, query: torch.Tensor, key: torch.Tensor, kernel: str
 ) -> torch.Tensor | None:
-    """A boolean mask becomes an additive one; rows are padded where the kernel wants aligned loads."""
+    """Turn a boolean mask into an additive one; rows are padded if the kernel needs aligned loads."""
     if mask is None:
         return None
     if mask.dtype is torch.bool:
@@ -124,7 +124,7 @@ def _bias(
 def _plain(
     query: Any, key: Any, value: Any, mask: Any, dropout_p: float, is_causal: bool, scale: float | None
 ) -> torch.Tensor:
-    """Attention written out, with every intermediate the composed kernel keeps."""
+    """Attention composed from operations, with every intermediate result that CUDA's composition keeps."""
     root = math.sqrt(scale if scale is not None else 1 / math.sqrt(query.shape[-1]))
     scores = (query * root) @ (key * root).transpose(-2, -1)
     if is_causal:

@@ -1,8 +1,8 @@
-"""What cuDNN's convolutions take while they run: a choice of the library, so each is a Span.
+"""Workspaces of cuDNN's convolutions; the library chooses their size, so each is a Span.
 
-Its kernels want channels last; tensors that lie otherwise are copied in and out of a workspace.
-Which kernel runs is cuDNN's guess of the fastest. The usual sizes and the spans are those of
-benchmarks/results/conv_probe_h200.json, 1,000 convolutions of every kind on an H200.
+Its kernels need channels last; tensors in another layout are copied in and out of a workspace. Which
+kernel runs is cuDNN's guess of the fastest. The usual sizes and the spans are those of
+benchmarks/results/conv_probe_h200.json: 1,000 convolutions of every kind on an H200.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pinchpoint.core.units import MIB
 
 Round = list[int | Span]
 
-_SPLIT_BYTES = 12 * MIB  # the most that partial sums of a small product were seen to take
+_SPLIT_BYTES = 12 * MIB  # the most that partial sums of a small product took in the record
 
 
 class _Call(NamedTuple):
-    """One convolution: what comes in, what goes out (or its gradient), and the weight."""
+    """One convolution: its input, its output (or the gradient of it), and the weight."""
 
     source: torch.Tensor
     result: torch.Tensor
@@ -30,17 +30,23 @@ class _Call(NamedTuple):
 
 
 def forward(args: Any, out: torch.Tensor) -> list[Round]:
-    """Rounds of bytes held together. args: those of aten::convolution."""
+    """Rounds of bytes that are allocated together. args: those of aten::convolution."""
     call = _Call(args[0], out, args[1], max(args[3]), args[8])
     return [[*_copies(call.source), span]] if (span := _data_span(call)) else []
 
 
 def backward(args: Any) -> list[Round]:
-    """One round for the gradient of the input, one for that of the weight. args: those of aten::convolution_backward."""
-    gradient, source, weight, wanted = args[0], args[1], args[2], args[10]
+    """One round for the gradient of the input, one for that of the weight.
+
+    args: those of aten::convolution_backward
+    """
+    gradient, source, weight, needs_gradient = args[0], args[1], args[2], args[10]
     call = _Call(source, gradient, weight, max(args[4]), args[9])
     copies = [*_copies(gradient), *_copies(source)]
-    spans = [_data_span(call) if wanted[0] else None, _weight_span(call) if wanted[1] else None]
+    spans = [
+        _data_span(call) if needs_gradient[0] else None,
+        _weight_span(call) if needs_gradient[1] else None,
+    ]
     return [[*copies, span] for span in spans if span]
 
 
@@ -53,7 +59,7 @@ def is_channels_last(tensor: torch.Tensor) -> bool:
 
 
 def _data_span(call: _Call) -> Span | None:
-    """For the output, or for the gradient of the input: both tensors and the weight in the other layout."""
+    """For the output or the gradient of the input: both tensors and the weight in the other layout."""
     both = _both(call)
     most = both + max(4 * _float_bytes(call.weight), _SPLIT_BYTES)
     if _is_depthwise(call) or _is_small(call) or (_is_one_by_one(call.weight) and call.stride == 1):
@@ -65,7 +71,7 @@ def _data_span(call: _Call) -> Span | None:
 
 
 def _weight_span(call: _Call) -> Span | None:
-    """For the gradient of the weight: both tensors in the other layout, and its parts before they are summed."""
+    """For the gradient of the weight: both tensors in the other layout, and its partial sums."""
     both = _both(call)
     most = both + max(16 * _float_bytes(call.weight), _SPLIT_BYTES)
     if _is_depthwise(call):
@@ -77,7 +83,7 @@ def _weight_span(call: _Call) -> Span | None:
 
 
 def _partial_sums(weight: torch.Tensor, copied: int) -> int:
-    """The weight gradient is summed in several parts; how many is the library's choice, more for more work."""
+    """Bytes of the weight gradient's partial sums; the library chooses how many, more for more work."""
     single = _float_bytes(weight)
     return max(2 * MIB, min(15 * single, max(4 * single, 9 * MIB // 2)), min(copied // 12, 17 * MIB // 2))
 
@@ -87,7 +93,7 @@ def _is_depthwise(call: _Call) -> bool:
 
 
 def _is_small(call: _Call) -> bool:
-    """Few channels and a small window: kernels that read and write the tensors as they lie."""
+    """Whether it has few channels and a small window, for which kernels use any layout."""
     return call.source.shape[1] < 4 and call.source.element_size() == 4 and max(call.weight.shape[2:]) <= 3
 
 
@@ -100,13 +106,13 @@ def _both(call: _Call) -> int:
 
 
 def _padded(tensor: torch.Tensor) -> int:
-    """Channels are padded to what the matrix units take: 4 of fp32, 8 of half precision."""
+    """Bytes with channels padded to what the matrix units need: 4 of fp32, 8 of half precision."""
     channels, step = tensor.shape[1], 16 // tensor.element_size()
     return _bytes(tensor) // channels * (-(-channels // step) * step)
 
 
 def _copies(tensor: torch.Tensor) -> Round:
-    """cuDNN takes dense tensors only; a slice is copied first."""
+    """Copies that are made first: cuDNN accepts dense tensors only, so a slice is copied."""
     return [] if tensor.is_contiguous() or is_channels_last(tensor) else [_bytes(tensor)]
 
 

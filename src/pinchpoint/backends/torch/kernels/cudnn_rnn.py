@@ -1,8 +1,8 @@
-"""Bytes cuDNN takes for a recurrent call: the reserve kept for backward, and the workspace while it runs.
+"""Bytes that cuDNN uses for a recurrent call: the reserve saved for backward, and the workspace.
 
-The library says neither in its documentation. A workspace is the largest of the plans of its passes,
-each linear in steps, input width and hidden width. The figures below are those of an H200 with
-cuDNN 9.19, over 851 calls of every kind: benchmarks/results/rnn_probe_h200.json and the test on it.
+The library documents neither. A workspace is the largest of the plans of its passes, each linear in
+steps, input width and hidden width. The figures below come from 851 calls of every kind on an H200 with
+cuDNN 9.19: see benchmarks/results/rnn_probe_h200.json and the test that compares with it.
 """
 
 from __future__ import annotations
@@ -14,19 +14,21 @@ from pinchpoint.core.events import Span
 from pinchpoint.core.units import MIB
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
-# Values kept for backward per layer and step, in units of the hidden width.
-_KEPT = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
-_SPREAD = 10  # per cent by which another version of the library, or another card, may take more or less
+# Values saved for backward per layer and step, in units of the hidden width.
+_SAVED_WIDTHS = {"lstm": 5, "gru": 6, "rnn_tanh": 1, "rnn_relu": 1}
+_SPREAD = 10  # per cent by which another version of the library, or another card, may use more or less
 _STREAM_BYTES = 8 * MIB  # of each layer and direction
-_LONG = 256  # steps after which the gates of a call are no longer all held
-_NARROW_FORWARD, _NARROW_BACKWARD = 192, 128  # hidden widths up to which each pass has kernels of its own
+_LONG = 256  # steps beyond which the gates of a call are no longer all in memory
+_NARROW_FORWARD, _NARROW_BACKWARD = 192, 128  # hidden widths up to which each pass has special kernels
 
 
 @dataclass(frozen=True)
 class Call:
-    """One call's shapes. item_bytes: of an element; bfloat16 has no kernels of its own for narrow layers.
+    """The shapes of one call.
 
-    total: rows of a packed call, whose sequences end early. projection: the width outputs are brought to, or 0.
+    bfloat16: has no special kernels for narrow layers
+    total: rows of a packed call, whose sequences end early
+    projection: the width to which outputs are projected, or 0
     """
 
     kind: str
@@ -45,12 +47,12 @@ class Call:
 
     @property
     def rows(self) -> int:
-        """Of all steps together."""
+        """Rows of all steps together."""
         return self.steps * self.batch if self.total is None else self.total
 
     @property
-    def measured(self) -> bool:
-        """Were calls of this kind measured? Of a packed call only the reserve was, of projections nothing."""
+    def is_measured(self) -> bool:
+        """Whether such calls were measured: of packed calls only the reserve was, of projections nothing."""
         return self.total is None and not self.projection
 
     @property
@@ -59,44 +61,44 @@ class Call:
         return self.rows * self.projection * self.directions * self.layers * self.item_bytes
 
     def narrow(self, limit: int) -> bool:
-        """Are the recurrent weights small enough for the kernels that keep them on the chip? Twice the limit for one gate."""
+        """Whether kernels keep the recurrent weights on the chip; the limit is doubled for one gate."""
         return not self.bfloat16 and self.hidden <= (2 * limit if GATES[self.kind] == 1 else limit)
 
     @property
     def weights(self) -> int:
-        """Elements of all weight matrices, biases left out."""
+        """Elements of all weight matrices, without biases."""
         inputs = self.width + (self.layers - 1) * self.hidden * self.directions
         recurrent = GATES[self.kind] * (inputs + self.layers * self.hidden)
         return self.directions * self.hidden * (recurrent + self.layers * self.projection)
 
 
 def reserve_bytes(call: Call) -> int:
-    """What forward leaves for backward."""
+    """Bytes that forward saves for backward."""
     if not call.training:
         return 0
     unit = call.rows * call.hidden * call.item_bytes * call.directions
-    kept = _KEPT[call.kind] * call.layers + (call.layers - 1)
-    # A bit for every value dropped between layers, in both halves of a two-way layer's doubled width.
+    widths = _SAVED_WIDTHS[call.kind] * call.layers + (call.layers - 1)
+    # One bit for every value dropped between layers, in both halves of a bidirectional layer's width.
     dropped = (call.layers - 1) * call.directions**2 * call.rows * call.hidden
     mask = dropped // 8 if call.dropout else 0
-    return unit * kept + mask + 256 + call.projected_bytes
+    return unit * widths + mask + 256 + call.projected_bytes
 
 
 def workspace(call: Call, *, backward: bool = False) -> Span:
-    """What may be taken while a pass runs: wide where no such call was measured.
+    """Workspace while a pass runs; the span is wide if no such call was measured.
 
-    A packed call is given its share of the padded one's.
+    A packed call gets its share of the padded call's workspace.
     """
     padded = workspace_bytes(call, backward=backward)
-    if call.measured:
+    if call.is_measured:
         return Span(padded, least=padded * (100 - _SPREAD) // 100, most=padded * (100 + _SPREAD) // 100)
     return Span(padded * call.rows // (call.steps * call.batch), least=0, most=2 * padded)
 
 
 def workspace_bytes(call: Call, *, backward: bool = False) -> int:
-    """While forward, or either half of backward, runs, with every sequence padded to the longest.
+    """Workspace of forward, or of either half of backward, with every sequence padded to the longest.
 
-    Forward in training already asks for what backward will.
+    Forward in training already allocates what backward needs.
     """
     narrow = call.narrow(_NARROW_BACKWARD if backward else _NARROW_FORWARD)
     plans = [_forward(call, narrow), *(_backward(call, narrow) if call.training else ())]
@@ -107,19 +109,19 @@ def workspace_bytes(call: Call, *, backward: bool = False) -> int:
 
 
 class _Plan(NamedTuple):
-    """Values per batch entry: widths held for every step, and hidden widths held once a layer."""
+    """Values per batch entry: widths for every step, and hidden widths once per layer."""
 
     hidden: int
     width: int
     once: int
     wider: int = 0  # of the larger of the two widths
-    for_steps: int = 0  # hidden widths held for some steps only, times their number
+    for_steps: int = 0  # hidden widths for some steps only, times their number
 
     def values(self, call: Call) -> int:
-        a_step = (
+        per_step = (
             self.hidden * call.hidden + self.width * call.width + self.wider * max(call.hidden, call.width)
         )
-        return call.steps * a_step + (self.once * call.layers + self.for_steps) * call.hidden
+        return call.steps * per_step + (self.once * call.layers + self.for_steps) * call.hidden
 
 
 def _forward(call: Call, narrow: bool) -> _Plan:
@@ -141,7 +143,7 @@ def _backward(call: Call, narrow: bool) -> list[_Plan]:
         if narrow:
             return [_Plan({"lstm": 15, "gru": 17}.get(kind, 12) + deep, 2, once + 1, wider=1)]
         return [_Plan(2, 2, once, wider=1, for_steps=_steps_ahead(call))]
-    # Both directions at once; their gradients are joined between layers.
+    # Both directions run together; their gradients are joined between layers.
     once = 26 if kind == "lstm" else 14
     joined = _Plan((({"lstm": 18, "gru": 20}.get(kind, 15)) if narrow else 6) + 2 * deep, 4, once, wider=2)
     if kind == "lstm":
@@ -151,7 +153,7 @@ def _backward(call: Call, narrow: bool) -> list[_Plan]:
 
 
 def _steps_ahead(call: Call) -> int:
-    """Steps of gradients in flight between layers, which run behind one another."""
+    """Steps of gradients in flight between layers, which run one behind another."""
     if call.layers == 1:
         return call.steps
     if call.batch > 8 and call.steps < _LONG // 2:

@@ -1,7 +1,7 @@
-"""Packed sequences on the pretended device: packing, padding again, and their backward passes.
+"""Packed sequences on the simulated device: packing, padding, and their backward passes.
 
 The lengths are host data, so counts are exact. torch's own kernels read the padded tensor on the
-host, which a fake one does not allow.
+host, which is not possible with a fake tensor.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def install(patches: Patches, observer: Observer) -> None:
             )
         steps, batch = source.shape[:2][:: -1 if batch_first else 1]
         small = torch.empty(steps, batch, 1)
-        _, batch_sizes = original_pack(small, _known(observer, lengths, "lengths"), False)
+        _, batch_sizes = original_pack(small, _real_values(observer, lengths, "lengths"), False)
         return _Pack.apply(observer, original_pack, source, lengths, batch_first, batch_sizes), batch_sizes  # type: ignore[return-value]
 
     def pad(
@@ -44,28 +44,31 @@ def install(patches: Patches, observer: Observer) -> None:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not observer.on_device(data):
             return original_pad(data, batch_sizes, batch_first, padding, total_length)
-        batch_sizes = _known(observer, batch_sizes, "batch sizes")
+        batch_sizes = _real_values(observer, batch_sizes, "batch sizes")
         _, lengths = original_pad(torch.empty(data.shape[0], 1), batch_sizes, False, padding, total_length)
         out = _pad(data, batch_sizes.tolist(), padding, max(total_length, batch_sizes.shape[0]))
         return out.transpose(0, 1) if batch_first else out, lengths
 
-    replaced = {"_pack_padded_sequence": pack, "_pad_packed_sequence": pad}
-    compat.set_variable_functions(patches.set, rnn_utils, types.SimpleNamespace(**{**functions, **replaced}))
+    replacements = {"_pack_padded_sequence": pack, "_pad_packed_sequence": pad}
+    compat.set_variable_functions(
+        patches.set, rnn_utils, types.SimpleNamespace(**{**functions, **replacements})
+    )
 
 
-def _known(observer: Observer, tensor: torch.Tensor, what: str) -> torch.Tensor:
+def _real_values(observer: Observer, tensor: torch.Tensor, what: str) -> torch.Tensor:
     real = observer.shadow(tensor)
     if real is None:
         site = observer.ledger.site()
         raise CannotFake(
-            f"the {what} of packed sequences at {site.file}:{site.line} come from the model, so their sum is unknown",
-            hint="take the lengths from the data, or predict the step without packing",
+            f"The {what} of packed sequences at {site.file}:{site.line} are computed by the model, "
+            "which pinchpoint does not support yet.",
+            hint="Predict the step with lengths from the data, or without packing.",
         )
     return real
 
 
 class _Pack(torch.autograd.Function):
-    """Gathers the steps that are there, run by run, then joins them: two copies for a moment."""
+    """Gathers the valid steps, run by run, and then joins them: two copies exist for a moment."""
 
     @staticmethod
     def forward(
@@ -85,53 +88,62 @@ class _Pack(torch.autograd.Function):
         )
         out = source.new_empty(int(batch_sizes.sum()), *source.shape[2:])
         real = _values(observer, source)
-        _give(
+        _set_values(
             observer,
             out,
-            None if real is None else original(real, _known(observer, lengths, "lengths"), batch_first)[0],
+            None
+            if real is None
+            else original(real, _real_values(observer, lengths, "lengths"), batch_first)[0],
         )
         ledger = observer.ledger
         size, phase = out.numel() * out.element_size(), ledger.phase or "forward"
-        ledger.end_passing(
-            ledger.add_passing(size, phase=phase, site=ledger.site(), op="pack_padded_sequence")
+        ledger.free_temporary(
+            ledger.add_temporary(size, phase=phase, site=ledger.site(), op="pack_padded_sequence")
         )
         return out
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
         steps, batch = ctx.shape[:2][:: -1 if ctx.batch_first else 1]
-        into = gradients[0].new_zeros(steps, batch, *ctx.shape[2:])
+        source_gradient = gradients[0].new_zeros(steps, batch, *ctx.shape[2:])
         real = _values(ctx.observer, gradients[0])
         if real is not None:
             real = _pad(real, ctx.batch_sizes.tolist(), 0.0, steps)
-        _give(ctx.observer, into, real)
-        return None, None, into.transpose(0, 1) if ctx.batch_first else into, None, None, None
+        _set_values(ctx.observer, source_gradient, real)
+        return (
+            None,
+            None,
+            source_gradient.transpose(0, 1) if ctx.batch_first else source_gradient,
+            None,
+            None,
+            None,
+        )
 
 
 def _values(observer: Observer, tensor: torch.Tensor) -> torch.Tensor | None:
-    """Known values, where they are few enough to be worth working out ahead of being read."""
+    """Known values, if they are few enough to compute before they are read."""
     if tensor.numel() > observer.dynamic.shadow_limit(_VALUE_LIMIT):
         return None
     real = observer.shadow(tensor)
     return None if real is None else real.detach()
 
 
-def _give(observer: Observer, made: Any, real: torch.Tensor | None) -> None:
+def _set_values(observer: Observer, tensor: Any, real: torch.Tensor | None) -> None:
     if real is None:
-        observer.shadows.forget(made)
+        observer.shadows.forget(tensor)
     else:
-        observer.shadows.give(made, real)
+        observer.shadows.set_value(tensor, real)
 
 
 def _pad(data: torch.Tensor, batch_sizes: list[int], padding: float, steps: int) -> torch.Tensor:
-    """(total, ...) to (steps, batch, ...): every run of steps with one batch size is written at once, as torch does."""
+    """(total, ...) to (steps, batch, ...): a run of steps with one batch size is one write, as in torch."""
     out = data.new_full((steps, batch_sizes[0], *data.shape[1:]), padding)
-    start = taken = 0
+    start = row = 0
     for step in range(1, len(batch_sizes) + 1):
         if step < len(batch_sizes) and batch_sizes[step] == batch_sizes[start]:
             continue
         batch = batch_sizes[start]
         rows = batch * (step - start)
-        out[start:step, :batch].copy_(data[taken : taken + rows].view(step - start, batch, *data.shape[1:]))
-        start, taken = step, taken + rows
+        out[start:step, :batch].copy_(data[row : row + rows].view(step - start, batch, *data.shape[1:]))
+        start, row = step, row + rows
     return out

@@ -1,6 +1,6 @@
-"""nn.LSTM, nn.GRU and nn.RNN as cuDNN runs them: one fused call with a reserve kept for backward.
+"""nn.LSTM, nn.GRU and nn.RNN as cuDNN runs them: one fused call that saves a reserve for backward.
 
-The host would run them gate by gate. What the library takes is worked out in `cudnn_rnn`.
+The host would run them gate by gate. `cudnn_rnn` computes the memory that the library uses.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from pinchpoint.backends.torch.observer import Observer
 
 def install(patches: Patches, observer: Observer) -> None:
     functions = compat.variable_functions()
-    replaced = {kind: _wrap(kind, functions[kind], observer) for kind in cudnn_rnn.GATES}
-    compat.set_variable_functions(patches.set, rnn_module, types.SimpleNamespace(**{**functions, **replaced}))
-    # On the device the weights of a module share one buffer: the same bytes, so nothing to pretend.
+    replacements = {kind: _wrap(kind, functions[kind], observer) for kind in cudnn_rnn.GATES}
+    compat.set_variable_functions(
+        patches.set, rnn_module, types.SimpleNamespace(**{**functions, **replacements})
+    )
+    # On a device the weights of a module share one buffer of the same size, so nothing is simulated.
     patches.set(torch.nn.RNNBase, "flatten_parameters", lambda self: None)
 
 
@@ -33,9 +35,9 @@ def _wrap(kind: str, original: Callable[..., Any], observer: Observer) -> Callab
         source = args[0]
         if not observer.on_device(source) or observer.dynamic.calibrating:
             return original(*args)
-        packed = isinstance(args[1], torch.Tensor) and args[1].dim() == 1
-        steps = args[1].shape[0] if packed else None
-        hidden, weights, _, layers, dropout, training, bidirectional, *rest = args[1 + packed :]
+        is_packed = isinstance(args[1], torch.Tensor) and args[1].dim() == 1
+        steps = args[1].shape[0] if is_packed else None
+        hidden, weights, _, layers, dropout, training, bidirectional, *rest = args[1 + is_packed :]
         state = list(hidden) if isinstance(hidden, (tuple, list)) else [hidden]
         job = _Job(
             kind,
@@ -56,7 +58,10 @@ def _wrap(kind: str, original: Callable[..., Any], observer: Observer) -> Callab
 
 @dataclass(frozen=True)
 class _Job:
-    """What the fused call needs to know beside its tensors. packed_steps: of the longest sequence of a packed call."""
+    """What the fused call needs besides its tensors.
+
+    packed_steps: steps of the longest sequence of a packed call
+    """
 
     kind: str
     layers: int
@@ -68,42 +73,46 @@ class _Job:
     packed_steps: int | None
     observer: Observer
 
-    def shapes(self, moved: torch.Tensor, state: torch.Tensor, weight: torch.Tensor) -> cudnn_rnn.Call:
-        """moved: (steps, batch, width), or (total, width) packed; state: (layers x directions, batch, width of outputs).
+    def shapes(self, inputs: torch.Tensor, state: torch.Tensor, weight: torch.Tensor) -> cudnn_rnn.Call:
+        """The shapes of a call.
 
-        weight: (gates x hidden, width). The state of a layer with projections is narrower than its hidden width.
+        inputs: (steps, batch, width), or (total, width) packed
+        state: (layers x directions, batch, width of outputs), which projections make narrower than hidden
+        weight: (gates x hidden, width)
         """
         hidden, outputs = weight.shape[0] // cudnn_rnn.GATES[self.kind], state.shape[-1]
-        packed = self.packed_steps
+        packed_steps = self.packed_steps
         call = cudnn_rnn.Call(
             kind=self.kind,
             batch=state.shape[1],
-            steps=moved.shape[0] if packed is None else packed,
-            width=moved.shape[-1],
+            steps=inputs.shape[0] if packed_steps is None else packed_steps,
+            width=inputs.shape[-1],
             hidden=hidden,
             layers=self.layers,
             directions=self.directions,
             dropout=self.dropout,
-            item_bytes=moved.element_size(),
-            bfloat16=moved.dtype is torch.bfloat16,
+            item_bytes=inputs.element_size(),
+            bfloat16=inputs.dtype is torch.bfloat16,
             training=self.training,
-            total=None if packed is None else moved.shape[0],
+            total=None if packed_steps is None else inputs.shape[0],
             projection=outputs if outputs != hidden else 0,
         )
-        if not call.measured:
+        if not call.is_measured:
             what = "layers with projections" if call.projection else "calls on packed sequences"
-            self.observer.note(f"what cuDNN takes for recurrent {what} was not measured and is estimated")
+            self.observer.note(
+                f"cuDNN's memory for recurrent {what} is estimated, because it was not measured"
+            )
         return call
 
     @contextmanager
     def workspace(self, call: cudnn_rnn.Call, *, backward: bool = False) -> Iterator[None]:
-        """Held while the library runs."""
+        """The library's workspace, allocated while it runs."""
         span, ledger = cudnn_rnn.workspace(call, backward=backward), self.observer.ledger
-        block = ledger.add_passing(
+        block = ledger.add_temporary(
             span, phase=ledger.phase or "forward", site=ledger.site(), op=f"cudnn {self.kind}"
         )
         yield
-        ledger.end_passing(block)
+        ledger.free_temporary(block)
 
 
 class _Fused(torch.autograd.Function):
@@ -112,20 +121,20 @@ class _Fused(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, job: _Job, source: torch.Tensor, *rest: torch.Tensor) -> Any:
         states, weights = rest[: job.states], rest[job.states :]
-        moved = source.transpose(0, 1).contiguous() if job.batch_first else source.contiguous()
-        call = job.shapes(moved, states[0], weights[0])
-        out = source.new_empty(*moved.shape[:-1], states[0].shape[-1] * call.directions)
+        inputs = source.transpose(0, 1).contiguous() if job.batch_first else source.contiguous()
+        call = job.shapes(inputs, states[0], weights[0])
+        out = source.new_empty(*inputs.shape[:-1], states[0].shape[-1] * call.directions)
         finals = [torch.empty_like(s) for s in states]
         if source.dtype is not torch.float32:
-            # Half-precision weights are compacted into a buffer of their own at every call.
+            # Half-precision weights are copied into a separate buffer at every call.
             ctx.weight_buffer = source.new_empty(sum(w.numel() for w in weights))
         with job.workspace(call):
             reserve = source.new_empty(cudnn_rnn.reserve_bytes(call), dtype=torch.uint8)
         ctx.job, ctx.call = job, call
         ctx.save_for_backward(source, out, reserve, *states, *weights)
         job.observer.shadows.forget(out, *finals)
-        shown = out.transpose(0, 1) if job.batch_first else out
-        return (shown, *finals)
+        outputs = out.transpose(0, 1) if job.batch_first else out
+        return (outputs, *finals)
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> Any:
@@ -133,23 +142,25 @@ class _Fused(torch.autograd.Function):
         if not job.training:
             raise RuntimeError("cudnn RNN backward can only be called in training mode")
         source, _, _, *rest = ctx.saved_tensors
-        into_out = gradients[0].transpose(0, 1).contiguous() if job.batch_first else gradients[0].contiguous()
+        output_gradient = (
+            gradients[0].transpose(0, 1).contiguous() if job.batch_first else gradients[0].contiguous()
+        )
         states, weights = rest[: job.states], rest[job.states :]
-        moved = source.transpose(0, 1).contiguous() if job.batch_first else source
-        into_source = torch.empty_like(moved)
-        into_states = [torch.empty_like(s) for s in states]
+        inputs = source.transpose(0, 1).contiguous() if job.batch_first else source
+        source_gradient = torch.empty_like(inputs)
+        state_gradients = [torch.empty_like(s) for s in states]
         with job.workspace(ctx.call, backward=True):
             pass
-        del moved, into_out
+        del inputs, output_gradient
         again = source.transpose(0, 1).contiguous() if job.batch_first else source
         buffer = source.new_empty(sum(w.numel() for w in weights))
         with job.workspace(ctx.call, backward=True):
             pass
         del again
-        into_weights, at = [], 0
+        weight_gradients, at = [], 0
         for weight in weights:
-            into_weights.append(buffer[at : at + weight.numel()].view(weight.shape))
+            weight_gradients.append(buffer[at : at + weight.numel()].view(weight.shape))
             at += weight.numel()
         if job.batch_first:
-            into_source = into_source.transpose(0, 1)
-        return (None, into_source, *into_states, *into_weights)
+            source_gradient = source_gradient.transpose(0, 1)
+        return (None, source_gradient, *state_gradients, *weight_gradients)

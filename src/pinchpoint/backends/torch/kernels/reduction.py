@@ -1,8 +1,8 @@
-"""The staging buffer of torch's CUDA reductions: sums whose blocks must meet in global memory.
+"""The staging buffer of torch's CUDA reductions, which combine thread blocks in global memory.
 
-A sum over many rows into few columns (the bias gradient of every linear layer) is split over
-thread blocks; the partial results take tens of MiB for a moment. The launch arithmetic below
-follows ATen's reduction kernel; checked event by event against an H200.
+A sum over many rows into few columns (the bias gradient of every linear layer) is split over thread
+blocks; the partial results take tens of MiB for a moment. The launch arithmetic below follows ATen's
+reduction kernel and was compared event by event with an H200.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def staging_bytes(
 ) -> tuple[int, int]:
     """(buffer, semaphores) in bytes for reducing `inputs` values into each of `outputs` results.
 
-    along_fastest: the reduced dimension is the one that lies densest in memory.
-    whole: everything is reduced and contiguous, so that loads are vectorised.
+    along_fastest: the reduced dimension is the one with the smallest stride
+    whole: everything is reduced and contiguous, so that loads are vectorised
     """
     if inputs <= 1 or outputs < 1:
         return 0, 0
@@ -69,7 +69,7 @@ def staging_bytes(
 
 
 def _output_vector(outputs: int, item_bytes: int) -> int:
-    """How many neighbouring outputs one thread takes; wider loads for narrow types are not used."""
+    """How many neighbouring outputs one thread computes; wider loads for narrow types are not used."""
     for vector in (4, 2):
         if outputs % vector == 0:
             return vector

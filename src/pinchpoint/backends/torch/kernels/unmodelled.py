@@ -1,6 +1,7 @@
-"""Operations known to take more on the GPU than is predicted: each is named once in the Forecast's notes.
+"""Notes about operations that use more memory on a GPU than predicted; each appears once in a Forecast.
 
-Found against an H200's allocator: the exceptions of tests/backends/torch/test_operations.py that only go one way.
+They come from comparisons with an H200's allocator: the exceptions in
+tests/backends/torch/test_operations.py that are always predicted too low.
 """
 
 from __future__ import annotations
@@ -26,16 +27,16 @@ _MISSING = {
     "aten::_fft_r2c": _FFT,
     "aten::_fft_c2r": _FFT,
     "aten::_fft_c2c": _FFT,
-    "aten::multinomial": "the tensor of exponentials it draws through is not modelled",
+    "aten::multinomial": "the tensor of exponentials it samples with is not modelled",
     "aten::randperm": "the sort of its random keys is not modelled",
     "aten::im2col": "its copy of each point of the batch is not modelled",
-    "aten::_cdist_backward": "its buffer of all pairs by coordinates is not modelled",
+    "aten::_cdist_backward": "its buffer of all pairs times coordinates is not modelled",
 }
 _CELLS = (torch.nn.LSTMCell, torch.nn.GRUCell)
 
 
 def missing(func: Any, args: Any, kwargs: Any) -> str | None:
-    """What the prediction of this operation leaves out, if anything is known to be."""
+    """What the prediction of this operation does not include, or None."""
     name = func.name().split(".")[0]
     if name.startswith("aten::scatter_reduce"):
         reduce = kwargs.get("reduce", args[4] if len(args) > 4 else "")
@@ -45,26 +46,26 @@ def missing(func: Any, args: Any, kwargs: Any) -> str | None:
             else None
         )
     if name == "aten::convolution" and torch.backends.cudnn.benchmark:
-        return "torch.backends.cudnn.benchmark is on: cuDNN may take more while it searches"
+        return "torch.backends.cudnn.benchmark is on: cuDNN may use more while it searches"
     return _MISSING.get(name)
 
 
 class Notes:
-    """Says what is missing, once an operation, at the first line that runs it."""
+    """Adds a note about what is missing, once per operation, with the first line that runs it."""
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
-        self._said: set[str] = set()
+        self._names: set[str] = set()
 
     def say(self, name: str, what: str, site: Site) -> None:
-        if name not in self._said:
-            self._said.add(name)
+        if name not in self._names:
+            self._names.add(name)
             where = shown_path(f"{site.file}:{site.line}")
-            self.ledger.seen.notes.append(f"{name} at {where}: {what}, the peak may be higher")
+            self.ledger.observation.notes.append(f"{name} at {where}: {what}, so the peak may be higher")
 
 
 def install(patches: Patches, notes: Notes, on_device: Callable[[object], bool]) -> None:
-    """The fused cells of CUDA, which the host composes of operations that look like any others."""
+    """Note the fused cells of CUDA, which the host composes from ordinary operations."""
     for kind in _CELLS:
         original: Callable[..., Any] = kind.forward
 

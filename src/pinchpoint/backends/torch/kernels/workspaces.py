@@ -1,8 +1,8 @@
-"""What GPU kernels allocate beside their outputs: library workspaces and temporaries.
+"""`KernelModel`: library workspaces and temporaries that GPU kernels allocate besides their outputs.
 
-One small function per family of operations, each a formula over shapes, checked against the
-allocator's events on an H200 (benchmarks/results/op_probe_h200.json). Operations not named here
-need nothing beside what they return.
+There is one small function per family of operations, each a formula over shapes, compared with the
+allocator's events on an H200 (benchmarks/results/op_probe_h200.json). Operations that are not listed
+allocate only their outputs.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ MATRIX_OPS = {
 
 @dataclass
 class KernelModel:
-    """Card-dependent sizes, and which workspaces this run has already taken."""
+    """Card-dependent sizes, and the workspaces that this run has already allocated."""
 
     cublas_workspace_bytes: int
     cublaslt_workspace_bytes: int
     processors: int
     capability: tuple[int, int]
-    _taken: set[tuple[str, str]] = field(default_factory=set)
+    _allocated: set[tuple[str, str]] = field(default_factory=set)
 
     def workspace(self, name: str, *, ledger: Ledger, phase: Phase, site: Site) -> None:
-        """cuBLAS keeps one workspace per handle; forward and backward threads have their own.
+        """Allocate cuBLAS's workspace, one per handle; forward and backward threads have their own.
 
-        A product with a bias goes through cuBLASLt, which has another.
+        A product with a bias uses cuBLASLt, which has another one.
         """
         if name not in MATRIX_OPS:
             return
@@ -59,12 +59,12 @@ class KernelModel:
             ("cublas", self.cublas_workspace_bytes),
             ("cublaslt", self.cublaslt_workspace_bytes),
         ):
-            if (library == "cublas" or fused_bias) and (library, thread) not in self._taken:
-                self._taken.add((library, thread))
-                ledger.add_lasting(size, phase=phase, site=site, op=library, role="workspace")
+            if (library == "cublas" or fused_bias) and (library, thread) not in self._allocated:
+                self._allocated.add((library, thread))
+                ledger.add_permanent(size, phase=phase, site=site, op=library, role="workspace")
 
     def temporaries(self, func: Any, args: Any, kwargs: Any, out: Any) -> Sequence[Sequence[int | Span]]:
-        """Rounds of bytes held together while the kernel runs; a Span where a library chooses at run time."""
+        """Rounds of bytes allocated together while the kernel runs; a Span if a library chooses its size."""
         name = func.name().split(".")[0]
         if name == "aten::convolution":
             return convolution.forward(args, out)
@@ -76,7 +76,7 @@ class KernelModel:
         return [] if family is None else [family(self, func, args, kwargs, out)]
 
     def _bias_gradient(self, args: Any) -> Sizes:
-        """A sum over all but the channels, by torch itself where the tensors lie channels last."""
+        """A sum over all dimensions but the channels, by torch itself if the tensors are channels last."""
         gradient, source, biased = args[0], args[1], args[3] is not None
         if not biased or not convolution.is_channels_last(source):
             return []
@@ -86,7 +86,7 @@ class KernelModel:
 
 
 def kept_bytes(name: str, args: Any, kwargs: Any) -> int | None:
-    """Outputs whose storage on the GPU is larger than their shape says.
+    """Bytes of an output whose storage on the GPU is larger than its shape says, or None.
 
     mse_loss and smooth_l1_loss with a reduction return a scalar that keeps the unreduced buffer.
     """
@@ -107,7 +107,7 @@ def _bytes(tensor: torch.Tensor) -> int:
     return tensor.numel() * tensor.element_size()
 
 
-# -- reductions ------------------------------------------------------------------------------
+# --- reductions
 
 
 def _reduction(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
@@ -116,7 +116,7 @@ def _reduction(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) 
     if source.numel() == 0 or result.numel() == 0 or source.numel() <= result.numel():
         return []
     if result.dtype is torch.int64 and source.dtype is not torch.int64 and "arg" not in func.name():
-        # Integer sums are taken in int64, of a converted copy.
+        # Integers are summed in int64, from a converted copy.
         return [
             8 * source.numel(),
             *reduce_sizes(model, source, result.numel(), 8, _reduced_dims(func, args, kwargs, source)),
@@ -160,24 +160,24 @@ _ACCUMULATE_BYTES = {
 
 def _reduced_dims(func: Any, args: Any, kwargs: Any, source: torch.Tensor) -> tuple[int, ...]:
     names = compat.argument_names(func)
-    given = dict(zip(names, args, strict=False)) | kwargs
-    dim = given.get("dim")
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    dim = arguments.get("dim")
     if dim is None or dim == []:
         return tuple(range(source.dim()))
     dims = dim if isinstance(dim, (list, tuple)) else [dim]
     return tuple(d % max(source.dim(), 1) for d in dims)
 
 
-# -- indexing and sorting --------------------------------------------------------------------
+# --- indexing and sorting
 
-_SORT_BYTES = 62_975  # radix sort's own state beside its double buffers
+_SORT_BYTES = 62_975  # radix sort's own state besides its double buffers
 
 
 def _sort(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
     values, count = out[0], out[0].numel()
     names = compat.argument_names(func)
-    given = dict(zip(names, args, strict=False)) | kwargs
-    dim = given.get("dim", -1)
+    arguments = dict(zip(names, args, strict=False)) | kwargs
+    dim = arguments.get("dim", -1)
     length = values.shape[dim] if values.dim() else 1
     if length <= 4096:
         return [8 * count // max(length, 1)]
@@ -197,7 +197,7 @@ def _topk(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Si
 
 
 def _index_put(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    """With accumulation the indices are linearised and sorted first."""
+    """With accumulation, the indices are linearised and sorted first."""
     accumulate = kwargs.get("accumulate", args[3] if len(args) > 3 else False)
     if not accumulate:
         return []
@@ -208,7 +208,7 @@ def _index_put(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) 
 
 
 def _embedding_backward(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any) -> Sizes:
-    """Rows are summed in segments of ten after a sort; torch allocates for the most there can be."""
+    """Rows are summed in segments of ten after a sort; torch allocates for the largest possible number."""
     count, width = args[1].numel(), args[0].shape[-1]
     if count <= 3072:
         return []
@@ -240,7 +240,7 @@ def _cumulative(model: KernelModel, func: Any, args: Any, kwargs: Any, out: Any)
     return [67_583] if args[0].dim() == 1 else []
 
 
-# -- libraries -------------------------------------------------------------------------------
+# --- libraries
 
 
 def _efficient_attention_backward(args: Any) -> list[Sizes]:
@@ -256,12 +256,15 @@ def _efficient_attention_backward(args: Any) -> list[Sizes]:
 
 
 def _rows_before_heads(tensor: torch.Tensor) -> bool:
-    """Does (batch, heads, rows, width) lie in memory as batch, rows, heads, width? Read off: a view would be an operation."""
+    """Whether (batch, heads, rows, width) is stored as batch, rows, heads, width.
+
+    The strides are compared, because a view would be an operation.
+    """
     _, heads, rows, width = tensor.shape
-    wanted = (heads * rows * width, width, heads * width, 1)
+    strides = (heads * rows * width, width, heads * width, 1)
     return all(
         size == 1 or have == want
-        for size, have, want in zip(tensor.shape, tensor.stride(), wanted, strict=True)
+        for size, have, want in zip(tensor.shape, tensor.stride(), strides, strict=True)
     )
 
 

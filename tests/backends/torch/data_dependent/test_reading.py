@@ -1,4 +1,4 @@
-"""Numbers that Python reads from the device: logged they cost nothing, as counts they are never made up."""
+"""Numbers that Python reads from the device: they can be logged, and counts are never invented."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_masks_and_counts_read_whole_ask_and_floats_are_noted_once_a_line(
             getattr((scores > 0).view(3, -1).sum(1), read)()
     for _ in range(2):
         assert scores[:3].cpu().numpy().tolist() == [0.0, 0.0, 0.0]
-    (note,) = observer.ledger.seen.notes
+    (note,) = observer.ledger.observation.notes
     assert "test_reading.py" in note and "zeros" in note
 
 
@@ -92,22 +92,22 @@ def test_known_data_are_read_as_they_are(observer: Any) -> None:
     assert type(x.sum().item()) is float and int(x.sum().item()) == int(x.sum()) == 5
     assert (x > 0).cpu().numpy().nonzero()[0].tolist() == [0, 2] and x.long().tolist() == [3, 0, 2]
     assert torch.zeros(int(x.max().item()), device="cuda").shape == (3,)
-    assert observer.ledger.seen.notes == []
+    assert observer.ledger.observation.notes == []
 
 
-def calibrated(pretend: Any, sizes: tuple[int, ...], read: Any) -> dict[str, Any]:
+def calibrate(simulate: Any, sizes: tuple[int, ...], read: Any) -> dict[str, Any]:
     runs = []
     for size in sizes:
-        with pretend(calibrating=True) as observer:
+        with simulate(calibrating=True) as observer:
             observer.dynamic.size = size
             read(torch.rand(size, generator=torch.Generator().manual_seed(size)).cuda())
-            runs.append(json.loads(json.dumps(observer.dynamic.learned())))
-    return count_laws.known(runs)
+            runs.append(json.loads(json.dumps(observer.dynamic.calibration_results())))
+    return count_laws.dynamic_options(runs)
 
 
-def test_counts_read_in_three_ways_grow_as_in_the_small_runs(pretend: Any) -> None:
-    """A third of the points is kept; the range holds that third, and the low and high end differ."""
-    made: list[tuple[int, int, int, int]] = []
+def test_counts_read_in_three_ways_grow_as_in_the_small_runs(simulate: Any) -> None:
+    """A third of the points is selected; the range includes that third, and its ends differ."""
+    results: list[tuple[int, int, int, int]] = []
 
     def read(x: torch.Tensor) -> None:
         keep = x < 1 / 3
@@ -115,20 +115,20 @@ def test_counts_read_in_three_ways_grow_as_in_the_small_runs(pretend: Any) -> No
         rows = keep.numpy().nonzero()[0]
         parts = keep.view(4, -1).sum(1).tolist()
         labels = (x * 10).long().tolist()
-        made.append((half, len(rows), sum(parts), max(labels)))
+        results.append((half, len(rows), sum(parts), max(labels)))
 
-    known = calibrated(pretend, (2048, 16384), read)
-    made.clear()
+    options = calibrate(simulate, (2048, 16384), read)
+    results.clear()
     size = 4_000_000
     for bound in ("low", "mid", "high"):
-        with pretend(**known, bound=bound) as observer:
+        with simulate(**options, bound=bound) as observer:
             observer.dynamic.size = size
             read(torch.zeros(size, device="cuda").normal_())
-    low, mid, high = made
+    low, mid, high = results
     for part, expected in enumerate((size / 6, size / 3, size / 3)):
         assert mid[part] == pytest.approx(expected, rel=0.05)
         assert low[part] < expected < high[part] < 1.5 * expected
-    assert low[3] == mid[3] == high[3] == 9  # labels are no counts
+    assert low[3] == mid[3] == high[3] == 9  # labels are not counts
 
 
 def test_a_number_that_no_size_changes_has_no_range() -> None:
@@ -136,12 +136,12 @@ def test_a_number_that_no_size_changes_has_no_range() -> None:
     assert {law.count(10**6, bound) for bound in ("low", "mid", "high")} == {10}
 
 
-def test_a_guess_stands_for_every_number_read(pretend: Any) -> None:
-    with pretend(guess=2):
+def test_a_guess_stands_for_every_number_read(simulate: Any) -> None:
+    with simulate(guess=2):
         scores = torch.zeros(POINTS, device="cuda").normal_()
         assert (scores > 0).sum().item() == int((scores > 0).sum()) == int(scores.mean().item()) == 2
         assert (scores[:4] > 0).tolist() == [False, True, False, True]
-        with pytest.raises(NeedsCalibration):  # a mask's count is no number that was read
+        with pytest.raises(NeedsCalibration):  # a mask's count is not a number that is read
             scores[scores > 0]
 
 
@@ -151,25 +151,24 @@ def test_a_float_rebuilt_by_its_type_is_plain() -> None:
 
 def test_room_made_for_a_result_is_counted(take: Any) -> None:
     a, out = torch.zeros(1000, 1000, device="cuda"), torch.empty(0, device="cuda")
-    assert (
-        take(lambda: torch.mul(a, 2.0, out=out)).kept == 4_000_256 - 512
-    )  # a million floats for an empty block's 512 bytes
+    # A million floats replace an empty block of 512 bytes.
+    assert take(lambda: torch.mul(a, 2.0, out=out)).kept_bytes == 4_000_256 - 512
     assert take(lambda: torch.mul(a, 3.0, out=out)).blocks == []
     values, indices = torch.empty(0, device="cuda"), torch.empty(0, dtype=torch.int64, device="cuda")
-    assert take(lambda: torch.sort(a, 1, out=(values, indices))).kept == 4_000_256 + 8_000_000 - 1024
+    assert take(lambda: torch.sort(a, 1, out=(values, indices))).kept_bytes == 4_000_256 + 8_000_000 - 1024
     small = torch.zeros(1024, device="cuda")
     grown = take(lambda: small.resize_(4096))
-    assert (grown.peak, grown.kept) == (16_384, 12_288)  # the copy's source is still there at the peak
+    assert (grown.peak, grown.kept_bytes) == (16_384, 12_288)  # the copy's source is still alive at the peak
 
 
 def test_without_a_calibration_a_script_reads_anything_from_one_to_its_largest_dimension(
-    pretend: Any,
+    simulate: Any,
 ) -> None:
-    made = []
+    counts = []
     for bound in ("low", "mid", "high"):
-        with pretend(assume=True, bound=bound) as observer:
-            observer.ledger.begun = True
-            with observer.ledger.within("forward"):
+        with simulate(assume=True, bound=bound) as observer:
+            observer.ledger.step_started = True
+            with observer.ledger.enter_phase("forward"):
                 scores = torch.zeros(POINTS, device="cuda").normal_()
-            made.append(int((scores > 0).float().sum().item()))
-    assert made == [1, POINTS // 2, POINTS]
+            counts.append(int((scores > 0).float().sum().item()))
+    assert counts == [1, POINTS // 2, POINTS]

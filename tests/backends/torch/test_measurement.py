@@ -1,4 +1,4 @@
-"""The torch backend on a CPU: the account of tensors against the allocator's own events."""
+"""The torch backend on a CPU: `account` compared with the allocator's own events."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def step_twice(points: int):
 
 
 def allocator_peak(run) -> int:
-    """Truth found another way: every allocation and free the CPU allocator reports to the profiler."""
+    """An independent count: every allocation and free that the CPU allocator reports to the profiler."""
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         run()

@@ -14,7 +14,7 @@ import torch
 
 from pinchpoint.backends.torch.kernels import convolution, cudnn_rnn
 
-RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
+RESULTS = Path(__file__).parents[4] / "benchmarks" / "results"
 FORMATS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 

@@ -1,4 +1,4 @@
-"""torch's own library on the pretended device: loaders, compile, saving, data parallel, attention, recurrence."""
+"""torch's library on the simulated device: loaders, compile, data parallel, attention, recurrence."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_loader_workers_run_in_this_process(observer: Any) -> None:
     assert loader.num_workers == 0
     batches = [batch.cuda(non_blocking=True) for (batch,) in loader]
     assert len(batches) == 4 and batches[1].sum().item() == sum(range(16, 32))
-    assert any("DataLoader" in note for note in observer.ledger.seen.notes)
+    assert any("DataLoader" in note for note in observer.ledger.observation.notes)
 
 
 def test_a_loaders_positional_arguments_are_its_keyword_ones(observer: Any) -> None:
@@ -33,19 +33,19 @@ def test_a_loaders_positional_arguments_are_its_keyword_ones(observer: Any) -> N
     loader = DataLoader(data, 4, False, None, None, 2, join, False, True)
     assert (loader.num_workers, loader.collate_fn, loader.drop_last) == (0, join, True)
     assert [batch.sum().item() for batch in loader] == [sum(range(16)) + 16, sum(range(16, 32)) + 16]
-    assert any("DataLoader" in note for note in observer.ledger.seen.notes)
+    assert any("DataLoader" in note for note in observer.ledger.observation.notes)
     with pytest.raises(TypeError, match="bogus"):
         DataLoader(data, bogus=1)  # type: ignore[call-arg]
 
 
 @pytest.mark.usefixtures("observer")
-@pytest.mark.parametrize("given", [None, 0])
+@pytest.mark.parametrize("seed", [None, 0])
 def test_a_shuffled_loader_under_a_default_device_fails_as_on_a_real_card_and_is_not_empty(
-    given: int | None,
+    seed: int | None,
 ) -> None:
-    """The sampler draws with a generator of the host. A loader that gives nothing would be waited for without end."""
+    """The sampler uses a generator of the host. A script would wait forever for an empty loader."""
     data = TensorDataset(torch.arange(64.0).view(16, 4))
-    generator = None if given is None else torch.Generator().manual_seed(given)
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
     shuffled, plain = DataLoader(data, 4, shuffle=True, generator=generator), DataLoader(data, 4)
     for within in (torch.device("cuda"), torch.device("cuda:0")):
         with (
@@ -73,7 +73,7 @@ def test_a_loader_whose_sampler_uses_the_device_gives_every_batch() -> None:
         assert [batch.tolist() for (batch,) in loader] == [[0.0, 1.0], [2.0, 3.0]]
 
 
-def test_compile_is_left_out_and_said(observer: Any) -> None:
+def test_compile_is_not_applied_and_noted(observer: Any) -> None:
     net = nn.Linear(4, 4).cuda()
     assert torch.compile(net) is net
 
@@ -83,21 +83,21 @@ def test_compile_is_left_out_and_said(observer: Any) -> None:
 
     net.compile()
     assert twice(net(torch.ones(2, 4, device="cuda"))).shape == (2, 4)
-    assert [note for note in observer.ledger.seen.notes if "torch.compile" in note]
+    assert [note for note in observer.ledger.observation.notes if "torch.compile" in note]
 
 
 def test_gradient_buckets_are_as_large_as_the_parameters(take: Any) -> None:
     net = nn.Sequential(*[nn.Linear(1024, 1024) for _ in range(20)]).cuda()
     parameters = sum(p.numel() for p in net.parameters()) * 4
     wrapped: list[nn.Module] = []
-    got = take(lambda: wrapped.append(nn.parallel.DistributedDataParallel(net, device_ids=[0])))
-    assert sum(block.bytes for block in got.blocks) == parameters
-    assert all(block.role == "gradients" for block in got.blocks)
-    assert len(got.blocks) > 2 and max(block.bytes for block in got.blocks) < 32 * MIB
+    allocations = take(lambda: wrapped.append(nn.parallel.DistributedDataParallel(net, device_ids=[0])))
+    assert sum(block.bytes for block in allocations.blocks) == parameters
+    assert all(block.role == "gradients" for block in allocations.blocks)
+    assert len(allocations.blocks) > 2 and max(block.bytes for block in allocations.blocks) < 32 * MIB
     views = take(
         lambda: wrapped.append(nn.parallel.DistributedDataParallel(net, gradient_as_bucket_view=True))
     )
-    assert views.kept == 0
+    assert views.kept_bytes == 0
 
 
 def test_collectives_return_at_once_and_rank_zero_is_noted(observer: Any) -> None:
@@ -106,7 +106,7 @@ def test_collectives_return_at_once_and_rank_zero_is_noted(observer: Any) -> Non
     assert (dist.is_initialized(), dist.get_rank()) == (True, 0)
     x = torch.ones(3, device="cuda")
     assert dist.all_reduce(x, async_op=True).wait()
-    assert any("rank 0" in note for note in observer.ledger.seen.notes)
+    assert any("rank 0" in note for note in observer.ledger.observation.notes)
 
 
 @pytest.mark.parametrize(
@@ -129,22 +129,22 @@ def test_attention_takes_the_kernel_cuda_takes(
     capability: tuple[int, int], dtype: torch.dtype, mask: bool, width: int, kernel: str
 ) -> None:
     query = torch.empty(1, 2, 8, width, dtype=dtype)
-    given = torch.zeros(8, 8) if mask else None
-    assert attention.choose(query, query, query, given, capability=capability) == kernel
+    bias = torch.zeros(8, 8) if mask else None
+    assert attention.choose(query, query, query, bias, capability=capability) == kernel
 
 
 def test_attention_takes_no_kernel_that_was_switched_off() -> None:
     query = torch.empty(1, 2, 8, 64, dtype=torch.bfloat16)
-    left = [
+    backends = [
         SDPBackend.CUDNN_ATTENTION,
         SDPBackend.FLASH_ATTENTION,
         SDPBackend.EFFICIENT_ATTENTION,
         SDPBackend.MATH,
     ]
     for kernel in ("cudnn", "flash", "efficient", "plain"):
-        with sdpa_kernel(left):
+        with sdpa_kernel(backends):
             assert attention.choose(query, query, query, None, capability=(9, 0)) == kernel
-        left.pop(0)
+        backends.pop(0)
 
 
 def test_plain_attention_keeps_all_pairs_and_a_fused_kernel_does_not(take: Any) -> None:
@@ -153,32 +153,35 @@ def test_plain_attention_keeps_all_pairs_and_a_fused_kernel_does_not(take: Any) 
         return q, k, v, F.scaled_dot_product_attention(q, k, v)
 
     pairs = 4 * 1024 * 1024 * 4
-    assert take(lambda: forward(30)).kept >= pairs
-    assert take(lambda: forward(32)).kept < pairs // 4
+    assert take(lambda: forward(30)).kept_bytes >= pairs
+    assert take(lambda: forward(32)).kept_bytes < pairs // 4
 
 
 def test_a_recurrent_workspace_has_a_span_and_is_gone_after_the_call(take: Any) -> None:
     net = nn.LSTM(64, 128, 2, batch_first=True).cuda()
-    got = take(lambda: net(torch.zeros(8, 32, 64, device="cuda")))
-    (workspace,) = [block for block in got.blocks if block.span]
-    assert workspace.span.least < workspace.bytes < workspace.span.most and got.peak > got.kept
+    allocations = take(lambda: net(torch.zeros(8, 32, 64, device="cuda")))
+    (workspace,) = [block for block in allocations.blocks if block.span]
+    assert (
+        workspace.span.least < workspace.bytes < workspace.span.most
+        and allocations.peak > allocations.kept_bytes
+    )
 
 
 def test_a_recurrent_call_keeps_nothing_for_a_backward_pass_that_cannot_come(take: Any) -> None:
     net, x = nn.LSTM(64, 128, 2).cuda(), torch.zeros(512, 8, 64, device="cuda")
-    kept = take(lambda: net(x)).kept
+    kept_bytes = take(lambda: net(x)).kept_bytes
     net.eval()
-    assert take(lambda: net(x)).kept < kept / 4
+    assert take(lambda: net(x)).kept_bytes < kept_bytes / 4
     with pytest.raises(RuntimeError, match="training mode"):
         net(x)[0].sum().backward()
 
 
-def test_a_recurrent_modules_values_are_real_only_when_calibrating(pretend: Any) -> None:
+def test_a_recurrent_modules_values_are_real_only_when_calibrating(simulate: Any) -> None:
     torch.manual_seed(0)
     net, x = nn.LSTM(8, 16, batch_first=True), torch.randn(4, 5, 8)
     truth = net(x)[0].detach()
-    with pretend(calibrating=True) as observer:
+    with simulate(calibrating=True) as observer:
         assert torch.equal(observer.shadow(net.cuda()(x.cuda())[0]), truth)
     net = nn.LSTM(8, 16, batch_first=True)
-    with pretend() as observer:
+    with simulate() as observer:
         assert observer.shadow(net.cuda()(x.cuda())[0]) is None
