@@ -35,12 +35,12 @@ from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.files import check_output, write_bytes, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
+from pinchpoint.systems.common.runs import CONFIG, LOG
 from pinchpoint.systems.common.settings import overrides
-from pinchpoint.systems.vmc import logs
-from pinchpoint.systems.vmc.compile_cache import use_compile_cache
 from pinchpoint.systems.vmc.evaluate import evaluate
+from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 from pinchpoint.systems.vmc.overrides import OWN, split_choices
-from pinchpoint.systems.vmc.runs import CONFIG, LOG, PICTURE, read_run
+from pinchpoint.systems.vmc.runs import PICTURE, Log, read_run
 from pinchpoint.systems.vmc.settings import Settings
 from pinchpoint.systems.vmc.train import train
 
@@ -99,9 +99,9 @@ def run(args: argparse.Namespace) -> None:
 
 
 def seconds_before(run: Path) -> float:
-    """Of the steps that a run has made: 0 for one to begin."""
-    found = read_run(run).last() if (run / CONFIG).exists() else None
-    return float(found.told["seconds"]) if found is not None else 0.0
+    """Seconds of the steps that a run has taken; 0 for a new one."""
+    state = read_run(run).resumed_state() if (run / CONFIG).exists() else None
+    return float(state["seconds"]) if state is not None else 0.0
 
 
 def choices_of(texts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -125,7 +125,7 @@ def choices_of(texts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def curve(run: Path, path: Path) -> list[str]:
     """Write a run's convergence to `path`, and its picture beside it; their names. A row is the means of some steps."""
-    rows = logs.read(run / LOG)
+    rows = Log.read(run / LOG)
     width = -(-len(rows) // CURVE) or 1
     text = io.StringIO()
     table = csv.writer(text, lineterminator="\n")

@@ -27,12 +27,12 @@ from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.studies.timing import interleave, measure, ratio_interval, timing_of
-from pinchpoint.systems.vmc.baseline import Original, nested_energies
-from pinchpoint.systems.vmc.compile_cache import use_compile_cache
 from pinchpoint.systems.vmc.data.system import System, system_of
+from pinchpoint.systems.vmc.model.baseline import Original, nested_energies
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
 from pinchpoint.systems.vmc.model.wavefunction import wave_function
+from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 from pinchpoint.systems.vmc.optimization.sampling import key_of, start
 from pinchpoint.systems.vmc.settings import Stage
 

@@ -32,10 +32,10 @@ from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.studies.timing import interleave, ratio_interval, timing_of
-from pinchpoint.systems.vmc.compile_cache import use_compile_cache
 from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.wavefunction import wave_function
+from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 from pinchpoint.systems.vmc.optimization.training_step import begin, make_step
 from pinchpoint.systems.vmc.settings import Settings
 

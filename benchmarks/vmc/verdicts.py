@@ -8,7 +8,7 @@ from typing import Any
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import write_text
-from pinchpoint.systems.vmc.statistics import MIXED
+from pinchpoint.systems.vmc.analysis.statistics import MIXED
 
 BEGIN, END = "<!-- energies: made by benchmarks/vmc/accuracy.py table -->", "<!-- energies: end -->"
 PICTURE = "images/vmc-h2o.png"  # beside the page

@@ -10,14 +10,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import numpy as np
 import pytest
 
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.vmc.logs import Log, Row
-from pinchpoint.systems.vmc.runs import begin
+from pinchpoint.systems.vmc.runs import Log, Row, begin
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "vmc"
 
@@ -157,7 +155,7 @@ def test_a_stopped_run_goes_on_to_fewer_steps_and_counts_the_seconds_before(
         found = begin(
             where, system, resume=resume, net=net, net_changes=net_changes, pretrain=pretrain, choices=choices
         )
-        asked.append((resume, found.told.settings.steps))
+        asked.append((resume, found.config.settings.steps))
 
     monkeypatch.setattr(accuracy, "use_compile_cache", lambda: None)
     monkeypatch.setattr(accuracy, "train", train)
@@ -168,7 +166,7 @@ def test_a_stopped_run_goes_on_to_fewer_steps_and_counts_the_seconds_before(
         tmp_path / "part" / "H2-small-0", "H2", resume=False, choices={"steps": 7000, "seed": 0}, pretrain=0
     )
     run.write()
-    run.checkpoints.save(1250, {"x": np.zeros(1)}, {**run.told.to_dict(), "seconds": 374.0})
+    run.checkpoints.save({"arrays": {}, "settings": run.to_dict(), "seconds": 374.0, "step": 1250}, step=1250)
     (tmp_path / "part" / "H2-small-1").mkdir()  # killed before it began
     words = ["run", "H2", "--seeds", "0", "1", "--set", "pretrain=0", "steps=1300", "-o", str(part)]
     monkeypatch.setattr(sys, "argv", ["accuracy.py", *words])

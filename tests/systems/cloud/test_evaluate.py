@@ -101,7 +101,7 @@ def test_the_folder_holds_the_table_the_plot_and_the_record(
         ({"densities": ()}, "densities none"),
         ({"densities": (2.0,)}, "densities 2"),
         ({"split": "all"}, "no split 'all'"),
-        ({"which": "first"}, "unknown checkpoint 'first'"),
+        ({"which": "first"}, "There is no checkpoint called 'first'"),
         ({"cell": -1.0}, "cells of size -1"),
         ({"cell": 0.0}, "cells of size 0"),
     ],

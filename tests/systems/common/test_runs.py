@@ -21,9 +21,9 @@ class Together(Common):
 @pytest.mark.parametrize(
     ("was", "now", "hint"),
     [
-        (2, 1, "start it with `torchrun --nproc-per-node 2` to go on with its own"),
-        (4, 2, "start it with `torchrun --nproc-per-node 4` to go on with its own"),
-        (1, 2, "start it without torchrun to go on with its own"),
+        (2, 1, "Start it with `torchrun --nproc-per-node 2` to resume it"),
+        (4, 2, "Start it with `torchrun --nproc-per-node 4` to resume it"),
+        (1, 2, "Start it without torchrun to resume it"),
     ],
 )
 def test_a_run_of_other_processes_is_told_how_to_start_them(
@@ -38,11 +38,12 @@ def test_other_processes_data_and_options_are_each_told_their_hint(tmp_path: Pat
     with pytest.raises(BadInput) as caught:
         taken_up(tmp_path, Together(data="a", ranks=2), {"ranks": 1, "lr": 7.0}, data="b")
     assert caught.value.hint.startswith(
-        "give the data set it was begun with and start it with `torchrun --nproc-per-node 2` and leave these options out to go on"
+        "Give the data set it was started with and start it with `torchrun --nproc-per-node 2` "
+        "and leave these options out to resume it"
     )
     with pytest.raises(BadInput) as caught:
         taken_up(tmp_path, Together(data="a", ranks=2), {"ranks": 2, "lr": 7.0}, data="a")
-    assert caught.value.hint.startswith("leave these options out to go on")
+    assert caught.value.hint.startswith("Leave these options out to resume it")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +55,7 @@ def test_other_processes_data_and_options_are_each_told_their_hint(tmp_path: Pat
         (
             Scored(eval_every=50),
             "none was scored up to step 3",
-            "go on with --resume: scores are taken every 50 steps",
+            "resume the run with --resume: checkpoints are scored every 50 steps",
         ),
     ],
 )
@@ -66,11 +67,11 @@ def test_a_run_without_a_best_checkpoint_tells_the_true_cause(
     assert run.found("last").step == 3
     with pytest.raises(BadInput, match=f"has no best checkpoint: {why}") as caught:
         run.found("best")
-    assert caught.value.hint.startswith("use --checkpoint last, or ") and hint in caught.value.hint
+    assert caught.value.hint.lower().startswith("use --checkpoint last, or ") and hint in caught.value.hint
 
 
 @pytest.mark.parametrize("which", ["last", "best"])
 def test_a_run_without_any_checkpoint_is_to_be_trained(which: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="has no checkpoint") as caught:
         Run(tmp_path, Scored()).found(which)  # pyright: ignore[reportArgumentType]
-    assert caught.value.what.endswith("has no checkpoint") and caught.value.hint.startswith("train it")
+    assert caught.value.what.endswith("has no checkpoint.") and caught.value.hint.startswith("Train it")

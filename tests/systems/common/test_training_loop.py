@@ -101,7 +101,7 @@ def spoil(toy: Toy, number: int) -> None:
 def test_weights_that_are_no_numbers_reach_no_checkpoint_though_the_loss_was_one(tmp_path: Path) -> None:
     told = Common(steps=20, checkpoint_every=1)
     with pytest.raises(
-        Diverged, match=r"weights are not finite at step 5; the last good checkpoint is step-00000004\.pt"
+        Diverged, match=r"weights are not finite at step 5\. The last good checkpoint is step-00000004\.pt"
     ):
         go(tmp_path / "run", told, Toy(told, after=spoil, score=lambda value: 1.0))
     last = Run(tmp_path / "run", told).checkpoints.last()
@@ -110,7 +110,9 @@ def test_weights_that_are_no_numbers_reach_no_checkpoint_though_the_loss_was_one
 
 def test_an_error_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
     told = Common(steps=20, checkpoint_every=1)
-    with pytest.raises(Diverged, match="held back is not finite at step 1; no checkpoint was written"):
+    with pytest.raises(
+        Diverged, match=r"validation error is not finite at step 1\. No checkpoint was written"
+    ):
         go(tmp_path / "run", told, Toy(told, score=lambda value: math.nan))
     assert not (tmp_path / "run" / "checkpoints").exists()
 
@@ -119,7 +121,7 @@ def test_what_diverges_in_bf16_is_told_of_fp32(tmp_path: Path) -> None:
     told = Common(steps=20, precision="bf16", lr=0.8)
     with pytest.raises(Diverged) as caught:
         go(tmp_path / "run", told, Toy(told, after=spoil))
-    assert caught.value.hint == "train again with --lr 0.2 or --precision fp32 and another -o"
+    assert caught.value.hint == "Train again with --lr 0.2 or --precision fp32 and another -o."
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])

@@ -271,8 +271,8 @@ def test_resuming_with_another_configuration_names_what_differs(
         ["train", data, "-o", trained, "--resume", "--lr", "0.5", "--set", "mlp=16"], capsys
     )
     assert code == 2
-    assert what.endswith("another configuration: lr (was 0.002, is 0.5); mlp (was [8], is [16])")
-    assert "leave these options out" in hint
+    assert what.endswith("other settings: lr (was 0.002, is 0.5); mlp (was [8], is [16]).")
+    assert "Leave these options out" in hint
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def test_the_best_of_a_run_without_distances_is_told_to_have_none(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, what, hint = failed(["orbit", trained, "-o", tmp_path / "turn.gif", "--checkpoint", "best"], capsys)
-    assert code == 2 and what.endswith("has no best checkpoint: no distances were taken on the way")
+    assert code == 2 and what.endswith("has no best checkpoint: no distances were taken on the way.")
     assert hint == "use --checkpoint last, or train with --eval-images 256"
 
 

@@ -93,11 +93,11 @@ def test_a_run_is_resumed_with_its_own_images_and_choices_alone(tmp_path: Path) 
     other = folder_of(tmp_path / "other", side=64, seed=1)
     with pytest.raises(BadInput, match=r"another data set") as raised:
         begin(tmp_path / "run", other, resume=True, choices={})
-    assert raised.value.hint.startswith("give the data set it was begun with to go on")
+    assert raised.value.hint.startswith("Give the data set it was started with to resume it")
     with pytest.raises(BadInput, match=r"r1 .*another data set") as raised:
         begin(tmp_path / "run", other, resume=True, choices={"r1": 2.0})
     assert raised.value.hint.startswith(
-        "give the data set it was begun with and leave these options out to go on"
+        "Give the data set it was started with and leave these options out to resume it"
     )
     with pytest.raises(BadInput, match="already holds a run"):
         begin(tmp_path / "run", data, resume=False, choices=TINY)

@@ -18,7 +18,7 @@ from pinchpoint.systems.vmc.model.config import NetConfig
 def kept_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Compiling takes seconds, a run of these tests none: what is compiled is kept in a folder that all workers share."""
     jax = pytest.importorskip("jax", reason="wave functions are JAX's")
-    from pinchpoint.systems.vmc.compile_cache import use_compile_cache
+    from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 
     names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names}

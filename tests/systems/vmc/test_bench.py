@@ -14,9 +14,9 @@ import jax.numpy as jnp  # noqa: E402
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.vmc import bench as benches  # noqa: E402
-from pinchpoint.systems.vmc.baseline import Original, nested_energies  # noqa: E402
 from pinchpoint.systems.vmc.bench import BESIDE, FIGURES, Benchmark, Size, bench  # noqa: E402
 from pinchpoint.systems.vmc.data.system import system_of  # noqa: E402
+from pinchpoint.systems.vmc.model.baseline import Original, nested_energies  # noqa: E402
 from pinchpoint.systems.vmc.model.config import NetConfig  # noqa: E402
 
 TINY = NetConfig("ferminet", one=4, two=2, layers=1, determinants=1)

@@ -12,8 +12,8 @@ pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.systems.vmc.budget import device_bytes, fit, quickest
-from pinchpoint.systems.vmc.devices import on, resident_bytes
 from pinchpoint.systems.vmc.evaluate import evaluate
+from pinchpoint.systems.vmc.optimization.devices import on, resident_bytes
 from pinchpoint.systems.vmc.runs import read_run
 from pinchpoint.systems.vmc.settings import Settings
 from pinchpoint.systems.vmc.train import train
@@ -163,7 +163,7 @@ def test_a_run_keeps_what_was_chosen_and_its_record_says_why(
     )
     stored = json.loads((run / "record.json").read_text())
     assert (stored["method"], stored["why"]) == (made.method, made.why)
-    assert read_run(run).told.settings.method == made.method != "auto"
+    assert read_run(run).config.settings.method == made.method != "auto"
     again = train(None, run, device="cpu", resume=True, steps=20)
     assert (again.method, again.chunk, again.why) == (made.method, None, "as the run was begun") and len(
         said

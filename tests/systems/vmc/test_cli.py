@@ -16,9 +16,9 @@ pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.cli.main import run
 from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.training_loop import Report
 from pinchpoint.systems.vmc import cli
 from pinchpoint.systems.vmc.overrides import split_choices
-from pinchpoint.systems.vmc.training_loop import Report
 
 NAMES = ["train", "eval", "scan", "orbitals", "bench"]
 TINY = [

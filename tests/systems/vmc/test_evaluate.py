@@ -13,25 +13,26 @@ pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import BadInput, Diverged
 from pinchpoint.systems.density.files.cube import BOHR_A, read_cube
-from pinchpoint.systems.vmc import logs
+from pinchpoint.systems.vmc.analysis.density_cube import Spread
 from pinchpoint.systems.vmc.data.system import system_of
-from pinchpoint.systems.vmc.density_cube import Spread
 from pinchpoint.systems.vmc.evaluate import evaluate, extrapolate
-from pinchpoint.systems.vmc.runs import begin, read_run
+from pinchpoint.systems.vmc.runs import Log, Row, begin, read_run
 from pinchpoint.systems.vmc.train import train
 
 
 def set_params(run: Path, **values: float) -> None:
     """The last checkpoint with every parameter of a name set."""
-    kept = read_run(run).checkpoints
-    found = kept.load(kept.last() or 0)
+    checkpoints = read_run(run).checkpoints
+    last = checkpoints.last()
+    assert last is not None
+    state = checkpoints.load(last)
     changed = {
         name: np.full_like(
             array, next((v for key, v in values.items() if name.startswith(f"params['{key}']")), array)
         )
-        for name, array in found.arrays.items()
+        for name, array in state["arrays"].items()
     }
-    kept.save(found.step, changed, found.told)
+    checkpoints.save({**state, "arrays": changed}, step=last.step)
 
 
 @pytest.fixture
@@ -106,20 +107,20 @@ def test_what_cannot_be_evaluated_is_refused(hydrogen: Path, tiny: dict[str, Any
         evaluate(hydrogen, samples=20, device="cpu")
 
 
-def rows(count: int, *, slope: float, noise: float, seed: int = 0) -> list[logs.Row]:
+def rows(count: int, *, slope: float, noise: float, seed: int = 0) -> list[Row]:
     """A training whose energy is -1 + slope times its variance, which falls."""
     rng = np.random.default_rng(seed)
     made = []
     for step in range(1, count + 1):
         variance = 0.02 + 0.08 * np.exp(-step / (count / 3))
         made.append(
-            logs.Row(step, -1 + slope * variance + rng.normal() * noise, variance, 0.5, 0.3, 0.01, 0.0, 1.0)
+            Row(step, -1 + slope * variance + rng.normal() * noise, variance, 0.5, 0.3, 0.01, 0.0, 1.0)
         )
     return made
 
 
 def test_a_log_whose_energy_follows_its_variance_is_extrapolated_to_zero(tmp_path: Path) -> None:
-    log = logs.Log(tmp_path / "log.csv", keep_to=0)
+    log = Log(tmp_path / "log.csv", keep_to=0)
     log.add(rows(1000, slope=0.3, noise=1e-3))
     last = rows(1000, slope=0.3, noise=0.0)[-1]
     found = extrapolate(log.path, energy=last.energy_ha, error=1e-5, variance=last.variance, step=1000)
@@ -132,10 +133,10 @@ def test_a_log_that_tells_no_line_is_not_extrapolated(tmp_path: Path) -> None:
         return extrapolate(path, energy=energy, error=1e-4, variance=variance, step=1000)
 
     assert found(tmp_path / "none.csv", -1.0, 0.02) is None
-    short = logs.Log(tmp_path / "short.csv", keep_to=0)
+    short = Log(tmp_path / "short.csv", keep_to=0)
     short.add(rows(50, slope=0.3, noise=0.001))
     assert found(short.path, -1.0, 0.02) is None
-    upward = logs.Log(tmp_path / "up.csv", keep_to=0)
+    upward = Log(tmp_path / "up.csv", keep_to=0)
     upward.add(rows(1000, slope=-0.3, noise=1e-3))
     assert found(upward.path, -1.01, 0.02) is None
 

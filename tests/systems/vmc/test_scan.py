@@ -13,12 +13,12 @@ import pytest
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.training_loop import Report
 from pinchpoint.systems.vmc import scan as scanning
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.records import Evaluation, Scan
 from pinchpoint.systems.vmc.runs import begin, read_run
 from pinchpoint.systems.vmc.scan import lowest, parse_bonds, scan
-from pinchpoint.systems.vmc.training_loop import Report
 
 
 def test_lengths_are_read_as_they_are_written() -> None:
@@ -48,10 +48,10 @@ def pretended_training(asked: list[dict[str, Any]]) -> Any:
     def train(system: System, output: Path, *, resume: bool, progress: Any, **options: Any) -> None:
         asked.append({"bond": round(2 * system.positions[1][2], 6), "resume": resume, **options})
         choices = {name: options[name] for name in ("steps", "adam_steps", "walkers") if name in options}
-        told = begin(output, system, resume=resume, choices=choices)
-        told.write()
+        run = begin(output, system, resume=resume, choices=choices)
+        run.write()
         progress(Report("train", 1, 2))
-        told.checkpoints.save(told.told.settings.steps, {"w": np.zeros(1)}, told.told.to_dict())
+        run.checkpoints.save({"arrays": {}, "settings": run.to_dict()}, step=run.steps)
 
     return train
 
@@ -59,7 +59,7 @@ def pretended_training(asked: list[dict[str, Any]]) -> Any:
 def pretended_evaluation(run: Path, output: Path, **options: Any) -> Evaluation:
     """A parabola about 1.41 bohr."""
     found = read_run(run)
-    system, step = found.told.system, found.checkpoints.last() or 0
+    system, step = found.config.system, found.checkpoints.last_step()
     energy = (2 * system.positions[1][2] - 1.41) ** 2 - 1.17
     made = Evaluation(
         target=str(run),

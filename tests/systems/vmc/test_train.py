@@ -21,18 +21,17 @@ import pytest
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import BadInput, Diverged, Missing
-from pinchpoint.systems.vmc import checkpoints, logs
+from pinchpoint.systems.common.training_loop import Report
 from pinchpoint.systems.vmc import train as trainer
 from pinchpoint.systems.vmc.data.hartree_fock import orbitals_for
 from pinchpoint.systems.vmc.data.system import system_of
-from pinchpoint.systems.vmc.devices import Host
-from pinchpoint.systems.vmc.divergence import fault, floor_ha, likely_cause
 from pinchpoint.systems.vmc.optimization import programs
-from pinchpoint.systems.vmc.runs import read_run
+from pinchpoint.systems.vmc.optimization.devices import Host
+from pinchpoint.systems.vmc.optimization.driver import find_fault, floor_ha, likely_cause
+from pinchpoint.systems.vmc.optimization.warm_start import move, resize
+from pinchpoint.systems.vmc.runs import Log, Row, read_run
 from pinchpoint.systems.vmc.settings import Settings
 from pinchpoint.systems.vmc.train import train
-from pinchpoint.systems.vmc.training_loop import Report
-from pinchpoint.systems.vmc.warm_start import moved, resized
 
 
 def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
@@ -46,9 +45,9 @@ def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
 
 
 def arrays_of(run: Path) -> dict[str, np.ndarray]:
-    found = read_run(run).last()
-    assert found is not None
-    return found.arrays
+    state = read_run(run).resumed_state()
+    assert state is not None
+    return state["arrays"]
 
 
 @pytest.fixture
@@ -102,7 +101,7 @@ def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
     assert code is None or caught.value.code == code
     stopped = reports[-1]
     assert stopped.stage == "stopped" and stopped.done in (10, 20) and stopped.total == 40
-    assert read_run(folder).checkpoints.last() == stopped.done
+    assert read_run(folder).checkpoints.last_step() == stopped.done
     assert json.loads((folder / "record.json").read_text())["complete"] is False
 
     made = train(None, folder, device="cpu", resume=True)
@@ -111,8 +110,8 @@ def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
     assert set(ours) == set(theirs)
     assert all(ours[name].tobytes() == theirs[name].tobytes() for name in ours)
 
-    def timeless(run: Path) -> list[logs.Row]:
-        return [replace(row, seconds=0.0) for row in logs.read(run / "log.csv")]
+    def timeless(run: Path) -> list[Row]:
+        return [replace(row, seconds=0.0) for row in Log.read(run / "log.csv")]
 
     assert timeless(folder) == timeless(whole)
     assert [row.step for row in timeless(folder)] == list(range(1, 41))
@@ -132,7 +131,7 @@ def test_a_run_leaves_what_it_says(whole: Path) -> None:
         a.size for name, a in arrays_of(whole).items() if name.startswith("params")
     )
     assert (whole / "convergence.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
-    last = [row.energy_ha for row in logs.read(whole / "log.csv")][-4:]
+    last = [row.energy_ha for row in Log.read(whole / "log.csv")][-4:]
     assert record["energy_ha"] == pytest.approx(np.mean(last), rel=1e-9)
 
 
@@ -162,7 +161,7 @@ TWO_SEEDS = """
 import importlib.util, sys
 import jax
 from pinchpoint.systems.vmc import train
-from pinchpoint.systems.vmc.compile_cache import use_compile_cache
+from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 found = importlib.util.spec_from_file_location("made", sys.argv[1])
 made = importlib.util.module_from_spec(found)
 sys.modules["made"] = made
@@ -201,7 +200,7 @@ def test_a_run_with_another_seed_compiles_nothing_anew(tmp_path: Path) -> None:
     (_, misses, kept), (hits, missed, kept_after) = counts
     assert misses >= 3 and kept >= 3  # Adam's, SPRING's and the warm-up's programs
     assert missed == 0 and hits >= misses and kept_after == kept
-    first, second = (logs.read(tmp_path / seed / "log.csv") for seed in ("0", "1"))
+    first, second = (Log.read(tmp_path / seed / "log.csv") for seed in ("0", "1"))
     assert first[0].energy_ha != second[0].energy_ha
 
 
@@ -221,37 +220,17 @@ def test_a_stopped_run_may_end_sooner_than_it_was_to_and_still_go_on(
     run = tmp_path / "run"
     with pytest.raises(KeyboardInterrupt):
         train("H", run, progress=at_step(10, lambda: os.kill(os.getpid(), signal.SIGINT)), **tiny)
-    at = read_run(run).checkpoints.last()
+    at = read_run(run).checkpoints.last_step()
     assert at in (10, 20)
     made = train("H", run, resume=True, **{**tiny, "steps": at + 5})  # no whole block
-    assert made.complete and made.step == at + 5 and read_run(run).told.settings.steps == at + 5
+    assert made.complete and made.step == at + 5 and read_run(run).config.settings.steps == at + 5
     with pytest.raises(BadInput, match=f"is at step {at + 5}, beyond {at}") as caught:
         train(None, run, device="cpu", resume=True, steps=at)
-    assert caught.value.hint == f"give --steps more than {at + 5}"
+    assert caught.value.hint == f"Give --steps more than {at + 5}."
     assert train(None, run, device="cpu", resume=True, steps=40).step == 40
-    ours, theirs = (logs.read(one / "log.csv") for one in (run, whole))
+    ours, theirs = (Log.read(one / "log.csv") for one in (run, whole))
     assert [row.step for row in ours] == list(range(1, 41))
     assert [row.energy_ha for row in ours] == pytest.approx([row.energy_ha for row in theirs], rel=1e-4)
-
-
-def test_a_checkpoint_of_an_earlier_format_is_refused_and_may_begin_a_new_run(
-    tiny: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with monkeypatch.context() as earlier:
-        earlier.setattr(checkpoints, "FORMAT", 1)
-        train("H", tmp_path / "old", **{**tiny, "steps": 1, "optimizer": "adam"})
-    with pytest.raises(BadInput, match="was written by another version: format 1, and 2 is read") as caught:
-        train(None, tmp_path / "old", device="cpu", resume=True, steps=2)
-    assert (
-        caught.value.hint
-        == f"begin a new run with its network and walkers: --from {tmp_path / 'old'} and another -o"
-    )
-    assert (
-        train(
-            "H", tmp_path / "new", start_from=tmp_path / "old", **{**tiny, "steps": 1, "optimizer": "adam"}
-        ).step
-        == 1
-    )
 
 
 SEVERAL = """
@@ -287,7 +266,7 @@ def test_a_run_goes_on_with_as_many_devices_as_share_its_walkers(
     done = subprocess.run(script, env=flags, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
-        "devices: 6 walkers go on 3 of 4 devices, which share them evenly",
+        "devices: 6 walkers run on 3 of 4 devices, which share them evenly",
         "3 2",
     ]
     ours, theirs = arrays_of(tmp_path / "four"), arrays_of(tmp_path / "one")
@@ -306,18 +285,17 @@ def test_a_new_run_is_told_walkers_that_its_devices_share() -> None:
 
 def test_steps_that_fill_no_program_are_taken_one_by_one(tiny: dict[str, Any], tmp_path: Path) -> None:
     made = train("H", tmp_path / "run", **{**tiny, "steps": 3, "optimizer": "adam"})
-    assert made.step == 3 and [row.step for row in logs.read(tmp_path / "run" / "log.csv")] == [1, 2, 3]
+    assert made.step == 3 and [row.step for row in Log.read(tmp_path / "run" / "log.csv")] == [1, 2, 3]
 
 
 def test_a_run_begins_with_the_network_of_another(whole: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
-    first: list[dict[str, np.ndarray]] = []
     train("H", tmp_path / "run", start_from=whole, **{**tiny, "steps": 1, "optimizer": "adam"})
-    found = read_run(tmp_path / "run").checkpoints
-    assert found.steps() == [0, 1]
-    first.append(found.load(0).arrays)
+    checkpoints = read_run(tmp_path / "run").checkpoints
+    assert checkpoints.steps() == [0, 1]
+    first = checkpoints.load(checkpoints.entries()[0])["arrays"]
     theirs = arrays_of(whole)
     assert all(
-        first[0][name].tobytes() == theirs[name].tobytes() for name in theirs if name.startswith("params")
+        first[name].tobytes() == theirs[name].tobytes() for name in theirs if name.startswith("params")
     )
 
 
@@ -330,8 +308,8 @@ def test_what_cannot_begin_a_run_is_refused_before_anything_is_compiled(
     monkeypatch.setattr(trainer, "Programs", compiling)
     orbitals_for(system_of("Ne")).save(tmp_path / "ne.npz")
     for asked, what in (
-        ({"start_from": tmp_path / "none"}, f"no run in {tmp_path / 'none'}"),
-        ({"start_from": whole, "spin": 1, "charge": -2}, f"the run in {whole} is of H with 1 electrons up"),
+        ({"start_from": tmp_path / "none"}, f"There is no run in {tmp_path / 'none'}"),
+        ({"start_from": whole, "spin": 1, "charge": -2}, f"The run in {whole} is of H with 1 electrons up"),
         ({"pretrain": 5, "orbitals": tmp_path / "none.npz"}, "cannot read "),
         (
             {"pretrain": 5, "orbitals": tmp_path / "ne.npz"},
@@ -351,12 +329,12 @@ def test_a_run_does_not_begin_with_that_of_another_molecule_or_network(
     whole: Path, tiny: dict[str, Any], tmp_path: Path
 ) -> None:
     with pytest.raises(
-        BadInput, match=r"is of H with 1 electrons up and 0 down, and cannot begin one of He"
+        BadInput, match=r"is of H with 1 electrons up and 0 down, and cannot start one of He"
     ) as caught:
         train("He", tmp_path / "run", start_from=whole, **tiny)
     assert (
         caught.value.hint
-        == "name a run of the same atoms in the same order, with as many electrons up and down"
+        == "Name a run of the same atoms in the same order, with as many electrons up and down."
     )
     with pytest.raises(BadInput, match=r"has another network: one \(was 4, is 32\)"):
         train("H", tmp_path / "run", start_from=whole, **{**tiny, "net_changes": None})
@@ -369,13 +347,13 @@ def test_parameters_that_are_no_numbers_stop_the_run_and_name_the_last_good_chec
     run = tmp_path / "run"
 
     def spoil() -> None:
-        kept = read_run(run).checkpoints
-        found = kept.load(20)
+        checkpoints = read_run(run).checkpoints
+        state = checkpoints.load(checkpoints.entries()[-1])
         spoilt = {
             name: np.full_like(a, np.nan) if name.startswith("params") else a
-            for name, a in found.arrays.items()
+            for name, a in state["arrays"].items()
         }
-        kept.save(20, spoilt, found.told)
+        checkpoints.save({**state, "arrays": spoilt}, step=20)
 
     train("H", run, checkpoint_every=10, **{**tiny, "steps": 20})
     spoil()
@@ -383,34 +361,39 @@ def test_parameters_that_are_no_numbers_stop_the_run_and_name_the_last_good_chec
         train("H", run, device="cpu", resume=True, steps=40)
     assert caught.value.exit_code == 1
     assert caught.value.what.startswith(
-        "the energy or the change of the parameters is not finite at step 23; "
+        "The energy or the change of the parameters is not finite at step 23. "
     )
-    assert f"the last good checkpoint is {run / 'checkpoints' / 'step-00000020.npz'}" in caught.value.what
+    assert "The last good checkpoint is step-00000020.npz. " in caught.value.what
     assert (
-        "the likely cause is spring_rate being too high (0.05), or gradients of 8 walkers being too noisy"
+        "The likely cause is spring_rate being too high (0.05), or gradients of 8 walkers being too noisy"
         in caught.value.what
     )
     assert caught.value.hint.startswith(
-        "train again with --set spring_rate=0.013 --walkers 32 and another -o"
+        "Train again with --set spring_rate=0.013 --walkers 32 and another -o; --from "
     )
 
 
-def row(step: int, energy: float, **changes: float) -> logs.Row:
-    return replace(logs.Row(step, energy, 0.1, 0.5, 0.3, 0.01, 0.0, 1.0), **changes)
+def row(step: int, energy: float, **changes: float) -> Row:
+    return replace(Row(step, energy, 0.1, 0.5, 0.3, 0.01, 0.0, 1.0), **changes)
 
 
 def test_an_energy_explosion_and_one_below_all_bounds_are_found_and_noise_is_not() -> None:
     he = system_of("He")
     assert floor_ha(he) == -4.0  # two electrons, each alone with the nucleus: -Z²/2 twice
     calm = [row(step, -2.9 + 0.5 * math.sin(step)) for step in range(10)]
-    assert fault(calm, lowest_ha=-2.9, system=he) is None
+    assert find_fault(calm, lowest_ha=-2.9, system=he) is None
     spike = [*calm[:-1], row(9, 500.0)]  # one walker near a node
-    assert fault(spike, lowest_ha=-2.9, system=he) is None
-    assert fault([row(7, 3.0)] * 3, lowest_ha=-2.9, system=he) == (7, "the energy exploded from -2.9 to 3 Ha")
-    assert fault([row(7, 3.0)] * 3, lowest_ha=None, system=he) is None  # where a run begins is no explosion
-    found = fault([row(7, -60.0)] * 3, lowest_ha=-2.9, system=he)
+    assert find_fault(spike, lowest_ha=-2.9, system=he) is None
+    assert find_fault([row(7, 3.0)] * 3, lowest_ha=-2.9, system=he) == (
+        7,
+        "the energy exploded from -2.9 to 3 Ha",
+    )
+    assert (
+        find_fault([row(7, 3.0)] * 3, lowest_ha=None, system=he) is None
+    )  # where a run begins is no explosion
+    found = find_fault([row(7, -60.0)] * 3, lowest_ha=-2.9, system=he)
     assert found == (7, "the energy of -60 Ha is lower than any that He can have")
-    assert fault([row(7, -2.9, norm=math.inf)], lowest_ha=-2.9, system=he) == (
+    assert find_fault([row(7, -2.9, norm=math.inf)], lowest_ha=-2.9, system=he) == (
         7,
         "the change of the parameters is not finite",
     )
@@ -418,16 +401,16 @@ def test_an_energy_explosion_and_one_below_all_bounds_are_found_and_noise_is_not
 
 def test_an_explosion_is_half_a_hartree_and_a_fifth_of_the_energy() -> None:
     h2, lih = system_of("H2"), system_of("LiH")
-    assert fault([row(7, -0.7)] * 3, lowest_ha=-1.17, system=h2) is None
-    found = fault([row(7, -0.6)] * 3, lowest_ha=-1.17, system=h2)  # two free hydrogen atoms have -1 Ha
+    assert find_fault([row(7, -0.7)] * 3, lowest_ha=-1.17, system=h2) is None
+    found = find_fault([row(7, -0.6)] * 3, lowest_ha=-1.17, system=h2)  # two free hydrogen atoms have -1 Ha
     assert found == (7, "the energy exploded from -1.17 to -0.6 Ha")
     assert (
-        fault([row(7, -0.6), row(8, -1.1), row(9, -1.2)], lowest_ha=-1.17, system=h2) is None
+        find_fault([row(7, -0.6), row(8, -1.1), row(9, -1.2)], lowest_ha=-1.17, system=h2) is None
     )  # the median is none
     assert (
-        fault([row(7, -6.5)] * 3, lowest_ha=-8.0, system=lih) is None
+        find_fault([row(7, -6.5)] * 3, lowest_ha=-8.0, system=lih) is None
     )  # a fifth of 8 Ha is more than a half
-    assert fault([row(7, -6.3)] * 3, lowest_ha=-8.0, system=lih) == (
+    assert find_fault([row(7, -6.3)] * 3, lowest_ha=-8.0, system=lih) == (
         7,
         "the energy exploded from -8 to -6.3 Ha",
     )
@@ -475,7 +458,8 @@ def test_pretraining_is_asked_of_more_than_four_electrons_and_begins_the_run(
     from pinchpoint.systems.vmc.runs import begin
 
     asked = [
-        begin(tmp_path / "none", name, resume=False).told.pretrain for name in ("H2", "LiH", "Be", "B", "H2O")
+        begin(tmp_path / "none", name, resume=False).config.pretrain
+        for name in ("H2", "LiH", "Be", "B", "H2O")
     ]
     assert asked == [0, 0, 0, 1000, 1000]
     steps: list[int] = []
@@ -502,15 +486,15 @@ def test_pretraining_is_asked_of_more_than_four_electrons_and_begins_the_run(
         **told,
     )
     assert asked[-1] == 7 and steps == [7] and shared == [{"chunk": 4, "mesh": None}]
-    with pytest.raises(BadInput, match="--orbitals without pretraining"):
+    with pytest.raises(BadInput, match="--orbitals needs pretraining"):
         train("He", tmp_path / "other", orbitals="he.npz", **tiny)
 
 
 def test_walkers_go_along_with_their_nuclei() -> None:
     before, after = system_of("H2", bond=1.0), system_of("H2", bond=2.0)
     x = np.array([[[0.1, 0.0, -0.4], [0.0, 0.2, 0.6]]])
-    assert np.allclose(moved(x, before, after), [[[0.1, 0.0, -0.9], [0.0, 0.2, 1.1]]])
-    assert resized(np.arange(3), 7).tolist() == [0, 1, 2, 0, 1, 2, 0]
+    assert np.allclose(move(x, before, after), [[[0.1, 0.0, -0.9], [0.0, 0.2, 1.1]]])
+    assert resize(np.arange(3), 7).tolist() == [0, 1, 2, 0, 1, 2, 0]
 
 
 def test_bad_requests_are_refused_before_anything_is_made(tiny: dict[str, Any], tmp_path: Path) -> None:
@@ -519,8 +503,8 @@ def test_bad_requests_are_refused_before_anything_is_made(tiny: dict[str, Any], 
         ({"steps": 0}, "steps = 0"),
         ({"budget": "12"}, "'12' is not a number of bytes"),
         ({"checkpoint_every": 0}, "--checkpoint-every 0"),
-        ({"resume": True, "start_from": "x"}, "--from with --resume"),
-        ({"pretrain": -1}, "pretrain = -1"),
+        ({"resume": True, "start_from": "x"}, "--from cannot be used with --resume"),
+        ({"pretrain": -1}, "pretrain = -1 is negative"),
         ({"net": "huge"}, "unknown network 'huge'"),
         ({"device": "tpu"}, "device 'tpu' is unknown"),
     ):

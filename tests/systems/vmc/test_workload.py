@@ -14,7 +14,7 @@ pytest.importorskip("folx", reason="the forward Laplacian is folx's")
 from pinchpoint import plan  # noqa: E402
 from pinchpoint.forecasting.forecaster import Forecaster  # noqa: E402
 from pinchpoint.systems.vmc import HELD  # noqa: E402
-from pinchpoint.systems.vmc import workload as scaling
+from pinchpoint.systems.vmc import workload as scaling  # noqa: E402
 
 TINY = {"system": "He", "net": "report-cpu"}
 

@@ -1,8 +1,9 @@
-"""Checkpoints of a run: written whole or not at all, hashed, the last two and the best kept.
+"""Checkpoints of a run: written whole or not at all, hashed; the last two and the best are kept.
 
-`index.json` lists what is there. It is written after a checkpoint and before an old one is removed,
-so a run killed at any instant finds a list of checkpoints that exist. Files hold tensors and plain
-values alone and are read with `weights_only`.
+`index.json` lists the checkpoints with their hashes. It is written after a new checkpoint and before an old
+one is removed, so a run that is killed at any moment finds a list of checkpoints that exist. A `Codec` turns
+a state into the bytes of one file: `TORCH` for states of torch, `ARRAYS` for named numpy arrays and plain
+values. Neither reads pickled objects.
 """
 
 from __future__ import annotations
@@ -12,19 +13,77 @@ import io
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
-
-import torch
+from typing import Any, Protocol
+from zipfile import BadZipFile, ZipFile
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import write_bytes, write_text
+from pinchpoint.core.files import make_folder, write_bytes, write_text
 
 KEPT = 2
+INDEX = "index.json"
+
+
+class Codec(Protocol):
+    """Turns a state into the bytes of one file and back."""
+
+    suffix: str
+
+    def encode(self, state: dict[str, Any]) -> bytes: ...
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        """The state; a ValueError, KeyError or BadZipFile where the bytes do not hold one."""
+        ...
+
+
+class TorchCodec:
+    """Tensors and plain values, read with `weights_only`."""
+
+    suffix = ".pt"
+
+    def encode(self, state: dict[str, Any]) -> bytes:
+        import torch
+
+        buffer = io.BytesIO()
+        torch.save(state, buffer)
+        return buffer.getvalue()
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        import torch
+
+        return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
+class ArrayCodec:
+    """Numpy arrays by name under `arrays`, the rest JSON values: an npz file with a member state.json."""
+
+    suffix = ".npz"
+    _ARRAYS, _STATE = "arrays", "state.json"
+
+    def encode(self, state: dict[str, Any]) -> bytes:
+        import numpy as np
+
+        values = {name: value for name, value in state.items() if name != self._ARRAYS}
+        buffer = io.BytesIO()
+        np.savez(buffer, **state[self._ARRAYS])
+        with ZipFile(buffer, "a") as archive:
+            archive.writestr(self._STATE, json.dumps(values, indent=1, allow_nan=False))
+        return buffer.getvalue()
+
+    def decode(self, data: bytes) -> dict[str, Any]:
+        import numpy as np
+
+        with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+            values = json.loads(archive[self._STATE])
+            arrays = {name: archive[name] for name in archive.files if name != self._STATE}
+        return {**values, self._ARRAYS: arrays}
+
+
+TORCH, ARRAYS = TorchCodec(), ArrayCodec()
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One checkpoint. `score`: error on what is held back, None where nothing is."""
+    """One checkpoint. `score`: the validation error, None where it was not measured."""
 
     file: str
     step: int
@@ -35,76 +94,92 @@ class Entry:
 class Checkpoints:
     """The checkpoints in one folder."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, codec: Codec = TORCH) -> None:
+        self.folder, self.codec = folder, codec
 
     def entries(self) -> list[Entry]:
-        """What the index lists and is there, oldest first."""
-        index = self.folder / "index.json"
+        """The checkpoints that the index lists and that exist, oldest first."""
+        index = self.folder / INDEX
         if not index.exists():
             return []
         try:
             listed = [Entry(**entry) for entry in json.loads(index.read_text(encoding="utf-8"))]
         except (ValueError, TypeError) as error:
             raise BadInput(
-                f"the list of checkpoints {index} is damaged: {error}",
-                hint="start again with another -o, or restore the file",
+                f"The list of checkpoints {index} is damaged: {error}.",
+                hint="Restore the file, or train again with another -o.",
             ) from error
         return sorted(
             (entry for entry in listed if (self.folder / entry.file).is_file()), key=lambda entry: entry.step
         )
 
+    def steps(self) -> list[int]:
+        """The steps of all checkpoints, in order."""
+        return [entry.step for entry in self.entries()]
+
     def last(self) -> Entry | None:
         return max(self.entries(), key=lambda entry: entry.step, default=None)
 
+    def last_step(self) -> int:
+        """The step of the last checkpoint; 0 where there is none."""
+        last = self.last()
+        return 0 if last is None else last.step
+
     def best(self) -> Entry | None:
-        """The lowest score; the latest of equals."""
-        scored = [entry for entry in self.entries() if entry.score is not None]
-        return min(scored, key=lambda entry: (entry.score, -entry.step), default=None)
+        """The checkpoint with the lowest score; the latest of equals."""
+        return _best(self.entries())
 
     def save(self, state: dict[str, Any], *, step: int, score: float | None = None) -> Path:
-        """Write one more, and remove those that are neither among the last two nor the best."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        buffer = io.BytesIO()
-        torch.save(state, buffer)
-        data = buffer.getvalue()
-        made = Entry(f"step-{step:08d}.pt", step, hashlib.sha256(data).hexdigest(), score)
-        path = write_bytes(self.folder / made.file, data)
-        found = [entry for entry in self.entries() if entry.step < step] + [made]
-        scored = [entry for entry in found if entry.score is not None]
-        best = min(scored, key=lambda entry: (entry.score, -entry.step), default=None)
-        kept = [entry for entry in found if entry in found[-KEPT:] or entry == best]
-        write_text(self.folder / "index.json", json.dumps([asdict(entry) for entry in kept], indent=1) + "\n")
-        # A dot before the name: what a kill left half written.
-        for old in (
-            *self.folder.glob("step-*.pt"),
-            *self.folder.glob(".step-*.pt.*"),
-            *self.folder.glob(".index.json.*"),
-        ):
-            if old.name not in {entry.file for entry in kept}:
-                old.unlink()
+        """Write one more, and remove those that are neither among the last two nor the best.
+
+        Checkpoints of later steps are removed as well: they belong to a run that was cut back.
+        """
+        make_folder(self.folder)
+        data = self.codec.encode(state)
+        entry = Entry(f"step-{step:08d}{self.codec.suffix}", step, hashlib.sha256(data).hexdigest(), score)
+        path = write_bytes(self.folder / entry.file, data)
+        entries = [other for other in self.entries() if other.step < step] + [entry]
+        best = _best(entries)
+        kept = [other for other in entries if other in entries[-KEPT:] or other == best]
+        write_text(self.folder / INDEX, json.dumps([asdict(other) for other in kept], indent=1) + "\n")
+        # A leading dot marks a file that a kill left half written.
+        for pattern in (f"step-*{self.codec.suffix}", f".step-*{self.codec.suffix}.*", f".{INDEX}.*"):
+            for old in self.folder.glob(pattern):
+                if old.name not in {other.file for other in kept}:
+                    old.unlink()
         return path
 
-    def load(self, entry: Entry, *, device: str = "cpu") -> dict[str, Any]:
-        """What was saved. A file that is not as it was written is refused, and the last good one named."""
-        path = self.folder / entry.file
-        data = path.read_bytes()
+    def load(self, entry: Entry) -> dict[str, Any]:
+        """The saved state.
+
+        A file that changed since it was written is refused; the error names the last good one.
+        """
+        data = (self.folder / entry.file).read_bytes()
         if hashlib.sha256(data).hexdigest() != entry.sha256:
             raise self._damaged(entry)
-        return torch.load(io.BytesIO(data), map_location=device, weights_only=True)
+        try:
+            return self.codec.decode(data)
+        except (ValueError, KeyError, BadZipFile) as error:
+            raise self._damaged(entry) from error
 
     def _damaged(self, entry: Entry) -> BadInput:
         good = [other for other in self.entries() if other != entry and self._is_good(other)]
         path = self.folder / entry.file
         if not good:
             return BadInput(
-                f"the checkpoint {path} is damaged, and there is no other", hint="train again with another -o"
+                f"The checkpoint {path} is damaged, and there is no other.",
+                hint="Train again with another -o.",
             )
         last = max(good, key=lambda other: other.step)
         return BadInput(
-            f"the checkpoint {path} is damaged; the last good one is {last.file}, step {last.step:,}",
-            hint=f"remove {path} and run the same command again: it then goes on from step {last.step:,}",
+            f"The checkpoint {path} is damaged; the last good one is {last.file}, step {last.step:,}.",
+            hint=f"Remove {path} and run the same command again: it then resumes from step {last.step:,}.",
         )
 
     def _is_good(self, entry: Entry) -> bool:
         return hashlib.sha256((self.folder / entry.file).read_bytes()).hexdigest() == entry.sha256
+
+
+def _best(entries: list[Entry]) -> Entry | None:
+    scored = [entry for entry in entries if entry.score is not None]
+    return min(scored, key=lambda entry: (entry.score, -entry.step), default=None)

@@ -1,123 +1,167 @@
-"""The folder of a run: refused, begun, taken up again, trained longer.
+"""The folder of a run: refused, begun, resumed, trained longer.
 
-RUN/config.json is what it was told, RUN/log.csv a row a step, RUN/checkpoints the last two and the
-best, RUN/record.json the summary of a run that ended. What a system keeps beside them is its own.
+RUN/config.json holds the settings, RUN/log.csv one row per step, RUN/checkpoints the last two and the best,
+and RUN/record.json the summary of a run that ended. A system may keep files of its own beside them.
 """
 
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Self, TypeVar
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_text
-from pinchpoint.systems.common.checkpoints import Checkpoints, Entry
+from pinchpoint.systems.common.checkpoints import TORCH, Checkpoints, Codec, Entry
 from pinchpoint.systems.common.settings import Common, Told, chosen, differing
 
 if TYPE_CHECKING:
     from torch import nn
 
 Which = Literal["last", "best"]
-CONFIG = "config.json"
+CONFIG, LOG, RECORD = "config.json", "log.csv", "record.json"
+RESTORE = "Restore the checkpoints that this run wrote, or start again with another -o."
 
 
 @dataclass(frozen=True)
-class Run(Generic[Told]):
-    """A folder and what the run in it is told."""
+class RunFolder(ABC):
+    """The folder of a run. A subclass adds the settings."""
+
+    codec: ClassVar[Codec] = TORCH
 
     folder: Path
-    settings: Told
+
+    @property
+    @abstractmethod
+    def steps(self) -> int:
+        """Steps of the whole run."""
+
+    @abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """The settings, as config.json and every checkpoint hold them."""
 
     @property
     def checkpoints(self) -> Checkpoints:
-        return Checkpoints(self.folder / "checkpoints")
+        return Checkpoints(self.folder / "checkpoints", self.codec)
+
+    def last_path(self) -> Path | None:
+        """The file of the last checkpoint."""
+        entry = self.checkpoints.last()
+        return None if entry is None else self.checkpoints.folder / entry.file
+
+    @property
+    def log_path(self) -> Path:
+        return self.folder / LOG
+
+    def exists(self) -> bool:
+        return (self.folder / CONFIG).exists()
 
     def write(self) -> None:
-        """config.json: from here on the folder holds a run."""
+        """Write config.json: from here on the folder holds a run."""
         make_folder(self.folder)
-        write_text(self.folder / CONFIG, json.dumps(self.settings.to_dict(), indent=1) + "\n")
+        write_text(self.folder / CONFIG, json.dumps(self.to_dict(), indent=1) + "\n")
+
+
+@dataclass(frozen=True)
+class Run(RunFolder, Generic[Told]):
+    """A folder and the settings of the torch run in it."""
+
+    settings: Told
+
+    @property
+    def steps(self) -> int:
+        return self.settings.steps
+
+    def to_dict(self) -> dict[str, Any]:
+        return self.settings.to_dict()
 
     def resumed_state(self) -> dict[str, Any] | None:
-        """The last checkpoint; None where the run ended before its first."""
+        """The state of the last checkpoint; None where there is none yet."""
         entry = self.checkpoints.last()
         if entry is None:
             return None
         state = self.checkpoints.load(entry)
         stored = type(self.settings).from_dict(state["settings"])
-        if state["step"] == stored.steps < self.settings.steps:  # the end of a run that is now trained longer
+        if state["step"] == stored.steps < self.settings.steps:  # a complete run that is now trained longer
             stored = replace(stored, steps=self.settings.steps)
         differ = differing(stored, self.settings.to_dict())
         if differ:
             raise BadInput(
-                f"{self.folder / 'checkpoints' / entry.file} is of another configuration: {'; '.join(differ)}",
-                hint="put back the checkpoints this run wrote, or start again with another -o",
+                f"{self.checkpoints.folder / entry.file} was written with other settings: {'; '.join(differ)}.",
+                hint=RESTORE,
             )
         return state
 
     def parted(self, names: list[str]) -> tuple[list[str], list[str]]:
-        """Of the names of the training split those to train with, and those held back: the last."""
+        """Split the names of the training split: those to train with, and the last ones, held back to
+        validate.
+        """
         cut = len(names) - (self.settings.validation or 0)
         return names[:cut], names[cut:]
 
     def fill(self, model: nn.Module, entry: Entry, *, key: str = "model") -> None:
-        """Give a model the weights of a checkpoint: averaged ones where the run kept some, else those under `key`."""
+        """Load a checkpoint's weights into a model: the averaged ones where the run kept them, else those
+        under `key`.
+        """
         state = self.checkpoints.load(entry)
         try:
             model.load_state_dict(state["ema"] or state[key])
         except (RuntimeError, KeyError) as error:
             raise BadInput(
-                f"{entry.file} of {self.folder} does not hold the {key} of its config.json",
-                hint="put back the files this run wrote",
+                f"{entry.file} in {self.folder} does not hold the {key} that config.json describes.",
+                hint="Restore the files that this run wrote.",
             ) from error
 
     def found(self, which: Which) -> Entry:
         """The last or the best checkpoint; BadInput where there is none."""
         if which not in ("last", "best"):
-            raise BadInput(f"unknown checkpoint {which!r}", hint="use last or best")
+            raise BadInput(f"There is no checkpoint called {which!r}.", hint="Use last or best.")
         entry = self.checkpoints.last() if which == "last" else self.checkpoints.best()
         if entry is None:
             what, hint = self._lacking()
-            raise BadInput(f"the run in {self.folder} has no {what}", hint=hint)
+            raise BadInput(f"The run in {self.folder} has no {what}.", hint=hint)
         return entry
 
     def _lacking(self) -> tuple[str, str]:
-        """Why there is no checkpoint, or none that has a score: what, and the hint."""
+        """What is missing where there is no checkpoint, or none with a score, and the hint."""
         last = self.checkpoints.last()
         if last is None:
-            return "checkpoint", "train it, or put back the files that were in its folder checkpoints"
+            return "checkpoint", "Train it, or restore the files of its folder checkpoints."
         if (unscored := self.settings.unscored()) is not None:
             return f"best checkpoint: {unscored[0]}", unscored[1]
         return (
             f"best checkpoint: none was scored up to step {last.step:,}",
-            "use --checkpoint last, or go on with --resume: "
-            f"scores are taken every {self.settings.eval_steps():,} steps and at the last",
+            "Use --checkpoint last, or resume the run with --resume: "
+            f"checkpoints are scored every {self.settings.eval_steps():,} steps and at the last step.",
         )
 
 
 def taken_up(folder: Path, stored: Told, asked: Mapping[str, Any], *, data: str) -> Told:
-    """What the run in a folder goes on with: `stored`, with what may change; more steps where it has taken all of its own.
+    """The settings to resume the run in a folder with: `stored` with what may change, and more steps if it is
+    complete.
 
-    data: the fingerprint of the data set that is given now.
+    data: the fingerprint of the data set of this call.
     """
     if _longer(folder, stored, asked):
         stored = replace(stored, steps=asked["steps"])
     differ = differing(stored, {**asked, "data": data})
     if differ:
-        todo = ["give the data set it was begun with"] if data != stored.data else []
+        todo = ["give the data set it was started with"] if data != stored.data else []
         todo += _with_ranks(stored, asked)
         todo += ["leave these options out"] if len(differ) > len(todo) else []
+        todo_text = " and ".join(todo)
         raise BadInput(
-            f"the run in {folder} was begun with another configuration: {'; '.join(differ)}",
-            hint=f"{' and '.join(todo)} to go on with its own, or start a new run with another -o",
+            f"The run in {folder} was started with other settings: {'; '.join(differ)}.",
+            hint=f"{todo_text[0].upper()}{todo_text[1:]} to resume it, or start a new run with another -o.",
         )
     return chosen(stored, {name: value for name, value in asked.items() if name != "model"})
 
 
 def _with_ranks(stored: Common, asked: Mapping[str, Any]) -> list[str]:
-    """How to have the processes a run was begun with, where it is not: torchrun chooses them, and no option of ours."""
+    """How to get the number of processes a run was started with, which torchrun sets and no option does."""
     was = getattr(stored, "ranks", 1)
     if asked.get("ranks", was) == was:
         return []
@@ -125,55 +169,66 @@ def _with_ranks(stored: Common, asked: Mapping[str, Any]) -> list[str]:
 
 
 def _longer(folder: Path, stored: Common, asked: Mapping[str, Any]) -> bool:
-    """Whether more steps are asked for, of a run that can take them: one whose schedule has come to its end.
+    """Whether the run is to be trained longer, which needs a run that is complete.
 
-    Its rate then follows the cosine of the new length from the step it is at. Half-way through a schedule another
-    length would make a run that no command could repeat.
+    Its learning rate then follows the cosine of the new length from the step it is at. Changing the length
+    half-way through a schedule would give a run that no command could repeat.
     """
     steps = asked.get("steps", stored.steps)
     if not isinstance(steps, int) or steps <= stored.steps:
         return False
-    last = Run(folder, stored).checkpoints.last()
-    at = 0 if last is None else last.step
+    at = Run(folder, stored).checkpoints.last_step()
     if at < stored.steps:
         raise BadInput(
-            f"the run in {folder} is at step {at:,} of {stored.steps:,}: steps (was {stored.steps}, is {steps})",
-            hint=f"let it end first with --resume alone, then train it longer with --resume --steps {steps}",
+            f"The run in {folder} is at step {at:,} of {stored.steps:,}; only a finished run can be longer: "
+            f"steps (was {stored.steps}, is {steps}).",
+            hint=f"Finish it with --resume alone, then train it longer with --resume --steps {steps}.",
         )
     return True
 
 
-def read_settings(folder: Path, kind: type[Told], *, made_by: str) -> Told:
-    """What the run in a folder was told. made_by: the command that makes such runs."""
+class Config(Protocol):
+    """Settings that config.json can hold."""
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Self: ...
+
+
+ConfigT = TypeVar("ConfigT", bound=Config)
+
+
+def read_settings(folder: Path, kind: type[ConfigT], *, made_by: str) -> ConfigT:
+    """The settings of the run in a folder. made_by: the command that writes such runs."""
     path = folder / CONFIG
     try:
         return kind.from_dict(json.loads(path.read_text(encoding="utf-8")))
     except OSError as error:
         raise BadInput(
-            f"no run in {folder}: {path} cannot be read", hint=f"name a folder that `{made_by}` made"
+            f"There is no run in {folder}: {path} cannot be read.",
+            hint=f"Name a folder that `{made_by}` wrote.",
         ) from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadInput(
-            f"{path} is damaged: {error}", hint="restore it, or train again with another -o"
+            f"{path} is damaged: {error}.", hint="Restore it, or train again with another -o."
         ) from error
 
 
 def plain(choices: Mapping[str, Any]) -> dict[str, Any]:
-    """Choices as config.json would hold them, to be compared with it."""
+    """Choices as config.json would hold them, to compare with it."""
     return json.loads(json.dumps(dict(choices)))
 
 
 def held_back(asked: int | None, count: int, *, what: str, hint: str) -> int:
-    """How many of `count` are held back; asked for none in particular, an eighth of them and at most 4.
+    """How many of `count` items to hold back for validation: by default an eighth of them, at most 4.
 
     hint: how to make some, where there are none.
     """
     if not count:
-        raise BadInput(f"the data set has no {what} to train with", hint=hint)
+        raise BadInput(f"The data set has no {what} to train with.", hint=hint)
     held = min(4, count // 8) if asked is None else asked
     if held >= count:
         raise BadInput(
-            f"{held} of {count} training {what} would be held back",
-            hint=f"give --validation fewer, or make more {what}",
+            f"{held} of {count} training {what} would be held back.",
+            hint=f"Give --validation a smaller number, or make more {what}.",
         )
     return held

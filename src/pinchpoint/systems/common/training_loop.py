@@ -1,43 +1,57 @@
-"""The training loop of every system: steps, looks at what is held back, checkpoints, log, and a clean stop.
+"""The training loop of every system: steps, validation, checkpoints, log, progress reports and a clean stop.
 
-What a step does must follow from the settings, the weights and its number. A checkpoint then holds
-weights, optimizer, averaged weights, random state and the step, and nothing else is needed to go on as
-if never stopped, to the bit on a CPU.
+`run_loop` drives a `Driver`, which starts steps and reads back what they measured. `take_steps` is the loop
+of a torch `Learner`. What a step does must follow from the settings, the weights and its number alone: a
+checkpoint then holds everything that is needed to resume as if the run had never stopped, bit for bit on a
+CPU.
 """
 
 from __future__ import annotations
 
-import math
 import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeVar
-
-import torch
-from torch import Tensor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from pinchpoint.core.errors import Diverged
 from pinchpoint.core.records import Record
 from pinchpoint.systems.common import logs
-from pinchpoint.systems.common.precision import matmuls, peak_bytes
-from pinchpoint.systems.common.runs import Run
+from pinchpoint.systems.common.runs import RECORD, Run, RunFolder
 from pinchpoint.systems.common.stopping import Stop, stop_between_steps
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 READ_EVERY = 10  # steps between two readings of the losses on CUDA: each waits for the device
-SMOOTHED = 20  # steps the loss that is shown is the mean of
-Made = TypeVar("Made", bound=Record)
+LATE = 0.9  # rows after this part of the steps are the last tenth
+R = TypeVar("R", bound=logs.Stepped)
+Result = TypeVar("Result", bound=Record)
+
+Stage = Literal[
+    "files",
+    "data",
+    "skipped",
+    "graphs",
+    "orbitals",
+    "budget",
+    "compile",
+    "pretrain",
+    "warm-up",
+    "train",
+    "evaluate",
+    "stopped",
+]
 
 
 @dataclass(frozen=True)
 class Report:
-    """What a watcher is told: how far a stage is, and while training its last row."""
+    """Progress of a run: how far a stage is, and while training the last row."""
 
-    stage: Literal["files", "data", "skipped", "graphs", "budget", "train", "stopped"]
+    stage: Stage
     done: int
     total: int
-    row: logs.Row | None = None
+    row: Any = None
     loss: float | None = None  # mean of the last steps
     eta_s: float | None = None
     note: str = ""
@@ -46,8 +60,108 @@ class Report:
 Progress = Callable[[Report], None]
 
 
+@dataclass(frozen=True)
+class Fault:
+    """Why a run cannot go on."""
+
+    step: int
+    what: str  # a clause, such as "the loss is not finite"
+    cause: str  # the likely one
+    options: str  # to train again with
+    advice: str = ""  # a further clause of the hint
+
+
+class Driver(Protocol[R]):
+    """Starts the steps of a run and reads back what they measured; the loop decides when."""
+
+    log: type[logs.RowLog[R]]
+    holds_back: bool  # whether there is anything to validate with
+    saves_start: bool  # whether a new run has a checkpoint before its first step
+
+    def resume(self) -> dict[str, Any] | None:
+        """Restore the last checkpoint and return its state; None for a new run."""
+        ...
+
+    def start(self, step: int, seconds: float) -> int:
+        """Start what follows `step` without waiting for it; returns the number of the last step started."""
+        ...
+
+    def read(self, *, wait: bool, score: float | None, elapsed: Callable[[], float]) -> Iterator[list[R]]:
+        """Rows of the steps that were started, in batches; of all of them with `wait`.
+
+        score: of the last step.
+        """
+        ...
+
+    def check(self, rows: list[R]) -> Fault | None:
+        """What is wrong with new rows. Sound ones count in reports from now on."""
+        ...
+
+    def validate(self) -> float:
+        """The validation error: the lower, the better."""
+        ...
+
+    def state(self) -> dict[str, Any] | Fault:
+        """What a checkpoint holds of the last step started; a fault where it must not be kept."""
+        ...
+
+    def report(self, row: R, *, total: int, eta_s: float) -> Report: ...
+
+    def peak_bytes(self) -> int | None: ...
+
+
+@dataclass(frozen=True)
+class Ended(Generic[R]):
+    """A run at the end of its loop."""
+
+    step: int
+    validation: float | None  # of the best checkpoint
+    best_step: int | None
+    peak_bytes: int
+    seconds: float
+    complete: bool
+    rows: list[R] = field(default_factory=list, repr=False)  # all of the log
+
+    @property
+    def late(self) -> list[R]:
+        """Rows of the last tenth of the steps."""
+        return [row for row in self.rows if row.step > LATE * self.step]
+
+    @property
+    def loss(self) -> float | None:
+        """Mean of the last tenth of the steps."""
+        losses: list[float] = [row.loss for row in self.late]  # pyright: ignore[reportAttributeAccessIssue]
+        return sum(losses) / len(losses) if losses else None
+
+
+def run_loop(
+    run: RunFolder,
+    driver: Driver[R],
+    *,
+    checkpoint_every: int,
+    eval_every: int,
+    record: Callable[[Ended[R]], Result],
+    tell: Progress,
+    clock: Callable[[], float] = time.perf_counter,
+) -> Result:
+    """Train up to the last step and write record.json, which is what `record` returns for the end of the run.
+
+    Ctrl-C and SIGTERM write a checkpoint and the record after the step in progress and are then raised.
+    """
+    with stop_between_steps() as stop:
+        loop = _Loop(run, driver, checkpoint_every=checkpoint_every, eval_every=eval_every, clock=clock)
+        loop.train(stop, tell)
+        ended = loop.ended()
+        result = record(ended)
+        result.save(run.folder / RECORD)
+        if stop.number is not None and not ended.complete:
+            tell(Report("stopped", ended.step, run.steps))
+        stop.leave()
+    return result
+
+
 class Learner(Protocol):
-    """What is trained. `validate` is asked only where something is held back."""
+    """A torch model in training. `validate` is called only where something is held back."""
 
     holds_back: bool
 
@@ -56,7 +170,7 @@ class Learner(Protocol):
         ...
 
     def validate(self) -> float:
-        """The error on what is held back: the lower, the better."""
+        """The validation error: the lower, the better."""
         ...
 
     def state(self) -> dict[str, Any]: ...
@@ -64,201 +178,160 @@ class Learner(Protocol):
     def restore(self, state: dict[str, Any]) -> None: ...
 
 
-@dataclass(frozen=True)
-class Ended:
-    """Where a run stands when its loop ends."""
-
-    step: int
-    loss: float | None  # mean of the last tenth of the steps
-    validation: float | None  # at the best checkpoint
-    best_step: int | None
-    peak_bytes: int
-    seconds: float
-    complete: bool
-
-
 def take_steps(
     run: Run[Any],
     learner: Learner,
     *,
     device: str,
-    record: Callable[[Ended], Made],
+    record: Callable[[Ended[logs.Row]], Result],
     tell: Progress,
     clock: Callable[[], float] = time.perf_counter,
     log: type[logs.Log] = logs.Log,
     completed: Callable[[logs.Row], logs.Row] = lambda row: row,
-) -> Made:
-    """Train up to the last step; record.json is what `record` makes of the end.
+) -> Result:
+    """Train a torch learner up to the last step; record.json is what `record` returns for the end of the run.
 
     log: for a system whose rows have more columns, which `completed` adds to each.
-    Ctrl-C and SIGTERM write a checkpoint and the record after the step at hand and are then raised.
+    Ctrl-C and SIGTERM write a checkpoint and the record after the step in progress and are then raised.
     """
-    with matmuls(run.settings.precision), stop_between_steps() as stop:
-        loop = _Loop(run, learner, device=device, clock=clock, log=log, completed=completed)
-        loop.train(stop, tell)
-        ended = loop.ended()
-        made = record(ended)
-        made.save(run.folder / "record.json")
-        if stop.number is not None and not ended.complete:
-            tell(Report("stopped", ended.step, run.settings.steps))
-        stop.leave()
-    return made
+    from pinchpoint.systems.common.precision import matmuls
+    from pinchpoint.systems.common.torch_driver import TorchDriver
+
+    settings = run.settings
+    with matmuls(settings.precision):
+        return run_loop(
+            run,
+            TorchDriver(run, learner, device=device, log=log, completed=completed),
+            checkpoint_every=settings.checkpoint_steps(),
+            eval_every=settings.eval_steps(),
+            record=record,
+            tell=tell,
+            clock=clock,
+        )
 
 
 @contextmanager
-def preparing(run: Run[Any], tell: Progress) -> Iterator[None]:
-    """Within, a stop leaves a run that can be resumed, at its first step or where it was. An error leaves no new one."""
+def preparing(run: RunFolder, tell: Progress) -> Iterator[None]:
+    """Within, a stop leaves a run that can be resumed from where it was; an error leaves no new run."""
     try:
         yield
     except (KeyboardInterrupt, SystemExit):
-        if not (run.folder / "config.json").exists():
+        if not run.exists():
             run.write()
-        last = run.checkpoints.last()
-        tell(Report("stopped", 0 if last is None else last.step, run.settings.steps))
+        tell(Report("stopped", run.checkpoints.last_step(), run.steps))
         raise
 
 
-class _Loop:
-    """A run at some step: takes steps, reads losses, writes the log and checkpoints."""
+class _Loop(Generic[R]):
+    """A run at some step: starts steps, reads their rows, writes the log and checkpoints."""
 
     def __init__(
         self,
-        run: Run[Any],
-        learner: Learner,
+        run: RunFolder,
+        driver: Driver[R],
         *,
-        device: str,
+        checkpoint_every: int,
+        eval_every: int,
         clock: Callable[[], float],
-        log: type[logs.Log],
-        completed: Callable[[logs.Row], logs.Row],
     ) -> None:
-        self.run, self.told, self.learner = run, run.settings, learner
-        self.device, self.clock, self.completed = device, clock, completed
+        self.run, self.driver, self.clock = run, driver, clock
+        self.checkpoint_every, self.eval_every = checkpoint_every, eval_every
         self.step, self.before_s = 0, 0.0
         self.best: float | None = None
         self.best_step: int | None = None
-        state = run.resumed_state()
+        state = driver.resume()
         if state is not None:
-            self._restore(state)
+            self.step, self.before_s, self.best, self.best_step = (
+                state[key] for key in ("step", "seconds", "best", "best_step")
+            )
+        self.is_new = state is None
         run.write()
-        self.log = log(run.folder / "log.csv", keep_to=self.step)
+        self.log = driver.log(run.log_path, keep_to=self.step)
         self._first, self._start = self.step, clock()
-        self._unread: list[tuple[int, float, Tensor]] = []
-        self._recent: deque[float] = deque(maxlen=SMOOTHED)
-        if device == "cuda":
-            torch.cuda.reset_peak_memory_stats()
 
     def train(self, stop: Stop, tell: Progress) -> None:
-        """Steps up to the last, or until asked to stop; a checkpoint at the end of either."""
-        told, saved = self.told, self.step
-        while self.step < told.steps and stop.number is None:
-            self.step += 1
-            self._unread.append((self.step, self.elapsed(), self.learner.step(self.step)))
-            look = self.learner.holds_back and (self.step % told.eval_steps() == 0 or self.step == told.steps)
-            due = self.step % told.checkpoint_steps() == 0 or self.step == told.steps
-            if look or due or self.device != "cuda" or self.step % READ_EVERY == 0:
-                score = self.learner.validate() if look else None
-                row = self._read(score)
-                better = score is not None and (self.best is None or score < self.best)
-                if better:
-                    self.best, self.best_step = score, self.step
-                if better or due:
-                    self._save(score)
-                    saved = self.step
-                tell(self._report(row))
-        if self._unread:
-            self._read(None)
+        """Take steps up to the last, or until asked to stop; either ends with a checkpoint."""
+        steps, saved = self.run.steps, self.step
+        if self.is_new and self.driver.saves_start:
+            self._save(None)
+        while self.step < steps and stop.number is None:
+            before, self.step = self.step, self.driver.start(self.step, self.elapsed())
+            look = self.driver.holds_back and self._is_due(self.eval_every, before)
+            due = self._is_due(self.checkpoint_every, before)
+            score = self.driver.validate() if look else None
+            batches = self._read(score, wait=look or due)
+            better = score is not None and (self.best is None or score < self.best)
+            if better:
+                self.best, self.best_step = score, self.step
+            if better or due:
+                self._save(score)
+                saved = self.step
+            self._tell(batches, tell)
+        batches = self._read(None, wait=True)
         if saved < self.step:
             self._save(None)
+        self._tell(batches, tell)
 
-    def ended(self) -> Ended:
-        tenth = [row.loss for row in logs.read(self.log.path) if row.step > 0.9 * self.step]
+    def ended(self) -> Ended[R]:
         return Ended(
             self.step,
-            sum(tenth) / len(tenth) if tenth else None,
             self.best,
             self.best_step,
-            peak_bytes(self.device),
+            self.driver.peak_bytes(),
             self.elapsed(),
-            self.step >= self.told.steps,
+            self.step >= self.run.steps,
+            self.driver.log.read(self.log.path),
         )
 
     def elapsed(self) -> float:
-        """Seconds of training, those before a resumption too."""
+        """Seconds of training, including those before the run was resumed."""
         return self.before_s + self.clock() - self._start
 
-    def _read(self, score: float | None) -> logs.Row:
-        """Losses from the device into the log. One that is no number ends the run before a checkpoint is written."""
-        values = torch.stack([found for _, _, found in self._unread]).tolist()
-        memory = peak_bytes(self.device)
-        rows = [
-            self.completed(
-                logs.Row(
-                    step, loss, self.told.rate(step), seconds, memory, score if step == self.step else None
-                )
-            )
-            for (step, seconds, _), (loss, _) in zip(self._unread, values, strict=True)
-        ]
-        self._unread.clear()
-        self.log.add(rows)
-        for row, (loss, norm) in zip(rows, values, strict=True):
-            if not math.isfinite(loss) or not math.isfinite(norm):
-                raise self._diverged(row.step, "gradient is" if math.isfinite(loss) else "loss is")
-        if score is not None and not math.isfinite(score):
-            raise self._diverged(self.step, "error on what is held back is")
-        self._recent.extend(row.loss for row in rows)
-        return rows[-1]
+    def _is_due(self, every: int, before: int) -> bool:
+        """Whether a multiple of `every` lies in the steps after `before`, or the run is at its end."""
+        return self.step // every > before // every or self.step >= self.run.steps
+
+    def _read(self, score: float | None, *, wait: bool) -> list[list[R]]:
+        """New rows in the log. A fault ends the run before a checkpoint is written."""
+        batches = []
+        for rows in self.driver.read(wait=wait, score=score, elapsed=self.elapsed):
+            self.log.add(rows)
+            self._raise(self.driver.check(rows))
+            batches.append(rows)
+        return batches
 
     def _save(self, score: float | None) -> None:
-        """A checkpoint, unless the step whose loss was still a number has made weights that are none."""
+        state = self.driver.state()
+        if isinstance(state, Fault):
+            self._raise(state)
+            return
         state = {
-            **self.learner.state(),
-            "settings": self.told.to_dict(),
+            **state,
+            "settings": self.run.to_dict(),
             "step": self.step,
             "seconds": self.elapsed(),
             "best": self.best,
             "best_step": self.best_step,
-            "rng": torch.get_rng_state(),
-            "cuda_rng": torch.cuda.get_rng_state() if self.device == "cuda" else None,
         }
-        if not _finite(state):
-            raise self._diverged(self.step, "weights are")
         self.run.checkpoints.save(state, step=self.step, score=score)
 
-    def _diverged(self, step: int, what: str) -> Diverged:
+    def _raise(self, fault: Fault | None) -> None:
+        if fault is None:
+            return
         last = self.run.checkpoints.last()
         good = (
-            "no checkpoint was written before it"
+            "No checkpoint was written before it."
             if last is None
-            else f"the last good checkpoint is {last.file}"
+            else f"The last good checkpoint is {last.file}."
         )
-        cause = f"a learning rate that is too high ({self.told.rate(step):.3g} at that step)"
-        hint = f"--lr {self.told.lr / 4:.2g}"
-        if self.told.precision == "bf16":
-            cause, hint = cause + ", or bf16 being too coarse", hint + " or --precision fp32"
-        return Diverged(
-            f"the {what} not finite at step {step:,}; {good}; the likely cause is {cause}",
-            hint=f"train again with {hint} and another -o",
+        raise Diverged(
+            f"{fault.what[0].upper()}{fault.what[1:]} at step {fault.step:,}. {good} "
+            f"The likely cause is {fault.cause}.",
+            hint=f"Train again with {fault.options} and another -o{'; ' * bool(fault.advice)}{fault.advice}.",
         )
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.learner.restore(state)
-        torch.set_rng_state(state["rng"])
-        if self.device == "cuda" and state["cuda_rng"] is not None:
-            torch.cuda.set_rng_state(state["cuda_rng"])
-        self.step, self.before_s, self.best, self.best_step = (
-            state[key] for key in ("step", "seconds", "best", "best_step")
-        )
-
-    def _report(self, row: logs.Row) -> Report:
-        each = (self.clock() - self._start) / (self.step - self._first)
-        left = each * (self.told.steps - self.step)
-        return Report("train", self.step, self.told.steps, row, sum(self._recent) / len(self._recent), left)
-
-
-def _finite(value: Any) -> bool:
-    """Whether every number of a state is one."""
-    if isinstance(value, Tensor):
-        return not value.is_floating_point() or bool(torch.isfinite(value).all())
-    if isinstance(value, dict):
-        return all(_finite(part) for part in value.values())
-    return all(_finite(part) for part in value) if isinstance(value, list | tuple) else True
+    def _tell(self, batches: list[list[R]], tell: Progress) -> None:
+        for rows in batches:
+            step, total = rows[-1].step, self.run.steps
+            each = (self.clock() - self._start) / (step - self._first)
+            tell(self.driver.report(rows[-1], total=total, eta_s=each * (total - step)))

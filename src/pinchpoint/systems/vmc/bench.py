@@ -27,8 +27,8 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_seconds
 from pinchpoint.studies.timing import Clock, Wait, interleave, ratio_interval, timing_of
-from pinchpoint.systems.vmc.baseline import Original, nested_energies
 from pinchpoint.systems.vmc.data.system import System, system_of
+from pinchpoint.systems.vmc.model.baseline import Original, nested_energies
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
 from pinchpoint.systems.vmc.model.wavefunction import WaveFunction, wave_function

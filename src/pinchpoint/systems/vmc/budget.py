@@ -18,7 +18,7 @@ from pinchpoint.core.units import show_bytes
 from pinchpoint.kit.laplacians.chunk_plan import LEAST
 from pinchpoint.kit.laplacians.derivatives import fastest
 from pinchpoint.systems.common.budgets import budget_of
-from pinchpoint.systems.vmc.devices import Host, resident_bytes
+from pinchpoint.systems.vmc.optimization.devices import Host, resident_bytes
 from pinchpoint.systems.vmc.records import taken
 from pinchpoint.systems.vmc.settings import Method, Settings
 

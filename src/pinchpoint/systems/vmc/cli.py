@@ -15,7 +15,7 @@ from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.common.progress import followed
 
 if TYPE_CHECKING:
-    from pinchpoint.systems.vmc.training_loop import Report
+    from pinchpoint.systems.vmc.optimization.driver import EnergyReport as Report
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -320,7 +320,7 @@ def _start() -> None:
 
     with printing.loading("JAX"):
         backend("jax")
-        from pinchpoint.systems.vmc.compile_cache import use_compile_cache
+        from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 
         use_compile_cache()
 

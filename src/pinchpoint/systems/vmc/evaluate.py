@@ -20,21 +20,19 @@ import numpy as np
 from pinchpoint.core.errors import BadInput, Diverged
 from pinchpoint.core.files import check_output
 from pinchpoint.systems.common.budgets import budget_of
-from pinchpoint.systems.vmc import logs
+from pinchpoint.systems.vmc.analysis.density_cube import SPACING_BOHR, Spread
+from pinchpoint.systems.vmc.analysis.statistics import MIXED, Extrapolated, blocked, rhat, zero_variance
 from pinchpoint.systems.vmc.budget import Fit, fit
-from pinchpoint.systems.vmc.density_cube import SPACING_BOHR, Spread
-from pinchpoint.systems.vmc.devices import Host, on
 from pinchpoint.systems.vmc.model.wavefunction import wave_function
+from pinchpoint.systems.vmc.optimization.devices import Host, on, placed
+from pinchpoint.systems.vmc.optimization.programs import BLOCK
 from pinchpoint.systems.vmc.optimization.sample_energies import make_observe
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, stage_key
-from pinchpoint.systems.vmc.optimization.sharding import placed
 from pinchpoint.systems.vmc.optimization.training_step import make_burn
+from pinchpoint.systems.vmc.optimization.warm_start import resize, stored_params
 from pinchpoint.systems.vmc.records import Evaluation
-from pinchpoint.systems.vmc.runs import LOG, Run, read_run
+from pinchpoint.systems.vmc.runs import Log, Row, Run, read_run
 from pinchpoint.systems.vmc.settings import Settings, Stage
-from pinchpoint.systems.vmc.statistics import MIXED, Extrapolated, blocked, rhat, zero_variance
-from pinchpoint.systems.vmc.training_loop import BLOCK
-from pinchpoint.systems.vmc.warm_start import resized, stored_params
 
 SAMPLES, FEWEST = 1000, 20
 LEAST_BURN = 50  # steps of moves before the first sample, in which the width of the moves is found again
@@ -81,10 +79,10 @@ def evaluate(
         )
     asked = {"walkers": walkers, "moves": moves, "seed": seed, "precision": precision}
     settings = _settings(
-        found.told.settings, {name: value for name, value in asked.items() if value is not None}
+        found.config.settings, {name: value for name, value in asked.items() if value is not None}
     )
-    spread = None if cube is None else Spread(found.told.system, spacing=spacing)
-    if budget is not None or settings.walkers > found.told.settings.walkers:
+    spread = None if cube is None else Spread(found.config.system, spacing=spacing)
+    if budget is not None or settings.walkers > found.config.settings.walkers:
         settings = replace(settings, method="auto", chunk=None)
     with on(device, precision=settings.precision) as host:
         sampler = _Sampler(found, settings, host, dense=spread is not None, tell=tell)
@@ -124,14 +122,14 @@ class _Sampler:
 
     def __init__(self, run: Run, settings: Settings, host: Host, *, dense: bool, tell: Tell) -> None:
         self.run, self.settings, self.host, self.tell = run, settings, host, tell
-        self.wave = wave_function(run.told.system, run.told.net)
+        self.wave = wave_function(run.config.system, run.config.net)
         self.mesh = host.mesh(settings.walkers)
         # The density takes the walkers as they stand after a program: shorter ones give more of them.
         self.block = 2 if dense else BLOCK[host.name]
         self.step, params, x = stored_params(run, self.wave)
         dtype = jnp.dtype(settings.precision)
         self.params = placed(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype), params), self.mesh)
-        places = jnp.array(resized(x, settings.walkers), dtype)
+        places = jnp.array(resize(x, settings.walkers), dtype)
         width = jnp.asarray(settings.width, dtype)
         self.first = placed(Walkers(places, jnp.zeros(len(places), dtype), width), self.mesh)
         self.made: dict[Settings, Any] = {}
@@ -142,7 +140,7 @@ class _Sampler:
             return None
         found = fit(
             self.settings,
-            electrons=self.run.told.system.electrons,
+            electrons=self.run.config.system.electrons,
             budget=budget,
             host=self.host,
             compiled=self.program,
@@ -190,7 +188,7 @@ class _Sampler:
 def _record(
     run: Run, settings: Settings, device: str, step: int, energies: np.ndarray, acceptance: float
 ) -> Evaluation:
-    system = run.told.system
+    system = run.config.system
     lost = int((~np.isfinite(energies)).sum())
     if lost:
         raise Diverged(
@@ -200,7 +198,7 @@ def _record(
     found, mixing = blocked(energies), rhat(energies)
     exact = system.exact_ha
     extrapolated = extrapolate(
-        run.folder / LOG, energy=found.mean, error=found.error, variance=found.variance, step=step
+        run.log_path, energy=found.mean, error=found.error, variance=found.variance, step=step
     )
     notes = ()
     if mixing > MIXED:
@@ -242,7 +240,7 @@ def extrapolate(
     """The energy at zero variance by windows of the log and the evaluation itself; None where the log tells no line."""
     if not path.exists() or not error > 0:
         return None
-    rows = [row for row in logs.read(path) if step // 10 < row.step <= step and math.isfinite(row.energy_ha)]
+    rows = [row for row in Log.read(path) if step // 10 < row.step <= step and math.isfinite(row.energy_ha)]
     rows = [row for row in rows if row.variance <= _NEAR * variance]
     points = [
         point
@@ -257,7 +255,7 @@ def extrapolate(
     return found if found.slope > 0 else None
 
 
-def _window(rows: Sequence[logs.Row]) -> tuple[float, float, float] | None:
+def _window(rows: Sequence[Row]) -> tuple[float, float, float] | None:
     """Mean energy and variance of rows, and the energy's error; None where they are too few."""
     if len(rows) < FEWEST:
         return None

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_seconds
-from pinchpoint.systems.vmc.statistics import MIXED
+from pinchpoint.systems.vmc.analysis.statistics import MIXED
 
 
 @dataclass(frozen=True, kw_only=True)

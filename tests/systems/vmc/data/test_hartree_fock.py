@@ -192,7 +192,7 @@ import jax
 found = importlib.util.spec_from_file_location("here", sys.argv[1])
 here = importlib.util.module_from_spec(found)
 found.loader.exec_module(here)
-from pinchpoint.systems.vmc.optimization.sharding import mesh_of
+from pinchpoint.systems.vmc.optimization.devices import mesh_of
 wave = here.exponentials(here.system_of("Li"))
 ends = [here.pretrained(wave, 3, mesh=mesh_of(24, devices), chunk=chunk) for devices, chunk in (
     (jax.devices()[:1], None), (jax.devices(), 4))]

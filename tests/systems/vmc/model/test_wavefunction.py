@@ -11,10 +11,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from tests.systems.vmc.exact import hydrogenic, independent_energy
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.data.system import System, system_of
-from pinchpoint.systems.vmc.exact import hydrogenic, independent_energy
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
 from pinchpoint.systems.vmc.model.features import geometry, one_electron, two_electrons

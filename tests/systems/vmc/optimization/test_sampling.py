@@ -12,11 +12,11 @@ import pytest
 from scipy import stats
 from tests.systems.vmc.closed import hydrogen
 
+from pinchpoint.systems.vmc.analysis.statistics import blocked
 from pinchpoint.systems.vmc.data.system import system_of
 from pinchpoint.systems.vmc.optimization import sampling
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, adapt, key_of, moves, refreshed, start
 from pinchpoint.systems.vmc.settings import Kind, Stage
-from pinchpoint.systems.vmc.statistics import blocked
 
 KINDS: tuple[Kind, ...] = ("metropolis", "langevin")
 

@@ -202,7 +202,7 @@ from closed import helium
 from pinchpoint.systems.vmc.optimization.optimizers import optimizer_state, updated
 from pinchpoint.systems.vmc.optimization.sampling import Walkers
 from pinchpoint.systems.vmc.settings import Settings
-from pinchpoint.systems.vmc.optimization.sharding import mesh_of, placed
+from pinchpoint.systems.vmc.optimization.devices import mesh_of, placed
 wave = helium()
 params = wave.init(None)
 params |= {name: jnp.asarray(np.resize(np.asarray(params[name]), (29,))) for name in ("in", "out")}

@@ -12,6 +12,7 @@ import pytest
 from tests.systems.vmc.closed import Closed, helium, hydrogen, hydrogen_walkers
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.vmc.analysis.statistics import blocked
 from pinchpoint.systems.vmc.optimization.sample_energies import make_observe
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, stage_key
 from pinchpoint.systems.vmc.optimization.training_step import (
@@ -23,7 +24,6 @@ from pinchpoint.systems.vmc.optimization.training_step import (
     make_steps,
 )
 from pinchpoint.systems.vmc.settings import OptimizerStage, Settings, Stage
-from pinchpoint.systems.vmc.statistics import blocked
 
 SMALL = Settings(walkers=32, moves=3, burn=0, adam_steps=3, method="hessian")
 

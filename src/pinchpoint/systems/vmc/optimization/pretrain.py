@@ -24,9 +24,9 @@ from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.hamiltonian import LogPsi
 from pinchpoint.systems.vmc.model.wavefunction import Params, WaveFunction
 from pinchpoint.systems.vmc.optimization.chunks import split
+from pinchpoint.systems.vmc.optimization.devices import placed, placed_jit
 from pinchpoint.systems.vmc.optimization.optimizers import adam_change
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, adapt, moves, refreshed
-from pinchpoint.systems.vmc.optimization.sharding import placed, placed_jit
 from pinchpoint.systems.vmc.settings import ACCEPTANCE
 
 Array = jax.Array

@@ -1,11 +1,14 @@
-"""The programs of a training, compiled side by side: each is traced here and handed to a thread, where XLA needs no Python.
+"""The programs of a training run: which ones it needs, and their compilation side by side.
 
-Nothing is compiled twice: what a budget was measured with is what the run takes.
+A program holds a block of steps by one optimizer, Adam or SPRING; where no whole block fits, steps are taken one
+by one. Programs start at multiples of a block, whatever step a run is resumed at. Each program is traced here and
+compiled in a thread, where XLA needs no Python. Nothing is compiled twice: what a budget was measured with is
+what the run uses.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -13,24 +16,50 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from pinchpoint.systems.vmc.optimization.sharding import shapes
-from pinchpoint.systems.vmc.optimization.training_step import Carry, Wave, begin, make_steps
+from pinchpoint.systems.common.training_loop import Progress, Report
+from pinchpoint.systems.vmc.optimization.devices import shapes
+from pinchpoint.systems.vmc.optimization.training_step import Carry, Stats, Wave, begin, make_steps
 from pinchpoint.systems.vmc.settings import OptimizerStage, Settings
-from pinchpoint.systems.vmc.training_loop import Program, Report, Tell
 
-Asked = tuple[int, OptimizerStage]  # how many steps in one program, and what they are by
+BLOCK = {
+    "cpu": 10,
+    "cuda": 50,
+}  # steps in one program: enough to make a launch cheap, few enough to stop soon
+Program = Callable[[Carry], tuple[Carry, Stats]]
+Steps = tuple[int, OptimizerStage]  # the number of steps in one program, and their optimizer
 
 _NAMES = {"adam": "Adam", "spring": "SPRING"}
 _AT_ONCE = 4  # a block and a single step, by Adam and by SPRING: a run has no more
 
 
-class Programs:
-    """Those of one wave function. Within `with`; what was not begun at its end is let go."""
+def program_at(step: int, settings: Settings, *, block: int) -> Steps:
+    """The program at a step: a whole block where one starts and has a single optimizer, else one step."""
+    end, stage = step + block, settings.stage_at(step)
+    whole = step % block == 0 and end <= settings.steps and settings.stage_at(end - 1) == stage
+    return block if whole else 1, stage
 
-    def __init__(self, wave: Wave, mesh: Mesh | None, tell: Tell) -> None:
+
+def programs_from(step: int, settings: Settings, *, block: int) -> list[Steps]:
+    """All programs that a run still needs from a step on, each once, in the order of their first use."""
+    programs: dict[Steps, None] = {}
+    while step < settings.steps:
+        programs[program := program_at(step, settings, block=block)] = None
+        step += program[0]
+    return list(programs)
+
+
+def heaviest(programs: list[Steps]) -> Steps:
+    """The one that needs most memory: SPRING holds all that Adam does, and its matrix."""
+    return max(programs, key=lambda program: (program[1] == "spring", program[0]))
+
+
+class Programs:
+    """The compiled programs of one wave function, within a `with` block. Its end cancels what has not started."""
+
+    def __init__(self, wave: Wave, mesh: Mesh | None, tell: Progress) -> None:
         self.wave, self.mesh, self.tell = wave, mesh, tell
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="compile")
-        self._begun: dict[tuple[Settings, Asked], Future[Any]] = {}
+        self._futures: dict[tuple[Settings, Steps], Future[Any]] = {}
 
     def __enter__(self) -> Programs:
         return self
@@ -39,36 +68,38 @@ class Programs:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def like(self, settings: Settings) -> Carry:
-        """Shapes and kinds of a carry: nothing is computed."""
+        """Shapes and dtypes of a carry: nothing is computed."""
         return jax.eval_shape(lambda: begin(self.wave, replace(settings, burn=0)))
 
-    def start(self, settings: Settings, asked: Sequence[Asked]) -> None:
-        """Have those compiled that are not yet, the first of them first; returns once they are traced."""
-        for program in asked:
-            if (settings, program) in self._begun:
+    def start(self, settings: Settings, programs: Sequence[Steps]) -> None:
+        """Start to compile those that are not yet, in order; returns once they are traced."""
+        for program in programs:
+            if (settings, program) in self._futures:
                 continue
             self.tell(Report("compile", 0, 0, note=self._pending(settings, program)))
             count, stage = program
             steps: Any = make_steps(self.wave, settings, count, stage=stage, mesh=self.mesh)
             lowered = steps.lower(shapes(self.like(settings), self.mesh))
-            self._begun[settings, program] = self._threads.submit(lowered.compile)
+            self._futures[settings, program] = self._threads.submit(lowered.compile)
 
-    def get(self, settings: Settings, asked: Asked) -> Program:
-        """One, compiled: waits for it where it must."""
-        self.start(settings, [asked])
-        made = self._begun[settings, asked]
-        if not made.done():
+    def get(self, settings: Settings, program: Steps) -> Program:
+        """One compiled program; waits for it where it must."""
+        self.start(settings, [program])
+        future = self._futures[settings, program]
+        if not future.done():
             self.tell(Report("compile", 0, 0, note=self._pending(settings)))
-        return made.result()
+        return future.result()
 
     def keep(self, settings: Settings) -> None:
-        """Let go of all others, which were only tried."""
-        for key in [key for key in self._begun if key[0] != settings]:
-            self._begun.pop(key).cancel()
+        """Drop the programs of all other settings, which were only tried."""
+        for key in [key for key in self._futures if key[0] != settings]:
+            self._futures.pop(key).cancel()
 
-    def _pending(self, settings: Settings, *more: Asked) -> str:
-        """`steps: 10 by Adam, 1 by SPRING`, those at work and these: four of them fit a line."""
-        at_work = [
-            program for (told, program), made in self._begun.items() if told == settings and not made.done()
+    def _pending(self, settings: Settings, *more: Steps) -> str:
+        """`steps: 10 by Adam, 1 by SPRING`: those being compiled and these; four of them fit a line."""
+        running = [
+            program
+            for (own, program), future in self._futures.items()
+            if own == settings and not future.done()
         ]
-        return "steps: " + ", ".join(f"{count} by {_NAMES[stage]}" for count, stage in (*at_work, *more))
+        return "steps: " + ", ".join(f"{count} by {_NAMES[stage]}" for count, stage in (*running, *more))

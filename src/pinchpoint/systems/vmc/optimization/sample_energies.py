@@ -14,8 +14,8 @@ from jax.sharding import Mesh
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
+from pinchpoint.systems.vmc.optimization.devices import placed_jit
 from pinchpoint.systems.vmc.optimization.sampling import Walkers, moves, refreshed
-from pinchpoint.systems.vmc.optimization.sharding import placed_jit
 from pinchpoint.systems.vmc.optimization.training_step import Wave
 from pinchpoint.systems.vmc.settings import Settings
 

@@ -19,6 +19,7 @@ from jax.sharding import Mesh
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
+from pinchpoint.systems.vmc.optimization.devices import placed, placed_jit
 from pinchpoint.systems.vmc.optimization.optimizers import OptimizerState, optimizer_state, updated
 from pinchpoint.systems.vmc.optimization.sampling import (
     Walkers,
@@ -29,7 +30,6 @@ from pinchpoint.systems.vmc.optimization.sampling import (
     stage_key,
     start,
 )
-from pinchpoint.systems.vmc.optimization.sharding import placed, placed_jit
 from pinchpoint.systems.vmc.settings import OptimizerStage, Settings, Stage
 
 

@@ -15,7 +15,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.optimization import sharding
-from pinchpoint.systems.vmc.optimization.sharding import mesh_of, placed_jit
+from pinchpoint.systems.vmc.optimization.devices import mesh_of, placed_jit
 
 ON_FOUR_DEVICES = """
 import json, sys
@@ -25,7 +25,7 @@ jax.config.update("jax_enable_x64", True)
 import numpy as np
 from closed import helium
 from pinchpoint.systems.vmc.settings import Settings
-from pinchpoint.systems.vmc.optimization.sharding import mesh_of, placed
+from pinchpoint.systems.vmc.optimization.devices import mesh_of, placed
 from pinchpoint.systems.vmc.optimization.training_step import begin, make_step
 wave = helium()
 worst, compiled = 0.0, []
@@ -50,7 +50,7 @@ print(json.dumps({"devices": len(jax.devices()), "worst": worst, "compiled": com
 
 TWICE = """
 import jax
-from pinchpoint.systems.vmc.compile_cache import use_compile_cache
+from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 use_compile_cache()
 jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
 hits = []

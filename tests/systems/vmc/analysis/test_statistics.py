@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.vmc.statistics import blocked, rhat, zero_variance
+from pinchpoint.systems.vmc.analysis.statistics import blocked, rhat, zero_variance
 
 
 def chains(steps: int, count: int, memory: float, seed: int) -> np.ndarray:

@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
+from pinchpoint.systems.vmc.optimization.programs import heaviest, program_at, programs_from
 from pinchpoint.systems.vmc.settings import Settings
-from pinchpoint.systems.vmc.training_loop import heaviest, program_at, programs_from
 
 
 def taken(settings: Settings, *, first: int = 0, block: int = 10) -> list[tuple[int, str]]:

@@ -11,7 +11,7 @@ pytest.importorskip("matplotlib", reason="pictures are matplotlib's")
 
 from matplotlib.patches import Rectangle
 
-from pinchpoint.systems.vmc.plots import convergence, draw_convergence, smoothed, window
+from pinchpoint.systems.vmc.analysis.plots import convergence, draw_convergence, smoothed, window
 
 EXACT = -2.0
 STEPS = np.arange(1, 401)
