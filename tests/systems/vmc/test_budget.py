@@ -17,7 +17,7 @@ from pinchpoint.systems.vmc.optimization.devices import on, resident_bytes
 from pinchpoint.systems.vmc.runs import read_run
 from pinchpoint.systems.vmc.settings import Settings
 from pinchpoint.systems.vmc.train import train
-from pinchpoint.systems.vmc.training_loop import Report
+from pinchpoint.systems.common.training_loop import Report
 
 EACH = {"forward": 10, "loop": 2}  # bytes of a walker, on 1,000 that do not depend on them
 WALKERS = 96

@@ -14,7 +14,7 @@ import jax
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.vmc.optimization import sharding
+from pinchpoint.systems.vmc.optimization import devices
 from pinchpoint.systems.vmc.optimization.devices import mesh_of, placed_jit
 
 ON_FOUR_DEVICES = """
@@ -94,10 +94,10 @@ def test_walkers_that_do_not_divide_among_devices_are_refused() -> None:
 def test_cards_alone_are_told_to_leave_products_to_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Any] = []
     monkeypatch.setattr(
-        sharding.jax, "jit", lambda program, **options: told.append(options["compiler_options"])
+        devices.jax, "jit", lambda program, **options: told.append(options["compiler_options"])
     )
     placed_jit(lambda x: x, mesh=None)
-    monkeypatch.setattr(sharding, "_device", lambda mesh: SimpleNamespace(platform="gpu"))
+    monkeypatch.setattr(devices, "_device", lambda mesh: SimpleNamespace(platform="gpu"))
     placed_jit(lambda x: x, mesh=None)
     assert told == [None, {"xla_gpu_enable_triton_gemm": False}]
     # The name must be one that XLA knows: a wrong one is refused on any device.

@@ -30,7 +30,7 @@ from pinchpoint.systems.vmc.optimization.spring import (
 )
 from pinchpoint.systems.vmc.settings import Settings
 
-from .test_sharding import python
+from .test_devices import python
 
 
 @pytest.fixture
