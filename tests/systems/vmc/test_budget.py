@@ -11,13 +11,13 @@ import pytest
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import DoesNotFit
+from pinchpoint.systems.common.training_loop import Report
 from pinchpoint.systems.vmc.budget import device_bytes, fit, quickest
 from pinchpoint.systems.vmc.evaluate import evaluate
 from pinchpoint.systems.vmc.optimization.devices import on, resident_bytes
 from pinchpoint.systems.vmc.runs import read_run
 from pinchpoint.systems.vmc.settings import Settings
 from pinchpoint.systems.vmc.train import train
-from pinchpoint.systems.common.training_loop import Report
 
 EACH = {"forward": 10, "loop": 2}  # bytes of a walker, on 1,000 that do not depend on them
 WALKERS = 96
