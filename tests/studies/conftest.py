@@ -1,4 +1,4 @@
-"""Stand-ins for fake runs and fresh interpreters, with peaks in closed form."""
+"""Replacements for fake runs and fresh interpreters, with peaks in closed form."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pinchpoint.core.records import Forecast
 from pinchpoint.studies.worker import Request
 
 MIB = 2**20
-# Bytes a point and fixed bytes of each line; what a study must find again.
+# Bytes per point and fixed bytes of each line, which a study must recover.
 SLOPES = {
     ("eager", "train"): 11_296,
     ("eager", "infer"): 2_060,
@@ -31,7 +31,7 @@ def peak_of(variant: str, mode: str, size: int) -> int:
 
 
 class Forecasts:
-    """Forecasts in closed form. `errors`: size -> what predicting it raises."""
+    """Forecasts in closed form. `errors` maps a size to the error that predicting it raises."""
 
     def __init__(
         self,
@@ -41,7 +41,7 @@ class Forecasts:
         ignores_axis: bool = False,
     ) -> None:
         self.errors, self.mode, self.ignores_axis = errors or {}, mode, ignores_axis
-        self.asked: list[tuple[str | None, str | None, int]] = []
+        self.requests: list[tuple[str | None, str | None, int]] = []
         self.settings: list[dict[str, str]] = []
 
     def predict(
@@ -55,7 +55,7 @@ class Forecasts:
     ):
         assert size is not None
         self.settings.append(dict(settings or {}))
-        self.asked.append((variant, mode, size))
+        self.requests.append((variant, mode, size))
         if size in self.errors:
             raise self.errors[size]
         mode = mode or self.mode
@@ -103,12 +103,12 @@ class Workers:
         self, *, limit_bytes: int = 10**18, trouble: dict[int, dict[str, Any]] | None = None
     ) -> None:
         self.limit_bytes, self.trouble = limit_bytes, trouble or {}
-        self.asked: list[Request] = []
+        self.requests: list[Request] = []
 
     def __call__(self, request: Request, *, timeout_s: float) -> dict[str, Any]:
         if request.what == "check":
             return {"status": "ok", "machine": {"gpu": "stand-in", "versions": {}}}
-        self.asked.append(request)
+        self.requests.append(request)
         if request.size in self.trouble:
             return self.trouble[request.size]
         mode, variant = request.mode or "train", request.variant or "plain"
@@ -118,7 +118,7 @@ class Workers:
         if peak > self.limit_bytes:
             return {"status": "oom", "reason": "CUDA out of memory", "limit_bytes": self.limit_bytes}
         reserved = None if request.device == "cpu" else peak + 20 * MIB
-        found = {
+        answer = {
             "status": "ok",
             "limit_bytes": self.limit_bytes,
             "processed": request.size,
@@ -128,11 +128,11 @@ class Workers:
             "peak_total_bytes": reserved and reserved + 529 * MIB,
         }
         if not request.timed:
-            return found
+            return answer
         slow = {"eager": 1.0, "checkpoint": 1.31, "chunked": 1.12}.get(variant, 1.0)
         seconds = slow * (2e-3 + request.size * (6e-8 if mode == "train" else 2e-8))
         return {
-            **found,
+            **answer,
             "median_s": seconds,
             "low_s": 0.97 * seconds,
             "high_s": 1.04 * seconds,

@@ -1,4 +1,4 @@
-"""The folder of a study: what an earlier one made goes, what the user put there stays."""
+"""The folder of a study: files of an earlier study are removed, files of the user stay."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pinchpoint.studies.study import study
 
 @pytest.fixture
 def write(forecasts, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., set[str]]:
-    """Study in tmp_path, with figures of the given names; gives the names there are afterwards."""
+    """Run a study in tmp_path with figures of the given names; return the file names there afterwards."""
 
     def writing(*figures: str, **options: object) -> set[str]:
-        drawn = {name: f"drawing {name}".encode() for name in figures}
-        monkeypatch.setattr("pinchpoint.studies.study_folder.gallery.draw_all", lambda study: drawn)
+        contents = {name: f"drawing {name}".encode() for name in figures}
+        monkeypatch.setattr("pinchpoint.studies.study_folder.gallery.draw_all", lambda study: contents)
         study("field", sizes="1k:8k:4", on="fake", forecaster=forecasts(), output=tmp_path, **options)
         return {path.name for path in tmp_path.iterdir()}
 

@@ -1,1 +1,1 @@
-"""Timing, measured points and studies: what a workload really takes."""
+"""Studies: how the time and memory of a workload grow with its size, predicted or measured."""

@@ -1,7 +1,7 @@
-"""From points to a Study: laws, the axis gate and the card table.
+"""Assembly of a Study from its points: growth laws, the axis gate and the card table.
 
-Laws are of the allocated peak over the sizes asked for. The card table is of what is reserved,
-where that is known, plus the card's context, with a tenth of the card kept in reserve.
+A law is fitted to the allocated peaks of the requested sizes. The card table uses the reserved peak
+where it is known, adds the card's context, and leaves a tenth of the card free.
 """
 
 from __future__ import annotations
@@ -15,35 +15,43 @@ from pinchpoint.core.machine import describe
 from pinchpoint.core.records import Law, Point, Study
 from pinchpoint.forecasting.cards import Card
 from pinchpoint.studies import axis_gate
-from pinchpoint.studies.request import Ask
+from pinchpoint.studies.config import StudyConfig
 
 RESERVE = 0.1
 
 
-def partial(
-    ask: Ask, points: Sequence[Point], *, notes: Sequence[str], machine: dict[str, Any] | None, took_s: float
+def unfinished_study(
+    config: StudyConfig,
+    points: Sequence[Point],
+    *,
+    notes: Sequence[str],
+    machine: dict[str, Any] | None,
+    took_s: float,
 ) -> Study:
-    """An unfinished study: the points alone, for `--resume` to go on from."""
+    """Return an unfinished study, which holds only its points, for `--resume` to continue from."""
     return Study(
-        target=ask.target.text,
-        axis=ask.axis,
-        on=ask.on,
+        target=config.target.text,
+        axis=config.axis,
+        on=config.on,
         points=tuple(points),
         laws=(),
         passed=False,
-        gate=(f"not finished: {len(points)} of {len(ask.jobs())} points; go on with --resume",),
+        gate=(
+            f"the study is not finished: {len(points)} of {len(config.jobs())} points are done;"
+            " continue it with --resume",
+        ),
         notes=tuple(notes),
         complete=False,
         took_s=took_s,
-        seed=ask.seed,
-        repeats=_repeats(ask),
-        settings=dict(ask.settings),
+        seed=config.seed,
+        repeats=_repeats(config),
+        settings=dict(config.settings),
         machine=machine or describe(),
     )
 
 
-def whole(
-    ask: Ask,
+def finished_study(
+    config: StudyConfig,
     points: Sequence[Point],
     *,
     boundary: Sequence[dict[str, Any]],
@@ -51,93 +59,101 @@ def whole(
     machine: dict[str, Any] | None,
     took_s: float,
 ) -> Study:
-    """The finished study."""
-    ladder = [p for p in points if p.size in ask.sizes]
+    """Return the finished study."""
+    ladder = [p for p in points if p.size in config.sizes]
     laws: list[Law] = []
     rows: list[dict[str, Any]] = []
-    said = list(notes)
+    all_notes = list(notes)
     for variant, mode in dict.fromkeys((p.variant, p.mode) for p in ladder):
-        ran = [p for p in ladder if (p.variant, p.mode, p.status) == (variant, mode, "ok")]
-        sizes, peaks, of_theory = _peaks(ran)
+        ok_points = [p for p in ladder if (p.variant, p.mode, p.status) == (variant, mode, "ok")]
+        sizes, peaks, is_theory = _peaks(ok_points)
         if len(sizes) < LEAST:
             continue
-        if of_theory:
-            said.append(f"{variant} {mode}: no measured peak to be had on {ask.on}; the law is of theory")
-        fitted = fit(sizes, peaks, seed=ask.seed)
-        laws.append(law(sizes, peaks, mode=mode, variant=variant, seed=ask.seed, fitted=fitted))
-        reserved = [p.peak_reserved_bytes for p in ran]
+        if is_theory:
+            all_notes.append(
+                f"{variant} {mode}: no peak can be measured on {config.on}; the law is fitted to theory"
+            )
+        peak_fit = fit(sizes, peaks, seed=config.seed)
+        laws.append(law(sizes, peaks, mode=mode, variant=variant, seed=config.seed, fitted=peak_fit))
+        reserved = [p.peak_reserved_bytes for p in ok_points]
         known = [value for value in reserved if value is not None]
-        within = fit(sizes, known, seed=ask.seed) if len(known) == len(sizes) else fitted
+        card_fit = fit(sizes, known, seed=config.seed) if len(known) == len(sizes) else peak_fit
         grows = laws[-1].slope_low > 0
         rows += [
-            _row(one, mode, variant, _largest(within, _room(one), grows), sizes[-1]) for one in ask.cards
+            _card_row(card, mode, variant, _largest_size(card_fit, _usable_bytes(card), grows), sizes[-1])
+            for card in config.cards
         ]
-    if rows and ask.device == "cpu":
-        said.append(
-            "card sizes are from CPU tensors: what a GPU's allocator caches and cuBLAS takes is not in them"
+    if rows and config.device == "cpu":
+        all_notes.append(
+            "the card table is computed from CPU tensors: it leaves out what a GPU's allocator caches and"
+            " the cuBLAS workspace"
         )
     claims = {
         name: axis_gate.Claim(line.flat, line.chunk)
-        for name, line in ask.lines.items()
+        for name, line in config.lines.items()
         if line.flat is not None
     }
     reasons = axis_gate.judge(ladder, laws, flat=claims)
     return Study(
-        target=ask.target.text,
-        axis=ask.axis,
-        on=ask.on,
+        target=config.target.text,
+        axis=config.axis,
+        on=config.on,
         points=tuple(points),
         laws=tuple(laws),
         passed=not reasons,
         gate=reasons,
         cards=tuple(rows),
         boundary=tuple(boundary),
-        notes=(*said, *axis_gate.notes(ladder, laws, flat=claims)),
+        notes=(*all_notes, *axis_gate.gate_notes(ladder, laws, flat=claims)),
         took_s=took_s,
-        seed=ask.seed,
-        repeats=_repeats(ask),
-        settings=dict(ask.settings),
+        seed=config.seed,
+        repeats=_repeats(config),
+        settings=dict(config.settings),
         machine=machine or describe(),
     )
 
 
-def _peaks(ran: Sequence[Point]) -> tuple[list[int], list[int], bool]:
-    """Sizes and allocated peaks; theory where no framework counter could tell."""
-    found = [(p.size, p.peak_allocated_bytes) for p in ran if p.peak_allocated_bytes]
-    if found:
-        return [size for size, _ in found], [peak for _, peak in found], False
-    theory = [(p.size, p.theory_bytes) for p in ran if p.theory_bytes]
+def _peaks(ok_points: Sequence[Point]) -> tuple[list[int], list[int], bool]:
+    """Return sizes, their allocated peaks, and whether the peaks are theory because none were measured."""
+    measured = [(p.size, p.peak_allocated_bytes) for p in ok_points if p.peak_allocated_bytes]
+    if measured:
+        return [size for size, _ in measured], [peak for _, peak in measured], False
+    theory = [(p.size, p.theory_bytes) for p in ok_points if p.theory_bytes]
     return [size for size, _ in theory], [peak for _, peak in theory], True
 
 
-def _room(one: Card) -> float:
-    return (1 - RESERVE) * one.memory_bytes - one.context_bytes
+def _usable_bytes(card: Card) -> float:
+    return (1 - RESERVE) * card.memory_bytes - card.context_bytes
 
 
-def _largest(fitted: Fit, room: float, grows: bool) -> tuple[float, float, float]:
-    """Where no growth was shown, a slope that is noise must not be stretched to a limit: all fits, or nothing does."""
+def _largest_size(peak_fit: Fit, usable_bytes: float, grows: bool) -> tuple[float, float, float]:
+    """Return the largest size that fits, and its interval.
+
+    Where the data show no growth, the slope is noise and cannot be extrapolated to a limit: either
+    every size fits or none does.
+    """
     if grows:
-        return fitted.largest(room)
-    size = math.inf if fitted.curve.at(fitted.sizes[-1]) <= room else 0.0
+        return peak_fit.largest(usable_bytes)
+    size = math.inf if peak_fit.curve.at(peak_fit.sizes[-1]) <= usable_bytes else 0.0
     return size, size, size
 
 
-def _row(
-    one: Card, mode: str, variant: str, largest: tuple[float, float, float], studied: int
+def _card_row(
+    card: Card, mode: str, variant: str, largest: tuple[float, float, float], largest_studied: int
 ) -> dict[str, Any]:
-    """size: None where no size is too large; 0 where none fits."""
+    """Return one row of the card table. Its size is None if no size is too large, and 0 if none fits."""
     size, low, high = (None if math.isinf(value) or value > 1e15 else max(0, int(value)) for value in largest)
     return {
-        "card": one.name,
-        "memory_bytes": one.memory_bytes,
+        "card": card.name,
+        "memory_bytes": card.memory_bytes,
         "mode": mode,
         "variant": variant,
         "size": size,
         "low": low,
         "high": high,
-        "extrapolated": size is None or size > studied,
+        "extrapolated": size is None or size > largest_studied,
     }
 
 
-def _repeats(ask: Ask) -> int:
-    return 0 if ask.device == "fake" else ask.repeats
+def _repeats(config: StudyConfig) -> int:
+    return 0 if config.device == "fake" else config.repeats

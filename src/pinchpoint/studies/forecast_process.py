@@ -1,4 +1,4 @@
-"""Forecasts that outlive a time limit: the process that makes them is started when first wanted, and again if it died."""
+"""A forecaster whose process starts on first use, and again after a time limit or a crash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pinchpoint.core.settings import Overrides
 
 
 class Forecasts(Protocol):
-    """Predicts one target at many sizes. `memory.forecaster.Forecaster` is one."""
+    """Predicts one target at many sizes, as `forecasting.forecaster.Forecaster` does."""
 
     def predict(
         self,
@@ -26,13 +26,13 @@ class Forecasts(Protocol):
     ) -> Forecast: ...
 
 
-class Reopening:
-    """A `Forecasts` made of others: a run that hangs or takes its process with it costs one point, not the rest."""
+class RestartingForecaster:
+    """A `Forecasts` that restarts after a failure, so that a run that hangs or crashes costs one point."""
 
-    def __init__(self, make: Callable[[], AbstractContextManager[Forecasts]]) -> None:
-        self._make = make
+    def __init__(self, start: Callable[[], AbstractContextManager[Forecasts]]) -> None:
+        self._start = start
         self._manager: AbstractContextManager[Forecasts] | None = None
-        self._open: Forecasts | None = None
+        self._forecasts: Forecasts | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -51,11 +51,13 @@ class Reopening:
         chunk: int | None = None,
         settings: Overrides | None = None,
     ) -> Forecast:
-        if self._open is None:
-            self._manager = self._make()
-            self._open = self._manager.__enter__()
+        if self._forecasts is None:
+            self._manager = self._start()
+            self._forecasts = self._manager.__enter__()
         try:
-            return self._open.predict(size=size, mode=mode, variant=variant, chunk=chunk, settings=settings)
+            return self._forecasts.predict(
+                size=size, mode=mode, variant=variant, chunk=chunk, settings=settings
+            )
         except (TimedOut, TargetFailed):
             self._close()
             raise
@@ -63,4 +65,4 @@ class Reopening:
     def _close(self) -> None:
         if self._manager is not None:
             self._manager.__exit__(None, None, None)
-        self._manager = self._open = None
+        self._manager = self._forecasts = None

@@ -1,9 +1,9 @@
-"""study: how time and memory of a workload grow with its size, by fake runs or measured ones.
+"""The verb `study`: how the time and memory of a workload grow with its size, predicted or measured.
 
     study("field", sizes="5k:1M", modes=("train", "infer"), variants="all", on="fake", output="out")
 
-Every size is a point of its own; running out of memory, a crash or the time limit is recorded and
-the study goes on. After Ctrl-C the points done are kept and `resume=True` goes on from them.
+Every size is a separate point: running out of memory, a crash or the time limit is recorded, and the
+study continues. After Ctrl-C the finished points are kept, and `resume=True` continues from them.
 """
 
 from __future__ import annotations
@@ -14,14 +14,13 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, TargetFailed
 from pinchpoint.core.records import Point, Study, load
 from pinchpoint.core.settings import Overrides
 from pinchpoint.studies import assembly, study_folder
-from pinchpoint.studies.forecast_process import Forecasts, Reopening
-from pinchpoint.studies.measured_points import Runner, nothing_ran
-from pinchpoint.studies.request import Ask, check
-from pinchpoint.studies.study_runs import Progress, Session, reusable
+from pinchpoint.studies.config import StudyConfig, check_config
+from pinchpoint.studies.forecast_process import Forecasts, RestartingForecaster
+from pinchpoint.studies.study_runs import Progress, Runner, Session, reusable_points
 from pinchpoint.studies.worker_pool import Workers
 
 
@@ -47,15 +46,19 @@ def study(
 ) -> Study:
     """Study a target over a ladder of sizes.
 
-    sizes: `5k:1M[:12]`, `1k,2k,4k` or numbers. modes, variants: names; None is every mode of the
-    baseline; "all" is every variant. on: fake, cpu, cuda or card:24GiB. output: a folder for the
-    record, table, figures and verdict. timeout_s: of each run. cards: of the card table, or "all".
-    settings: of a workload that declares some; one with several values is a second axis: every variant is
-    studied with each, under names such as `flat[mlp=64,64]`.
-    forecaster, runner, clock: stand-ins for the fake runs, the fresh interpreters and the time.
-    The result's `passed` and `gate` say whether memory grew along the axis as claimed.
+    sizes: `5k:1M[:12]`, `1k,2k,4k` or numbers.
+    modes, variants: names; None is every mode of the baseline, and "all" is every variant.
+    on: fake, cpu, cuda or card:24GiB.
+    output: a folder for the record, table, figures and verdict.
+    timeout_s: the time limit of each run.
+    cards: the cards of the card table, or "all".
+    settings: values of the settings that the workload declares. A setting with several values is a
+    second axis: every variant is studied with each value, under names such as `flat[mlp=64,64]`.
+    forecaster, runner, clock: replacements for the fake runs, the fresh interpreters and the clock.
+
+    The result's `passed` and `gate` say whether memory grew along the axis as declared.
     """
-    ask = check(
+    config = check_config(
         target,
         sizes=sizes,
         modes=modes,
@@ -66,76 +69,90 @@ def study(
         warmup=warmup,
         seed=seed,
         timeout_s=timeout_s,
-        cards_wanted=cards,
+        card_names=cards,
         settings=settings,
     )
     start = clock()
-    earlier, spent = _earlier(ask) if resume else ((), 0.0)
+    earlier_points, earlier_s = _earlier(config) if resume else ((), 0.0)
     with (
-        nullcontext(forecaster) if forecaster is not None else _forecaster(target, ask) as forecasts,
-        nullcontext(runner) if runner is not None else Workers(ask.framework) as run,
+        nullcontext(forecaster) if forecaster is not None else _forecaster(target, config) as forecasts,
+        nullcontext(runner) if runner is not None else Workers(config.framework) as run,
     ):
-        session = Session(ask, forecasts, run, before=earlier)
+        session = Session(config, forecasts, run, earlier_points=earlier_points)
         if progress is not None:
             session.progress = progress
-        if ask.output is not None:
-            session.keep = lambda: _keep(ask, session, spent + clock() - start)
-        session.check()
-        session.go()
+        if config.output is not None:
+            session.save = lambda: _save(config, session, earlier_s + clock() - start)
+        session.check_device()
+        session.run_all()
     if not any(p.status in ("ok", "oom") for p in session.points):
-        raise session.first_error or nothing_ran(ask.target.text, session.points)
-    made = assembly.whole(
-        ask,
+        raise session.first_error or _nothing_ran_error(config.target.text, session.points)
+    result = assembly.finished_study(
+        config,
         session.points,
         boundary=session.boundary,
         notes=tuple(dict.fromkeys(session.notes)),
         machine=session.machine,
-        took_s=spent + clock() - start,
+        took_s=earlier_s + clock() - start,
     )
-    if ask.output is not None:
-        study_folder.write(made, ask.output)
-    return made
+    if config.output is not None:
+        study_folder.write(result, config.output)
+    return result
 
 
-def _forecaster(target: Any, ask: Ask) -> Reopening:
+def _forecaster(target: Any, config: StudyConfig) -> RestartingForecaster:
     from pinchpoint.forecasting.forecaster import Forecaster
 
-    return Reopening(lambda: Forecaster(target, card=ask.card.name, seed=ask.seed, timeout_s=ask.timeout_s))
+    return RestartingForecaster(
+        lambda: Forecaster(target, card=config.card.name, seed=config.seed, timeout_s=config.timeout_s)
+    )
 
 
-def _keep(ask: Ask, session: Session, took_s: float) -> None:
-    """Save what is done, so that neither Ctrl-C nor a lost machine costs more than one point."""
-    assert ask.output is not None
+def _nothing_ran_error(text: str, points: list[Point]) -> TargetFailed:
+    """Return the error for a study whose every point failed, with the reason of the first."""
+    first = points[0]
+    return TargetFailed(
+        f"No size of {text} ran. Size {first.size} failed: {first.reason.rstrip('.')}.",
+        hint="Fix the target; --debug shows the whole traceback.",
+    )
+
+
+def _save(config: StudyConfig, session: Session, took_s: float) -> None:
+    """Save the finished points, so that neither Ctrl-C nor a lost machine costs more than one point."""
+    assert config.output is not None
     if not any(p.status in ("ok", "oom") for p in session.points):
         return  # a target that never runs leaves no half-written folder behind
-    ask.output.mkdir(parents=True, exist_ok=True)
-    # Points of an earlier study that this one has not come to yet are not lost if it is stopped.
-    ahead = [p for p in session.before if p not in session.points]
-    so_far = assembly.partial(
-        ask, [*session.points, *ahead], notes=session.notes, machine=session.machine, took_s=took_s
+    config.output.mkdir(parents=True, exist_ok=True)
+    # Points of an earlier study that this one has not reached yet must survive if it is stopped.
+    ahead = [p for p in session.earlier_points if p not in session.points]
+    so_far = assembly.unfinished_study(
+        config, [*session.points, *ahead], notes=session.notes, machine=session.machine, took_s=took_s
     )
-    so_far.save(ask.output / study_folder.RECORD)
+    so_far.save(config.output / study_folder.RECORD)
 
 
-def _earlier(ask: Ask) -> tuple[tuple[Point, ...], float]:
-    """The points of an earlier study in the same folder, and the time they took."""
-    if ask.output is None:
-        raise BadInput("nothing to resume from", hint="name the folder of the earlier study with -o")
-    path = ask.output / study_folder.RECORD
+def _earlier(config: StudyConfig) -> tuple[tuple[Point, ...], float]:
+    """Return the points of an earlier study in the same folder, and the time they took."""
+    if config.output is None:
+        raise BadInput(
+            "There is nothing to resume: no folder is given.",
+            hint="Name the folder of the earlier study with -o.",
+        )
+    path = config.output / study_folder.RECORD
     if not path.exists():
         return (), 0.0
-    found = load(path)
-    if not isinstance(found, Study):
-        raise BadInput(f"{path} is a {found.kind}, not a study", hint="resume in the folder of a study")
-    for name, got, wanted in (
-        ("target", found.target, ask.target.text),
-        ("on", found.on, ask.on),
-        ("seed", found.seed, ask.seed),
-        ("settings", found.settings, dict(ask.settings)),
+    record = load(path)
+    if not isinstance(record, Study):
+        raise BadInput(f"{path} is a {record.kind}, not a study.", hint="Give -o the folder of a study.")
+    for name, earlier, current in (
+        ("target", record.target, config.target.text),
+        ("on", record.on, config.on),
+        ("seed", record.seed, config.seed),
+        ("settings", record.settings, dict(config.settings)),
     ):
-        if got != wanted:
+        if earlier != current:
             raise BadInput(
-                f"{path} is a study with {name} {got!r}, not {wanted!r}",
-                hint="choose another -o, or leave --resume out",
+                f"{path} is a study with {name} {earlier!r}, not {current!r}.",
+                hint="Choose another folder for -o, or leave out --resume.",
             )
-    return reusable(found.points), found.took_s
+    return reusable_points(record.points), record.took_s

@@ -1,7 +1,9 @@
-"""The runs of one study: every point of the ladder, then the boundary, kept as they come.
+"""The runs of one study: every point of the ladder, then the memory boundary, saved as they come.
 
-Fake points come from forecasts; measured points from fresh interpreters, with the forecast beside
-them as theory. Whatever was done before (`--resume`) is not run again.
+Fake points come from forecasts. Measured points come from fresh interpreters, with the forecast beside
+them as theory: running out of memory, a crash, a signal or the time limit is the point's result, with
+its reason, and only input that no point could use is raised. Points of an earlier study (`--resume`)
+are not run again.
 """
 
 from __future__ import annotations
@@ -9,34 +11,71 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pinchpoint.core.errors import BadInput, CannotFake, Missing, PinchpointError, TimedOut
 from pinchpoint.core.growth_law import LEAST, fit
 from pinchpoint.core.records import Forecast, Point, Status
 from pinchpoint.core.units import show_size
+from pinchpoint.studies.config import StudyConfig
 from pinchpoint.studies.forecast_process import Forecasts
-from pinchpoint.studies.measured_points import Runner, measure_point
-from pinchpoint.studies.memory_boundary import close_in
-from pinchpoint.studies.request import Ask
+from pinchpoint.studies.memory_boundary import find_boundary
 from pinchpoint.studies.worker import Request
 
-MODULES = 40  # the largest modules kept with a point
+MODULES = 40  # the number of largest modules stored with a point
 NOT_RUN = "not run: "
 
 Progress = Callable[[int, int, str], None]
 
 
+class Runner(Protocol):
+    """Answers a request for a point, as `worker_pool.Workers` does."""
+
+    def __call__(self, request: Request, *, timeout_s: float) -> dict[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class MeasuredPoint:
+    """A point, and what its worker reports about its machine.
+
+    `limit_bytes`: the memory there is, if known.
+    """
+
+    point: Point
+    limit_bytes: int | None = None
+    machine: dict[str, Any] | None = None
+
+
+def measure_point(request: Request, *, label: str, mode: str, timeout_s: float, run: Runner) -> MeasuredPoint:
+    """Measure one point; `label` and `mode` name it."""
+    answer = run(request, timeout_s=timeout_s)
+    point = Point(
+        size=request.size,
+        mode=mode,
+        variant=label,
+        status=answer["status"],
+        processed=answer.get("processed"),
+        peak_allocated_bytes=answer.get("peak_allocated_bytes"),
+        peak_reserved_bytes=answer.get("peak_reserved_bytes"),
+        total_bytes=answer.get("peak_total_bytes"),
+        time_s=answer.get("median_s"),
+        time_low_s=answer.get("low_s"),
+        time_high_s=answer.get("high_s"),
+        reason=answer.get("reason", ""),
+    )
+    return MeasuredPoint(point, answer.get("limit_bytes"), answer.get("machine"))
+
+
 @dataclass
 class Session:
-    """Runs what was asked, in order. `points`, `boundary` and `notes` hold what is known so far."""
+    """Runs the points of a study in order. `points`, `boundary` and `notes` hold the results so far."""
 
-    ask: Ask
+    config: StudyConfig
     forecasts: Forecasts
-    run: Runner  # of measured points
+    run: Runner  # for measured points
     progress: Progress = lambda done, total, text: None
-    keep: Callable[[], None] = lambda: None  # called after every point
-    before: Sequence[Point] = ()  # from an earlier, unfinished study
+    save: Callable[[], None] = lambda: None  # called after every point
+    earlier_points: Sequence[Point] = ()  # those of an earlier, unfinished study
     points: list[Point] = field(default_factory=list)
     boundary: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
@@ -45,32 +84,33 @@ class Session:
     _limits: dict[tuple[str, str], int] = field(default_factory=dict)
     _no_theory: set[tuple[str, str | None]] = field(default_factory=set)
 
-    def check(self) -> None:
-        """Raise if the device is not there, before anything runs on it."""
-        if self.ask.device == "cuda":
-            variant, mode, size = self.ask.jobs()[0]
-            found = self.run(self._request("check", variant, mode, size), timeout_s=self.ask.timeout_s)
-            if found["status"] != "ok":
+    def check_device(self) -> None:
+        """Raise if the device is missing, before anything runs on it."""
+        if self.config.device == "cuda":
+            variant, mode, size = self.config.jobs()[0]
+            answer = self.run(self._request("check", variant, mode, size), timeout_s=self.config.timeout_s)
+            if answer["status"] != "ok":
                 raise Missing(
-                    f"the GPU cannot be opened: {found['reason']}", hint="check nvidia-smi, or use --on fake"
+                    f"The GPU cannot be opened: {answer['reason'].rstrip('.')}.",
+                    hint="Check that nvidia-smi lists the GPU, or use --on fake.",
                 )
-            self.machine = found.get("machine")
+            self.machine = answer.get("machine")
 
-    def go(self) -> None:
-        """Every point, then the boundary of every line that ran out of memory."""
-        jobs = self.ask.jobs()
+    def run_all(self) -> None:
+        """Run every point, then find the boundary of every line that ran out of memory."""
+        jobs = self.config.jobs()
         for done, (variant, mode, size) in enumerate(jobs):
             self.progress(done, len(jobs), _name(variant, mode, size))
             self._add(self._point(variant, mode, size))
         for variant, mode in self._lines():
-            self._close_in(variant, mode)
+            self._find_boundary(variant, mode)
         self.progress(len(jobs), len(jobs), "done")
 
     def _point(self, variant: str, mode: str | None, size: int) -> Point:
-        earlier = self._earlier(variant, mode, size)
-        if earlier is not None:
-            return earlier
-        if self.ask.device == "fake":
+        earlier_point = self._earlier_point(variant, mode, size)
+        if earlier_point is not None:
+            return earlier_point
+        if self.config.device == "fake":
             return self._fake(variant, mode, size)
         for smaller in self.points:
             if (smaller.variant, smaller.status) in ((variant, "oom"), (variant, "timeout")) and mode in (
@@ -86,7 +126,7 @@ class Session:
         try:
             forecast = self._forecast(variant, mode, size)
         except (BadInput, Missing):
-            raise  # no other size would fare better
+            raise  # every other size would fail the same way
         except PinchpointError as error:
             self.first_error = self.first_error or error
             status: Status = "timeout" if isinstance(error, TimedOut) else "failed"
@@ -109,18 +149,20 @@ class Session:
         theory = self._theory(variant, mode, size)
         request = dataclasses.replace(self._request("point", variant, mode, size), timed=timed)
         label = theory.mode if theory else mode or self._mode_of(variant)
-        found = measure_point(request, label=variant, mode=label, timeout_s=self.ask.timeout_s, run=self.run)
-        self.machine = self.machine or found.machine
-        if found.limit_bytes is not None:
-            self._limits[variant, label] = found.limit_bytes
+        result = measure_point(
+            request, label=variant, mode=label, timeout_s=self.config.timeout_s, run=self.run
+        )
+        self.machine = self.machine or result.machine
+        if result.limit_bytes is not None:
+            self._limits[variant, label] = result.limit_bytes
         if theory is None:
-            return found.point
+            return result.point
         parts, theory_bytes = dict(theory.breakdown), theory.peak_allocated_bytes
-        if self.ask.device == "cpu":
-            theory_bytes -= parts.pop("workspace", 0)  # cuBLAS is not on the CPU, so neither is its workspace
+        if self.config.device == "cpu":
+            theory_bytes -= parts.pop("workspace", 0)  # a CPU run has no cuBLAS workspace
         return dataclasses.replace(
-            found.point,
-            processed=theory.processed if found.point.processed is None else found.point.processed,
+            result.point,
+            processed=theory.processed if result.point.processed is None else result.point.processed,
             theory_bytes=theory_bytes,
             breakdown=parts,
             modules=_largest(theory),
@@ -129,21 +171,21 @@ class Session:
     def _request(self, what: Literal["check", "point"], variant: str, mode: str | None, size: int) -> Request:
         return Request(
             what=what,
-            target=dataclasses.asdict(self.ask.target),
-            framework=self.ask.framework,
+            target=dataclasses.asdict(self.config.target),
+            framework=self.config.framework,
             size=size,
             mode=mode,
-            variant=self.ask.lines[variant].variant,
-            device=self.ask.device,
-            seed=self.ask.seed,
-            warmup=self.ask.warmup,
-            repeats=self.ask.repeats,
-            cap_bytes=self.ask.cap_bytes,
-            settings=dict(self.ask.lines[variant].settings),
+            variant=self.config.lines[variant].variant,
+            device=self.config.device,
+            seed=self.config.seed,
+            warmup=self.config.warmup,
+            repeats=self.config.repeats,
+            cap_bytes=self.config.cap_bytes,
+            settings=dict(self.config.lines[variant].settings),
         )
 
     def _theory(self, variant: str, mode: str | None, size: int) -> Forecast | None:
-        """The fake run beside a measured point; where one cannot be made, the study goes on without."""
+        """Return the fake run beside a measured point, or None if it fails."""
         if (variant, mode) in self._no_theory:
             return None
         try:
@@ -152,19 +194,21 @@ class Session:
             raise
         except PinchpointError as error:
             if isinstance(error, (CannotFake, TimedOut)):
-                self._no_theory.add((variant, mode))  # the next size would only fail the same way, slowly
-            self.notes.append(f"no theory for {_name(variant, mode, size)}: {error.what}")
+                self._no_theory.add((variant, mode))  # the next size would fail the same way, slowly
+            self.notes.append(f"{_name(variant, mode, size)} has no theory: {error.what}")
             return None
 
     def _forecast(self, variant: str, mode: str | None, size: int) -> Forecast:
-        line = self.ask.lines[variant]
+        line = self.config.lines[variant]
         return self.forecasts.predict(size=size, mode=mode, variant=line.variant, settings=line.settings)
 
-    def _close_in(self, variant: str, mode: str) -> None:
-        """From the sizes of the ladder, and of an earlier study's search, to within 1 % of the boundary."""
-        if self.ask.device == "fake":
+    def _find_boundary(self, variant: str, mode: str) -> None:
+        """Start from the ladder and an earlier study's search, and narrow the boundary to within 1 %."""
+        if self.config.device == "fake":
             return
-        earlier = [p for p in self.before if (p.variant, p.mode) == (variant, mode) and p not in self.points]
+        earlier = [
+            p for p in self.earlier_points if (p.variant, p.mode) == (variant, mode) and p not in self.points
+        ]
         mine = [
             p
             for p in self.points
@@ -179,27 +223,29 @@ class Session:
 
         def run(size: int) -> bool | None:
             self.progress(
-                len(self.ask.jobs()), len(self.ask.jobs()), f"boundary: {_name(variant, mode, size)}"
+                len(self.config.jobs()), len(self.config.jobs()), f"boundary: {_name(variant, mode, size)}"
             )
-            asked = None if self.ask.plain else mode
-            point = self._measure(variant, asked, size, timed=False)
+            run_mode = None if self.config.plain else mode
+            point = self._measure(variant, run_mode, size, timed=False)
             self._add(point)
             return {"ok": True, "oom": False}.get(point.status)
 
-        found = close_in(fits[-1].size, fails[0].size, guess=self._guess(fits, variant, mode), run=run)
-        self.boundary.append({"mode": mode, "variant": variant, **dataclasses.asdict(found)})
+        boundary = find_boundary(
+            fits[-1].size, fails[0].size, guess=self._guess(fits, variant, mode), run=run
+        )
+        self.boundary.append({"mode": mode, "variant": variant, **dataclasses.asdict(boundary)})
 
     def _guess(self, fits: Sequence[Point], variant: str, mode: str) -> float | None:
-        """Where the fitted line meets the memory there is."""
+        """Return the size at which the fitted law reaches the memory limit, if both are known."""
         limit = self._limits.get((variant, mode))
         peaks = [p.peak_reserved_bytes or p.peak_allocated_bytes for p in fits]
         known = [peak for peak in peaks if peak]
         if limit is None or len(known) < max(LEAST, len(peaks)):
             return None
-        return fit([p.size for p in fits], known, seed=self.ask.seed).curve.size_at(limit)
+        return fit([p.size for p in fits], known, seed=self.config.seed).curve.size_at(limit)
 
-    def _earlier(self, variant: str, mode: str | None, size: int) -> Point | None:
-        for point in self.before:
+    def _earlier_point(self, variant: str, mode: str | None, size: int) -> Point | None:
+        for point in self.earlier_points:
             if (point.variant, point.size) == (variant, size) and mode in (None, point.mode):
                 return point
         return None
@@ -208,16 +254,19 @@ class Session:
         yield from dict.fromkeys((p.variant, p.mode) for p in self.points)
 
     def _mode_of(self, variant: str) -> str:
-        """A plain factory's mode, from any point that showed it; until then what a factory mostly is."""
+        """Return a plain factory's mode, from any point that has run; until then assume `train`."""
         return next((p.mode for p in self.points if p.variant == variant and p.status == "ok"), "train")
 
     def _add(self, point: Point) -> None:
         self.points.append(point)
-        self.keep()
+        self.save()
 
 
-def reusable(points: Sequence[Point]) -> tuple[Point, ...]:
-    """Of an earlier study: what ran to its end. Failures and what was skipped are tried again."""
+def reusable_points(points: Sequence[Point]) -> tuple[Point, ...]:
+    """Return the points of an earlier study that ran to their end.
+
+    Failures and skipped sizes are tried again.
+    """
     return tuple(p for p in points if p.status in ("ok", "oom") and not p.reason.startswith(NOT_RUN))
 
 

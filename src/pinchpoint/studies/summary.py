@@ -1,4 +1,4 @@
-"""The Markdown verdict of a Study: what was found, in tables a person reads from the top."""
+"""The Markdown summary of a Study, `verdict.md`: the result first, then tables, notes and figures."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from pinchpoint.core.units import show_bytes, show_seconds, show_size
 from pinchpoint.reporting.figures import ratio, theory, tradeoff
 
 TITLES = {
-    "peak": "Peak against size",
-    "per_point": "Bytes a point",
-    "ratio": "Training against inference",
-    "breakdown": "What the peak is made of",
-    "theory": "Theory against measured",
-    "tradeoff": "Time against memory",
-    "cards": "What each card holds",
-    "modules": "Bytes by module",
+    "peak": "Peak vs size",
+    "per_point": "Bytes per point",
+    "ratio": "Training vs inference",
+    "breakdown": "Breakdown of the peak",
+    "theory": "Theory vs measurement",
+    "tradeoff": "Time vs memory",
+    "cards": "Largest size per card",
+    "modules": "Bytes per module",
 }
 
 
 def verdict(study: Study, *, figures: Sequence[str] = ()) -> str:
-    """The whole page. figures: names of the PNG files beside it."""
+    """Return the whole page. figures: names of the PNG files beside it."""
     parts = [
         f"# Study of {_cell(study.target)}",
-        _answer(study),
+        _result(study),
         _laws(study),
         _boundary(study),
         _theory(study),
@@ -36,18 +36,21 @@ def verdict(study: Study, *, figures: Sequence[str] = ()) -> str:
         _failures(study),
         _section("Notes", "\n".join(f"- {_cell(note)}" for note in study.notes)),
         _section("Figures", "\n\n".join(_figure(name) for name in figures)),
-        _made(study),
+        _provenance(study),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _answer(study: Study) -> str:
+def _result(study: Study) -> str:
     counts = {s: sum(p.status == s for p in study.points) for s in ("ok", "oom", "failed", "timeout")}
-    ran = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    fixed = f" Settings: {_cell(show_settings(study.settings))}." if study.settings else ""
-    head = f"Axis **{_cell(study.axis)}**, on **{study.on}**: {len(study.points)} points ({ran}).{fixed} "
+    statuses = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
+    settings = f" Settings: {_cell(show_settings(study.settings))}." if study.settings else ""
+    head = (
+        f"The study ran **{study.on}** along the axis **{_cell(study.axis)}**:"
+        f" {len(study.points)} points ({statuses}).{settings} "
+    )
     if study.passed:
-        return head + "The axis gate **passed**: memory grows (or stays flat) as claimed."
+        return head + "The axis gate **passed**: memory grows, or stays flat, as declared."
     return head + "The axis gate **failed**:\n\n" + "\n".join(f"- {_cell(reason)}" for reason in study.gate)
 
 
@@ -77,11 +80,14 @@ def _laws(study: Study) -> str:
         "holdout error",
         "largest residual",
     ]
-    words = (
-        "Slope and intercept are of the allocated peak, from the last segment where there are breaks. The exponent is that of"
-        " (peak - intercept). Holdout: the largest size, predicted from the others."
+    caption = (
+        "Slope and intercept describe the allocated peak; for a law with breaks, those of its last segment."
+        " The"
+        " exponent is that of (peak - intercept). The holdout error is that of the largest size, predicted"
+        " from"
+        " the others."
     )
-    return _section("Laws", f"{_table(header, rows)}\n\n{words}" if rows else "")
+    return _section("Laws", f"{_table(header, rows)}\n\n{caption}" if rows else "")
 
 
 def _exponent(law: Law) -> str:
@@ -98,7 +104,7 @@ def _boundary(study: Study) -> str:
         for b in study.boundary
     ]
     return _section(
-        "Where memory ends", _table(["variant", "mode", "fits", "does not fit", "runs"], rows) if rows else ""
+        "Memory boundary", _table(["variant", "mode", "fits", "does not fit", "runs"], rows) if rows else ""
     )
 
 
@@ -114,7 +120,7 @@ def _theory(study: Study) -> str:
         for (variant, mode), pairs in theory.compared(study).items()
     ]
     header = ["variant", "mode", "points", "largest error", "error at the largest size"]
-    return _section("Theory against measured", _table(header, rows) if rows else "")
+    return _section("Theory vs measurement", _table(header, rows) if rows else "")
 
 
 def _ratios(study: Study) -> str:
@@ -123,7 +129,7 @@ def _ratios(study: Study) -> str:
         for variant, both in ratio.ratios(study).items()
     ]
     return _section(
-        "Training against inference", _table(["variant", "train / infer", "at size"], rows) if rows else ""
+        "Training vs inference", _table(["variant", "train / infer", "at size"], rows) if rows else ""
     )
 
 
@@ -146,23 +152,26 @@ def _tradeoff(study: Study) -> str:
                 ]
             )
     header = ["mode", "size", "variant", "time", "x baseline", "peak allocated", "x baseline"]
-    return _section("Time against memory", _table(header, rows) if rows else "")
+    return _section("Time vs memory", _table(header, rows) if rows else "")
 
 
 def _cards(study: Study) -> str:
-    """Largest sizes, a row a card and a column a line of the study."""
+    """The largest sizes, with one row per card and one column per line of the study."""
     lines = list(dict.fromkeys((row["variant"], row["mode"]) for row in study.cards))
-    found = {(row["card"], row["variant"], row["mode"]): row for row in study.cards}
+    rows_by_line = {(row["card"], row["variant"], row["mode"]): row for row in study.cards}
     rows = [
-        [name, show_bytes(memory), *(_size(found.get((name, *line))) for line in lines)]
+        [name, show_bytes(memory), *(_size(rows_by_line.get((name, *line))) for line in lines)]
         for name, memory in dict.fromkeys((row["card"], row["memory_bytes"]) for row in study.cards)
     ]
-    words = (
-        "Largest size, with its 95 % interval, that leaves 10 % of the card in reserve; * beyond the sizes studied;"
-        " - no growth was shown, so no size is too large as far as these sizes tell."
+    caption = (
+        "Each cell is the largest size that leaves 10 % of the card free, with its 95 % interval. An"
+        " asterisk (*)"
+        " marks a size beyond those studied. A dash (-) means that the study shows no growth, so that no"
+        " size is"
+        " known to be too large."
     )
     header = ["card", "memory", *(f"{variant} {mode}" for variant, mode in lines)]
-    return _section("Cards", f"{_table(header, rows)}\n\n{words}" if rows else "")
+    return _section("Cards", f"{_table(header, rows)}\n\n{caption}" if rows else "")
 
 
 def _size(row: dict[str, Any] | None) -> str:
@@ -178,17 +187,20 @@ def _size(row: dict[str, Any] | None) -> str:
 def _failures(study: Study) -> str:
     rows = [[p.variant, p.mode, f"{p.size:,}", p.status, p.reason] for p in study.points if p.status != "ok"]
     return _section(
-        "Points without a result",
+        "Points without result",
         _table(["variant", "mode", "size", "status", "reason"], rows) if rows else "",
     )
 
 
-def _made(study: Study) -> str:
+def _provenance(study: Study) -> str:
     versions = ", ".join(f"{name} {version}" for name, version in study.machine.get("versions", {}).items())
     where = study.machine.get("gpu") or study.machine.get("platform", "")
-    timed = f", median of {study.repeats} timed runs a point" if study.repeats else ""
-    state = "" if study.complete else ", not finished"
-    return f"---\n\n{study.created}, {where}, {versions}; seed {study.seed}{timed}; took {show_seconds(study.took_s)}{state}."
+    timing = f"; times are medians of {study.repeats} runs per point" if study.repeats else ""
+    state = "" if study.complete else "; the study is not finished"
+    return (
+        f"---\n\n{study.created}, {where}, {versions}; seed {study.seed}{timing};"
+        f" the study took {show_seconds(study.took_s)}{state}."
+    )
 
 
 def _figure(name: str) -> str:
@@ -205,5 +217,5 @@ def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that cannot break out of a table or become markup."""
+    """Escape text so that it cannot break out of a table or become markup."""
     return " ".join(str(text).split()).replace("|", "\\|").replace("<", "&lt;")

@@ -1,8 +1,8 @@
-"""Times of a step: medians with intervals, two steps in turn, and the interval of their ratio.
+"""Timing of steps: medians with intervals, two steps timed in turn, and the interval of their ratio.
 
-The clock is read only after the device has finished: `wait` is called with what the step
-returned (with None before the first reading). Pass `lambda result: backend.wait(device, result)`.
-Inputs are built by the caller, outside the clock.
+The clock is read only after the device has finished: `wait` is called with the result of the step, and
+with None before the first reading. Pass `lambda result: backend.wait(device, result)`. The caller
+builds the inputs, outside the clock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ RESAMPLES = 2000
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of one step: the median of `runs`, and a 95 % interval of that median."""
+    """The seconds of one step: the median of `runs` runs and the 95 % interval of that median."""
 
     median_s: float
     low_s: float
@@ -44,13 +44,13 @@ def measure(
 def interleave(
     a: Run, b: Run, *, wait: Wait, warmup: int = 5, repeats: int = 30, clock: Clock = time.perf_counter
 ) -> tuple[list[float], list[float]]:
-    """Seconds of each call of two steps run in turn, A B B A, so that drift hits both alike."""
+    """Return the seconds of each call of two steps run in turn, A B B A, so that drift affects both alike."""
     _warm(a, wait, warmup)
     _warm(b, wait, warmup)
     times_a: list[float] = []
     times_b: list[float] = []
     for turn in range(repeats):
-        # Whoever runs second finds the caches the first one left: take turns at being second.
+        # The second step of a pair finds the caches of the first, so the two alternate in being second.
         pair = ((a, times_a), (b, times_b))
         for run, times in pair if turn % 2 == 0 else reversed(pair):
             times.append(_once(run, wait, clock))
@@ -58,7 +58,7 @@ def interleave(
 
 
 def timing_of(seconds: Sequence[float]) -> Timing:
-    """Median and its distribution-free 95 % interval: the order statistics a binomial picks.
+    """Return the median and its distribution-free 95 % interval, from binomial order statistics.
 
     Fewer than 6 runs cannot give 95 %; the interval is then the whole range.
     """
@@ -68,10 +68,10 @@ def timing_of(seconds: Sequence[float]) -> Timing:
 
 
 def ratio_interval(a: Sequence[float], b: Sequence[float], *, seed: int = 0) -> tuple[float, float, float]:
-    """median(a) / median(b) with its bootstrap 95 % interval, the runs resampled in turns.
+    """Return median(a) / median(b) with its bootstrap 95 % interval.
 
-    `interleave` made the lists, so run i of each met the same drift: they are drawn as pairs
-    where the lists are equally long.
+    Lists of equal length are resampled as pairs, because run i of both lists of `interleave` saw the
+    same drift.
     """
     left, right = np.asarray(a, dtype=float), np.asarray(b, dtype=float)
     rng = np.random.default_rng(seed)
@@ -95,7 +95,7 @@ def _once(run: Run, wait: Wait, clock: Clock) -> float:
 
 
 def _rank(runs: int) -> int:
-    """The largest k for which [ordered[k], ordered[-1 - k]] holds the median with 95 % or more."""
+    """Return the largest k for which [ordered[k], ordered[-1 - k]] covers the median with at least 95 %."""
     below, best = 0.0, 0
     for k in range(runs // 2):
         below += math.comb(runs, k) / 2**runs

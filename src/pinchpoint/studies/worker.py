@@ -1,10 +1,12 @@
-"""One measured point in a fresh interpreter: `python -m pinchpoint.studies.worker request.json result.json`.
+"""Measurement of one point in a fresh interpreter.
 
-A point is two runs: one for the peak, in the fresh process, then one for the time, built anew, since
-what accounts for memory slows the clock. `check` only asks whether the device is there, so that the
-parent need not open it.
-The result says ok, oom or failed with its reason; nothing is printed. Errors that make every
-point pointless (no such device, a cap beyond the card) come back as errors for the parent to raise.
+Run it as `python -m pinchpoint.studies.worker request.json result.json`.
+
+A point takes two runs: one for the peak, in the fresh process, then one for the time, built anew,
+because memory accounting slows the step down. A `check` request only tests whether the device is
+there, so that the parent need not open it.
+The result is ok, oom or failed, with its reason; nothing is printed. Errors that make every point
+fail (no such device, a cap larger than the card) are returned as errors for the parent to raise.
 """
 
 from __future__ import annotations
@@ -27,20 +29,20 @@ from pinchpoint.core.machine import describe
 from pinchpoint.core.workload import BuiltStep, build
 from pinchpoint.studies.timing import measure
 
-STEPS = 3  # for a peak: the first makes the optimizer's state, the later ones meet it
-WHILE_TIMING = "while timing: "  # begins the reason of a point whose peak is known
-HOST_SHARE = 0.9  # of the memory left on the host: beyond it the kernel would end processes not ours
+STEPS = 3  # for a peak: the first step creates the optimizer state, the later ones run with it
+WHILE_TIMING = "while timing: "  # the prefix of a reason when the peak is already known
+HOST_SHARE = 0.9  # share of the free host memory to use: beyond it the kernel may kill other processes
 
 
 @dataclass(frozen=True)
 class Request:
-    """What one worker is asked for. `cap_bytes`: what CUDA may reserve, or None for all there is."""
+    """The task of one worker. `cap_bytes`: the bytes CUDA may reserve, or None for the whole card."""
 
     what: Literal["check", "point"]
-    target: dict[str, str]  # discover.Target
+    target: dict[str, str]  # the fields of targets.Target
     framework: str
     size: int
-    mode: str | None  # None: a plain factory, whose step does what it does
+    mode: str | None  # None for a plain factory, whose step has no mode to choose
     variant: str | None
     device: str
     seed: int
@@ -52,76 +54,79 @@ class Request:
 
 
 def main(request_path: str, result_path: str) -> None:
-    def keep(found: dict[str, Any]) -> None:
-        write_text(result_path, json.dumps(found))
+    def save(result: dict[str, Any]) -> None:
+        write_text(result_path, json.dumps(result))
 
-    keep(answer(Request(**json.loads(Path(request_path).read_text(encoding="utf-8"))), keep))
+    save(answer(Request(**json.loads(Path(request_path).read_text(encoding="utf-8"))), save))
 
 
-def answer(request: Request, keep: Callable[[dict[str, Any]], None] = lambda found: None) -> dict[str, Any]:
-    """The result of one request, as plain values. keep: is given the peak before the time is taken, lest it be lost."""
+def answer(request: Request, save: Callable[[dict[str, Any]], None] = lambda result: None) -> dict[str, Any]:
+    """Return the result of one request as plain values.
+
+    save: receives the peak before the timing starts, so that a crash during the timing does not lose it.
+    """
     target = targets.Target(**request.target)  # pyright: ignore[reportArgumentType]
     try:
         limit = _guard_host() if request.device == "cpu" else None
-        used = backend(request.framework)
+        framework = backend(request.framework)
         if request.cap_bytes is not None:
-            used.cap(request.cap_bytes)  # before the device is opened: JAX takes its memory then
+            framework.cap(request.cap_bytes)  # before the device is opened, when JAX takes its memory
             limit = request.cap_bytes
-        device = resolve_device(request.device, used)
+        device = resolve_device(request.device, framework)
         if request.what == "check":
             return {"status": "ok", "machine": describe()}
         loaded = targets.load(target)
-        used.seed(request.seed)
+        framework.seed(request.seed)
     except PinchpointError as error:
         return to_dict(error)
-    found: dict[str, Any] = {"status": "ok", "limit_bytes": limit, "machine": describe()}
+    result: dict[str, Any] = {"status": "ok", "limit_bytes": limit, "machine": describe()}
     try:
-        found |= _peak(request, loaded, used, device)
+        result |= _peak(request, loaded, framework, device)
         if request.timed:
-            keep(found)
-            gc.collect()  # what the peak's run left in cycles would share the memory
-            used.seed(request.seed)
-            found |= _time(request, loaded, used, device)
+            save(result)
+            gc.collect()  # reference cycles left by the peak's run would still hold memory
+            framework.seed(request.seed)
+            result |= _time(request, loaded, framework, device)
     except PinchpointError as error:
         return to_dict(error)
     except Exception as error:
-        # The target's own failure, of any kind, is this point's result; a peak found before it stays.
-        oom = used.is_oom(error)
+        # Any failure of the target is this point's result; a peak measured before it is kept.
+        oom = framework.is_oom(error)
         reason = _first_line(error) if oom else targets.explain_failure(target.text, error, "running").what
-        when = WHILE_TIMING if "peak_allocated_bytes" in found else ""
-        found |= {"status": "oom" if oom else "failed", "reason": when + reason}
-    return found
+        when = WHILE_TIMING if "peak_allocated_bytes" in result else ""
+        result |= {"status": "oom" if oom else "failed", "reason": when + reason}
+    return result
 
 
-def _peak(request: Request, loaded: Any, used: Backend, device: str) -> dict[str, Any]:
-    """Peaks of building and a few steps: what a card must hold, from the first tensor on."""
+def _peak(request: Request, loaded: Any, framework: Backend, device: str) -> dict[str, Any]:
+    """Measure the peaks of building and a few steps: what a card must hold, from the first tensor on."""
     processed: list[int | None] = []
 
     def run() -> None:
         built = _build(loaded, request, device)
         processed.append(built.processed)
         for _ in range(STEPS):
-            used.wait(device, built.run())
+            framework.wait(device, built.run())
 
     if device == "cpu" and request.framework == "jax":
-        # JAX traces what it accounts for as one program: a single step, of a case already built.
+        # JAX accounts for one traced program: a single step of a case that is already built.
         built = _build(loaded, request, device)
-        return {"peak_allocated_bytes": used.account(built.run), "processed": built.processed}
+        return {"peak_allocated_bytes": framework.account(built.run), "processed": built.processed}
     if device == "cpu":
-        return {"peak_allocated_bytes": used.account(run), "processed": processed[0]}
-    used.reset_peak(device)
+        return {"peak_allocated_bytes": framework.account(run), "processed": processed[0]}
+    framework.reset_peak(device)
     run()
     return {
-        **{f"peak_{k}": v for k, v in dataclasses.asdict(used.peaks(device)).items()},
+        **{f"peak_{k}": v for k, v in dataclasses.asdict(framework.peaks(device)).items()},
         "processed": processed[0],
     }
 
 
-def _time(request: Request, loaded: Any, used: Backend, device: str) -> dict[str, Any]:
+def _time(request: Request, loaded: Any, framework: Backend, device: str) -> dict[str, Any]:
     built = _build(loaded, request, device)
     timing = measure(
         built.run,
-        wait=lambda result: used.wait(device, result),
+        wait=lambda result: framework.wait(device, result),
         warmup=request.warmup,
         repeats=request.repeats,
     )
@@ -142,7 +147,7 @@ def _build(loaded: Any, request: Request, device: str) -> BuiltStep:
 
 
 def _guard_host() -> int | None:
-    """Make allocations fail before the host is full, so that running out is an error here and no one else's."""
+    """Make allocations fail before the host is full, so that only this process runs out of memory."""
     if sys.platform != "linux":
         return None
     import resource
@@ -155,7 +160,7 @@ def _guard_host() -> int | None:
 
 
 def host_bytes_left() -> int:
-    """Memory of the host that can be had without swapping."""
+    """Return the bytes of host memory available without swapping."""
     fields = dict(
         line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     )
@@ -168,5 +173,6 @@ def _first_line(error: BaseException) -> str:
 
 if __name__ == "__main__":
     if len(sys.argv) != 3:
-        raise SystemExit(str(BadInput("a worker takes two paths", hint="give request.json and result.json")))
+        error = BadInput("A worker takes two paths.", hint="Give request.json and result.json.")
+        raise SystemExit(str(error))
     main(os.path.abspath(sys.argv[1]), os.path.abspath(sys.argv[2]))

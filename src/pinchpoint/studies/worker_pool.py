@@ -1,6 +1,7 @@
-"""Fresh interpreters for measured points. Each answers one request and ends.
+"""Fresh interpreters for measured points: each answers one request and exits.
 
-A worker is ended with all it started: on the time limit, on Ctrl-C, and when this process dies.
+A worker is ended together with its child processes on the time limit, on Ctrl-C, and when this process
+dies.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ SOURCE = Path(__file__).resolve().parents[2]
 
 
 class Workers:
-    """Answers requests for points of one framework, one interpreter each."""
+    """Answers requests for points of one framework, each in an interpreter of its own."""
 
     def __init__(self, framework: str) -> None:
         self._scratch = tempfile.TemporaryDirectory(prefix="pinchpoint-")
@@ -40,7 +41,10 @@ class Workers:
         self._scratch.cleanup()
 
     def __call__(self, request: Request, *, timeout_s: float) -> dict[str, Any]:
-        """One fresh interpreter. Raises only what would make every other point fail as well."""
+        """Answer one request in a fresh interpreter.
+
+        Raise only errors that would make every other point fail too.
+        """
         with tempfile.TemporaryDirectory(prefix="point-", dir=self._scratch.name) as folder:
             result = self._answer(request, Path(folder), timeout_s)
         if "error" not in result:
@@ -51,11 +55,13 @@ class Workers:
         return {"status": "failed", "reason": error.what, "hint": error.hint}
 
     def _answer(self, request: Request, folder: Path, timeout_s: float) -> dict[str, Any]:
-        asked, answered, said = (folder / name for name in ("request.json", "result.json", "output.txt"))
-        asked.write_text(json.dumps(dataclasses.asdict(request)), encoding="utf-8")
-        with said.open("wb") as output:
+        request_path, result_path, log_path = (
+            folder / name for name in ("request.json", "result.json", "output.txt")
+        )
+        request_path.write_text(json.dumps(dataclasses.asdict(request)), encoding="utf-8")
+        with log_path.open("wb") as output:
             worker = subprocess.Popen(
-                [sys.executable, "-m", "pinchpoint.studies.worker", str(asked), str(answered)],
+                [sys.executable, "-m", "pinchpoint.studies.worker", str(request_path), str(result_path)],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -70,32 +76,32 @@ class Workers:
                 late = True
             finally:
                 warden.end()
-        found = json.loads(answered.read_text(encoding="utf-8")) if answered.exists() else {}
-        when = WHILE_TIMING if found else ""
+        result = json.loads(result_path.read_text(encoding="utf-8")) if result_path.exists() else {}
+        when = WHILE_TIMING if result else ""
         if late:
-            return found | {"status": "timeout", "reason": f"{when}took longer than {timeout_s:g} s"}
+            return result | {"status": "timeout", "reason": f"{when}took longer than {timeout_s:g} s"}
         if worker.returncode:
-            said_last = _death(worker.returncode, said.read_text(encoding="utf-8", errors="replace"))
-            return found | {"status": "failed", "reason": when + said_last}
-        return found
+            cause = _cause_of_death(worker.returncode, log_path.read_text(encoding="utf-8", errors="replace"))
+            return result | {"status": "failed", "reason": when + cause}
+        return result
 
 
 def _environment(framework: str, bytecode: str) -> dict[str, str]:
-    """The child finds this pinchpoint, also where it runs from a checkout.
+    """Return the environment of a worker, in which it imports this pinchpoint, even from a checkout.
 
-    A framework installed without its bytecode, as in read-only containers, is compiled at every
-    import, for seconds: there the workers of one study share what the first has compiled.
+    A framework installed without bytecode, as in read-only containers, is compiled at every import,
+    which takes seconds: the workers of one study then share the bytecode that the first one compiles.
     """
     paths = [str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]
-    made = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    found = importlib.util.find_spec(framework)
-    if found is not None and found.origin and not (Path(found.origin).parent / "__pycache__").exists():
-        made.setdefault("PYTHONPYCACHEPREFIX", bytecode)
-        made.pop("PYTHONDONTWRITEBYTECODE", None)
-    return made
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    spec = importlib.util.find_spec(framework)
+    if spec is not None and spec.origin and not (Path(spec.origin).parent / "__pycache__").exists():
+        environment.setdefault("PYTHONPYCACHEPREFIX", bytecode)
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
+    return environment
 
 
-def _death(code: int, output: str) -> str:
+def _cause_of_death(code: int, output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     last = f": {lines[-1][:200]}" if lines else ""
     if code == -signal.SIGKILL:

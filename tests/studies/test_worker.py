@@ -1,4 +1,4 @@
-"""Measured points: what a worker answers, and what becomes of one that dies."""
+"""Measured points: what a worker answers, and the result of a worker that dies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("torch", reason="workers measure torch here")
 from pinchpoint.core import targets
 from pinchpoint.core.errors import Missing
 from pinchpoint.studies import worker
-from pinchpoint.studies.measured_points import measure_point
+from pinchpoint.studies.study_runs import measure_point
 from pinchpoint.studies.worker import Request
 from pinchpoint.studies.worker_pool import Workers, _environment
 
@@ -83,53 +83,53 @@ def request_of(tmp_path, monkeypatch):
 
 
 def test_the_peak_of_a_point_is_what_it_holds_at_once(request_of):
-    # `kept`, the result of one step, and the result before it while the next is made.
-    found = worker.answer(request_of(1_000, timed=False))
-    assert (found["status"], found["peak_allocated_bytes"], found["processed"]) == ("ok", 8_000, None)
-    assert "median_s" not in found
+    # `kept`, the result of one step, and the result of the step before it.
+    result = worker.answer(request_of(1_000, timed=False))
+    assert (result["status"], result["peak_allocated_bytes"], result["processed"]) == ("ok", 8_000, None)
+    assert "median_s" not in result
 
 
-def test_time_and_peak_are_never_of_one_run(request_of, monkeypatch):
+def test_time_and_peak_come_from_separate_runs(request_of, monkeypatch):
     runs = []
     built = worker._build
     monkeypatch.setattr(worker, "_build", lambda *args: runs.append("build") or built(*args))
     monkeypatch.setattr(worker, "_time", lambda *args, real=worker._time: runs.append("time") or real(*args))
-    kept = []
-    found = worker.answer(request_of(1_000, repeats=6, warmup=1), kept.append)
+    saves = []
+    result = worker.answer(request_of(1_000, repeats=6, warmup=1), saves.append)
     assert runs == ["build", "time", "build"]
-    assert found["peak_allocated_bytes"] == kept[0]["peak_allocated_bytes"] == 8_000
-    assert 0 < found["low_s"] <= found["median_s"] <= found["high_s"]
+    assert result["peak_allocated_bytes"] == saves[0]["peak_allocated_bytes"] == 8_000
+    assert 0 < result["low_s"] <= result["median_s"] <= result["high_s"]
 
 
 def test_an_error_of_the_target_is_recorded_with_its_line(request_of):
-    found = worker.answer(request_of(13))
-    assert found["status"] == "failed"
-    assert "ValueError" in found["reason"]
-    assert "thirteen" in found["reason"]
-    assert "grower.py:9" in found["reason"]
+    result = worker.answer(request_of(13))
+    assert result["status"] == "failed"
+    assert "ValueError" in result["reason"]
+    assert "thirteen" in result["reason"]
+    assert "grower.py:9" in result["reason"]
 
 
 def test_running_out_of_memory_is_recorded_as_such(request_of):
     assert worker.answer(request_of(14))["status"] == "oom"
 
 
-def test_a_factory_that_returns_no_callable_is_said_to(request_of):
-    found = worker.answer(request_of(15))
-    assert found["error"] == "BadInput"
-    assert "step_of returned int, not a step" in found["what"]
+def test_a_factory_that_returns_no_callable_is_bad_input(request_of):
+    result = worker.answer(request_of(15))
+    assert result["error"] == "BadInput"
+    assert "step_of returned int, not a step" in result["what"]
 
 
 def test_a_factory_may_return_a_function_with_its_arguments(request_of):
-    found = worker.answer(request_of(20, timed=False))
-    assert (found["status"], found["peak_allocated_bytes"], found["processed"]) == ("ok", 160, 20)
+    result = worker.answer(request_of(20, timed=False))
+    assert (result["status"], result["peak_allocated_bytes"], result["processed"]) == ("ok", 160, 20)
 
 
 def test_a_point_is_what_its_worker_found(request_of):
     def run(request, *, timeout_s):
         return {"status": "oom", "reason": "CUDA out of memory", "limit_bytes": 5}
 
-    found = measure_point(request_of(1_000), label="plain", mode="train", timeout_s=60, run=run)
-    assert (found.point.status, found.point.variant, found.limit_bytes) == ("oom", "plain", 5)
+    result = measure_point(request_of(1_000), label="plain", mode="train", timeout_s=60, run=run)
+    assert (result.point.status, result.point.variant, result.limit_bytes) == ("oom", "plain", 5)
 
 
 @pytest.fixture
@@ -139,10 +139,10 @@ def workers():
 
 
 def test_a_fresh_interpreter_answers_as_this_one_does(request_of, workers):
-    found = workers(request_of(1_000), timeout_s=120)
-    assert (found["status"], found["peak_allocated_bytes"]) == ("ok", 8_000)
-    assert found["median_s"] > 0
-    assert found["machine"]["versions"]["torch"]
+    result = workers(request_of(1_000), timeout_s=120)
+    assert (result["status"], result["peak_allocated_bytes"]) == ("ok", 8_000)
+    assert result["median_s"] > 0
+    assert result["machine"]["versions"]["torch"]
 
 
 def test_a_process_that_dies_is_a_failed_point(request_of, workers):
@@ -166,15 +166,15 @@ def test_a_peak_is_kept_when_its_timing_does_not_end_well(
     plain = subprocess.Popen.wait
 
     def wait(self, timeout=None):
-        """The limit counts from the peak on: how long torch takes to start depends on the machine."""
+        """Start the time limit at the peak, because the start-up time of torch depends on the machine."""
         while timeout is not None and not Path(self.args[-1]).exists() and self.poll() is None:
-            time.sleep(0.02)  # another process's doing: there is nothing to wait on
+            time.sleep(0.02)  # polling: the file is written by another process
         return plain(self, timeout)
 
     monkeypatch.setattr(subprocess.Popen, "wait", wait)
-    found = workers(request_of(size), timeout_s=0.5 if status == "timeout" else 120)
-    assert (found["status"], found["peak_allocated_bytes"]) == (status, 8 * size)
-    assert found["reason"].startswith(reason)
+    result = workers(request_of(size), timeout_s=0.5 if status == "timeout" else 120)
+    assert (result["status"], result["peak_allocated_bytes"]) == (status, 8 * size)
+    assert result["reason"].startswith(reason)
 
 
 def test_a_framework_without_bytecode_is_compiled_once_a_study(tmp_path, monkeypatch):
@@ -194,14 +194,14 @@ def test_a_device_that_is_not_here_is_raised_not_recorded(request_of, monkeypatc
     torch = pytest.importorskip("torch")
     if torch.cuda.is_available():
         pytest.skip("a CUDA device is here")
-    made = request_of(1_000)
-    found = worker.answer(Request(**{**asdict(made), "device": "cuda"}))
-    assert found["error"] == Missing.__name__
+    request = request_of(1_000)
+    result = worker.answer(Request(**{**asdict(request), "device": "cuda"}))
+    assert result["error"] == Missing.__name__
 
 
 def test_requests_survive_json(request_of):
-    made = request_of(1_000)
-    assert Request(**json.loads(json.dumps(asdict(made)))) == made
+    request = request_of(1_000)
+    assert Request(**json.loads(json.dumps(asdict(request)))) == request
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the guard uses Linux limits")
