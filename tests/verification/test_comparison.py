@@ -4,70 +4,76 @@ import numpy as np
 import pytest
 
 from pinchpoint.core.workload import Probe, Tolerance
-from pinchpoint.verification.comparison import Comparison, arrays, compare, gradient, points
+from pinchpoint.verification.comparison import (
+    Comparison,
+    compare,
+    compare_arrays,
+    compare_counts,
+    compare_gradient,
+)
 
 RNG = np.random.default_rng(0)
 VALUES = RNG.normal(size=(50, 4))
 
 
 def one(before: object, after: object, tolerance: float = 1e-5) -> Comparison:
-    return arrays("y", "output", before, after, tolerance)
+    return compare_arrays("y", "output", before, after, tolerance)
 
 
 def test_the_error_is_the_relative_l2_norm_and_the_worst_element_is_named() -> None:
     after = VALUES.copy()
     after[7, 2] += 0.5
     after[3, 1] -= 0.2
-    found = one(VALUES, after)
-    assert found.error == pytest.approx(np.sqrt(0.5**2 + 0.2**2) / np.sqrt((VALUES**2).sum()))
-    assert not found.ok
-    assert found.where.startswith("[7, 2]: ")
+    result = one(VALUES, after)
+    assert result.error == pytest.approx(np.sqrt(0.5**2 + 0.2**2) / np.sqrt((VALUES**2).sum()))
+    assert not result.ok
+    assert result.where.startswith("[7, 2]: ")
 
 
 def test_rounding_is_within_the_tolerance() -> None:
-    found = one(VALUES, VALUES.astype(np.float32))
-    assert found.ok
-    assert found.error is not None
-    assert 0 < found.error < 1e-7
+    result = one(VALUES, VALUES.astype(np.float32))
+    assert result.ok
+    assert result.error is not None
+    assert 0 < result.error < 1e-7
 
 
 def test_a_square_result_transposed_is_refused_and_recognised() -> None:
     square = RNG.normal(size=(6, 6))
-    found = one(square, square.T)
-    assert not found.ok
-    assert "transposed" in found.reason
+    result = one(square, square.T)
+    assert not result.ok
+    assert "transposed" in result.reason
 
 
 def test_another_shape_is_refused_even_where_numbers_would_broadcast() -> None:
-    assert "shape (50, 1), the baseline's is (50)" in one(np.ones(50), np.ones((50, 1))).reason
-    found = one(VALUES, VALUES.T)
-    assert not found.ok
-    assert found.error is None
-    assert "transposed" in found.reason
+    assert "the shape is (50, 1), but the baseline's is (50)" in one(np.ones(50), np.ones((50, 1))).reason
+    result = one(VALUES, VALUES.T)
+    assert not result.ok
+    assert result.error is None
+    assert "transposed" in result.reason
 
 
 @pytest.mark.parametrize(("bad", "word"), [(np.nan, "NaN"), (np.inf, "infinity"), (-np.inf, "infinity")])
 def test_what_is_not_finite_is_refused_with_its_index(bad: float, word: str) -> None:
     after = VALUES.copy()
     after[4, 3] = bad
-    found = one(VALUES, after, tolerance=1e9)
-    assert not found.ok
-    assert found.where == "[4, 3]"
-    assert word in found.reason
+    result = one(VALUES, after, tolerance=1e9)
+    assert not result.ok
+    assert result.where == "[4, 3]"
+    assert word in result.reason
 
 
 def test_nan_in_both_is_refused_too() -> None:
     both = np.array([1.0, np.nan])
     assert not one(both, both).ok
-    assert "the baseline itself" in one(both, np.ones(2)).reason
+    assert "in the baseline itself" in one(both, np.ones(2)).reason
 
 
 def test_a_dropped_last_chunk_is_refused_with_its_rows() -> None:
     after = VALUES.copy()
     after[48:] = 0
-    found = one(VALUES, after)
-    assert not found.ok
-    assert "rows 48 to 49 of 50 are wrong, all before agree" in found.reason
+    result = one(VALUES, after)
+    assert not result.ok
+    assert "rows 48 to 49 of 50 are wrong; all before agree" in result.reason
     assert not one(VALUES, VALUES[:48]).ok
 
 
@@ -80,10 +86,10 @@ def test_one_wrong_row_in_a_million_is_beyond_the_default_tolerance() -> None:
 
 def test_whole_numbers_must_be_equal() -> None:
     assert one(np.arange(5), np.arange(5)).ok
-    found = one(np.arange(5), np.array([0, 1, 2, 4, 4]), tolerance=1.0)
-    assert not found.ok
-    assert found.error == pytest.approx(0.2)
-    assert found.where.startswith("[3]")
+    result = one(np.arange(5), np.array([0, 1, 2, 4, 4]), tolerance=1.0)
+    assert not result.ok
+    assert result.error == pytest.approx(0.2)
+    assert result.where.startswith("[3]")
 
 
 def test_against_exact_zeros_the_error_is_absolute() -> None:
@@ -98,26 +104,26 @@ def test_scalars_empty_and_complex_arrays_compare() -> None:
 
 
 def test_what_is_no_number_is_refused() -> None:
-    assert "not an array of numbers" in one(np.array(["a"]), np.array(["a"])).reason
+    assert "not arrays of numbers" in one(np.array(["a"]), np.array(["a"])).reason
 
 
 def test_a_missing_gradient_is_a_failure_whatever_the_tolerance() -> None:
-    found = gradient("w", np.ones(3), None, 1e9)
-    assert not found.ok
-    assert "no gradient where the baseline has one" in found.reason
+    result = compare_gradient("w", np.ones(3), None, 1e9)
+    assert not result.ok
+    assert "there is no gradient, but the baseline has one" in result.reason
 
 
 def test_a_zero_gradient_is_a_failure_whatever_the_tolerance() -> None:
-    found = gradient("w", np.full(3, 1e-20), np.zeros(3), 1e9)
-    assert not found.ok
-    assert "zero gradient where the baseline has one" in found.reason
+    result = compare_gradient("w", np.full(3, 1e-20), np.zeros(3), 1e9)
+    assert not result.ok
+    assert "the gradient is zero, but the baseline's is not" in result.reason
 
 
 def test_a_gradient_where_the_baseline_has_none_is_a_failure() -> None:
-    assert not gradient("w", None, np.ones(3), 1e-4).ok
-    assert gradient("w", None, np.zeros(3), 1e-4).ok
-    assert gradient("w", np.zeros(3), None, 1e-4).ok
-    assert gradient("w", None, None, 1e-4).ok
+    assert not compare_gradient("w", None, np.ones(3), 1e-4).ok
+    assert compare_gradient("w", None, np.zeros(3), 1e-4).ok
+    assert compare_gradient("w", np.zeros(3), None, 1e-4).ok
+    assert compare_gradient("w", None, None, 1e-4).ok
 
 
 def both(before: dict[str, np.ndarray], after: dict[str, np.ndarray]) -> dict[str, Comparison]:
@@ -128,39 +134,37 @@ def test_a_parameters_gradient_of_rounding_only_is_held_against_rounding_and_kee
     # A bias before a normalisation has a gradient of rounding noise only: no two ways of computing it agree.
     noise, other = (RNG.normal(size=20).astype(np.float32) * np.float32(1e-8) for _ in range(2))
     weight = RNG.normal(size=1000).astype(np.float32)
-    found = both({"w": weight, "b": noise}, {"w": weight, "b": other})["b"]
-    assert found.ok
-    assert found.noise
-    assert found.error == pytest.approx(np.linalg.norm(other - noise) / np.linalg.norm(noise), rel=1e-6)
-    assert found.error > Tolerance().gradients
-    assert found.tolerance > found.error
-    assert "rounding" in found.reason
+    result = both({"w": weight, "b": noise}, {"w": weight, "b": other})["b"]
+    assert result.ok
+    assert result.noise
+    assert result.error == pytest.approx(np.linalg.norm(other - noise) / np.linalg.norm(noise), rel=1e-6)
+    assert result.error > Tolerance().gradients
+    assert result.tolerance > result.error
+    assert "rounding" in result.reason
 
 
 def test_a_small_gradient_that_is_wrong_is_refused_though_the_difference_is_small() -> None:
     weight = RNG.normal(size=1000).astype(np.float32)
     small = np.float32(1e-4) * weight[:20]
-    found = both({"w": weight, "b": small}, {"w": weight, "b": np.float32(1.1) * small})["b"]
-    assert not found.ok
-    assert found.error == pytest.approx(0.1, rel=1e-3)
+    result = both({"w": weight, "b": small}, {"w": weight, "b": np.float32(1.1) * small})["b"]
+    assert not result.ok
+    assert result.error == pytest.approx(0.1, rel=1e-3)
     # Off by less than the rounding of the weight's, but the baseline's own has digits to be wrong in.
     small = np.float32(2e-6) * weight[:20]
-    found = both({"w": weight, "b": small}, {"w": weight, "b": np.float32(1.1) * small})["b"]
-    assert not found.ok
-    assert not found.noise
+    result = both({"w": weight, "b": small}, {"w": weight, "b": np.float32(1.1) * small})["b"]
+    assert not result.ok
+    assert not result.noise
 
 
 def test_noise_that_grows_beyond_rounding_is_refused_with_its_error() -> None:
     weight = RNG.normal(size=1000).astype(np.float32)
     noise = np.float32(1e-8) * weight[:20]
-    found = both({"w": weight, "b": noise}, {"w": weight, "b": np.float32(1000) * noise})["b"]
-    assert not found.ok
-    assert found.error == pytest.approx(999, rel=1e-3)
+    result = both({"w": weight, "b": noise}, {"w": weight, "b": np.float32(1000) * noise})["b"]
+    assert not result.ok
+    assert result.error == pytest.approx(999, rel=1e-3)
 
 
-@pytest.mark.parametrize(
-    ("points_", "kind"), [(1_000_000, np.float32), (10_000_000, np.float32), (2048, np.float16)]
-)
+@pytest.mark.parametrize(("points_", "kind"), [(1_000_000, np.float32), (2048, np.float16)])
 def test_the_gradient_of_inputs_by_a_mean_of_many_points_is_not_taken_for_rounding(
     points_: int, kind: type
 ) -> None:
@@ -169,39 +173,39 @@ def test_the_gradient_of_inputs_by_a_mean_of_many_points_is_not_taken_for_roundi
     halved = inputs.copy()
     halved[points_ // 2 :] = 0
     for wrong in (-inputs, inputs * kind(1.2), halved):
-        found = both({"x": inputs, "b": bias}, {"x": wrong, "b": bias})["x"]
-        assert not found.ok
-        assert found.error == pytest.approx(
+        result = both({"x": inputs, "b": bias}, {"x": wrong, "b": bias})["x"]
+        assert not result.ok
+        assert result.error == pytest.approx(
             np.linalg.norm(wrong.astype(float) - inputs) / np.linalg.norm(inputs.astype(float)), rel=1e-6
         )
 
 
 def test_a_gradient_where_the_baselines_is_exactly_zero_is_refused_unless_it_is_rounding() -> None:
-    assert not gradient("w", np.zeros(10), np.full(10, 5e-5), 1e-4).ok
-    assert not gradient("w", np.zeros(10), np.full(10, 1e-30), 1e9).ok
-    assert gradient("w", np.zeros(10), np.zeros(10), 0.0).ok
+    assert not compare_gradient("w", np.zeros(10), np.full(10, 5e-5), 1e-4).ok
+    assert not compare_gradient("w", np.zeros(10), np.full(10, 1e-30), 1e9).ok
+    assert compare_gradient("w", np.zeros(10), np.zeros(10), 0.0).ok
     weight = np.ones(100, np.float32)
     zero = np.zeros(10, np.float32)
     rounded = both({"w": weight, "b": zero}, {"w": weight, "b": zero + np.float32(1e-8)})["b"]
     assert rounded.ok
     assert rounded.noise
     assert rounded.error == pytest.approx(1e-8)
-    found = both({"w": weight, "b": zero}, {"w": weight, "b": zero + np.float32(5e-5)})["b"]
-    assert not found.ok
-    assert found.reason == "a gradient where the baseline's is zero"
-    assert found.error == pytest.approx(5e-5)
+    result = both({"w": weight, "b": zero}, {"w": weight, "b": zero + np.float32(5e-5)})["b"]
+    assert not result.ok
+    assert result.reason == "the gradient is not zero, but the baseline's is"
+    assert result.error == pytest.approx(5e-5)
 
 
 def test_outputs_only_one_side_has_are_refused() -> None:
-    found = compare(Probe({"a": 1.0, "b": 1.0}), Probe({"a": 1.0, "c": 1.0}), Tolerance(), at="seed 3")
-    assert {c.name: c.ok for c in found} == {"a": True, "b": False, "c": False}
-    assert found[1].reason == "only the baseline has this output"
-    assert found[2].where == "seed 3"
+    result = compare(Probe({"a": 1.0, "b": 1.0}), Probe({"a": 1.0, "c": 1.0}), Tolerance(), at="seed 3")
+    assert {c.name: c.ok for c in result} == {"a": True, "b": False, "c": False}
+    assert result[1].reason == "only the baseline has this output"
+    assert result[2].where == "seed 3"
 
 
 def test_the_points_processed_must_be_as_many() -> None:
-    assert points(100, 100).ok
-    found = points(100, 96)
-    assert not found.ok
-    assert found.error == pytest.approx(0.04)
-    assert "96 points were processed, the baseline processed 100" in found.reason
+    assert compare_counts(100, 100).ok
+    result = compare_counts(100, 96)
+    assert not result.ok
+    assert result.error == pytest.approx(0.04)
+    assert "96 points were processed, but the baseline processed 100" in result.reason

@@ -1,4 +1,4 @@
-"""A shipped workload of each framework, really run on this machine's CPU."""
+"""A shipped workload of each framework, run on this machine's CPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pinchpoint.verification.verify import verify
 
 
 class Shrinking:
-    """Predicts less for every variant after the first asked for, so that a slow-down here is no failure."""
+    """Predicts less for every variant after the first, so that a slow-down here is not a failure."""
 
     def __init__(self) -> None:
         self.first: str | None = None
@@ -30,11 +30,11 @@ class Shrinking:
 def test_a_variant_of_either_framework_is_found_to_compute_what_its_baseline_does(
     name: str, variant: str, size: int
 ) -> None:
-    pytest.importorskip(load_workload(name).framework, reason="its framework is not here")
+    pytest.importorskip(load_workload(name).framework, reason="its framework is not installed")
     verdict = verify(
         name, variant=variant, size=size, device="cpu", repeats=8, limit_s=1.0, forecaster=Shrinking()
     )
     assert verdict.status in ("pass", "inconclusive"), verdict.reason
     assert all(c["ok"] for c in verdict.comparisons)
     assert {c["what"] for c in verdict.comparisons} == {"points", "output", "gradient"}
-    assert not any("not compared" in note for note in verdict.notes), "every setting was compared"
+    assert not any("nothing was compared" in note for note in verdict.notes), "every setting was compared"

@@ -1,4 +1,4 @@
-"""Verdicts on variants with one known fault each; the clock is a fake that steps advance."""
+"""Verdicts on variants with one known fault each, timed by a fake clock that the steps advance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pinchpoint.core.errors import BadInput, CannotFake, Missing, TargetFailed
 from pinchpoint.core.records import Verdict
 from pinchpoint.core.settings import Setting
 from pinchpoint.core.workload import Case, Probe, Variant, Workload
-from pinchpoint.verification.evidence import inputs_among
+from pinchpoint.verification.evidence import find_inputs
 from pinchpoint.verification.verify import verify, verify_all
 
 torch = pytest.importorskip("torch", reason="the workload under test is torch's")
@@ -107,11 +107,13 @@ def workload(
 
         return Case(step, processed=size, probe=lambda: evaluate(size, variant, seed, chunk))
 
-    made = (Variant("whole"), *(Variant(name) for name in variants))
-    return Workload("layers", "points", "torch", build=build, variants=made, default_size=SIZE, **options)
+    all_variants = (Variant("whole"), *(Variant(name) for name in variants))
+    return Workload(
+        "layers", "points", "torch", build=build, variants=all_variants, default_size=SIZE, **options
+    )
 
 
-def judged(
+def judge(
     variant: str,
     *,
     baseline_s: float = 1.0,
@@ -130,15 +132,21 @@ def judged(
 
 
 def test_a_right_and_faster_variant_passes_with_its_speed_up_and_peaks() -> None:
-    found = judged("chunked", baseline_s=3.0, variant_s=2.0)
-    assert found.status == "pass"
-    assert found.speedup == found.speedup_low == found.speedup_high == pytest.approx(1.5)
-    assert (found.baseline_s, found.variant_s) == (pytest.approx(3.0), pytest.approx(2.0))
-    assert (found.peak_before_bytes, found.peak_after_bytes, found.peaks_are) == (1000, 400, "predicted")
-    assert found.reason == "same results, 1.50x as fast; the predicted peak falls by 60%, 1,000 B to 400 B"
-    assert found.worst_error is not None
-    assert found.worst_error < 1e-5
-    assert {c["name"] for c in found.comparisons} == {
+    verdict = judge("chunked", baseline_s=3.0, variant_s=2.0)
+    assert verdict.status == "pass"
+    assert verdict.speedup == verdict.speedup_low == verdict.speedup_high == pytest.approx(1.5)
+    assert (verdict.baseline_s, verdict.variant_s) == (pytest.approx(3.0), pytest.approx(2.0))
+    assert (verdict.peak_before_bytes, verdict.peak_after_bytes, verdict.peaks_are) == (
+        1000,
+        400,
+        "predicted",
+    )
+    assert verdict.reason == (
+        "the results are the same, 1.50x as fast; the predicted peak falls by 60%, from 1,000 B to 400 B"
+    )
+    assert verdict.worst_error is not None
+    assert verdict.worst_error < 1e-5
+    assert {c["name"] for c in verdict.comparisons} == {
         "processed",
         "y",
         "square",
@@ -154,26 +162,29 @@ def test_a_right_and_faster_variant_passes_with_its_speed_up_and_peaks() -> None
 def test_a_stream_that_drops_the_last_ragged_chunk_is_refused(chunked: bool) -> None:
     # The default size is a whole number of chunks: only the ragged size shows the fault.
     assert SIZE % CHUNK == 0
-    found = judged("drops the last ragged chunk", variant_s=0.1, chunked=chunked)
-    assert found.status == "fail"
-    assert "shape" in found.reason
-    assert found.speedup is None, "nothing is claimed of a wrong variant"
+    verdict = judge("drops the last ragged chunk", variant_s=0.1, chunked=chunked)
+    assert verdict.status == "fail"
+    assert "shape" in verdict.reason
+    assert verdict.speedup is None, "nothing is claimed of a wrong variant"
 
 
 def test_a_last_chunk_left_at_zero_is_refused_with_its_rows() -> None:
-    found = judged("leaves the last chunk at zero")
-    assert found.status == "fail"
-    assert any("all before agree" in c["reason"] for c in found.comparisons)
+    verdict = judge("leaves the last chunk at zero")
+    assert verdict.status == "fail"
+    assert any("all before agree" in c["reason"] for c in verdict.comparisons)
 
 
 def with_faint_gradients(*, follows_size: bool) -> Workload:
-    """A gradient `faint` no larger than the rounding of `weight`, whose sign the variant turns; of every point, or of eight."""
+    """A gradient `faint`, no larger than the rounding of `weight`, whose sign the variant flips.
+
+    It has one element per point, or eight.
+    """
 
     def build(size: int, *, device: str, mode: str, variant: str, seed: int) -> Case:
         rng = np.random.default_rng(seed)
         weight = rng.normal(size=(64, 64)).astype(np.float32)
         faint = (1e-7 * rng.normal(size=size if follows_size else 8)).astype(np.float32)
-        gradients = {"weight": weight, "faint": -faint if variant == "turned" else faint}
+        gradients = {"weight": weight, "faint": -faint if variant == "flipped" else faint}
         return Case(lambda: None, processed=size, probe=lambda: Probe({"y": np.ones(3)}, gradients))
 
     return Workload(
@@ -181,29 +192,31 @@ def with_faint_gradients(*, follows_size: bool) -> Workload:
         "points",
         "torch",
         build=build,
-        variants=(Variant("whole"), Variant("turned")),
+        variants=(Variant("whole"), Variant("flipped")),
         default_size=SIZE,
     )
 
 
 def test_the_gradient_of_an_input_is_held_against_its_tolerance_however_small() -> None:
-    found = verify(with_faint_gradients(follows_size=True), device="cpu", clock=ticking(), forecaster=Peaks())
-    assert found.status == "fail"
-    assert found.worst_error == pytest.approx(2.0)
-    assert [c["name"] for c in found.comparisons if not c["ok"]] == ["faint", "faint"], "at both sizes"
-    assert not any("rounding" in note for note in found.notes)
+    verdict = verify(
+        with_faint_gradients(follows_size=True), device="cpu", clock=ticking(), forecaster=Peaks()
+    )
+    assert verdict.status == "fail"
+    assert verdict.worst_error == pytest.approx(2.0)
+    assert [c["name"] for c in verdict.comparisons if not c["ok"]] == ["faint", "faint"], "at both sizes"
+    assert not any("rounding" in note for note in verdict.notes)
 
 
 def test_the_gradient_of_a_parameter_that_is_rounding_only_is_not_refused_and_the_record_says_so() -> None:
-    found = verify(
+    verdict = verify(
         with_faint_gradients(follows_size=False), device="cpu", clock=ticking(), forecaster=Peaks()
     )
-    assert found.status != "fail"
-    rows = [c for c in found.comparisons if c["name"] == "faint"]
+    assert verdict.status != "fail"
+    rows = [c for c in verdict.comparisons if c["name"] == "faint"]
     assert [(c["ok"], c["noise"]) for c in rows] == [(True, True)] * 2
     assert all(c["error"] == pytest.approx(2.0) and "rounding" in c["reason"] for c in rows)
-    assert found.worst_error == 0, "noise is not the worst error"
-    assert any("faint" in note and "rounding" in note for note in found.notes)
+    assert verdict.worst_error == 0, "noise is not the worst error"
+    assert any("faint" in note and "rounding" in note for note in verdict.notes)
 
 
 def test_an_input_is_known_by_a_shape_that_follows_the_points() -> None:
@@ -211,42 +224,42 @@ def test_an_input_is_known_by_a_shape_that_follows_the_points() -> None:
         (8, {"x": (8, 3), "edges": (21,), "bias": (8,)}),
         (11, {"x": (11, 3), "edges": (30,), "bias": (8,)}),
     ]
-    assert inputs_among(two) == {"x", "edges"}
-    assert inputs_among(two[:1]) == {"x", "bias"}, (
+    assert find_inputs(two) == {"x", "edges"}
+    assert find_inputs(two[:1]) == {"x", "bias"}, (
         "with one size an axis as long as the points is all there is to go by"
     )
-    assert inputs_among([]) == set()
+    assert find_inputs([]) == set()
 
 
 def test_a_detached_gradient_is_refused() -> None:
-    found = judged("detaches", variant_s=0.1)
-    assert found.status == "fail"
-    reasons = {c["name"]: c["reason"] for c in found.comparisons if not c["ok"]}
-    assert reasons["inner.weight"] == "no gradient where the baseline has one"
+    verdict = judge("detaches", variant_s=0.1)
+    assert verdict.status == "fail"
+    reasons = {c["name"]: c["reason"] for c in verdict.comparisons if not c["ok"]}
+    assert reasons["inner.weight"] == "there is no gradient, but the baseline has one"
     assert "x" in reasons
     assert "outer.weight" not in reasons
-    assert "where the baseline has one" in found.reason
+    assert "but the baseline has one" in verdict.reason
 
 
 def test_a_zeroed_gradient_is_refused() -> None:
-    found = judged("zeroes a gradient")
-    assert found.status == "fail"
-    assert found.reason.startswith("gradient inner.bias: a zero gradient where the baseline has one")
+    verdict = judge("zeroes a gradient")
+    assert verdict.status == "fail"
+    assert verdict.reason.startswith("gradient inner.bias: the gradient is zero, but the baseline's is not")
 
 
 def test_a_transposed_square_result_is_refused() -> None:
-    found = judged("transposes")
-    assert found.status == "fail"
-    assert "transposed" in found.reason
-    assert found.where.startswith("output square [")
+    verdict = judge("transposes")
+    assert verdict.status == "fail"
+    assert "transposed" in verdict.reason
+    assert verdict.where.startswith("output square [")
 
 
 def test_a_nan_is_refused_with_its_place() -> None:
-    found = judged("divides by zero")
-    assert found.status == "fail"
-    assert "NaN" in found.reason
-    assert found.where.startswith("output y [5, 0]")
-    assert found.worst_error is None
+    verdict = judge("divides by zero")
+    assert verdict.status == "fail"
+    assert "NaN" in verdict.reason
+    assert verdict.where.startswith("output y [5, 0]")
+    assert verdict.worst_error is None
 
 
 def noisy(seed: int) -> Verdict:
@@ -254,47 +267,48 @@ def noisy(seed: int) -> Verdict:
     rng = np.random.default_rng(seed)
     clock = Clock()
     seconds = {name: (1 + 0.3 * rng.random(64)).tolist().__getitem__ for name in ("whole", "chunked")}
-    made = workload("chunked", clock=clock, seconds=seconds)
-    return verify(made, device="cpu", clock=clock, forecaster=Peaks({"whole": 1000}))
+    target = workload("chunked", clock=clock, seconds=seconds)
+    return verify(target, device="cpu", clock=clock, forecaster=Peaks({"whole": 1000}))
 
 
 def test_a_speed_up_that_is_noise_is_inconclusive() -> None:
-    found = max((noisy(seed) for seed in range(12)), key=lambda verdict: verdict.speedup or 0)
-    assert found.speedup is not None
-    assert found.speedup > 1.02, "the best looking of twelve"
-    assert found.speedup_low is not None
-    assert found.speedup_high is not None
-    assert found.speedup_low <= 1 <= found.speedup_high
-    assert found.status == "inconclusive"
-    assert found.reason == "no measurable change"
+    verdict = max((noisy(seed) for seed in range(12)), key=lambda each: each.speedup or 0)
+    assert verdict.speedup is not None
+    assert verdict.speedup > 1.02, "the best looking of twelve"
+    assert verdict.speedup_low is not None
+    assert verdict.speedup_high is not None
+    assert verdict.speedup_low <= 1 <= verdict.speedup_high
+    assert verdict.status == "inconclusive"
+    assert verdict.reason == "the speed does not change measurably"
 
 
 def test_a_step_too_short_for_the_clock_is_inconclusive() -> None:
-    found = verify(workload("chunked"), device="cpu", clock=Clock(), forecaster=Peaks({"whole": 1000}))
-    assert found.status == "inconclusive"
-    assert "too short for the clock" in found.reason
-    assert found.speedup is None
+    verdict = verify(workload("chunked"), device="cpu", clock=Clock(), forecaster=Peaks({"whole": 1000}))
+    assert verdict.status == "inconclusive"
+    assert "too short for the clock" in verdict.reason
+    assert verdict.speedup is None
 
 
 def test_equal_speed_with_a_lower_peak_is_inconclusive_and_says_the_peak() -> None:
-    found = judged("chunked")
-    assert found.status == "inconclusive"
+    verdict = judge("chunked")
+    assert verdict.status == "inconclusive"
     assert (
-        found.reason == "no measurable change in speed, but the predicted peak falls by 60%, 1,000 B to 400 B"
+        verdict.reason
+        == "the speed does not change measurably, but the predicted peak falls by 60%, from 1,000 B to 400 B"
     )
 
 
 def test_a_slow_down_that_saves_memory_passes_and_is_called_a_slow_down() -> None:
-    found = judged("chunked", baseline_s=1.0, variant_s=1.25)
-    assert found.status == "pass"
-    assert found.speedup == pytest.approx(0.8)
-    assert "0.80x as fast, which is a slow-down" in found.reason
+    verdict = judge("chunked", baseline_s=1.0, variant_s=1.25)
+    assert verdict.status == "pass"
+    assert verdict.speedup == pytest.approx(0.8)
+    assert "0.80x as fast, which is a slow-down" in verdict.reason
 
 
 def test_a_slow_down_that_saves_nothing_fails() -> None:
-    found = judged("chunked", variant_s=1.25, peaks=Peaks({"whole": 1000, "chunked": 995}))
-    assert found.status == "fail"
-    assert "the peak is not lower" in found.reason
+    verdict = judge("chunked", variant_s=1.25, peaks=Peaks({"whole": 1000, "chunked": 995}))
+    assert verdict.status == "fail"
+    assert "the peak is not lower" in verdict.reason
 
 
 def test_peaks_that_cannot_be_predicted_are_unknown_with_the_reason() -> None:
@@ -302,19 +316,19 @@ def test_peaks_that_cannot_be_predicted_are_unknown_with_the_reason() -> None:
         def predict(self, **_: Any) -> Any:
             raise CannotFake("op foo cannot be faked", hint="register it")
 
-    found = judged("chunked", variant_s=1.25, peaks=Refuses())
-    assert found.status == "inconclusive"
-    assert "not known" in found.reason
-    assert (found.peak_before_bytes, found.peak_after_bytes) == (None, None)
-    assert any("op foo cannot be faked" in note for note in found.notes)
-    assert judged("chunked", variant_s=0.5, peaks=Refuses()).status == "pass"
+    verdict = judge("chunked", variant_s=1.25, peaks=Refuses())
+    assert verdict.status == "inconclusive"
+    assert "unknown whether the peak falls" in verdict.reason
+    assert (verdict.peak_before_bytes, verdict.peak_after_bytes) == (None, None)
+    assert any("op foo cannot be faked" in note for note in verdict.notes)
+    assert judge("chunked", variant_s=0.5, peaks=Refuses()).status == "pass"
 
 
 def test_slow_steps_are_timed_in_fewer_pairs_and_it_is_said() -> None:
-    found = judged("chunked", baseline_s=2.0, variant_s=1.0)
-    assert found.repeats == 20  # 60 s of 3 s pairs
-    assert any("20 pairs instead of 30" in note for note in found.notes)
-    assert judged("chunked", baseline_s=200.0, variant_s=100.0).repeats == 8
+    verdict = judge("chunked", baseline_s=2.0, variant_s=1.0)
+    assert verdict.repeats == 20  # 60 s of 3 s pairs
+    assert any("20 pairs instead of 30" in note for note in verdict.notes)
+    assert judge("chunked", baseline_s=200.0, variant_s=100.0).repeats == 8
 
 
 def test_a_wrong_count_of_points_is_refused() -> None:
@@ -330,9 +344,9 @@ def test_a_wrong_count_of_points_is_refused() -> None:
         variants=(Variant("whole"), Variant("cut")),
         default_size=SIZE,
     )
-    found = verify(target, device="cpu", forecaster=Peaks())
-    assert found.status == "fail"
-    assert "points were processed, the baseline processed" in found.reason
+    verdict = verify(target, device="cpu", forecaster=Peaks())
+    assert verdict.status == "fail"
+    assert "points were processed, but the baseline processed" in verdict.reason
 
 
 def test_a_variant_that_raises_at_a_ragged_size_where_the_baseline_runs_is_refused() -> None:
@@ -344,9 +358,9 @@ def test_a_variant_that_raises_at_a_ragged_size_where_the_baseline_runs_is_refus
     target = Workload(
         "picky", "points", "torch", build=build, variants=(Variant("any"), Variant("even")), default_size=SIZE
     )
-    found = verify(target, device="cpu", forecaster=Peaks({"whole": 1}))
-    assert found.status == "fail"
-    assert "only even sizes" in found.reason
+    verdict = verify(target, device="cpu", forecaster=Peaks({"whole": 1}))
+    assert verdict.status == "fail"
+    assert "only even sizes" in verdict.reason
 
 
 def test_a_ragged_size_the_baseline_does_not_take_is_left_out_with_a_note() -> None:
@@ -358,10 +372,10 @@ def test_a_ragged_size_the_baseline_does_not_take_is_left_out_with_a_note() -> N
     target = Workload(
         "even", "points", "torch", build=build, variants=(Variant("a"), Variant("b")), default_size=SIZE
     )
-    found = verify(target, device="cpu", clock=ticking(), forecaster=Peaks({"whole": 1}))
-    assert found.status != "fail"
+    verdict = verify(target, device="cpu", clock=ticking(), forecaster=Peaks({"whole": 1}))
+    assert verdict.status != "fail"
     assert any(
-        "where the baseline itself fails" in note and "only even sizes" in note for note in found.notes
+        "where the baseline itself fails" in note and "only even sizes" in note for note in verdict.notes
     )
     with pytest.raises(TargetFailed, match="only even sizes"):
         verify(target, device="cpu", size=97, forecaster=Peaks())
@@ -376,15 +390,16 @@ def test_a_baseline_that_does_not_repeat_itself_is_named() -> None:
     target = Workload(
         "loose", "points", "torch", build=build, variants=(Variant("a"), Variant("b")), default_size=SIZE
     )
-    found = verify(target, device="cpu", forecaster=Peaks())
-    assert found.status == "fail"
+    verdict = verify(target, device="cpu", forecaster=Peaks())
+    assert verdict.status == "fail"
     assert any(
-        "the baseline does not repeat itself" in note and "declare it random" in note for note in found.notes
+        "the baseline does not repeat itself" in note and "declare the workload random" in note
+        for note in verdict.notes
     )
 
 
 def sampler(fault: str = "") -> Workload:
-    """Random walks' ends from noise drawn in chunks of 100; `fault` draws the noise once and uses it for every chunk."""
+    """Ends of random walks from noise drawn in chunks of 100; `fault` uses the same noise for every chunk."""
 
     def build(size: int, *, variant: str, seed: int, **_: Any) -> Case:
         def draw() -> Probe:
@@ -405,39 +420,39 @@ def sampler(fault: str = "") -> Workload:
 
 
 def test_a_sampler_with_another_generator_is_not_refused() -> None:
-    found = verify(sampler(), device="cpu", clock=ticking(), forecaster=Peaks({"whole": 1}))
-    assert found.status == "inconclusive"
-    assert found.reason == "no measurable change"
-    assert any("7 two-sample tests over 16 seeds" in note and "1%" in note for note in found.notes)
+    verdict = verify(sampler(), device="cpu", clock=ticking(), forecaster=Peaks({"whole": 1}))
+    assert verdict.status == "inconclusive"
+    assert verdict.reason == "the speed does not change measurably"
+    assert any("7 two-sample tests over 16 seeds were run" in note and "1%" in note for note in verdict.notes)
 
 
 def test_correlated_sampling_is_refused() -> None:
-    found = verify(sampler("same noise"), device="cpu", forecaster=Peaks())
-    assert found.status == "fail"
-    assert "the points of one draw are correlated" in found.reason
-    assert found.worst_error is not None
-    assert 0.99 < found.worst_error <= 1
+    verdict = verify(sampler("same noise"), device="cpu", forecaster=Peaks())
+    assert verdict.status == "fail"
+    assert "the points of one draw are correlated" in verdict.reason
+    assert verdict.worst_error is not None
+    assert 0.99 < verdict.worst_error <= 1
 
 
 def test_too_few_draws_are_inconclusive_not_a_pass() -> None:
-    found = verify(
+    verdict = verify(
         sampler("same noise"), device="cpu", draws=8, clock=ticking(), forecaster=Peaks({"whole": 1})
     )
-    assert found.status == "inconclusive"
-    assert "8 seeds are too few" in found.reason
+    assert verdict.status == "inconclusive"
+    assert "8 seeds are too few" in verdict.reason
 
 
 def test_every_variant_but_the_baseline_gets_its_verdict() -> None:
     clock = Clock()
-    found = verify_all(
+    verdicts = verify_all(
         workload("chunked", "transposes", clock=clock), device="cpu", clock=clock, forecaster=Peaks()
     )
-    assert [(v.variant, v.status) for v in found] == [("chunked", "inconclusive"), ("transposes", "fail")]
+    assert [(v.variant, v.status) for v in verdicts] == [("chunked", "inconclusive"), ("transposes", "fail")]
 
 
 def test_the_record_survives_json_even_with_a_nan_and_holds_the_contracts_keys() -> None:
-    for found in (judged("chunked"), judged("divides by zero")):
-        assert Verdict.from_json(found.to_json()) == found
+    for verdict in (judge("chunked"), judge("divides by zero")):
+        assert Verdict.from_json(verdict.to_json()) == verdict
         assert {
             "kind",
             "schema",
@@ -455,7 +470,7 @@ def test_the_record_survives_json_even_with_a_nan_and_holds_the_contracts_keys()
             "peak_before_bytes",
             "peak_after_bytes",
             "reason",
-        } <= set(found.to_dict())
+        } <= set(verdict.to_dict())
 
 
 def step_of(size: int, device: str) -> Callable[[], None]:
@@ -466,14 +481,14 @@ def step_of(size: int, device: str) -> Callable[[], None]:
     ("target", "options", "what"),
     [
         (step_of, {}, "is a plain factory"),
-        (workload(), {}, "has one variant"),
+        (workload(), {}, "has only one variant"),
         (workload("chunked"), {"variant": "nope"}, "has no variant 'nope'"),
         (workload("chunked"), {"variant": "whole"}, "is the baseline itself"),
-        (workload("chunked", "detaches"), {}, "has 2 variants beside its baseline"),
+        (workload("chunked", "detaches"), {}, "has 2 variants besides its baseline"),
         (workload("chunked"), {"mode": "fly"}, "has no mode 'fly'"),
         (workload("chunked"), {"size": "-5"}, "size '-5'"),
         (workload("chunked"), {"repeats": 3}, "3 repeats"),
-        (workload("chunked"), {"draws": 99}, "99 draws"),
+        (workload("chunked"), {"draws": 99}, "draws is 99"),
         (workload("chunked"), {"device": "tpu"}, "device 'tpu' is unknown"),
         ("absent.py:WORKLOAD", {}, "does not exist"),
     ],
@@ -505,11 +520,11 @@ def test_a_gpu_asked_for_and_absent_is_missing() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: peaks are measured there")
 def test_peaks_are_measured_on_a_gpu() -> None:
-    found = verify("field", variant="chunked", size=200_000, device="cuda")
-    assert found.peaks_are == "measured"
-    assert found.peak_before_bytes is not None
-    assert found.peak_after_bytes is not None
-    assert found.peak_after_bytes < found.peak_before_bytes / 2
+    verdict = verify("field", variant="chunked", size=200_000, device="cuda")
+    assert verdict.peaks_are == "measured"
+    assert verdict.peak_before_bytes is not None
+    assert verdict.peak_after_bytes is not None
+    assert verdict.peak_after_bytes < verdict.peak_before_bytes / 2
 
 
 def test_settings_reach_both_sides_and_the_verdict() -> None:
@@ -519,7 +534,7 @@ def test_settings_reach_both_sides_and_the_verdict() -> None:
         built.append((variant, settings))
         return Case(lambda: None, processed=size, probe=lambda: evaluate(size, "chunked", seed, None))
 
-    made = Workload(
+    target = Workload(
         "layers",
         "points",
         "torch",
@@ -528,9 +543,9 @@ def test_settings_reach_both_sides_and_the_verdict() -> None:
         default_size=SIZE,
         settings=(Setting("depth", "2", choices=("2", "3")),),
     )
-    found = verify(made, device="cpu", clock=ticking(), forecaster=Peaks(), settings={"depth": "3"})
-    assert found.settings == {"depth": "3"}
+    verdict = verify(target, device="cpu", clock=ticking(), forecaster=Peaks(), settings={"depth": "3"})
+    assert verdict.settings == {"depth": "3"}
     assert {variant for variant, _ in built} == {"whole", "chunked"}
     assert all(settings == {"depth": "3"} for _, settings in built)
     with pytest.raises(BadInput, match="setting depth cannot be '4'"):
-        verify(made, device="cpu", settings={"depth": "4"})
+        verify(target, device="cpu", settings={"depth": "4"})

@@ -19,14 +19,14 @@ def case(variant, *, size=700, mode="train", chunk=128, seed=3):
 @pytest.mark.parametrize("variant", ["checkpoint", "chunked"])
 @pytest.mark.parametrize("mode", ["train", "infer"])
 def test_every_variant_gives_the_values_and_gradients_of_the_baseline(variant, mode):
-    wanted, got = case("eager", mode=mode).probe(), case(variant, mode=mode).probe()
-    assert wanted.outputs.keys() == got.outputs.keys()
-    assert wanted.gradients.keys() == got.gradients.keys()
-    assert len(wanted.gradients) == (13 if mode == "train" else 0)  # 6 weights, 6 biases, the coordinates
-    for name, value in wanted.outputs.items():
-        assert np.linalg.norm(got.outputs[name] - value) <= 1e-5 * np.linalg.norm(value)
-    for name, value in wanted.gradients.items():
-        assert np.linalg.norm(got.gradients[name] - value) <= 1e-4 * np.linalg.norm(value)
+    expected, result = case("eager", mode=mode).probe(), case(variant, mode=mode).probe()
+    assert expected.outputs.keys() == result.outputs.keys()
+    assert expected.gradients.keys() == result.gradients.keys()
+    assert len(expected.gradients) == (13 if mode == "train" else 0)  # 6 weights, 6 biases, the coordinates
+    for name, value in expected.outputs.items():
+        assert np.linalg.norm(result.outputs[name] - value) <= 1e-5 * np.linalg.norm(value)
+    for name, value in expected.gradients.items():
+        assert np.linalg.norm(result.gradients[name] - value) <= 1e-4 * np.linalg.norm(value)
 
 
 def test_the_gradient_of_the_coordinates_is_the_finite_difference_of_the_loss():

@@ -1,4 +1,7 @@
-"""The orbital workload: physics against closed forms, variants against each other, sizes against hand counts."""
+"""The orbital workload.
+
+Physics against closed forms, variants against each other, sizes against hand counts.
+"""
 
 from __future__ import annotations
 
@@ -121,7 +124,8 @@ def test_a_training_step_is_adam_along_the_probed_gradient():
     want, _ = model.adam(params, state, gradient)
     got, _, energy = case.step(*case.args)
     assert float(energy) == pytest.approx(probe.outputs["energy"].mean(), rel=1e-5)
-    # The first step has the rate's length whatever the gradient's, so signs decide; tiny gradients may round over.
+    # The first step has the rate's length whatever the gradient's, so signs decide; tiny gradients may round
+    # over.
     for name in params:
         moved = np.asarray(got[name]) - np.asarray(params[name])
         assert np.mean(np.isclose(moved, np.asarray(want[name]) - np.asarray(params[name]), atol=1e-5)) > 0.99

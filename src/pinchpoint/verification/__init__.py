@@ -1,1 +1,4 @@
-"""Proof: is a variant the same computation as its baseline, and is it better? The verb is `pinchpoint.verification.verify.verify`."""
+"""Verification: whether a variant computes the same as its baseline, and whether it is better.
+
+The verb is `pinchpoint.verification.verify.verify`.
+"""

@@ -1,9 +1,9 @@
-"""Values and gradients of a variant against its baseline: how far apart, and where the worst is.
+"""Comparison of a variant's values and gradients with its baseline: the errors, and where the worst is.
 
-Arrays in, comparisons out; no framework. The error is the relative L2 error of a whole array, so
-one wrong row of many still shows; shapes must be equal, NaN and infinity are refused, and a
-gradient that is missing or zero where the baseline has one is a failure whatever its size. Only a
-parameter's gradient that is zero but for rounding is held against that rounding instead.
+The module takes plain arrays and knows no framework. The error is the relative L2 error of a whole
+array, so that one wrong row of many still shows. Shapes must be equal, NaN and infinity are refused,
+and a gradient that is missing or zero where the baseline has one fails, whatever its size. Only a
+parameter's gradient that consists of rounding errors is compared with the size of that rounding.
 """
 
 from __future__ import annotations
@@ -17,27 +17,28 @@ import numpy as np
 
 from pinchpoint.core.workload import Probe, Tolerance
 
-# A sum over all points that is zero but for rounding keeps this many units of the largest gradients' rounding.
+# A sum over all points that is exactly zero without rounding may reach this many units of the rounding of the
+# largest gradients.
 ROUNDING = 4.0
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """What rounding leaves of a gradient that would be zero without: `rms` by element, `norm` of the whole array.
+    """The size that rounding may give a gradient which is zero: per element (`rms`) and in total (`norm`).
 
-    Both, since either alone takes small numbers for noise: elements are small in an array of many
-    points, and beside a very large array every short one is.
+    Both limits apply, because either alone mistakes small numbers for noise: the elements of an array
+    of many points are small, and so is every short array beside a very large one.
     """
 
     rms: float = 0.0
     norm: float = 0.0
 
-    def of(self, array: np.ndarray) -> float:
-        """The norm an array of this shape may have."""
+    def limit(self, array: np.ndarray) -> float:
+        """Return the largest norm that rounding may give an array of this shape."""
         return min(self.norm, self.rms * math.sqrt(array.size))
 
-    def is_all_of(self, array: np.ndarray) -> bool:
-        return _norm(array) <= self.of(array)
+    def explains(self, array: np.ndarray) -> bool:
+        return _norm(array) <= self.limit(array)
 
 
 NO_ROUNDING = Rounding()
@@ -45,10 +46,10 @@ NO_ROUNDING = Rounding()
 
 @dataclass(frozen=True)
 class Comparison:
-    """One array held against its baseline. `error` is None where it is no number.
+    """The comparison of one array with its baseline. `error` is None if it is not a number.
 
-    noise: the baseline's gradient is rounding and no more, so `tolerance` is that rounding in the
-    units of `error`; `reason` says so. Elsewhere `reason` is why it is not ok.
+    noise: the baseline's gradient is only rounding, so `tolerance` is that rounding in the units of
+    `error`, and `reason` says so. Otherwise `reason` says why the comparison failed.
     """
 
     name: str
@@ -62,7 +63,10 @@ class Comparison:
 
     @property
     def strain(self) -> float:
-        """How near its tolerance: above 1 is beyond it, infinite where the error is no number."""
+        """The error divided by the tolerance.
+
+        Above 1 it fails, and it is infinite if the error is not a number.
+        """
         if self.error is None:
             return math.inf
         if self.tolerance > 0:
@@ -74,89 +78,106 @@ class Comparison:
 
 
 def compare(before: Probe, after: Probe, tolerance: Tolerance, *, at: str = "") -> list[Comparison]:
-    """Every output and gradient of `after` against `before`. `at` is added to each place, such as "seed 1"."""
-    found = _outputs(before.outputs, after.outputs, tolerance.outputs) + _gradients(
+    """Compare every output and gradient of `after` with `before`.
+
+    `at`, such as "seed 1", is added to each place.
+    """
+    comparisons = _compare_outputs(before.outputs, after.outputs, tolerance.outputs) + _compare_gradients(
         before.gradients, after.gradients, tolerance.gradients
     )
-    return [_with_place(item, at) for item in found]
+    return [_with_place(item, at) for item in comparisons]
 
 
-def points(before: int, after: int, *, at: str = "") -> Comparison:
-    """The points really pushed through must be as many."""
-    reason = "" if before == after else f"{after:,} points were processed, the baseline processed {before:,}"
+def compare_counts(before: int, after: int, *, at: str = "") -> Comparison:
+    """Compare the numbers of points processed, which must be equal."""
+    reason = (
+        "" if before == after else f"{after:,} points were processed, but the baseline processed {before:,}"
+    )
     return Comparison(
         "processed", "points", abs(after - before) / max(before, 1), 0.0, before == after, at, reason
     )
 
 
-def _outputs(before: Mapping[str, Any], after: Mapping[str, Any], tolerance: float) -> list[Comparison]:
-    found = []
+def _compare_outputs(
+    before: Mapping[str, Any], after: Mapping[str, Any], tolerance: float
+) -> list[Comparison]:
+    comparisons = []
     for name in [*before, *(n for n in after if n not in before)]:
         if name not in before or name not in after:
             owner = "baseline" if name in before else "variant"
-            found.append(
+            comparisons.append(
                 Comparison(name, "output", None, tolerance, False, "", f"only the {owner} has this output")
             )
         else:
-            found.append(arrays(name, "output", before[name], after[name], tolerance))
-    return found
+            comparisons.append(compare_arrays(name, "output", before[name], after[name], tolerance))
+    return comparisons
 
 
-def _gradients(before: Mapping[str, Any], after: Mapping[str, Any], tolerance: float) -> list[Comparison]:
-    known = [
+def _compare_gradients(
+    before: Mapping[str, Any], after: Mapping[str, Any], tolerance: float
+) -> list[Comparison]:
+    arrays = [
         array
         for value in before.values()
         if value is not None and (array := np.asarray(value)).dtype.kind in "fc"
     ]
     rounding = Rounding(
-        max((ROUNDING * float(np.finfo(a.dtype).eps) * _rms(a) for a in known), default=0.0),
-        max((ROUNDING * float(np.finfo(a.dtype).eps) * _norm(a) for a in known), default=0.0),
+        max((ROUNDING * float(np.finfo(a.dtype).eps) * _rms(a) for a in arrays), default=0.0),
+        max((ROUNDING * float(np.finfo(a.dtype).eps) * _norm(a) for a in arrays), default=0.0),
     )
     return [
-        gradient(name, before.get(name), after.get(name), tolerance, rounding=rounding)
+        compare_gradient(name, before.get(name), after.get(name), tolerance, rounding=rounding)
         for name in [*before, *(n for n in after if n not in before)]
     ]
 
 
-def gradient(
+def compare_gradient(
     name: str, before: Any, after: Any, tolerance: float, *, rounding: Rounding = NO_ROUNDING
 ) -> Comparison:
-    """One gradient; None is no gradient. `rounding`: what a baseline's gradient may be made of and count as none."""
-    had, has = _is_something(before), _is_something(after)
+    """Compare one gradient; None means no gradient.
+
+    `rounding`: up to which size the baseline's counts as zero.
+    """
+    had, has = _is_nonzero(before), _is_nonzero(after)
     if had and after is None:
         return Comparison(
-            name, "gradient", 1.0, tolerance, False, "", "no gradient where the baseline has one"
+            name, "gradient", 1.0, tolerance, False, "", "there is no gradient, but the baseline has one"
         )
     if had and not has:
         return Comparison(
-            name, "gradient", 1.0, tolerance, False, "", "a zero gradient where the baseline has one"
+            name, "gradient", 1.0, tolerance, False, "", "the gradient is zero, but the baseline's is not"
         )
     if before is None or after is None:
-        reason = "a gradient where the baseline has none" if has else ""
+        reason = "there is a gradient, but the baseline has none" if has else ""
         return Comparison(name, "gradient", None if has else 0.0, tolerance, not has, "", reason)
-    found = arrays(name, "gradient", before, after, tolerance)
-    if found.error is None or not found.error or (had and found.ok):
-        return found
+    result = compare_arrays(name, "gradient", before, after, tolerance)
+    if result.error is None or not result.error or (had and result.ok):
+        return result
     old = np.asarray(before)
-    if rounding.is_all_of(old):
-        # In the units of the error, which against exact zeros is absolute.
-        allowed = rounding.of(old) / (_norm(old) or math.sqrt(old.size))
-        if found.error <= allowed:
-            said = "rounding and no more, by the size of the largest gradients; held against that, not against the tolerance"
-            return replace(found, tolerance=allowed, ok=True, reason=said, noise=True)
+    if rounding.explains(old):
+        # In the units of the error, which is absolute where the baseline is exactly zero.
+        allowed = rounding.limit(old) / (_norm(old) or math.sqrt(old.size))
+        if result.error <= allowed:
+            reason = (
+                "the baseline's gradient is only rounding, given the size of the largest gradients;"
+                " it is compared with that rounding instead of the tolerance"
+            )
+            return replace(result, tolerance=allowed, ok=True, reason=reason, noise=True)
     return (
-        found
+        result
         if had
-        else replace(found, tolerance=0.0, ok=False, reason="a gradient where the baseline's is zero")
+        else replace(
+            result, tolerance=0.0, ok=False, reason="the gradient is not zero, but the baseline's is"
+        )
     )
 
 
-def arrays(name: str, what: str, before: Any, after: Any, tolerance: float) -> Comparison:
-    """One array against another of the same shape."""
+def compare_arrays(name: str, what: str, before: Any, after: Any, tolerance: float) -> Comparison:
+    """Compare two arrays of the same shape."""
     old, new = np.asarray(before), np.asarray(after)
-    refused = unusable(old, new)
-    if refused:
-        return Comparison(name, what, None, tolerance, False, *refused)
+    refusal = why_incomparable(old, new)
+    if refusal:
+        return Comparison(name, what, None, tolerance, False, *refusal)
     if old.size == 0:
         return Comparison(name, what, 0.0, tolerance, True)
     if old.dtype.kind in "biu" and new.dtype.kind in "biu":
@@ -165,53 +186,52 @@ def arrays(name: str, what: str, before: Any, after: Any, tolerance: float) -> C
         worst = int(wrong.argmax())
     else:
         kind = np.complex128 if "c" in (old.dtype.kind, new.dtype.kind) else np.float64
-        off = np.abs(new.astype(kind) - old.astype(kind))
+        difference = np.abs(new.astype(kind) - old.astype(kind))
         norm = _norm(old)
-        # Against a baseline of exact zeros the error is absolute: there is nothing to be relative to.
-        error, allowed = _norm(off) / norm if norm > 0 else _rms(off), tolerance
-        worst = int(off.argmax())
+        # Where the baseline is exactly zero the error is absolute, because there is nothing to divide by.
+        error, allowed = _norm(difference) / norm if norm > 0 else _rms(difference), tolerance
+        worst = int(difference.argmax())
     ok = error <= allowed
     where = _place(old, new, worst)
     return Comparison(name, what, error, allowed, ok, where, "" if ok else _reason(old, new, error, allowed))
 
 
-def unusable(old: np.ndarray, new: np.ndarray) -> tuple[str, str] | None:
-    """Where and why two arrays cannot be compared at all; None when they can."""
+def why_incomparable(old: np.ndarray, new: np.ndarray) -> tuple[str, str] | None:
+    """Return where and why two arrays cannot be compared, or None if they can."""
     if old.dtype.kind not in "biufc" or new.dtype.kind not in "biufc":
-        return "", f"not an array of numbers ({old.dtype} and {new.dtype})"
+        return "", f"the values are not arrays of numbers ({old.dtype} and {new.dtype})"
     if old.shape != new.shape:
-        turned = new.shape == old.shape[::-1] and np.array_equal(new, old.T)
-        said = ": the baseline's result transposed" if turned else ""
-        return "", f"shape {_shape(new)}, the baseline's is {_shape(old)}{said}"
-    for owner, array in (("", new), ("the baseline itself has ", old)):
+        transposed = new.shape == old.shape[::-1] and np.array_equal(new, old.T)
+        explanation = ": it is the baseline's result transposed" if transposed else ""
+        return "", f"the shape is {_shape(new)}, but the baseline's is {_shape(old)}{explanation}"
+    for subject, array in (("", new), ("in the baseline itself, ", old)):
         if array.dtype.kind in "fc" and not np.isfinite(array).all():
             bad = ~np.isfinite(array)
             first = np.unravel_index(int(bad.argmax()), array.shape)
             kind = "NaN" if np.isnan(array[first]) else "infinity"
-            return _index(
-                first
-            ), f"{owner}{int(bad.sum()):,} of {array.size:,} values not finite, the first is {kind}"
+            counts = f"{int(bad.sum()):,} of {array.size:,}"
+            return _index(first), f"{subject}{counts} values are not finite; the first is {kind}"
     return None
 
 
 def _reason(old: np.ndarray, new: np.ndarray, error: float, allowed: float) -> str:
-    said = f"error {error:.2e}, allowed {allowed:.0e}"
+    text = f"the error is {error:.2e}, but {allowed:.0e} is allowed"
     if (
         old.ndim >= 2
         and old.shape[-1] == old.shape[-2]
         and np.allclose(new, np.swapaxes(old, -1, -2), rtol=1e-3, atol=0)
     ):
-        return f"{said}: the baseline's result transposed"
+        return f"{text}: it is the baseline's result transposed"
     if old.ndim >= 1 and len(old) > 1:
-        off = np.abs(new.astype(np.complex128) - old.astype(np.complex128)).reshape(len(old), -1)
-        wrong = off.max(axis=1) > max(allowed, 1e-12) * (_rms(old) or 1.0)
+        difference = np.abs(new.astype(np.complex128) - old.astype(np.complex128)).reshape(len(old), -1)
+        wrong = difference.max(axis=1) > max(allowed, 1e-12) * (_rms(old) or 1.0)
         first = int(np.argmax(wrong))
         if first > 0 and bool(np.all(wrong[first:])):
-            return f"{said}: rows {first:,} to {len(old) - 1:,} of {len(old):,} are wrong, all before agree"
-    return said
+            return f"{text}: rows {first:,} to {len(old) - 1:,} of {len(old):,} are wrong; all before agree"
+    return text
 
 
-def _is_something(value: Any) -> bool:
+def _is_nonzero(value: Any) -> bool:
     return value is not None and bool(np.any(np.asarray(value)))
 
 

@@ -1,7 +1,7 @@
-"""What the results of a variant show beside its baseline's: comparisons of values, or of distributions.
+"""Evidence on a variant: its values, or its distributions, compared with its baseline's.
 
-Raises where nothing can be compared in the way asked for; in the others a baseline that fails
-is noted, and a variant that fails where its baseline runs is refused.
+At the requested size, a baseline or a variant that fails is an error. At the additional sizes, a
+baseline that fails is noted, and a variant that fails where its baseline runs is refused.
 """
 
 from __future__ import annotations
@@ -14,24 +14,27 @@ import numpy as np
 
 from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.workload import Probe
-from pinchpoint.verification.comparison import Comparison, compare, gradient, points
+from pinchpoint.verification.comparison import Comparison, compare, compare_counts, compare_gradient
 from pinchpoint.verification.distribution import ALPHA, can_refuse, compare_draws
-from pinchpoint.verification.probes import Bench, Way
+from pinchpoint.verification.probes import CaseBuilder, CaseSpec
 
 Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """What the results showed: every comparison, and remarks."""
+    """The comparisons of a variant with its baseline, and notes."""
 
     comparisons: tuple[Comparison, ...]
     notes: tuple[str, ...] = ()
-    doubt: str = ""  # why the results can neither be refused nor trusted
+    doubt: str = ""  # why the results are neither refused nor trusted
 
     @property
     def worst(self) -> Comparison | None:
-        """The refused comparison farthest beyond its tolerance, else the one nearest to it; rounding noise and counts last."""
+        """The comparison that exceeds its tolerance most, else the one closest to it.
+
+        Noise and counts come last.
+        """
         return max(
             self.comparisons,
             key=lambda c: (not c.ok, not c.noise, c.strain, c.what != "points"),
@@ -39,121 +42,133 @@ class Evidence:
         )
 
     @property
-    def refused(self) -> list[Comparison]:
+    def failures(self) -> list[Comparison]:
         return [c for c in self.comparisons if not c.ok]
 
 
-def of_values(bench: Bench, names: tuple[str, str], tried: Sequence[Way], say: Progress) -> Evidence:
-    """Values and gradients in every way the baseline can be built."""
-    found: list[Comparison] = []
+def compare_values(
+    builder: CaseBuilder, names: tuple[str, str], specs: Sequence[CaseSpec], report: Progress
+) -> Evidence:
+    """Compare values and gradients at every spec that the baseline can be built with."""
+    comparisons: list[Comparison] = []
     notes: list[str] = []
     noisy: list[tuple[Comparison, Any, Any]] = []
-    seen: list[tuple[int, dict[str, tuple[int, ...]]]] = []
-    for way in tried:
-        say(f"results at {way}")
+    gradient_shapes: list[tuple[int, dict[str, tuple[int, ...]]]] = []
+    for spec in specs:
+        report(f"results at {spec}")
         try:
-            case, before = bench.probed(names[0], way)
+            case, before = builder.build_and_probe(names[0], spec)
         except PinchpointError as error:
-            if way is tried[0]:
+            if spec is specs[0]:
                 raise
-            notes.append(f"not compared at {way}, where the baseline itself fails: {error.what}")
+            notes.append(f"nothing was compared at {spec}, where the baseline itself fails: {error.what}")
             continue
-        seen.append((case.processed, {n: np.shape(g) for n, g in before.gradients.items() if g is not None}))
-        if bench.mode == "train" and not before.gradients and way is tried[0]:
-            notes.append("the baseline's probe gives no gradients, so none were compared")
+        shapes = {n: np.shape(g) for n, g in before.gradients.items() if g is not None}
+        gradient_shapes.append((case.processed, shapes))
+        if builder.mode == "train" and not before.gradients and spec is specs[0]:
+            notes.append("the baseline's probe returns no gradients, so none were compared")
         try:
-            other, after = bench.probed(names[1], way)
+            other, after = builder.build_and_probe(names[1], spec)
         except PinchpointError as error:
-            if way is tried[0]:
+            if spec is specs[0]:
                 raise
-            found.append(_cannot(way, error))
+            comparisons.append(_variant_failed(spec, error))
             continue
-        found.append(points(case.processed, other.processed, at=str(way)))
-        fresh = compare(before, after, bench.workload.tolerance, at=str(way))
-        if not all(c.ok for c in fresh) and all(c.ok for c in found):
-            notes += _unsteady(compare(before, bench.probed(names[0], way)[1], bench.workload.tolerance))
-        found += fresh
+        comparisons.append(compare_counts(case.processed, other.processed, at=str(spec)))
+        fresh = compare(before, after, builder.workload.tolerance, at=str(spec))
+        if not all(c.ok for c in fresh) and all(c.ok for c in comparisons):
+            _, repeated = builder.build_and_probe(names[0], spec)
+            notes += _unsteady_notes(compare(before, repeated, builder.workload.tolerance))
+        comparisons += fresh
         noisy += [(c, before.gradients[c.name], after.gradients[c.name]) for c in fresh if c.noise]
-    inputs = inputs_among(seen)
-    again = {
-        c: replace(gradient(c.name, old, new, bench.workload.tolerance.gradients), where=c.where)
+    inputs = find_inputs(gradient_shapes)
+    corrections = {
+        c: replace(compare_gradient(c.name, old, new, builder.workload.tolerance.gradients), where=c.where)
         for c, old, new in noisy
         if c.name in inputs
     }
-    found = [again.get(c, c) for c in found]
-    names_of_noise = sorted({c.name for c in found if c.noise})
-    if names_of_noise:
+    comparisons = [corrections.get(c, c) for c in comparisons]
+    noise_names = sorted({c.name for c in comparisons if c.noise})
+    if noise_names:
         notes.append(
-            f"the baseline's gradient is rounding and no more, and was held against that: {', '.join(names_of_noise)}"
+            "the baseline's gradients of these parameters are only rounding, and are compared with that"
+            " rounding:"
+            f" {', '.join(noise_names)}"
         )
-    return Evidence(tuple(found), tuple(notes))
+    return Evidence(tuple(comparisons), tuple(notes))
 
 
-def inputs_among(seen: Sequence[tuple[int, dict[str, tuple[int, ...]]]]) -> set[str]:
-    """Gradients of inputs, by the points processed and their shapes: a shape that follows the points is no parameter's.
+def find_inputs(gradient_shapes: Sequence[tuple[int, dict[str, tuple[int, ...]]]]) -> set[str]:
+    """Return the names of the gradients of inputs, from pairs of the points processed and the shapes.
 
-    Where all ran with the same points, an axis as long as they are many tells.
+    A shape that changes with the number of points is not a parameter's. If all pairs have the same
+    number of points, a gradient with an axis of that length counts as an input's.
     """
     shapes: dict[str, set[tuple[int, ...]]] = {}
-    for _, named in seen:
-        for name, shape in named.items():
+    for _, named_shapes in gradient_shapes:
+        for name, shape in named_shapes.items():
             shapes.setdefault(name, set()).add(shape)
-    counts = {count for count, _ in seen}
+    counts = {count for count, _ in gradient_shapes}
     if len(counts) > 1:
-        return {name for name, found in shapes.items() if len(found) > 1}
-    return {name for name, found in shapes.items() if any(counts & set(shape) for shape in found)}
+        return {name for name, variety in shapes.items() if len(variety) > 1}
+    return {name for name, variety in shapes.items() if any(counts & set(shape) for shape in variety)}
 
 
-def _unsteady(again: Sequence[Comparison]) -> list[str]:
-    """A remark when the baseline differs from itself: the variant may not be to blame."""
-    worst = max((c for c in again if not c.ok and c.error is not None), key=lambda c: c.strain, default=None)
+def _unsteady_notes(repeats: Sequence[Comparison]) -> list[str]:
+    """Return a note if the baseline differs from itself, in which case the variant may be correct."""
+    worst = max(
+        (c for c in repeats if not c.ok and c.error is not None), key=lambda c: c.strain, default=None
+    )
     if worst is None:
         return []
     return [
-        f"the baseline does not repeat itself: {worst.what} {worst.name}, {worst.reason}; seed it, or declare it random"
+        f"the baseline does not repeat itself: {worst.what} {worst.name}: {worst.reason}; seed the baseline,"
+        " or declare the workload random"
     ]
 
 
-def of_draws(
-    bench: Bench, names: tuple[str, str], tried: Sequence[Way], say: Progress, draws: int
+def compare_distributions(
+    builder: CaseBuilder, names: tuple[str, str], specs: Sequence[CaseSpec], report: Progress, draws: int
 ) -> Evidence:
-    """Distributions over `draws` seeds, in the last (most ragged) way the baseline can be built."""
+    """Compare distributions over `draws` seeds, at the last (most ragged) spec that the baseline supports."""
     notes: list[str] = []
-    way = tried[0]
-    for other in reversed(tried[1:]):
+    spec = specs[0]
+    for other in reversed(specs[1:]):
         try:
-            bench.probed(names[0], other)
+            builder.build_and_probe(names[0], other)
         except PinchpointError as error:
-            notes.append(f"not drawn at {other}, where the baseline itself fails: {error.what}")
+            notes.append(f"nothing was drawn at {other}, where the baseline itself fails: {error.what}")
         else:
-            way = other
+            spec = other
             break
-    seeds = [replace(way, seed=way.seed + i) for i in range(draws)]
-    found: list[Comparison] = []
+    seeds = [replace(spec, seed=spec.seed + i) for i in range(draws)]
+    comparisons: list[Comparison] = []
     before: list[Probe] = []
     after: list[Probe] = []
     for one in seeds:
-        say(f"draws at {one}")
-        case, probe = bench.probed(names[0], one)
+        report(f"draws at {one}")
+        case, probe = builder.build_and_probe(names[0], one)
         before.append(probe)
         try:
-            other_case, probe = bench.probed(names[1], one)
+            other_case, probe = builder.build_and_probe(names[1], one)
         except PinchpointError as error:
-            if way is tried[0]:
+            if spec is specs[0]:
                 raise
-            return Evidence((_cannot(one, error),), tuple(notes))
+            return Evidence((_variant_failed(one, error),), tuple(notes))
         after.append(probe)
-        found.append(points(case.processed, other_case.processed, at=str(one)))
-    tested = compare_draws(before, after, at=[str(one) for one in seeds])
-    count = sum(c.what == "distribution" for c in tested)
+        comparisons.append(compare_counts(case.processed, other_case.processed, at=str(one)))
+    tests = compare_draws(before, after, at=[str(one) for one in seeds])
+    count = sum(c.what == "distribution" for c in tests)
     notes.append(
-        f"{count} two-sample tests over {draws} seeds; together they refuse a right variant {ALPHA:.0%} of the time"
+        f"{count} two-sample tests over {draws} seeds were run; together they refuse a correct variant"
+        f" {ALPHA:.0%} of the time"
     )
     doubt = (
-        "" if can_refuse(draws, count) else f"{draws} seeds are too few to refuse anything in {count} tests"
+        "" if can_refuse(draws, count) else f"{draws} seeds are too few for {count} tests to refuse anything"
     )
-    return Evidence((*found, *tested), tuple(notes), doubt)
+    return Evidence((*comparisons, *tests), tuple(notes), doubt)
 
 
-def _cannot(way: Way, error: PinchpointError) -> Comparison:
-    return Comparison("probe", "output", None, 0.0, False, str(way), f"{error.what}; the baseline runs there")
+def _variant_failed(spec: CaseSpec, error: PinchpointError) -> Comparison:
+    reason = f"the variant fails where the baseline runs: {error.what}"
+    return Comparison("probe", "output", None, 0.0, False, str(spec), reason)

@@ -1,6 +1,6 @@
-"""Peaks of a baseline and a variant: measured where torch runs on CUDA, predicted elsewhere.
+"""Peaks of a baseline and a variant: measured for torch on CUDA, predicted otherwise.
 
-JAX cannot set its peak back within one process, so its peaks are predicted on CUDA as well.
+JAX cannot reset its peak within a process, so its peaks are predicted on CUDA as well.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, Literal, Protocol
 
 from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.records import Forecast
-from pinchpoint.verification.probes import Bench, Way
+from pinchpoint.verification.probes import CaseBuilder, CaseSpec
 
 
 class Forecasts(Protocol):
-    """Predicts one target. `memory.forecaster.Forecaster` is one."""
+    """Predicts one target, as `forecasting.forecaster.Forecaster` does."""
 
     def predict(
         self,
@@ -30,8 +30,8 @@ class Forecasts(Protocol):
 
 
 @dataclass(frozen=True)
-class Change:
-    """Allocated peaks before and after; None with `why` where they are not known."""
+class PeakChange:
+    """The allocated peaks of baseline and variant; None, with the reason in `why`, if they are unknown."""
 
     before_bytes: int | None
     after_bytes: int | None
@@ -40,27 +40,33 @@ class Change:
 
     @property
     def share(self) -> float | None:
-        """The variant's peak less the baseline's, as a share of the baseline's."""
+        """The change of the peak as a share of the baseline's; negative if it falls."""
         if not self.before_bytes or self.after_bytes is None:
             return None
         return self.after_bytes / self.before_bytes - 1
 
 
 def compare_peaks(
-    target: Any, bench: Bench, variants: tuple[str, str], way: Way, forecaster: Forecasts | None, *, seed: int
-) -> Change:
-    """Both peaks, built in one way. What cannot be predicted is left unknown, with the reason."""
-    if bench.device == "cuda" and bench.workload.framework == "torch":
-        before, after = (_measured(bench, variant, way) for variant in variants)
-        return Change(before, after, "measured")
+    target: Any,
+    builder: CaseBuilder,
+    variants: tuple[str, str],
+    spec: CaseSpec,
+    forecaster: Forecasts | None,
+    *,
+    seed: int,
+) -> PeakChange:
+    """Return both peaks at one spec. A peak that cannot be predicted stays unknown, with the reason."""
+    if builder.device == "cuda" and builder.workload.framework == "torch":
+        before, after = (_measure_peak(builder, variant, spec) for variant in variants)
+        return PeakChange(before, after, "measured")
     try:
-        with _forecasts(target, forecaster, seed, bench.settings) as forecasts:
-            found = [
-                forecasts.predict(size=way.size, mode=bench.mode, variant=variant) for variant in variants
+        with _forecasts(target, forecaster, seed, builder.settings) as forecasts:
+            before, after = [
+                forecasts.predict(size=spec.size, mode=builder.mode, variant=variant) for variant in variants
             ]
     except PinchpointError as error:
-        return Change(None, None, "predicted", f"the peaks could not be predicted: {error.what}")
-    return Change(found[0].peak_allocated_bytes, found[1].peak_allocated_bytes, "predicted")
+        return PeakChange(None, None, "predicted", f"the peaks could not be predicted: {error.what}")
+    return PeakChange(before.peak_allocated_bytes, after.peak_allocated_bytes, "predicted")
 
 
 def _forecasts(
@@ -70,16 +76,16 @@ def _forecasts(
         return nullcontext(forecaster)
     from pinchpoint.forecasting.forecaster import Forecaster
 
-    make: Callable[..., AbstractContextManager[Forecasts]] = Forecaster
-    return make(target, seed=seed, settings=settings)
+    start: Callable[..., AbstractContextManager[Forecasts]] = Forecaster
+    return start(target, seed=seed, settings=settings)
 
 
-def _measured(bench: Bench, variant: str, way: Way) -> int | None:
-    """Most bytes allocated during a step, in a run of its own: nothing else of ours is alive."""
+def _measure_peak(builder: CaseBuilder, variant: str, spec: CaseSpec) -> int | None:
+    """Return the most bytes allocated during a step, in a run where nothing else of ours is alive."""
     gc.collect()
-    case = bench.case(variant, way)
-    for _ in range(2):  # the first step makes the optimizer's state and the libraries' workspaces
-        bench.backend.wait(bench.device, case.step(*case.args))
-    bench.backend.reset_peak(bench.device)
-    bench.backend.wait(bench.device, case.step(*case.args))
-    return bench.backend.peaks(bench.device).allocated_bytes
+    case = builder.build(variant, spec)
+    for _ in range(2):  # the first step creates the optimizer state and the libraries' workspaces
+        builder.backend.wait(builder.device, case.step(*case.args))
+    builder.backend.reset_peak(builder.device)
+    builder.backend.wait(builder.device, case.step(*case.args))
+    return builder.backend.peaks(builder.device).allocated_bytes

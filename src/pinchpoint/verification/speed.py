@@ -1,4 +1,4 @@
-"""Times of a baseline and a variant, run in turn with the device awaited, and their ratio with its interval."""
+"""Speed of a variant relative to its baseline: both are timed in turn, and the ratio has an interval."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.workload import Case
 from pinchpoint.studies.timing import Clock, interleave, ratio_interval
 
-LEAST_REPEATS = 8  # fewer pairs give no interval worth its name
+MIN_REPEATS = 8  # fewer pairs do not give a useful interval
 WARMUP = 3
 
 
 @dataclass(frozen=True)
 class Speed:
-    """speedup: baseline / variant, with its bootstrap 95 % interval; under 1 is a slow-down."""
+    """The speed-up, baseline / variant, with its bootstrap 95 % interval; below 1 it is a slow-down."""
 
     speedup: float
     low: float
@@ -39,9 +39,9 @@ def compare_speed(
     seed: int,
     text: str,
 ) -> Speed | None:
-    """Time both steps. Fewer repeats, but never under 8, where `repeats` would take longer than `limit_s`.
+    """Time both steps, with fewer repeats, but at least 8, if `repeats` would take longer than `limit_s`.
 
-    None where a step is shorter than the clock can tell.
+    Return None if a step is shorter than the clock can resolve.
     """
 
     def run(case: Case) -> Callable[[], Any]:
@@ -49,7 +49,7 @@ def compare_speed(
 
     a, b = run(before), run(after)
     try:
-        # The first call of each may compile; the second says what a pair costs.
+        # The first call of each may compile; the second shows how long a pair takes.
         for step in (a, b):
             wait(step())
         start = clock()
@@ -57,9 +57,9 @@ def compare_speed(
             wait(step())
         pair_s = clock() - start
         affordable = int(limit_s / pair_s) if pair_s > 0 else repeats
-        used = min(repeats, max(LEAST_REPEATS, affordable))
+        pairs = min(repeats, max(MIN_REPEATS, affordable))
         times = interleave(
-            a, b, wait=wait, warmup=WARMUP if affordable > repeats else 1, repeats=used, clock=clock
+            a, b, wait=wait, warmup=WARMUP if affordable > repeats else 1, repeats=pairs, clock=clock
         )
     except PinchpointError:
         raise
@@ -68,4 +68,4 @@ def compare_speed(
     if min(*times[0], *times[1]) <= 0:
         return None
     speedup, low, high = ratio_interval(*times, seed=seed)
-    return Speed(speedup, low, high, median(times[0]), median(times[1]), used)
+    return Speed(speedup, low, high, median(times[0]), median(times[1]), pairs)

@@ -1,1 +1,1 @@
-"""Shipped workloads: one folder each, found by walking."""
+"""The small workloads of the docs, one folder each; the toolkit finds them by walking this folder."""

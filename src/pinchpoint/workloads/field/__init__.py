@@ -1,4 +1,4 @@
-"""A field over space: coordinates through a small network, the least thing that grows with its points."""
+"""field: a small network over coordinates, the simplest workload that grows with its points (torch)."""
 
 from __future__ import annotations
 
@@ -10,19 +10,18 @@ WORKLOAD = Workload(
     framework="torch",
     build="pinchpoint.workloads.field.model:build",
     variants=(
-        Variant("eager", "all points at once, as one would write it first", chunked=False),
+        Variant("eager", "processes all points at once, as a first version would"),
         Variant(
             "checkpoint",
-            "all points at once; each layer's activations are computed again in the backward pass",
-            chunked=False,
+            "processes all points at once and recomputes each layer's activations in the backward pass",
         ),
         Variant(
             "chunked",
-            "points made, sent through and forgotten a chunk at a time; gradients add up",
+            "generates, processes and frees the points one chunk at a time; gradients are summed over chunks",
             flat=True,
         ),
     ),
-    about="a scalar field of 3-D coordinates fitted by a network of 5 layers of 256 (torch)",
+    about="fits a scalar field of 3-D coordinates with a network of 5 layers of 256 (torch)",
     tolerance=Tolerance(outputs=1e-5, gradients=1e-4),
     chunked=True,
     default_size=65_536,

@@ -1,9 +1,9 @@
-"""The field workload in torch: the network, its points and three ways to push them through.
+"""The field workload in torch: the network, its points and three variants of processing them.
 
-P points, C points a chunk, H = 256 wide. Training fits the network to a known field by least
-squares with Adam; inference integrates the network over the box (the mean over the points), so
-neither needs a result for every point. Point i is a function of i and the seed alone, which lets
-`chunked` make each chunk when it is wanted: nothing it holds grows with P.
+Letters: P points, C points per chunk, H = 256 hidden units. Training fits the network to a known field
+by least squares with Adam. Inference integrates the network over the box (the mean over the points),
+so neither needs a result for every point. Point i depends only on i and the seed, so `chunked`
+generates each chunk when it needs it and holds nothing that grows with P.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from pinchpoint.core.workload import Case, Probe
 WIDTH = 256
 LAYERS = 5
 CHUNK = 16_384
-# Powers of 1/g with g**4 = g + 1: the three most irrational strides, so that any run of points fills the box evenly.
+# Powers of 1/g with g**4 = g + 1: strides of a low-discrepancy sequence, of which any run fills the box
+# evenly.
 STRIDES = (0.8191725133961645, 0.6710436067037893, 0.5497004779019703)
 
 Batches = Callable[[], Iterator[Tensor]]
@@ -49,8 +50,8 @@ class Field(nn.Module):
 
 
 def points(start: int, stop: int, *, seed: int, device: str) -> Tensor:
-    """Points start..stop of an endless even sequence: (stop - start, 3) in [-1, 1]."""
-    # In float64: at point 1e8 a float32 product would have lost every digit after the comma.
+    """Return points start..stop of an endless low-discrepancy sequence: (stop - start, 3) in [-1, 1]."""
+    # In float64, because at point 1e8 a float32 product has no digits left after the decimal point.
     index = torch.arange(start + 1, stop + 1, dtype=torch.float64, device=device)[:, None]
     strides = torch.tensor(STRIDES, dtype=torch.float64, device=device)
     shift = (0.5 + 0.6180339887498949 * seed) % 1.0
@@ -58,39 +59,41 @@ def points(start: int, stop: int, *, seed: int, device: str) -> Tensor:
 
 
 def truth(coordinates: Tensor) -> Tensor:
-    """The field to be learnt: (P, 3) -> (P, 1)."""
+    """Return the field to learn: (P, 3) -> (P, 1)."""
     x, y, z = coordinates.unbind(dim=1)
     return (torch.sin(3 * x) * torch.cos(2 * y) + z * z)[:, None]
 
 
 def build(size: int, *, device: str, mode: str, variant: str, seed: int, chunk: int | None = None) -> Case:
-    """One case. `chunk` is heeded by the variant `chunked` only."""
+    """Build one case. Only the variant `chunked` uses `chunk`."""
     if chunk is not None and chunk < 1:
-        raise BadInput(f"a chunk of {chunk} points", hint="give a chunk of at least 1 point")
+        raise BadInput(
+            f"The chunk is {chunk} points, but must be at least 1.", hint="Give --chunk a number above 0."
+        )
     torch.manual_seed(seed)
     field = Field(recompute=variant == "checkpoint").to(device)
-    parts = _parts(size, (chunk or CHUNK) if variant == "chunked" else size)
+    bounds = _chunk_bounds(size, (chunk or CHUNK) if variant == "chunked" else size)
     batches = (
-        _made_when_wanted(parts, seed, device) if variant == "chunked" else _resident(size, seed, device)
+        _generate_chunks(bounds, seed, device) if variant == "chunked" else _hold_all(size, seed, device)
     )
     return Case(
         step=_train(field, batches, size) if mode == "train" else _infer(field, batches, size),
-        processed=sum(stop - start for start, stop in parts),
+        processed=sum(stop - start for start, stop in bounds),
         probe=lambda: _probe(field, batches, size, gradients=mode == "train"),
     )
 
 
-def _parts(size: int, chunk: int) -> list[tuple[int, int]]:
+def _chunk_bounds(size: int, chunk: int) -> list[tuple[int, int]]:
     return [(start, min(start + chunk, size)) for start in range(0, size, chunk)]
 
 
-def _made_when_wanted(parts: list[tuple[int, int]], seed: int, device: str) -> Batches:
-    return lambda: (points(start, stop, seed=seed, device=device) for start, stop in parts)
+def _generate_chunks(bounds: list[tuple[int, int]], seed: int, device: str) -> Batches:
+    return lambda: (points(start, stop, seed=seed, device=device) for start, stop in bounds)
 
 
-def _resident(size: int, seed: int, device: str) -> Batches:
-    made = points(0, size, seed=seed, device=device)
-    return lambda: iter((made,))
+def _hold_all(size: int, seed: int, device: str) -> Batches:
+    coordinates = points(0, size, seed=seed, device=device)
+    return lambda: iter((coordinates,))
 
 
 def _train(field: Field, batches: Batches, size: int) -> Callable[[], Tensor]:
@@ -100,7 +103,8 @@ def _train(field: Field, batches: Batches, size: int) -> Callable[[], Tensor]:
         optimizer.zero_grad()
         total = torch.zeros((), device=field.head.weight.device)
         for coordinates in batches():
-            # Divided by all points, not the chunk's: the parts then add up to the mean, ragged last chunk included.
+            # Divided by all points, not those of the chunk: the chunks, ragged or not, then add up to the
+            # mean.
             loss = (field(coordinates) - truth(coordinates)).square().sum() / size
             loss.backward()
             total += loss.detach()
@@ -122,7 +126,7 @@ def _infer(field: Field, batches: Batches, size: int) -> Callable[[], Tensor]:
 
 
 def _probe(field: Field, batches: Batches, size: int, *, gradients: bool) -> Probe:
-    """Values at every point, the loss or the integral, and the gradients of weights and coordinates."""
+    """Return the values, the loss or the integral, and the gradients of weights and coordinates."""
     field.zero_grad()
     values, slopes = [], []
     total = torch.zeros((), device=field.head.weight.device)
@@ -136,11 +140,13 @@ def _probe(field: Field, batches: Batches, size: int, *, gradients: bool) -> Pro
                 slopes.append(leaf.grad)
             values.append(out.detach())
             total += part.detach()
-    named = {name: p.grad for name, p in field.named_parameters()} if gradients else {}
-    found = {**named, "coordinates": torch.cat(slopes)} if gradients else {}
+    by_parameter = {name: p.grad for name, p in field.named_parameters()} if gradients else {}
+    by_name = {**by_parameter, "coordinates": torch.cat(slopes)} if gradients else {}
     return Probe(
         outputs={"values": _array(torch.cat(values)), "loss" if gradients else "integral": _array(total)},
-        gradients={name: None if gradient is None else _array(gradient) for name, gradient in found.items()},
+        gradients={
+            name: None if gradient is None else _array(gradient) for name, gradient in by_name.items()
+        },
     )
 
 

@@ -10,11 +10,18 @@ WORKLOAD = Workload(
     framework="jax",
     build="pinchpoint.workloads.orbital.model:build",
     variants=(
-        Variant("hessian", note="the trace of a full Hessian per walker", chunked=False),
-        Variant("loop", note="one second derivative at a time, forward over reverse", chunked=False),
-        Variant("chunked", note="the loop, a chunk of walkers at a time; gradients are summed over chunks"),
+        Variant("hessian", note="takes the trace of a full Hessian per walker"),
+        Variant("loop", note="computes one second derivative at a time, forward over reverse"),
+        Variant(
+            "chunked",
+            note="runs the loop on one chunk of walkers at a time; gradients are summed over chunks",
+        ),
     ),
-    about="local energy of trapped, repelling electrons: Laplacian of log|psi| of an MLP, one step of variational Monte Carlo",
+    about=(
+        "one step of variational Monte Carlo: the local energy of trapped, repelling electrons, from the"
+        " Laplacian"
+        " of an MLP's log|psi|"
+    ),
     tolerance=Tolerance(outputs=1e-4, gradients=1e-3),
     chunked=True,
     default_size=4096,

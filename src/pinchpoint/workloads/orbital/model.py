@@ -1,11 +1,11 @@
-"""A small neural wave function and its local energy, computed in three ways.
+"""The orbital workload in JAX: a small neural wave function and its local energy, in three variants.
 
 Letters: W walkers, N particles, D = 3 N coordinates, H hidden units.
 
-N electrons in a harmonic trap. log|psi|(r) = -|r|^2 / 2 + MLP(r). The local energy is
-E(r) = -(lap log|psi| + |grad log|psi||^2) / 2 + |r|^2 / 2 + sum over pairs of 1 / r_ij, with the
-pair term rounded off at short range, as for electrons in a thin layer. Training takes one Adam
-step along the energy's gradient, 2 <(E - <E>) grad log|psi|>, in which E is a constant.
+N electrons move in a harmonic trap, with log|psi|(r) = -|r|^2 / 2 + MLP(r). The local energy is
+E(r) = -(lap log|psi| + |grad log|psi||^2) / 2 + |r|^2 / 2 + sum over pairs of 1 / r_ij, where the
+pair term is softened at short range, as for electrons in a thin layer. Training takes one Adam step
+along the energy's gradient, 2 <(E - <E>) grad log|psi|>, in which E is a constant.
 
 With a zero MLP and no pair term the wave function is the exact ground state, E = 3 N / 2.
 """
@@ -35,9 +35,9 @@ Energies = Callable[[Params, Any], Any]
 
 
 def init(seed: int, *, particles: int = PARTICLES) -> Params:
-    """Weights of the MLP, as numpy arrays: w0 (D, H), b0 (H,), w1 (H, H), b1 (H,), w2 (H, 1).
+    """Return the weights of the MLP as numpy arrays: w0 (D, H), b0 (H,), w1 (H, H), b1 (H,), w2 (H, 1).
 
-    The last layer has no bias: it would only scale psi, which no energy depends on.
+    The last layer has no bias, which would only scale psi, and no energy depends on that scale.
     """
     rng = np.random.default_rng(seed)
     widths = (3 * particles, *HIDDEN, 1)
@@ -50,13 +50,13 @@ def init(seed: int, *, particles: int = PARTICLES) -> Params:
 
 
 def sample(size: int, seed: int, *, particles: int = PARTICLES) -> Any:
-    """walkers: (W, D), drawn from |psi|^2 of the trap alone."""
+    """Draw walkers, (W, D), from |psi|^2 of the trap alone."""
     rng = np.random.default_rng(seed + 1)
     return (rng.standard_normal((size, 3 * particles)) / np.sqrt(2)).astype(np.float32)
 
 
 def log_psi(params: Params, r: Any) -> Any:
-    """r: (D,) -> log|psi|, a scalar."""
+    """Return log|psi|, a scalar, at r: (D,)."""
     h = r
     for i in range(len(HIDDEN)):
         h = jnp.tanh(h @ params[f"w{i}"] + params[f"b{i}"])
@@ -64,7 +64,7 @@ def log_psi(params: Params, r: Any) -> Any:
 
 
 def potential(r: Any, *, repulsion: float = 1.0) -> Any:
-    """r: (D,) -> trap and rounded-off pair repulsion, a scalar."""
+    """Return the trap and the softened pair repulsion, a scalar, at r: (D,)."""
     places = r.reshape(-1, 3)
     first, second = np.triu_indices(places.shape[0], k=1)
     gaps = places[first] - places[second]
@@ -72,12 +72,18 @@ def potential(r: Any, *, repulsion: float = 1.0) -> Any:
 
 
 def laplacian_by_hessian(f: Callable[[Any], Any], r: Any) -> tuple[Any, Any]:
-    """Laplacian and gradient of f at r: (D,). Makes all D x D second derivatives to use D of them."""
+    """Return Laplacian and gradient of f at r: (D,).
+
+    Computes all D x D second derivatives, and uses D of them.
+    """
     return jnp.trace(jax.hessian(f)(r)), jax.grad(f)(r)
 
 
 def laplacian_by_loop(f: Callable[[Any], Any], r: Any) -> tuple[Any, Any]:
-    """Laplacian and gradient of f at r: (D,). One forward derivative of the gradient at a time."""
+    """Return Laplacian and gradient of f at r.
+
+    (D,), from one forward derivative of the gradient at a time.
+    """
     gradient, push = jax.linearize(jax.grad(f), r)
     basis = jnp.eye(r.shape[0], dtype=r.dtype)
     total = jax.lax.fori_loop(0, r.shape[0], lambda i, done: done + push(basis[i])[i], jnp.zeros((), r.dtype))
@@ -87,48 +93,53 @@ def laplacian_by_loop(f: Callable[[Any], Any], r: Any) -> tuple[Any, Any]:
 def local_energy(
     params: Params, r: Any, *, laplacian: Callable[..., tuple[Any, Any]], repulsion: float = 1.0
 ) -> Any:
-    """r: (D,) -> local energy, a scalar."""
+    """Return the local energy, a scalar, at r: (D,)."""
     lap, gradient = laplacian(lambda x: log_psi(params, x), r)
     return -0.5 * (lap + jnp.sum(gradient**2)) + potential(r, repulsion=repulsion)
 
 
 def energies_at_once(laplacian: Callable[..., tuple[Any, Any]]) -> Energies:
-    """(params, walkers (W, D)) -> energies (W,), all walkers together."""
+    """Return a function (params, walkers (W, D)) -> energies (W,) that takes all walkers together."""
     return lambda params, walkers: jax.vmap(lambda r: local_energy(params, r, laplacian=laplacian))(walkers)
 
 
 def energies_in_chunks(chunk: int) -> Energies:
-    """The same, `chunk` walkers at a time; the last chunk may be shorter."""
+    """Return the same function, `chunk` walkers at a time; the last chunk may be shorter."""
     energies = energies_at_once(laplacian_by_loop)
 
     def run(params: Params, walkers: Any) -> Any:
-        _, found = over_chunks(lambda done, part: (done, energies(params, part)), None, walkers, chunk=chunk)
-        return found
+        _, rows = over_chunks(lambda carry, part: (carry, energies(params, part)), None, walkers, chunk=chunk)
+        return rows
 
     return run
 
 
-def over_chunks(turn: Callable[..., tuple[Any, Any]], done: Any, *arrays: Any, chunk: int) -> tuple[Any, Any]:
-    """Carry `done` through turn(done, *parts) over chunks of rows; the rows it gives are put together again.
+def over_chunks(
+    step: Callable[..., tuple[Any, Any]], carry: Any, *arrays: Any, chunk: int
+) -> tuple[Any, Any]:
+    """Carry `carry` through step(carry, *parts) over chunks of rows, and join the rows it returns.
 
-    Each chunk is cut out of the whole array inside the loop: reshaping it first would copy it.
+    Each chunk is sliced out of the whole array inside the loop, because reshaping it first would copy it.
     """
     size = arrays[0].shape[0]
     whole = size // chunk * chunk
 
-    def at(done: Any, start: Any) -> tuple[Any, Any]:
-        return turn(done, *(jax.lax.dynamic_slice_in_dim(array, start, chunk) for array in arrays))
+    def at(carry: Any, start: Any) -> tuple[Any, Any]:
+        return step(carry, *(jax.lax.dynamic_slice_in_dim(array, start, chunk) for array in arrays))
 
-    done, rows = jax.lax.scan(at, done, jnp.arange(0, whole, chunk))
+    carry, rows = jax.lax.scan(at, carry, jnp.arange(0, whole, chunk))
     rows = rows.reshape(whole, *rows.shape[2:])
     if whole == size:
-        return done, rows
-    done, rest = turn(done, *(array[whole:] for array in arrays))
-    return done, jnp.concatenate([rows, rest])
+        return carry, rows
+    carry, rest = step(carry, *(array[whole:] for array in arrays))
+    return carry, jnp.concatenate([rows, rest])
 
 
 def surrogate(params: Params, walkers: Any, weights: Any) -> Any:
-    """sum of weights (W,) times log|psi|: its gradient is the energy's, with weights 2 (E - <E>) / W."""
+    """Return the sum of weights (W,) times log|psi|.
+
+    Its gradient is that of the energy for weights 2 (E - <E>) / W.
+    """
     return jnp.sum(weights * jax.vmap(lambda r: log_psi(params, r))(walkers))
 
 
@@ -137,22 +148,22 @@ def gradient_at_once(params: Params, walkers: Any, weights: Any) -> tuple[Params
 
 
 def gradient_in_chunks(params: Params, walkers: Any, weights: Any, *, chunk: int) -> tuple[Params, Any]:
-    """The same sums, taken chunk by chunk: activations of one chunk are alive at a time."""
+    """Return the same sums, taken chunk by chunk, so that only one chunk's activations are alive."""
 
-    def turn(done: Params, *part: Any) -> tuple[Params, Any]:
+    def step(carry: Params, *part: Any) -> tuple[Params, Any]:
         by_params, by_walkers = gradient_at_once(params, *part)
-        return jax.tree_util.tree_map(jnp.add, done, by_params), by_walkers
+        return jax.tree_util.tree_map(jnp.add, carry, by_params), by_walkers
 
-    return over_chunks(turn, jax.tree_util.tree_map(jnp.zeros_like, params), walkers, weights, chunk=chunk)
+    return over_chunks(step, jax.tree_util.tree_map(jnp.zeros_like, params), walkers, weights, chunk=chunk)
 
 
 def build(
     size: int, *, device: str, mode: str, variant: str, seed: int = 0, chunk: int | None = None
 ) -> Case:
-    """One case. Where the asked device is not here the arguments are shapes only: enough to predict."""
+    """Build one case. If the device is absent the arguments are shapes only, which is enough to predict."""
     if chunk is not None and chunk < 1:
         raise BadInput(
-            f"chunk {chunk} is not a number of walkers", hint="give --chunk a whole number above 0"
+            f"The chunk is {chunk} walkers, but must be at least 1.", hint="Give --chunk a number above 0."
         )
     chunk = min(chunk or CHUNK, size)
     energies: Energies = {
@@ -182,15 +193,15 @@ def build(
         if mode == "infer":
             return Probe({"energy": np.asarray(jax.jit(energies)(params, walkers))})
         energy, by_params, by_walkers = jax.jit(gradients)(params, walkers)
-        named = {f"params.{name}": np.asarray(value) for name, value in by_params.items()}
-        return Probe({"energy": np.asarray(energy)}, named | {"walkers": np.asarray(by_walkers)})
+        by_name = {f"params.{name}": np.asarray(value) for name, value in by_params.items()}
+        return Probe({"energy": np.asarray(energy)}, by_name | {"walkers": np.asarray(by_walkers)})
 
     processed = jax.eval_shape(energies, params, walkers).shape[0]
     return Case(step, processed, args, probe if place is not None else None)
 
 
 def adam(params: Params, opt_state: dict[str, Any], gradient: Params) -> tuple[Params, dict[str, Any]]:
-    """One step of Adam. opt_state: {"count", "mean", "square"}."""
+    """Take one step of Adam. opt_state: {"count", "mean", "square"}."""
     tree = jax.tree_util.tree_map
     count = opt_state["count"] + 1
     mean = tree(lambda m, g: DECAY * m + (1 - DECAY) * g, opt_state["mean"], gradient)
@@ -203,12 +214,13 @@ def adam(params: Params, opt_state: dict[str, Any], gradient: Params) -> tuple[P
 
 
 def _device(device: str) -> Any:
-    """The device asked for, or None where it is not here."""
+    """Return the device, or None if this machine has none."""
     try:
-        found = jax.local_devices(backend=device)[0]
+        local = jax.local_devices(backend=device)[0]
     except RuntimeError:
         return None
-    return found if (found.platform == "cpu") == (device == "cpu") else None  # a CPU may stand in for a card
+    # JAX may return a CPU in place of a missing GPU.
+    return local if (local.platform == "cpu") == (device == "cpu") else None
 
 
 def _inputs(size: int, seed: int, place: Any) -> tuple[Params, Any]:
