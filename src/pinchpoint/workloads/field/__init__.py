@@ -10,10 +10,11 @@ WORKLOAD = Workload(
     framework="torch",
     build="pinchpoint.workloads.field.model:build",
     variants=(
-        Variant("eager", "processes all points at once, as a first version would"),
+        Variant("eager", "processes all points at once, as a first version would", chunked=False),
         Variant(
             "checkpoint",
             "processes all points at once and recomputes each layer's activations in the backward pass",
+            chunked=False,
         ),
         Variant(
             "chunked",

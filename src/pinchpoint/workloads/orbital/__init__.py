@@ -10,8 +10,8 @@ WORKLOAD = Workload(
     framework="jax",
     build="pinchpoint.workloads.orbital.model:build",
     variants=(
-        Variant("hessian", note="takes the trace of a full Hessian per walker"),
-        Variant("loop", note="computes one second derivative at a time, forward over reverse"),
+        Variant("hessian", note="takes the trace of a full Hessian per walker", chunked=False),
+        Variant("loop", note="computes one second derivative at a time, forward over reverse", chunked=False),
         Variant(
             "chunked",
             note="runs the loop on one chunk of walkers at a time; gradients are summed over chunks",
