@@ -17,7 +17,8 @@ from pinchpoint.systems.common import logs
 from pinchpoint.systems.common.optimizer import Updates
 from pinchpoint.systems.common.runs import Run
 from pinchpoint.systems.common.settings import Common
-from pinchpoint.systems.common.training_loop import Ended, Report, preparing, take_steps
+from pinchpoint.systems.common.torch_loop import take_steps
+from pinchpoint.systems.common.training_loop import Ended, Report, preparing
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any, Literal, get_args
 
 from pinchpoint.backends.torch import measurement
 from pinchpoint.systems.common import logs
-from pinchpoint.systems.common.training_loop import READ_EVERY
+from pinchpoint.systems.common.torch_loop import READ_EVERY
 
 Part = Literal["data", "sampling", "forward", "consistency", "backward", "optimizer"]
 PARTS: tuple[Part, ...] = get_args(Part)

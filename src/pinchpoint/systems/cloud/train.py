@@ -36,7 +36,8 @@ from pinchpoint.systems.common.distributed import NEXT, Ranks, joined
 from pinchpoint.systems.common.lockstep import follow, lead
 from pinchpoint.systems.common.precision import autocast, check_precision
 from pinchpoint.systems.common.runs import CONFIG
-from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing, take_steps
+from pinchpoint.systems.common.torch_loop import take_steps
+from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
 
 HELD_AT = (1.0, 0.1)  # densities at which what is held back is looked at
 

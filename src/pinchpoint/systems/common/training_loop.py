@@ -1,9 +1,8 @@
 """The training loop of every system: steps, validation, checkpoints, log, progress reports and a clean stop.
 
-`run_loop` drives a `Driver`, which starts steps and reads back what they measured. `take_steps` is the loop
-of a torch `Learner`. What a step does must follow from the settings, the weights and its number alone: a
-checkpoint then holds everything that is needed to resume as if the run had never stopped, bit for bit on a
-CPU.
+`run_loop` drives a `Driver`, which starts steps and reads back what they measured; `torch_loop` has the driver
+of torch learners. What a step does must follow from the settings, the weights and its number alone: a
+checkpoint then holds everything that is needed to resume as if the run had never stopped, bit for bit on a CPU.
 """
 
 from __future__ import annotations
@@ -12,18 +11,14 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from pinchpoint.core.errors import Diverged
 from pinchpoint.core.records import Record
 from pinchpoint.systems.common import logs
-from pinchpoint.systems.common.runs import RECORD, Run, RunFolder
+from pinchpoint.systems.common.runs import RECORD, RunFolder
 from pinchpoint.systems.common.stopping import Stop, stop_between_steps
 
-if TYPE_CHECKING:
-    from torch import Tensor
-
-READ_EVERY = 10  # steps between two readings of the losses on CUDA: each waits for the device
 LATE = 0.9  # rows after this part of the steps are the last tenth
 R = TypeVar("R", bound=logs.Stepped)
 Result = TypeVar("Result", bound=Record)
@@ -158,56 +153,6 @@ def run_loop(
             tell(Report("stopped", ended.step, run.steps))
         stop.leave()
     return result
-
-
-class Learner(Protocol):
-    """A torch model in training. `validate` is called only where something is held back."""
-
-    holds_back: bool
-
-    def step(self, number: int) -> Tensor:
-        """Step 1, 2, ...: (2,) on the device, the loss and the norm of the gradient."""
-        ...
-
-    def validate(self) -> float:
-        """The validation error: the lower, the better."""
-        ...
-
-    def state(self) -> dict[str, Any]: ...
-
-    def restore(self, state: dict[str, Any]) -> None: ...
-
-
-def take_steps(
-    run: Run[Any],
-    learner: Learner,
-    *,
-    device: str,
-    record: Callable[[Ended[logs.Row]], Result],
-    tell: Progress,
-    clock: Callable[[], float] = time.perf_counter,
-    log: type[logs.Log] = logs.Log,
-    completed: Callable[[logs.Row], logs.Row] = lambda row: row,
-) -> Result:
-    """Train a torch learner up to the last step; record.json is what `record` returns for the end of the run.
-
-    log: for a system whose rows have more columns, which `completed` adds to each.
-    Ctrl-C and SIGTERM write a checkpoint and the record after the step in progress and are then raised.
-    """
-    from pinchpoint.systems.common.precision import matmuls
-    from pinchpoint.systems.common.torch_driver import TorchDriver
-
-    settings = run.settings
-    with matmuls(settings.precision):
-        return run_loop(
-            run,
-            TorchDriver(run, learner, device=device, log=log, completed=completed),
-            checkpoint_every=settings.checkpoint_steps(),
-            eval_every=settings.eval_steps(),
-            record=record,
-            tell=tell,
-            clock=clock,
-        )
 
 
 @contextmanager

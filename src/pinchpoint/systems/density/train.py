@@ -28,7 +28,8 @@ from pinchpoint.systems.common.records import TrainingRecord
 from pinchpoint.systems.common.runs import held_back, plain, taken_up
 from pinchpoint.systems.common.seeding import at_turn
 from pinchpoint.systems.common.settings import chosen as checked
-from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing, take_steps
+from pinchpoint.systems.common.torch_loop import take_steps
+from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
 from pinchpoint.systems.density.data.atomic import load_table
 from pinchpoint.systems.density.data.batches import Item, item_of, step_batch
 from pinchpoint.systems.density.data.dataset import Dataset, open_dataset

@@ -15,7 +15,8 @@ from pinchpoint.core.files import check_folder
 from pinchpoint.systems.common.budgets import Chosen
 from pinchpoint.systems.common.precision import check_precision
 from pinchpoint.systems.common.seeding import at_turn
-from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing, take_steps
+from pinchpoint.systems.common.torch_loop import take_steps
+from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
 from pinchpoint.systems.operator.budget import chunk_for
 from pinchpoint.systems.operator.data.dataset import open_dataset
 from pinchpoint.systems.operator.data.loading import Supply

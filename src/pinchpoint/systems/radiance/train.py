@@ -23,7 +23,8 @@ from pinchpoint.systems.common.distributed import NEXT, Ranks, joined
 from pinchpoint.systems.common.lockstep import follow, lead
 from pinchpoint.systems.common.precision import check_precision
 from pinchpoint.systems.common.runs import CONFIG
-from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing, take_steps
+from pinchpoint.systems.common.torch_loop import take_steps
+from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
 from pinchpoint.systems.radiance.budget import beside_bytes, chunk_for
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.evaluate import kernel_distance_of, some_real

@@ -1,27 +1,75 @@
-"""Driver of a torch learner for the training loop.
-
-Losses are read from the device in batches, and checkpoints hold the random state.
-"""
+"""The training loop of torch learners: losses are read in batches, and checkpoints hold the random state."""
 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 from torch import Tensor
 
+from pinchpoint.core.records import Record
 from pinchpoint.systems.common import logs
-from pinchpoint.systems.common.precision import peak_bytes
+from pinchpoint.systems.common.precision import matmuls, peak_bytes
 from pinchpoint.systems.common.runs import Run
-from pinchpoint.systems.common.training_loop import READ_EVERY, Fault, Learner, Report
+from pinchpoint.systems.common.training_loop import Ended, Fault, Progress, Report, run_loop
 
+READ_EVERY = 10  # steps between two readings of the losses on CUDA: each waits for the device
 SMOOTHED = 20  # steps that the loss in a report is the mean of
+Result = TypeVar("Result", bound=Record)
 
 
-class TorchDriver:
+class Learner(Protocol):
+    """A torch model in training. `validate` is called only where something is held back."""
+
+    holds_back: bool
+
+    def step(self, number: int) -> Tensor:
+        """Step 1, 2, ...: (2,) on the device, the loss and the norm of the gradient."""
+        ...
+
+    def validate(self) -> float:
+        """The validation error: the lower, the better."""
+        ...
+
+    def state(self) -> dict[str, Any]: ...
+
+    def restore(self, state: dict[str, Any]) -> None: ...
+
+
+def take_steps(
+    run: Run[Any],
+    learner: Learner,
+    *,
+    device: str,
+    record: Callable[[Ended[logs.Row]], Result],
+    tell: Progress,
+    clock: Callable[[], float] = time.perf_counter,
+    log: type[logs.Log] = logs.Log,
+    completed: Callable[[logs.Row], logs.Row] = lambda row: row,
+) -> Result:
+    """Train a torch learner up to the last step; record.json is what `record` returns for the end of the run.
+
+    log: for a system whose rows have more columns, which `completed` adds to each.
+    Ctrl-C and SIGTERM write a checkpoint and the record after the step in progress and are then raised.
+    """
+    settings = run.settings
+    with matmuls(settings.precision):
+        return run_loop(
+            run,
+            _TorchDriver(run, learner, device=device, log=log, completed=completed),
+            checkpoint_every=settings.checkpoint_steps(),
+            eval_every=settings.eval_steps(),
+            record=record,
+            tell=tell,
+            clock=clock,
+        )
+
+
+class _TorchDriver:
     """Takes one step at a time.
 
     On CUDA losses are read every few steps, since a reading waits for the device.
