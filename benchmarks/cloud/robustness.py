@@ -46,7 +46,7 @@ from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.views import Dense, LogUniform, Uniform, View, parse_views
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.train import train
-from pinchpoint.systems.common.settings import overrides
+from pinchpoint.systems.common.overrides import parse_overrides
 
 WHAT = "mIoU against density"
 REGIMES = ("steps", "points")
@@ -89,8 +89,8 @@ def run(args: argparse.Namespace) -> None:
     folder = args.output.with_suffix("")
     folder.mkdir(exist_ok=True)
     source = open_source(args.data)
-    model = overrides(args.model, CloudConfig) if args.model else {}
-    changes = overrides(args.set, Settings)
+    model = parse_overrides(args.model, model=CloudConfig).model
+    changes = parse_overrides(args.set, training=[Settings], main=True).training
     # What is asked for, as JSON gives it back: a part is gone on with only by the same.
     asked = json.loads(json.dumps({"steps": args.steps, "model": model, **changes}))
     for seed in args.seeds:

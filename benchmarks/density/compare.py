@@ -33,13 +33,13 @@ def run(args: argparse.Namespace) -> int:
     from contest import Contest
 
     from pinchpoint.backends.base import backend, resolve_device
-    from pinchpoint.systems.common.settings import overrides
+    from pinchpoint.systems.common.overrides import parse_overrides
     from pinchpoint.systems.density.data.dataset import open_dataset
     from pinchpoint.systems.density.model.config import DensityConfig
 
     work = list(pieces(args.only))
     check_output(args.output)
-    choices: dict[str, Any] = {"model": overrides(args.set, DensityConfig)}
+    choices: dict[str, Any] = {"model": parse_overrides(args.set, model=DensityConfig).model}
     asked = ("steps", "molecules", "probes", "preset", "precision", "ema", "weight_decay", "validation")
     choices |= {name: getattr(args, name) for name in asked if getattr(args, name) is not None}
     contest = Contest(

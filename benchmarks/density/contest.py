@@ -55,7 +55,7 @@ class Contest:
     def about(self) -> dict[str, Any]:
         """What must be equal for two results to stand in one table."""
         told = self.told.to_dict()
-        free = ("seed", "lr", "model", "data", *Settings.FREE)
+        free = ("seed", "lr", "model", "data", *Settings.changeable())
         shape = {f"model {key}": value for key, value in told["model"].items()}
         same = {key: value for key, value in told.items() if key not in free}
         return {"data": self.data.sha256, "device": self.device, "judge": self.judge, **same, **shape}

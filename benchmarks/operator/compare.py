@@ -117,7 +117,7 @@ def open_work(args: argparse.Namespace, device: Any, *, end: float | None) -> tu
     from states import States
     from work import Work
 
-    from pinchpoint.systems.common.settings import overrides
+    from pinchpoint.systems.common.overrides import parse_overrides
     from pinchpoint.systems.operator.data.dataset import open_dataset
     from pinchpoint.systems.operator.metrics import statistics_of
     from pinchpoint.systems.operator.model.config import OperatorConfig
@@ -128,7 +128,7 @@ def open_work(args: argparse.Namespace, device: Any, *, end: float | None) -> tu
     bodies["held"] = bodies["train"][-max(1, len(bodies["train"]) // 10) :]
     bodies["fine"] = [fine.sample(name) for name in fine.names("test")] if fine else []
     scales = scales_of(bodies["train"], vectors=VECTORS)
-    changes: dict[str, Any] = FLOW | asdict(scales) | overrides(args.set, OperatorConfig)
+    changes: dict[str, Any] = FLOW | asdict(scales) | parse_overrides(args.set, model=OperatorConfig).model
     config = OperatorConfig.preset(
         args.preset,
         low=coarse.low,

@@ -32,7 +32,7 @@ from pinchpoint.core.errors import PinchpointError
 from pinchpoint.core.files import check_output, make_folder, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
-from pinchpoint.systems.common.settings import overrides
+from pinchpoint.systems.common.overrides import parse_overrides
 from pinchpoint.systems.common.training_loop import Report
 from pinchpoint.systems.radiance.data.dataset import make_dataset
 from pinchpoint.systems.radiance.evaluate import evaluate
@@ -160,7 +160,8 @@ def verdicts(scores: dict[str, Any], training: dict[str, Any]) -> list[dict[str,
 def run(asked: argparse.Namespace) -> dict[str, Any]:
     device = resolve_device(asked.device, backend("torch"))
     choices = {**RECIPE, "preset": asked.preset, "size": asked.size, "seed": asked.seed, "device": device}
-    choices |= overrides(asked.set, Settings) | {"model": overrides(asked.field, FieldConfig)}
+    choices |= parse_overrides(asked.set, training=[Settings], main=True).training
+    choices |= {"model": parse_overrides(asked.field, model=FieldConfig).model}
     side, work = asked.size * choices["superres"], make_folder(asked.work)
     record: dict[str, Any] = {
         "what": "cars in eight minutes",

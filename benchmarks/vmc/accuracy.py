@@ -35,13 +35,13 @@ from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.files import check_output, write_bytes, write_text
 from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
+from pinchpoint.systems.common.overrides import parse_overrides
 from pinchpoint.systems.common.runs import CONFIG, LOG
-from pinchpoint.systems.common.settings import overrides
 from pinchpoint.systems.vmc.evaluate import evaluate
+from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
-from pinchpoint.systems.vmc.overrides import OWN, split_choices
 from pinchpoint.systems.vmc.runs import PICTURE, Log, read_run
-from pinchpoint.systems.vmc.settings import Settings
+from pinchpoint.systems.vmc.settings import RunOptions, Settings
 from pinchpoint.systems.vmc.train import train
 
 REPOSITORY = Path(__file__).parents[2]
@@ -105,22 +105,9 @@ def seconds_before(run: Path) -> float:
 
 
 def choices_of(texts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Fields of `NetConfig`, and what else `train` takes: fields of `Settings`, those of an option too, and pretrain."""
-    by_name = {
-        name: [text for text in texts if text.partition("=")[0] == name]
-        for name in ("pretrain", *OWN - {"kind"})
-    }
-    own = [text for name, found in by_name.items() if name != "pretrain" for text in found]
-    net, made = split_choices([text for text in texts if text not in (*own, *by_name["pretrain"])])
-    for text in by_name["pretrain"]:
-        count = text.partition("=")[2]
-        if not count.isdecimal():
-            raise BadInput(
-                f"--set {text!r}: {count!r} is no number of steps",
-                hint="write pretrain=2000, or pretrain=0 for none",
-            )
-        made["pretrain"] = int(count)
-    return net, {**made, **overrides(own, Settings)}
+    """Fields of `NetConfig`, and the other arguments of `train`."""
+    overrides = parse_overrides(texts, training=(RunOptions, Settings), model=NetConfig, main=True)
+    return overrides.model, overrides.training
 
 
 def curve(run: Path, path: Path) -> list[str]:

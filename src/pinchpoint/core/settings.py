@@ -6,6 +6,7 @@ needed, so that settings can be listed and refused without importing one.
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -53,6 +54,15 @@ class Setting:
         raise BadInput(f"The setting {self.name} cannot be {value!r}.", hint=hint)
 
 
+def suggest(key: str, known: Iterable[str]) -> str:
+    """The hint for a key that does not exist: the nearest one that does, and all of them."""
+    names = list(known)
+    if not names:
+        return "Leave out --set: there is nothing to set here."
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.6)
+    return (f"Did you mean {near[0]}? " if near else "") + f"Use one of: {', '.join(names)}."
+
+
 def parse_pairs(pairs: Iterable[str]) -> dict[str, tuple[str, ...]]:
     """Parse `key=value` texts into the values of each key, in order; a repeated key has several values."""
     values: dict[str, tuple[str, ...]] = {}
@@ -75,8 +85,7 @@ def resolve(
     known = {setting.name: setting for setting in declared}
     unknown = [key for key in new_values if key not in known]
     if unknown:
-        hint = f"Use one of: {', '.join(known)}." if known else "Leave --set out."
-        raise BadInput(f"{text} has no setting {unknown[0]!r}.", hint=hint)
+        raise BadInput(f"{text} has no setting {unknown[0]!r}.", hint=suggest(unknown[0], known))
     empty = [key for key, values in new_values.items() if not values]
     if empty:
         raise BadInput(

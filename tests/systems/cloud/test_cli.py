@@ -58,7 +58,7 @@ def rooms(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(rooms: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("cloud") / "run"
-    views = ["--views", "dense,log-uniform:0.2:1", "--consistency", "cos", "--validation", "1"]
+    views = ["--views", "dense,log-uniform:0.2:1", "--consistency", "cos", "--set", "validation=1"]
     assert run(["cloud", "train", str(rooms), "-o", str(folder), "--steps", "3", *views, *TINY]) == 0
     return folder
 
@@ -127,7 +127,7 @@ def test_train_says_loss_miou_memory_and_time_left_and_goes_on(
     rooms: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     args = ["cloud", "train", str(rooms), "-o", str(tmp_path / "run")]
-    assert run([*args, "--steps", "2", "--validation", "1", *TINY]) == 0
+    assert run([*args, "--steps", "2", "--set", "validation=1", *TINY]) == 0
     seen = capsys.readouterr()
     last = [line for line in seen.err.splitlines() if "train: steps 2/2" in line][-1]
     assert "loss " in last and "mIoU " in last and "iB" in last
@@ -207,12 +207,16 @@ def test_bench_times_every_variant_and_keeps_the_record(
         (["train", "{rooms}", "-o", "{new}", "--resume"], 2, "no run in"),
         (["train", "{rooms}", "-o", "{new}", "--views", "dense,thin"], 2, "no view 'thin'"),
         (["train", "{rooms}", "-o", "{new}", "--views", "uniform:0.7:0.3"], 2, "ratios from 0.7 to 0.3"),
-        (["train", "{rooms}", "-o", "{new}", "--consistency", "kl"], 2, "--consistency kl with the views"),
+        (
+            ["train", "{rooms}", "-o", "{new}", "--consistency", "kl"],
+            2,
+            "--consistency kl cannot be used with the views",
+        ),
         (["train", "{rooms}", "-o", "{new}", "--cell", "0"], 2, "--cell 0"),
         (["train", "{rooms}", "-o", "{new}", "--cell", "1e-9", "--device", "cpu"], 2, "cells"),
-        (["train", "{rooms}", "-o", "{new}", "--ignore", "none"], 2, "--ignore none"),
-        (["train", "{rooms}", "-o", "{new}", "--ignore", "255"], 2, "labels to ignore in"),
-        (["train", "{rooms}", "-o", "{new}", "--set", "cells=3"], 2, "names no setting of the model"),
+        (["train", "{rooms}", "-o", "{new}", "--set", "ignore=road"], 2, "'road' is not a whole number"),
+        (["train", "{rooms}", "-o", "{new}", "--set", "ignore=255"], 2, "labels to ignore in"),
+        (["train", "{rooms}", "-o", "{new}", "--set", "cells=3"], 2, "--set cells=3 names no known setting"),
         (
             ["train", "{rooms}", "-o", "{new}", "--budget", "1MiB", "--device", "cpu"],
             1,

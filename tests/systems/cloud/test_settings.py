@@ -8,7 +8,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.settings import Settings
-from pinchpoint.systems.common.settings import chosen
+from pinchpoint.systems.common.settings import apply_choices
 
 
 def test_the_defaults_are_a_run_at_one_density_drawn_anew_for_each_scene() -> None:
@@ -19,21 +19,25 @@ def test_the_defaults_are_a_run_at_one_density_drawn_anew_for_each_scene() -> No
 @pytest.mark.parametrize(
     ("choices", "what", "hint"),
     [
-        ({"consistency": "l1"}, "unknown consistency 'l1'", "none, cos, mse, kl"),
-        ({"views_mode": "both"}, "unknown views_mode 'both'", "auto, batched, accumulate"),
-        ({"consistency": "kl"}, "--consistency kl with the views log-uniform", "--views dense,"),
+        ({"consistency": "l1"}, "The consistency 'l1' is unknown.", "none, cos, mse, kl"),
+        ({"views_mode": "both"}, "The views_mode 'both' is unknown.", "auto, batched, accumulate"),
+        (
+            {"consistency": "kl"},
+            "--consistency kl cannot be used with the views log-uniform",
+            "--views dense,",
+        ),
         ({"consistency": "cos", "views": ["dense"]}, "with the views dense", "--views dense,"),
-        ({"consistency_weight": 0.0}, "--consistency-weight 0", "--consistency none"),
+        ({"consistency_weight": 0.0}, "--set consistency_weight=0", "above 0"),
         ({"cell": 0.0}, "--cell 0", "above 0"),
         ({"cell": float("nan")}, "--cell nan", "above 0"),
         ({"scenes": 0}, "--scenes 0", "at least 1"),
         ({"points": 0}, "--points 0", "at least 1"),
-        ({"views": []}, "no views", "--views"),
-        ({"views": ["dense", "dense"]}, "dense twice", "leave one out"),
-        ({"density": 1}, "unknown choices: density", "views"),
+        ({"views": []}, "The list of views is empty.", "--views"),
+        ({"views": ["dense", "dense"]}, "`dense` is listed twice", "Leave one out"),
+        ({"density": 1}, "no setting density", "views"),
     ],
 )
 def test_choices_that_make_no_run_are_refused(choices: dict[str, Any], what: str, hint: str) -> None:
     with pytest.raises(BadInput) as caught:
-        chosen(Settings(), choices)
+        apply_choices(Settings(), choices)
     assert what in caught.value.what and hint in caught.value.hint

@@ -9,12 +9,12 @@ import pytest
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.runs import Run, taken_up
-from pinchpoint.systems.common.settings import Common
+from pinchpoint.systems.common.settings import TrainSettings
 from pinchpoint.systems.radiance.settings import Settings as Scored
 
 
 @dataclass(frozen=True)
-class Together(Common):
+class Together(TrainSettings):
     ranks: int = 1
 
 
@@ -49,9 +49,13 @@ def test_other_processes_data_and_options_are_each_told_their_hint(tmp_path: Pat
 @pytest.mark.parametrize(
     ("told", "why", "hint"),
     [
-        (Common(validation=0), "nothing was held back", "--validation 1"),
-        (Common(validation=2, eval_every=50), "none was scored up to step 3", "every 50 steps"),
-        (Scored(eval_images=0), "no distances were taken on the way", "train with --eval-images 256"),
+        (TrainSettings(validation=0), "nothing was held back", "--set validation=1"),
+        (TrainSettings(validation=2, eval_every=50), "none was scored up to step 3", "every 50 steps"),
+        (
+            Scored(eval_images=0),
+            "no distances were measured while training",
+            "train with --set eval_images=256",
+        ),
         (
             Scored(eval_every=50),
             "none was scored up to step 3",
@@ -60,7 +64,7 @@ def test_other_processes_data_and_options_are_each_told_their_hint(tmp_path: Pat
     ],
 )
 def test_a_run_without_a_best_checkpoint_tells_the_true_cause(
-    told: Common, why: str, hint: str, tmp_path: Path
+    told: TrainSettings, why: str, hint: str, tmp_path: Path
 ) -> None:
     run = Run(tmp_path, told)
     run.checkpoints.save({}, step=3)

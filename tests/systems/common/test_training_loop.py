@@ -16,7 +16,7 @@ from pinchpoint.core.records import Record
 from pinchpoint.systems.common import logs
 from pinchpoint.systems.common.optimizer import Updates
 from pinchpoint.systems.common.runs import Run
-from pinchpoint.systems.common.settings import Common
+from pinchpoint.systems.common.settings import TrainSettings
 from pinchpoint.systems.common.torch_loop import take_steps
 from pinchpoint.systems.common.training_loop import Ended, Report, preparing
 
@@ -37,7 +37,7 @@ class Toy:
 
     holds_back = True
 
-    def __init__(self, told: Common, *, score: Any = None, after: Any = None) -> None:
+    def __init__(self, told: TrainSettings, *, score: Any = None, after: Any = None) -> None:
         self.model = nn.Linear(1, 1, bias=False)
         nn.init.zeros_(self.model.weight)
         self.updates, self.score, self.after = Updates(self.model, told), score, after
@@ -62,7 +62,9 @@ class Toy:
         self.updates.restore(state)
 
 
-def go(folder: Path, told: Common, learner: Toy | None = None, seen: list[Report] | None = None) -> Told:
+def go(
+    folder: Path, told: TrainSettings, learner: Toy | None = None, seen: list[Report] | None = None
+) -> Told:
     def record(ended: Ended) -> Told:
         return Told(ended.step, ended.loss, ended.validation)
 
@@ -71,7 +73,7 @@ def go(folder: Path, told: Common, learner: Toy | None = None, seen: list[Report
 
 
 def test_steps_lead_to_the_answer_and_are_logged_one_by_one(tmp_path: Path) -> None:
-    told = Common(steps=200, lr=0.1, clip=1e9, weight_decay=0.0)
+    told = TrainSettings(steps=200, lr=0.1, clip=1e9, weight_decay=0.0)
     made = go(tmp_path / "run", told)
     rows = logs.read(tmp_path / "run" / "log.csv")
     assert [row.step for row in rows] == list(range(1, 201))
@@ -81,7 +83,7 @@ def test_steps_lead_to_the_answer_and_are_logged_one_by_one(tmp_path: Path) -> N
 
 
 def test_averaged_weights_follow_their_formula(tmp_path: Path) -> None:
-    told = Common(steps=30, lr=0.1, ema=0.9)
+    told = TrainSettings(steps=30, lr=0.1, ema=0.9)
     seen = []
     toy = Toy(told, after=lambda toy, number: seen.append(float(toy.model.weight.detach())))
     go(tmp_path / "run", told, toy)
@@ -100,7 +102,7 @@ def spoil(toy: Toy, number: int) -> None:
 
 
 def test_weights_that_are_no_numbers_reach_no_checkpoint_though_the_loss_was_one(tmp_path: Path) -> None:
-    told = Common(steps=20, checkpoint_every=1)
+    told = TrainSettings(steps=20, checkpoint_every=1)
     with pytest.raises(
         Diverged, match=r"weights are not finite at step 5\. The last good checkpoint is step-00000004\.pt"
     ):
@@ -110,7 +112,7 @@ def test_weights_that_are_no_numbers_reach_no_checkpoint_though_the_loss_was_one
 
 
 def test_an_error_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
-    told = Common(steps=20, checkpoint_every=1)
+    told = TrainSettings(steps=20, checkpoint_every=1)
     with pytest.raises(
         Diverged, match=r"validation error is not finite at step 1\. No checkpoint was written"
     ):
@@ -119,17 +121,17 @@ def test_an_error_that_is_no_number_is_never_the_best(tmp_path: Path) -> None:
 
 
 def test_what_diverges_in_bf16_is_told_of_fp32(tmp_path: Path) -> None:
-    told = Common(steps=20, precision="bf16", lr=0.8)
+    told = TrainSettings(steps=20, precision="bf16", lr=0.8)
     with pytest.raises(Diverged) as caught:
         go(tmp_path / "run", told, Toy(told, after=spoil))
-    assert caught.value.hint == "Train again with --lr 0.2 or --precision fp32 and another -o."
+    assert caught.value.hint == "Train again with --set lr=0.2 or --precision fp32 and another -o."
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt(), SystemExit(143)])
 def test_an_error_while_preparing_leaves_no_run_and_a_stop_leaves_one(
     tmp_path: Path, stop: BaseException
 ) -> None:
-    run, seen = Run(tmp_path / "run", Common(steps=9)), []
+    run, seen = Run(tmp_path / "run", TrainSettings(steps=9)), []
     with pytest.raises(ValueError), preparing(run, seen.append):
         raise ValueError("bad data")
     assert not run.folder.exists() and seen == []
@@ -140,7 +142,7 @@ def test_an_error_while_preparing_leaves_no_run_and_a_stop_leaves_one(
 
 
 def test_a_stop_while_preparing_to_resume_says_where_the_run_is(tmp_path: Path) -> None:
-    told = Common(steps=6)
+    told = TrainSettings(steps=6)
     go(tmp_path / "run", told)
     seen: list[Report] = []
     with pytest.raises(KeyboardInterrupt), preparing(Run(tmp_path / "run", told), seen.append):

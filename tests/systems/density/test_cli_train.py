@@ -36,8 +36,8 @@ def trained(density_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
                 str(folder),
                 "--steps",
                 "3",
-                "--validation",
-                "1",
+                "--set",
+                "validation=1",
                 *TINY,
             ]
         )
@@ -93,7 +93,7 @@ def test_a_run_that_ended_is_trained_longer(
         (["data", "-o", "{trained}", "--from", "{nowhere}/CHGCAR"], 2, "is the folder of a run"),
         (["train", "{data}", "-o", "{run}", "--probes", "0"], 2, "--probes 0"),
         (["train", "{data}", "-o", "{run}", "--preset", "huge"], 2, "unknown preset"),
-        (["train", "{data}", "-o", "{run}", "--set", "colour=3"], 2, "--set 'colour=3'"),
+        (["train", "{data}", "-o", "{run}", "--set", "colour=3"], 2, "--set colour=3"),
         (["train", "{data}", "-o", "{run}", "--precision", "tf32", "--device", "cpu"], 2, "tf32 on cpu"),
         (["train", "{data}", "-o", "{run}", "--budget", "1MiB", *TINY], 1, "the budget is 1.00 MiB"),
         (["train", "{data}", "-o", "{trained}", "--resume", "--lr", "0.5"], 2, "lr (was 0.01, is 0.5)"),

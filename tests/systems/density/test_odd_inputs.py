@@ -255,7 +255,9 @@ def test_electrons_beyond_reason_are_refused_and_an_idle_padding_is_noted() -> N
 def test_a_loss_that_rose_is_told_with_a_hint_and_one_that_wavers_is_not() -> None:
     told = Settings(steps=100, lr=0.02)
     (note,) = loss_notes([0.118] * 20 + [5.0, 433.0] * 10, told, best_step=20)
-    assert "rose from 0.118 to 219" in note and "--lr 0.005" in note and "--warmup (it was 5 steps)" in note
+    assert (
+        "rose from 0.118 to 219" in note and "--lr 0.005" in note and "--set warmup (it was 5 steps)" in note
+    )
     assert "of step 20" in note
     assert loss_notes([0.1, 0.15] * 20, told) == loss_notes([0.3], told) == loss_notes([], told) == ()
 

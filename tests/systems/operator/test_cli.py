@@ -21,7 +21,7 @@ MODEL = [
     for key in ("lattice=4,2,2", "mlp=8", "channels=8", "width=16", "depth=1", "heads=2")
     for part in ("--set", key)
 ]
-TINY = [*MODEL, "--device", "cpu", "--validation", "0"]
+TINY = [*MODEL, "--device", "cpu", "--set", "validation=0"]
 
 
 @pytest.fixture(scope="module")
@@ -256,7 +256,9 @@ def test_ctrl_c_says_what_is_left(
     def stop(*args: object, **options: object) -> None:
         raise KeyboardInterrupt
 
-    where = {"data": "dataset.make_dataset", "eval": "evaluate.evaluate", "predict": "predict.predict"}[verb]
+    where = {"data": "data.dataset.make_dataset", "eval": "evaluate.evaluate", "predict": "predict.predict"}[
+        verb
+    ]
     monkeypatch.setattr(f"pinchpoint.systems.operator.{where}", stop)
     given = {"data": [], "eval": [str(trained), str(data)], "predict": [str(trained), "car.stl"]}[verb]
     assert run(["operator", verb, *given, "-o", str(tmp_path / "out")]) == 130
@@ -282,9 +284,9 @@ def test_resuming_with_another_configuration_names_what_differs(
         (["train", "{data}", "-o", "{run}", "--resume"], 2, "no run in"),
         (["train", "{data}", "-o", "{run}", "--steps", "0"], 2, "--steps 0"),
         (["train", "{data}", "-o", "{run}", "--preset", "huge"], 2, "unknown preset"),
-        (["train", "{data}", "-o", "{run}", "--set", "colour=3"], 2, "--set 'colour=3'"),
+        (["train", "{data}", "-o", "{run}", "--set", "colour=3"], 2, "--set colour=3"),
         (["train", "{data}", "-o", "{run}", "--precision", "tf32", "--device", "cpu"], 2, "tf32 on cpu"),
-        (["train", "{data}", "-o", "{run}", "--validation", "3"], 2, "would be held back"),
+        (["train", "{data}", "-o", "{run}", "--set", "validation=3"], 2, "would be held back"),
         (["train", "{data}", "-o", "{run}", "--set", "radii=0.001", "--device", "cpu"], 2, "have no token"),
         (
             ["train", "{data}", "-o", "{run}", "--budget", "1MiB", "--device", "cpu", *MODEL],
@@ -338,8 +340,8 @@ def test_a_damaged_checkpoint_and_a_damaged_body_are_named(
                 str(folder),
                 "--steps",
                 "2",
-                "--checkpoint-every",
-                "1",
+                "--set",
+                "checkpoint_every=1",
                 *TINY,
             ]
         )

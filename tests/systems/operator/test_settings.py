@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.settings import chosen, differing, overrides
+from pinchpoint.systems.common.overrides import parse_overrides
+from pinchpoint.systems.common.settings import apply_choices, differences
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.settings import Settings
 
@@ -25,32 +26,32 @@ def test_settings_survive_json() -> None:
         ({"accumulate": 0}, "--accumulate"),
         ({"lr": 0.0}, "--lr"),
         ({"lr": math.nan}, "--lr"),
-        ({"clip": -1.0}, "--clip"),
-        ({"ema": 1.0}, "decay"),
+        ({"clip": -1.0}, "--set clip="),
+        ({"ema": 1.0}, "below 1"),
         ({"precision": "fp8"}, "fp32, tf32, bf16"),
         ({"memory": "small"}, "flat, eager, checkpoint"),
         ({"loss": "huber"}, "l1, l2"),
-        ({"chunk": 0}, "at least 1 edge"),
-        ({"validation": -1}, "--validation"),
-        ({"eval_every": -5}, "--eval-every"),
+        ({"chunk": 0}, "at least 1"),
+        ({"validation": -1}, "--set validation="),
+        ({"eval_every": -5}, "--set eval_every="),
         ({"batch": 3}, "steps"),
     ],
 )
 def test_choices_that_make_no_run_are_refused_with_a_hint(choice: dict[str, Any], says: str) -> None:
     with pytest.raises(BadInput) as caught:
-        chosen(Settings(), choice)
+        apply_choices(Settings(), choice)
     assert says in caught.value.hint
 
 
 def test_only_choices_that_change_the_result_differ() -> None:
     stored = Settings(steps=10, lr=0.1, chunk=5, model={"channels": 8, "mlp": [8]})
     assert (
-        differing(
+        differences(
             stored, {"chunk": 9, "device": "cpu", "memory": "eager", "steps": 10, "model": {"channels": 8}}
         )
         == []
     )
-    found = differing(
+    found = differences(
         stored, {"lr": 0.2, "steps": 20, "model": {"channels": 16, "mlp": [8]}, "data": "other"}
     )
     assert found == [
@@ -61,10 +62,12 @@ def test_only_choices_that_change_the_result_differ() -> None:
     ]
 
 
+def read(texts: list[str]) -> dict[str, Any]:
+    return parse_overrides(texts, model=OperatorConfig).model
+
+
 def test_settings_of_the_model_are_read_by_their_types() -> None:
-    made = overrides(
-        ["lattice=8,4,4", "channels=12", "radii=0.5,1", "geometry=none", "compat=true"], OperatorConfig
-    )
+    made = read(["lattice=8,4,4", "channels=12", "radii=0.5,1", "geometry=none", "compat=true"])
     assert made == {
         "lattice": (8, 4, 4),
         "channels": 12,
@@ -72,7 +75,7 @@ def test_settings_of_the_model_are_read_by_their_types() -> None:
         "geometry": "none",
         "compat": True,
     }
-    assert overrides(["mirror=4", "neighbour_cap=none"], OperatorConfig) == {
+    assert read(["mirror=4", "neighbour_cap=none"]) == {
         "mirror": 4,
         "neighbour_cap": None,
     }
@@ -83,4 +86,4 @@ def test_settings_of_the_model_are_read_by_their_types() -> None:
 )
 def test_a_setting_the_model_does_not_have_is_refused(text: str) -> None:
     with pytest.raises(BadInput):
-        overrides([text], OperatorConfig)
+        read([text])

@@ -60,7 +60,7 @@ def test_a_smaller_budget_gets_a_smaller_chunk_that_keeps_within_it() -> None:
     assert "raise --budget by at least" in caught.value.hint
     with pytest.raises(DoesNotFit) as caught:
         chunk_for(TINY, **STEP, budget=whole // 2, device="cpu", memory="none")
-    assert "--memory checkpoint" in caught.value.hint
+    assert "--set memory=checkpoint" in caught.value.hint
     assert (
         chunk_for(TINY, **STEP, budget=whole // 2, device="cpu", memory="none", mode="infer").predicted_bytes
         <= whole // 2

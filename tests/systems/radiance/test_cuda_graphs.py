@@ -153,7 +153,7 @@ def test_a_turn_that_cannot_be_recorded_says_how_to_train_without() -> None:
             made(torch.ones(1))
         with pytest.raises(TargetFailed, match="not permitted when stream is capturing") as raised:
             made(torch.ones(1))
-    assert "--no-graphs" in raised.value.hint
+    assert "--set graphs=false" in raised.value.hint
 
 
 class Host(TorchDispatchMode):

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.settings import chosen
+from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.radiance.settings import Settings
 
 TOLD = Settings(steps=1000, size=64, patch=32)
@@ -45,47 +45,47 @@ def test_rates_rise_stay_and_fall_to_a_tenth() -> None:
 @pytest.mark.parametrize(
     ("choices", "match"),
     [
-        ({"patch": 48}, "patches of 48 x 48"),
-        ({"patch": 16}, "patches of 16 x 16"),
-        ({"patch": 64, "superres": 4}, "patches after super-resolution x4 of 256 x 256"),
+        ({"patch": 48}, "Patches are 48 x 48"),
+        ({"patch": 16}, "Patches are 16 x 16"),
+        ({"patch": 64, "superres": 4}, "Patches after super-resolution x4 are 256 x 256"),
         ({"superres": 3}, "--superres 3"),
-        ({"size": 16}, "patches of 32 x 32 in images of 16 x 16"),
-        ({"precision": "fp8"}, "unknown precision 'fp8'"),
-        ({"r1_reduction": "rays"}, "unknown r1_reduction"),
-        ({"critic_norm": "batch"}, "unknown critic_norm"),
-        ({"sr_pairs": -1.0}, "--sr-pairs -1"),
-        ({"memory": "all"}, "unknown memory"),
+        ({"size": 16}, "Patches of 32 x 32 do not fit into images of 16 x 16"),
+        ({"precision": "fp8"}, "precision 'fp8' is unknown"),
+        ({"r1_reduction": "rays"}, "r1_reduction 'rays' is unknown"),
+        ({"critic_norm": "batch"}, "critic_norm 'batch' is unknown"),
+        ({"sr_pairs": -1.0}, "sr_pairs=-1"),
+        ({"memory": "all"}, "memory 'all' is unknown"),
         ({"batch": 0}, "--batch 0"),
-        ({"micro": 0}, "--micro 0"),
-        ({"lr_d": 0.0}, "--lr-d 0"),
-        ({"noise": -1.0}, "--noise -1"),
-        ({"least": 1.5}, "--least 1.5"),
-        ({"edge": 1.0}, "--edge 1"),
-        ({"whole": 1.5}, "--whole 1.5"),
-        ({"superres": 2, "whole": 0.0}, "without patches of whole pixels"),
-        ({"haze": 1.0}, "--haze 1"),
-        ({"bound": -1.0}, "--bound -1"),
-        ({"bound": 1.0, "samples": 1}, "--bound 1 with 1 point of a ray"),
-        ({"r1_every": 0}, "--r1-every 0"),
-        ({"radius": 10.0}, "looks at the middle from 10"),
-        ({"radius": 2.0}, "looks at the middle from 2"),
+        ({"micro": 0}, "micro=0"),
+        ({"lr_d": 0.0}, "lr_d=0"),
+        ({"noise": -1.0}, "noise=-1"),
+        ({"least": 1.5}, "least=1.5"),
+        ({"edge": 1.0}, "edge=1"),
+        ({"whole": 1.5}, "whole=1.5"),
+        ({"superres": 2, "whole": 0.0}, "learns from patches of whole pixels"),
+        ({"haze": 1.0}, "haze=1"),
+        ({"bound": -1.0}, "bound=-1"),
+        ({"bound": 1.0, "samples": 1}, "bound=1 needs at least 2 points per ray"),
+        ({"r1_every": 0}, "r1_every=0"),
+        ({"radius": 10.0}, "from a distance of 10"),
+        ({"radius": 2.0}, "from a distance of 2"),
         ({"v_low": 0.5}, "poses from 0.5 to 0.45"),
-        ({"eval_images": 1}, "an evaluation of 1 image"),
-        ({"near": 6.0}, "near 6"),
+        ({"eval_images": 1}, "An evaluation of 1 image"),
+        ({"near": 6.0}, "near is 6"),
     ],
 )
 def test_choices_that_make_no_run_are_refused(choices: dict[str, Any], match: str) -> None:
     with pytest.raises(BadInput, match=match) as caught:
-        chosen(TOLD, choices)
+        apply_choices(TOLD, choices)
     assert caught.value.hint
 
 
 def test_fp16_is_this_system_s_and_not_every_run_s() -> None:
     from pinchpoint.systems.cloud.settings import Settings as Other
 
-    assert chosen(TOLD, {"precision": "fp16"}).precision == "fp16"
-    with pytest.raises(BadInput, match="unknown precision 'fp16'"):
-        chosen(Other(), {"precision": "fp16"})
+    assert apply_choices(TOLD, {"precision": "fp16"}).precision == "fp16"
+    with pytest.raises(BadInput, match="precision 'fp16' is unknown"):
+        apply_choices(Other(), {"precision": "fp16"})
 
 
 def test_settings_need_no_framework() -> None:
@@ -110,7 +110,7 @@ def test_the_share_of_whole_patches_is_that_of_all_processes() -> None:
 
 def test_a_super_resolution_needs_patches_of_whole_pixels() -> None:
     told = replace(TOLD, superres=2, whole=0.0)
-    with pytest.raises(BadInput, match="without patches of whole pixels"):
+    with pytest.raises(BadInput, match="learns from patches of whole pixels"):
         replace(told, size=64).check()
     replace(told, size=32).check()  # where every patch is the image
     replace(told, size=0).check()  # where nobody knows yet
@@ -118,10 +118,10 @@ def test_a_super_resolution_needs_patches_of_whole_pixels() -> None:
 
 def test_a_patch_larger_than_its_image_gets_only_hints_there_are() -> None:
     def hint(**changes: Any) -> str:
-        with pytest.raises(BadInput, match="in images of 16 x 16") as caught:
+        with pytest.raises(BadInput, match="into images of 16 x 16") as caught:
             replace(TOLD, size=16, **changes).check()
         return caught.value.hint
 
-    assert hint() == "give images of at least 32 pixels a side, or --size 32, to which they are enlarged"
-    assert hint(superres=2) == "give images of at least 64 pixels a side, or a smaller --superres"
-    assert hint(patch=64).endswith(", or a smaller --patch")
+    assert hint() == "Give images of at least 32 x 32 pixels, or --size 32, to which they are enlarged."
+    assert hint(superres=2) == "Give images of at least 64 x 64 pixels, or a smaller --superres."
+    assert hint(patch=64).endswith(", or a smaller --patch.")

@@ -56,7 +56,7 @@ def test_a_method_or_a_chunk_that_is_asked_for_is_kept() -> None:
         DoesNotFit, match=r"a step needs 1\.07 KiB with 48 walkers at a time; the budget is 1\.03 KiB"
     ) as caught:
         quickest(need, methods=("forward", "loop"), walkers=WALKERS, chunk=48, budget_bytes=1050)
-    assert caught.value.hint == "raise --budget by at least 46 B, or give a smaller --chunk"
+    assert caught.value.hint == "raise --budget by at least 46 B, or give a smaller --set chunk"
 
 
 def test_every_device_has_the_same_share_of_a_chunk() -> None:

@@ -15,10 +15,11 @@ import pytest
 pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.cli.main import run
-from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.common.overrides import parse_overrides
 from pinchpoint.systems.common.training_loop import Report
 from pinchpoint.systems.vmc import cli
-from pinchpoint.systems.vmc.overrides import split_choices
+from pinchpoint.systems.vmc.model.config import NetConfig
+from pinchpoint.systems.vmc.settings import RunOptions, Settings
 
 NAMES = ["train", "eval", "scan", "orbitals", "bench"]
 TINY = [
@@ -26,8 +27,8 @@ TINY = [
     "cpu",
     "--walkers",
     "8",
-    "--moves",
-    "2",
+    "--set",
+    "moves=2",
     "--set",
     "burn=2",
     "--set",
@@ -48,7 +49,7 @@ TINY = [
 @pytest.fixture(autouse=True)
 def _programs(tiny: dict[str, Any], kept_programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The wave function of the tests, and their folder of compiled programs instead of the user's."""
-    from pinchpoint.systems.vmc import compile_cache
+    from pinchpoint.systems.vmc.optimization import compile_cache
 
     monkeypatch.setattr(compile_cache, "use_compile_cache", lambda: kept_programs)
 
@@ -157,32 +158,47 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
             "a charge of +2 leaves 0 of the 2 electrons of H2",
             "give a charge of at most +1",
         ),
-        (["H2", "--walkers", "0"], 2, "walkers = 0", "give walkers of at least 1"),
+        (
+            ["H2", "--walkers", "0"],
+            2,
+            "--walkers 0 is out of range",
+            "Give --walkers a value that is at least 1.",
+        ),
         (["H2", "--bond", "0"], 2, "a bond of 0 bohr", "give a finite length of at least 0.1 bohr"),
         (["H2", "--net", "huge"], 2, "unknown network 'huge'", "use one of: small, "),
-        (["H2", "--optimizer", "sgd"], 2, "unknown optimizer 'sgd'", "use one of: adam, spring, adam+spring"),
+        (
+            ["H2", "--optimizer", "sgd"],
+            2,
+            "The optimizer 'sgd' is unknown.",
+            "Use one of: adam, spring, adam+spring.",
+        ),
         (
             ["H2", "--set", "depth=3"],
             2,
-            "--set 'depth=3' names no choice of network or training",
-            "use one of: kind, one",
+            "--set depth=3 names no known setting.",
+            "Use one of: pretrain, orbitals, ",
         ),
         (
             ["H2", "--set", "walkers=3"],
             2,
-            "--set 'walkers=3' names no choice",
-            "it has an option of its own: --walkers",
+            "--set walkers=3 is not possible, because walkers has an option of its own.",
+            "Write --walkers 3.",
         ),
-        (["H2", "--set", "layers=x"], 2, "--set 'layers=x': invalid literal", "write numbers as 0.25"),
+        (
+            ["H2", "--set", "layers=x"],
+            2,
+            "--set layers=x is not valid: 'x' is not a whole number.",
+            "Give a whole number",
+        ),
         (["H2", "--budget", "9"], 2, "'9' is not a number of bytes", "give a number with a unit"),
         (["H", "--budget", "2KiB", *TINY], 1, "a step needs ", "raise --budget by at least "),
         (["H2", "--resume"], 2, "no run in ", "leave out --resume to begin one"),
         ([], 2, "no molecule to train", "name one: H2, LiH or file.xyz; or go on with a run: --resume"),
         (
-            ["H2", "--walkers", "9", "--chunk", "2"],
+            ["H2", "--walkers", "9", "--set", "chunk=2"],
             2,
             "9 walkers do not divide into chunks of 2",
-            "take a chunk of 1",
+            "Use a chunk of 1",
         ),
     ],
 )
@@ -248,10 +264,8 @@ def test_a_run_of_another_molecule_or_network_is_not_gone_on_with(
     assert (code, what) == (2, "'1:2' are no lengths of a bond")
 
 
-def test_choices_are_told_apart_by_what_they_are_of() -> None:
-    assert split_choices(["layers=3", "clip=8", "full=false", "adam_steps=5"]) == (
-        {"layers": 3, "full": False},
-        {"clip": 8.0, "adam_steps": 5},
-    )
-    with pytest.raises(BadInput, match="names no choice of network or training"):
-        split_choices(["layers"])
+def test_settings_of_the_network_and_of_the_training_are_told_apart_by_name() -> None:
+    texts = ["layers=3", "clip=8", "full=false", "adam_steps=5", "kind=psiformer", "sampler=langevin"]
+    overrides = parse_overrides(texts, training=(RunOptions, Settings), model=NetConfig)
+    assert overrides.model == {"layers": 3, "full": False, "kind": "psiformer"}
+    assert overrides.training == {"clip": 8.0, "adam_steps": 5, "kind": "langevin"}

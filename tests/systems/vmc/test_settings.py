@@ -72,7 +72,7 @@ def test_what_cannot_be_trained_is_refused_with_its_hint(wrong: dict[str, Any]) 
 
 
 def test_a_chunk_that_does_not_divide_names_one_that_does() -> None:
-    with pytest.raises(BadInput, match="take a chunk of 64, or 600 walkers"):
+    with pytest.raises(BadInput, match="Use a chunk of 64, or 600 walkers"):
         Settings(walkers=512, chunk=100)
 
 

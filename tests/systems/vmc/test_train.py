@@ -422,7 +422,7 @@ def test_the_likely_cause_follows_from_the_last_rows() -> None:
         "walkers that do not sample (0.1% of the moves"
     )
     assert likely_cause(row(10, -1), told) == ("adam_rate being too high (0.003)", "--set adam_rate=0.00075")
-    assert likely_cause(row(500, -1), told)[1] == "--set spring_rate=0.013 --precision float64"
+    assert likely_cause(row(500, -1), told)[1] == "--set spring_rate=0.013 --set precision=float64"
 
 
 def test_a_gpu_that_is_not_here_is_missed_and_no_run_is_left(
@@ -486,7 +486,7 @@ def test_pretraining_is_asked_of_more_than_four_electrons_and_begins_the_run(
         **told,
     )
     assert asked[-1] == 7 and steps == [7] and shared == [{"chunk": 4, "mesh": None}]
-    with pytest.raises(BadInput, match="--orbitals needs pretraining"):
+    with pytest.raises(BadInput, match="--set orbitals needs pretraining"):
         train("He", tmp_path / "other", orbitals="he.npz", **tiny)
 
 
@@ -499,10 +499,10 @@ def test_walkers_go_along_with_their_nuclei() -> None:
 
 def test_bad_requests_are_refused_before_anything_is_made(tiny: dict[str, Any], tmp_path: Path) -> None:
     for asked, what in (
-        ({"walkers": 0}, "walkers = 0"),
-        ({"steps": 0}, "steps = 0"),
+        ({"walkers": 0}, "--walkers 0"),
+        ({"steps": 0}, "--steps 0"),
         ({"budget": "12"}, "'12' is not a number of bytes"),
-        ({"checkpoint_every": 0}, "--checkpoint-every 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every=0"),
         ({"resume": True, "start_from": "x"}, "--from cannot be used with --resume"),
         ({"pretrain": -1}, "pretrain = -1 is negative"),
         ({"net": "huge"}, "unknown network 'huge'"),

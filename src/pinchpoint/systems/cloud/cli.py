@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pinchpoint.console import printing, progress_bar
-from pinchpoint.systems.common.progress import chosen, followed
+from pinchpoint.systems.cloud.settings import Settings
+from pinchpoint.systems.common.overrides import Overrides
+from pinchpoint.systems.common.progress import followed
 from pinchpoint.systems.common.progress import show as show_step
+from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
 
 if TYPE_CHECKING:
     from pinchpoint.systems.cloud.records import Evaluation
@@ -83,132 +86,53 @@ def data(
         printing.say("note: there are no rooms to train with; --train 12 makes some")
 
 
-@app.command("train")
+@settings_command(
+    app,
+    "train",
+    training=Settings,
+    model="pinchpoint.systems.cloud.model.config:CloudConfig",
+    preset=Settings.preset,
+)
 def train(
     data: Path = typer.Argument(
-        ..., metavar="DATA", help="Folder that `cloud data` made, or with train/ and test/ of your own."
+        ..., metavar="DATA", help="Folder that `cloud data` made, or one of your own with train/ and test/."
     ),
-    output: Path = typer.Option(..., "-o", "--output", metavar="RUN", help="Folder of the run."),
-    steps: int = typer.Option(None, "--steps", help="Steps in all.  [2000]"),
-    views: str = typer.Option(
-        None, "--views", help="Such as dense,uniform:0.3:0.7,one-per-cell.  [log-uniform:0.05:1]"
-    ),
-    consistency: str = typer.Option(
-        None, "--consistency", help="Of views with the dense one: none, cos, mse or kl.  [none]"
-    ),
-    consistency_weight: float = typer.Option(None, "--consistency-weight", help="Of it in the loss.  [0.1]"),
-    views_mode: str = typer.Option(
-        None, "--views-mode", help="batched, accumulate (less memory), or auto by --budget.  [auto]"
-    ),
-    cell: float = typer.Option(
-        None, "--cell", help="Edge of the cells views are drawn from.  [the network's voxels]"
-    ),
-    scenes: int = typer.Option(None, "--scenes", help="Scenes a step, in each process.  [2]"),
-    points: str = typer.Option(
-        None, "--points", help="Of a scene at most, those nearest to a random one.  [20k]"
-    ),
-    ignore: str = typer.Option(
-        None, "--ignore", help="Labels of your files that mean no class, beside -1: 255 or 0,255."
-    ),
-    augment: bool = typer.Option(
-        None, "--augment/--no-augment", help="Turn, mirror, scale and jitter scenes.  [yes]"
-    ),
-    seed: int = typer.Option(None, "--seed", help="Seed of weights, order, crops and draws.  [0]"),
-    device: str = typer.Option(None, "--device", help="auto, cpu or cuda.  [auto]"),
-    precision: str = typer.Option(None, "--precision", help="fp32, tf32 or bf16.  [fp32]"),
-    budget: str = typer.Option(
-        None, "--budget", help="Bytes a step may take: 8GiB, or a card. Chooses the --views-mode."
-    ),
-    preset: str = typer.Option(None, "--preset", help="small or base.  [small]"),
-    settings: list[str] = typer.Option(
-        None, "--set", metavar="KEY=VALUE", help="A setting of the model: cell=0.05, norm=batch"
-    ),
-    lr: float = typer.Option(None, "--lr", help="Highest learning rate.  [0.002]"),
-    warmup: int = typer.Option(None, "--warmup", help="Steps up to it.  [a twentieth]"),
-    weight_decay: float = typer.Option(None, "--weight-decay", help="Of matrices.  [0.0001]"),
-    clip: float = typer.Option(None, "--clip", help="Largest norm of the gradient.  [1]"),
-    ema: float = typer.Option(
-        None, "--ema", help="Decay of averaged weights, such as 0.99; none without it."
-    ),
-    validation: int = typer.Option(
-        None, "--validation", help="Training scenes held back to find the best checkpoint.  [few]"
-    ),
-    checkpoint_every: int = typer.Option(None, "--checkpoint-every", help="Steps.  [a tenth]"),
-    eval_every: int = typer.Option(
-        None, "--eval-every", help="Steps between looks at the scenes held back.  [as checkpoints]"
-    ),
-    resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN, with its own settings."),
+    output: Path = OUTPUT,
+    resume: bool = RESUME,
+    budget: str = BUDGET,
+    overrides: Overrides = NO_OVERRIDES,
 ) -> None:
-    """Train at many densities, or go on with --resume.
+    """Train at many densities, or resume a run.
 
-    Each step draws views of some scenes: dense (all points), uniform:LO:HI (a share of every cell),
+    Each step samples views of some scenes: dense (all points), uniform:LO:HI (a share of every cell),
     log-uniform:LO:HI (one share for the whole scene), one-per-cell. Ctrl-C and SIGTERM write a
-    checkpoint and stop; --resume then goes on as if never stopped, to the bit on a CPU, and with
-    --steps N trains a run that has ended longer. Under torchrun its processes train together. RUN
+    checkpoint and stop; --resume then continues as if the run had never stopped, bit for bit on a CPU,
+    and with --steps N trains a finished run longer. Processes started by torchrun train together. RUN
     holds config.json, log.csv (with the seconds of each part of a step), checkpoints (the last two
-    and the best), record.json.
+    and the best) and record.json.
     """
     import os
 
     from pinchpoint.backends.base import backend
-    from pinchpoint.core.units import parse_size
 
-    count = None if points is None else parse_size(points)
-    ignored = None if ignore is None else _labels(ignore)
     with printing.loading("torch"):
-        backend("torch")  # says how to install it, where it is missing
-        from pinchpoint.systems.cloud.model.config import CloudConfig
-        from pinchpoint.systems.cloud.train import train as run
+        backend("torch")  # says how to install torch if it is missing
+        from pinchpoint.systems.cloud.train import train as run_training
         from pinchpoint.systems.common.budgets import budget_of
-        from pinchpoint.systems.common.settings import overrides
 
     if budget is not None:
         budget_of(budget)
-    asked = {
-        "steps": steps,
-        "views": None if views is None else [part.strip() for part in views.split(",")],
-        "consistency": consistency,
-        "consistency_weight": consistency_weight,
-        "views_mode": views_mode,
-        "cell": cell,
-        "scenes": scenes,
-        "points": count,
-        "ignore": ignored,
-        "augment": augment,
-        "seed": seed,
-        "device": device,
-        "precision": precision,
-        "preset": preset,
-        "lr": lr,
-        "warmup": warmup,
-        "weight_decay": weight_decay,
-        "clip": clip,
-        "ema": ema,
-        "validation": validation,
-        "checkpoint_every": checkpoint_every,
-        "eval_every": eval_every,
-        "model": overrides(settings, CloudConfig) if settings else None,
-    }
     with followed(by=_show_step) as watch:
-        made = run(data, output, resume=resume, budget=budget, progress=watch, **chosen(asked))
+        record = run_training(
+            data, output, resume=resume, budget=budget, progress=watch, **overrides.choices()
+        )
     if os.environ.get("RANK", "0") == "0":
         printing.show_pairs(
             [
-                *made.summary(),
+                *record.summary(),
                 ("next", printing.shell_command("cloud", "eval", output, data, "-o", f"{output}-scores")),
             ]
         )
-
-
-def _labels(text: str) -> list[int]:
-    from pinchpoint.core.errors import BadInput
-
-    try:
-        return [int(label) for label in text.split(",")]
-    except ValueError:
-        raise BadInput(
-            f"--ignore {text}", hint="give whole numbers with commas between: 255 or 0,255"
-        ) from None
 
 
 def _show_step(tell: progress_bar.Bar, report: Any, seen: list[float]) -> None:

@@ -21,7 +21,7 @@ from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.common import runs
 from pinchpoint.systems.common.folders import check_run_folder
 from pinchpoint.systems.common.runs import Which, held_back, plain, taken_up
-from pinchpoint.systems.common.settings import chosen
+from pinchpoint.systems.common.settings import apply_choices
 
 _LEAST = 1e-6  # a feature that hardly varies is centred, not blown up
 _FOLLOWS = (
@@ -69,7 +69,7 @@ def begin(
         "data": fingerprint(data),
         "ranks": ranks,
     }
-    settings = chosen(Settings(), {**asked, "model": {}, **known})
+    settings = apply_choices(Settings(), {**asked, "model": {}, **known})
     held = held_back(
         settings.validation, len(data.names("train")), what="scenes", hint="make some: cloud data --train 12"
     )
@@ -153,6 +153,6 @@ def _configured(data: Source, found: Statistics, told: Settings, overrides: Mapp
     if config.norm == "batch" and told.views_mode == "accumulate" and len(told.views) > 1:
         raise BadInput(
             "views one after another with the norm batch: its statistics are those of all views together",
-            hint="give --set norm=layer or norm=per-view, or --views-mode batched",
+            hint="give --set norm=layer or norm=per-view, or --set views_mode=batched",
         )
     return config

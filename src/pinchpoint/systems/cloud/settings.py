@@ -1,68 +1,85 @@
-"""What a training run over point clouds is told beyond what every run is: its scenes, its views and their losses.
+"""Settings of a training run over point clouds: scenes, views and their losses, beside what all systems share.
 
-No framework is imported here, so that the command line can read the defaults for its help.
+No framework is imported here, so that the command line can read defaults and help texts.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.settings import Common, check_among, check_counts
+from pinchpoint.systems.common.settings import TrainSettings, option
 
 CONSISTENCIES = ("none", "cos", "mse", "kl")
 MODES = ("auto", "batched", "accumulate")
-# One view of each scene at a density drawn anew: at equal points it was the best of the recipes tried, at every density.
+# One view of each scene at a newly drawn density: with equal numbers of points it was the best recipe at every density.
 VIEWS = ("log-uniform:0.05:1",)
 
 
 @dataclass(frozen=True)
-class Settings(Common):
-    """Every choice of a run, as config.json holds it. `data`: see runs.fingerprint."""
+class Settings(TrainSettings):
+    """The settings of a run, as config.json holds them. `data`: see `data.sources.fingerprint`."""
 
-    FREE: ClassVar[frozenset[str]] = Common.FREE | {"views_mode"}
-
+    preset: str = option("small", "Preset of the model: small or base.", main=True)
+    validation: int | None = option(
+        None,
+        "How many training scenes are held back to choose the best checkpoint.",
+        at_least=0,
+        default_text="an eighth, at most 4",
+    )
     features: list[str] = field(default_factory=list)  # the columns read at a point, in their order
     classes: list[str] = field(default_factory=list)
     frequency: list[float] = field(
         default_factory=list
     )  # share of each class among the labelled points of training
-    ignore: list[int] = field(
-        default_factory=list
-    )  # labels that mean "no class" in one's own files, beside -1
-    scenes: int = 2  # of a step, for each process
-    points: int = 20_000  # of a scene at most: those nearest to a random one of it
-    views: list[str] = field(default_factory=lambda: list(VIEWS))
-    cell: float | None = (
-        None  # edge of the cells that views and consistency go by; None: the network's voxels
+    ignore: list[int] = option(
+        [], "Labels of your files that mean no class, beside -1, such as 255 or 0,255.", default_text="none"
     )
-    consistency: str = "none"
-    consistency_weight: float = 0.1
-    views_mode: str = "auto"
-    augment: bool = True  # turned about z, mirrored, scaled, jittered
+    scenes: int = option(2, "Scenes per step, in each process.", main=True, at_least=1)
+    points: int = option(
+        20_000,
+        "Largest number of points of a scene: those nearest to a random one.",
+        main=True,
+        at_least=1,
+        default_text="20k",
+    )
+    views: list[str] = option(
+        list(VIEWS),
+        "Views of each scene, such as dense,uniform:0.3:0.7,one-per-cell.",
+        main=True,
+        metavar="VIEW,...",
+    )
+    cell: float | None = option(
+        None,
+        "Edge of the cells that views are sampled from.",
+        main=True,
+        above=0,
+        default_text="the voxels of the network",
+    )
+    consistency: str = option(
+        "none", "Consistency loss between the dense view and the others", main=True, choices=CONSISTENCIES
+    )
+    consistency_weight: float = option(0.1, "Weight of the consistency loss.", above=0)
+    views_mode: str = option(
+        "auto", "How views pass; accumulate needs less memory", choices=MODES, may_change=True
+    )
+    augment: bool = option(True, "Rotate, mirror, scale and jitter the scenes.")
     ranks: int = 1  # processes
 
     def check(self) -> None:
         super().check()
-        check_among(self, consistency=CONSISTENCIES, views_mode=MODES)
-        check_counts(self, "scenes", "points", "ranks")
         if not self.views:
-            raise BadInput("no views", hint="give --views some, such as dense,log-uniform:0.05:1")
-        if self.views.count("dense") > 1:
-            raise BadInput("the view dense twice", hint="leave one out: both would show the same points")
-        if self.cell is not None and not 0 < self.cell < math.inf:
             raise BadInput(
-                f"--cell {self.cell:g}", hint="give an edge above 0, in the units of the coordinates"
+                "The list of views is empty.",
+                hint="Give --views at least one view, such as dense,log-uniform:0.05:1.",
             )
-        if not 0 < self.consistency_weight < math.inf:
+        if self.views.count("dense") > 1:
             raise BadInput(
-                f"--consistency-weight {self.consistency_weight:g}",
-                hint="give a number above 0, or --consistency none",
+                "The view `dense` is listed twice.", hint="Leave one out: both would show the same points."
             )
         if self.consistency != "none" and ("dense" not in self.views or len(self.views) < 2):
             raise BadInput(
-                f"--consistency {self.consistency} with the views {','.join(self.views)}",
-                hint="it compares other views with the dense one: give --views dense,log-uniform:0.05:1, or --consistency none",
+                f"--consistency {self.consistency} cannot be used with the views {','.join(self.views)}, "
+                "because it compares other views with the dense one.",
+                hint="Give --views dense,log-uniform:0.05:1, or --consistency none.",
             )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import get_ema_multi_avg_fn
 
-from pinchpoint.systems.common.settings import Common
+from pinchpoint.systems.common.settings import TrainSettings
 
 Net = TypeVar("Net", bound=nn.Module)
 
@@ -17,7 +17,7 @@ Net = TypeVar("Net", bound=nn.Module)
 class Updates(Generic[Net]):
     """A model, its optimizer and, where wanted, its averaged weights."""
 
-    def __init__(self, model: Net, told: Common) -> None:
+    def __init__(self, model: Net, told: TrainSettings) -> None:
         self.model, self.told = model, told
         self.optimizer = torch.optim.AdamW(_groups(model, told.weight_decay), lr=told.lr)
         self.averaged = copy.deepcopy(model) if told.ema else None

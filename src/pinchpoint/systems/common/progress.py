@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -12,11 +12,6 @@ if TYPE_CHECKING:
     from pinchpoint.systems.common.training_loop import Report
 
 Show = Callable[[progress_bar.Bar, Any, list[float]], None]
-
-
-def chosen(asked: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that were given: what was not is the run's own, or the default."""
-    return {name: value for name, value in asked.items() if value is not None}
 
 
 @contextmanager

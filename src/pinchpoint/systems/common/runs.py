@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Sel
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_text
 from pinchpoint.systems.common.checkpoints import TORCH, Checkpoints, Codec, Entry
-from pinchpoint.systems.common.settings import Common, Told, chosen, differing
+from pinchpoint.systems.common.settings import S, TrainSettings, apply_choices, differences
 
 if TYPE_CHECKING:
     from torch import nn
@@ -66,10 +66,10 @@ class RunFolder(ABC):
 
 
 @dataclass(frozen=True)
-class Run(RunFolder, Generic[Told]):
+class Run(RunFolder, Generic[S]):
     """A folder and the settings of the torch run in it."""
 
-    settings: Told
+    settings: S
 
     @property
     def steps(self) -> int:
@@ -87,7 +87,7 @@ class Run(RunFolder, Generic[Told]):
         stored = type(self.settings).from_dict(state["settings"])
         if state["step"] == stored.steps < self.settings.steps:  # a complete run that is now trained longer
             stored = replace(stored, steps=self.settings.steps)
-        differ = differing(stored, self.settings.to_dict())
+        differ = differences(stored, self.settings.to_dict())
         if differ:
             raise BadInput(
                 f"{self.checkpoints.folder / entry.file} was written with other settings: {'; '.join(differ)}.",
@@ -139,7 +139,7 @@ class Run(RunFolder, Generic[Told]):
         )
 
 
-def taken_up(folder: Path, stored: Told, asked: Mapping[str, Any], *, data: str) -> Told:
+def taken_up(folder: Path, stored: S, asked: Mapping[str, Any], *, data: str) -> S:
     """The settings to resume the run in a folder with: `stored` with what may change, and more steps if it is
     complete.
 
@@ -147,7 +147,7 @@ def taken_up(folder: Path, stored: Told, asked: Mapping[str, Any], *, data: str)
     """
     if _longer(folder, stored, asked):
         stored = replace(stored, steps=asked["steps"])
-    differ = differing(stored, {**asked, "data": data})
+    differ = differences(stored, {**asked, "data": data})
     if differ:
         todo = ["give the data set it was started with"] if data != stored.data else []
         todo += _with_ranks(stored, asked)
@@ -157,10 +157,10 @@ def taken_up(folder: Path, stored: Told, asked: Mapping[str, Any], *, data: str)
             f"The run in {folder} was started with other settings: {'; '.join(differ)}.",
             hint=f"{todo_text[0].upper()}{todo_text[1:]} to resume it, or start a new run with another -o.",
         )
-    return chosen(stored, {name: value for name, value in asked.items() if name != "model"})
+    return apply_choices(stored, {name: value for name, value in asked.items() if name != "model"})
 
 
-def _with_ranks(stored: Common, asked: Mapping[str, Any]) -> list[str]:
+def _with_ranks(stored: TrainSettings, asked: Mapping[str, Any]) -> list[str]:
     """How to get the number of processes a run was started with, which torchrun sets and no option does."""
     was = getattr(stored, "ranks", 1)
     if asked.get("ranks", was) == was:
@@ -168,7 +168,7 @@ def _with_ranks(stored: Common, asked: Mapping[str, Any]) -> list[str]:
     return [f"start it with `torchrun --nproc-per-node {was}`" if was > 1 else "start it without torchrun"]
 
 
-def _longer(folder: Path, stored: Common, asked: Mapping[str, Any]) -> bool:
+def _longer(folder: Path, stored: TrainSettings, asked: Mapping[str, Any]) -> bool:
     """Whether the run is to be trained longer, which needs a run that is complete.
 
     Its learning rate then follows the cosine of the new length from the step it is at. Changing the length
@@ -229,6 +229,6 @@ def held_back(asked: int | None, count: int, *, what: str, hint: str) -> int:
     if held >= count:
         raise BadInput(
             f"{held} of {count} training {what} would be held back.",
-            hint=f"Give --validation a smaller number, or make more {what}.",
+            hint=f"Give --set validation a smaller number, or make more {what}.",
         )
     return held

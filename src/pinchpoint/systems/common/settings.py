@@ -1,48 +1,151 @@
-"""What any training run is told: the choices all systems share, their schedule, and what is refused.
+"""Settings of a training run: options declared on dataclass fields, the settings all systems share, and their checks.
 
-No framework is imported here, so that the command line can read the defaults for its help.
-A run is resumed only with the choices it was begun with; those in `FREE` of its kind may change.
+No framework is imported here, so that the command line can read defaults and help texts. A field declared with `option`
+can be set by the user; any other field follows from the data. A run is resumed only with the settings it was started
+with, except for those declared with `may_change`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields, replace
-from types import UnionType
-from typing import Any, ClassVar, Self, TypeVar, get_args, get_origin, get_type_hints
+from dataclasses import MISSING, asdict, dataclass, field, fields, replace
+from typing import Any, Self, TypeVar
 
 from pinchpoint.core.errors import BadInput
 
 PRECISIONS = ("fp32", "tf32", "bf16")
-LARGEST_SEED = 2**32 - 1  # times a million it is still a seed of torch's
+LARGEST_SEED = 2**32 - 1  # a million times as much is still a valid seed for torch
 
 
 @dataclass(frozen=True)
-class Common:
-    """The choices of a run, as config.json holds them; a system adds its own."""
+class Option:
+    """What the command line knows about a field: its help text, its name, and the values it takes.
 
-    # These change where a run runs and what it says, never what it learns beyond the order of a sum.
-    FREE: ClassVar[frozenset[str]] = frozenset({"device", "checkpoint_every", "eval_every"})
-    PRECISIONS: ClassVar[tuple[str, ...]] = PRECISIONS
+    main: the field has an option of its own (`--steps`); others are set with `--set KEY=VALUE`.
+    default_text: the default in words, where it is computed or depends on other settings.
+    """
 
-    data: str = ""  # what the data set is, not where
-    preset: str = "small"
+    help: str
+    main: bool = False
+    name: str | None = None  # where it is not the field's name
+    default_text: str | None = None
+    metavar: str | None = None
+    choices: tuple[str, ...] = ()
+    at_least: float | None = None
+    above: float | None = None
+    at_most: float | None = None
+    below: float | None = None
+    may_change: bool = False  # may differ when a run is resumed
+
+    def limits(self) -> str:
+        """`at least 0 and below 1`; empty where any value is allowed."""
+        words = {
+            "at least": self.at_least,
+            "above": self.above,
+            "at most": self.at_most,
+            "below": self.below,
+        }
+        return " and ".join(f"{word} {value:.15g}" for word, value in words.items() if value is not None)
+
+    def allows(self, value: float) -> bool:
+        """Whether a number is finite and within the limits. NaN never is."""
+        return (
+            math.isfinite(value)
+            and (self.at_least is None or value >= self.at_least)
+            and (self.above is None or value > self.above)
+            and (self.at_most is None or value <= self.at_most)
+            and (self.below is None or value < self.below)
+        )
+
+
+def option(default: Any = MISSING, help: str = "", **details: Any) -> Any:
+    """A dataclass field that the user can set. details: fields of `Option`."""
+    metadata = {"option": Option(help, **details)}
+    if isinstance(default, list):
+        return field(default_factory=lambda: list(default), metadata=metadata)
+    return field(default=default, metadata=metadata)
+
+
+def options_of(settings: Any) -> dict[str, Option]:
+    """The options of a dataclass or of an instance, by field name."""
+    return {f.name: f.metadata["option"] for f in fields(settings) if "option" in f.metadata}
+
+
+def flag(settings: Any, name: str, value: Any = None) -> str:
+    """How a field is typed on the command line: `--steps 100` or `--set lr=0.1`; without a value `--steps` or `--set lr=`."""
+    declared = options_of(settings).get(name, Option(""))
+    key = declared.name or name
+    text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    if declared.main:
+        return f"--{key.replace('_', '-')} {text}".rstrip()
+    return f"--set {key}={text}"
+
+
+def check_options(settings: Any) -> None:
+    """Refuse values outside the choices or limits that their options declare. None, where allowed, is no value."""
+    for name, declared in options_of(settings).items():
+        value = getattr(settings, name)
+        if value is None:
+            continue
+        key = declared.name or name
+        if declared.choices and value not in declared.choices:
+            raise BadInput(
+                f"The {key} {value!r} is unknown.", hint=f"Use one of: {', '.join(declared.choices)}."
+            )
+        if isinstance(value, int | float) and not isinstance(value, bool) and not declared.allows(value):
+            limits = declared.limits() or "a finite number"
+            raise BadInput(
+                f"{flag(settings, name, value)} is out of range; the value must be {limits}.",
+                hint=f"Give {flag(settings, name)} a value that is {limits}.",
+            )
+
+
+@dataclass(frozen=True)
+class TrainSettings:
+    """The settings of a run, as config.json holds them; each system adds its own."""
+
+    data: str = ""  # a fingerprint of the data set, wherever it is stored
+    preset: str = option("small", "Preset of the model.", main=True)
     model: dict[str, Any] = field(default_factory=dict)  # the whole configuration of the model, JSON values
-    steps: int = 2000
-    seed: int = 0
-    lr: float = 2e-3
-    warmup: int = 0  # steps; 0: a twentieth of all
-    weight_decay: float = 1e-4
-    clip: float = 1.0  # largest norm of all gradients
-    ema: float = 0.0  # decay of the averaged weights; 0: none are kept
-    precision: str = "fp32"
-    validation: int | None = (
-        None  # how many of the training split are held back to choose the best checkpoint; None: a few
+    steps: int = option(2000, "Training steps in all.", main=True, at_least=1)
+    seed: int = option(
+        0, "Seed of the weights and of all random draws.", main=True, at_least=0, at_most=LARGEST_SEED
     )
-    device: str = "auto"
-    checkpoint_every: int = 0  # steps; 0: a tenth of all
-    eval_every: int = 0  # steps; 0: as often as checkpoints
+    lr: float = option(2e-3, "Highest learning rate.", above=0)
+    warmup: int = option(
+        0,
+        "Steps in which the learning rate rises to its highest value; 0: a twentieth of all steps.",
+        at_least=0,
+        default_text="0, a twentieth of the steps",
+    )
+    weight_decay: float = option(1e-4, "Weight decay of the matrices.", at_least=0)
+    clip: float = option(1.0, "Largest norm of the gradient; longer ones are scaled down.", above=0)
+    ema: float = option(
+        0.0, "Decay of the averaged weights, such as 0.99; 0: no average is kept.", at_least=0, below=1
+    )
+    precision: str = option("fp32", "Precision of the matrix products.", main=True, choices=PRECISIONS)
+    validation: int | None = option(
+        None,
+        "How many training samples are held back to choose the best checkpoint.",
+        at_least=0,
+        default_text="an eighth, at most 4",
+    )
+    device: str = option("auto", "Device: auto, cpu or cuda.", main=True, may_change=True)
+    checkpoint_every: int = option(
+        0,
+        "Steps between checkpoints; 0: a tenth of all steps.",
+        at_least=0,
+        default_text="0, a tenth of the steps",
+        may_change=True,
+    )
+    eval_every: int = option(
+        0,
+        "Steps between evaluations on the samples held back; 0: as often as checkpoints.",
+        at_least=0,
+        default_text="0, as often as checkpoints",
+        may_change=True,
+    )
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -51,6 +154,11 @@ class Common:
     def from_dict(cls, data: Mapping[str, Any]) -> Self:
         known = {f.name for f in fields(cls)}
         return cls(**{name: value for name, value in data.items() if name in known})
+
+    @classmethod
+    def changeable(cls) -> frozenset[str]:
+        """Fields that may differ when a run is resumed: they change where and how a run computes, not what it learns."""
+        return frozenset(name for name, declared in options_of(cls).items() if declared.may_change)
 
     def warmup_steps(self) -> int:
         return min(self.warmup or max(1, self.steps // 20), self.steps)
@@ -62,13 +170,16 @@ class Common:
         return self.eval_every or self.checkpoint_steps()
 
     def unscored(self) -> tuple[str, str] | None:
-        """Why no checkpoint of such a run is ever the best, and the hint; None where they are scored."""
+        """Why no checkpoint of this run is ever the best, and the hint; None if checkpoints are scored."""
         if self.validation == 0:
-            return "nothing was held back", "use --checkpoint last, or train with --validation 1 or more"
+            return (
+                "nothing was held back",
+                f"Use --checkpoint last, or train with {flag(self, 'validation', 1)} or more.",
+            )
         return None
 
     def rate(self, step: int) -> float:
-        """The learning rate of step 1, 2, ...: a straight rise, then half a cosine down to a hundredth."""
+        """The learning rate at step 1, 2, ...: a linear rise, then half a cosine down to a hundredth."""
         warmup = self.warmup_steps()
         if step <= warmup:
             return self.lr * step / warmup
@@ -76,101 +187,44 @@ class Common:
         return self.lr * (0.01 + 0.99 * 0.5 * (1 + math.cos(math.pi * share)))
 
     def check(self) -> None:
-        """Refuse choices that make no run."""
-        check_among(self, precision=self.PRECISIONS)
-        check_counts(self, "steps")
-        for name in ("lr", "clip"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise BadInput(f"--{name} {getattr(self, name):g}", hint=f"give --{name} a number above 0")
-        for name in ("warmup", "weight_decay", "validation", "checkpoint_every", "eval_every", "seed"):
-            if (getattr(self, name) or 0) < 0:
-                option = name.replace("_", "-")
-                raise BadInput(f"--{option} {getattr(self, name):g}", hint=f"give --{option} 0 or more")
-        if self.seed > LARGEST_SEED:
-            raise BadInput(f"--seed {self.seed}", hint=f"give at most {LARGEST_SEED}")
-        if not 0 <= self.ema < 1:
-            raise BadInput(f"--ema {self.ema:g}", hint="give a decay from 0 (none) to below 1, such as 0.99")
+        """Refuse settings that no run can have."""
+        check_options(self)
 
 
-Told = TypeVar("Told", bound=Common)
+S = TypeVar("S", bound=TrainSettings)
 
 
-def check_among(told: Common, **known: tuple[str, ...]) -> None:
-    """Refuse a choice that is none of those known."""
-    for name, names in known.items():
-        if getattr(told, name) not in names:
-            raise BadInput(f"unknown {name} {getattr(told, name)!r}", hint=f"use one of: {', '.join(names)}")
-
-
-def check_counts(told: Common, *names: str) -> None:
-    """Refuse counts below 1; None, where a count may be left out, is none."""
-    for name in names:
-        if getattr(told, name) is not None and getattr(told, name) < 1:
-            option = f"--{name.replace('_', '-')}"
-            raise BadInput(f"{option} {getattr(told, name)}", hint=f"give {option} at least 1")
-
-
-def chosen(base: Told, choices: Mapping[str, Any]) -> Told:
-    """`base` with what was chosen, checked."""
+def apply_choices(base: S, choices: Mapping[str, Any]) -> S:
+    """`base` with some fields replaced, checked."""
     known = [f.name for f in fields(base)]
     unknown = set(choices) - set(known)
     if unknown:
-        raise BadInput(f"unknown choices: {', '.join(sorted(unknown))}", hint=f"known: {', '.join(known)}")
-    made = replace(base, **choices)
-    made.check()
-    return made
+        raise BadInput(
+            f"There is no setting {', '.join(sorted(unknown))}.", hint=f"Use one of: {', '.join(known)}."
+        )
+    settings = replace(base, **choices)
+    settings.check()
+    return settings
 
 
-def differing(stored: Common, asked: Mapping[str, Any]) -> list[str]:
-    """`key (was 1, is 2)` for every choice that would change the result of a run that has begun.
+def differences(stored: TrainSettings, choices: Mapping[str, Any]) -> list[str]:
+    """`key (was 1, is 2)` for every choice that would change the result of a run that has started.
 
-    asked: only what was asked for, JSON values; of the model only the settings that are named.
+    choices: only what the user gave, as JSON values; of the model only the settings that are named.
     """
-    found = []
+    lines = []
     old = stored.to_dict()
-    for name, value in asked.items():
-        if name in stored.FREE or old.get(name) == value:
+    for name, value in choices.items():
+        if name in stored.changeable() or old.get(name) == value:
             continue
         if name == "model":
-            found += [
+            lines += [
                 f"{key} (was {old[name].get(key)}, is {new})"
                 for key, new in value.items()
                 if old[name].get(key) != new
             ]
         elif name == "data":
-            found.append("data (another data set)")
+            lines.append("data (another data set)")
         else:
-            found.append(f"{name} (was {old.get(name)}, is {value})")
-    return found
-
-
-def overrides(texts: list[str], config: type) -> dict[str, Any]:
-    """`key=value` texts to values of a configuration's fields, told by their types; lists have commas between."""
-    hints = {f.name: get_type_hints(config)[f.name] for f in fields(config)}
-    made: dict[str, Any] = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or name not in hints:
-            raise BadInput(
-                f"--set {text!r} names no setting of the model",
-                hint=f"use NAME=VALUE with one of: {', '.join(hints)}",
-            )
-        try:
-            made[name] = _value(hints[name], value)
-        except ValueError as error:
-            raise BadInput(
-                f"--set {text!r}: {error}", hint="write numbers as 0.25, lists as 64,64, switches as true"
-            ) from error
-    return made
-
-
-def _value(kind: Any, text: str) -> Any:
-    if get_origin(kind) is UnionType:  # a number, or nothing
-        return None if text == "none" else _value(get_args(kind)[0], text)
-    if get_origin(kind) is tuple:
-        return tuple(_value(get_args(kind)[0], part) for part in text.split(",") if part)
-    if kind is bool:
-        if text not in ("true", "false"):
-            raise ValueError(f"{text!r} is neither true nor false")
-        return text == "true"
-    return kind(text) if kind in (int, float) else text
+            lines.append(f"{name} (was {old.get(name)}, is {value})")
+    return lines

@@ -15,6 +15,7 @@ from pinchpoint.core.records import Record
 from pinchpoint.systems.common import logs
 from pinchpoint.systems.common.precision import matmuls, peak_bytes
 from pinchpoint.systems.common.runs import Run
+from pinchpoint.systems.common.settings import flag
 from pinchpoint.systems.common.training_loop import Ended, Fault, Progress, Report, run_loop
 
 READ_EVERY = 10  # steps between two readings of the losses on CUDA: each waits for the device
@@ -168,7 +169,7 @@ class _TorchDriver:
 
     def _fault(self, step: int, what: str) -> Fault:
         cause = f"a learning rate that is too high ({self.settings.rate(step):.3g} at that step)"
-        options = f"--lr {self.settings.lr / 4:.2g}"
+        options = flag(self.settings, "lr", f"{self.settings.lr / 4:.2g}")
         if self.settings.precision == "bf16":
             cause, options = cause + ", or bf16 being too coarse", options + " or --precision fp32"
         return Fault(step, what, cause, options)

@@ -13,8 +13,10 @@ import typer
 
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.console.list_options import listing
-from pinchpoint.systems.common.progress import chosen
+from pinchpoint.systems.common.overrides import Overrides
 from pinchpoint.systems.common.progress import show as show_step
+from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
+from pinchpoint.systems.density.settings import Settings
 
 if TYPE_CHECKING:
     from pinchpoint.systems.common.training_loop import Report
@@ -283,91 +285,50 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     return None if text is None else tuple(name.strip() for name in text.split(",") if name.strip())
 
 
-@app.command("train")
+@settings_command(
+    app,
+    "train",
+    training=Settings,
+    model="pinchpoint.systems.density.model.config:DensityConfig",
+    preset=Settings.preset,
+)
 def train(
     data: Path = typer.Argument(..., metavar="DATA", help="Folder that `density data` made."),
-    output: Path = typer.Option(..., "-o", "--output", metavar="RUN", help="Folder of the run."),
-    steps: int = typer.Option(None, "--steps", help="Steps in all.  [4000]"),
-    seed: int = typer.Option(None, "--seed", help="Seed of the weights, the order and the probes.  [0]"),
-    device: str = typer.Option(None, "--device", help="auto, cpu or cuda.  [auto]"),
-    precision: str = typer.Option(
-        None, "--precision", help="fp32, tf32 or bf16; geometry stays fp32.  [fp32]"
-    ),
-    molecules: int = typer.Option(None, "--molecules", help="Structures a step.  [4]"),
-    probes: int = typer.Option(None, "--probes", help="Of each of them a step.  [512]"),
-    budget: str = typer.Option(
-        None, "--budget", help="As many probes at one time as stay within: 8GiB, or a card."
-    ),
-    chunk: int = typer.Option(
-        None, "--chunk", help="Probes at one time; the gradient of a step stays the same."
-    ),
-    preset: str = typer.Option(None, "--preset", help="small or original.  [small]"),
-    settings: list[str] = typer.Option(
-        None, "--set", metavar="KEY=VALUE", help="A setting of the model: mul=64"
-    ),
-    lr: float = typer.Option(None, "--lr", help="Highest learning rate.  [0.01]"),
-    warmup: int = typer.Option(None, "--warmup", help="Steps up to it.  [a twentieth]"),
-    weight_decay: float = typer.Option(None, "--weight-decay", help="Of matrices.  [0]"),
-    clip: float = typer.Option(None, "--clip", help="Largest norm of the gradient.  [1]"),
-    ema: float = typer.Option(None, "--ema", help="Decay of averaged weights; 0: none.  [0.998]"),
-    validation: int = typer.Option(
-        None, "--validation", help="Training geometries held back to find the best.  [few]"
-    ),
-    checkpoint_every: int = typer.Option(None, "--checkpoint-every", help="Steps.  [a tenth]"),
-    eval_every: int = typer.Option(
-        None, "--eval-every", help="Steps between looks at those held back.  [as checkpoints]"
-    ),
-    resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN, with its own settings."),
+    output: Path = OUTPUT,
+    resume: bool = RESUME,
+    budget: str = BUDGET,
+    overrides: Overrides = NO_OVERRIDES,
 ) -> None:
-    """Train a density model on a data set, or go on with --resume.
+    """Train a density model on a data set, or resume a run.
 
-    Ctrl-C and SIGTERM write a checkpoint and stop; --resume then goes on as if never stopped, to the
-    bit on a CPU. A run that has ended is trained longer with --resume --steps N: from there on the
+    Ctrl-C and SIGTERM write a checkpoint and stop; --resume then continues as if the run had never
+    stopped, bit for bit on a CPU. --resume --steps N trains a finished run longer: from there on the
     learning rate follows the cosine of N steps. RUN holds config.json, log.csv, checkpoints (the last
-    two and the best), record.json, and serves as --weights of `predict`.
+    two and the best) and record.json, and can be given to `predict` as --weights.
     """
     from pinchpoint.backends.base import backend
 
     backend("torch")
-    from pinchpoint.systems.common.settings import overrides
-    from pinchpoint.systems.density.model.config import DensityConfig
-    from pinchpoint.systems.density.train import train as run
+    from pinchpoint.systems.density.train import train as run_training
 
-    asked = {
-        "steps": steps,
-        "seed": seed,
-        "device": device,
-        "precision": precision,
-        "molecules": molecules,
-        "probes": probes,
-        "chunk": chunk,
-        "preset": preset,
-        "lr": lr,
-        "warmup": warmup,
-        "weight_decay": weight_decay,
-        "clip": clip,
-        "ema": ema,
-        "validation": validation,
-        "checkpoint_every": checkpoint_every,
-        "eval_every": eval_every,
-        "model": overrides(settings, DensityConfig) if settings else None,
-    }
-    seen: list[float] = []
+    errors: list[float] = []
     stages: set[str] = set()
     with progress_bar.bar("train") as tell:
 
         def progress(report: Report) -> None:
             stages.add(report.stage)
-            show_step(tell, report, seen, form=".2%")
+            show_step(tell, report, errors, form=".2%")
 
         try:
-            made = run(data, output, resume=resume, budget=budget, **chosen(asked), progress=progress)
-        except SystemExit:  # SIGTERM; of Ctrl-C the word is said further up
+            record = run_training(
+                data, output, resume=resume, budget=budget, progress=progress, **overrides.choices()
+            )
+        except SystemExit:  # SIGTERM; Ctrl-C is reported further up
             if not stages & {"stopped", "train"}:
-                printing.say("stopped before the first step; nothing was written")
+                printing.say("Stopped before the first step; nothing was written.")
             raise
-    printing.show_summary(made)
-    for note in made.notes:
+    printing.show_summary(record)
+    for note in record.notes:
         printing.say(f"note: {note}")
 
 

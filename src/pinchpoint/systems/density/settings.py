@@ -1,30 +1,40 @@
-"""What a training run of a density model is told beyond what every run is: how much of the data a step sees.
+"""Settings of a training run of a density model: how much of the data a step uses, beside what all systems share.
 
-No framework is imported here, so that the command line can read the defaults for its help.
+No framework is imported here, so that the command line can read defaults and help texts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from pinchpoint.systems.common.settings import Common, check_counts
+from pinchpoint.systems.common.settings import PRECISIONS, TrainSettings, option
 
 
 @dataclass(frozen=True)
-class Settings(Common):
-    """Every choice of a run, as config.json holds it. `data`: see train.fingerprint."""
+class Settings(TrainSettings):
+    """The settings of a run, as config.json holds them. `data`: see `train.fingerprint`."""
 
-    FREE: ClassVar[frozenset[str]] = Common.FREE | {"chunk"}
-
-    steps: int = 4000
-    lr: float = 1e-2
-    weight_decay: float = 0.0
-    ema: float = 0.998
-    molecules: int = 4  # structures a step
-    probes: int = 512  # of each of them a step
-    chunk: int | None = None  # probes at one time; None: all of a step
-
-    def check(self) -> None:
-        super().check()
-        check_counts(self, "molecules", "probes", "chunk")
+    preset: str = option("small", "Preset of the model: small or original.", main=True)
+    steps: int = option(4000, "Training steps in all.", main=True, at_least=1)
+    lr: float = option(1e-2, "Highest learning rate.", main=True, above=0)
+    weight_decay: float = option(0.0, "Weight decay of the matrices.", at_least=0)
+    ema: float = option(0.998, "Decay of the averaged weights; 0: no average is kept.", at_least=0, below=1)
+    precision: str = option(
+        "fp32", "Precision of the matrix products (geometry stays fp32)", main=True, choices=PRECISIONS
+    )
+    validation: int | None = option(
+        None,
+        "How many training geometries are held back to choose the best checkpoint.",
+        at_least=0,
+        default_text="an eighth, at most 4",
+    )
+    molecules: int = option(4, "Structures per step.", main=True, at_least=1)
+    probes: int = option(512, "Probes per structure and step.", main=True, at_least=1)
+    chunk: int | None = option(
+        None,
+        "Probes processed together; the gradient of a step stays the same.",
+        main=True,
+        at_least=1,
+        default_text="all of a step, or chosen by --budget",
+        may_change=True,
+    )

@@ -27,7 +27,7 @@ from pinchpoint.systems.common.precision import check_precision
 from pinchpoint.systems.common.records import TrainingRecord
 from pinchpoint.systems.common.runs import held_back, plain, taken_up
 from pinchpoint.systems.common.seeding import at_turn
-from pinchpoint.systems.common.settings import chosen as checked
+from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.common.torch_loop import take_steps
 from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
 from pinchpoint.systems.density.data.atomic import load_table
@@ -149,7 +149,7 @@ def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, An
     if resume:
         stored = runs.read_settings(folder, Settings, made_by=MADE_BY)
         return Run(folder, taken_up(folder, stored, asked, data=fingerprint(data)))
-    told = checked(Settings(), {**asked, "model": {}, "data": fingerprint(data)})
+    told = apply_choices(Settings(), {**asked, "model": {}, "data": fingerprint(data)})
     count = len(data.names("train"))
     held = held_back(told.validation, count, what="geometries", hint="make some with density data")
     run = Run(folder, replace(told, validation=held))
@@ -168,7 +168,7 @@ def loss_notes(losses: Sequence[float], told: Settings, *, best_step: int | None
     best = "" if best_step is None else f", the best ones, which predict takes, are of step {best_step:,}"
     return (
         f"training diverged: the loss rose from {before:.3g} to {after:.3g}, its last weights are worse than its first"
-        f"{best}; train again with --lr {told.lr / 4:.2g}, or a longer --warmup (it was {told.warmup_steps():,} steps), "
+        f"{best}; train again with --lr {told.lr / 4:.2g}, or a longer --set warmup (it was {told.warmup_steps():,} steps), "
         "and another -o",
     )
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from pinchpoint.core.workload import Case, Variant, Workload
 from pinchpoint.kit.edges.edges import Edges
-from pinchpoint.systems.common.settings import chosen
+from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.operator.data.sample import Sample
 from pinchpoint.systems.operator.inference import answer_one_chunk
 from pinchpoint.systems.operator.model.config import OperatorConfig
@@ -51,7 +51,7 @@ def described(folder: Path, *, device: str, mode: str, memory: str, chunk: int |
     """The step that `describe` wrote of."""
     said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     config = OperatorConfig.from_json(json.dumps(said["model"]))
-    told = chosen(Settings.from_dict(said["told"]), {"memory": memory, "chunk": chunk})
+    told = apply_choices(Settings.from_dict(said["told"]), {"memory": memory, "chunk": chunk})
     with np.load(folder / "offsets.npz") as rows:
         points = len(rows["decoder0"]) - 1
         most = WALKED * chunk if chunk is not None and memory != "eager" else None

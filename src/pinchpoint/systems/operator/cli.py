@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING, Any, cast
 import typer
 
 from pinchpoint.console import printing, progress_bar
-from pinchpoint.systems.common.progress import chosen, followed
+from pinchpoint.systems.common.overrides import Overrides
+from pinchpoint.systems.common.progress import followed
+from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
+from pinchpoint.systems.operator.settings import Settings
 
 if TYPE_CHECKING:
     from pinchpoint.systems.operator.records import Evaluation
@@ -94,82 +97,41 @@ def data(
         printing.say("note: there are no bodies to train with; --train 64 makes some")
 
 
-@app.command("train")
+@settings_command(
+    app,
+    "train",
+    training=Settings,
+    model="pinchpoint.systems.operator.model.config:OperatorConfig",
+    preset=Settings.preset,
+)
 def train(
     data: Path = typer.Argument(..., metavar="DATA", help="Folder that `operator data` made."),
-    output: Path = typer.Option(..., "-o", "--output", metavar="RUN", help="Folder of the run."),
-    steps: int = typer.Option(None, "--steps", help="Steps in all.  [2000]"),
-    seed: int = typer.Option(None, "--seed", help="Seed of the weights and of the order of the bodies.  [0]"),
-    device: str = typer.Option(None, "--device", help="auto, cpu or cuda.  [auto]"),
-    precision: str = typer.Option(None, "--precision", help="fp32, tf32 or bf16.  [fp32]"),
-    accumulate: int = typer.Option(None, "--accumulate", help="Bodies a step.  [1]"),
-    budget: str = typer.Option(
-        None, "--budget", help="Take the largest chunk predicted to stay within: 8GiB, or a card."
-    ),
-    chunk: int = typer.Option(None, "--chunk", help="Edges at one time."),
-    memory: str = typer.Option(None, "--memory", help="flat, eager or checkpoint.  [flat]"),
-    preset: str = typer.Option(None, "--preset", help="small, base or compat.  [small]"),
-    settings: list[str] = typer.Option(
-        None, "--set", metavar="KEY=VALUE", help="A setting of the model: lattice=16,8,8"
-    ),
-    lr: float = typer.Option(None, "--lr", help="Highest learning rate.  [0.002]"),
-    warmup: int = typer.Option(None, "--warmup", help="Steps up to it.  [a twentieth]"),
-    weight_decay: float = typer.Option(None, "--weight-decay", help="Of matrices.  [0.0001]"),
-    clip: float = typer.Option(None, "--clip", help="Largest norm of the gradient.  [1]"),
-    ema: float = typer.Option(
-        None, "--ema", help="Decay of averaged weights, such as 0.99; none without it."
-    ),
-    loss: str = typer.Option(None, "--loss", help="l1 or l2.  [l1]"),
-    validation: int = typer.Option(
-        None, "--validation", help="Training bodies held back to find the best checkpoint.  [few]"
-    ),
-    checkpoint_every: int = typer.Option(None, "--checkpoint-every", help="Steps.  [a tenth]"),
-    eval_every: int = typer.Option(
-        None, "--eval-every", help="Steps between looks at the bodies held back.  [as checkpoints]"
-    ),
-    resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN, with its own settings."),
+    output: Path = OUTPUT,
+    resume: bool = RESUME,
+    budget: str = BUDGET,
+    overrides: Overrides = NO_OVERRIDES,
 ) -> None:
-    """Train an operator on a data set, or go on with --resume.
+    """Train an operator on a data set, or resume a run.
 
-    Ctrl-C and SIGTERM write a checkpoint and stop; --resume then goes on as if never stopped, to the
-    bit on a CPU. A run that has ended is trained longer with --resume --steps N: from there on the
+    Ctrl-C and SIGTERM write a checkpoint and stop; --resume then continues as if the run had never
+    stopped, bit for bit on a CPU. --resume --steps N trains a finished run longer: from there on the
     learning rate follows the cosine of N steps. RUN holds config.json, log.csv, checkpoints (the last
-    two and the best), record.json.
+    two and the best) and record.json.
     """
     from pinchpoint.backends.base import backend
 
     with printing.loading("torch"):
-        backend("torch")  # says how to install it, where it is missing
+        backend("torch")  # says how to install torch if it is missing
         from pinchpoint.systems.common.budgets import budget_of
-        from pinchpoint.systems.common.settings import overrides
-        from pinchpoint.systems.operator.model.config import OperatorConfig
-        from pinchpoint.systems.operator.train import train as run
+        from pinchpoint.systems.operator.train import train as run_training
 
     if budget is not None:
-        budget_of(budget)  # before the graphs are made
-    asked = {
-        "steps": steps,
-        "seed": seed,
-        "device": device,
-        "precision": precision,
-        "accumulate": accumulate,
-        "chunk": chunk,
-        "memory": memory,
-        "preset": preset,
-        "lr": lr,
-        "warmup": warmup,
-        "weight_decay": weight_decay,
-        "clip": clip,
-        "ema": ema,
-        "loss": loss,
-        "validation": validation,
-        "checkpoint_every": checkpoint_every,
-        "eval_every": eval_every,
-        "model": overrides(settings, OperatorConfig) if settings else None,
-    }
+        budget_of(budget)  # refuse a bad budget before the graphs are built
     with followed() as watch:
-        made = run(data, output, resume=resume, budget=budget, progress=watch, **chosen(asked))
-    printing.show_summary(made)
+        record = run_training(
+            data, output, resume=resume, budget=budget, progress=watch, **overrides.choices()
+        )
+    printing.show_summary(record)
 
 
 @app.command("eval")

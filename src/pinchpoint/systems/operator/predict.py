@@ -21,7 +21,7 @@ from pinchpoint.core.files import check_output
 from pinchpoint.kit.edges.edge_mlp import is_one_kernel
 from pinchpoint.systems.common.budgets import budget_of
 from pinchpoint.systems.common.precision import autocast, matmuls, usable
-from pinchpoint.systems.common.settings import chosen
+from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.operator.budget import chunk_for
 from pinchpoint.systems.operator.data.sample import Sample
 from pinchpoint.systems.operator.data.surface import Mesh, facets
@@ -93,7 +93,7 @@ def predict(
             hint="name a run trained on flow data",
         )
     told = replace(found.settings, memory="flat", precision=usable(found.settings.precision, device))
-    told = told if chunk is None else chosen(told, {"chunk": chunk})
+    told = told if chunk is None else apply_choices(told, {"chunk": chunk})
     tell("reading the mesh")
     given = read_mesh(mesh)
     given = Mesh(given.vertices * scale, given.faces)

@@ -15,7 +15,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common import runs
 from pinchpoint.systems.common.folders import check_run_folder
 from pinchpoint.systems.common.runs import Which, held_back, plain, taken_up
-from pinchpoint.systems.common.settings import chosen
+from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.operator.data.dataset import Dataset
 from pinchpoint.systems.operator.data.loading import fingerprint
 from pinchpoint.systems.operator.metrics import Statistics, statistics_of
@@ -41,7 +41,7 @@ def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, An
     asked = plain(choices)
     if resume:
         return Run(folder, taken_up(folder, read_settings(folder), asked, data=fingerprint(data)))
-    settings = chosen(Settings(), {**asked, "model": {}, "data": fingerprint(data), "kind": data.kind})
+    settings = apply_choices(Settings(), {**asked, "model": {}, "data": fingerprint(data), "kind": data.kind})
     held = held_back(
         settings.validation,
         len(data.names("train")),

@@ -1,38 +1,44 @@
-"""What a training run of an operator is told beyond what every run is: its data, its loss, and how edges are held.
+"""Settings of a training run of an operator: its loss and how edges are stored, beside what all systems share.
 
-No framework is imported here, so that the command line can read the defaults for its help.
+No framework is imported here, so that the command line can read defaults and help texts.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
-from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.settings import Common, check_among, check_counts
+from pinchpoint.systems.common.settings import TrainSettings, option
 
 MEMORIES = ("flat", "eager", "checkpoint")
 LOSSES = ("l1", "l2")
 
 
 @dataclass(frozen=True)
-class Settings(Common):
-    """Every choice of a run, as config.json holds it. `data`: see supply.fingerprint."""
+class Settings(TrainSettings):
+    """The settings of a run, as config.json holds them. `data`: see `data.loading.fingerprint`."""
 
-    FREE: ClassVar[frozenset[str]] = Common.FREE | {"memory", "chunk"}
-
+    preset: str = option("small", "Preset of the model: small, base or compat.", main=True)
+    lr: float = option(2e-3, "Highest learning rate.", main=True, above=0)
+    validation: int | None = option(
+        None,
+        "How many training bodies are held back to choose the best checkpoint.",
+        at_least=0,
+        default_text="an eighth, at most 4",
+    )
     kind: str = "flow"  # of the data
     ranges: dict[str, list[float]] = field(
         default_factory=dict
-    )  # lowest and highest of each feature in training
-    accumulate: int = 1  # bodies a step
-    loss: str = "l1"
-    memory: str = "flat"
-    chunk: int | None = None  # edges at one time; None: the transform's own default
-
-    def check(self) -> None:
-        super().check()
-        check_among(self, memory=MEMORIES, loss=LOSSES)
-        check_counts(self, "accumulate")
-        if self.chunk is not None and self.chunk < 1:
-            raise BadInput(f"a chunk of {self.chunk} edges", hint="give a chunk of at least 1 edge")
+    )  # lowest and highest value of each feature in training
+    accumulate: int = option(1, "Bodies per step.", main=True, at_least=1)
+    loss: str = option("l1", "Loss", choices=LOSSES)
+    memory: str = option(
+        "flat", "How the edges are stored for backward", main=True, choices=MEMORIES, may_change=True
+    )
+    chunk: int | None = option(
+        None,
+        "Edges processed together.",
+        main=True,
+        at_least=1,
+        default_text="the transform's own, or chosen by --budget",
+        may_change=True,
+    )

@@ -116,7 +116,7 @@ def chunk_for(
         return Chosen(None if parts == 1 else best.number, best.need_bytes, budget_bytes)
     hint = f"raise --budget by at least {show_bytes(best.need_bytes - budget_bytes)}, or take fewer samples a ray"
     if memory == "none" and mode == "train":
-        hint = "use --memory checkpoint, which holds one chunk of rays at a time"
+        hint = "use --set memory=checkpoint, which holds one chunk of rays at a time"
     raise _too_small(best, budget_bytes, hint=hint)
 
 

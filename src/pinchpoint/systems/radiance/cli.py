@@ -13,8 +13,11 @@ from typing import Any
 import typer
 
 from pinchpoint.console import printing, progress_bar
-from pinchpoint.systems.common.progress import chosen, followed
+from pinchpoint.systems.common.overrides import Overrides
+from pinchpoint.systems.common.progress import followed
 from pinchpoint.systems.common.progress import show as show_step
+from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
+from pinchpoint.systems.radiance.settings import Settings
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -70,187 +73,48 @@ def data(
     )
 
 
-@app.command("train")
+@settings_command(
+    app,
+    "train",
+    training=Settings,
+    model="pinchpoint.systems.radiance.model.config:FieldConfig",
+    preset=Settings.preset,
+)
 def train(
     data: Path = typer.Argument(
-        None, metavar="DATA", help="Folder that `radiance data` made, or any folder of images."
+        ..., metavar="DATA", help="Folder that `radiance data` made, or any folder of images."
     ),
-    data_option: Path = typer.Option(None, "--data", metavar="DIR", help="The same as DATA."),
-    output: Path = typer.Option(..., "-o", "--output", metavar="RUN", help="Folder of the run."),
-    steps: int = typer.Option(None, "--steps", help="Steps in all.  [20000]"),
-    preset: str = typer.Option(None, "--preset", help="tuned, graf (as published), small or tiny.  [tuned]"),
-    size: int = typer.Option(
-        None, "--size", help="Pixels a side that are rendered; images are scaled.  [those of the images]"
-    ),
-    superres: int = typer.Option(
-        None, "--superres", help="Enlarge the render by 2 or 4 to the images' size.  [1, none]"
-    ),
-    patch: int = typer.Option(None, "--patch", help="Rays a side of a patch: 32, 64 or 128.  [32]"),
-    samples: int = typer.Option(None, "--samples", help="Points of a ray.  [32]"),
-    batch: int = typer.Option(None, "--batch", help="Images a step, in each process.  [16]"),
-    micro: int = typer.Option(
-        None, "--micro", help="Images at one time; their gradients are summed.  [the batch]"
-    ),
-    precision: str = typer.Option(None, "--precision", help="fp32, tf32, bf16 or fp16.  [fp32]"),
-    graphs: bool = typer.Option(
-        None, "--graphs/--no-graphs", help="On a GPU replay each turn as one graph.  [yes]"
-    ),
-    form: str = typer.Option(None, "--form", help="Of the field: folded, or eager as published.  [folded]"),
-    memory: str = typer.Option(
-        None, "--memory", help="none, checkpoint or deferred.  [none, or by --budget]"
-    ),
-    chunk: str = typer.Option(None, "--chunk", help="Rays at one time, such as 4k.  [all, or by --budget]"),
-    budget: str = typer.Option(
-        None, "--budget", help="Bytes a step may take: 8GiB, or a card. Chooses memory and chunk."
-    ),
-    lr: float = typer.Option(None, "--lr", help="Learning rate of the generator.  [0.0005]"),
-    lr_d: float = typer.Option(None, "--lr-d", help="Of the discriminator.  [0.0002]"),
-    optimizer: str = typer.Option(None, "--optimizer", help="adam or rmsprop, of both.  [adam]"),
-    r1: float = typer.Option(None, "--r1", help="Weight of the penalty on the discriminator's slope.  [1]"),
-    r1_every: int = typer.Option(None, "--r1-every", help="Steps from one such penalty to the next.  [1]"),
-    r1_reduction: str = typer.Option(
-        None, "--r1-reduction", help="image, or graf: over the rays of a patch.  [image]"
-    ),
-    critic_norm: str = typer.Option(
-        None, "--critic-norm", help="Of the discriminator: instance, layer or none.  [instance]"
-    ),
-    critic_bias: bool = typer.Option(
-        None, "--critic-bias/--no-critic-bias", help="In its first layer, or as published.  [yes]"
-    ),
-    sr_weight: float = typer.Option(
-        None, "--sr-weight", help="Of the enlarged patches' discriminator, to the generator.  [0.1]"
-    ),
-    sr_pairs: float = typer.Option(
-        None, "--sr-pairs", help="Weight of enlarging real patches right, with --superres.  [10]"
-    ),
-    clip: float = typer.Option(None, "--clip", help="Largest norm of a player's gradient.  [10]"),
-    ema: float = typer.Option(None, "--ema", help="Decay of averaged weights; 0: none.  [0.999]"),
-    noise: float = typer.Option(None, "--noise", help="Of the density, at first.  [1]"),
-    least: float = typer.Option(
-        None, "--least", help="Smallest share of an image a patch spans.  [patch / size]"
-    ),
-    whole: float = typer.Option(
-        None, "--whole", help="Share of patches of whole pixels, side by side.  [0.5]"
-    ),
-    edge: float = typer.Option(
-        None, "--edge", help="Share that touch the upper or lower edge, as many left or right.  [0.25]"
-    ),
-    fov: float = typer.Option(None, "--fov", help="Degrees an image spans.  [30]"),
-    radius: float = typer.Option(None, "--radius", help="Of the camera from the middle.  [4]"),
-    near: float = typer.Option(None, "--near", help="Distance from which something may lie.  [3]"),
-    far: float = typer.Option(None, "--far", help="Distance up to which.  [5]"),
-    bound: float = typer.Option(
-        None, "--bound", help="Radius around the middle outside which there is nothing; 0: none.  [0]"
-    ),
-    haze: float = typer.Option(
-        None, "--haze", help="Cover of a ray below which whole images show what lies behind.  [0]"
-    ),
-    endless: bool = typer.Option(
-        None, "--endless/--ends", help="The last interval of a ray: endless as published.  [ends]"
-    ),
-    v_low: float = typer.Option(None, "--v-low", help="Highest poses: 0 is straight above.  [0]"),
-    v_high: float = typer.Option(None, "--v-high", help="Lowest poses: 0.5 is the horizon.  [0.45]"),
-    white: bool = typer.Option(None, "--white/--black", help="Behind what is rendered.  [white]"),
-    settings: list[str] = typer.Option(
-        None, "--set", metavar="KEY=VALUE", help="A setting of the field: width=128, z_app=64"
-    ),
-    seed: int = typer.Option(None, "--seed", help="Seed of weights and draws.  [0]"),
-    device: str = typer.Option(None, "--device", help="auto, cpu or cuda.  [auto]"),
-    checkpoint_every: int = typer.Option(None, "--checkpoint-every", help="Steps.  [a tenth]"),
-    sample_every: int = typer.Option(
-        None, "--sample-every", help="Steps between two sheets of pictures.  [500]"
-    ),
-    eval_every: int = typer.Option(
-        None, "--eval-every", help="Steps between two distances to real images.  [5000]"
-    ),
-    eval_images: int = typer.Option(
-        None, "--eval-images", help="Images such a distance is of; 0: none is taken.  [256]"
-    ),
-    resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN, with its own settings."),
+    output: Path = OUTPUT,
+    resume: bool = RESUME,
+    budget: str = BUDGET,
+    overrides: Overrides = NO_OVERRIDES,
 ) -> None:
-    """Train on images, or go on with --resume.
+    """Train on images, or resume a run.
 
-    Poses are not needed: they are drawn from a prior (--v-low, --v-high). Ctrl-C and SIGTERM write a
-    checkpoint and stop; --resume then goes on as if never stopped, to the bit on a CPU, and with
-    --steps N trains a run that has ended longer. Under torchrun its processes train together. RUN
-    holds config.json, log.csv, checkpoints (the last two and the best), samples/, record.json.
+    Images need no poses: poses are sampled from a prior (--set v_low, v_high). Ctrl-C and SIGTERM write
+    a checkpoint and stop; --resume then continues as if the run had never stopped, bit for bit on a
+    CPU, and with --steps N trains a finished run longer. Processes started by torchrun train together.
+    RUN holds config.json, log.csv, checkpoints (the last two and the best), samples/ and record.json.
     """
     import os
 
     from pinchpoint.backends.base import backend
-    from pinchpoint.core.errors import BadInput
-    from pinchpoint.core.units import parse_size
 
-    given = [folder for folder in (data, data_option) if folder is not None]
-    if len(given) != 1:
-        hint = "name one: radiance train DATA -o RUN"
-        if resume and not given:
-            hint = f"give the folder of images again: {printing.shell_command('radiance', 'train', 'DATA', '-o', output, '--resume')}"
-        raise BadInput(f"{len(given)} folders of images", hint=hint)
-    rays = None if chunk is None else parse_size(chunk, what="--chunk")
     with printing.loading("torch"):
-        backend("torch")  # says how to install it, where it is missing
-        from pinchpoint.systems.common.settings import overrides
-        from pinchpoint.systems.radiance.model.config import FieldConfig
-        from pinchpoint.systems.radiance.train import train as run
+        backend("torch")  # says how to install torch if it is missing
+        from pinchpoint.systems.radiance.train import train as run_training
 
-    asked = {
-        "steps": steps,
-        "preset": preset,
-        "size": size,
-        "superres": superres,
-        "patch": patch,
-        "samples": samples,
-        "batch": batch,
-        "micro": micro,
-        "graphs": graphs,
-        "precision": precision,
-        "form": form,
-        "memory": memory,
-        "chunk": rays,
-        "lr": lr,
-        "lr_d": lr_d,
-        "optimizer": optimizer,
-        "r1": r1,
-        "r1_every": r1_every,
-        "r1_reduction": r1_reduction,
-        "critic_norm": critic_norm,
-        "critic_bias": critic_bias,
-        "sr_weight": sr_weight,
-        "sr_pairs": sr_pairs,
-        "clip": clip,
-        "ema": ema,
-        "noise": noise,
-        "least": least,
-        "whole": whole,
-        "edge": edge,
-        "fov": fov,
-        "radius": radius,
-        "near": near,
-        "far": far,
-        "bound": bound,
-        "haze": haze,
-        "endless": endless,
-        "v_low": v_low,
-        "v_high": v_high,
-        "white": white,
-        "seed": seed,
-        "device": device,
-        "checkpoint_every": checkpoint_every,
-        "sample_every": sample_every,
-        "eval_every": eval_every,
-        "eval_images": eval_images,
-        "model": overrides(settings, FieldConfig) if settings else None,
-    }
     again = printing.shell_command(
-        "radiance", "train", given[0], "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1")
+        "radiance", "train", data, "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1")
     )
     with followed(by=partial(_show, again=again)) as watch:
-        made = run(given[0], output, resume=resume, budget=budget, progress=watch, **chosen(asked))
+        record = run_training(
+            data, output, resume=resume, budget=budget, progress=watch, **overrides.choices()
+        )
     if os.environ.get("RANK", "0") == "0":
         printing.show_pairs(
             [
-                *made.summary(),
+                *record.summary(),
                 ("next", printing.shell_command("radiance", "orbit", output, "-o", f"{output}.gif")),
             ]
         )

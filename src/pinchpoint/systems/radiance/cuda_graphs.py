@@ -96,7 +96,7 @@ class Replayed:
         except RuntimeError as error:
             raise TargetFailed(
                 f"a step could not be recorded as a CUDA graph: {error}",
-                hint="train with --no-graphs, which runs it every time",
+                hint="train with --set graphs=false, which runs it every time",
             ) from error
         return _Recording(graph, inputs, outputs, tuple(parameter.grad for parameter in self.parameters))
 

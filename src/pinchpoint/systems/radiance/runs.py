@@ -16,7 +16,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common import runs
 from pinchpoint.systems.common.folders import check_run_folder, refuse_within
 from pinchpoint.systems.common.runs import Which, plain, taken_up
-from pinchpoint.systems.common.settings import chosen
+from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.radiance.data.images import Images, open_images, pillow
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.objective import Generator
@@ -49,7 +49,7 @@ def begin(
         ), images
     preset = choices.get("preset", Settings.preset)
     config = FieldConfig.preset(preset, **choices.get("model", {}))
-    settings = chosen(
+    settings = apply_choices(
         Settings(**PRESETS[preset]), {**asked, "model": json.loads(config.to_json()), "ranks": ranks}
     )
     images = open_images(data, size=settings.size * settings.superres or None, white=settings.white)
@@ -64,7 +64,7 @@ def begin(
             f"that super-resolution x{settings.superres} is to learn from",
             hint=f"give larger images, or a smaller --size: it is that of the render, and they are {settings.superres} times it",
         )
-    return Run(folder, chosen(settings, {"size": size, "data": fingerprint(images)})), images
+    return Run(folder, apply_choices(settings, {"size": size, "data": fingerprint(images)})), images
 
 
 def fingerprint(images: Images) -> str:

@@ -1,26 +1,26 @@
-"""What a run of a radiance-field GAN is told beyond what every run is: its images, its camera, the two players.
+"""Settings of a training run of a radiance-field GAN: images, camera and the two networks, beside what all systems share.
 
-No framework is imported here, so that the command line can read the defaults for its help.
+No framework is imported here, so that the command line can read defaults and help texts.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.settings import PRECISIONS, Common, check_among, check_counts
+from pinchpoint.systems.common.settings import PRECISIONS, TrainSettings, flag, option
 
 FORMS = ("eager", "folded")
 MEMORIES = ("none", "checkpoint", "deferred")
 OPTIMIZERS = ("rmsprop", "adam")
 REDUCTIONS = ("graf", "image")
 NORMS = ("instance", "layer", "none")
-SIDES = (32, 64, 128)  # of patches there is a discriminator for
+SIDES = (32, 64, 128)  # of patches that a discriminator exists for
 FACTORS = (1, 2, 4)
-# What goes with a field of that size, over the defaults of `Settings`. tuned: by trials of cars in eight minutes; graf: as
-# published.
+# What each preset of the field changes in the defaults of `Settings`. tuned: found by trials on cars in eight minutes;
+# graf: as published.
 PRESETS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "graf": {
@@ -50,78 +50,149 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 
 @dataclass(frozen=True)
-class Settings(Common):
-    """Every choice of a run, as config.json holds it. `data`: see runs.fingerprint; `lr`: the generator's."""
+class Settings(TrainSettings):
+    """The settings of a run, as config.json holds them. `data`: see `runs.fingerprint`; `lr`: the generator's."""
 
-    FREE: ClassVar[frozenset[str]] = Common.FREE | {
-        "form",
-        "memory",
-        "chunk",
-        "micro",
-        "graphs",
-        "sample_every",
-        "eval_images",
-        "haze",
-    }
-    PRECISIONS: ClassVar[tuple[str, ...]] = (*PRECISIONS, "fp16")
-
-    preset: str = "tuned"
-    steps: int = 20_000
-    size: int = 0  # pixels a side of what the field renders; 0: those of the data over `superres`
-    superres: int = 1  # 1: none
-    patch: int = 32  # rays a side
-    samples: int = 32  # points of a ray
-    batch: int = 16  # images a step, in each process
-    micro: int | None = None  # images at one time; None: all of the batch
-    lr: float = 5e-4
-    lr_d: float = 2e-4
-    optimizer: str = "adam"
-    weight_decay: float = 0.0
-    clip: float = 10.0  # for each player
-    ema: float = 0.999
-    r1: float = 1.0  # weight of the penalty on the discriminator's slope
-    r1_every: int = 1  # steps from one penalty to the next; it then counts so many times
-    r1_reduction: str = "image"  # see losses
-    # Of the second discriminator in the generator's loss, and of two absolute differences of pixels: from real patches enlarged
-    # right, and from how it would enlarge a made one without features. With the first alone it learns patterns that deceive.
-    sr_weight: float = 0.1
-    sr_pairs: float = 10.0
-    noise: float = 1.0  # deviation of the density noise at the first step
-    noise_until: float = 0.25  # share of the run after which there is none
-    anneal_until: float = 0.5  # share of the run in which the smallest patches come down to `least`
-    least: float = (
-        0.0  # smallest share of an image a patch spans; 0: patch / size, whose pixels are the image's
+    preset: str = option("tuned", "Preset of the field and its training", main=True, choices=tuple(PRESETS))
+    steps: int = option(20_000, "Training steps in all.", main=True, at_least=1)
+    precision: str = option(
+        "fp32", "Precision of the matrix products", main=True, choices=(*PRECISIONS, "fp16")
     )
-    whole: float = (
-        0.5  # share of patches whose rays are whole pixels, side by side, from the first step on, rounded up
+    size: int = option(
+        0,
+        "Width and height of the render in pixels; images are scaled to it.",
+        main=True,
+        at_least=0,
+        default_text="that of the images",
     )
-    edge: float = 0.25  # share of patches that touch the upper or the lower edge of their image; as many touch the left or right
-    critic_width: int = 64
-    critic_norm: str = "instance"
-    critic_bias: bool = (
-        True  # of its first layer; as published there is none, and pale patches look like colourful ones
+    superres: int = option(
+        1, "Factor by which super-resolution enlarges the render: 1 (none), 2 or 4.", main=True
     )
-    sr_width: int = 64
-    fov: float = 30.0  # degrees
-    radius: float = 4.0
-    near: float = 3.0
-    far: float = 5.0
-    bound: float = (
-        0.0  # radius around the middle outside which there is nothing; 0: whatever lies between near and far
+    patch: int = option(32, "Width and height of a patch in rays: 32, 64 or 128.", main=True, at_least=1)
+    samples: int = option(32, "Points per ray.", main=True, at_least=1)
+    batch: int = option(16, "Images per step, in each process.", main=True, at_least=1)
+    micro: int | None = option(
+        None,
+        "Images processed together; their gradients are summed.",
+        at_least=1,
+        default_text="the whole batch",
+        may_change=True,
     )
-    haze: float = 0.0  # where less than this of a ray is covered, a whole image shows what lies behind, and nothing else
-    endless: bool = (
-        False  # the last interval of a ray has no end, as published: whatever is dense there is opaque
+    lr: float = option(5e-4, "Learning rate of the generator.", above=0)
+    lr_d: float = option(2e-4, "Learning rate of the discriminator.", above=0)
+    warmup: int = option(
+        0,
+        "Steps in which both learning rates rise; 0: a hundredth of all steps.",
+        at_least=0,
+        default_text="0, a hundredth of the steps",
     )
-    v_low: float = 0.0  # of the poses: 0 straight above, 0.5 the horizon
-    v_high: float = 0.45
-    white: bool = True  # behind what is rendered; black without
-    form: str = "folded"
-    memory: str = "none"
-    chunk: int | None = None  # rays at one time
-    graphs: bool = True  # on a GPU each player's turn is recorded and replayed, where `micro` leaves it whole
-    sample_every: int = 500
-    eval_images: int = 256  # of each kind that an evaluation while training compares; 0: none is made
+    optimizer: str = option("adam", "Optimizer of both networks", choices=OPTIMIZERS)
+    weight_decay: float = option(0.0, "Weight decay of the matrices.", at_least=0)
+    clip: float = option(10.0, "Largest norm of the gradient of each network.", above=0)
+    ema: float = option(0.999, "Decay of the averaged weights; 0: no average is kept.", at_least=0, below=1)
+    r1: float = option(1.0, "Weight of the R1 penalty on the discriminator's gradient.", at_least=0)
+    r1_every: int = option(
+        1, "Steps from one R1 penalty to the next; its weight grows accordingly.", at_least=1
+    )
+    r1_reduction: str = option(
+        "image", "How R1 is summed; graf averages over the rays of a patch, as published", choices=REDUCTIONS
+    )
+    sr_weight: float = option(
+        0.1, "Weight of the discriminator of enlarged patches in the generator's loss.", at_least=0
+    )
+    # Two absolute differences of pixels: enlarged real patches against the real ones, and enlarged renders against what it
+    # would make of them without features. With its discriminator alone super-resolution learns patterns that deceive it.
+    sr_pairs: float = option(
+        10.0, "Weight of the pixel errors that super-resolution learns from real patches.", at_least=0
+    )
+    noise: float = option(1.0, "Deviation of the density noise at the first step.", at_least=0)
+    noise_until: float = option(
+        0.25, "Share of the run after which there is no density noise.", at_least=0, at_most=1
+    )
+    anneal_until: float = option(
+        0.5, "Share of the run in which the smallest patches shrink to `least`.", at_least=0, at_most=1
+    )
+    least: float = option(
+        0.0,
+        "Smallest share of an image that a patch spans; 0: patch / size, whose pixels are the image's.",
+        at_least=0,
+        at_most=1,
+        default_text="0, patch / size",
+    )
+    whole: float = option(
+        0.5,
+        "Share of patches whose rays are adjacent whole pixels from the first step on, rounded up.",
+        at_least=0,
+        at_most=1,
+    )
+    edge: float = option(
+        0.25,
+        "Share of patches that touch the upper or lower edge of their image; as many touch the left or right.",
+        at_least=0,
+        below=1,
+    )
+    critic_width: int = option(64, "Width of the discriminator.", at_least=1)
+    critic_norm: str = option("instance", "Normalisation in the discriminator", choices=NORMS)
+    critic_bias: bool = option(
+        True,
+        "Bias in the first layer of the discriminator; GRAF has none, and pale patches look like colourful ones.",
+    )
+    sr_width: int = option(64, "Width of the super-resolution network.", at_least=1)
+    fov: float = option(30.0, "Field of view of an image in degrees.", above=0)
+    radius: float = option(4.0, "Distance of the camera from the origin.", above=0)
+    near: float = option(3.0, "Distance from the camera at which rays start.")
+    far: float = option(5.0, "Distance from the camera at which rays end.")
+    bound: float = option(
+        0.0, "Radius around the origin outside which space is empty; 0: no bound.", at_least=0
+    )
+    haze: float = option(
+        0.0,
+        "Coverage of a ray below which whole images show only the background.",
+        at_least=0,
+        below=1,
+        may_change=True,
+    )
+    endless: bool = option(
+        False,
+        "Let the last interval of a ray extend to infinity, as published: any density there is opaque.",
+    )
+    v_low: float = option(0.0, "Highest camera pose: 0 is straight above, 0.5 the horizon.")
+    v_high: float = option(0.45, "Lowest camera pose.")
+    white: bool = option(True, "White background; false: black.")
+    form: str = option(
+        "folded", "How the field is computed; eager is as published", choices=FORMS, may_change=True
+    )
+    memory: str = option(
+        "none",
+        "How activations are kept for backward",
+        choices=MEMORIES,
+        default_text="none, or chosen by --budget",
+        may_change=True,
+    )
+    chunk: int | None = option(
+        None,
+        "Rays processed together, such as 4k.",
+        at_least=1,
+        default_text="all, or chosen by --budget",
+        may_change=True,
+    )
+    graphs: bool = option(
+        True, "On a GPU, record each network's turn and replay it, unless `micro` splits it.", may_change=True
+    )
+    sample_every: int = option(500, "Steps between two sheets of pictures.", at_least=1, may_change=True)
+    eval_every: int = option(
+        0,
+        "Steps between two measured distances to real images; 0: 5,000.",
+        at_least=0,
+        default_text="0, 5000 steps",
+        may_change=True,
+    )
+    eval_images: int = option(
+        256,
+        "Images of each kind compared by an evaluation while training; 0: none is made.",
+        at_least=0,
+        may_change=True,
+    )
     validation: int | None = 0  # nothing is held back
     ranks: int = 1  # processes
 
@@ -134,36 +205,36 @@ class Settings(Common):
     def unscored(self) -> tuple[str, str] | None:
         if self.eval_images == 0:
             return (
-                "no distances were taken on the way",
-                "use --checkpoint last, or train with --eval-images 256",
+                "no distances were measured while training",
+                "Use --checkpoint last, or train with --set eval_images=256.",
             )
         return None
 
     def rate(self, step: int) -> float:
-        """The generator's: a short rise, level for half of the run, then half a cosine down to a tenth."""
+        """The generator's learning rate: a short rise, constant for half of the run, then half a cosine down to a tenth."""
         return self.lr * self.share_of_rate(step)
 
     def share_of_rate(self, step: int) -> float:
-        """Of both players' learning rates, at step 1, 2, ..."""
+        """The factor on both learning rates at step 1, 2, ..."""
         rise = min(1.0, step / self.warmup_steps())
         fall = max(0.0, 2 * min(1.0, step / self.steps) - 1)
         return rise * (0.1 + 0.9 * 0.5 * (1 + math.cos(math.pi * fall)))
 
-    def behind(self, step: int) -> float:
-        """How much of the run lies behind when step 1, 2, ... begins."""
+    def progress_at(self, step: int) -> float:
+        """The share of the run that is done when step 1, 2, ... begins."""
         return min(1.0, (step - 1) / self.steps)
 
     def noise_at(self, step: int) -> float:
-        """Deviation of the density noise: straight down to 0."""
-        return self.noise * _left(self.behind(step), self.noise_until)
+        """Deviation of the density noise: a linear fall to 0."""
+        return self.noise * _left(self.progress_at(step), self.noise_until)
 
     def penalty_at(self, step: int) -> float:
-        """Weight of the penalty on the discriminator's slope: 0 at steps that have none."""
+        """Weight of the R1 penalty: 0 at steps without one."""
         return 0.0 if (step - 1) % self.r1_every else self.r1_every * self.r1
 
     def least_at(self, step: int) -> float:
         """Smallest share of an image that a patch spans: 1 at first, falling by equal factors."""
-        return self.smallest ** (1 - _left(self.behind(step), self.anneal_until))
+        return self.smallest ** (1 - _left(self.progress_at(step), self.anneal_until))
 
     @property
     def smallest(self) -> float:
@@ -171,92 +242,63 @@ class Settings(Common):
 
     @property
     def always_whole(self) -> bool:
-        """Is every patch the whole image, pixel by pixel?"""
+        """Whether every patch is the whole image, pixel by pixel."""
         return self.patch == self.size and self.smallest == 1
 
     @property
     def whole_share(self) -> float:
-        """Of the patches of all processes, those of whole pixels: some where any are wanted."""
+        """Share of whole-pixel patches among those of all processes: at least one if `whole` is above 0."""
         every = self.batch * self.ranks
         return 1.0 if self.always_whole else math.ceil(every * self.whole) / every
 
     def check(self) -> None:
         super().check()
-        check_among(
-            self,
-            form=FORMS,
-            memory=MEMORIES,
-            optimizer=OPTIMIZERS,
-            r1_reduction=REDUCTIONS,
-            critic_norm=NORMS,
-        )
-        check_counts(
-            self,
-            "patch",
-            "samples",
-            "batch",
-            "micro",
-            "chunk",
-            "sample_every",
-            "critic_width",
-            "sr_width",
-            "ranks",
-            "r1_every",
-        )
-        for name in ("lr_d", "fov", "radius"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise BadInput(
-                    f"--{_option(name)} {getattr(self, name):g}",
-                    hint=f"give --{_option(name)} a number above 0",
-                )
-        for name in ("r1", "sr_weight", "sr_pairs", "noise", "eval_images", "size", "bound"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise BadInput(
-                    f"--{_option(name)} {getattr(self, name):g}", hint=f"give --{_option(name)} 0 or more"
-                )
-        for name in ("noise_until", "anneal_until", "least", "whole"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise BadInput(f"--{_option(name)} {getattr(self, name):g}", hint="give a share from 0 to 1")
-        for name in ("edge", "haze"):
-            if not 0 <= getattr(self, name) < 1:
-                raise BadInput(f"--{name} {getattr(self, name):g}", hint="give a share from 0 to below 1")
         if not 0 <= self.near < self.far < math.inf:
-            raise BadInput(f"near {self.near:g} and far {self.far:g}", hint="give 0 <= --near < --far")
+            raise BadInput(
+                f"near is {self.near:g} and far is {self.far:g}, but far must be greater than near.",
+                hint="Give --set near=A and --set far=B with 0 <= A < B.",
+            )
         if not self.near < self.radius < self.far:
             raise BadInput(
-                f"points between {self.near:g} and {self.far:g} of a camera that looks at the middle from {self.radius:g}",
-                hint="give --near and --far on both sides of --radius",
+                f"The camera looks at the origin from a distance of {self.radius:g}, but its rays span only "
+                f"{self.near:g} to {self.far:g}.",
+                hint="Set near below radius and far above it.",
             )
         if self.bound and self.samples < 2:
             raise BadInput(
-                f"--bound {self.bound:g} with 1 point of a ray",
-                hint="give --samples 2 or more: one ends the ball",
+                f"{flag(self, 'bound', self.bound)} needs at least 2 points per ray, because the last one marks the end "
+                "of the ball.",
+                hint="Give --samples 2 or more.",
             )
         if not 0 <= self.v_low <= self.v_high <= 1:
             raise BadInput(
-                f"poses from {self.v_low:g} to {self.v_high:g}", hint="give 0 <= --v-low <= --v-high <= 1"
+                f"The poses from {self.v_low:g} to {self.v_high:g} are not a range within 0 to 1.",
+                hint="Give --set v_low=A and --set v_high=B with 0 <= A <= B <= 1.",
             )
         if self.superres > 1 and self.size and not self.whole_share:
             raise BadInput(
-                "a super-resolution without patches of whole pixels, which it learns from",
-                hint="give --whole 0.5, or --superres 1",
+                "Super-resolution learns from patches of whole pixels, and there are none.",
+                hint="Give --set whole=0.5, or --superres 1.",
             )
         if self.superres not in FACTORS:
-            raise BadInput(f"--superres {self.superres}", hint="use 2 or 4, or 1 for none")
+            raise BadInput(f"--superres {self.superres} is not supported.", hint="Use 2 or 4, or 1 for none.")
         self._check_patch()
 
     def _check_patch(self) -> None:
-        """What the discriminators see must be of a size they are made for, and lie inside the image."""
+        """The discriminators need patches of a supported size, and patches must fit into the image."""
         for side, what in (
-            (self.patch, "patches"),
-            (self.patch * self.superres, f"patches after super-resolution x{self.superres}"),
+            (self.patch, "Patches"),
+            (self.patch * self.superres, f"Patches after super-resolution x{self.superres}"),
         ):
             if side not in SIDES:
                 raise BadInput(
-                    f"{what} of {side} x {side}", hint="use a --patch of 32, 64 or 128, enlarged at most 128"
+                    f"{what} are {side} x {side} pixels; the discriminator takes 32, 64 or 128.",
+                    hint="Use a --patch of 32, 64 or 128, and at most 128 after super-resolution.",
                 )
         if self.size and self.patch > self.size:
-            ways = [f"give images of at least {self.patch * self.superres} pixels a side"]
+            ways = [
+                f"Give images of at least {self.patch * self.superres} x {self.patch * self.superres} pixels"
+            ]
             ways += (
                 [f"--size {self.patch}, to which they are enlarged"]
                 if self.superres == 1
@@ -264,19 +306,16 @@ class Settings(Common):
             )
             ways += ["a smaller --patch"] if self.patch > SIDES[0] else []
             raise BadInput(
-                f"patches of {self.patch} x {self.patch} in images of {self.size} x {self.size}",
-                hint=", or ".join(ways),
+                f"Patches of {self.patch} x {self.patch} do not fit into images of {self.size} x {self.size}.",
+                hint=", or ".join(ways) + ".",
             )
         if self.eval_images and self.eval_images < 2:
             raise BadInput(
-                "an evaluation of 1 image", hint="give --eval-images 2 or more, or 0 for no evaluation"
+                "An evaluation of 1 image is not possible.",
+                hint="Give --set eval_images=2 or more, or 0 for no evaluation.",
             )
 
 
 def _left(fraction: float, until: float) -> float:
-    """From 1 to 0 while `fraction` goes from 0 to `until`."""
+    """Falls from 1 to 0 while `fraction` rises from 0 to `until`."""
     return max(0.0, 1 - fraction / until) if until else 0.0
-
-
-def _option(name: str) -> str:
-    return name.replace("_", "-")

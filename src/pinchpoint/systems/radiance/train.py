@@ -112,12 +112,12 @@ def _check_alone(budget: str | int, choices: Mapping[str, Any]) -> None:
     """A budget chooses chunk and memory: neither may be dropped without a word."""
     if choices.get("chunk") is not None:
         raise BadInput(
-            f"--budget {budget} with --chunk {choices['chunk']}",
+            f"--budget {budget} with --set chunk={choices['chunk']}",
             hint="give one of them: a budget chooses the chunk",
         )
     if choices.get("memory") == "none":
         raise BadInput(
-            f"--budget {budget} with --memory none",
+            f"--budget {budget} with --set memory=none",
             hint="give one of them: with a budget alone, memory is none where all rays at once stay within it",
         )
 
@@ -129,7 +129,7 @@ def _extractor(run: Run, device: str) -> Extractor | None:
         return open_extractor(device=device)
     except Missing as error:
         raise Missing(
-            error.what, hint=f"{error.hint}; or train without distances: --eval-images 0"
+            error.what, hint=f"{error.hint}; or train without distances: --set eval_images=0"
         ) from error
 
 

@@ -73,7 +73,7 @@ def fit(
         if step is None:
             raise Missing(
                 "XLA gives no memory analysis on this device",
-                hint="leave out --budget, and choose a chunk: --chunk 64",
+                hint="leave out --budget, and choose a chunk: --set chunk=64",
             )
         # Devices of a CPU share its memory. Read after compiling: what that took stays resident while training.
         return step + context if host.name == "cuda" else step * len(host.devices) + resident_bytes()
@@ -195,7 +195,9 @@ def _does_not_fit(
 ) -> DoesNotFit:
     at_once = chunk if chunk is not None else parts[0] if parts else None
     size = {None: "all walkers", 1: "one walker"}.get(at_once, f"{at_once} walkers")
-    smaller = "a smaller --chunk" if chunk is not None and chunk > 1 else "fewer --walkers or a smaller --net"
+    smaller = (
+        "a smaller --set chunk" if chunk is not None and chunk > 1 else "fewer --walkers or a smaller --net"
+    )
     if least - spring_bytes <= budget_bytes:
         smaller += f", or --optimizer adam: SPRING's own arrays take about {show_bytes(spring_bytes)}"
     return DoesNotFit(

@@ -12,108 +12,59 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pinchpoint.console import printing, progress_bar
+from pinchpoint.systems.common.overrides import Overrides
 from pinchpoint.systems.common.progress import followed
+from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
+from pinchpoint.systems.vmc.settings import RunOptions, Settings
 
 if TYPE_CHECKING:
     from pinchpoint.systems.vmc.optimization.driver import EnergyReport as Report
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
+MODEL = "pinchpoint.systems.vmc.model.config:NetConfig"
 MOLECULE: Any = typer.Argument(
     ..., metavar="MOLECULE", help="H2, LiH, He ..., H10 for a chain, or an .xyz file in angstrom."
 )
 DEVICE: Any = typer.Option("auto", "--device", help="auto, cpu or cuda.")
-NET: Any = typer.Option(
-    None, "--net", help="small, medium, ferminet, psiformer, report or report-cpu.  [small]"
+SPIN: Any = typer.Option(
+    None, "--spin", help="Spin-up minus spin-down electrons.  [default: that of the ground state]"
 )
-SPIN: Any = typer.Option(None, "--spin", help="Electrons up less electrons down.  [the ground state's]")
-CHARGE: Any = typer.Option(None, "--charge", help="Of the whole molecule.  [0]")
-WALKERS: Any = typer.Option(
-    None, "--walkers", help="Places of all electrons at one time.  [512; large networks 1024]"
-)
-OPTIMIZER: Any = typer.Option(None, "--optimizer", help="adam, spring or adam+spring.  [adam+spring]")
-MOVES: Any = typer.Option(None, "--moves", help="Of every walker in a step.  [by network and electrons]")
-SAMPLER: Any = typer.Option(None, "--sampler", help="metropolis or langevin.  [metropolis]")
-SEED: Any = typer.Option(None, "--seed", help="Of parameters, walkers and moves.  [0]")
-PRECISION: Any = typer.Option(None, "--precision", help="float32 or float64.  [float32]")
-BUDGET: Any = typer.Option(
-    None, "--budget", help="Bytes (8GiB) or a card to stay within.  [the device's memory]"
-)
-CHUNK: Any = typer.Option(None, "--chunk", help="Walkers at one time.")
-PRETRAIN: Any = typer.Option(
-    None, "--pretrain", help="Steps towards Hartree-Fock.  [0; 1000 for more than 4 electrons]"
-)
-ORBITALS: Any = typer.Option(
-    None, "--orbitals", metavar="FILE.npz", help="Of `vmc orbitals`, where PySCF is not installed."
-)
-SET: Any = typer.Option(
-    None, "--set", metavar="KEY=VALUE", help="Another choice of network or training: layers=3, clip=8."
-)
+CHARGE: Any = typer.Option(None, "--charge", help="Charge of the molecule.  [default: 0]")
 
 
-@app.command("train")
+@settings_command(app, "train", training=(RunOptions, Settings), model=MODEL, preset="small")
 def train(
     molecule: str = typer.Argument(
         None, metavar="MOLECULE", help="H2, LiH, He ..., H10, or an .xyz file in angstrom."
     ),
-    output: Path = typer.Option(..., "-o", "--output", metavar="RUN", help="Folder of the run."),
-    net: str = NET,
-    spin: int = SPIN,
-    charge: int = CHARGE,
-    bond: float = typer.Option(None, "--bond", help="Length in bohr, of two atoms or within a chain."),
-    walkers: int = WALKERS,
-    steps: int = typer.Option(
-        None, "--steps", help="In all.  [by network and electrons: 500 for small and H2]"
-    ),
-    optimizer: str = OPTIMIZER,
-    moves: int = MOVES,
-    sampler: str = SAMPLER,
-    seed: int = SEED,
-    device: str = DEVICE,
-    precision: str = PRECISION,
+    output: Path = OUTPUT,
+    resume: bool = RESUME,
     budget: str = BUDGET,
-    chunk: int = CHUNK,
-    pretrain: int = PRETRAIN,
-    orbitals: Path = ORBITALS,
-    start_from: Path = typer.Option(
-        None, "--from", metavar="RUN", help="Begin with the network of this run: same atoms."
-    ),
-    settings: list[str] = SET,
-    checkpoint_every: int = typer.Option(None, "--checkpoint-every", help="Steps.  [a tenth]"),
-    resume: bool = typer.Option(False, "--resume", help="Go on with the run in RUN, with its own settings."),
+    overrides: Overrides = NO_OVERRIDES,
 ) -> None:
-    """Train the wave function of a molecule, or go on with --resume.
+    """Train the wave function of a molecule, or resume a run.
 
-    Ctrl-C and SIGTERM write a checkpoint and stop; --resume then goes on as if never stopped, to the
-    bit on a CPU; with --steps N it trains longer. RUN holds config.json, log.csv (a row a step),
-    convergence.png, checkpoints (the last two), record.json. An energy that is no number or explodes
-    stops the run (exit code 1) and names the last good checkpoint.
+    Ctrl-C and SIGTERM write a checkpoint and stop; --resume then continues as if the run had never
+    stopped, bit for bit on a CPU; with --steps N it trains longer. RUN holds config.json, log.csv (one
+    row per step), convergence.png, checkpoints (the last two) and record.json. An energy that becomes
+    NaN or explodes stops the run (exit code 1), and the error names the last good checkpoint.
     """
-    changes, choices = _asked(settings, walkers, steps, optimizer, moves, sampler, seed, precision, chunk)
     _start()
-    from pinchpoint.systems.vmc.train import train as run
+    from pinchpoint.systems.vmc.train import train as run_training
 
     with followed("vmc", by=lambda tell, report, _: _show(tell, report)) as watch:
-        made = run(
+        record = run_training(
             molecule,
             output,
-            net=net,
-            spin=spin,
-            charge=charge,
-            bond=bond,
             resume=resume,
-            device=device,
             budget=budget,
-            pretrain=pretrain,
-            orbitals=orbitals,
-            start_from=start_from,
-            checkpoint_every=checkpoint_every,
-            net_changes=changes,
+            net_changes=overrides.model,
             progress=watch,
-            **choices,
+            **overrides.training,
         )
     printing.show_pairs(
-        [*made.summary(), ("next", printing.shell_command("vmc", "eval", output, "-o", "eval.json"))]
+        [*record.summary(), ("next", printing.shell_command("vmc", "eval", output, "-o", "eval.json"))]
     )
 
 
@@ -162,70 +113,59 @@ def evaluate(
         printing.say(f"note: {note}")
 
 
-@app.command("scan")
+@settings_command(
+    app,
+    "scan",
+    training=(RunOptions, Settings),
+    model=MODEL,
+    preset="small",
+    omit=("bond", "start_from", "checkpoint_every"),
+)
 def scan(
     molecule: str = MOLECULE,
     bond: str = typer.Option(
         ..., "--bond", metavar="FROM:TO:COUNT", help="Lengths in bohr: 1.0:2.0:5, or 1.0,1.4,2.0."
     ),
     output: Path = typer.Option(
-        ..., "-o", "--output", metavar="DIR", help="Folder of the scan; gone on with if it is one."
+        ..., "-o", "--output", metavar="DIR", help="Folder of the scan; resumed if it exists."
     ),
-    net: str = NET,
-    spin: int = SPIN,
-    charge: int = CHARGE,
-    walkers: int = WALKERS,
-    steps: int = typer.Option(None, "--steps", help="Of the first length.  [as of train]"),
     follow: int = typer.Option(
-        None, "--follow", help="Of every other, begun with the network before.  [half as many]"
+        None,
+        "--follow",
+        help="Steps of every length after the first, which starts from the network before it.  "
+        "[default: half as many]",
     ),
-    samples: int = typer.Option(1000, "--samples", help="Of each walker, to evaluate."),
-    optimizer: str = OPTIMIZER,
-    moves: int = MOVES,
-    sampler: str = SAMPLER,
-    seed: int = SEED,
-    device: str = DEVICE,
-    precision: str = PRECISION,
+    samples: int = typer.Option(1000, "--samples", help="Samples per walker in each evaluation."),
     budget: str = BUDGET,
-    chunk: int = CHUNK,
-    pretrain: int = PRETRAIN,
-    orbitals: Path = ORBITALS,
-    settings: list[str] = SET,
+    overrides: Overrides = NO_OVERRIDES,
 ) -> None:
     """Compute energies along the bond of two atoms, or of a chain.
 
-    Each length is trained from the network of the one before and evaluated. DIR holds scan.csv,
-    scan.png, scan.json and a run for each length. A scan that was stopped is gone on with by the
-    same command.
+    Each length is trained from the network of the one before and evaluated; --steps is the number of
+    steps of the first. DIR holds scan.csv, scan.png, scan.json and a run for each length. The same
+    command resumes a scan that was stopped.
     """
-    changes, choices = _asked(settings, walkers, steps, optimizer, moves, sampler, seed, precision, chunk)
     _start()
-    from pinchpoint.systems.vmc.scan import scan as run
+    from pinchpoint.systems.vmc.scan import scan as run_scan
 
     def watch(number: int, count: int, length: float, report: Report) -> None:
         if report.stage != "stopped":
             _show(tell, report, stage=f"{length:.3g} bohr {number}/{count}")
 
-    kept = "the lengths that are done are kept, and the same command goes on"
+    kept = "the lengths that are done are kept, and the same command continues"
     with printing.explain_interrupt(kept), progress_bar.bar("vmc") as tell:
-        made = run(
+        record = run_scan(
             molecule,
             output,
             bonds=bond,
-            net=net,
-            spin=spin,
-            charge=charge,
             follow=follow,
             samples=samples,
-            device=device,
             budget=budget,
-            net_changes=changes,
-            pretrain=pretrain,
-            orbitals=orbitals,
+            net_changes=overrides.model,
             progress=watch,
-            **choices,
+            **overrides.training,
         )
-    printing.show_pairs([*made.summary(), ("written", f"{output}: scan.json, {', '.join(made.files)}")])
+    printing.show_pairs([*record.summary(), ("written", f"{output}: scan.json, {', '.join(record.files)}")])
 
 
 @app.command("orbitals")
@@ -323,34 +263,6 @@ def _start() -> None:
         from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 
         use_compile_cache()
-
-
-def _asked(
-    settings: list[str] | None,
-    walkers: int | None,
-    steps: int | None,
-    optimizer: str | None,
-    moves: int | None,
-    sampler: str | None,
-    seed: int | None,
-    precision: str | None,
-    chunk: int | None,
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What was asked for of the network, and of the training."""
-    from pinchpoint.systems.vmc.overrides import split_choices
-
-    changes, choices = split_choices(settings or [])
-    options = {
-        "walkers": walkers,
-        "steps": steps,
-        "optimizer": optimizer,
-        "moves": moves,
-        "kind": sampler,
-        "seed": seed,
-        "precision": precision,
-        "chunk": chunk,
-    }
-    return changes, {**choices, **{name: value for name, value in options.items() if value is not None}}
 
 
 def _show(tell: progress_bar.Bar, report: Report, *, stage: str = "") -> None:

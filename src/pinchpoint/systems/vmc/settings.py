@@ -1,44 +1,32 @@
-"""Settings: every choice that makes one training of a wave function, as plain values that survive JSON.
+"""Settings of the training of a wave function, as plain values that survive JSON.
 
-Imports no framework, so that the command line reads the defaults for its help. `Settings.preset` gives a tried recipe
-for a network and a number of electrons; wrong values raise BadInput here and nowhere later.
+No framework is imported here, so that the command line can read defaults and help texts. `Settings.preset` gives a tested
+recipe for a network and a number of electrons; wrong values raise BadInput here and nowhere later.
 """
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from enum import IntEnum
+from pathlib import Path
 from typing import Any, Literal, Self, get_args
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.config_json import JsonConfig
+from pinchpoint.systems.common.settings import LARGEST_SEED, check_options, option
 
 Kind = Literal["metropolis", "langevin"]
 Optimizer = Literal["adam", "spring", "adam+spring"]
-OptimizerStage = Literal["adam", "spring"]  # what a single step is by
+OptimizerStage = Literal["adam", "spring"]  # the optimizer of a single step
 Method = Literal["auto", "nested", "hessian", "loop", "forward"]
 Precision = Literal["float32", "float64"]
 
-_CHOICES = {"kind": Kind, "optimizer": Optimizer, "method": Method, "precision": Precision}
-_COUNTS = ("walkers", "moves", "steps")
-_ABOVE_ZERO = (
-    "width",
-    "adam_rate",
-    "adam_decay",
-    "spring_rate",
-    "spring_decay",
-    "damping",
-    "norm_cap",
-    "clip",
-)
-LARGEST_SEED = 2**32 - 1
-# Langevin proposals know the way: more of them are taken at the width that mixes best.
+# Langevin proposals follow the gradient: at the width that mixes best, more of them are accepted.
 ACCEPTANCE = {"metropolis": 0.5, "langevin": 0.7}
 
 
 class Stage(IntEnum):
-    """What a random number is for. The key of a step is made of (seed, stage, step): to resume takes the step number alone."""
+    """What a random number is for. The key of a step is made of (seed, stage, step): resuming needs only the step number."""
 
     PARAMETERS = 0
     WALKERS = 1
@@ -50,96 +38,176 @@ class Stage(IntEnum):
 
 
 @dataclass(frozen=True)
-class Settings(JsonConfig):
-    """One training. Made by hand, by `preset`, or by `from_json`."""
+class RunOptions:
+    """What the command line takes beside `Settings`: the arguments of `train` that config.json keeps elsewhere or not at all."""
 
-    walkers: int = 512
-    moves: int = 10  # of all electrons at once, in each step
-    kind: Kind = "metropolis"
-    width: float = 0.3  # bohr, of the first proposals; then set by the acceptance
-    acceptance: float = 0.0  # aimed at; 0: what suits the kind of moves
-    burn: int = 50  # steps of moves alone before the first step of training
-    steps: int = 700  # of training, in all
-    optimizer: Optimizer = "adam+spring"
-    adam_steps: int = 100  # of the warm start of adam+spring
-    adam_rate: float = 3e-3
-    adam_decay: float = 1000.0  # steps after which the rate is half
-    spring_rate: float = 0.05
-    spring_decay: float = 300.0  # steps after which the rate is half, counted from SPRING's first
-    momentum: float = 0.95  # how much of the last direction SPRING keeps
-    damping: float = 1e-3  # put on the diagonal of SPRING's matrix
-    norm_cap: float = 3e-3  # largest squared length of one change of all parameters by SPRING
-    clip: float = 5.0  # mean absolute deviations from the median that a local energy may lie off
-    chunk: int | None = None  # walkers at a time in local energies and gradients; None: all
-    method: Method = "auto"  # of the Laplacian
-    seed: int = 0
-    precision: Precision = "float32"
+    net: str | None = option(
+        None,
+        "Network",
+        main=True,
+        choices=("small", "medium", "ferminet", "psiformer", "report", "report-cpu"),
+        default_text="small",
+    )
+    spin: int | None = option(
+        None, "Spin-up minus spin-down electrons.", main=True, default_text="that of the ground state"
+    )
+    charge: int | None = option(None, "Charge of the molecule.", main=True, default_text="0")
+    bond: float | None = option(
+        None,
+        "Bond length in bohr, of two atoms or within a chain.",
+        main=True,
+        default_text="the known one",
+    )
+    device: str = option("auto", "Device: auto, cpu or cuda.", main=True)
+    pretrain: int | None = option(
+        None,
+        "Steps of pretraining towards Hartree-Fock.",
+        default_text="0; 1000 for more than 4 electrons",
+    )
+    orbitals: Path | None = option(
+        None, "Orbitals written by `vmc orbitals`, where PySCF is not installed.", metavar="FILE.npz"
+    )
+    start_from: Path | None = option(
+        None,
+        "Start with the network of this run, which has the same atoms.",
+        main=True,
+        name="from",
+        metavar="RUN",
+    )
+    checkpoint_every: int | None = option(
+        None, "Steps between checkpoints.", default_text="a tenth of the steps"
+    )
+
+
+@dataclass(frozen=True)
+class Settings(JsonConfig):
+    """The settings of one training. Made by hand, by `preset`, or by `from_json`."""
+
+    walkers: int = option(
+        512,
+        "Walkers: electron configurations sampled together.",
+        main=True,
+        at_least=1,
+        default_text="512; 1024 for large networks",
+    )
+    moves: int = option(
+        10,
+        "Moves of all electrons of a walker per step.",
+        at_least=1,
+        default_text="by network and electrons",
+    )
+    kind: Kind = option("metropolis", "How moves are proposed", name="sampler", choices=get_args(Kind))
+    width: float = option(
+        0.3, "Width of the first proposals in bohr; the acceptance then adjusts it.", above=0
+    )
+    acceptance: float = option(
+        0.0,
+        "Share of proposals to accept; 0: what suits the sampler.",
+        at_least=0,
+        below=1,
+        default_text="0, what suits the sampler",
+    )
+    burn: int = option(
+        50,
+        "Steps of moves alone before the first training step.",
+        at_least=0,
+        default_text="by network and electrons",
+    )
+    steps: int = option(
+        700,
+        "Training steps in all.",
+        main=True,
+        at_least=1,
+        default_text="by network and electrons; 500 for small and H2",
+    )
+    optimizer: Optimizer = option("adam+spring", "Optimizer", main=True, choices=get_args(Optimizer))
+    adam_steps: int = option(
+        100,
+        "Steps by Adam before SPRING takes over, for adam+spring.",
+        at_least=0,
+        default_text="by network and electrons",
+    )
+    adam_rate: float = option(
+        3e-3, "Learning rate of Adam.", above=0, default_text="0.003; 0.001 for large networks"
+    )
+    adam_decay: float = option(1000.0, "Steps after which Adam's rate has halved.", above=0)
+    spring_rate: float = option(
+        0.05, "Learning rate of SPRING.", above=0, default_text="0.05; 0.02 for large networks"
+    )
+    spring_decay: float = option(
+        300.0,
+        "Steps after which SPRING's rate has halved, counted from its first step.",
+        above=0,
+        default_text="by network and electrons",
+    )
+    momentum: float = option(
+        0.95,
+        "How much of its last direction SPRING keeps.",
+        at_least=0,
+        below=1,
+        default_text="0.95; 0.99 for large networks",
+    )
+    damping: float = option(1e-3, "Damping added to the diagonal of SPRING's matrix.", above=0)
+    norm_cap: float = option(
+        3e-3,
+        "Largest squared norm of one update of all parameters by SPRING.",
+        above=0,
+        default_text="0.003; 0.001 for large networks",
+    )
+    clip: float = option(
+        5.0, "Mean absolute deviations from the median beyond which local energies are clipped.", above=0
+    )
+    chunk: int | None = option(
+        None,
+        "Walkers processed together in local energies and gradients.",
+        at_least=1,
+        default_text="all, or chosen by --budget",
+    )
+    method: Method = option("auto", "How the Laplacian is computed", choices=get_args(Method))
+    seed: int = option(
+        0, "Seed of parameters, walkers and moves.", main=True, at_least=0, at_most=LARGEST_SEED
+    )
+    precision: Precision = option("float32", "Floating-point precision", choices=get_args(Precision))
 
     def __post_init__(self) -> None:
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in get_args(known):
-                raise BadInput(
-                    f"unknown {name} {getattr(self, name)!r}",
-                    hint=f"use one of: {', '.join(get_args(known))}",
-                )
-        for name in _COUNTS:
-            if getattr(self, name) < 1:
-                raise BadInput(f"{name} = {getattr(self, name)}", hint=f"give {name} of at least 1")
-        for name in ("burn", "adam_steps"):
-            if getattr(self, name) < 0:
-                raise BadInput(f"{name} = {getattr(self, name)}", hint=f"give {name} of at least 0")
-        for name in _ABOVE_ZERO:
-            if not (getattr(self, name) > 0 and math.isfinite(getattr(self, name))):
-                raise BadInput(f"{name} = {getattr(self, name)}", hint=f"give {name} a finite number above 0")
-        if not 0 <= self.momentum < 1:
-            raise BadInput(f"momentum = {self.momentum}", hint="give at least 0 and less than 1")
-        if not 0 <= self.acceptance < 1:
-            raise BadInput(
-                f"acceptance = {self.acceptance}",
-                hint="give a part of 1 above 0, or 0 for what suits the moves",
-            )
-        if not 0 <= self.seed <= LARGEST_SEED:
-            raise BadInput(f"seed = {self.seed}", hint=f"give a whole number from 0 to {LARGEST_SEED}")
+        check_options(self)
         if self.optimizer != "adam" and self.walkers < 2:
-            raise BadInput("SPRING with one walker", hint="give at least 2 walkers, or --optimizer adam")
+            raise BadInput(
+                f"The optimizer {self.optimizer} needs at least 2 walkers, but there is 1.",
+                hint="Give --walkers 2 or more, or --optimizer adam.",
+            )
         self._check_chunk()
 
     @property
     def target(self) -> float:
-        """The acceptance the width is set for."""
+        """The acceptance that the width is adjusted to."""
         return self.acceptance or ACCEPTANCE[self.kind]
 
     @property
     def adam_until(self) -> int:
-        """The first step that is SPRING's."""
+        """The first step by SPRING."""
         return {"adam": self.steps, "spring": 0, "adam+spring": self.adam_steps}[self.optimizer]
 
     def stage_at(self, step: int) -> OptimizerStage:
-        """What the step of this number, from 0, is by."""
+        """The optimizer of a step, counted from 0."""
         return "adam" if self.optimizer == "adam" or step < self.adam_until else "spring"
 
     @classmethod
     def preset(cls, net: str, *, electrons: int, **changes: Any) -> Self:
-        """The tried recipe for a network's preset and a number of electrons. `changes` are fields to set otherwise."""
-        chosen: dict[str, Any] = {**_recipe(net, electrons), **changes}
-        return cls(**chosen)
+        """The tested recipe for a network's preset and a number of electrons. `changes` replace fields of it."""
+        values: dict[str, Any] = {**_recipe(net, electrons), **changes}
+        return cls(**values)
 
     def _check_chunk(self) -> None:
-        if self.chunk is None:
-            return
-        if self.chunk < 1:
-            raise BadInput(
-                f"a chunk of {self.chunk} walkers", hint="give at least 1, or leave it out for all at once"
-            )
-        if self.walkers % min(self.chunk, self.walkers):
+        if self.chunk is not None and self.walkers % min(self.chunk, self.walkers):
             near = max(part for part in range(1, self.chunk + 1) if self.walkers % part == 0)
             raise BadInput(
-                f"{self.walkers} walkers do not divide into chunks of {self.chunk}",
-                hint=f"take a chunk of {near}, or {-(-self.walkers // self.chunk) * self.chunk} walkers",
+                f"{self.walkers} walkers do not divide into chunks of {self.chunk}.",
+                hint=f"Use a chunk of {near}, or {-(-self.walkers // self.chunk) * self.chunk} walkers.",
             )
 
 
-# What differs from the defaults, by the size of the network and then by the most electrons it was chosen for.
+# What differs from the defaults, by the size of the network and then by the largest number of electrons it is for.
 _SMALL: dict[int, dict[str, Any]] = {
     2: {"steps": 500, "adam_steps": 100},
     4: {"steps": 1500, "adam_steps": 300, "moves": 15, "burn": 100},
@@ -159,7 +227,7 @@ _LARGE: dict[int, dict[str, Any]] = {
     4: {**_LONG, "steps": 6000, "adam_steps": 500, "moves": 20, "burn": 100},
     10: {**_LONG, "steps": 12_000, "adam_steps": 1000, "moves": 30, "burn": 200},
 }
-# A network between the two, on a card: fewer parameters allow SPRING longer strides.
+# A network between the two, on a GPU: fewer parameters allow SPRING larger steps.
 _MEDIUM: dict[int, dict[str, Any]] = {
     14: {
         "walkers": 1024,

@@ -88,8 +88,8 @@ def train(
     )
     if orbitals is not None and not run.config.pretrain:
         raise BadInput(
-            "--orbitals needs pretraining, which this run does not have.",
-            hint="Add --pretrain 1000, or leave out --orbitals.",
+            "--set orbitals needs pretraining, which this run does not have.",
+            hint="Add --set pretrain=1000, or leave out --set orbitals.",
         )
     check_folder(run.folder)
     # What cannot start a run is refused now: compiling its programs takes long.
@@ -306,8 +306,8 @@ def _check_options(
     """Refuse wrong options before anything is written."""
     if every is not None and every < 1:
         raise BadInput(
-            f"--checkpoint-every {every} is not a number of steps.",
-            hint="Give --checkpoint-every at least 1.",
+            f"--set checkpoint_every={every} is not a number of steps.",
+            hint="Give --set checkpoint_every at least 1.",
         )
     if resume and start_from is not None:
         raise BadInput(

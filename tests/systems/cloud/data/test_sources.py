@@ -77,7 +77,7 @@ def test_a_label_that_means_no_class_is_told_of_and_then_left_out(
         np.save(tmp_path / split / "room" / "segment.npy", labels)
     with pytest.raises(BadInput, match="is 255 a class, or none") as caught:
         open_source(tmp_path)
-    assert "--ignore 255" in caught.value.hint
+    assert "--set ignore=255" in caught.value.hint
     found = open_source(tmp_path, ignore=[255])
     assert found.classes == ("0", "1", "2") and (found.scene("train/room").labels == -1).sum() == 50
     made = train(tmp_path, tmp_path / "run", steps=2, ignore=[255], **tiny_net)

@@ -362,8 +362,8 @@ def test_a_model_trained_on_chgcars_writes_a_chgcar_of_a_new_geometry(
         "128",
         "--lr",
         "0.03",
-        "--ema",
-        "0",
+        "--set",
+        "ema=0",
         "--device",
         "cpu",
     ]

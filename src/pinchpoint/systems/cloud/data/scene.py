@@ -104,5 +104,5 @@ def _check_labels(labels: np.ndarray, count: int, classes: int, where: str) -> N
     if classes and labels.max() >= classes:
         raise BadInput(
             f"{where} has the label {labels.max()} and {classes} classes",
-            hint=f"give labels from -1 to {classes - 1}; `cloud train --ignore {labels.max()}` takes that one for no class",
+            hint=f"give labels from -1 to {classes - 1}; `cloud train --set ignore={labels.max()}` takes that one for no class",
         )

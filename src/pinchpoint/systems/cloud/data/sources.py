@@ -72,7 +72,7 @@ def open_source(
         if ignore:
             raise BadInput(
                 f"labels to ignore in {folder}, which `cloud data` made",
-                hint="leave out --ignore: they are -1 there",
+                hint="leave out --set ignore: they are -1 there",
             )
         return open_dataset(folder)
     if not own:
@@ -100,7 +100,7 @@ def open_source(
     if most == USUAL and not before and len(named) <= most:
         raise BadInput(
             f"labels of {folder} go up to {USUAL}, and none is {USUAL - 1}: is {USUAL} a class, or none?",
-            hint=f"give --ignore {USUAL} where it means no class; else name the {USUAL + 1} classes in an .npz (`classes`)",
+            hint=f"give --set ignore={USUAL} where it means no class; else name the {USUAL + 1} classes in an .npz (`classes`)",
         )
     classes = named if len(named) > most else tuple(str(number) for number in range(most + 1))
     return Own(folder, features, classes, files, tuple(ignore))

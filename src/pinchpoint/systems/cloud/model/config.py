@@ -11,6 +11,7 @@ from typing import Any, Literal, Self, get_args
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.config_json import JsonConfig
+from pinchpoint.systems.common.settings import option
 
 Norm = Literal["layer", "batch", "per-view"]
 
@@ -19,22 +20,25 @@ Norm = Literal["layer", "batch", "per-view"]
 class CloudConfig(JsonConfig):
     """One network. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
 
-    in_features: int  # F read at every point; none is allowed: the shape alone is read
+    in_features: int  # F read at every point; may be 0: then only the shape is read
     classes: int  # K
-    cell: float = 0.05  # edge of the finest voxels
-    widths: tuple[int, ...] = (48, 96, 160, 256)  # features of a voxel, the finest level first
-    blocks: tuple[int, ...] = (1, 2, 2, 2)  # of each level on the way down; one on the way up
-    attention: tuple[int, ...] = (0, 0, 2, 4)  # layers of each level
-    heads: int = 8
-    window: int = 256  # voxels that attend to each other
-    point_width: int = 32  # of what is made of a point by itself
-    features: int = 64  # D given at every point beside the classes
-    norm: Norm = "layer"
-    views: int = 1  # sets of statistics, for norm per-view
-    height: bool = True  # the height over the lowest point of the group is read too
-    feature_shift: tuple[
-        float, ...
-    ] = ()  # (F,) taken off, then divided by the scale; empty: left as they are
+    cell: float = option(0.05, "Edge of the finest voxels, in the units of the coordinates.")
+    widths: tuple[int, ...] = option(
+        (48, 96, 160, 256), "Features of a voxel per level, the finest level first."
+    )
+    blocks: tuple[int, ...] = option(
+        (1, 2, 2, 2), "Blocks per level on the way down; there is one on the way up."
+    )
+    attention: tuple[int, ...] = option((0, 0, 2, 4), "Attention layers per level.")
+    heads: int = option(8, "Attention heads.")
+    window: int = option(256, "Voxels that attend to each other.")
+    point_width: int = option(32, "Width of the features computed from each point alone.")
+    features: int = option(64, "Features D returned at every point beside the classes.")
+    norm: Norm = option("layer", "Normalisation: layer, batch or per-view.")
+    views: int = 1  # sets of statistics, for the norm per-view
+    height: bool = option(True, "Also read the height above the lowest point of the group.")
+    # (F,) subtracted, then divided by the scale; empty: features are left unchanged
+    feature_shift: tuple[float, ...] = ()
     feature_scale: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:

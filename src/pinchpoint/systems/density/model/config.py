@@ -13,6 +13,7 @@ from typing import Any, Self
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.config_json import JsonConfig
+from pinchpoint.systems.common.settings import option
 from pinchpoint.systems.density.grid.structure import SYMBOLS
 
 _COUNTS = ("mul", "interactions", "gaussians", "hidden", "head")
@@ -25,22 +26,33 @@ class DensityConfig(JsonConfig):
     """One model. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
 
     species: tuple[str, ...]  # the order of the one-hot
-    mul: int  # width of each parity, shared out among the degrees
-    lmax: int  # largest degree of the harmonics
-    gaussians: int  # of the radial basis
-    hidden: int  # of the radial networks
-    interactions: int = 3
-    cutoff_a: float = 4.0
-    softening_a: float = (
-        0.2  # below this distance of a nucleus everything is a smooth polynomial of the position
+    mul: int = option(help="Width of each parity, shared among the degrees.")
+    lmax: int = option(help="Largest degree of the harmonics.")
+    gaussians: int = option(help="Gaussians of the radial basis.")
+    hidden: int = option(help="Hidden width of the radial networks.")
+    interactions: int = option(3, "Interaction layers.")
+    cutoff_a: float = option(4.0, "Cutoff radius in angstrom.")
+    softening_a: float = option(
+        0.2, "Distance from a nucleus, in angstrom, below which everything is a smooth polynomial."
     )
-    mean_neighbours: float = 25.0  # sums over neighbours are divided by its root
-    head: int = 64  # hidden width of the read-out
-    train_knots: int = (
-        0  # in training mode radial networks are evaluated at so many distances; 0: at each pair's own
+    mean_neighbours: float = option(
+        25.0,
+        "Mean number of neighbours; sums over neighbours are divided by its square root.",
+        default_text="measured on the data",
     )
-    spin: bool = False  # a second output: up less down
-    prior: bool = False  # add the superposed spherical atoms, a table in the weights, to the first output
+    head: int = option(64, "Hidden width of the read-out.")
+    train_knots: int = option(
+        0,
+        "Distances at which radial networks are evaluated in training; 0: at the distance of each pair.",
+    )
+    spin: bool = option(
+        False, "Add a second output: spin up minus spin down.", default_text="true if the data have spin"
+    )
+    prior: bool = option(
+        False,
+        "Add the superposed spherical atoms, a table in the weights, to the first output.",
+        default_text="true if all atoms are in the table",
+    )
 
     def __post_init__(self) -> None:
         self._check_kinds()

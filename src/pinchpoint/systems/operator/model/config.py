@@ -13,6 +13,7 @@ from typing import Any, Literal, Self, get_args
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.config_json import JsonConfig
+from pinchpoint.systems.common.settings import option
 
 Geometry = Literal["none", "statistics", "pointnet"]
 Weights = Literal["mean", "quadrature", "attention"]
@@ -33,36 +34,52 @@ class OperatorConfig(JsonConfig):
     """One operator. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
 
     in_features: int  # K read at every point
-    out_features: int  # T given at every point
-    low: Corner  # the box the lattice fills
-    high: Corner
-    radii: tuple[float, ...]  # one encoder and one decoder transform each
-    lattice: Triple = (32, 16, 16)
-    mlp: tuple[int, ...] = (64, 64)  # hidden widths of the edge MLPs
-    channels: int = 48  # C of a point and of a token
-    width: int = 160  # of the transformer
-    depth: int = 5
-    heads: int = 5
-    patch: int = 2
-    geometry: Geometry = "statistics"
-    weights: Weights = "quadrature"
-    transform: Transform = "linear"
-    local_radii: tuple[float, ...] = ()  # balls in which a point's own surroundings are described
-    vectors: tuple[int, ...] = ()  # columns of `features` where 3-vectors begin: their products are read too
-    mirror: int | None = (
-        None  # the y part of one of these: bodies with it below zero are read in the mirror y -> -y
+    out_features: int  # T returned at every point
+    low: Corner = option(help="Lower corner of the box the lattice fills.", default_text="that of the data")
+    high: Corner = option(help="Upper corner of that box.", default_text="that of the data")
+    radii: tuple[float, ...] = option(
+        help="Radii, each with an encoder and a decoder transform.", default_text="from the lattice"
     )
-    turning: bool = (
-        False  # the first vector is the outward unit normal: how it turns within the local balls is read too
+    lattice: Triple = option((32, 16, 16), "Tokens along each axis.")
+    mlp: tuple[int, ...] = option((64, 64), "Hidden widths of the edge MLPs.")
+    channels: int = option(48, "Channels C of a point and of a token.")
+    width: int = option(160, "Width of the transformer.")
+    depth: int = option(5, "Layers of the transformer.")
+    heads: int = option(5, "Attention heads.")
+    patch: int = option(2, "Tokens per patch along each axis.")
+    geometry: Geometry = option("statistics", "Geometry features: none, statistics or pointnet.")
+    weights: Weights = option("quadrature", "Weights of the edges: mean, quadrature or attention.")
+    transform: Transform = option("linear", "Edge transform: linear, nonlinear or nonlinear_kernelonly.")
+    local_radii: tuple[float, ...] = option(
+        (),
+        "Radii of the balls in which the surroundings of a point are described.",
+        default_text="from the lattice",
     )
-    feature_shift: tuple[
-        float, ...
-    ] = ()  # (K,) taken off, then divided by the scale; empty: left as they are
-    feature_scale: tuple[float, ...] = ()
-    target_shift: tuple[float, ...] = ()  # (T,) put on what the network gives, after the scale
-    target_scale: tuple[float, ...] = ()
-    compat: bool = False
-    neighbour_cap: int | None = None  # compat only: at most so many edges a row, the others are dropped
+    vectors: tuple[int, ...] = option(
+        (),
+        "Columns of the features at which 3-vectors start; their products are read too.",
+        default_text="those of the data",
+    )
+    mirror: int | None = option(
+        None,
+        "Column with the y part of such a vector: bodies with it below zero are read mirrored, y -> -y.",
+        default_text="that of the wind, if there is one",
+    )
+    turning: bool = option(
+        False,
+        "Also read how the outward normal, the first vector, turns within the local balls.",
+        default_text="true if the data have wind",
+    )
+    # (K,) subtracted, then divided by the scale; empty: features are left unchanged
+    feature_shift: tuple[float, ...] = option((), "Shift of each feature.", default_text="from the data")
+    feature_scale: tuple[float, ...] = option((), "Scale of each feature.", default_text="from the data")
+    # (T,) added to the output of the network, after the scale
+    target_shift: tuple[float, ...] = option((), "Shift of each target.", default_text="from the data")
+    target_scale: tuple[float, ...] = option((), "Scale of each target.", default_text="from the data")
+    compat: bool = option(False, "Compute as the model of the GINO memory study does.")
+    neighbour_cap: int | None = option(
+        None, "With compat: largest number of edges per row; the others are dropped.", default_text="none"
+    )
 
     def __post_init__(self) -> None:
         for name in _COUNTS:

@@ -10,21 +10,24 @@ from typing import Any, Self
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.config_json import JsonConfig
+from pinchpoint.systems.common.settings import option
 
 
 @dataclass(frozen=True)
 class FieldConfig(JsonConfig):
     """One field. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
 
-    depth: int = 8  # layers before the density
-    width: int = 256  # of each; the layer of the view has half of it
-    skip: int = (
-        4  # the layer, counted from 0, after which the encoded point and the shape code are read again
+    depth: int = option(8, "Layers before the density.")
+    width: int = option(256, "Width of each layer; the layer that reads the view has half of it.")
+    skip: int = option(
+        4, "Layer, counted from 0, after which the encoded point and the shape code are read again."
     )
-    point_octaves: int = 10  # sines and cosines of 1, 2, 4, ... times a coordinate
-    direction_octaves: int = 4  # -1: the direction is not read, and a thing has one colour from all sides
-    z_shape: int = 128  # numbers of the code that forms the density
-    z_app: int = 128  # of the code that colours it
+    point_octaves: int = option(10, "Sines and cosines of 1, 2, 4, ... times each coordinate.")
+    direction_octaves: int = option(
+        4, "The same for the direction; -1: the direction is not read, and colours do not depend on the view."
+    )
+    z_shape: int = option(128, "Length of the code that shapes the density.")
+    z_app: int = option(128, "Length of the code that colours it.")
 
     def __post_init__(self) -> None:
         for name in ("depth", "width", "z_shape", "z_app"):

@@ -7,6 +7,7 @@ from typing import Any, Literal, Self
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.config_json import JsonConfig
+from pinchpoint.systems.common.settings import option
 
 KINDS = ("ferminet", "psiformer")
 _COUNTS = ("one", "two", "layers", "determinants", "heads")
@@ -16,14 +17,16 @@ _COUNTS = ("one", "two", "layers", "determinants", "heads")
 class NetConfig(JsonConfig):
     """One network. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
 
-    kind: Literal["ferminet", "psiformer"]
-    one: int  # width of the stream of single electrons
-    two: int  # width of the stream of pairs; a psiformer has none
-    layers: int
-    determinants: int
-    heads: int = 4  # of a psiformer's attention; they share the width `one`
-    full: bool = True  # determinants of all n electrons; else one of the up and one of the down electrons
-    jastrow: bool = True  # the factor with the cusps of two electrons
+    kind: Literal["ferminet", "psiformer"] = option(help="Architecture: ferminet or psiformer.")
+    one: int = option(help="Width of the stream of single electrons.")
+    two: int = option(help="Width of the stream of pairs; a psiformer has none.")
+    layers: int = option(help="Layers.")
+    determinants: int = option(help="Determinants.")
+    heads: int = option(4, "Heads of a psiformer's attention; they share the width `one`.")
+    full: bool = option(
+        True, "Determinants of all electrons; false: one of spin-up and one of spin-down electrons."
+    )
+    jastrow: bool = option(True, "Jastrow factor with the electron-electron cusps.")
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

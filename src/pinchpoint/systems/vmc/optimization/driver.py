@@ -200,7 +200,7 @@ def likely_cause(row: Row, settings: Settings) -> tuple[str, str]:
     if math.isfinite(row.energy_ha) and not _STUCK <= row.acceptance <= _LOOSE:
         return (
             f"walkers that do not sample ({row.acceptance:.1%} of the moves were accepted, {row.width:.3g} bohr wide)",
-            f"--moves {2 * settings.moves} or --set burn={max(100, 4 * settings.burn)}",
+            f"--set moves={2 * settings.moves} or --set burn={max(100, 4 * settings.burn)}",
         )
     rate = "adam_rate" if row.step <= settings.adam_until else "spring_rate"
     cause = f"{rate} being too high ({getattr(settings, rate):g})"
@@ -210,7 +210,7 @@ def likely_cause(row: Row, settings: Settings) -> tuple[str, str]:
         options += f" --walkers {4 * settings.walkers}"
     elif settings.precision == "float32" and rate == "spring_rate":
         cause += ", or float32 being too coarse for SPRING"
-        options += " --precision float64"
+        options += " --set precision=float64"
     return cause, options
 
 
