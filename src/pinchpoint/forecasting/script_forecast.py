@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pinchpoint.backends.sandbox.run_script import Stopper, run_script
-from pinchpoint.backends.sandbox.sandbox import NoHarm
-from pinchpoint.backends.sandbox.script_errors import fault
+from pinchpoint.backends.sandbox.sandbox import Sandbox
+from pinchpoint.backends.sandbox.script_errors import script_error
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import shown_path
 from pinchpoint.core.records import Forecast
@@ -73,22 +73,24 @@ def _run(
     progress.files = True
 
     def check(now: runner.Progress) -> None:
-        if stopper.done or now.is_enough(stopper.wanted):
-            stopper.taken = stopper.wanted
+        if stopper.is_done or now.is_enough(stopper.limit):
+            stopper.steps = stopper.limit
             observer.ledger.close()
             stopper.raise_if_done()
-        stopper.taken = min(max(now.steps.values(), default=now.calls), stopper.wanted - 1)
+        stopper.steps = min(max(now.steps.values(), default=now.calls), stopper.limit - 1)
 
     progress.check = check
     path = loaded.target.where
     _as_rank_zero(path)
-    with NoHarm(scratch, locked=True) as guards:
+    with Sandbox(scratch, locked=True) as guards:
         end = run_script(path, request["args"], scratch=scratch, stopper=stopper)
     needs = unknown_values.calibration_site(end.error, observer.dynamic.unknown_site)
     if needs is not None:
         return {"needs": needs}
     if not progress.is_enough(1) or end.kind == "raised":
-        error = fault(end, script=loaded.target.text, steps=stopper.taken, refused=guards.processes.refused)
+        error = script_error(
+            end, script=loaded.target.text, steps=stopper.steps, not_started=guards.processes.refused
+        )
         if error is not None:
             raise error
     if known.get("calibrating"):

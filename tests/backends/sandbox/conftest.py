@@ -1,4 +1,4 @@
-"""`predicted`: run a piece of script inside all guards, in a process of its own."""
+"""`run_sandboxed`: run the source of a script in the sandbox, in a separate process."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ DRIVER = Path(__file__).with_name("driver.py")
 
 
 @pytest.fixture
-def predicted(tmp_path: Path) -> Callable[..., SimpleNamespace]:
-    """`predicted(source, *arguments, steps=2, locked=False, env={})` -> what the driver found, as attributes.
+def run_sandboxed(tmp_path: Path) -> Callable[..., SimpleNamespace]:
+    """`run_sandboxed(source, *arguments, steps=2, locked=False, env={})`: the driver's result, as attributes.
 
     The script is work/train.py and runs in the folder work, which the test may fill before.
     """
@@ -36,11 +36,11 @@ def predicted(tmp_path: Path) -> Callable[..., SimpleNamespace]:
         if not script.exists() or script.read_text() != text:
             script.write_text(text)
         variables = {**os.environ, **(env or {})}
-        # The package itself must be found, also where it is not installed and where the test sets a path of its own.
+        # The package must be importable even if it is not installed or the test sets its own path.
         variables["PYTHONPATH"] = os.pathsep.join([variables.get("PYTHONPATH", ""), str(SOURCES)]).strip(
             os.pathsep
         )
-        done = subprocess.run(
+        process = subprocess.run(
             [
                 sys.executable,
                 DRIVER,
@@ -58,8 +58,8 @@ def predicted(tmp_path: Path) -> Callable[..., SimpleNamespace]:
             env=variables,
             input="typed by the user",
         )
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == "driver's own output\n"
+        assert process.returncode == 0, process.stderr
+        assert process.stdout == "driver's own output\n"
         return SimpleNamespace(**json.loads(result.read_text()), work=work, scratch=scratch)
 
     return run

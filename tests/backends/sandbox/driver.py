@@ -1,7 +1,7 @@
-"""Runs one script inside all guards, in a process of its own, and writes what came of it as JSON.
+"""Runs one script in the sandbox, in a separate process, and writes the result as JSON.
 
-`python driver.py RESULT SCRATCH STEPS LOCKED SCRIPT [ARGUMENTS]`. The script finds `step()` among its built-ins: it
-stands for the optimizer step that a framework's backend would count.
+`python driver.py RESULT SCRATCH STEPS LOCKED SCRIPT [ARGUMENTS]`. The script can call the built-in `step()`,
+which replaces the optimizer step that a framework's backend would count.
 """
 
 from __future__ import annotations
@@ -13,30 +13,30 @@ import sys
 from pathlib import Path
 
 from pinchpoint.backends.sandbox.run_script import Stopper, run_script
-from pinchpoint.backends.sandbox.sandbox import NoHarm
-from pinchpoint.backends.sandbox.script_errors import fault
+from pinchpoint.backends.sandbox.sandbox import Sandbox
+from pinchpoint.backends.sandbox.script_errors import script_error
 from pinchpoint.core.errors import to_dict
 
 result, scratch, steps, locked, script, *arguments = sys.argv[1:]
-opened = os.open(result, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)  # before the lock, which then lets it be
+opened = os.open(result, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)  # before the lock, which allows open files
 stopper = Stopper(int(steps))
 builtins.step = stopper.step  # type: ignore[attr-defined]
-with NoHarm(Path(scratch), locked=locked == "locked") as guards:
+with Sandbox(Path(scratch), locked=locked == "locked") as guards:
     end = run_script(script, arguments, scratch=Path(scratch), stopper=stopper)
-error = fault(end, script=script, steps=stopper.taken, refused=guards.processes.refused)
-found = {
+error = script_error(end, script=script, steps=stopper.steps, not_started=guards.processes.refused)
+outcome = {
     "kind": end.kind,
     "code": end.code,
-    "steps": stopper.taken,
+    "steps": stopper.steps,
     "output": end.output,
     "complaints": end.complaints,
     "fault": to_dict(error) if error else None,
     "exit_code": error.exit_code if error else 0,
     "refused": guards.processes.refused,
-    "written": guards.overlay.written(),
+    "written": guards.overlay.written_files(),
     "locked": guards.locked,
 }
-os.write(opened, json.dumps(found).encode())
+os.write(opened, json.dumps(outcome).encode())
 print("driver's own output")
 sys.stdout.flush()
 os._exit(0)

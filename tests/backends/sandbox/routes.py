@@ -1,8 +1,8 @@
-"""Every way we know to write, move or remove a file from Python, run inside an overlay by `test_overlay.py`.
+"""Every known way to write, move or remove a file from Python; `test_overlay.py` runs them in an overlay.
 
 `python routes.py SCRATCH BASE OUT` runs each `route_*` function in its own folder BASE/<name>, which holds
 the tree of `test_overlay.make_tree`, and writes {name: "" or the traceback} to OUT. A route asserts that the
-script itself sees what it did; the test asserts that BASE did not change.
+script itself sees its changes; the test asserts that BASE does not change.
 """
 
 # ruff: noqa: PT017, SIM115
@@ -41,7 +41,7 @@ from os import mkdir as kept_mkdir
 from os import unlink as kept_unlink
 from pathlib import Path
 
-from pinchpoint.backends.sandbox.files.merged_view import Refused
+from pinchpoint.backends.sandbox.files.merged_view import RefusedWrite
 from pinchpoint.backends.sandbox.files.overlay import Overlay
 
 kept_open = open
@@ -542,7 +542,7 @@ def route_sqlite():
         base.execute("create table t (x)")
     with raises(sqlite3.OperationalError):
         sqlite3.connect("none/new.db")
-    with raises(Refused):
+    with raises(RefusedWrite):
         sqlite3.Connection("real.db")
 
 
@@ -676,14 +676,14 @@ def route_raw_functions_are_refused():
         lambda: os.rename("/dev/zero", "zero"),
         lambda: os.chmod("/dev/zero", 0o666),
     ):
-        with raises(Refused):
+        with raises(RefusedWrite):
             change()
 
 
 def route_large_files_are_refused():
-    with raises(Refused):
+    with raises(RefusedWrite):
         open("large.bin", "r+b")
-    with raises(Refused):
+    with raises(RefusedWrite):
         os.rename("large.bin", "small.bin")
     with open("large.bin", "wb") as file:  # nothing to copy
         file.write(b"s")
@@ -702,8 +702,8 @@ def main(scratch, base, out):
             except BaseException:
                 results[name] = traceback.format_exc()
         os.chdir("/")
-    results["written"] = overlay.written()
-    results["removed"] = overlay.removed()
+    results["written"] = overlay.written_files()
+    results["removed"] = overlay.removed_paths()
     Path(out).write_text(json.dumps(results))
 
 

@@ -1,4 +1,4 @@
-"""Child processes: programs that only look may run, the rest is refused the way a missing program is."""
+"""Child processes: programs that only read may run; others behave as if they were not installed."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_refusal_is_caught_by_the_fallbacks_scripts_have():
             raise RefusedProcess("ffmpeg")
 
 
-def test_every_way_to_start_a_process_is_refused(predicted):
+def test_every_way_to_start_a_process_is_refused(run_sandboxed):
     source = """
         import asyncio, concurrent.futures, multiprocessing, os, posix, subprocess, sys
 
@@ -148,16 +148,24 @@ def test_every_way_to_start_a_process_is_refused(predicted):
                 pool.submit(print).result()
 
         ways = {
-            "run": lambda: subprocess.run(harm), "call": lambda: subprocess.call(harm), "Popen": lambda: subprocess.Popen(harm),
-            "check_output": lambda: subprocess.check_output(args=harm), "positional": lambda: subprocess.Popen(harm, -1, None),
-            "path": lambda: subprocess.run(python), "bytes": lambda: subprocess.run([b"touch", b"harm.txt"]),
+            "run": lambda: subprocess.run(harm),
+            "call": lambda: subprocess.call(harm),
+            "Popen": lambda: subprocess.Popen(harm),
+            "check_output": lambda: subprocess.check_output(args=harm),
+            "positional": lambda: subprocess.Popen(harm, -1, None),
+            "path": lambda: subprocess.run(python),
+            "bytes": lambda: subprocess.run([b"touch", b"harm.txt"]),
             "executable": lambda: subprocess.run(["ls", "harm.txt"], executable="/bin/touch"),
             "fork": os.fork, "forkpty": os.forkpty, "execv": lambda: os.execv(python, harm),
             "execvp": lambda: os.execvp("touch", ["touch", "h"]),
-            "spawnv": lambda: os.spawnv(os.P_WAIT, python, harm), "posix_spawn": lambda: os.posix_spawn(python, harm, os.environ),
-            "raw": lambda: posix.fork(), "Process": lambda: multiprocessing.Process(target=child).start(),
+            "spawnv": lambda: os.spawnv(os.P_WAIT, python, harm),
+            "posix_spawn": lambda: os.posix_spawn(python, harm, os.environ),
+            "raw": lambda: posix.fork(),
+            "Process": lambda: multiprocessing.Process(target=child).start(),
             "spawn": lambda: multiprocessing.get_context("spawn").Process(target=child).start(),
-            "Pool": lambda: multiprocessing.Pool(1), "asyncio": lambda: asyncio.run(in_asyncio()), "futures": in_pool,
+            "Pool": lambda: multiprocessing.Pool(1),
+            "asyncio": lambda: asyncio.run(in_asyncio()),
+            "futures": in_pool,
         }
         for name, way in ways.items():
             try:
@@ -177,7 +185,7 @@ def test_every_way_to_start_a_process_is_refused(predicted):
             assert error.returncode == 127 and b"not started" in error.output
         step()
     """
-    end = predicted(source, steps=1)
+    end = run_sandboxed(source, steps=1)
     assert (end.kind, end.fault) == ("stopped", None)
     assert end.output == []
     assert os.listdir(end.work) == ["train.py"]
@@ -191,14 +199,16 @@ def test_every_way_to_start_a_process_is_refused(predicted):
     assert len(end.refused) == len(set(end.refused))
 
 
-def test_programs_that_look_do_run_and_signals_reach_only_our_own(predicted):
+def test_programs_that_look_do_run_and_signals_reach_only_our_own(run_sandboxed):
     source = """
         import os, platform, signal, subprocess
         print(subprocess.check_output(["uname", "-s"], text=True).strip())
         print(subprocess.check_output("uname -s | head -1", shell=True, text=True).strip())
         assert os.system("true") == 0
         assert platform.processor() is not None
-        for pid, number in ((os.getppid(), signal.SIGTERM), (0, signal.SIGTERM), (-1, signal.SIGKILL), (1, signal.SIGHUP)):
+        parent = os.getppid()
+        targets = ((parent, signal.SIGTERM), (0, signal.SIGTERM), (-1, signal.SIGKILL), (1, signal.SIGHUP))
+        for pid, number in targets:
             try: os.kill(pid, number)
             except PermissionError as error: assert "from sending" in str(error)
             else: raise AssertionError(pid)
@@ -206,23 +216,23 @@ def test_programs_that_look_do_run_and_signals_reach_only_our_own(predicted):
         except PermissionError: pass
         else: raise AssertionError("group")
         os.kill(os.getppid(), 0)
-        seen = []
-        signal.signal(signal.SIGUSR1, lambda *given: seen.append(given))
+        signals = []
+        signal.signal(signal.SIGUSR1, lambda *args: signals.append(args))
         os.kill(os.getpid(), signal.SIGUSR1)
-        assert seen
+        assert signals
         child = subprocess.Popen(["tail", "-f", "/dev/null"])
         child.kill()
         assert child.wait() == -signal.SIGKILL
         signal.alarm(0)
         step()
     """
-    end = predicted(source, steps=1)
+    end = run_sandboxed(source, steps=1)
     assert (end.kind, end.fault) == ("stopped", None)
     assert end.output == [os.uname().sysname] * 2
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="needs git")
-def test_asking_git_does_not_touch_the_repository(predicted, tmp_path):
+def test_asking_git_does_not_touch_the_repository(run_sandboxed, tmp_path):
     work = tmp_path / "work"
     work.mkdir()
     (work / "train.py").write_text("")
@@ -241,13 +251,14 @@ def test_asking_git_does_not_touch_the_repository(predicted, tmp_path):
     source = """
         import subprocess
         for command in ("status --porcelain", "diff --stat", "rev-parse HEAD", "describe --always", "show"):
-            print(subprocess.check_output(["git", *command.split()], text=True, env=dict(PATH="/usr/bin:/bin")).strip())
+            arguments = ["git", *command.split()]
+            print(subprocess.check_output(arguments, text=True, env=dict(PATH="/usr/bin:/bin")).strip())
             subprocess.check_output("git " + command, shell=True)
         step()
     """
     (work / "train.py").unlink()
     before = state()
-    end = predicted(source, steps=1)
+    end = run_sandboxed(source, steps=1)
     assert (end.kind, end.fault) == ("stopped", None)
     head = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=work, capture_output=True, text=True

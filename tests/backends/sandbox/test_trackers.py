@@ -60,7 +60,8 @@ USES = {
         import mlflow, mlflow.pytorch
         mlflow.set_tracking_uri("http://tracker.invalid"); mlflow.set_experiment("x"); mlflow.autolog()
         with mlflow.start_run(run_name="r") as run:
-            mlflow.log_params({"a": 1}); mlflow.log_metric("x", 1.0, step=2); mlflow.pytorch.log_model(print, "m")
+            mlflow.log_params({"a": 1}); mlflow.log_metric("x", 1.0, step=2)
+            mlflow.pytorch.log_model(print, "m")
             assert run.info.run_id + "/x"
         @mlflow.trace
         def f(x): return x + 1
@@ -73,13 +74,16 @@ USES = {
         import comet_ml, neptune, clearml, aim, swanlab, trackio, dvclive, codecarbon, weave
         from comet_ml import Experiment
         with Experiment(api_key="x").train() as e: e.log_metric("a", 1)
-        run = neptune.init_run(project="x"); run["params"] = {"lr": 1}; run["train/loss"].append(1.0); run.stop()
+        run = neptune.init_run(project="x")
+        run["params"] = {"lr": 1}; run["train/loss"].append(1.0); run.stop()
         from clearml import Task
-        task = Task.init(project_name="a", task_name="b"); args = task.connect({"lr": 2}); assert args["lr"] == 2
+        task = Task.init(project_name="a", task_name="b")
+        args = task.connect({"lr": 2}); assert args["lr"] == 2
         task.get_logger().report_scalar("a", "b", 1, 2)
         run = aim.Run(); run["hparams"] = {"a": 1}; run.track(1.0, name="x")
         assert swanlab.init(config={"a": 1}).config.a == 1
-        trackio.init(project="x", config={"b": 2}); assert trackio.config["b"] == 2; trackio.log({}); trackio.finish()
+        trackio.init(project="x", config={"b": 2}); assert trackio.config["b"] == 2
+        trackio.log({}); trackio.finish()
         with dvclive.Live() as live: live.log_metric("a", 1); live.next_step()
         @codecarbon.track_emissions()
         def f(): return 4
@@ -112,20 +116,20 @@ USES = {
 
 
 @pytest.mark.parametrize("source", USES.values(), ids=USES)
-def test_a_script_that_tracks_runs_without_its_tracker(predicted, source):
-    end = predicted(source + "\n        step()", steps=1)
+def test_a_script_that_tracks_runs_without_its_tracker(run_sandboxed, source):
+    end = run_sandboxed(source + "\n        step()", steps=1)
     assert (end.kind, end.fault) == ("stopped", None)
     assert os.listdir(end.work) == ["train.py"]
 
 
-def test_a_module_of_the_users_own_is_not_taken_for_a_tracker(predicted, tmp_path):
+def test_a_module_of_the_users_own_is_not_taken_for_a_tracker(run_sandboxed, tmp_path):
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "aim.py").write_text("TARGET = 42")
-    end = predicted("import aim\nassert aim.TARGET == 42\nstep()", steps=1)
+    end = run_sandboxed("import aim\nassert aim.TARGET == 42\nstep()", steps=1)
     assert (end.kind, end.fault) == ("stopped", None)
 
 
-def test_an_installed_tracker_is_replaced_as_well(predicted, tmp_path):
+def test_an_installed_tracker_is_replaced_as_well(run_sandboxed, tmp_path):
     package = tmp_path / "site-packages" / "wandb"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("raise SystemExit('the real tracker ran')")
@@ -140,23 +144,24 @@ def test_an_installed_tracker_is_replaced_as_well(predicted, tmp_path):
         wandb.init().log({})
         step()
     """
-    end = predicted(source, steps=1, env={"PYTHONPATH": str(tmp_path / "site-packages")})
+    end = run_sandboxed(source, steps=1, env={"PYTHONPATH": str(tmp_path / "site-packages")})
     assert (end.kind, end.fault) == ("stopped", None)
 
 
-def test_the_environment_switches_trackers_off(predicted):
+def test_the_environment_switches_trackers_off(run_sandboxed):
     source = """
         import os
         assert os.environ["WANDB_MODE"] == "disabled" and os.environ["NEPTUNE_MODE"] == "debug"
-        assert os.environ["MLFLOW_TRACKING_URI"].startswith("file:") and "scratch" in os.environ["MLFLOW_TRACKING_URI"]
+        uri = os.environ["MLFLOW_TRACKING_URI"]
+        assert uri.startswith("file:") and "scratch" in uri
         assert os.environ["HF_HUB_DISABLE_TELEMETRY"] == "1"
         step()
     """
-    end = predicted(source, steps=1, env={"WANDB_MODE": "online"})
+    end = run_sandboxed(source, steps=1, env={"WANDB_MODE": "online"})
     assert (end.kind, end.fault) == ("stopped", None)
 
 
-def test_transformers_lightning_and_the_hub_report_and_upload_nothing(predicted):
+def test_transformers_lightning_and_the_hub_report_and_upload_nothing(run_sandboxed):
     pytest.importorskip("transformers")
     pytest.importorskip("pytorch_lightning")
     source = """
@@ -171,11 +176,14 @@ def test_transformers_lightning_and_the_hub_report_and_upload_nothing(predicted)
         from huggingface_hub import HfApi, create_repo, upload_folder
         create_repo("me/model", private=True); upload_folder(repo_id="me/model", folder_path=".")
         api = HfApi()
-        api.upload_file(path_or_fileobj=b"x", path_in_repo="x", repo_id="me/model"); api.delete_repo("me/model")
-        assert api.model_info.__module__ == "huggingface_hub.hf_api"  # reading stays
+        api.upload_file(path_or_fileobj=b"x", path_in_repo="x", repo_id="me/model")
+        api.delete_repo("me/model")
+        assert api.model_info.__module__ == "huggingface_hub.hf_api"  # reading still works
 
-        from pytorch_lightning.loggers import CometLogger, CSVLogger, MLFlowLogger, TensorBoardLogger, WandbLogger
-        for logger in (WandbLogger(project="p"), MLFlowLogger(), CometLogger(), TensorBoardLogger("logs"), CSVLogger("csv")):
+        from pytorch_lightning.loggers import CometLogger, CSVLogger, MLFlowLogger
+        from pytorch_lightning.loggers import TensorBoardLogger, WandbLogger
+        loggers = [WandbLogger(project="p"), MLFlowLogger(), CometLogger()]
+        for logger in [*loggers, TensorBoardLogger("logs"), CSVLogger("csv")]:
             logger.log_hyperparams({"lr": 1})
             logger.log_metrics({"loss": 1.0}, step=0)
             assert logger.experiment is not None and logger.version is not None
@@ -186,7 +194,7 @@ def test_transformers_lightning_and_the_hub_report_and_upload_nothing(predicted)
         SummaryWriter("runs").add_scalar("loss", 1.0, 0)
         step()
     """
-    end = predicted(source, steps=1)
+    end = run_sandboxed(source, steps=1)
     assert (end.kind, end.fault) == ("stopped", None)
     assert os.listdir(end.work) == ["train.py"]
 

@@ -1,1 +1,1 @@
-"""Running a user's script with no harm: an overlay for files, stand-ins for trackers, a guard for processes."""
+"""Running a user's script without side effects: a file overlay, inert trackers, and a process guard."""

@@ -1,8 +1,9 @@
-"""Objects that accept everything and do nothing: what a script gets in place of an experiment tracker.
+"""Objects that accept everything and do nothing, which replace experiment trackers in a script.
 
-An `Inert` answers any attribute and any call with another one, works as a context manager, a decorator, a
-base class and the class of an isinstance check, and stands for an empty collection, for 0 and for "offline".
-Settings are real: what a script put into `config` it reads back, since its model is built from them.
+Any attribute and any call of an `Inert` returns another one. It works as a context manager, a decorator, a
+base class and the class of an isinstance check, and it converts to an empty collection, to 0 and to
+"offline". Settings are real: a script reads back what it puts into `config`, because it builds its model
+from it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ _ERRORS = ("Error", "Exception", "Warning")
 
 
 def attribute(name: str) -> Any:
-    """What an inert object has under this name: text where scripts build paths and titles from it."""
-    if name.startswith(_PROTOCOLS) and not name.startswith("__internal_api__"):  # comet calls its own so
-        raise AttributeError(name)  # libraries ask for these to learn what an object is; it is nothing
+    """The attribute of an inert object with this name: text if scripts build paths and titles from it."""
+    if name.startswith(_PROTOCOLS) and not name.startswith("__internal_api__"):  # comet's own attribute
+        raise AttributeError(name)  # libraries use these to find out what an object is
     if name in _TEXTS:
         return _OFFLINE
     if name == "dir":
@@ -43,13 +44,10 @@ def attribute(name: str) -> Any:
     if name.endswith(_ERRORS) and name[0].isupper():
         return type(name, (Exception,), {})  # an `except` clause needs a real class
     if name.startswith("connect"):
-        return _given  # clearml hands the connected settings back
+        return _identity  # clearml returns the connected settings
     if name == "hparams":
-        return lambda *args, **kwargs: (
-            Inert(),
-            Inert(),
-            Inert(),
-        )  # tensorboard's; its three summaries are unpacked
+        # tensorboard's function; scripts unpack its three summaries.
+        return lambda *args, **kwargs: (Inert(), Inert(), Inert())
     return Inert()
 
 
@@ -60,7 +58,7 @@ class Inert:
         return attribute(name)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # A decorator must leave the function it is put on; called with anything else the result is inert.
+        # A decorator must return the function it decorates; any other call returns an inert object.
         return args[0] if len(args) == 1 and not kwargs and callable(args[0]) else Inert()
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[type, ...]:
@@ -143,12 +141,12 @@ class Inert:
     def __or__(self, other: Any) -> Inert:
         return Inert()
 
-    # Unions in annotations (`Run | None`), paths and arithmetic on counters.
+    # For unions in annotations (`Run | None`), paths and arithmetic on counters.
     __ror__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = __or__
 
 
 class InertBase:
-    """Base of a script's class that derives from one of a tracker's."""
+    """The base of a script's class that derives from a tracker's class."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()
@@ -164,14 +162,14 @@ class Settings(dict[str, Any]):
         try:
             return self[name]
         except KeyError:
-            raise AttributeError(f"no setting {name!r}: it was never given to the tracker") from None
+            raise AttributeError(f"The setting {name!r} was never passed to the tracker.") from None
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value
 
     def update(self, *values: Any, allow_val_change: bool = True, **more: Any) -> None:
-        for given in values:
-            super().update(as_dict(given))
+        for value in values:
+            super().update(as_dict(value))
         super().update(more)
 
     def setdefaults(self, values: Any) -> None:
@@ -182,12 +180,12 @@ class Settings(dict[str, Any]):
         return dict(self)
 
 
-def as_dict(given: Any) -> dict[str, Any]:
-    """Settings as scripts pass them: a mapping, pairs, an argparse namespace or an object."""
+def as_dict(settings: Any) -> dict[str, Any]:
+    """Settings as scripts pass them (a mapping, pairs, an argparse namespace or an object) as a dict."""
     return (
-        dict(given)
-        if hasattr(given, "keys") or isinstance(given, (list, tuple))
-        else dict(getattr(given, "__dict__", {}))
+        dict(settings)
+        if hasattr(settings, "keys") or isinstance(settings, (list, tuple))
+        else dict(getattr(settings, "__dict__", {}))
     )
 
 
@@ -195,7 +193,7 @@ class InertModule(ModuleType):
     """A package in which every name is inert and every submodule can be imported."""
 
     def __init__(self, name: str, version: str) -> None:
-        super().__init__(name, "Stands in for an experiment tracker while a script is predicted.")
+        super().__init__(name, "Replaces an experiment tracker while a script is predicted.")
         self.__path__ = []
         self.__all__ = []
         self.__version__ = version
@@ -217,7 +215,7 @@ class Run(Inert):
 
 
 class RunModule(InertModule):
-    """wandb, swanlab and trackio: one current run with its settings, and sweeps that call the script's function."""
+    """wandb, swanlab and trackio: one current run with settings, and sweeps that call a function."""
 
     def __init__(self, name: str, version: str) -> None:
         super().__init__(name, version)
@@ -225,11 +223,11 @@ class RunModule(InertModule):
         self.summary = Settings()
         self.run: Run | None = None
         self._sweep: dict[str, Any] = {}
-        self._chosen: dict[str, Any] = {}  # by the sweep, for the next run
+        self._sweep_choices: dict[str, Any] = {}  # for the next run
 
     def init(self, *args: Any, config: Any = None, **kwargs: Any) -> Run:
         self.config.clear()
-        self.config.update(config, self._chosen)  # a sweep's choice goes before the script's default
+        self.config.update(config, self._sweep_choices)  # a sweep's choice overrides the script's default
         self.run = Run(self.config, self.finish)
         self.summary = self.run.summary
         return self.run
@@ -244,13 +242,13 @@ class RunModule(InertModule):
     def agent(
         self, sweep_id: Any, function: Callable[[], Any] | None = None, *args: Any, **kwargs: Any
     ) -> None:
-        """One turn with the first choice of every parameter."""
+        """Run the function once with the first choice of every parameter."""
         for name, choice in self._sweep.items():
-            given = choice.get("values", [choice.get("value", choice.get("min"))])
-            self._chosen[name] = given[0]
+            values = choice.get("values", [choice.get("value", choice.get("min"))])
+            self._sweep_choices[name] = values[0]
         if function is not None:
             function()
 
 
-def _given(value: Any = None, *args: Any, **kwargs: Any) -> Any:
+def _identity(value: Any = None, *args: Any, **kwargs: Any) -> Any:
     return value

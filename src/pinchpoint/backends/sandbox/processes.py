@@ -1,9 +1,9 @@
-"""A guard against child processes, which would write outside the overlay, and against signals to others.
+"""`Processes`: refuses child processes, which would write outside the overlay, and signals to others.
 
-Programs that only print facts may run (see `programs`). Others are answered as on a machine that does not
-have them, because that is the case scripts are written to survive: `subprocess` raises FileNotFoundError, a
-shell gives 127. `fork`, `exec` and `multiprocessing` are refused. Loopback and outgoing connections are left
-alone: a script may have to download its data.
+Programs that only print facts may run (see `safe_commands`). Others behave as on a machine where they are
+not installed, because scripts handle that case: `subprocess` raises FileNotFoundError, a shell exits with
+127. `fork`, `exec` and `multiprocessing` are refused. Loopback and outgoing connections are allowed,
+because a script may have to download its data.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from types import TracebackType
 from typing import Any
 
 from pinchpoint.backends.patches import Patches
-from pinchpoint.backends.sandbox.files.audit_hook import Net
+from pinchpoint.backends.sandbox.files.audit_hook import WriteGuard
 from pinchpoint.backends.sandbox.safe_commands import is_harmless, is_harmless_in_shell
 
 _SHELLS = {"sh", "bash", "dash", "zsh"}
-_NOT_FOUND = 127  # what a shell exits with for a program that is not there
+_NOT_FOUND = 127  # a shell's exit code for a program that is not installed
 
 
 class RefusedProcess(FileNotFoundError, PermissionError):
     """A process that was not started.
 
-    Both kinds: `except FileNotFoundError` is the usual fallback for a missing program, PermissionError is what it is.
+    It has both base classes because `except FileNotFoundError` is the usual fallback for a missing program.
     """
 
     def __init__(self, what: str) -> None:
-        super().__init__(errno.ENOENT, "pinchpoint starts no other process while it predicts", what)
+        super().__init__(errno.ENOENT, "pinchpoint starts no other process while it predicts a script", what)
 
 
 class HardExit(SystemExit):
-    """`os._exit`, which would end the prediction with the script and lose what was seen."""
+    """Replaces `os._exit`, which would end the prediction with the script and lose its result."""
 
 
 class Processes:
-    """Context manager. `refused` lists, in order and each once, what the script wanted to start."""
+    """Context manager. `refused`: the commands that were not started, in order and each once."""
 
-    def __init__(self, net: Net) -> None:
+    def __init__(self, write_guard: WriteGuard) -> None:
         self.refused: list[str] = []
         self._patches = Patches()
-        self._net = net
+        self._write_guard = write_guard
         self._children: set[int] = set()
         self._starting = threading.local()
 
@@ -61,12 +61,12 @@ class Processes:
         self._patches.set(BaseProcess, "start", lambda process: self._start(process))
         self._patches.set(os, "system", self._system)
         self._patches.set(os, "_exit", _hard_exit)
-        self._net.check("os.fork", lambda: self._refuse("os.fork"))
-        self._net.check("os.forkpty", lambda: self._refuse("os.forkpty"))
-        self._net.check("os.exec", lambda path, args, env: self._refuse_program(path, args))
-        self._net.check("os.posix_spawn", lambda path, args, env: self._refuse_program(path, args))
-        self._net.check("os.kill", self._kill)
-        self._net.check("os.killpg", self._kill)
+        self._write_guard.check("os.fork", lambda: self._refuse("os.fork"))
+        self._write_guard.check("os.forkpty", lambda: self._refuse("os.forkpty"))
+        self._write_guard.check("os.exec", lambda path, args, env: self._refuse_program(path, args))
+        self._write_guard.check("os.posix_spawn", lambda path, args, env: self._refuse_program(path, args))
+        self._write_guard.check("os.kill", self._kill)
+        self._write_guard.check("os.killpg", self._kill)
         return self
 
     def __exit__(
@@ -81,15 +81,15 @@ class Processes:
             call = signature.bind(popen, *args, **kwargs).arguments
             command, in_shell, program = _words(call["args"]), bool(call.get("shell")), call.get("executable")
             if in_shell:
-                known = program is None or os.path.basename(os.fsdecode(program)) in _SHELLS
-                harmless = known and len(command) == 1 and is_harmless_in_shell(command[0])
+                is_known_shell = program is None or os.path.basename(os.fsdecode(program)) in _SHELLS
+                harmless = is_known_shell and len(command) == 1 and is_harmless_in_shell(command[0])
             else:
                 harmless = is_harmless(command if program is None else [os.fsdecode(program), *command[1:]])
             if not harmless:
                 if not in_shell:
                     self._refuse(shlex.join(command))
                 self._note(command[0])
-                message = f"pinchpoint: not started while predicting: {command[0]}"
+                message = f"pinchpoint: not started during the prediction: {command[0]}"
                 call.update(args=f"echo {shlex.quote(message)} >&2; exit {_NOT_FOUND}", executable=None)
             if call.get("env") is not None:
                 call["env"] = {**call["env"], **git_that_only_reads(call["env"])}
@@ -111,7 +111,7 @@ class Processes:
         if is_harmless_in_shell(text):
             return posix.system(text)
         self._note(text)
-        print(f"pinchpoint: not started while predicting: {text}", file=sys.stderr)
+        print(f"pinchpoint: not started during the prediction: {text}", file=sys.stderr)
         return _NOT_FOUND << 8
 
     def _note(self, what: str) -> None:
@@ -130,7 +130,7 @@ class Processes:
         if number != 0 and pid != os.getpid() and pid not in self._children:
             name = signal.Signals(number).name
             raise PermissionError(
-                errno.EPERM, f"pinchpoint keeps a predicted script from sending {name} to process {pid}"
+                errno.EPERM, f"pinchpoint prevents a predicted script from sending {name} to process {pid}"
             )
 
 
@@ -150,7 +150,7 @@ def _hard_exit(status: int = 0) -> None:
 
 
 def _words(args: Any) -> list[str]:
-    """A command as text, however it was given."""
+    """The words of a command in any form that `subprocess` accepts."""
     if isinstance(args, (str, bytes, os.PathLike)):
         return [os.fsdecode(args)]
     return [os.fsdecode(word) for word in args]

@@ -1,4 +1,4 @@
-"""Names that modules have already taken from `os`, `io` and their like, replaced with them."""
+"""`swap_imported`: replace functions of `os`, `io` and similar in the modules that already imported them."""
 
 from __future__ import annotations
 
@@ -6,15 +6,15 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
-# Where the raw functions live: the sandbox itself and the import system keep calling those.
+# Modules that keep the raw functions, which the sandbox itself and the import system call.
 _RAW = {"posix", "_io", "builtins", "os", "io"}
 
 
 def swap_imported(new_for_old: Mapping[int, Any]) -> None:
-    """Replace, in every loaded module, names bound to an old function by the new one (keys are ids of the old).
+    """Replace an old function by the new one in every loaded module (keys are ids of the old functions).
 
-    A library that said `from os import listdir` before the sandbox was entered would otherwise keep the
-    raw function, and one loaded inside it would keep ours afterwards.
+    Otherwise a library that ran `from os import listdir` before the sandbox was entered would keep the raw
+    function, and one imported inside the sandbox would keep ours afterwards.
     """
     for name, module in list(sys.modules.items()):
         names = getattr(module, "__dict__", None)

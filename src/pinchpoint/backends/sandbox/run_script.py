@@ -1,9 +1,9 @@
-"""Run a script as `python script.py arguments` would, and say how it ended.
+"""`run_script`: run a script as `python script.py arguments` would, and report how it ended.
 
 Standard output and error go to files, standard input is empty. The script is stopped from inside by raising
-`StopScript` out of its training step. Handlers it registers for the end of the process are not run: they
-would run after the sandbox is left. For the same reason the process should end with `os._exit` afterwards,
-which also leaves behind any thread the script started.
+`StopScript` in its training step. Its `atexit` handlers do not run, because they would run outside the
+sandbox. For the same reason the process should end with `os._exit` afterwards, which also abandons any
+thread that the script started.
 """
 
 from __future__ import annotations
@@ -26,40 +26,40 @@ LINES_KEPT = 20
 
 
 class StopScript(BaseException):
-    """Enough steps were seen. No Exception, so that a script's `except Exception` does not catch it."""
+    """The script took enough steps. Not an Exception, so a script's `except Exception` does not catch it."""
 
 
 class Stopper:
-    """Counts steps and raises `StopScript` after the last one wanted, at every later step again.
+    """Counts steps and raises `StopScript` at the last one of `limit` steps and at every later one.
 
-    Again, because a script may catch even BaseException: it then comes to the next step, or to its end.
+    A script may catch even BaseException; it then reaches the next step, or its end.
     """
 
-    def __init__(self, wanted: int) -> None:
-        self.wanted = wanted
-        self.taken = 0
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.steps = 0
 
     @property
-    def done(self) -> bool:
-        return self.taken >= self.wanted
+    def is_done(self) -> bool:
+        return self.steps >= self.limit
 
     def step(self) -> None:
         """Count one step, then `raise_if_done`."""
-        self.taken += 1
+        self.steps += 1
         self.raise_if_done()
 
     def raise_if_done(self) -> None:
-        if self.done:
+        if self.is_done:
             raise StopScript
 
 
 @dataclass(frozen=True)
 class ScriptEnd:
-    """How a script ended: ran to its end, called exit, was stopped after its steps, or raised."""
+    """How a script ended: it finished, called exit, was stopped after its steps, or raised."""
 
     kind: Literal["finished", "exited", "stopped", "raised"]
-    code: int = 0  # what the process would have returned
-    error: BaseException | None = None  # what was raised
+    code: int = 0  # the exit code of the process
+    error: BaseException | None = None  # the exception that it raised
     output: tuple[str, ...] = ()  # the last lines of standard output
     complaints: tuple[str, ...] = ()  # the last lines of standard error
 
@@ -72,16 +72,16 @@ def run_script(
     stopper: Stopper | None = None,
     on_ready: Callable[[], None] | None = None,
 ) -> ScriptEnd:
-    """Run the script here and now; `on_ready` is called just before its first line.
+    """Run the script in this process; `on_ready` is called just before its first line.
 
-    Whatever the script does about `StopScript`, a stopper that is done makes the end "stopped". A script that
-    cannot be read or compiled has "raised". KeyboardInterrupt is passed on.
+    However the script handles `StopScript`, it counts as "stopped" once the stopper is done. A script that
+    cannot be read or compiled counts as "raised". KeyboardInterrupt is raised again.
     """
     file = os.path.abspath(path)
     logs = Path(scratch) / "stdout.txt", Path(scratch) / "stderr.txt"
     with _as_main(file, [os.fspath(path), *argv]) as module, _streams(*logs):
         kind, code, error = _run(file, module, on_ready)
-    if stopper is not None and stopper.done:
+    if stopper is not None and stopper.is_done:
         kind, code, error = "stopped", 0, None
     return ScriptEnd(kind, code, error, last_lines(logs[0]), last_lines(logs[1]))
 
@@ -99,7 +99,7 @@ def _run(
     except SystemExit as error:
         if isinstance(error.code, int) or error.code is None:
             return "exited", error.code or 0, error
-        print(error.code, file=sys.stderr)  # as the interpreter does
+        print(error.code, file=sys.stderr)  # like the interpreter
         return "exited", 1, error
     except KeyboardInterrupt:
         raise
@@ -124,7 +124,7 @@ def _as_main(file: str, argv: list[str]) -> Iterator[types.ModuleType]:
     patches.set(sys, "argv", argv)
     patches.set(atexit, "register", _forget)
     if sys.path[:1] in ([""], [os.getcwd()]):
-        del sys.path[0]  # put there by `python -m` or `-c`, where `python script.py` puts the script's folder
+        del sys.path[0]  # added by `python -m` or `-c`, where `python script.py` adds the script's folder
     sys.path.insert(0, os.path.dirname(os.path.realpath(file)))
     try:
         yield module
@@ -134,22 +134,22 @@ def _as_main(file: str, argv: list[str]) -> Iterator[types.ModuleType]:
 
 
 def _forget(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Callable[..., Any]:
-    """`atexit.register` that keeps nothing."""
+    """Replaces `atexit.register` and registers nothing."""
     return function
 
 
 @contextlib.contextmanager
 def _streams(out: Path, err: Path) -> Iterator[None]:
-    """Standard input from nowhere, output and error to files, for Python and for C code alike."""
+    """Empty standard input; output and error go to files, for Python and for C code alike."""
     rewrite = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND
     _flush()
-    kept = [os.dup(fd) for fd in range(3)]
+    copies = [os.dup(fd) for fd in range(3)]
     for fd, (path, flags) in enumerate(((os.devnull, os.O_RDONLY), (out, rewrite), (err, rewrite))):
         opened = os.open(path, flags, 0o600)
         os.dup2(opened, fd)
         os.close(opened)
     patches = Patches()
-    # The script's own objects: it may replace or close them, and ours stay as they are.
+    # New objects for the script: it may replace or close them without changing ours.
     for fd, (name, mode) in enumerate((("stdin", "r"), ("stdout", "w"), ("stderr", "w"))):
         patches.set(
             sys,
@@ -161,21 +161,20 @@ def _streams(out: Path, err: Path) -> Iterator[None]:
     finally:
         _flush()
         patches.undo()
-        for fd, copy in enumerate(kept):
+        for fd, copy in enumerate(copies):
             os.dup2(copy, fd)
             os.close(copy)
 
 
 def _flush() -> None:
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(
-            ValueError, AttributeError
-        ):  # closed, or replaced by something that is no file
+        # The stream may be closed, or replaced by an object that is not a file.
+        with contextlib.suppress(ValueError, AttributeError):
             stream.flush()
 
 
 def last_lines(log: Path) -> tuple[str, ...]:
-    """The last lines of a log that say something; a progress bar's many states count as lines."""
+    """The last non-empty lines of a log; each state of a progress bar counts as a line."""
     with log.open("rb") as file:
         file.seek(max(0, os.path.getsize(log) - 16_384))
         text = file.read().decode("utf-8", "replace")

@@ -1,7 +1,7 @@
-"""Which commands only look and never change anything, so that a predicted script may run them.
+"""`is_harmless`: whether a command only reads, so that a predicted script may run it.
 
-Scripts ask for the commit, the GPU and the host before they train. A short list of programs that print such
-facts is let through; everything else is not. When in doubt a command is not harmless.
+Scripts look up the commit, the GPU and the host before they train. A short list of programs that print such
+facts is allowed; everything else is not. A command that might write is not harmless.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ _GIT_READS = {
     "ls-tree",
     "cat-file",
 }
-# `describe --dirty` refreshes the index, whatever it is told.
+# `describe --dirty` always refreshes the index.
 _GIT_WRITES = (
     "--dirty",
     "--broken",
@@ -145,13 +145,13 @@ def is_harmless(command: Sequence[str]) -> bool:
 
 
 def is_harmless_in_shell(text: str) -> bool:
-    """Whether a shell command line is only harmless programs, piped into each other."""
+    """Whether a shell command line consists only of harmless programs piped into each other."""
     plain = _QUIET.sub("", text)
     if _SHELL_MAGIC & set(plain):
         return False
     try:
         return all(is_harmless(shlex.split(part)) for part in plain.split("|"))
-    except ValueError:  # an open quote: the shell would refuse it too
+    except ValueError:  # an open quote, which the shell would refuse too
         return False
 
 

@@ -1,4 +1,4 @@
-"""All guards in one: files, trackers and processes, around one script in a process of its own."""
+"""`Sandbox`: all guards (files, trackers, processes) around one script in a separate process."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ from pinchpoint.backends.sandbox.trackers import Trackers
 
 @dataclass(frozen=True)
 class Guards:
-    """What was entered; afterwards it tells what the script tried."""
+    """The active guards; afterwards they report what the script tried."""
 
     overlay: Overlay
     processes: Processes
-    locked: bool  # whether the kernel refuses writes outside scratch, also those of C code
+    locked: bool  # whether the kernel refuses writes outside scratch, including those of C code
 
 
-class NoHarm:
+class Sandbox:
     """Context manager around a user's script.
 
-    `locked=True` also asks the kernel (see `lock`), for good: the whole process can then write only to `scratch`,
-    to what is open already and to devices. Nothing else should use the process afterwards.
+    `locked=True` also restricts the process in the kernel, permanently (see `lock`): it can then write only
+    to `scratch`, to files that are already open and to devices. Nothing else should use the process
+    afterwards.
     """
 
     def __init__(self, scratch: Path, *, locked: bool = False) -> None:
@@ -37,12 +38,12 @@ class NoHarm:
     def __enter__(self) -> Guards:
         with ExitStack() as entering:
             overlay = Overlay(self._scratch)
-            held = lock([self._scratch]) if self._locked else False
+            is_locked = lock([self._scratch]) if self._locked else False
             entering.enter_context(overlay)
             entering.enter_context(Trackers(self._scratch))
-            processes = entering.enter_context(Processes(overlay.net))
+            processes = entering.enter_context(Processes(overlay.write_guard))
             self._stack = entering.pop_all()
-        return Guards(overlay, processes, held)
+        return Guards(overlay, processes, is_locked)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,4 +1,4 @@
-"""From how a script ended to the error a user reads: what happened, at which of their lines, and the hint."""
+"""`script_error`: the error message for a script that ended before its steps, with its line and a hint."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from pinchpoint.backends.sandbox.files.merged_view import Refused
+from pinchpoint.backends.sandbox.files.merged_view import RefusedWrite
 from pinchpoint.backends.sandbox.processes import RefusedProcess
 from pinchpoint.backends.sandbox.run_script import ScriptEnd
 from pinchpoint.core.errors import Missing, PinchpointError, TargetFailed
 from pinchpoint.core.targets import explain_failure, user_line
 
-# Packages whose import name is not what one installs.
+# Packages that are installed under another name than they are imported.
 _PUBLISHED_AS = {
     "cv2": "opencv-python",
     "PIL": "pillow",
@@ -31,85 +31,101 @@ _PUBLISHED_AS = {
     "rdkit": "rdkit",
     "ase": "ase",
 }
-_USAGE = 2  # what argparse, click and typer exit with
-_ARGUMENTS = "pass the script's arguments after --"
+_USAGE = 2  # the exit code of argparse, click and typer for wrong arguments
+_ARGUMENTS = "Pass the script's arguments after --"
+_UNSUPPORTED = (
+    "Run with --debug to see the whole traceback. "
+    "If the script runs on a GPU, pinchpoint does not support this line yet."
+)
 
 
-def fault(end: ScriptEnd, *, script: str, steps: int, refused: Sequence[str] = ()) -> PinchpointError | None:
-    """The error to raise for a script that ended so, after `steps` steps; None if it took its steps and all is well.
+def script_error(
+    end: ScriptEnd, *, script: str, steps: int, not_started: Sequence[str] = ()
+) -> PinchpointError | None:
+    """The error to raise for a script that ended after `steps` steps; None if it took its steps.
 
-    `refused` is what it wanted to start (`Processes.refused`): a likely reason for what it missed.
+    not_started: the commands that were refused (`Processes.refused`), a likely cause of the error
     """
     name = Path(script).name
     if end.kind == "stopped":
         return None
     if end.kind == "raised" and end.error is not None:
-        return _raised(Path(script), end.error, refused)
+        return _raised_error(Path(script), end.error, not_started)
     if steps:
         return None
     if end.kind == "finished":
         return TargetFailed(
-            f"{name} ran to its end without one training step{_said(end)}",
-            hint=f"{_ARGUMENTS} so that it trains, e.g. predict {name} -- --epochs 1; a step is optimizer.step()",
+            f"{name!r} finished without a training step{_last_line(end)}.",
+            hint=f"{_ARGUMENTS} so that it trains, such as predict {name} -- --epochs 1. "
+            "A step is a call of optimizer.step().",
         )
     if end.code == _USAGE and end.complaints:
-        return TargetFailed(f"{name} did not accept its arguments: {end.complaints[-1]}", hint=_ARGUMENTS)
+        return TargetFailed(
+            f"{name!r} did not accept its arguments: {end.complaints[-1]}", hint=f"{_ARGUMENTS}."
+        )
     at = user_line(end.error) if end.error is not None else ""
     where = f" at {at}" if at else ""
     return TargetFailed(
-        f"{name} exited with code {end.code}{where} before its first step{_said(end)}", hint=_ARGUMENTS
+        f"{name!r} exited with code {end.code}{where} before its first step{_last_line(end)}.",
+        hint=f"{_ARGUMENTS}.",
     )
 
 
-def _raised(script: Path, error: BaseException, refused: Sequence[str]) -> PinchpointError:
+def _raised_error(script: Path, error: BaseException, not_started: Sequence[str]) -> PinchpointError:
     for link in _chain(error):
         if isinstance(link, PinchpointError):
-            return link  # ours already says what and how, whatever a library wrapped around it
+            return link  # our own error has its message and hint, even if a library wrapped it
     name, at = script.name, user_line(error)
     where = f" at {at}" if at else ""
-    also = f" (not started: {'; '.join(refused)})" if refused else ""
+    also = f" (not started: {'; '.join(not_started)})" if not_started else ""
     if isinstance(error, RefusedProcess):
         return TargetFailed(
-            f"{name} starts another process{where}, which predict does not do: {error.filename}",
-            hint="run that step beforehand, or let the script go on without it (predict needs no worker processes)",
+            f"{name!r} starts another process{where}, which pinchpoint does not support yet: "
+            f"{error.filename}.",
+            hint="Run that command beforehand, or pass arguments with which the script does not need it.",
         )
-    if isinstance(error, Refused):
+    if isinstance(error, RefusedWrite):
         return TargetFailed(
-            f"{name} is refused {error.filename}{where}: {error.strerror}",
-            hint="switch that output off for the prediction, or write it with open()",
+            f"{name!r} writes {error.filename}{where}, which pinchpoint does not support yet: "
+            f"{error.strerror}.",
+            hint="Switch that output off for the prediction.",
         )
     if isinstance(error, ImportError):
-        return _import_failed(script, error, where)
+        return _import_error(script, error, where)
     if isinstance(error, FileNotFoundError):
         return TargetFailed(
-            f"{name} needs the missing file {error.filename or error}{where}{also}",
-            hint=f"put the file there, or {_ARGUMENTS} with the right path; relative paths start at the current folder",
+            f"{name!r} needs the file {error.filename or error}, which does not exist{where}{also}.",
+            hint="Create the file, or pass the right path to the script after --. "
+            "Relative paths start at the current folder.",
         )
-    plain = explain_failure(name, error, "running")
-    return TargetFailed(plain.what + also, hint=plain.hint)
+    failure = explain_failure(name, error, "running")
+    hint = failure.hint if isinstance(error, SyntaxError) else _UNSUPPORTED
+    return TargetFailed(failure.what + also, hint=hint)
 
 
-def _import_failed(script: Path, error: ImportError, where: str) -> PinchpointError:
+def _import_error(script: Path, error: ImportError, where: str) -> PinchpointError:
     name, package = script.name, (error.name or "").partition(".")[0]
     text = " ".join(str(error).split())
     if isinstance(error, ModuleNotFoundError) and package and package not in sys.modules:
         for folder in (Path.cwd(), *script.resolve().parents[:3]):
             if (folder / package).is_dir() or (folder / f"{package}.py").is_file():
-                hint = f"run predict with PYTHONPATH={folder}, as the script itself needs it"
-                return Missing(f"{name} cannot find its module {error.name}{where}", hint=hint)
+                hint = f"Run predict with PYTHONPATH={folder}, which the script itself needs too."
+                return Missing(f"{name!r} cannot find its module {error.name}{where}.", hint=hint)
         install = f"pip install {_PUBLISHED_AS.get(package, package)}"
         return Missing(
-            f"{name} needs the package {package}{where}", hint=f"{install} (CPU builds are enough to predict)"
+            f"{name!r} needs the package {package}{where}, which is not installed.",
+            hint=f"Run {install}; a CPU build is enough to predict.",
         )
     if package and _is_installed(error.path):
-        hint = f"install the version of {package} the script was written for"
-        return Missing(f"{name} needs another version of {package}{where}: {text}", hint=hint)
+        hint = f"Install the version of {package} for which the script was written."
+        return Missing(f"{name!r} needs another version of {package}{where}: {text}.", hint=hint)
     if text.startswith("attempted relative import"):
-        hint = "predict a script that imports the package, not a module inside it"
-        return TargetFailed(f"{name} is part of a package{where}: {text}", hint=hint)
+        hint = "Predict a script that imports the package, not a module inside it."
+        return TargetFailed(f"{name!r} is part of a package{where}: {text}.", hint=hint)
     if not package:
         return Missing(
-            f"{name} cannot import what it needs{where}: {text}", hint="install what the message names"
+            f"{name!r} cannot import what it needs{where}: {text}.",
+            hint="Install what the message names.",
         )
     return explain_failure(name, error, "running")
 
@@ -119,15 +135,15 @@ def _is_installed(path: str | None) -> bool:
 
 
 def _chain(error: BaseException) -> list[BaseException]:
-    """An error and those it was raised from or while handling."""
-    found: list[BaseException] = []
+    """An error followed by its causes and the errors that were being handled."""
+    errors: list[BaseException] = []
     link: Any = error
-    while link is not None and link not in found:
-        found.append(link)
+    while link is not None and link not in errors:
+        errors.append(link)
         link = link.__cause__ or link.__context__
-    return found
+    return errors
 
 
-def _said(end: ScriptEnd) -> str:
+def _last_line(end: ScriptEnd) -> str:
     last = (end.complaints or end.output)[-1:]
-    return f"; it last said: {last[0]}" if last else ""
+    return f"; its last output is: {last[0]}" if last else ""

@@ -1,8 +1,8 @@
-"""Experiment trackers and uploads switched off: nothing of them runs while a script is predicted.
+"""`Trackers`: switches experiment trackers and uploads off while a script is predicted.
 
-`import wandb` gives an inert stand-in, whether the real package is installed or not. A library that only
-probes (`importlib.util.find_spec("wandb")`) is told the truth, so its own fallbacks stay right. A file of the
-user's own with such a name, say `aim.py` beside the script, is imported as usual.
+`import wandb` returns an inert module, whether the real package is installed or not. A library that only
+probes (`importlib.util.find_spec("wandb")`) gets the true answer, so its own fallbacks stay right. A user's
+own file with such a name, such as `aim.py` next to the script, is imported as usual.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TRACKERS = {
     "torch.utils.tensorboard": "tensorboard",
 }
 _RUN_STYLE = ("wandb", "swanlab", "trackio")
-_NEWEST = "9999.0"  # a version check in the script is meant for packages that are too old
+_NEWEST = "9999.0"  # version checks in scripts refuse packages that are too old
 _LOGGERS = (
     "pytorch_lightning.loggers.",
     "lightning.pytorch.loggers.",
@@ -84,7 +84,7 @@ _UPLOADS = (
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """Variables that switch trackers, telemetry and uploads off, for copies of them that are not replaced."""
+    """Environment variables that switch trackers, telemetry and uploads off where they are not replaced."""
     folder = str(scratch / "trackers")
     return {
         "WANDB_MODE": "disabled",
@@ -101,20 +101,20 @@ def environment(scratch: Path) -> dict[str, str]:
         "TRACKIO_DIR": folder,
         "DVC_NO_ANALYTICS": "1",
         "HF_HUB_DISABLE_TELEMETRY": "1",
-        # The xet client writes its files in native code, by real paths; plain downloads go through the overlay.
+        # The xet client writes files in native code, to real paths; plain downloads go through the overlay.
         "HF_HUB_DISABLE_XET": "1",
         "DO_NOT_TRACK": "1",
     }
 
 
 class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Context manager: an import hook that gives stand-ins, and the environment of `environment`."""
+    """Context manager: an import hook that provides inert modules, and the variables of `environment`."""
 
     def __init__(self, scratch: Path) -> None:
         self._environment = environment(scratch)
         self._patches = Patches()
         self._replaced: dict[str, ModuleType] = {}
-        self._swapped: list[tuple[Any, Any]] = []  # old and new function of a fixed library
+        self._swaps: list[tuple[Any, Any]] = []  # old and new function of a patched library
 
     def __enter__(self) -> Trackers:
         for name, value in self._environment.items():
@@ -122,11 +122,11 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         for name in [name for name in sys.modules if _tracker_of(name)]:
             self._replaced[name] = sys.modules.pop(name)
         for name, module in list(sys.modules.items()):
-            hint = _hint_of(name)
-            if hint is not None:
-                hint(module, self._swap)
-        if self._swapped:
-            swap_imported({id(old): new for old, new in self._swapped})
+            patch = _patch_for(name)
+            if patch is not None:
+                patch(module, self._swap)
+        if self._swaps:
+            swap_imported({id(old): new for old, new in self._swaps})
         sys.meta_path.insert(0, self)
         return self
 
@@ -137,7 +137,7 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         for name in [name for name, module in sys.modules.items() if isinstance(module, InertModule)]:
             folder, _, last = name.rpartition(".")
             del sys.modules[name]
-            if folder in sys.modules:  # a package of ours in one that stays: torch.utils.tensorboard
+            if folder in sys.modules:  # one of our modules in a real package: torch.utils.tensorboard
                 vars(sys.modules[folder]).pop(last, None)
         for name, module in self._replaced.items():
             folder, _, last = name.rpartition(".")
@@ -145,22 +145,22 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
             if folder in sys.modules:
                 setattr(sys.modules[folder], last, module)
         self._patches.undo()
-        swap_imported({id(new): old for old, new in self._swapped})
+        swap_imported({id(new): old for old, new in self._swaps})
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        tracker, hint = _tracker_of(fullname), _hint_of(fullname)
+        tracker, patch = _tracker_of(fullname), _patch_for(fullname)
         if tracker and not _is_probe():
             parent = sys.modules.get(fullname.rpartition(".")[0])
             own = None if isinstance(parent, InertModule) else self._elsewhere(fullname, path)
             if own is None or _is_installed(own):
                 return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
-        elif hint is not None:
-            found = self._elsewhere(fullname, path)
-            if found is not None and found.loader is not None:
-                _run_after(found.loader, lambda module: hint(module, self._swap))
-                return found
+        elif patch is not None:
+            spec = self._elsewhere(fullname, path)
+            if spec is not None and spec.loader is not None:
+                _run_after(spec.loader, lambda module: patch(module, self._swap))
+                return spec
         return None
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> ModuleType:
@@ -172,26 +172,26 @@ class Trackers(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         """Nothing to run."""
 
     def _swap(self, owner: Any, name: str, new: Any) -> None:
-        self._swapped.append((vars(owner)[name], new))
+        self._swaps.append((vars(owner)[name], new))
         self._patches.set(owner, name, new)
 
     def _elsewhere(self, name: str, path: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
-        """What the other finders would have imported."""
+        """What the other finders would import."""
         for finder in sys.meta_path:
             find = getattr(finder, "find_spec", None)
-            found = find(name, path) if finder is not self and find is not None else None
-            if found is not None:
-                return found
+            spec = find(name, path) if finder is not self and find is not None else None
+            if spec is not None:
+                return spec
         return None
 
 
 def _tracker_of(name: str) -> str:
-    """The tracker a module belongs to, "" if none."""
+    """The tracker that a module belongs to, or ""."""
     return next((tracker for tracker in TRACKERS if name == tracker or name.startswith(tracker + ".")), "")
 
 
 def _is_probe() -> bool:
-    """Whether somebody only asks if a package is there: `importlib.util.find_spec` calls, no import does."""
+    """Whether `importlib.util.find_spec` calls, which only asks if a package exists, and not an import."""
     frame = sys._getframe(2)  # the import system's _find_spec
     while frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap":
         if frame.f_code.co_name == "_find_and_load":
@@ -201,7 +201,7 @@ def _is_probe() -> bool:
 
 
 def _is_installed(spec: importlib.machinery.ModuleSpec) -> bool:
-    """Installed, rather than a module of the user's own beside the script."""
+    """Whether it is installed, rather than a user's own module next to the script."""
     places = [spec.origin or "", *(spec.submodule_search_locations or [])]
     return any(part in place for place in places for part in ("site-packages", "dist-packages"))
 
@@ -213,13 +213,13 @@ def _version(distribution: str) -> str:
         return _NEWEST
 
 
-def _run_after(loader: Any, hint: Callable[[ModuleType], None]) -> None:
-    """Let `hint` change a module right after it was loaded, before anyone takes names from it."""
+def _run_after(loader: Any, patch: Callable[[ModuleType], None]) -> None:
+    """Call `patch` with a module right after it was loaded, before other modules import names from it."""
     run = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:
         run(module)
-        hint(module)
+        patch(module)
 
     loader.exec_module = exec_module
 
@@ -227,8 +227,8 @@ def _run_after(loader: Any, hint: Callable[[ModuleType], None]) -> None:
 Swap = Callable[[Any, str, Any], None]
 
 
-def _hint_of(name: str) -> Callable[[ModuleType, Swap], None] | None:
-    """What must change in a library that talks to trackers or uploads by itself."""
+def _patch_for(name: str) -> Callable[[ModuleType, Swap], None] | None:
+    """The patch for a library that uses trackers or uploads by itself."""
     if name == "transformers.integrations.integration_utils":
         return _no_reports
     if name == "huggingface_hub.hf_api":
@@ -237,18 +237,18 @@ def _hint_of(name: str) -> Callable[[ModuleType, Swap], None] | None:
 
 
 def _no_reports(module: ModuleType, swap: Swap) -> None:
-    """`report_to="wandb"` adds no callback, and does not ask for the package."""
+    """Make `report_to="wandb"` add no callback and not require the package."""
     swap(module, "get_reporting_integration_callbacks", lambda report_to: [])
 
 
 def _loggers_available(module: ModuleType, swap: Swap) -> None:
-    """Lightning's loggers look for the installed package; the stand-in is there in any case."""
+    """Make Lightning's loggers available, which check for the installed package."""
     for name in filter(_AVAILABLE.fullmatch, list(vars(module))):
         swap(module, name, _Available())
 
 
 def _no_uploads(module: Any, swap: Swap) -> None:
-    """Everything that changes something on the hub does nothing; reading and downloading stay."""
+    """Make everything that changes the hub do nothing; reading and downloading still work."""
     for owner in (module, module.HfApi):
         for name, value in list(vars(owner).items()):
             is_method = owner is module.HfApi or isinstance(getattr(value, "__self__", None), module.HfApi)
@@ -257,7 +257,7 @@ def _no_uploads(module: Any, swap: Swap) -> None:
 
 
 class _Available:
-    """Says yes, as lightning's own answer does; one object for each name, so that it can be taken back."""
+    """True, like Lightning's own flag; one object per name, so that each can be restored."""
 
     def __bool__(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""The overlay: a script sees all it wrote, and the real folder is byte for byte what it was."""
+"""The overlay: a script sees everything it wrote, and the real folder does not change by a byte."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES = re.findall(r"^def (route_\w+)", ROUTES.read_text(), re.MULTILINE)
 
 
 def make_tree(folder: Path) -> None:
-    """What every route finds in its folder."""
+    """Create what every route finds in its folder."""
     (folder / "data" / "sub").mkdir(parents=True)
     (folder / "empty").mkdir()
     (folder / "a.txt").write_text("alpha")
@@ -30,7 +30,7 @@ def make_tree(folder: Path) -> None:
 
 def fingerprint(folder: Path) -> dict[str, tuple[object, ...]]:
     """Every path below `folder` with its kind, mode, owner, times and contents."""
-    found = {}
+    paths = {}
     for root, folders, files in os.walk(folder):
         for path in [root, *(os.path.join(root, name) for name in folders + files)]:
             stat = os.lstat(path)
@@ -40,7 +40,7 @@ def fingerprint(folder: Path) -> dict[str, tuple[object, ...]]:
                 contents = hashlib.sha256(Path(path).read_bytes()).hexdigest()
             else:
                 contents = sorted(os.listdir(path))
-            found[path] = (
+            paths[path] = (
                 stat.st_mode,
                 stat.st_uid,
                 stat.st_gid,
@@ -49,11 +49,11 @@ def fingerprint(folder: Path) -> dict[str, tuple[object, ...]]:
                 stat.st_nlink,
                 contents,
             )
-    return found
+    return paths
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
+def outcome(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     """All routes in one process, each in its own folder; the folder's fingerprint before and after."""
     base, other = tmp_path_factory.mktemp("base"), tmp_path_factory.mktemp("other")
     for name in NAMES:
@@ -64,13 +64,13 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     database.close()
     (base / "route_large_files_are_refused" / "large.bin").write_bytes(bytes(200_000))
     before = fingerprint(base)
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, str(ROUTES), str(other / "scratch"), str(base), str(other / "out.json")],
         capture_output=True,
         text=True,
         timeout=120,
     )
-    assert done.returncode == 0, done.stderr
+    assert process.returncode == 0, process.stderr
     return {
         "results": json.loads((other / "out.json").read_text()),
         "before": before,
@@ -80,31 +80,35 @@ def ran(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_script_sees_its_own_changes(ran, name):
-    assert ran["results"][name] == ""
+def test_a_script_sees_its_own_changes(outcome, name):
+    assert outcome["results"][name] == ""
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_real_folder_is_byte_identical_afterwards(ran, name):
-    inside = str(ran["base"] / name)
+def test_the_real_folder_is_byte_identical_afterwards(outcome, name):
+    inside = str(outcome["base"] / name)
     before = {
-        path: what for path, what in ran["before"].items() if path.startswith(inside + "/") or path == inside
+        path: what
+        for path, what in outcome["before"].items()
+        if path.startswith(inside + "/") or path == inside
     }
     after = {
-        path: what for path, what in ran["after"].items() if path.startswith(inside + "/") or path == inside
+        path: what
+        for path, what in outcome["after"].items()
+        if path.startswith(inside + "/") or path == inside
     }
     assert before == after
 
 
-def test_nothing_outside_the_folder_was_made(ran):
-    assert ran["before"] == ran["after"]
+def test_nothing_outside_the_folder_was_made(outcome):
+    assert outcome["before"] == outcome["after"]
     for path in ("/pinchpoint_route", "/usr/pinchpoint", "/dev/shm/pinchpoint_route", "~/.pinchpoint_route"):
         assert not os.path.lexists(os.path.expanduser(path))
     assert os.path.exists(os.devnull)
 
 
-def test_the_overlay_says_what_was_written_and_removed(ran):
-    base, results = ran["base"], ran["results"]
+def test_the_overlay_says_what_was_written_and_removed(outcome):
+    base, results = outcome["base"], outcome["results"]
     assert str(base / "route_open_w" / "a.txt") in results["written"]
     assert str(base / "route_rename_folder" / "data") in results["removed"]
     assert "/pinchpoint_route" in results["written"]

@@ -1,1 +1,1 @@
-"""The file-system overlay: writes of a script land in a scratch folder."""
+"""The file-system overlay: redirects a script's writes to a scratch folder."""

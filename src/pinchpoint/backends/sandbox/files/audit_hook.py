@@ -1,10 +1,10 @@
-"""The net under the overlay: refuses a write that reached the interpreter without being redirected.
+"""`WriteGuard`: an audit hook that refuses a write which the overlay did not redirect.
 
-An audit hook sees every `open` and every changing `os` call made from Python, also through functions that
-were kept from before the overlay (`posix.unlink`, a bound method) and through `sqlite3`. What is neither in
-the scratch folder nor the process's own is refused with an error that says so. An audit hook cannot be
-removed; after `close` it only returns. Code in C that never tells the interpreter is out of its reach: see
-`lock`.
+An audit hook receives every `open` and every changing `os` call made from Python, including those through
+functions obtained before the overlay (`posix.unlink`, a bound method) and through `sqlite3`. A write that is
+neither in the scratch folder nor the process's own is refused with an error that says so. An audit hook
+cannot be removed; after `close` it does nothing. It does not cover C code that bypasses the interpreter:
+see `lock`.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
 
-from pinchpoint.backends.sandbox.files.merged_view import Refused, View, path_of_fd, real_path
-from pinchpoint.backends.sandbox.files.write_calls import WRITE_FLAGS, Calls
+from pinchpoint.backends.sandbox.files.merged_view import RefusedWrite, View, path_of_fd, real_path
+from pinchpoint.backends.sandbox.files.write_calls import WRITE_FLAGS, WriteCalls
 
 
-class Net:
-    """Audit hook over one view. `check` adds events of other guards, so that one hook serves all."""
+class WriteGuard:
+    """Audit hook for one view. `check` adds events of other guards, so that one hook serves all."""
 
-    def __init__(self, view: View, calls: Calls) -> None:
+    def __init__(self, view: View, calls: WriteCalls) -> None:
         self._view = view
-        self._expected = calls.expected
+        self._announced = calls.announced
         self._checks: dict[str, Callable[..., None]] = {
             "open": self._open,
             "os.remove": lambda path, fd: self._refuse("removing", path, fd),
@@ -52,7 +52,7 @@ class Net:
     def open(self) -> None:
         checks = self._checks
 
-        # A plain function: Python calls this for every `id` too, and a bound method costs three times as much.
+        # A plain function: Python calls it for every `id` too, and a bound method takes three times as long.
         def hook(event: str, args: tuple[Any, ...]) -> None:
             if event in checks:
                 checks[event](*args)
@@ -65,9 +65,9 @@ class Net:
     def _open(self, path: Any, mode: Any, flags: Any) -> None:
         if not isinstance(flags, int) or not flags & WRITE_FLAGS:
             return
-        if path is getattr(self._expected, "path", None):
-            # The stand-in for `open` announced this one: its opener asks again with the redirected path.
-            self._expected.path = None
+        if path is getattr(self._announced, "path", None):
+            # The replacement of `open` announced this one: its opener opens again with the redirected path.
+            self._announced.path = None
             return
         if not isinstance(path, int) and not self._is_stream(path):
             self._refuse_followed("writing to", path)
@@ -89,21 +89,21 @@ class Net:
             self._refuse("making the socket", address)
 
     def _refuse_followed(self, doing: str, path: Any) -> None:
-        """For calls that act on what a link points at. An open file that can be written is one that was let pass."""
-        if not isinstance(path, int) and not self._view.inside(real_path(self._as_the_kernel_sees_it(path))):
-            raise Refused(f"{doing} a file in a way that cannot be redirected", str(path))
+        """For calls that act on the target of a link. A file that is open for writing was allowed already."""
+        if not isinstance(path, int) and not self._view.inside(real_path(self._kernel_path(path))):
+            raise RefusedWrite(f"{doing} a file in a way that cannot be redirected", str(path))
 
     def _refuse(self, doing: str, path: Any, dir_fd: int = -1) -> None:
-        """For calls that act on a name: its folder's links are followed, the last one is not."""
+        """For calls that act on a name: links in its folder are followed, the last one is not."""
         if isinstance(path, int):
-            allowed = self._open_file_allowed(path)
+            is_allowed = self._may_change_open_file(path)
         else:
-            folder, _, name = self._as_the_kernel_sees_it(path, dir_fd).rstrip("/").rpartition("/")
-            allowed = self._view.inside(f"{real_path(folder)}/{name}")
-        if not allowed:
-            raise Refused(f"{doing} a file in a way that cannot be redirected", str(path))
+            folder, _, name = self._kernel_path(path, dir_fd).rstrip("/").rpartition("/")
+            is_allowed = self._view.inside(f"{real_path(folder)}/{name}")
+        if not is_allowed:
+            raise RefusedWrite(f"{doing} a file in a way that cannot be redirected", str(path))
 
-    def _as_the_kernel_sees_it(self, path: Any, dir_fd: int = -1) -> str:
+    def _kernel_path(self, path: Any, dir_fd: int = -1) -> str:
         text = os.fsdecode(path)
         if not text.startswith("/"):
             folder = posix.getcwd() if dir_fd < 0 else path_of_fd(dir_fd)
@@ -111,19 +111,19 @@ class Net:
         return text
 
     def _is_stream(self, path: Any) -> bool:
-        """Terminals, null devices, pipes and /proc entries; not disks, and not a regular file behind /dev/fd."""
-        text = self._as_the_kernel_sees_it(path)
+        """Whether it is a terminal, null device, pipe or /proc entry; not a disk or a file behind /dev/fd."""
+        text = self._kernel_path(path)
         if not self._view.is_own(text):
             return False
         try:
             mode = posix.stat(text).st_mode
         except OSError:
-            return True  # nothing there: the call fails by itself
+            return True  # it does not exist, so the call fails by itself
         if text.startswith(("/dev/fd/", "/dev/std")) or "/fd/" in text:
             return not stat.S_ISREG(mode) or self._view.inside(real_path(text))
         return not stat.S_ISBLK(mode)
 
-    def _open_file_allowed(self, fd: int) -> bool:
-        """An open file may be changed unless it is a real file or folder, which was then only opened to be read."""
+    def _may_change_open_file(self, fd: int) -> bool:
+        """Whether it is not a real file or folder, which can only have been opened for reading."""
         mode = posix.fstat(fd).st_mode
         return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)) or self._view.inside(path_of_fd(fd))

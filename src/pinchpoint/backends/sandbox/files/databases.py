@@ -1,7 +1,7 @@
-"""`sqlite3.connect` and `dbm.open` on the overlay: both open their files in C, by path.
+"""`sqlite3.connect` and `dbm.open` for the overlay: both open their files in C, by path.
 
-A database that may be written is copied into scratch with the files beside it that belong to it; one opened
-read-only is read where it is.
+A writable database is copied to scratch with the files next to it that belong to it; one that is opened
+read-only is read in place.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from urllib.parse import parse_qs, quote, unquote
 from pinchpoint.backends.sandbox.files.merged_view import View
 
 _SQLITE_BESIDE = ("-wal", "-shm", "-journal")
-_URI_ARGUMENT = 7  # place of `uri` in sqlite3.connect(database, timeout, ..., uri)
+_URI_ARGUMENT = 7  # position of `uri` in sqlite3.connect(database, timeout, ..., uri)
 
 
 def connector(view: View, connect: Callable[..., Any]) -> Callable[..., Any]:
@@ -32,33 +32,33 @@ def connector(view: View, connect: Callable[..., Any]) -> Callable[..., Any]:
     return connect_in_scratch
 
 
-def dbm_opener(view: View, opened: Callable[..., Any]) -> Callable[..., Any]:
+def dbm_opener(view: View, open_database: Callable[..., Any]) -> Callable[..., Any]:
     """`dbm.open` that opens the script's copy of a database."""
 
     def open_in_scratch(file: Any, flag: str = "r", mode: int = 0o666) -> Any:
         name = os.path.basename(os.fsdecode(file))
-        folder = os.path.dirname(view.shown(file))
+        folder = os.path.dirname(view.script_path(file))
         beside = [other[len(name) :] for other in os.listdir(folder) if other.startswith(name + ".")]
-        return opened(_in_scratch(view, os.fsdecode(file), beside), flag, mode)
+        return open_database(_in_scratch(view, os.fsdecode(file), beside), flag, mode)
 
     return open_in_scratch
 
 
 def _in_scratch(view: View, path: str, beside: Any) -> str:
-    """The path in scratch of a database that may be written, with what belongs to it copied there."""
+    """Copy a writable database and its files to scratch, and return its path there."""
     with view.changing:
-        place = view.resolve(view.shown(path), follow=True)
+        place = view.resolve(view.script_path(path), follow=True)
         for ending in ("", *beside):
-            view.raise_up(place + ending)
+            view.copy_up(place + ending)
         try:
             folder = view.mirror(os.path.dirname(place))
         except (FileNotFoundError, NotADirectoryError):
-            return view.top + place  # no such folder: the library says so in its own words
+            return view.top + place  # the folder does not exist: the library raises its own error
         return f"{folder}/{os.path.basename(place)}"
 
 
 def _uri_in_scratch(view: View, uri: str) -> str:
-    """`file:path?query` with the path redirected; in-memory databases are left as they are."""
+    """`file:path?query` with the path redirected; in-memory databases are unchanged."""
     path, mark, query = uri[5:].partition("?")
     options = parse_qs(query)
     if path.startswith("//"):
@@ -67,5 +67,5 @@ def _uri_in_scratch(view: View, uri: str) -> str:
     if path in ("", ":memory:") or options.get("mode") == ["memory"]:
         return uri
     if options.get("mode") == ["ro"] or options.get("immutable") == ["1"]:
-        return f"file:{quote(view.spot(path))}{mark}{query}"
+        return f"file:{quote(view.path_to_read(path))}{mark}{query}"
     return f"file:{quote(_in_scratch(view, path, _SQLITE_BESIDE))}{mark}{query}"

@@ -1,6 +1,6 @@
-"""Folder entries of the merged view, in the shape of `os.DirEntry`.
+"""`scan_folder`: `os.scandir` for the merged view, with entries like `os.DirEntry`.
 
-Only folders the script changed are listed with these; all others keep the fast entries of `os.scandir`.
+Only folders that the script changed use these entries; all others use the fast entries of `os.scandir`.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pinchpoint.backends.sandbox.files.merged_view import View, real_path
 
 
 class Entry:
-    """What `os.scandir` yields, answered through the merged view."""
+    """Like the entries of `os.scandir`, but for the merged view."""
 
     def __init__(self, view: View, folder: str, name: str, path: Any) -> None:
         self.name: Any = os.fsencode(name) if isinstance(path, bytes) else name
         self.path = path
         self._view = view
-        self._shown = f"{folder.rstrip('/')}/{name}"
+        self._script_path = f"{folder.rstrip('/')}/{name}"
 
     def __fspath__(self) -> Any:
         return self.path
@@ -31,7 +31,7 @@ class Entry:
         return f"<DirEntry {self.name!r}>"
 
     def stat(self, *, follow_symlinks: bool = True) -> os.stat_result:
-        return os.stat(self._shown, follow_symlinks=follow_symlinks)
+        return os.stat(self._script_path, follow_symlinks=follow_symlinks)
 
     def inode(self) -> int:
         return self.stat(follow_symlinks=False).st_ino
@@ -49,21 +49,21 @@ class Entry:
         return False
 
     def _mode(self, follow: bool) -> int:
-        found = self._view.found(self._view.resolve(self._shown, follow=follow))
-        return 0 if found is None else found.st_mode
+        status = self._view.status(self._view.resolve(self._script_path, follow=follow))
+        return 0 if status is None else status.st_mode
 
 
 class Entries:
     """The iterator and context manager that `os.scandir` returns."""
 
-    def __init__(self, found: list[Any]) -> None:
-        self._found = iter(found)
+    def __init__(self, entries: list[Any]) -> None:
+        self._entries = iter(entries)
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        return next(self._found)
+        return next(self._entries)
 
     def __enter__(self) -> Entries:
         return self
@@ -74,39 +74,39 @@ class Entries:
         self.close()
 
     def close(self) -> None:
-        self._found = iter(())
+        self._entries = iter(())
 
 
-def entries(view: View, given: Any) -> Entries | None:
-    """`os.scandir` of what a caller passed; None when the real folder can be scanned as it is."""
-    folder = view.resolve(view.shown(given), follow=True)
+def scan_folder(view: View, path: Any) -> Entries | None:
+    """`os.scandir` of the path that a caller passed; None if the real folder can be scanned directly."""
+    folder = view.resolve(view.script_path(path), follow=True)
     layers = view.layers(folder)
     if layers is None:
         return None
-    above, seen_below = layers
-    found: list[Any] = [Entry(view, folder, name, _joined(given, name)) for name in above]
-    if seen_below and not isinstance(given, int) and real_path(_absolute(given)) == folder:
-        # The kernel finds the same folder under the same name, so its own fast entries are right, but for links,
-        # whose targets may have changed.
-        real = {os.fsdecode(entry.name): entry for entry in posix.scandir(given)}
-        for name in view.still_seen(folder, list(real), above):
-            found.append(
+    above, shows_real = layers
+    entries: list[Any] = [Entry(view, folder, name, _join(path, name)) for name in above]
+    if shows_real and not isinstance(path, int) and real_path(_absolute(path)) == folder:
+        # The kernel finds the same folder under the same name, so its own fast entries are right, except
+        # for links, whose targets may have changed.
+        real = {os.fsdecode(entry.name): entry for entry in posix.scandir(path)}
+        for name in view.visible_names(folder, list(real), above):
+            entries.append(
                 Entry(view, folder, name, real[name].path) if real[name].is_symlink() else real[name]
             )
-    elif seen_below:
-        names = view.still_seen(folder, posix.listdir(folder), above)
-        found += [Entry(view, folder, name, _joined(given, name)) for name in names]
-    return Entries(found)
+    elif shows_real:
+        names = view.visible_names(folder, posix.listdir(folder), above)
+        entries += [Entry(view, folder, name, _join(path, name)) for name in names]
+    return Entries(entries)
 
 
-def _absolute(given: Any) -> str:
-    text = os.fsdecode(given)
+def _absolute(path: Any) -> str:
+    text = os.fsdecode(path)
     return text if text.startswith("/") else f"{posix.getcwd()}/{text}"
 
 
-def _joined(given: Any, name: str) -> Any:
-    """`os.scandir(fd)` gives bare names; bytes in, bytes out."""
-    if isinstance(given, int):
+def _join(path: Any, name: str) -> Any:
+    """The path of an entry: a bare name for `os.scandir(fd)`, bytes for bytes."""
+    if isinstance(path, int):
         return name
-    folder = os.fspath(given)
+    folder = os.fspath(path)
     return os.path.join(folder, os.fsencode(name) if isinstance(folder, bytes) else name)

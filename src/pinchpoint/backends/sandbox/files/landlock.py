@@ -1,9 +1,9 @@
-"""The kernel's own refusal of writes outside a few folders (Linux Landlock), for libraries that write in C.
+"""`lock`: let the kernel refuse writes outside a few folders (Linux Landlock), for libraries that write in C.
 
-The overlay redirects what Python writes; a library that opens files by itself (HDF5, Arrow, OpenCV) passes it
-by. After `lock` the kernel answers such a write with "permission denied". It holds for this thread, the
-threads and the processes it starts, and cannot be taken back: call it only in a process made for one script.
-Changes of mode, owner or times of a real file by C code are not covered by Landlock.
+The overlay redirects what Python writes; a library that opens files by itself (HDF5, Arrow, OpenCV) bypasses
+it. After `lock` the kernel refuses such a write with "permission denied". The lock applies to this thread and
+to the threads and processes it starts, and it cannot be undone: call it only in a process for one script.
+Landlock does not cover changes of mode, owner or times of a real file by C code.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446
 _ASK_VERSION, _PATH_BENEATH, _NO_NEW_PRIVILEGES = 1, 1, 38
 _WRITE_FILE, _TRUNCATE, _REFER = 1 << 1, 1 << 14, 1 << 13
 _REMOVE_AND_MAKE = sum(1 << bit for bit in range(4, 13))
-# Version 1 forbids every move between folders, also inside scratch; version 3 knows truncation.
+# Version 1 forbids every move between folders, even inside scratch; version 3 supports truncation.
 _LEAST_VERSION = 3
 _WRITES = _WRITE_FILE | _TRUNCATE | _REFER | _REMOVE_AND_MAKE
 
@@ -30,7 +30,7 @@ class _Beneath(ctypes.Structure):
 
 
 def lock(writable: Iterable[str | os.PathLike[str]]) -> bool:
-    """Let this process write only below `writable` and to devices. False where the kernel cannot do it."""
+    """Let this process write only below `writable` and to devices; False if the kernel cannot do this."""
     if sys.platform != "linux":
         return False
     system = ctypes.CDLL(None, use_errno=True)
@@ -41,7 +41,7 @@ def lock(writable: Iterable[str | os.PathLike[str]]) -> bool:
     try:
         for folder in writable:
             _allow(system, rules, os.fspath(folder), _WRITES)
-        # Devices and this process's own entries are written to; shared memory is made and removed by name.
+        # Devices and this process's own entries are only written to; shared memory is created and removed.
         _allow(system, rules, "/dev", _WRITE_FILE | _TRUNCATE)
         _allow(system, rules, "/dev/shm", _WRITES)
         _allow(system, rules, "/proc/self", _WRITE_FILE | _TRUNCATE)

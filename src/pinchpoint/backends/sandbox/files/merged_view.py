@@ -1,11 +1,11 @@
-"""The merged view of a scratch folder above the real file system: which real path stands behind a path.
+"""`View`: the merged view of a scratch folder above the real file system, which maps paths to real paths.
 
-Paths the script uses are called shown paths. What it wrote lies at `scratch/files` + the shown path and is
-seen first; what it removed is in `hidden` and is no longer seen; all else is the real file, which is only
-ever read. Symbolic links are followed here, in shown paths, because a link in the scratch folder may point
-at a file that is not.
+Paths that the script uses are called script paths. What it wrote is at `scratch/files` + the script path and
+comes first; what it removed is in `hidden` and no longer visible; everything else is the real file, which is
+only read. Symbolic links are followed here, in script paths, because a link in the scratch folder may point
+to a file that is not in it.
 
-Uses `posix` and `_io` directly: these are never patched, so the view cannot call itself.
+The module uses `posix` and `_io` directly: these are never patched, so the view cannot call itself.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from pathlib import Path
 from typing import Any
 
 GIB = 2**30
-_LINKS_MOST = 40  # as many as Linux follows before it gives ELOOP
+_MOST_LINKS = 40  # as many as Linux follows before it raises ELOOP
 _PROC_ENTRY = re.compile(r"/proc/(self|thread-self|\d+)/(fd/\d+|(?!cwd$|root$)[^/]+|task/\d+/[^/]+)")
 
 
-class Refused(PermissionError):
-    """A write that cannot be redirected into the scratch folder, or is too large to be."""
+class RefusedWrite(PermissionError):
+    """A write that cannot be redirected to the scratch folder, or is too large for it."""
 
     def __init__(self, doing: str, path: str) -> None:
-        super().__init__(errno.EACCES, f"pinchpoint keeps a predicted script from {doing}", path)
+        super().__init__(errno.EACCES, f"pinchpoint prevents a predicted script from {doing}", path)
 
 
 class View:
-    """Scratch above real. `touched` is False until something was written: reads then go straight through."""
+    """Scratch above real. Until `has_changes`, nothing was written and reads use the real files directly."""
 
     def __init__(self, scratch: Path, *, copy_limit_bytes: int = 2 * GIB) -> None:
         os.makedirs(scratch, exist_ok=True)
@@ -46,51 +46,51 @@ class View:
             os.makedirs(folder, exist_ok=True)
         self.cwd = os.getcwd()
         self.copy_limit_bytes = copy_limit_bytes
-        self.touched = bool(posix.listdir(self.top))
+        self.has_changes = bool(posix.listdir(self.top))
         self.hidden: set[str] = set()
         self.changing = threading.RLock()
         self._hidden_in: set[str] = set()
-        self._folders: dict[str, str] = {}  # folder as written -> with its links followed
+        self._folders: dict[str, str] = {}  # folder as the script writes it -> with its links followed
 
     # --- names
 
-    def shown(self, path: Any, dir_fd: int | None = None) -> str:
-        """The absolute shown path (links not followed) of what a caller passed; "" for what has no path."""
+    def script_path(self, path: Any, dir_fd: int | None = None) -> str:
+        """The absolute script path (links not followed) of what a caller passed; "" for what has no path."""
         if isinstance(path, int):
-            return self.shown_of_fd(path)
+            return self.script_path_of_fd(path)
         text = os.fsdecode(path)
         if not text.startswith("/"):
-            folder = self.cwd if dir_fd is None else self.shown_of_fd(dir_fd)
+            folder = self.cwd if dir_fd is None else self.script_path_of_fd(dir_fd)
             if not text or not folder:
                 return ""
             text = f"{folder}/{text}"
         return text[len(self.top) :] if text.startswith(self.top + "/") else text
 
-    def shown_of_fd(self, fd: int) -> str:
-        """The shown path of an open file; "" for a pipe, a socket or a file that was removed."""
+    def script_path_of_fd(self, fd: int) -> str:
+        """The script path of an open file; "" for a pipe, a socket or a file that was removed."""
         text = path_of_fd(fd)
         if not text.startswith("/") or text.endswith(" (deleted)"):
             return ""
         return text[len(self.top) :] if text.startswith(self.top + "/") else text
 
     def inside(self, path: str) -> bool:
-        """Whether a real path lies in the scratch folder, where everything may be written."""
+        """Whether a real path is in the scratch folder, where everything is writable."""
         return path == self.scratch or path.startswith(self.scratch + "/")
 
     def is_own(self, path: str) -> bool:
-        """Devices, open files and the process's own entries in /proc: written to as they are."""
+        """Whether it is a device, an open file or the process's own entry in /proc: written to directly."""
         if path.startswith("/proc/"):
             entry = _PROC_ENTRY.fullmatch(path)
             return entry is not None and entry[1] in ("self", "thread-self", str(posix.getpid()))
         if path.startswith("/dev/"):
-            found = _lstat(path)
+            status = _lstat(path)
             return path.startswith(("/dev/fd/", "/dev/std")) or (
-                found is not None and stat.S_ISCHR(found.st_mode)
+                status is not None and stat.S_ISCHR(status.st_mode)
             )
         return False
 
     def resolve(self, path: str, *, follow: bool) -> str:
-        """The shown path with its folder's links followed, and with `follow` its own."""
+        """The script path with the links of its folder followed, and with `follow` its own link."""
         if self.is_own(path):
             return path
         folder, _, name = path.rstrip("/").rpartition("/")
@@ -105,7 +105,7 @@ class View:
                 return walk(os.path.join(os.path.dirname(here), link), self._link)
         return here
 
-    # --- where things are
+    # --- real paths
 
     def is_hidden(self, path: str) -> bool:
         """Whether the script removed the real file, or a folder above it."""
@@ -116,156 +116,157 @@ class View:
         return False
 
     def locate(self, path: str) -> str:
-        """The real path behind a resolved shown path: in the scratch folder if it is there or was removed."""
-        if not self.touched or self.inside(path):
+        """The real path of a resolved script path: in the scratch folder if it is there or was removed."""
+        if not self.has_changes or self.inside(path):
             return path
-        written = self.top + path
-        return written if _lstat(written) is not None or self.is_hidden(path) else path
+        copy = self.top + path
+        return copy if _lstat(copy) is not None or self.is_hidden(path) else path
 
-    def spot(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> str:
-        """Where to read what a caller passed."""
-        text = self.shown(path, dir_fd)
+    def path_to_read(self, path: Any, dir_fd: int | None = None, *, follow: bool = True) -> str:
+        """The real path at which to read what a caller passed."""
+        text = self.script_path(path, dir_fd)
         return self.locate(self.resolve(text, follow=follow)) if text else ""
 
-    def found(self, path: str) -> os.stat_result | None:
-        """lstat of a resolved shown path, None if there is nothing."""
+    def status(self, path: str) -> os.stat_result | None:
+        """lstat of a resolved script path, or None if it does not exist."""
         return _lstat(self.locate(path))
 
     def layers(self, path: str) -> tuple[list[str], bool] | None:
-        """What scratch holds of a resolved shown folder, and whether the real folder is seen below it.
+        """The names in scratch of a resolved script folder, and whether the real folder is visible below it.
 
-        None when the real folder can be listed as it is.
+        None if the real folder can be listed directly.
         """
-        if not self.touched or self.inside(path):
+        if not self.has_changes or self.inside(path):
             return None
-        written, gone = _lstat(self.top + path), self.is_hidden(path)
-        if written is None and not gone and path not in self._hidden_in:
+        copy, is_hidden = _lstat(self.top + path), self.is_hidden(path)
+        if copy is None and not is_hidden and path not in self._hidden_in:
             return None
-        above = posix.listdir(self.top + path) if written is not None or gone else []
-        return above, not gone and _lstat(path) is not None
+        above = posix.listdir(self.top + path) if copy is not None or is_hidden else []
+        return above, not is_hidden and _lstat(path) is not None
 
     def names(self, path: str) -> list[str] | None:
-        """All a resolved shown folder holds; None when the real folder can be listed as it is."""
+        """All names in a resolved script folder; None if the real folder can be listed directly."""
         layers = self.layers(path)
         if layers is None:
             return None
-        above, seen_below = layers
-        return above + self.still_seen(path, posix.listdir(path), above) if seen_below else above
+        above, shows_real = layers
+        return above + self.visible_names(path, posix.listdir(path), above) if shows_real else above
 
-    def still_seen(self, folder: str, names: list[str], above: list[str]) -> list[str]:
-        """Those names of a real folder that were neither replaced in scratch nor removed."""
-        start, covered = folder.rstrip("/") + "/", set(above)
-        return [name for name in names if name not in covered and start + name not in self.hidden]
+    def visible_names(self, folder: str, names: list[str], above: list[str]) -> list[str]:
+        """The names of a real folder that were neither replaced in scratch nor removed."""
+        start, replacements = folder.rstrip("/") + "/", set(above)
+        return [name for name in names if name not in replacements and start + name not in self.hidden]
 
-    def written(self, folder: str = "") -> Iterator[str]:
-        """Shown paths of all files in scratch."""
+    def written_files(self, folder: str = "") -> Iterator[str]:
+        """Script paths of all files in scratch."""
         for entry in posix.scandir(self.top + folder):
             if entry.is_dir(follow_symlinks=False):
-                yield from self.written(f"{folder}/{entry.name}")
+                yield from self.written_files(f"{folder}/{entry.name}")
             else:
                 yield f"{folder}/{entry.name}"
 
-    # --- making room for a change
+    # --- preparing a change
 
     def hide(self, path: str) -> None:
-        """No longer see the real file at `path`."""
+        """Make the real file at `path` invisible."""
         if _lstat(path) is not None and not self.is_hidden(path):
             self.hidden.add(path)
             self._hidden_in.add(os.path.dirname(path))
-            self.touched = True
+            self.has_changes = True
 
     def forget_links(self) -> None:
-        """A link or a folder changed its place: follow links anew."""
+        """Follow links again, after a link or a folder moved."""
         self._folders.clear()
 
     def mirror(self, folder: str) -> str:
-        """Make a shown folder in scratch as well; FileNotFoundError if the script has no such folder."""
+        """Create a script folder in scratch as well; FileNotFoundError if the script has no such folder."""
         if self.inside(folder):
             return folder
-        written = self.top + folder if folder != "/" else self.top
-        found = _lstat(written)
-        if found is None:
+        copy = self.top + folder if folder != "/" else self.top
+        status = _lstat(copy)
+        if status is None:
             here = None if self.is_hidden(folder) else _lstat(folder)
             if here is None:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), folder)
             if stat.S_ISDIR(here.st_mode):
                 self.mirror(os.path.dirname(folder))
-                posix.mkdir(written, stat.S_IMODE(here.st_mode) | 0o700)
-                self.touched = True
-                return written
-        elif stat.S_ISDIR(found.st_mode):
-            return written
+                posix.mkdir(copy, stat.S_IMODE(here.st_mode) | 0o700)
+                self.has_changes = True
+                return copy
+        elif stat.S_ISDIR(status.st_mode):
+            return copy
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), folder)
 
-    def raise_up(self, path: str, *, contents: bool = True) -> str:
-        """Copy what is at a resolved shown path into scratch, if it is not there yet; folders without what they hold."""
+    def copy_up(self, path: str, *, contents: bool = True) -> str:
+        """Copy a resolved script path to scratch if it is not there yet; folders without their contents."""
         if self.inside(path) or self.is_own(path):
             return path
-        written = self.top + path
-        if _lstat(written) is not None:
-            return written
+        copy = self.top + path
+        if _lstat(copy) is not None:
+            return copy
         here = None if self.is_hidden(path) else _lstat(path)
         if here is None:
-            return written
+            return copy
         if stat.S_ISDIR(here.st_mode):
             return self.mirror(path)
         self.mirror(os.path.dirname(path))
         if stat.S_ISLNK(here.st_mode):
-            posix.symlink(posix.readlink(path), written)
+            posix.symlink(posix.readlink(path), copy)
         elif stat.S_ISREG(here.st_mode):
             if contents and here.st_size > self.copy_limit_bytes:
-                raise Refused(
-                    f"changing a file of {here.st_size:,} B (it may copy {self.copy_limit_bytes:,} B)", path
+                raise RefusedWrite(
+                    f"changing a file of {here.st_size:,} B (at most {self.copy_limit_bytes:,} B are copied)",
+                    path,
                 )
-            _copy(path if contents else os.devnull, written)
-            posix.chmod(written, stat.S_IMODE(here.st_mode))
-            posix.utime(written, ns=(here.st_atime_ns, here.st_mtime_ns))
+            _copy(path if contents else os.devnull, copy)
+            posix.chmod(copy, stat.S_IMODE(here.st_mode))
+            posix.utime(copy, ns=(here.st_atime_ns, here.st_mtime_ns))
         else:
-            raise Refused("writing to a pipe or socket of other programs", path)
-        self.touched = True
-        return written
+            raise RefusedWrite("writing to a pipe or socket of other programs", path)
+        self.has_changes = True
+        return copy
 
-    def raise_tree(self, path: str) -> None:
-        """`raise_up` of a folder and all it shows, so that it can be moved as one."""
-        self.raise_up(path)
-        found = self.found(path)
-        if found is not None and stat.S_ISDIR(found.st_mode):
+    def copy_up_tree(self, path: str) -> None:
+        """`copy_up` of a folder and all its contents, so that it can be moved as a whole."""
+        self.copy_up(path)
+        status = self.status(path)
+        if status is not None and stat.S_ISDIR(status.st_mode):
             for name in self.names(path) or []:
-                self.raise_tree(f"{path}/{name}")
+                self.copy_up_tree(f"{path}/{name}")
 
     def _link(self, path: str) -> str | None:
         return _readlink(self.locate(path))
 
 
 def walk(path: str, readlink: Callable[[str], str | None]) -> str:
-    """`path` with every link followed by `readlink`; parts that do not exist are kept."""
-    done, rest, links = "", path.split("/")[::-1], 0
+    """`path` with every link followed by `readlink`; parts that do not exist stay unchanged."""
+    result, rest, links = "", path.split("/")[::-1], 0
     while rest:
         name = rest.pop()
         if name in ("", "."):
             continue
         if name == "..":
-            done = done[: done.rfind("/")] if done else ""
+            result = result[: result.rfind("/")] if result else ""
             continue
-        link = readlink(f"{done}/{name}")
+        link = readlink(f"{result}/{name}")
         if link is None:
-            done = f"{done}/{name}"
+            result = f"{result}/{name}"
             continue
         links += 1
-        if links > _LINKS_MOST:
+        if links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
-        done = "" if link.startswith("/") else done
+        result = "" if link.startswith("/") else result
         rest.extend(link.split("/")[::-1])
-    return done or "/"
+    return result or "/"
 
 
 def real_path(path: str) -> str:
-    """`path` as the kernel would follow it, whatever is patched."""
+    """`path` as the kernel would follow it, independent of the patches."""
     return walk(path, _readlink)
 
 
 def path_of_fd(fd: int) -> str:
-    """What the kernel calls an open file; not a path for a pipe or socket."""
+    """The kernel's name of an open file; not a path for a pipe or socket."""
     if sys.platform == "darwin":
         import fcntl
 

@@ -1,8 +1,8 @@
-"""Stand-ins for the functions of `os` that read: they show the merged view of scratch and real files.
+"""`ReadCalls`: replacements for the functions of `os` that read, which use the merged view.
 
-Each has the signature of the one it replaces. They are bound methods, not functions, because a library may
-keep one as a class attribute, where a plain function would turn into a method and a built-in does not.
-Errors name the path the caller passed.
+Each has the signature of the function it replaces. They are bound methods, not functions, because a library
+may store one as a class attribute, where a plain function would turn into a method and a built-in does not.
+Errors name the path that the caller passed.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ import posix
 from collections.abc import Callable
 from typing import Any
 
-from pinchpoint.backends.sandbox.files.dir_entries import entries
-from pinchpoint.backends.sandbox.files.merged_view import Refused, View
+from pinchpoint.backends.sandbox.files.dir_entries import scan_folder
+from pinchpoint.backends.sandbox.files.merged_view import RefusedWrite, View
 
 
-class Reading:
-    """One method per replaced function of `os`, by the same name."""
+class ReadCalls:
+    """One method per replaced function of `os`, with the same name."""
 
     def __init__(self, view: View) -> None:
         self._view = view
 
     def stat(self, path: Any, *, dir_fd: int | None = None, follow_symlinks: bool = True) -> os.stat_result:
-        if isinstance(path, int) or not self._view.touched:
+        if isinstance(path, int) or not self._view.has_changes:
             return posix.stat(path, dir_fd=dir_fd, follow_symlinks=follow_symlinks)
         return self._read(posix.stat, path, dir_fd, follow_symlinks, follow_symlinks=follow_symlinks)
 
@@ -39,24 +39,24 @@ class Reading:
         effective_ids: bool = False,
         follow_symlinks: bool = True,
     ) -> bool:
-        spot = self._view.spot(path, dir_fd, follow=follow_symlinks)
-        return posix.access(spot, mode, effective_ids=effective_ids, follow_symlinks=follow_symlinks)
+        real_path = self._view.path_to_read(path, dir_fd, follow=follow_symlinks)
+        return posix.access(real_path, mode, effective_ids=effective_ids, follow_symlinks=follow_symlinks)
 
     def readlink(self, path: Any, *, dir_fd: int | None = None) -> Any:
         link = self._read(posix.readlink, path, dir_fd, False)
         return os.fsencode(link) if isinstance(path, bytes) else link
 
     def listdir(self, path: Any = None) -> list[Any]:
-        given = "." if path is None else path
-        names = self._names(given)
+        folder = "." if path is None else path
+        names = self._names(folder)
         if names is None:
-            return posix.listdir(given)
-        return [os.fsencode(name) for name in names] if isinstance(given, bytes) else names
+            return posix.listdir(folder)
+        return [os.fsencode(name) for name in names] if isinstance(folder, bytes) else names
 
     def scandir(self, path: Any = None) -> Any:
-        given = "." if path is None else path
-        found = self._do(entries, given, self._view, given) if self._view.touched else None
-        return posix.scandir(given) if found is None else found
+        folder = "." if path is None else path
+        entries = self._do(scan_folder, folder, self._view, folder) if self._view.has_changes else None
+        return posix.scandir(folder) if entries is None else entries
 
     def statvfs(self, path: Any) -> os.statvfs_result:
         return posix.statvfs(path) if isinstance(path, int) else self._read(posix.statvfs, path, None, True)
@@ -82,9 +82,9 @@ class Reading:
         return os.fsencode(self._view.cwd)
 
     def chdir(self, path: Any) -> None:
-        shown = self._view.resolve(self._view.shown(path), follow=True)
-        self._do(posix.chdir, path, self._view.locate(shown))
-        self._view.cwd = shown
+        script_path = self._view.resolve(self._view.script_path(path), follow=True)
+        self._do(posix.chdir, path, self._view.locate(script_path))
+        self._view.cwd = script_path
 
     def fchdir(self, fd: int) -> None:
         self.chdir(fd)
@@ -92,7 +92,7 @@ class Reading:
     def _do(self, call: Callable[..., Any], path: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return call(*args, **kwargs)
-        except Refused:
+        except RefusedWrite:
             raise
         except OSError as error:
             raise OSError(error.errno, error.strerror, path) from None
@@ -100,9 +100,9 @@ class Reading:
     def _read(
         self, call: Callable[..., Any], path: Any, dir_fd: int | None, follow: bool, *args: Any, **kwargs: Any
     ) -> Any:
-        spot = path if isinstance(path, int) else self._view.spot(path, dir_fd, follow=follow)
-        return self._do(call, path, spot, *args, **kwargs)
+        real_path = path if isinstance(path, int) else self._view.path_to_read(path, dir_fd, follow=follow)
+        return self._do(call, path, real_path, *args, **kwargs)
 
-    def _names(self, given: Any) -> list[str] | None:
-        shown = self._view.shown(given) if self._view.touched else ""
-        return self._do(self._view.names, given, self._view.resolve(shown, follow=True)) if shown else None
+    def _names(self, folder: Any) -> list[str] | None:
+        path = self._view.script_path(folder) if self._view.has_changes else ""
+        return self._do(self._view.names, folder, self._view.resolve(path, follow=True)) if path else None

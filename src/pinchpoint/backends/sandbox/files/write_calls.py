@@ -1,4 +1,4 @@
-"""Stand-ins for `open` and for the functions of `os` that write: what they change is the copy in scratch."""
+"""`WriteCalls`: replacements for `open` and the functions of `os` that write, which change scratch copies."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from pinchpoint.backends.sandbox.files.merged_view import Refused, View
-from pinchpoint.backends.sandbox.files.read_calls import Reading
+from pinchpoint.backends.sandbox.files.merged_view import RefusedWrite, View
+from pinchpoint.backends.sandbox.files.read_calls import ReadCalls
 
 WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _TMPFILE = getattr(os, "O_TMPFILE", 0)
 
 
-class Calls(Reading):
-    """One method per replaced function of `os`, by the same name, and `open_file` for `open`."""
+class WriteCalls(ReadCalls):
+    """One method per replaced function of `os`, with the same name, and `open_file` for `open`."""
 
     def __init__(self, view: View) -> None:
         super().__init__(view)
-        self.expected = threading.local()  # the path whose "open" event the net must let pass once
+        self.announced = threading.local()  # the path whose next "open" event the write guard must allow
 
     # --- opening
 
     def open(self, path: Any, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
         if not flags & WRITE_FLAGS:
-            if not self._view.touched:
+            if not self._view.has_changes:
                 return posix.open(path, flags, mode, dir_fd=dir_fd)
             return self._read(posix.open, path, dir_fd, not flags & os.O_NOFOLLOW, flags, mode)
-        shown = self._view.shown(path, dir_fd)
+        script_path = self._view.script_path(path, dir_fd)
         with self._view.changing:
             if _TMPFILE and flags & _TMPFILE == _TMPFILE:
-                spot = self._do(self._view.mirror, path, self._view.resolve(shown, follow=True))
+                real_path = self._do(self._view.mirror, path, self._view.resolve(script_path, follow=True))
             else:
-                spot = self._for_writing(path, shown, flags)
-            return self._do(posix.open, path, spot, flags, mode)
+                real_path = self._for_writing(path, script_path, flags)
+            return self._do(posix.open, path, real_path, flags, mode)
 
     def open_file(
         self,
@@ -51,7 +51,7 @@ class Calls(Reading):
         closefd: bool = True,
         opener: Callable[[Any, int], int] | None = None,
     ) -> Any:
-        """`open`: the file object keeps the name the caller gave."""
+        """`open`: the file object keeps the name that the caller passed."""
         if not isinstance(file, int):
             file = os.fspath(file)
             opener = self.opener(file, mode, opener)
@@ -60,28 +60,30 @@ class Calls(Reading):
     def opener(
         self, file: Any, mode: str, opener: Callable[[Any, int], int] | None
     ) -> Callable[[Any, int], int] | None:
-        """The opener for a file object: the caller's own, or one that redirects; None to open the real file."""
+        """The opener of a file object: the caller's own, or one that redirects; None for the real file."""
         writes = not set(mode).isdisjoint("wax+")
         if writes:
-            # The event of the file object carries the caller's path; the open below it is checked again.
-            self.expected.path = file
-        return self._opener if opener is None and (writes or self._view.touched) else opener
+            # The event of the file object has the caller's path; the open below it is checked again.
+            self.announced.path = file
+        return self._opener if opener is None and (writes or self._view.has_changes) else opener
 
     def _opener(self, path: Any, flags: int) -> int:
         return self.open(path, flags, 0o666)
 
-    def _for_writing(self, path: Any, shown: str, flags: int) -> str:
+    def _for_writing(self, path: Any, script_path: str, flags: int) -> str:
         view = self._view
-        place = view.resolve(shown, follow=not flags & (os.O_NOFOLLOW | os.O_EXCL)) if shown else ""
+        place = (
+            view.resolve(script_path, follow=not flags & (os.O_NOFOLLOW | os.O_EXCL)) if script_path else ""
+        )
         if not place or view.is_own(place):
             return place
-        found = view.found(place)
-        if found is not None:
+        status = view.status(place)
+        if status is not None:
             if flags & os.O_CREAT and flags & os.O_EXCL:
                 raise _error(errno.EEXIST, path)
-            if st.S_ISDIR(found.st_mode) or st.S_ISLNK(found.st_mode):
-                raise _error(errno.EISDIR if st.S_ISDIR(found.st_mode) else errno.ELOOP, path)
-            return view.raise_up(place, contents=not flags & os.O_TRUNC)
+            if st.S_ISDIR(status.st_mode) or st.S_ISLNK(status.st_mode):
+                raise _error(errno.EISDIR if st.S_ISDIR(status.st_mode) else errno.ELOOP, path)
+            return view.copy_up(place, contents=not flags & os.O_TRUNC)
         if not flags & os.O_CREAT:
             raise _error(errno.ENOENT, path)
         return self._new(path, place)
@@ -112,11 +114,11 @@ class Calls(Reading):
         dst_dir_fd: int | None = None,
         follow_symlinks: bool = True,
     ) -> None:
-        """A second name of the copy in scratch: writing through either never reaches the real file."""
+        """A second name of the copy in scratch: writing through either never changes the real file."""
         with self._view.changing:
             source = self._existing(src, src_dir_fd, follow=follow_symlinks)
-            written = self._view.raise_up(source)
-            self._make(lambda place: posix.link(written, place, follow_symlinks=False), dst, dst_dir_fd)
+            copy = self._view.copy_up(source)
+            self._make(lambda place: posix.link(copy, place, follow_symlinks=False), dst, dst_dir_fd)
 
     def unlink(self, path: Any, *, dir_fd: int | None = None) -> None:
         with self._view.changing:
@@ -142,21 +144,24 @@ class Calls(Reading):
         view = self._view
         with view.changing:
             source = self._existing(src, src_dir_fd, follow=False)
-            target = view.resolve(view.shown(dst, dst_dir_fd), follow=False)
+            target = view.resolve(view.script_path(dst, dst_dir_fd), follow=False)
             if source == target:
                 return
             if view.is_own(source) or view.is_own(target):
-                raise Refused("moving a device", source)
-            is_folder, there = st.S_ISDIR(posix.lstat(view.locate(source)).st_mode), view.found(target)
-            if there is not None and is_folder != st.S_ISDIR(there.st_mode):
+                raise RefusedWrite("moving a device", source)
+            is_folder, target_status = (
+                st.S_ISDIR(posix.lstat(view.locate(source)).st_mode),
+                view.status(target),
+            )
+            if target_status is not None and is_folder != st.S_ISDIR(target_status.st_mode):
                 raise _error(errno.ENOTDIR if is_folder else errno.EISDIR, dst)
-            if there is not None and is_folder and self.listdir(target):
+            if target_status is not None and is_folder and self.listdir(target):
                 raise _error(errno.ENOTEMPTY, dst)
             if is_folder and target.startswith(source + "/"):
                 raise _error(errno.EINVAL, dst)
             place = self._new(dst, target)
-            view.raise_tree(source)
-            self._do(posix.rename, src, view.raise_up(source), place)
+            view.copy_up_tree(source)
+            self._do(posix.rename, src, view.copy_up(source), place)
             view.hide(source)
             view.hide(target)
             view.forget_links()
@@ -165,7 +170,7 @@ class Calls(Reading):
 
     def truncate(self, path: Any, length: int) -> None:
         if isinstance(path, int):
-            posix.truncate(path, length)  # an open file that may be written is in scratch already
+            posix.truncate(path, length)  # a file that is open for writing is in scratch already
         else:
             self._change(posix.truncate, path, None, True, length)
 
@@ -195,7 +200,7 @@ class Calls(Reading):
         follow_symlinks: bool = True,
         **ns: Any,
     ) -> None:
-        # Passed on as given: `times` and `ns` exclude each other, and neither means now.
+        # Passed on unchanged: `times` and `ns` exclude each other, and neither means now.
         self._change(posix.utime, path, dir_fd, follow_symlinks, *(() if times is None else (times,)), **ns)
 
     def setxattr(
@@ -209,51 +214,51 @@ class Calls(Reading):
     # --- helpers
 
     def _existing(self, path: Any, dir_fd: int | None, *, follow: bool) -> str:
-        shown = self._view.shown(path, dir_fd)
-        place = self._view.resolve(shown, follow=follow) if shown else ""
-        if not place or self._view.found(place) is None:
+        script_path = self._view.script_path(path, dir_fd)
+        place = self._view.resolve(script_path, follow=follow) if script_path else ""
+        if not place or self._view.status(place) is None:
             raise _error(errno.ENOENT, path)
         return place
 
     def _new(self, path: Any, place: str) -> str:
-        """Where in scratch something new at a resolved shown path goes; its folder is made there."""
+        """The path in scratch for something new at a resolved script path; creates its folder there."""
         folder = self._do(self._view.mirror, path, os.path.dirname(place))
         return f"{folder}/{os.path.basename(place)}"
 
     def _make(self, call: Callable[..., Any], path: Any, dir_fd: int | None, *args: Any) -> None:
         with self._view.changing:
-            shown = self._view.shown(path, dir_fd)
-            place = self._view.resolve(shown.rstrip("/") or "/", follow=False) if shown else ""
+            script_path = self._view.script_path(path, dir_fd)
+            place = self._view.resolve(script_path.rstrip("/") or "/", follow=False) if script_path else ""
             if not place:
                 raise _error(errno.ENOENT, path)
-            if self._view.found(place) is not None:
+            if self._view.status(place) is not None:
                 raise _error(errno.EEXIST, path)
             self._do(call, path, self._new(path, place), *args)
 
     def _take_away(self, call: Callable[[str], None], path: Any, place: str) -> None:
-        spot = self._view.locate(place)
-        if self._view.inside(spot):
-            self._do(call, path, spot)
+        real_path = self._view.locate(place)
+        if self._view.inside(real_path):
+            self._do(call, path, real_path)
         self._view.hide(place)
         self._view.forget_links()
 
     def _change(
         self, call: Callable[..., Any], path: Any, dir_fd: int | None, follow: bool, *args: Any, **kwargs: Any
     ) -> None:
-        """Change a file's copy in scratch; a pipe or a removed file, which has no path, is changed as it is."""
-        shown = self._view.shown(path, dir_fd)
-        if isinstance(path, int) and (not shown or self._view.is_own(shown)):
+        """Change a file's copy in scratch; a pipe or a removed file has no path and is changed directly."""
+        script_path = self._view.script_path(path, dir_fd)
+        if isinstance(path, int) and (not script_path or self._view.is_own(script_path)):
             call(path, *args, **kwargs)
             return
         with self._view.changing:
             place = self._existing(path, dir_fd, follow=follow)
             if self._view.is_own(place):
-                raise Refused("changing a device", place)
-            written = self._view.raise_up(place)
+                raise RefusedWrite("changing a device", place)
+            copy = self._view.copy_up(place)
             if call is posix.truncate:
-                self._do(call, path, written, *args)
+                self._do(call, path, copy, *args)
             else:
-                self._do(call, path, written, *args, follow_symlinks=follow, **kwargs)
+                self._do(call, path, copy, *args, follow_symlinks=follow, **kwargs)
 
 
 def _error(number: int, path: Any) -> OSError:
