@@ -1,4 +1,4 @@
-"""Records of every kind with realistic numbers, as the verbs would make them."""
+"""Records of every kind with realistic numbers, as the verbs would write them."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MACHINE = {
     "versions": {"torch": "2.13.0", "numpy": "2.1.0"},
     "gpu": None,
 }
-MADE = {"machine": MACHINE, "created": "2026-03-01T12:00:00+00:00"}
+PROVENANCE = {"machine": MACHINE, "created": "2026-03-01T12:00:00+00:00"}
 CARDS = {"rtx3060": 12, "rtx4090": 24, "a100-40gb": 40, "h100": 80, "h200": 141}
-SHAPES = {  # variant, mode: bytes a point, fixed part
+SHAPES = {  # (variant, mode): bytes per point, fixed part
     ("eager", "train"): (3681.0, 92 * MIB),
     ("eager", "infer"): (1140.0, 74 * MIB),
     ("checkpoint", "train"): (1820.0, 94 * MIB),
@@ -117,7 +117,7 @@ def forecast() -> Forecast:
             "reserved_bytes": reserved + 20 * MIB,
             "total_bytes": reserved + 549 * MIB,
         },
-        **MADE,
+        **PROVENANCE,
     )
 
 
@@ -169,7 +169,7 @@ def jax_forecast() -> Forecast:
         margin_bytes=128 * MIB,
         card="h200",
         steps=1,
-        **MADE,
+        **PROVENANCE,
     )
 
 
@@ -227,7 +227,7 @@ def plan() -> Plan:
             ),
         ),
         notes=("a size between the last two tried may fit: the search stops at 1 %",),
-        **MADE,
+        **PROVENANCE,
     )
 
 
@@ -360,7 +360,7 @@ def study(on: str = "cuda", passed: bool = True) -> Study:
         notes=("5 warm-up steps, 30 repeats",),
         took_s=412.0,
         repeats=30,
-        **MADE,
+        **PROVENANCE,
     )
 
 
@@ -412,7 +412,7 @@ def verdict() -> Verdict:
         repeats=30,
         comparisons=comparisons,
         device="cuda",
-        **MADE,
+        **PROVENANCE,
     )
 
 
@@ -459,7 +459,7 @@ def failed_verdict() -> Verdict:
                 "where": "[3]",
             },
         ),
-        **MADE,
+        **PROVENANCE,
     )
 
 

@@ -1,4 +1,4 @@
-"""Figures of a Study: what is drawn is what the record holds, and it can be read anywhere."""
+"""Figures of a Study show what the record contains, and can be read on any machine."""
 
 from __future__ import annotations
 
@@ -100,9 +100,9 @@ def study() -> Study:
     )
 
 
-def drawn(module, made):
+def draw(module, record):
     with style.applied():
-        figure = module.draw(made)
+        figure = module.draw(record)
         assert figure is not None
         figure.canvas.draw()
         return figure
@@ -112,20 +112,20 @@ def curves(axes):
     return {tuple(np.ravel(line.get_xdata())): np.ravel(line.get_ydata()) for line in axes.get_lines()}
 
 
-def words(figure) -> str:
+def text_of(figure) -> str:
     return " | ".join(text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text")))
 
 
 def test_every_figure_is_made_as_png_and_svg_that_can_be_opened(study):
-    made = gallery.draw_all(study)
-    assert {name.split(".")[0] for name in made} == set(gallery.drawers())
+    files = gallery.draw_all(study)
+    assert {name.split(".")[0] for name in files} == set(gallery.drawers())
     assert len(gallery.drawers()) == 8
-    for name, data in made.items():
+    for name, data in files.items():
         if name.endswith(".png"):
             assert data.startswith(b"\x89PNG\r\n")
         else:
             assert ET.fromstring(data).tag.endswith("svg")
-            assert b"<text" not in data  # letters are outlines: no font is needed to read them
+            assert b"<text" not in data  # letters are outlines, so that no font is needed
 
 
 def test_the_same_study_gives_the_same_bytes(study, monkeypatch):
@@ -134,7 +134,7 @@ def test_the_same_study_gives_the_same_bytes(study, monkeypatch):
 
 
 def test_peak_shows_each_point_where_it_was_and_crosses_where_theory_puts_what_ran_out(study):
-    axes = drawn(peak, study).axes[0]
+    axes = draw(peak, study).axes[0]
     shown = [list(zip(line.get_xdata(), line.get_ydata(), strict=True)) for line in axes.get_lines()]
     for variant, mode in SLOPES:
         ran = [p for p in study.points if (p.variant, p.mode, p.status) == (variant, mode, "ok")]
@@ -148,34 +148,34 @@ def test_peak_shows_each_point_where_it_was_and_crosses_where_theory_puts_what_r
 
 
 def test_peak_shows_the_law_its_band_and_the_cards(study):
-    axes = drawn(peak, study).axes[0]
-    fitted = next(made for made in study.laws if (made.variant, made.mode) == ("eager", "train"))
-    line = next(found for found in axes.get_lines() if len(found.get_xdata()) == 200)
+    axes = draw(peak, study).axes[0]
+    fitted = next(each for each in study.laws if (each.variant, each.mode) == ("eager", "train"))
+    line = next(each for each in axes.get_lines() if len(each.get_xdata()) == 200)
     assert list(line.get_ydata()) == pytest.approx([value(fitted, size) for size in line.get_xdata()])
     assert len(axes.collections) == len(study.laws)  # a band each
-    said = words(axes.figure)
-    assert "rtx4090 23 GiB" in said
-    assert any(list(found.get_ydata()) == [23 * GIB, 23 * GIB] for found in axes.get_lines())
+    text = text_of(axes.figure)
+    assert "rtx4090 23 GiB" in text
+    assert any(list(each.get_ydata()) == [23 * GIB, 23 * GIB] for each in axes.get_lines())
 
 
-def test_bytes_a_point_divide_by_the_size_and_name_the_slope(study):
-    figure = drawn(per_point, study)
+def test_bytes_per_point_divide_by_the_size_and_name_the_slope(study):
+    figure = draw(per_point, study)
     eager = [p for p in study.points if (p.variant, p.mode, p.status) == ("eager", "train", "ok")]
     shown = curves(figure.axes[0])[tuple(p.size for p in eager)]
     assert list(shown) == pytest.approx([p.peak_allocated_bytes / p.size for p in eager])
-    assert "11,000 B" in words(figure)
+    assert "11,000 B" in text_of(figure)
 
 
 def test_the_ratio_is_of_sizes_where_both_modes_ran(study):
-    found = ratio.ratios(study)
-    assert [size for size, _ in found["eager"]] == [size for size in SIZES if size < LAST_FITS]
-    size, times = found["eager"][0]
+    ratios = ratio.ratios(study)
+    assert [size for size, _ in ratios["eager"]] == [size for size in SIZES if size < LAST_FITS]
+    size, times = ratios["eager"][0]
     assert times == pytest.approx((80 * MIB + 11_000 * size) / (80 * MIB + 3_000 * size))
-    assert f"{found['eager'][-1][1]:.2f}" in words(drawn(ratio, study))
+    assert f"{ratios['eager'][-1][1]:.2f}" in text_of(draw(ratio, study))
 
 
 def test_each_bar_of_the_breakdown_adds_up_to_all_of_the_peak(study):
-    axes = drawn(breakdown, study).axes[0]
+    axes = draw(breakdown, study).axes[0]
     tops: dict[float, float] = {}
     for bar in axes.patches:
         tops[bar.get_x()] = max(tops.get(bar.get_x(), 0.0), bar.get_y() + bar.get_height())
@@ -183,7 +183,7 @@ def test_each_bar_of_the_breakdown_adds_up_to_all_of_the_peak(study):
 
 
 def test_theory_shows_its_error_in_percent_of_what_was_measured(study):
-    lower = drawn(theory, study).axes[1]
+    lower = draw(theory, study).axes[1]
     errors = [y for line in lower.get_lines() if len(line.get_xdata()) > 2 for y in line.get_ydata()]
     assert errors == pytest.approx([1.0] * len(errors), abs=1e-3)
 
@@ -193,26 +193,26 @@ def test_a_fake_study_has_no_theory_to_compare_with(study):
 
 
 def test_the_trade_off_compares_variants_at_the_largest_size_all_of_them_ran(study):
-    found = tradeoff.choices(study)
-    assert {p.size for p in found["train"]} == {405_000}
-    assert {p.size for p in found["infer"]} == {1_215_000}
-    said = words(drawn(tradeoff, study))
+    choices = tradeoff.choices(study)
+    assert {p.size for p in choices["train"]} == {405_000}
+    assert {p.size for p in choices["infer"]} == {1_215_000}
+    text = text_of(draw(tradeoff, study))
     expected = (80 * MIB + 90 * 405_000) / (80 * MIB + 11_000 * 405_000)
-    assert f"1.25× time, {expected:.2f}× peak" in said
+    assert f"1.25× time, {expected:.2f}× peak" in text
 
 
 def test_the_card_figure_shows_sizes_with_intervals_and_leaves_out_what_has_none(study):
-    axes = drawn(cards, study).axes[0]
+    axes = draw(cards, study).axes[0]
     assert any(list(line.get_xdata()) == [1_900_000, 2_100_000] for line in axes.get_lines())
     assert [label.get_text() for label in axes.get_yticklabels()] == ["rtx4090  23 GiB", "h100  79 GiB"]
-    assert "2M" in words(axes.figure)
+    assert "2M" in text_of(axes.figure)
 
 
 def test_modules_are_ranked_at_the_largest_size_of_the_baseline(study):
-    assert modules.chosen(study) == next(
+    assert modules.largest_point(study) == next(
         p for p in study.points if (p.variant, p.mode, p.size) == ("eager", "train", 405_000)
     )
-    labels = [label.get_text() for label in drawn(modules, study).axes[0].get_yticklabels()]
+    labels = [label.get_text() for label in draw(modules, study).axes[0].get_yticklabels()]
     assert labels == ["net.layers.0", "net.head"]
 
 
@@ -223,17 +223,17 @@ def test_a_study_with_nothing_to_show_has_no_figures(study):
 
 def test_names_the_font_lacks_and_dollar_signs_are_spelt_out(study, monkeypatch):
     monkeypatch.setattr(gallery, "drawers", lambda: {"peak": peak.draw})
-    made = replace(study, target="水_$x$.py:step_of", axis="點")
+    record = replace(study, target="水_$x$.py:step_of", axis="點")
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # matplotlib warns of every glyph it cannot draw
-        figure = drawn(peak, made)
-        png = gallery.draw_all(made)["peak.png"]
-    assert "\\u6c34" in words(figure)
+        figure = draw(peak, record)
+        png = gallery.draw_all(record)["peak.png"]
+    assert "\\u6c34" in text_of(figure)
     assert png.startswith(b"\x89PNG")
 
 
 def test_ticks_are_round_in_the_units_they_are_shown_in(study):
-    axes = drawn(peak, study).axes[0]
+    axes = draw(peak, study).axes[0]
     labels = [label.get_text() for label in axes.get_yticklabels() if label.get_text()]
     assert labels
     assert all(
@@ -261,18 +261,18 @@ def test_a_users_own_matplotlib_settings_are_neither_used_nor_changed(study):
 
     with matplotlib.rc_context({"font.size": 30, "axes.formatter.use_locale": True}):
         before = matplotlib.rcParams.copy()
-        figure = drawn(peak, study)
+        figure = draw(peak, study)
         assert figure.axes[0].xaxis.label.get_fontsize() == style.RC["axes.labelsize"]
         assert dict(matplotlib.rcParams) == dict(before)
 
 
 def test_labels_of_ratios_that_are_alike_do_not_lie_on_each_other():
-    assert ratio.apart([3.2, 1.0, 1.01, 1.02], least=0.2) == pytest.approx([3.2, 1.0, 1.2, 1.4])
+    assert ratio.separate_labels([3.2, 1.0, 1.01, 1.02], gap=0.2) == pytest.approx([3.2, 1.0, 1.2, 1.4])
 
 
-@pytest.mark.parametrize(("wide", "drawn"), [(1.5, 1), (100.0, 0)])
-def test_a_band_over_decades_is_not_drawn_over_the_others(study, wide, drawn):
+@pytest.mark.parametrize(("wide", "bands"), [(1.5, 1), (100.0, 0)])
+def test_a_band_over_decades_is_not_drawn_over_the_others(study, wide, bands):
     one = study.laws[0]
     band = tuple((size, value(one, size) / wide, value(one, size) * wide) for size in SIZES)
     figure = peak.draw(replace(study, laws=(replace(one, band=band),)))
-    assert sum(bool(part.get_paths()) for part in figure.axes[0].collections) == drawn
+    assert sum(bool(part.get_paths()) for part in figure.axes[0].collections) == bands

@@ -1,4 +1,4 @@
-"""The report as text: what it holds, what it refuses, and that nothing from a record becomes markup."""
+"""The report as text: its contents, what it refuses, and that nothing from a record becomes markup."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Forecast, Line, Plan, Point, Record, Study, Verdict
 from pinchpoint.reporting import palette
 from pinchpoint.reporting import report as page_module
-from pinchpoint.reporting.axes import about, exact
+from pinchpoint.reporting.axes import exact_size, rounded_size
 from pinchpoint.reporting.chart import symbol_of
 from pinchpoint.reporting.record_reader import shortlist
 from pinchpoint.reporting.report import page, report
@@ -33,7 +33,7 @@ NASTY = """</script><script>hacked=1</script><img src=x onerror="hacked=1">'"&am
 Records = dict[str, Record]
 
 
-class Parsed(HTMLParser):
+class ParsedPage(HTMLParser):
     """Tags with their attributes, the text outside scripts, and each script."""
 
     def __init__(self, text: str) -> None:
@@ -68,8 +68,8 @@ class Parsed(HTMLParser):
         return self.figures[int(places[0]["data-figure"] or "")]
 
 
-def parsed(*records: Record) -> Parsed:
-    return Parsed(page(records, created="2026-03-01T12:00:00+00:00"))
+def parse(*records: Record) -> ParsedPage:
+    return ParsedPage(page(records, created="2026-03-01T12:00:00+00:00"))
 
 
 def forecast_of(records: Records) -> Forecast:
@@ -89,8 +89,8 @@ def test_one_page_holds_every_kind_and_stays_below_eight_megabytes(
 ) -> None:
     path = report(list(report_records.values()), tmp_path / "report.html")
     text = path.read_text(encoding="utf-8")
-    seen = Parsed(text)
-    ids = {attributes.get("id") for tag, attributes in seen.tags if tag in ("section", "article")}
+    parsed = ParsedPage(text)
+    ids = {attributes.get("id") for tag, attributes in parsed.tags if tag in ("section", "article")}
     assert {"overview", "forecast", "plan", "study", "verdict", *(f"r{i}" for i in range(1, 9))} <= ids
     assert path.stat().st_size < 8_000_000
     assert text.count("* plotly.js v") == 1
@@ -99,9 +99,9 @@ def test_one_page_holds_every_kind_and_stays_below_eight_megabytes(
 
 def test_the_page_asks_for_nothing_outside_itself(report_records: Records) -> None:
     text = page(report_records.values(), created="now")
-    seen = Parsed(text)
-    assert not [t for t, _ in seen.tags if t in ("link", "img", "iframe", "object", "base", "form")]
-    for tag, attributes in seen.tags:
+    parsed = ParsedPage(text)
+    assert not [t for t, _ in parsed.tags if t in ("link", "img", "iframe", "object", "base", "form")]
+    for tag, attributes in parsed.tags:
         assert "src" not in attributes, tag
         assert (attributes.get("href") or "#").startswith("#")
         assert not [name for name in attributes if name.startswith("on")], tag
@@ -111,18 +111,18 @@ def test_the_page_asks_for_nothing_outside_itself(report_records: Records) -> No
 
 
 def test_the_policy_lets_run_exactly_the_scripts_that_are_there(report_records: Records) -> None:
-    seen = parsed(report_records["verdict"])
+    parsed = parse(report_records["verdict"])
     policy = next(
         a["content"] or ""
-        for t, a in seen.tags
+        for t, a in parsed.tags
         if t == "meta" and a.get("http-equiv") == "Content-Security-Policy"
     )
     named = set(re.findall(r"'(sha256-[^']+)'", policy))
     hashes = {
         "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-        for text in seen.scripts[1:]
+        for text in parsed.scripts[1:]
     }
-    assert len(seen.scripts) == 3  # the data, which is no program, then plotly.js and the page's own
+    assert len(parsed.scripts) == 3  # the data, which is no program, then plotly.js and the page's own
     assert named == hashes
     assert "default-src 'none'" in policy
 
@@ -190,14 +190,14 @@ def nasty(records: Records) -> list[Record]:
 
 
 def test_text_from_a_record_is_shown_and_never_becomes_markup(report_records: Records) -> None:
-    plain, hostile = parsed(*report_records.values()), parsed(*nasty(report_records))
+    plain, hostile = parse(*report_records.values()), parse(*nasty(report_records))
     known = {tag for tag, _ in plain.tags} | {"noscript"}
     assert {tag for tag, _ in hostile.tags} <= known
     assert len(hostile.scripts) == 3
     assert hostile.scripts[1:] == plain.scripts[1:]
     assert Counter(t for t, _ in hostile.tags)["script"] == 3
     assert not [name for _, attributes in hostile.tags for name in attributes if name.startswith("on")]
-    # 4 titles, headings in contents and overview, notes, codes: all of it readable as it was written
+    # 4 titles, headings in contents and overview, notes, code: all readable as written
     assert hostile.words.count(NASTY) > 40
     assert NASTY in next(
         a["title"] or "" for t, a in hostile.tags if t == "span" and (a.get("class") or "") == "place"
@@ -218,7 +218,7 @@ def test_plotly_gets_hostile_text_with_its_angle_brackets_escaped(report_records
             else []
         )
 
-    found = [text for text in texts(parsed(*nasty(report_records)).figures) if "hacked" in text]
+    found = [text for text in texts(parse(*nasty(report_records)).figures) if "hacked" in text]
     assert found
     for text in found:
         assert re.findall(r"<[^>]*>", text.replace("<b>", "").replace("</b>", "").replace("<br>", "")) == []
@@ -239,7 +239,7 @@ def test_a_file_and_the_object_it_was_saved_from_give_the_same_page(
 
 def test_the_bar_of_a_forecast_adds_up_to_what_the_driver_shows(report_records: Records) -> None:
     forecast = forecast_of(report_records)
-    figure = parsed(forecast).figure("What the peak is made of")
+    figure = parse(forecast).figure("Composition of the peak")
     rows = {row: sum(t["x"][0] for t in figure["data"] if t["y"] == [row]) for row in (0, 1)}
     assert rows[0] * 2**30 == pytest.approx(forecast.total_bytes, rel=1e-4)
     assert rows[1] * 2**30 == pytest.approx((forecast.measured or {})["total_bytes"], rel=1e-4)
@@ -252,16 +252,16 @@ def test_the_timeline_keeps_its_peak_when_a_hundred_thousand_events_are_thinned(
     heights = rng.integers(10**6, 10**9, 100_000)
     heights[61_803] = 2 * 10**9
     events = tuple((i, int(h), "forward" if i % 200 < 90 else "backward") for i, h in enumerate(heights))
-    kept = thin(events, 700)
-    assert len(kept) <= 710
-    assert max(kept, key=lambda e: e[1]) == events[61_803]
-    assert kept == sorted(kept)
-    assert set(kept) <= set(events)
+    events_kept = thin(events, 700)
+    assert len(events_kept) <= 710
+    assert max(events_kept, key=lambda e: e[1]) == events[61_803]
+    assert events_kept == sorted(events_kept)
+    assert set(events_kept) <= set(events)
     assert len(page([replace(forecast_of(report_records), timeline=events)], created="")) < 8_000_000
 
 
 def test_a_phase_covers_its_own_events_and_no_others(report_records: Records) -> None:
-    figure = parsed(forecast_of(report_records)).figure("Memory through the steps")
+    figure = parse(forecast_of(report_records)).figure("Memory over time")
     areas = [t for t in figure["data"] if t.get("fill")]
     assert [t["name"] for t in areas] == ["data", "forward", "backward", "optimizer"]
     outline = next(t for t in figure["data"] if not t.get("fill"))
@@ -270,7 +270,7 @@ def test_a_phase_covers_its_own_events_and_no_others(report_records: Records) ->
 
 def test_the_study_draws_its_points_its_law_its_crosses_and_its_cards(report_records: Records) -> None:
     study = study_of(report_records)
-    figure = parsed(study).figure("Peak against points")
+    figure = parse(study).figure("Peak vs points")
     done = [p for p in study.points if (p.variant, p.mode, p.status) == ("eager", "train", "ok")]
     marks = next(t for t in figure["data"] if t.get("name") == "eager, train")
     assert (marks["x"], marks["y"]) == ([p.size for p in done], [p.peak_allocated_bytes for p in done])
@@ -297,7 +297,7 @@ def test_a_flat_variant_does_not_stretch_the_bytes_of_a_point(report_records: Re
     laws = tuple(
         replace(law, slope_bytes_per_point=1e-12) if law.variant == "chunked" else law for law in study.laws
     )
-    low, high = parsed(replace(study, laws=laws)).figure("Bytes a point")["layout"]["yaxis"]["range"]
+    low, high = parse(replace(study, laws=laws)).figure("Bytes per point")["layout"]["yaxis"]["range"]
     least = min((p.peak_allocated_bytes or 0) / p.size for p in study.points if p.status == "ok")
     assert 10**low == pytest.approx(least, rel=0.6)
     assert 10**low < least < 10**high
@@ -316,10 +316,10 @@ def test_a_plan_shows_sizes_and_chunks_apart_and_the_best_run_of_each_size(repor
         }
         for chunk in (100, 200, 300, 400)
     ]
-    seen = parsed(replace(plan, tried=(*plan.tried, *chunks)))
-    by_chunk = seen.figure("Every chunk tried at size 9k")["data"]
+    parsed = parse(replace(plan, tried=(*plan.tried, *chunks)))
+    by_chunk = parsed.figure("Chunks tried at size 9k")["data"]
     assert [trace["x"] for trace in by_chunk] == [[100, 200, 300, 400]]
-    by_size = {trace["name"]: trace for trace in seen.figure("Every size tried")["data"]}
+    by_size = {trace["name"]: trace for trace in parsed.figure("Sizes tried")["data"]}
     assert by_size["chunked"]["x"].count(9_000) == 1
     assert by_size["chunked"]["y"][by_size["chunked"]["x"].index(9_000)] == 300 * 2**20
     assert by_size["chunked"]["marker"]["symbol"][-1] == "circle-x-open"  # 900M does not fit
@@ -327,9 +327,9 @@ def test_a_plan_shows_sizes_and_chunks_apart_and_the_best_run_of_each_size(repor
 
 def test_many_cards_are_shortened_and_the_rest_folded_away() -> None:
     memory = {f"card{gib}": float(gib) for gib in range(6, 40)}
-    kept = shortlist(memory)
-    assert kept[0] == "card6"
-    assert all(memory[b] >= 1.3 * memory[a] for a, b in itertools.pairwise(kept))
+    names = shortlist(memory)
+    assert names[0] == "card6"
+    assert all(memory[b] >= 1.3 * memory[a] for a, b in itertools.pairwise(names))
     assert shortlist(dict(itertools.islice(memory.items(), 12))) == list(memory)[:12]
 
 
@@ -340,24 +340,24 @@ def test_no_two_of_sixty_four_variants_look_alike() -> None:
 
 def test_ratios_and_residuals_are_those_of_the_points(report_records: Records) -> None:
     study = study_of(report_records)
-    held = {(p.variant, p.mode, p.size): p for p in study.points}
-    seen = parsed(study)
-    for trace in seen.figure("Training against inference")["data"]:
+    points = {(p.variant, p.mode, p.size): p for p in study.points}
+    parsed = parse(study)
+    for trace in parsed.figure("Training vs inference")["data"]:
         for size, ratio in zip(trace["x"], trace["y"], strict=True):
-            pair = [held[trace["name"], mode, size].peak_allocated_bytes for mode in ("train", "infer")]
+            pair = [points[trace["name"], mode, size].peak_allocated_bytes for mode in ("train", "infer")]
             assert ratio == pytest.approx((pair[0] or 0) / (pair[1] or 1))
-    for trace in seen.figure("What theory missed")["data"]:
+    for trace in parsed.figure("Residuals of theory")["data"]:
         variant, mode = trace["name"].split(", ")
         for size, percent in zip(trace["x"], trace["y"], strict=True):
-            point = held[variant, mode, size]
+            point = points[variant, mode, size]
             assert (point.theory_bytes or 0) * (1 + percent / 100) == pytest.approx(
                 point.peak_allocated_bytes
             )
 
 
 def test_a_study_on_fake_tensors_is_not_held_against_itself(report_records: Records) -> None:
-    assert "Theory against measured" in parsed(report_records["study"]).words
-    assert "Theory against measured" not in parsed(report_records["fake"]).words
+    assert "Theory vs measurement" in parse(report_records["study"]).words
+    assert "Theory vs measurement" not in parse(report_records["fake"]).words
 
 
 def test_a_study_that_nothing_could_measure_is_drawn_from_theory(report_records: Records) -> None:
@@ -365,13 +365,13 @@ def test_a_study_that_nothing_could_measure_is_drawn_from_theory(report_records:
         replace(p, peak_allocated_bytes=None, peak_reserved_bytes=None)
         for p in study_of(report_records).points
     )
-    figure = parsed(replace(study_of(report_records), points=points)).figure("Peak against points")
+    figure = parse(replace(study_of(report_records), points=points)).figure("Peak vs points")
     marks = next(t for t in figure["data"] if t.get("name") == "chunked, infer")
     assert marks["y"] == [p.theory_bytes for p in points if (p.variant, p.mode) == ("chunked", "infer")]
 
 
 def test_a_failed_gate_and_a_failed_verdict_say_so_first(report_records: Records) -> None:
-    gate, failed = parsed(report_records["gate"]), parsed(report_records["failed"])
+    gate, failed = parse(report_records["gate"]), parse(report_records["failed"])
     assert "gate failed" in gate.words
     assert "slope 0.0 B/point [-1.2, 1.4] contains zero" in gate.words
     assert ("div", {"class": "banner bad"}) in gate.tags
@@ -423,11 +423,11 @@ def bare() -> list[Record]:
 
 
 def test_records_with_nothing_in_them_still_make_a_page() -> None:
-    assert parsed(*bare()).words.count("Where this was made") == 6
+    assert parse(*bare()).words.count("Provenance") == 6
 
 
 def test_no_records_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="no records"):
+    with pytest.raises(BadInput, match="has no records"):
         report([], tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
 
@@ -445,7 +445,7 @@ BROKEN = {
     "not text": (lambda r: b"\xff\xfe\x00", "is not JSON"),
     "a list": (lambda r: "[1, 2]", "not a pinchpoint record"),
     "no kind": (lambda r: without(r["plan"], "kind"), "not a pinchpoint record"),
-    "unknown kind": (lambda r: changed(r["plan"], kind="weather"), "kind 'weather'"),
+    "unknown kind": (lambda r: changed(r["plan"], kind="weather"), "kind is 'weather'"),
     "a key missing": (lambda r: without(r["forecast"], "total_bytes"), "damaged forecast record"),
     "bytes as text": (
         lambda r: changed(r["forecast"], total_bytes="3 GiB"),
@@ -509,8 +509,8 @@ def test_a_missing_file_a_folder_and_a_record_as_output_are_refused(
 def test_a_page_over_the_limit_is_refused_and_not_written(
     report_records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(page_module, "MOST_BYTES", 1_000_000)
-    with pytest.raises(BadInput, match="the page would be"):
+    monkeypatch.setattr(page_module, "MAX_BYTES", 1_000_000)
+    with pytest.raises(BadInput, match="The page would be"):
         report(report_records["plan"], tmp_path / "report.html")
     assert list(tmp_path.iterdir()) == []
 
@@ -535,7 +535,7 @@ def entry(record):
 
 
 def test_adding_a_section_is_adding_its_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BadInput, match="the weather is a weather; the report has no section for it"):
+    with pytest.raises(BadInput, match="The weather is a weather, which the report cannot show"):
         report(Weather(), tmp_path / "report.html")
     (tmp_path / "weather.py").write_text(SECTION, encoding="utf-8")
     monkeypatch.setattr(
@@ -562,7 +562,7 @@ def test_the_command_writes_the_page_and_refuses_in_two_lines(
 
 
 @pytest.mark.parametrize(
-    ("size", "said"),
+    ("size", "text"),
     [
         (None, "-"),
         (7, "7"),
@@ -573,15 +573,15 @@ def test_the_command_writes_the_page_and_refuses_in_two_lines(
         (1_320_000_000, "1.32G"),
     ],
 )
-def test_sizes_are_short_only_where_they_stay_exact(size: int | None, said: str) -> None:
-    assert exact(size) == said
+def test_sizes_are_short_only_where_they_stay_exact(size: int | None, text: str) -> None:
+    assert exact_size(size) == text
 
 
 @pytest.mark.parametrize(
-    ("size", "said"), [(999.6, "1k"), (29_240, "29.2k"), (1_000_000, "1M"), (0, "0"), (87.4, "87.4")]
+    ("size", "text"), [(999.6, "1k"), (29_240, "29.2k"), (1_000_000, "1M"), (0, "0"), (87.4, "87.4")]
 )
-def test_sizes_from_a_law_are_said_to_three_figures(size: float, said: str) -> None:
-    assert about(size) == said
+def test_sizes_from_a_law_are_said_to_three_figures(size: float, text: str) -> None:
+    assert rounded_size(size) == text
 
 
 # How the eye sees linear RGB without one kind of cone (Machado, Oliveira and Fernandes 2009, severity 1).
@@ -612,7 +612,7 @@ def light_of(colour: str) -> np.ndarray:
 
 
 def lab(light: np.ndarray) -> np.ndarray:
-    """CIELAB (D65), where a distance of 2.3 is just seen."""
+    """CIELAB (D65), where a distance of 2.3 is just parsed."""
     to_xyz = [
         [0.4124564, 0.3575761, 0.1804375],
         [0.2126729, 0.7151522, 0.0721750],
@@ -632,8 +632,10 @@ def contrast(one: str, other: str) -> float:
 @pytest.mark.parametrize("theme", [palette.LIGHT, palette.DARK], ids=["light", "dark"])
 @pytest.mark.parametrize("sight", SIGHT)
 def test_series_colours_stay_apart_whatever_the_eye_lacks(theme: dict[str, str], sight: str) -> None:
-    seen = {role: lab(np.array(SIGHT[sight]) @ light_of(theme[role])) for role in palette.SERIES}
-    apart = {(a, b): float(np.linalg.norm(seen[a] - seen[b])) for a, b in itertools.combinations(seen, 2)}
+    parsed = {role: lab(np.array(SIGHT[sight]) @ light_of(theme[role])) for role in palette.SERIES}
+    apart = {
+        (a, b): float(np.linalg.norm(parsed[a] - parsed[b])) for a, b in itertools.combinations(parsed, 2)
+    }
     assert min(apart.values()) > 18, min(apart, key=lambda pair: apart[pair])
 
 

@@ -1,7 +1,7 @@
-"""The report in a real browser: it loads without complaint, draws its plots, keeps to itself, prints.
+"""The report in a real browser: it loads without errors, draws its plots, loads nothing else, and prints.
 
-The system's Chromium is driven over its debugging pipe, which needs no driver package: NUL-separated
-JSON on two file descriptors. Nothing is put into the page, so what is tested is what ships.
+The system's Chromium is driven over its debugging pipe, NUL-separated JSON on two file descriptors,
+which needs no driver package. Nothing is injected into the page, so the tests see what ships.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ pytestmark = pytest.mark.skipif(
 
 
 class Browser:
-    """One browser, one tab. `logs` holds console errors, warnings and uncaught exceptions, `requests` every address asked for."""
+    """One browser with one tab.
+
+    `logs` holds console errors, warnings and uncaught exceptions; `requests` holds every requested address.
+    """
 
     def __init__(self, executable: str, profile: Path, *, timeout_s: float = 40.0) -> None:
         self.logs: list[str] = []
@@ -86,7 +89,7 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # Closing the pipe is how a browser started with one is told to end.
+        # A browser started with a pipe ends when the pipe is closed.
         os.close(self._out)
         try:
             self._process.wait(timeout=10)
@@ -101,7 +104,8 @@ class Browser:
         self.send("Page.navigate", url=page.resolve().as_uri())
         self._read_until(lambda: "Page.loadEventFired" in self._events)
         self.evaluate(
-            "new Promise(done => { const look = () => window.plotsReady ? done(1) : setTimeout(look, 20); look(); })"
+            "new Promise(done => { const look = () => window.plotsReady ? done(1) : setTimeout(look, 20);"
+            " look(); })"
         )
 
     def evaluate(self, expression: str) -> Any:
@@ -177,7 +181,7 @@ class Browser:
 
 
 @pytest.fixture(scope="module")
-def shown(report_records: dict[str, Record], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
+def browser(report_records: dict[str, Record], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     """A page of every kind, with hostile text in it, open in a light window of 1280 pixels."""
     forecast, study = report_records["forecast"], report_records["study"]
     assert isinstance(forecast, Forecast)
@@ -198,20 +202,21 @@ def shown(report_records: dict[str, Record], tmp_path_factory: pytest.TempPathFa
         [hostile, axis, fewer, report_records["plan"], report_records["verdict"]], folder / "report.html"
     )
     assert CHROMIUM is not None
-    with Browser(CHROMIUM, folder / "profile") as browser:
-        browser.view(width=1280)
-        browser.open(path)
-        yield browser
+    with Browser(CHROMIUM, folder / "profile") as session:
+        session.view(width=1280)
+        session.open(path)
+        yield session
 
 
-def test_the_page_loads_without_complaint_and_asks_for_nothing_else(shown: Browser) -> None:
-    assert shown.logs == []
-    assert [a.rpartition("/")[2] for a in shown.requests if not a.startswith("data:")] == ["report.html"]
+def test_the_page_loads_without_complaint_and_asks_for_nothing_else(browser: Browser) -> None:
+    assert browser.logs == []
+    assert [a.rpartition("/")[2] for a in browser.requests if not a.startswith("data:")] == ["report.html"]
 
 
-def test_every_plot_is_drawn_with_marks_in_it(shown: Browser) -> None:
-    drawn = shown.evaluate(
-        "[...document.querySelectorAll('.plot')].map(p => [p.ariaLabel, p.querySelectorAll('.main-svg').length,"
+def test_every_plot_is_drawn_with_marks_in_it(browser: Browser) -> None:
+    drawn = browser.evaluate(
+        "[...document.querySelectorAll('.plot')].map(p => [p.ariaLabel,"
+        " p.querySelectorAll('.main-svg').length,"
         " p.querySelectorAll('.scatterlayer path, .barlayer path').length, p.getBoundingClientRect().width])"
     )
     assert len(drawn) == 18  # forecast 3, plan 1, the hostile study 2, the other 9, verdict 3
@@ -220,80 +225,87 @@ def test_every_plot_is_drawn_with_marks_in_it(shown: Browser) -> None:
     ] == []
 
 
-def test_hostile_text_is_shown_as_it_is_and_never_run(shown: Browser) -> None:
-    assert shown.evaluate("window.hacked === undefined")
-    assert shown.evaluate("document.querySelectorAll('main img, main script').length") == 0
-    wanted = json.dumps(NASTY)
-    assert shown.evaluate(f"document.querySelector('#r1 h3').textContent === {wanted}")
-    assert shown.evaluate(f"document.querySelector('#r1 .notes li').textContent === {wanted}")
-    assert shown.evaluate(
-        f"[...document.querySelectorAll('#r1 code')].some(c => c.textContent.includes({wanted}))"
+def test_hostile_text_is_shown_as_it_is_and_never_run(browser: Browser) -> None:
+    assert browser.evaluate("window.hacked === undefined")
+    assert browser.evaluate("document.querySelectorAll('main img, main script').length") == 0
+    expected = json.dumps(NASTY)
+    assert browser.evaluate(f"document.querySelector('#r1 h3').textContent === {expected}")
+    assert browser.evaluate(f"document.querySelector('#r1 .notes li').textContent === {expected}")
+    assert browser.evaluate(
+        f"[...document.querySelectorAll('#r1 code')].some(c => c.textContent.includes({expected}))"
     )
-    # and in the plots, where plotly.js would read a little HTML: an axis title, whole, and a module's name, cut to its end
+    # The same holds in the plots, where plotly.js interprets HTML: a whole axis title, and the end of a
+    # module's name.
     titles = "[...document.querySelectorAll('.plot .xtitle')].map(t => t.textContent)"
-    assert shown.evaluate(f"{titles}.includes('size (' + {wanted} + ')')")
+    assert browser.evaluate(f"{titles}.includes('size (' + {expected} + ')')")
     ticks = "[...document.querySelectorAll('#r1 .plot .ytick text')].map(t => t.textContent)"
-    assert shown.evaluate(f"{ticks}.includes('…' + {wanted}.slice(-33))")
+    assert browser.evaluate(f"{ticks}.includes('…' + {expected}.slice(-33))")
 
 
-def test_no_plot_offers_to_send_its_data_away(shown: Browser) -> None:
-    buttons = set(shown.evaluate("[...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title)"))
+def test_no_plot_offers_to_send_its_data_away(browser: Browser) -> None:
+    buttons = set(
+        browser.evaluate("[...document.querySelectorAll('.modebar-btn')].map(b => b.dataset.title)")
+    )
     assert buttons == {"Download plot", "Zoom", "Pan", "Reset axes"}
-    assert shown.evaluate("document.querySelectorAll('.plot a[href]').length") == 0
+    assert browser.evaluate("document.querySelectorAll('.plot a[href]').length") == 0
 
 
-def test_the_theme_follows_the_system_until_the_button_is_pressed(shown: Browser) -> None:
+def test_the_theme_follows_the_system_until_the_button_is_pressed(browser: Browser) -> None:
     def colours() -> tuple[str, str]:
-        page = shown.evaluate("getComputedStyle(document.body).backgroundColor")
-        return page, shown.evaluate("document.querySelector('.plot').layout.paper_bgcolor")
+        page = browser.evaluate("getComputedStyle(document.body).backgroundColor")
+        return page, browser.evaluate("document.querySelector('.plot').layout.paper_bgcolor")
 
-    def wanted(theme: dict[str, str]) -> tuple[str, str]:
+    def expected(theme: dict[str, str]) -> tuple[str, str]:
         red, green, blue = (int(theme["page"][i : i + 2], 16) for i in (1, 3, 5))
         return f"rgb({red}, {green}, {blue})", theme["surface"]
 
-    assert colours() == wanted(palette.LIGHT)
-    shown.view(width=1280, scheme="dark")
-    shown.evaluate("new Promise(requestAnimationFrame)")
-    assert colours() == wanted(palette.DARK)
-    shown.evaluate("document.querySelector('#theme').click()")
-    assert colours() == wanted(palette.LIGHT)
-    shown.evaluate("document.querySelector('#theme').click()")
-    assert colours() == wanted(palette.DARK)
+    assert colours() == expected(palette.LIGHT)
+    browser.view(width=1280, scheme="dark")
+    browser.evaluate("new Promise(requestAnimationFrame)")
+    assert colours() == expected(palette.DARK)
+    browser.evaluate("document.querySelector('#theme').click()")
+    assert colours() == expected(palette.LIGHT)
+    browser.evaluate("document.querySelector('#theme').click()")
+    assert colours() == expected(palette.DARK)
 
 
-def test_a_key_hides_its_trace_and_the_law_that_belongs_to_it(shown: Browser) -> None:
-    figure = "[...document.querySelectorAll('.plot')].filter(p => p.ariaLabel === 'Peak against points')[0]"
+def test_a_key_hides_its_trace_and_the_law_that_belongs_to_it(browser: Browser) -> None:
+    figure = "[...document.querySelectorAll('.plot')].filter(p => p.ariaLabel === 'Peak vs points')[0]"
     hidden = f"{figure}.data.filter(t => t.visible === false).map(t => t.name || t.legendgroup)"
-    assert shown.evaluate(hidden) == []
+    assert browser.evaluate(hidden) == []
     key = f"{figure}.closest('figure').querySelector('.key[data-name=\"eager, train\"]')"
-    shown.evaluate(f"{key}.click()")
-    assert shown.evaluate(hidden) == ["eager, train"] * 3  # band, law and marks
-    assert shown.evaluate(f"{key}.ariaPressed") == "false"
-    shown.evaluate(f"{key}.click()")
-    assert shown.evaluate(hidden) == []
+    browser.evaluate(f"{key}.click()")
+    assert browser.evaluate(hidden) == ["eager, train"] * 3  # band, law and marks
+    assert browser.evaluate(f"{key}.ariaPressed") == "false"
+    browser.evaluate(f"{key}.click()")
+    assert browser.evaluate(hidden) == []
 
 
-def test_paper_is_light_narrow_and_unfolded_and_the_screen_comes_back(shown: Browser) -> None:
+def test_paper_is_light_narrow_and_unfolded_and_the_screen_comes_back(browser: Browser) -> None:
     state = (
-        "[document.querySelector('.plot').layout.paper_bgcolor, document.querySelectorAll('details:not([open])').length,"
+        "[document.querySelector('.plot').layout.paper_bgcolor,"
+        " document.querySelectorAll('details:not([open])').length,"
         " Math.max(...[...document.querySelectorAll('.plot')].map(p => p._fullLayout.width))]"
     )
-    before = shown.evaluate(state)
-    # Runs after the page's own listener: what it sees is what is printed.
-    shown.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {state}; }})")
-    document = shown.pdf()
-    surface, folded, widest = shown.evaluate("window.printed")
+    before = browser.evaluate(state)
+    # This listener runs after the page's own, so it sees what is printed.
+    browser.evaluate(f"addEventListener('beforeprint', () => {{ window.printed = {state}; }})")
+    document = browser.pdf()
+    surface, folded, widest = browser.evaluate("window.printed")
     assert (surface, folded) == (palette.LIGHT["surface"], 0)
     assert widest <= 662  # what A4 leaves between margins of 14 mm and a panel's own
-    assert shown.evaluate(state) == before
+    assert browser.evaluate(state) == before
     assert document.startswith(b"%PDF")
     assert len(re.findall(rb"/Type\s*/Page\b", document)) > 5
 
 
-def test_a_telephone_sees_no_sideways_scrolling(shown: Browser) -> None:
-    shown.view(width=390, height=844)
-    widest = "Math.max(...[...document.querySelectorAll('.plot .main-svg')].map(s => s.getBoundingClientRect().width))"
-    shrunk = f"new Promise(done => {{ const look = () => {widest} <= 390 ? done(true) : setTimeout(look, 20); look(); }})"
-    assert shown.evaluate(shrunk)
-    assert shown.evaluate("document.documentElement.scrollWidth") <= 390
-    assert shown.logs == []
+def test_a_telephone_sees_no_sideways_scrolling(browser: Browser) -> None:
+    browser.view(width=390, height=844)
+    widths = "[...document.querySelectorAll('.plot .main-svg')].map(s => s.getBoundingClientRect().width)"
+    shrunk = (
+        f"new Promise(done => {{ const look = () => Math.max(...{widths}) <= 390"
+        " ? done(true) : setTimeout(look, 20); look(); })"
+    )
+    assert browser.evaluate(shrunk)
+    assert browser.evaluate("document.documentElement.scrollWidth") <= 390
+    assert browser.logs == []

@@ -1,1 +1,1 @@
-"""Records as pages and figures; reads nothing else."""
+"""Reports: records drawn as HTML pages and figures."""

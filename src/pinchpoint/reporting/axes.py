@@ -1,6 +1,6 @@
-"""Axes and the words on them: sizes, bytes and times at ticks people read.
+"""Axes of the report's plots, with readable ticks for sizes, bytes and times.
 
-Log axes get their ticks spelled out (10k, 256 MiB), because plotly.js knows powers of ten only.
+The ticks of log axes are spelled out (10k, 256 MiB), because plotly.js only knows powers of ten.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ _FINE = (1, 1.5, 2, 3, 4, 5, 6, 8)
 Axis = dict[str, Any]
 
 
-def exact(size: int | None) -> str:
-    """A size to the last point, short where it is round: 512k, 524,288."""
+def exact_size(size: int | None) -> str:
+    """Format a size exactly, and shortened if it is round: 512k, 524,288."""
     if size is None:
         return "-"
     for unit, scale in _COUNTS:
@@ -34,8 +34,8 @@ def exact(size: int | None) -> str:
     return f"{size:,}"
 
 
-def about(size: float | None) -> str:
-    """A size to three figures, for ticks and for what a law says, which is known no better: 29.2k, 1.44G."""
+def rounded_size(size: float | None) -> str:
+    """Format a size to three figures, for ticks and for sizes from a law: 29.2k, 1.44G."""
     if size is None:
         return "-"
     rounded = float(f"{size:.3g}")
@@ -44,7 +44,7 @@ def about(size: float | None) -> str:
 
 
 def short_bytes(value: float) -> str:
-    """`1.5 GiB`: for ticks, where `show_bytes` is too wide."""
+    """Format bytes as `1.5 GiB`, for ticks, where `show_bytes` is too wide."""
     name, scale = byte_unit(value)
     return f"{value / scale:.3g} {name}"
 
@@ -53,13 +53,13 @@ def byte_unit(value: float) -> tuple[str, int]:
     return next((unit for unit in _BYTES if abs(value) >= unit[1]), _BYTES[-1])
 
 
-def words(value: object) -> str:
-    """Text from a record. plotly.js reads a little HTML in labels and fills in %{...}: neither may come from a record."""
+def escape_label(value: object) -> str:
+    """Escape text from a record, because plotly.js interprets HTML and %{...} in labels."""
     return html.escape(str(value), quote=False).replace("%{", "%&#123;")
 
 
-def plain() -> Axis:
-    """What every axis looks like."""
+def base_axis() -> Axis:
+    """Return the properties that all axes share."""
     return {
         "automargin": True,
         "gridcolor": "@grid",
@@ -70,37 +70,44 @@ def plain() -> Axis:
     }
 
 
-def titled(text: str, **other: Any) -> Axis:
-    return {"title": {"text": words(text), "font": {"color": "@muted", "size": 12}, "standoff": 10}, **other}
+def titled_axis(text: str, **other: Any) -> Axis:
+    return {
+        "title": {"text": escape_label(text), "font": {"color": "@muted", "size": 12}, "standoff": 10},
+        **other,
+    }
 
 
-def linear(title: str, **other: Any) -> Axis:
-    return titled(title, rangemode="tozero", **other)
+def linear_axis(title: str, **other: Any) -> Axis:
+    return titled_axis(title, rangemode="tozero", **other)
 
 
-def labelled(labels: Sequence[str], *, longest: int = 34, **other: Any) -> Axis:
-    """One row per label, numbered: a category axis would merge rows that share a name."""
-    short = [label if len(label) <= longest else "…" + label[1 - longest :] for label in labels]
+def labelled_axis(labels: Sequence[str], *, longest: int = 34, **other: Any) -> Axis:
+    """Return an axis with one numbered row per label; a category axis would merge rows that share a name."""
+    labels_shown = [label if len(label) <= longest else "…" + label[1 - longest :] for label in labels]
     rows = list(range(len(labels)))
-    ticks = {"tickmode": "array", "tickvals": rows, "ticktext": [words(label) for label in short]}
+    ticks = {
+        "tickmode": "array",
+        "tickvals": rows,
+        "ticktext": [escape_label(label) for label in labels_shown],
+    }
     return {**ticks, "showgrid": False, "zeroline": False, **other}
 
 
-def log_sizes(sizes: Sequence[float], title: str) -> Axis:
-    """Point counts: 10k, 100k, 1M."""
+def log_size_axis(sizes: Sequence[float], title: str) -> Axis:
+    """Return a log axis of sizes: 10k, 100k, 1M."""
     low, high = span(sizes)
-    return _log(title, low, high, _steps(low, high), about)
+    return _log(title, low, high, _steps(low, high), rounded_size)
 
 
-def log_bytes(values: Sequence[float], title: str) -> Axis:
-    """Bytes at powers of two: 256 MiB, 1 GiB, 4 GiB. Draw plain bytes on it."""
+def log_byte_axis(values: Sequence[float], title: str) -> Axis:
+    """Return a log axis of bytes at powers of two: 256 MiB, 1 GiB, 4 GiB. Its values are plain bytes."""
     low, high = span(values)
     ticks = [2.0**power for power in range(51) if low <= 2.0**power <= high]
     return _log(title, low, high, ticks[:: max(1, math.ceil(len(ticks) / 7))], short_bytes)
 
 
-def log_few_bytes(values: Sequence[float], title: str) -> Axis:
-    """Bytes of one point at powers of ten: 20 B, 500 B, 2,000 B."""
+def log_point_byte_axis(values: Sequence[float], title: str) -> Axis:
+    """Return a log axis of bytes per point at powers of ten: 20 B, 500 B, 2,000 B."""
     low, high = span(values)
     return _log(
         title,
@@ -111,7 +118,7 @@ def log_few_bytes(values: Sequence[float], title: str) -> Axis:
     )
 
 
-def log_seconds(values: Sequence[float], title: str) -> Axis:
+def log_time_axis(values: Sequence[float], title: str) -> Axis:
     low, high = span(values)
     return _log(
         title,
@@ -123,7 +130,7 @@ def log_seconds(values: Sequence[float], title: str) -> Axis:
 
 
 def span(values: Sequence[float]) -> tuple[float, float]:
-    """The range of the positive values with room around it."""
+    """Return the range of the positive values, with a margin."""
     positive = [v for v in values if v > 0] or [1.0]
     low, high = min(positive), max(positive)
     room = max(1.15, (high / low) ** 0.06)
@@ -139,7 +146,7 @@ def _steps(low: float, high: float) -> list[float]:
 
 def _log(title: str, low: float, high: float, ticks: list[float], text: Any) -> Axis:
     edges = [math.log10(low), math.log10(high)]
-    return titled(
+    return titled_axis(
         title,
         type="log",
         range=edges,

@@ -1,8 +1,8 @@
-"""Plots as plain data: what plotly.js draws, with colours named by role.
+"""Plots as plain data for plotly.js, with colours named by role.
 
-A `Figure` is JSON and nothing else. The page's script turns "@role" and "@role/0.2" (with an
-opacity) into the theme's colours under every key that ends in "color". A named trace has an entry
-in the plot's key, which the page writes as HTML: it wraps on any width, and hides what is clicked.
+A `Figure` is plain JSON. The page's script replaces "@role" and "@role/0.2" (with an opacity) by the
+theme's colours under every key that ends in "color". A named trace has an entry in the plot's legend,
+which the page writes as HTML: it wraps at any width, and a click on an entry hides its trace.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pinchpoint.core.units import show_bytes
-from pinchpoint.reporting.axes import Axis, byte_unit, labelled, linear, plain, words
+from pinchpoint.reporting.axes import Axis, base_axis, byte_unit, escape_label, labelled_axis, linear_axis
 
 GLYPHS = {
     "circle": "●○",
@@ -35,8 +35,8 @@ Trace = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Key:
-    """One entry of a plot's key: a trace's name, its colour and a glyph shaped like its marks."""
+class LegendEntry:
+    """One entry of a plot's legend: a trace's name, its colour and a glyph shaped like its markers."""
 
     name: str
     role: str
@@ -45,7 +45,7 @@ class Key:
 
 @dataclass(frozen=True)
 class Figure:
-    """One plot. `half` lets two share a row; `note` says how to read it."""
+    """One plot. `half` lets two plots share a row; `note` says how to read the plot."""
 
     title: str
     data: tuple[Trace, ...]
@@ -54,13 +54,13 @@ class Figure:
     note: str = ""
     half: bool = False
 
-    def legend(self) -> list[Key]:
-        named = [
-            Key(trace["name"], trace["meta"]["role"], trace["meta"]["glyph"])
+    def legend(self) -> list[LegendEntry]:
+        entries = [
+            LegendEntry(trace["name"], trace["meta"]["role"], trace["meta"]["glyph"])
             for trace in self.data
             if trace.get("name")
         ]
-        return list(dict.fromkeys(named)) if len(named) > 1 else []
+        return list(dict.fromkeys(entries)) if len(entries) > 1 else []
 
     def to_dict(self) -> dict[str, Any]:
         return _finite({"data": list(self.data), "layout": {**self.layout, "height": self.height}})
@@ -68,7 +68,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Unit:
-    """The byte unit an axis is drawn in, chosen by its largest value."""
+    """The byte unit of an axis, chosen by its largest value."""
 
     name: str
     scale: int
@@ -78,23 +78,28 @@ class Unit:
         return cls(*byte_unit(max((abs(v) for v in values if v is not None), default=0.0)))
 
     def __call__(self, value: float) -> float:
-        # Six figures are more than a plot can show; hover texts are made from the exact bytes.
+        # Six figures are more than a plot can show; hover texts use the exact bytes.
         return float(f"{value / self.scale:.6g}")
 
 
 def symbol_of(name: str, names: Sequence[str]) -> str:
-    """The mark of the series `name` among `names`; from the ninth on the pairing with the eight colours shifts."""
+    """Return the symbol of the series `name` among `names`.
+
+    From the ninth series on, a symbol comes with another colour.
+    """
     place = list(names).index(name)
     return SYMBOLS[(place + place // len(SYMBOLS)) % len(SYMBOLS)]
 
 
 def hover(title: object, *lines: tuple[str, object]) -> str:
-    """What a mark says when pointed at: a bold title and `label: value` lines."""
-    return "<br>".join([f"<b>{words(title)}</b>", *(f"{words(k)}: {words(v)}" for k, v in lines)])
+    """Return the hover text of a marker: a bold title and `label: value` lines."""
+    return "<br>".join(
+        [f"<b>{escape_label(title)}</b>", *(f"{escape_label(k)}: {escape_label(v)}" for k, v in lines)]
+    )
 
 
 def layout(*, x: Axis, y: Axis, **other: Any) -> dict[str, Any]:
-    """The look all plots share; `x`, `y` and `other` come on top."""
+    """Return the layout that all plots share, with `x`, `y` and `other` added."""
     return {
         "font": {"family": FONT, "size": 12, "color": "@muted"},
         "paper_bgcolor": "@surface",
@@ -108,8 +113,8 @@ def layout(*, x: Axis, y: Axis, **other: Any) -> dict[str, Any]:
             "align": "left",
             "font": {"color": "@ink", "size": 12},
         },
-        "xaxis": {**plain(), **x},
-        "yaxis": {**plain(), **y},
+        "xaxis": {**base_axis(), **x},
+        "yaxis": {**base_axis(), **y},
         **other,
     }
 
@@ -126,7 +131,7 @@ def marks(
     size: float = 8,
     **other: Any,
 ) -> Trace:
-    """Points, joined by a line when a `dash` is given."""
+    """Return a trace of points, joined by a line if `dash` is given."""
     stroke = {"color": f"@{role}", "width": 1.8}
     glyph = GLYPHS[symbol.removesuffix("-open")][symbol.endswith("-open")]
     return {
@@ -153,7 +158,7 @@ def path(
     width: float = 1.6,
     **other: Any,
 ) -> Trace:
-    """A line without marks, which says nothing when pointed at unless `other` gives it words."""
+    """Return a line without markers, and without hover text unless `other` provides one."""
     line = {"color": f"@{role}", "width": width, "dash": dash}
     return {
         "type": "scatter",
@@ -169,7 +174,7 @@ def path(
 def bars(
     name: str, x: Sequence[Any], y: Sequence[Any], *, role: str, texts: Sequence[str], **other: Any
 ) -> Trace:
-    """Bars; `orientation="h"` lays them down."""
+    """Return a trace of bars; `orientation="h"` makes them horizontal."""
     marker = {"color": f"@{role}", "line": {"color": "@surface", "width": 0.8}}
     return {
         "type": "bar",
@@ -184,7 +189,7 @@ def bars(
     }
 
 
-def ranked(
+def bar_chart(
     title: str,
     rows: Sequence[tuple[str, str, int, str]],
     *,
@@ -193,7 +198,7 @@ def ranked(
     half: bool = False,
     height: int | None = None,
 ) -> Figure:
-    """Laid bars of bytes, one per (label, role, bytes, hover text), in the order given."""
+    """Return a plot of horizontal bars, one per (label, role, bytes, hover text), in the given order."""
     unit = Unit.of([size for _, _, size, _ in rows])
     trace = bars(
         "",
@@ -209,8 +214,8 @@ def ranked(
     )
     trace["marker"]["color"] = [f"@{role}" for _, role, _, _ in rows]
     axes = layout(
-        x=linear(f"{axis} ({unit.name})"),
-        y=labelled([label for label, _, _, _ in rows], autorange="reversed"),
+        x=linear_axis(f"{axis} ({unit.name})"),
+        y=labelled_axis([label for label, _, _, _ in rows], autorange="reversed"),
         bargap=0.3,
     )
     return Figure(title, (trace,), axes, height=height or 80 + 26 * len(rows), note=note, half=half)
@@ -219,7 +224,7 @@ def ranked(
 def level(
     value: float, label: str, *, role: str, dash: str = "dash"
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A horizontal line across a log plot and its label at the left end, where what grows is low: a shape and an annotation."""
+    """Return a shape and an annotation: a horizontal line across a log plot, labelled at its left end."""
     ends = {"xref": "paper", "x0": 0, "x1": 1, "y0": value, "y1": value}
     line = {
         "type": "line",
@@ -231,10 +236,10 @@ def level(
         "xref": "paper",
         "x": 0,
         "xanchor": "left",
-        # On a log axis plotly.js wants a shape in data terms and an annotation in powers of ten.
+        # On a log axis plotly.js takes a shape in data units and an annotation in powers of ten.
         "y": math.log10(value),
         "yanchor": "bottom",
-        "text": words(label),
+        "text": escape_label(label),
         "showarrow": False,
         "font": {"color": f"@{role}", "size": 11},
         "bgcolor": "@surface/0.7",
@@ -244,7 +249,7 @@ def level(
 
 
 def _finite(value: Any) -> Any:
-    """JSON has no NaN: a mark that is not a number is not drawn."""
+    """Replace NaN and infinity, which JSON lacks, by None: such markers are not drawn."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple, range)):

@@ -1,7 +1,7 @@
-"""Pieces of the report's HTML, safe by construction.
+"""HTML elements of the report, safe by construction.
 
-`tag` escapes every child and attribute that is not already `Html`, and only this module makes
-`Html`; so a target, note or line of code cannot become markup, whatever it holds.
+`tag` escapes every child and attribute that is not already `Html`, and only this module creates
+`Html`, so no target, note or line of code from a record can become markup.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ _VOID = frozenset({"meta", "input"})
 
 
 class Html(str):
-    """Text that is markup already."""
+    """Text that is already markup."""
 
     __slots__ = ()
 
 
 def escape(value: object) -> Html:
-    # A file name may hold half a character pair, which no page can.
+    # A file name may contain a lone surrogate, which a page cannot.
     return (
         value
         if isinstance(value, Html)
@@ -31,14 +31,17 @@ def escape(value: object) -> Html:
 
 
 def tag(name: str, /, *children: object, **attributes: object) -> Html:
-    """One element. `class_` and `data_x` become `class` and `data-x`; None and False leave an attribute out."""
+    """Return one element.
+
+    `class_` and `data_x` become `class` and `data-x`; None and False omit an attribute.
+    """
     parts = [name]
     for key, value in attributes.items():
         if value is not None and value is not False:
-            written = key.rstrip("_").replace("_", "-")
-            parts.append(written if value is True else f'{written}="{escape(str(value))}"')
-    opened = f"<{' '.join(parts)}>"
-    return Html(opened if name in _VOID else f"{opened}{join(children)}</{name}>")
+            attribute = key.rstrip("_").replace("_", "-")
+            parts.append(attribute if value is True else f'{attribute}="{escape(str(value))}"')
+    start = f"<{' '.join(parts)}>"
+    return Html(start if name in _VOID else f"{start}{join(children)}</{name}>")
 
 
 def join(children: Iterable[object]) -> Html:
@@ -47,19 +50,19 @@ def join(children: Iterable[object]) -> Html:
 
 @dataclass(frozen=True)
 class Column:
-    """A table's column: numbers align right, code is set in a fixed width and may wrap anywhere."""
+    """A column of a table: numbers align right, and code has a fixed width and may wrap anywhere."""
 
     head: str
     kind: Literal["text", "number", "code"] = "text"
 
 
-def numbers(*heads: str) -> tuple[Column, ...]:
+def number_columns(*heads: str) -> tuple[Column, ...]:
     return tuple(Column(head, "number") for head in heads)
 
 
 @dataclass(frozen=True)
 class Tile:
-    """One number a person reads first."""
+    """One of the figures at the top of an entry."""
 
     label: str
     value: object
@@ -68,7 +71,7 @@ class Tile:
 
 
 def table(columns: Sequence[Column], rows: Iterable[Sequence[object]]) -> Html:
-    """A table that scrolls by itself when the window is narrow."""
+    """Return a table that scrolls on its own if the window is narrow."""
     head = tag("tr", *(tag("th", c.head, class_=c.kind, scope="col") for c in columns))
     body = [
         tag("tr", *(tag("td", cell, class_=c.kind) for c, cell in zip(columns, row, strict=True)))
@@ -81,14 +84,14 @@ def badge(text: object, tone: Tone = "plain") -> Html:
     return tag("span", text, class_=f"badge {tone}")
 
 
-def keyed(role: str, label: object) -> Html:
-    """A label behind a small square in the colour of a role, to tie a row to the plot beside it."""
+def swatch_label(role: str, label: object) -> Html:
+    """Return a label after a small square in the colour of a role, which links a row to its plot."""
     square = tag("span", class_="swatch", style=f"background:var(--{role})", aria_hidden="true")
     return tag("span", square, label, class_="keyed")
 
 
 def meter(share: float, role: str = "accent") -> Html:
-    """A bar as long as `share` (0 to 1) of its cell."""
+    """Return a bar whose length is `share` (0 to 1) of its cell."""
     width = 100.0 * min(1.0, max(0.0, share))
     return tag(
         "span",
@@ -113,20 +116,20 @@ def tiles(items: Iterable[Tile]) -> Html:
 
 
 def panel(title: str, *body: object, note: object = "", half: bool = False) -> Html:
-    """A titled box; two halves share a row where there is room."""
+    """Return a box with a title; two halves share a row if there is room."""
     head = tag("div", tag("h4", title), tag("p", note) if note else None, class_="head")
     return tag("section", head, *body, class_="panel half" if half else "panel")
 
 
 def column(*panels: Html) -> Html:
-    """Panels above each other in half the width, beside one tall half panel."""
+    """Return panels stacked in half the width, beside one tall half panel."""
     return tag("div", *panels, class_="column")
 
 
 def banner(tone: Tone, title: object, lines: Sequence[object] = ()) -> Html:
-    """A statement no reader may miss: a gate, a verdict."""
-    listed = tag("ul", *(tag("li", line) for line in lines)) if lines else None
-    return tag("div", tag("strong", title), listed, class_=f"banner {tone}")
+    """Return a prominent statement, such as a gate or a verdict."""
+    items = tag("ul", *(tag("li", line) for line in lines)) if lines else None
+    return tag("div", tag("strong", title), items, class_=f"banner {tone}")
 
 
 def listing(items: Iterable[object]) -> Html:
@@ -137,12 +140,12 @@ def chips(items: Iterable[tuple[object, Tone]]) -> Html:
     return tag("div", *(badge(text, tone) for text, tone in items), class_="chips")
 
 
-def more(summary: str, *body: object) -> Html:
-    """Detail folded away on the screen; the page's script unfolds it for paper."""
+def folded_details(summary: str, *body: object) -> Html:
+    """Return details that are folded on screen; the page's script unfolds them for print."""
     return tag("details", tag("summary", summary), *body)
 
 
 def place(file: str, line: int) -> Html:
-    """`folder/file.py:12`, the whole path on hover."""
+    """Return `folder/file.py:12`, with the whole path on hover."""
     short = "/".join(file.replace("\\", "/").split("/")[-2:])
     return tag("span", short, tag("b", f":{line}"), class_="place", title=f"{file}:{line}")

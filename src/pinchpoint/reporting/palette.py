@@ -1,8 +1,8 @@
-"""The report's colours, by role, for light and dark.
+"""The colours of the report by role, for the light and the dark theme.
 
-One table feeds the page's style sheet and, through it, the plots: a plot names a colour as
-"@role" and the page's script looks it up, so switching the theme recolours both. The eight
-series colours stay apart under the three kinds of colour blindness (a test computes it).
+One table defines the colours of the page's style sheet and, through it, of the plots: a plot names a
+colour as "@role" and the page's script looks it up, so that switching the theme recolours both. The
+eight series colours stay distinct under the three kinds of colour blindness, which a test checks.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ OTHER = "s8"
 
 
 def of_source(name: str) -> str:
-    """The role of a part of the breakdown; unknown parts share one colour."""
+    """Return the role of a part of the breakdown; unknown parts share one colour."""
     return SOURCES.get(name, OTHER)
 
 
@@ -94,12 +94,12 @@ def of_phase(name: str) -> str:
 
 
 def of_series(name: str, names: Sequence[str]) -> str:
-    """The role of the series `name` among `names`: its place in them, so one variant keeps one colour in every plot."""
+    """Return the role of the series `name` by its place in `names`: one colour in every plot."""
     return SERIES[list(names).index(name) % len(SERIES)]
 
 
 def style() -> str:
-    """Custom properties for both themes. Paper is always light."""
+    """Return the CSS custom properties of both themes. Print is always light."""
 
     def block(colours: dict[str, str], scheme: str) -> str:
         return f"color-scheme:{scheme};" + "".join(f"--{role}:{value};" for role, value in colours.items())

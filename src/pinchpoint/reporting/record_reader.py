@@ -1,8 +1,8 @@
-"""Reading records with care: what a file holds is checked before it is drawn.
+"""Checked reading of records: the contents of a file are validated before they are drawn.
 
-A record that was cut, edited or written by another program must end in one clear error, not in a
-traceback or in a plot of nonsense. `check` holds a record against its own annotations; `number`,
-`count` and `word` read the open dictionaries inside it.
+A record that is truncated, edited or written by another program must lead to one clear error, not to
+a traceback or a meaningless plot. `check_record` validates a record against its own annotations;
+`number`, `count` and `word` read the open dictionaries inside it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,18 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Record
 
 
-def check(record: Record, name: str) -> None:
-    """Refuse a record whose values are not of the kinds its class declares. `name` is its file, or what it is called."""
+def check_record(record: Record, name: str) -> None:
+    """Raise if a record's values do not have the types its class declares.
+
+    `name` is its file or description.
+    """
     fault = _fault(type(record), record, record.kind)
     if fault:
-        raise BadInput(f"{name} is a damaged {record.kind} record: {fault}", hint="make the record again")
+        raise BadInput(f"{name} is a damaged {record.kind} record: {fault}.", hint="Create the record again.")
 
 
 def number(item: Mapping[str, Any], key: str) -> float | None:
-    """A finite number, or None when there is none."""
+    """Return a finite number, or None if there is none."""
     value = item.get(key)
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
@@ -44,23 +47,26 @@ def word(item: Mapping[str, Any], key: str) -> str:
 
 
 def share(part: float, whole: float) -> float:
-    """`part / whole`, 0 of nothing."""
+    """Return `part / whole`, or 0 if `whole` is 0."""
     return part / whole if whole else 0.0
 
 
 def shortlist(memory: Mapping[str, float | None], *, step: float = 1.3, most: int = 12) -> list[str]:
-    """Cards to show first: all when few, else from the smallest on each that has `step` times the memory of the last."""
+    """Return the cards to show first.
+
+    These are all cards if they are few, else each with `step` times the memory of the one before.
+    """
     if len(memory) <= most:
         return list(memory)
-    kept: list[str] = []
-    for name, held in sorted(memory.items(), key=lambda pair: pair[1] or 0.0):
-        if not kept or (held or 0.0) >= step * (memory[kept[-1]] or 0.0):
-            kept.append(name)
-    return kept
+    names: list[str] = []
+    for name, size in sorted(memory.items(), key=lambda pair: pair[1] or 0.0):
+        if not names or (size or 0.0) >= step * (memory[names[-1]] or 0.0):
+            names.append(name)
+    return names
 
 
 def _fault(kind: Any, value: Any, where: str) -> str:
-    """The first place where `value` is not a `kind`, in words; empty when all is well."""
+    """Describe the first place where `value` is not a `kind`; return an empty text if there is none."""
     origin, inner = typing.get_origin(kind), typing.get_args(kind)
     if kind is Any:
         return ""
@@ -99,16 +105,16 @@ def _scalar(kind: Any, value: Any, where: str) -> str:
         return "" if value is None else _wrong(where, "null", value)
     if kind in (int, float):
         whole = isinstance(value, int) and not isinstance(value, bool)
-        fine = whole or (kind is float and isinstance(value, float) and math.isfinite(value))
-        return "" if fine else _wrong(where, "a whole number" if kind is int else "a number", value)
-    wanted = "text" if kind is str else "true or false"
-    return "" if isinstance(value, kind) else _wrong(where, wanted, value)
+        valid = whole or (kind is float and isinstance(value, float) and math.isfinite(value))
+        return "" if valid else _wrong(where, "a whole number" if kind is int else "a number", value)
+    expected = "text" if kind is str else "true or false"
+    return "" if isinstance(value, kind) else _wrong(where, expected, value)
 
 
 def _first(faults: typing.Iterable[str]) -> str:
     return next((fault for fault in faults if fault), "")
 
 
-def _wrong(where: str, wanted: str, value: Any) -> str:
+def _wrong(where: str, expected: str, value: Any) -> str:
     text = repr(value)
-    return f"{where} should be {wanted}, not {text if len(text) <= 40 else text[:37] + '...'}"
+    return f"{where} should be {expected}, not {text if len(text) <= 40 else text[:37] + '...'}"

@@ -1,8 +1,8 @@
-"""The report: records in, one self-contained HTML page out.
+"""The verb `report`: one self-contained HTML page about any number of records.
 
-The page asks for nothing outside itself: plotly.js, style, script and data are inside, and its
-security policy lets run only the scripts whose hashes it names. Sections are found by walking
-`render/sections/`; a record whose kind has none is refused.
+The page loads nothing from outside: it contains plotly.js, style, script and data, and its security
+policy allows only the scripts whose hashes it names. Sections are found by walking
+`reporting/sections/`; a record whose kind has no section is refused.
 """
 
 from __future__ import annotations
@@ -22,52 +22,56 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.records import Record, load, now
 from pinchpoint.reporting import palette
-from pinchpoint.reporting.chart import Figure, Key
-from pinchpoint.reporting.html import Html, badge, join, more, tag, tiles
-from pinchpoint.reporting.record_reader import check
+from pinchpoint.reporting.chart import Figure, LegendEntry
+from pinchpoint.reporting.html import Html, badge, folded_details, join, tag, tiles
+from pinchpoint.reporting.record_reader import check_record
 from pinchpoint.reporting.section import Entry, Section
 
-MOST_BYTES = 8_000_000
+MAX_BYTES = 8_000_000
 Source = Record | str | Path
 
 
 def report(records: Source | Iterable[Source], output: str | Path) -> Path:
-    """Write one page about these records (objects or paths of their JSON), whole or not at all; return its path."""
+    """Write one page about records (objects or JSON paths), whole or not at all, and return its path."""
     sources = [records] if isinstance(records, (Record, str, Path)) else list(records)
     if not sources:
-        raise BadInput("no records to report", hint="give at least one record written by pinchpoint with -o")
+        raise BadInput(
+            "The report has no records.", hint="Give at least one record that pinchpoint wrote with -o."
+        )
     check_output(output)
     for source in sources:
         if not isinstance(source, Record) and Path(source).resolve() == Path(output).resolve():
             raise BadInput(
-                f"{output} is one of the records",
-                hint="choose another name for the page, such as -o report.html",
+                f"{output} is one of the records, and the page would overwrite it.",
+                hint="Choose another name for the page, such as -o report.html.",
             )
-    found = sections()
-    text = page([_read(source, found) for source in sources], created=now())
+    known_sections = sections()
+    text = page([_read(source, known_sections) for source in sources], created=now())
     size = len(text.encode())
-    if size > MOST_BYTES:
+    if size > MAX_BYTES:
         raise BadInput(
-            f"the page would be {size:,} B, above {MOST_BYTES:,} B", hint="report fewer records at one time"
+            f"The page would be {size:,} bytes, but the limit is {MAX_BYTES:,} bytes.",
+            hint="Report fewer records at one time.",
         )
     return write_text(output, text)
 
 
 def page(records: Iterable[Record], *, created: str) -> str:
-    """The page as text."""
-    found = sections()
-    shown = [_Shown(found[r.kind], r, found[r.kind].entry(r)) for r in records]
-    # The same order on the page, in the contents and in the overview; equal kinds keep the order they were given in.
-    shown.sort(key=lambda item: (item.section.ORDER, item.section.KIND))
+    """Return the page as text."""
+    known_sections = sections()
+    items = [_Item(known_sections[r.kind], r, known_sections[r.kind].entry(r)) for r in records]
+    # The order is the same on the page, in the contents and in the overview; records of a kind keep their
+    # order.
+    items.sort(key=lambda item: (item.section.ORDER, item.section.KIND))
     figures: list[dict[str, Any]] = []
-    main = tag("main", _overview(shown), *_kinds(shown, figures), _foot(created), id="main")
+    main = tag("main", _overview(items), *_kinds(items, figures), _foot(created), id="main")
     skip = tag("a", "Skip to the report", href="#main", class_="skip")
-    body = join([skip, _top(created), tag("div", _contents(shown), main, class_="frame")])
-    return _document(_title(shown), body, figures)
+    body = join([skip, _top(created), tag("div", _contents(items), main, class_="frame")])
+    return _document(_title(items), body, figures)
 
 
 def sections() -> dict[str, Section]:
-    """Every section by the kind of record it draws."""
+    """Return every section by the kind of record it draws."""
     package = importlib.import_module("pinchpoint.reporting.sections")
     names = [info.name for info in pkgutil.iter_modules(package.__path__) if not info.name.startswith("_")]
     modules = [cast(Section, importlib.import_module(f"{package.__name__}.{name}")) for name in names]
@@ -75,47 +79,47 @@ def sections() -> dict[str, Section]:
 
 
 @dataclass(frozen=True)
-class _Shown:
+class _Item:
     section: Section
     record: Record
     entry: Entry
 
 
-def _read(source: Source, found: dict[str, Section]) -> Record:
+def _read(source: Source, known_sections: dict[str, Section]) -> Record:
     record, name = (
-        (source, f"the {source.kind}") if isinstance(source, Record) else (load(source), str(source))
+        (source, f"The {source.kind}") if isinstance(source, Record) else (load(source), str(source))
     )
-    if record.kind not in found:
+    if record.kind not in known_sections:
         raise BadInput(
-            f"{name} is a {record.kind}; the report has no section for it",
-            hint=f"kinds it shows: {', '.join(sorted(found))}",
+            f"{name} is a {record.kind}, which the report cannot show.",
+            hint=f"Give records of these kinds: {', '.join(sorted(known_sections))}.",
         )
-    check(record, name)
+    check_record(record, name)
     return record
 
 
-def _title(shown: list[_Shown]) -> str:
-    targets = list(dict.fromkeys(item.entry.title for item in shown))
+def _title(items: list[_Item]) -> str:
+    targets = list(dict.fromkeys(item.entry.title for item in items))
     return "pinchpoint: " + ", ".join(targets[:3]) + (f" and {len(targets) - 3} more" if targets[3:] else "")
 
 
 def _top(created: str) -> Html:
     mark = tag("span", class_="mark", aria_hidden="true")
     name = tag("a", mark, tag("b", "pinchpoint"), tag("span", "report"), href="#overview", class_="name")
-    made = tag("time", created.replace("T", " ").replace("+00:00", " UTC"), datetime=created)
-    paper = tag("button", "Print", type="button", id="print")
-    theme = tag("button", "Theme", type="button", id="theme", title="Switch between light and dark")
-    return tag("header", name, made, paper, theme, class_="top")
+    created_at = tag("time", created.replace("T", " ").replace("+00:00", " UTC"), datetime=created)
+    print_button = tag("button", "Print", type="button", id="print")
+    theme_button = tag("button", "Theme", type="button", id="theme", title="Switch between light and dark")
+    return tag("header", name, created_at, print_button, theme_button, class_="top")
 
 
-def _by_kind(shown: list[_Shown]) -> list[tuple[Section, list[tuple[int, _Shown]]]]:
-    groups: dict[str, list[tuple[int, _Shown]]] = {}
-    for number, item in enumerate(shown, 1):
+def _by_kind(items: list[_Item]) -> list[tuple[Section, list[tuple[int, _Item]]]]:
+    groups: dict[str, list[tuple[int, _Item]]] = {}
+    for number, item in enumerate(items, 1):
         groups.setdefault(item.section.KIND, []).append((number, item))
     return [(group[0][1].section, group) for group in groups.values()]
 
 
-def _contents(shown: list[_Shown]) -> Html:
+def _contents(items: list[_Item]) -> Html:
     def link(number: int, entry: Entry) -> Html:
         dot = tag("i", class_=f"dot {entry.headline.tone}")
         return tag(
@@ -124,13 +128,13 @@ def _contents(shown: list[_Shown]) -> Html:
         )
 
     groups = [tag("li", tag("a", "Overview", href="#overview"))]
-    for section, group in _by_kind(shown):
+    for section, group in _by_kind(items):
         links = [link(number, item.entry) for number, item in group]
         groups.append(tag("li", tag("a", section.TITLE, href=f"#{section.KIND}"), tag("ul", *links)))
     return tag("nav", tag("ul", *groups), class_="contents", aria_label="Contents")
 
 
-def _overview(shown: list[_Shown]) -> Html:
+def _overview(items: list[_Item]) -> Html:
     cards = [
         tag(
             "a",
@@ -142,11 +146,11 @@ def _overview(shown: list[_Shown]) -> Html:
             href=f"#r{number}",
             class_=f"card {item.entry.headline.tone}",
         )
-        for number, item in enumerate(shown, 1)
+        for number, item in enumerate(items, 1)
     ]
     counts = ", ".join(
         f"{len(group)} {section.KIND if len(group) == 1 else section.TITLE.lower()}"
-        for section, group in _by_kind(shown)
+        for section, group in _by_kind(items)
     )
     return tag(
         "section",
@@ -157,7 +161,7 @@ def _overview(shown: list[_Shown]) -> Html:
     )
 
 
-def _kinds(shown: list[_Shown], figures: list[dict[str, Any]]) -> list[Html]:
+def _kinds(items: list[_Item], figures: list[dict[str, Any]]) -> list[Html]:
     return [
         tag(
             "section",
@@ -167,57 +171,60 @@ def _kinds(shown: list[_Shown], figures: list[dict[str, Any]]) -> list[Html]:
             id=section.KIND,
             class_="kind",
         )
-        for section, group in _by_kind(shown)
+        for section, group in _by_kind(items)
     ]
 
 
-def _article(number: int, item: _Shown, figures: list[dict[str, Any]]) -> Html:
+def _article(number: int, item: _Item, figures: list[dict[str, Any]]) -> Html:
     entry = item.entry
     tags = tag("div", *(badge(text) for text in entry.tags if text), class_="chips")
     head = tag("div", tag("h3", entry.title), tags, class_="title")
     blocks = [block if isinstance(block, Html) else _figure(block, figures) for block in entry.blocks]
     body = tag("div", *blocks, class_="blocks")
-    return tag("article", head, entry.lead, tiles(entry.tiles), body, _made(item.record), id=f"r{number}")
+    return tag(
+        "article", head, entry.lead, tiles(entry.tiles), body, _provenance(item.record), id=f"r{number}"
+    )
 
 
 def _figure(figure: Figure, figures: list[dict[str, Any]]) -> Html:
-    """A place for a plot; its data joins `figures`, and its place in them is how the script finds it."""
+    """Return an empty plot and append its data to `figures`, where the script finds it by its index."""
     number = str(len(figures))
     figures.append(figure.to_dict())
     head = tag(
         "figcaption", tag("h4", figure.title), tag("p", figure.note) if figure.note else None, class_="head"
     )
-    keys = [_key(key, number) for key in figure.legend()]
-    legend = tag("div", *keys, class_="keys") if keys else None
+    entries = [_legend_entry(entry, number) for entry in figure.legend()]
+    legend = tag("div", *entries, class_="keys") if entries else None
     height = f"height:{figure.height}px"
     canvas = tag("div", class_="plot", data_figure=number, style=height, role="img", aria_label=figure.title)
     return tag("figure", head, legend, canvas, class_="panel half" if figure.half else "panel")
 
 
-def _key(key: Key, number: str) -> Html:
-    glyph = tag("span", key.glyph, style=f"color:var(--{key.role})", aria_hidden="true")
-    ties = {"data_figure": number, "data_name": key.name}
-    return tag("button", glyph, key.name, type="button", class_="key", aria_pressed="true", **ties)
+def _legend_entry(entry: LegendEntry, number: str) -> Html:
+    glyph = tag("span", entry.glyph, style=f"color:var(--{entry.role})", aria_hidden="true")
+    data = {"data_figure": number, "data_name": entry.name}
+    return tag("button", glyph, entry.name, type="button", class_="key", aria_pressed="true", **data)
 
 
-def _made(record: Record) -> Html:
+def _provenance(record: Record) -> Html:
     data = record.to_dict()
     machine = {str(key): value for key, value in dict(data.get("machine") or {}).items()}
     versions = machine.pop("versions", None)
     facts = [
-        ("made", data.get("created")),
+        ("created", data.get("created")),
         *machine.items(),
         *(versions.items() if isinstance(versions, dict) else ()),
     ]
-    known = [(str(key).replace("_", " "), value) for key, value in facts if value not in (None, "")]
-    rows = [tag("div", tag("dt", key), tag("dd", value)) for key, value in known]
-    return more("Where this was made", tag("dl", *rows, class_="facts"))
+    rows = [(str(key).replace("_", " "), value) for key, value in facts if value not in (None, "")]
+    cells = [tag("div", tag("dt", key), tag("dd", value)) for key, value in rows]
+    return folded_details("Provenance", tag("dl", *cells, class_="facts"))
 
 
 def _foot(created: str) -> Html:
     return tag(
         "footer",
-        f"Made by pinchpoint, {created}. GiB = 2^30 B, MiB = 2^20 B; sizes: k = 1,000, M = 1,000,000.",
+        f"Created by pinchpoint at {created}. Units: GiB = 2^30 B, MiB = 2^20 B; sizes: k = 1,000, M ="
+        " 1,000,000.",
     )
 
 
@@ -225,12 +232,15 @@ def _document(title: str, body: Html, figures: list[dict[str, Any]]) -> str:
     # plotly is a heavy import and only the page needs it.
     from plotly.offline import get_plotlyjs
 
-    # A browser reads \r as \n before it takes the hash.
+    # A browser converts \r to \n before it computes the hash.
     scripts = [text.replace("\r\n", "\n").replace("\r", "\n") for text in (get_plotlyjs(), _asset("page.js"))]
     hashes = " ".join(
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'" for text in scripts
     )
-    policy = f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'"
+    policy = (
+        f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline';"
+        " img-src data: blob:; base-uri 'none'"
+    )
     head = join(
         [
             tag("meta", charset="utf-8"),
@@ -241,13 +251,13 @@ def _document(title: str, body: Html, figures: list[dict[str, Any]]) -> str:
         ]
     )
     data = Html(f'<script type="application/json" id="figures">{_json(figures)}</script>')
-    without = tag("noscript", tag("p", "The plots need JavaScript.", class_="quiet"))
-    ending = join([without, data, *(Html(f"<script>{text}</script>") for text in scripts)])
+    noscript = tag("noscript", tag("p", "The plots need JavaScript.", class_="quiet"))
+    ending = join([noscript, data, *(Html(f"<script>{text}</script>") for text in scripts)])
     return f'<!doctype html>\n<html lang="en"><head>{head}</head><body>{body}{ending}</body></html>\n'
 
 
 def _json(value: Any) -> str:
-    """JSON that cannot end the script element it sits in."""
+    """Return JSON that cannot close the script element around it."""
     text = json.dumps(value, allow_nan=False, separators=(",", ":"), ensure_ascii=True)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 

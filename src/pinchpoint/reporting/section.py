@@ -1,8 +1,8 @@
-"""What a section of the report makes of one record, and the contract a section module keeps.
+"""The interface of a section of the report, and the entry that it returns for one record.
 
-A section is a module in `render/sections/` whose name has no leading underscore. It defines KIND
+A section is a module in `reporting/sections/` whose name has no leading underscore. It defines KIND
 (the record's kind), TITLE, ABOUT (one sentence), ORDER (its place on the page) and
-`entry(record) -> Entry`. Adding one is adding its file.
+`entry(record) -> Entry`. To add a section, add its file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pinchpoint.reporting.html import Html, Tile, Tone
 
 @dataclass(frozen=True)
 class Headline:
-    """A record in the overview: one number or word, what it is, and a line more."""
+    """A record in the overview: one number or word, its label, and a line of detail."""
 
     value: str
     label: str
@@ -26,7 +26,7 @@ class Headline:
 
 @dataclass(frozen=True)
 class Entry:
-    """One record on the page. `tags` are short facts beside the title; `lead` comes before the tiles."""
+    """One record on the page. `tags` are short facts beside the title; `lead` precedes the tiles."""
 
     title: str
     headline: Headline
@@ -37,7 +37,7 @@ class Entry:
 
 
 class Section(Protocol):
-    """What the page asks of a section module."""
+    """The names that a section module must define."""
 
     KIND: str
     TITLE: str

@@ -117,7 +117,7 @@ def _theory(study: Study) -> str:
             f"{100 * max(abs(e) for _, e in pairs):.2f} %",
             f"{100 * pairs[-1][1]:+.2f} %",
         ]
-        for (variant, mode), pairs in theory.compared(study).items()
+        for (variant, mode), pairs in theory.theory_errors(study).items()
     ]
     header = ["variant", "mode", "points", "largest error", "error at the largest size"]
     return _section("Theory vs measurement", _table(header, rows) if rows else "")

@@ -103,10 +103,7 @@ def _shares(sides: Sides, categories: Floats) -> Feature:
 
 
 def _energy(scaled: Floats) -> Feature:
-    """Energy distance.
-
-    Squared differences of distribution functions along random directions, columns together.
-    """
+    """Energy distance: compare distribution functions of all columns together, along random directions."""
     columns = scaled.shape[-1]
     projections = scaled @ _directions(columns, DIRECTIONS) if columns > 1 else scaled
     at = np.linspace(-3, 3, QUANTILES)
@@ -168,10 +165,7 @@ def _seed_similarity(scaled: Floats) -> Feature:
 
 
 def _order(scaled: Floats, sides: Sides) -> Feature:
-    """Compare dependence inside a draw.
-
-    Neighbours, the strongest correlation at any distance, repeated points.
-    """
+    """Compare dependence inside a draw: neighbours, the strongest correlation, and repeated points."""
     points = scaled.shape[2]
     centred = scaled - scaled.mean(axis=2, keepdims=True)
     spectrum = np.fft.rfft(centred, n=2 * points, axis=2)
@@ -193,7 +187,7 @@ def _order(scaled: Floats, sides: Sides) -> Feature:
 def _position(scaled: Floats) -> Feature:
     """Compare level and size of the points by position.
 
-    The last one, the two before it, the four before those, ...
+    The groups are the last point, the two before it, the four before those, and so on.
     """
     points = scaled.shape[2]
     parts, places = [], []
@@ -232,10 +226,7 @@ def _categories(before: Sequence[Floats], after: Sequence[Floats]) -> Floats | N
 
 
 def _narrow(sides: Sides) -> Floats:
-    """Return (2, K, P, D).
-
-    The columns themselves, or, if they are many, their projections on random directions.
-    """
+    """Return (2, K, P, D): the columns, or, if they are many, their projections on random directions."""
     draws = [draw for side in sides for draw in side]
     columns = draws[0].shape[1]
     if columns <= COLUMNS:

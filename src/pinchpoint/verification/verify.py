@@ -115,7 +115,7 @@ def verify(
 def verify_all(target: str | Workload, **options: Any) -> list[Verdict]:
     """Return a verdict for every variant except the baseline, in the workload's order.
 
-    Options as for `verify`.
+    The options are those of `verify`.
     """
     return [verify(target, variant=name, **options) for name in variants_of(target)]
 

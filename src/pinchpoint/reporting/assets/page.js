@@ -1,4 +1,4 @@
-// Draws the plots in the theme's colours, redraws them when the theme or the medium changes.
+// Draws the plots in the colours of the theme, and redraws them when the theme or the medium changes.
 (() => {
   "use strict";
   const root = document.documentElement;
@@ -7,13 +7,13 @@
   const dark = matchMedia("(prefers-color-scheme: dark)");
   const config = {
     responsive: true, displaylogo: false,
-    // Named one by one: plotly.js would offer to upload a plot.
+    // The buttons are listed one by one, because plotly.js would otherwise offer to upload a plot.
     showSendToCloud: false, plotlyServerURL: "", modeBarButtons: [["toImage", "zoom2d", "pan2d", "resetScale2d"]],
     toImageButtonOptions: { format: "svg" },
   };
   const PAPER_PX = { whole: 660, half: 318 };
 
-  // "@role" or "@role/0.2" under a key that ends in "color" becomes the colour of that role.
+  // Under a key that ends in "color", "@role" and "@role/0.2" become the colour of that role.
   function colour(text, style) {
     const [role, opacity] = text.slice(1).split("/");
     const hex = style.getPropertyValue("--" + role).trim();
@@ -35,7 +35,7 @@
     Plotly.react(place, figure.data, figure.layout, config);
   }
 
-  // A few plots at a time, so that a long page can be read while the rest is drawn.
+  // Draws a few plots at a time, so that a long page can be read while the rest is drawn.
   function drawAll(from) {
     const until = performance.now() + 60;
     let next = from;
@@ -44,13 +44,13 @@
     else window.plotsReady = true;
   }
 
-  function remembered() {
+  function storedTheme() {
     try { return localStorage.getItem("pinchpoint-theme"); } catch { return null; }
   }
 
   function setTheme(name) {
     root.dataset.theme = name;
-    try { localStorage.setItem("pinchpoint-theme", name); } catch { /* a page from disk may have no storage */ }
+    try { localStorage.setItem("pinchpoint-theme", name); } catch { /* a page opened from disk may have no storage */ }
     places.forEach((place) => draw(place));
   }
 
@@ -59,7 +59,7 @@
   document.getElementById("print").addEventListener("click", () => print());
   dark.addEventListener("change", () => { if (!root.dataset.theme) places.forEach((place) => draw(place)); });
 
-  // A key hides and shows its trace, and what belongs to it: a law and its band carry the trace's name as their group.
+  // A legend entry hides and shows its trace and the law and band whose group is the trace's name.
   for (const key of document.querySelectorAll(".key")) {
     key.addEventListener("click", () => {
       const shown = key.getAttribute("aria-pressed") !== "true";
@@ -71,28 +71,28 @@
     });
   }
 
-  const opened = [];
+  const unfolded = [];
   addEventListener("beforeprint", () => {
     root.dataset.paper = "";
-    for (const fold of document.querySelectorAll("details:not([open])")) { fold.open = true; opened.push(fold); }
+    for (const fold of document.querySelectorAll("details:not([open])")) { fold.open = true; unfolded.push(fold); }
     for (const place of places) draw(place, place.closest(".half") ? PAPER_PX.half : PAPER_PX.whole);
   });
   addEventListener("afterprint", () => {
     delete root.dataset.paper;
-    for (const fold of opened.splice(0)) fold.open = false;
+    for (const fold of unfolded.splice(0)) fold.open = false;
     for (const place of places) {
-      Plotly.purge(place); // a plot that once had a width would keep it
+      Plotly.purge(place); // otherwise a plot keeps the width it was printed with
       draw(place);
     }
   });
 
   const links = new Map([...document.querySelectorAll(".contents a")].map((link) => [link.hash.slice(1), link]));
-  const seen = new IntersectionObserver((entries) => {
+  const observer = new IntersectionObserver((entries) => {
     for (const entry of entries) links.get(entry.target.id)?.classList.toggle("here", entry.isIntersecting);
   }, { rootMargin: "-10% 0px -70% 0px" });
-  for (const part of document.querySelectorAll("#overview, article")) seen.observe(part);
+  for (const part of document.querySelectorAll("#overview, article")) observer.observe(part);
 
-  const theme = remembered();
+  const theme = storedTheme();
   if (theme) root.dataset.theme = theme;
   drawAll(0);
 })();

@@ -1,1 +1,1 @@
-"""Figures of a Study, one file each: `draw(study)` gives a matplotlib figure, or None when there is nothing to show."""
+"""Figures of a Study, one file each: `draw(study)` returns a matplotlib figure, or None if it has no data."""

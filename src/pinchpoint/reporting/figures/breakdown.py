@@ -1,4 +1,4 @@
-"""What the peak is made of: shares of weights, gradients, activations and the rest, by size."""
+"""Breakdown of the peak: the shares of weights, gradients, activations and other parts, by size."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ BARS = 12
 
 
 def draw(study: Study) -> Figure | None:
-    known = {
+    lines = {
         key: [p for p in points if p.breakdown and p.status == "ok"]
         for key, points in style.lines_of(study).items()
     }
-    known = {key: points for key, points in known.items() if points}
-    if not known:
+    lines = {key: points for key, points in lines.items() if points}
+    if not lines:
         return None
-    columns = min(2, len(known))
-    rows = -(-len(known) // columns)
+    columns = min(2, len(lines))
+    rows = -(-len(lines) // columns)
     figure, grid = style.canvas(
         rows=rows, columns=columns, width=5.2 * columns + 1.2, height=2.7 * rows + 1.0, sharey=True
     )
-    shown: set[str] = set()
-    for index, ((variant, mode), points) in enumerate(known.items()):
+    parts_drawn: set[str] = set()
+    for index, ((variant, mode), points) in enumerate(lines.items()):
         axes = grid[index // columns][index % columns]
-        shown |= _panel(axes, _thin(points))
+        parts_drawn |= _panel(axes, _thin(points))
         axes.set_title(f"{style.drawable(variant)}, {mode}", fontsize=10)
         if index % columns == 0:
             axes.set_ylabel("share of the peak")
-    for spare in list(grid.flat)[len(known) :]:
+    for spare in list(grid.flat)[len(lines) :]:
         spare.set_visible(False)
-    colours = {part: palette.LIGHT[palette.of_source(part)] for part in BREAKDOWN if part in shown}
+    colours = {part: palette.LIGHT[palette.of_source(part)] for part in BREAKDOWN if part in parts_drawn}
     from matplotlib.patches import Patch
 
     handles = [Patch(facecolor=colour, label=part) for part, colour in colours.items()]
     figure.legend(handles=handles, loc="outside lower center", ncols=7 if columns > 1 else 4)
     figure.suptitle(
-        f"What the peak is made of: {style.drawable(study.target)}",
+        f"Breakdown of the peak: {style.drawable(study.target)}",
         x=0.01,
         ha="left",
         fontsize=11.5,
@@ -54,14 +54,14 @@ def draw(study: Study) -> Figure | None:
 
 
 def _panel(axes: Axes, points: list[Point]) -> set[str]:
-    shown = set()
+    parts_drawn = set()
     for place, point in enumerate(points):
         assert point.breakdown is not None
         total, base = sum(point.breakdown.values()) or 1, 0.0
         for part in BREAKDOWN:
             share = 100 * point.breakdown.get(part, 0) / total
             if share:
-                shown.add(part)
+                parts_drawn.add(part)
                 axes.bar(
                     place,
                     share,
@@ -91,17 +91,17 @@ def _panel(axes: Axes, points: list[Point]) -> set[str]:
     axes.set_yticks([0, 25, 50, 75, 100], ["0 %", "25 %", "50 %", "75 %", "100 %"])
     axes.set_ylim(0, 118)
     axes.grid(visible=False, axis="x")
-    return shown
+    return parts_drawn
 
 
 def _thin(points: list[Point]) -> list[Point]:
-    """At most `BARS` points, the first and last among them."""
+    """Return at most `BARS` points, including the first and the last."""
     if len(points) <= BARS:
         return points
     return [points[round(i * (len(points) - 1) / (BARS - 1))] for i in range(BARS)]
 
 
 def _round(value: int) -> int:
-    """Three digits are enough above a bar."""
+    """Round to three digits, which are enough below a bar."""
     digits = max(0, len(str(value)) - 3)
     return round(value, -digits)

@@ -1,4 +1,4 @@
-"""The card table as a figure: the largest size each card holds, with its interval."""
+"""The card table as a figure: the largest size that fits each card, with its interval."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def draw(study: Study) -> Figure | None:
     axes = grid[0][0]
     for order, (variant, mode) in enumerate(lines):
         look = style.look(study, variant, mode)
-        named = False
+        in_legend = False
         for row in (r for r in rows if (r["variant"], r["mode"]) == (variant, mode)):
             place = cards.index((row["memory_bytes"], row["card"])) + 0.8 * ((order + 0.5) / len(lines) - 0.5)
             low, high = row["low"] or row["size"], row["high"] or row["size"]
@@ -38,10 +38,10 @@ def draw(study: Study) -> Figure | None:
                 row["size"],
                 place,
                 linestyle="none",
-                label=None if named else style.name_of(study, variant, mode),
+                label=None if in_legend else style.name_of(study, variant, mode),
                 **{k: v for k, v in look.items() if k != "linestyle"},
             )
-            named = True
+            in_legend = True
             axes.annotate(
                 show_size(_three(row["size"])),
                 (high, place),
@@ -63,14 +63,15 @@ def draw(study: Study) -> Figure | None:
     largest = max(p.size for p in study.points)
     axes.axvspan(largest, axes.get_xlim()[1], color=style.GRID, alpha=0.5, zorder=0, linewidth=0)
     axes.set_xlabel(
-        f"largest size: {style.drawable(study.axis)} (10 % of the card in reserve; shaded: beyond the sizes studied)"
+        f"largest size: {style.drawable(study.axis)} (10 % of the card left free; shaded: beyond the studied"
+        " sizes)"
     )
-    style.title(axes, study, "What each card holds")
+    style.title(axes, study, "Largest size per card")
     if len(lines) > 1:
         figure.legend(loc="outside lower center", ncols=3)
     return figure
 
 
 def _three(size: int) -> int:
-    """Three digits: the interval is wider than a fourth."""
+    """Round to three digits, because the interval is wider than a fourth."""
     return round(size, -max(0, len(str(size)) - 3))

@@ -1,4 +1,4 @@
-"""Every figure a study gives rise to, as PNG and SVG bytes. Figures are found by walking this folder."""
+"""All figures of a study as PNG and SVG bytes. Figures are found by walking this folder."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FORMATS = ("png", "svg")
-# Without these two lines of metadata, the same study gives the same bytes on any day.
+# Without dates and versions in the metadata, the same study always gives the same bytes.
 METADATA = {"png": {"Software": None}, "svg": {"Date": None, "Creator": None}}
 
 Draw = Callable[[Study], "Figure | None"]
 
 
 def drawers() -> dict[str, Draw]:
-    """`draw` of each figure, by the name its files get."""
-    found = {}
+    """Return the `draw` function of each figure, by the name of its files."""
+    functions = {}
     for info in pkgutil.iter_modules(figures.__path__):
         module = import_module(f"{figures.__name__}.{info.name}")
         if hasattr(module, "draw"):
-            found[info.name] = module.draw
-    return found
+            functions[info.name] = module.draw
+    return functions
 
 
 def draw_all(study: Study) -> dict[str, bytes]:
-    """File name -> content, for every figure this study has something to show in."""
-    made: dict[str, bytes] = {}
+    """Return file name -> content for every figure that has data in this study."""
+    files: dict[str, bytes] = {}
     for name, draw in drawers().items():
         with style.applied():
             figure = draw(study)
@@ -43,6 +43,6 @@ def draw_all(study: Study) -> dict[str, bytes]:
             for kind in FORMATS:
                 buffer = io.BytesIO()
                 figure.savefig(buffer, format=kind, metadata=METADATA[kind])
-                made[f"{name}.{kind}"] = buffer.getvalue()
-                figure.set_layout_engine("none")  # laid out once: the second format has the same places
-    return made
+                files[f"{name}.{kind}"] = buffer.getvalue()
+                figure.set_layout_engine("none")  # laid out once, so that both formats have the same layout
+    return files

@@ -1,4 +1,4 @@
-"""Peak against size, log-log: points, the fitted law with its band, sizes that ran out, and the cards' limits."""
+"""Peak vs size on log axes, with points, fitted laws and their bands, sizes out of memory, and cards."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_WIDE = 3.0  # times its low end: a band that is wider is not drawn
+_WIDE = 3.0  # a band wider than this many times its low end is not drawn
 
 
 def draw(study: Study) -> Figure | None:
-    drawn = {
+    lines = {
         key: [p for p in points if p.peak_allocated_bytes] for key, points in style.lines_of(study).items()
     }
-    if not any(drawn.values()):
+    if not any(lines.values()):
         return None
     figure, grid = style.canvas()
     axes = grid[0][0]
     laws = {(law.variant, law.mode): law for law in study.laws}
-    for (variant, mode), points in drawn.items():
+    for (variant, mode), points in lines.items():
         look = style.look(study, variant, mode)
         law = laws.get((variant, mode))
         if law is not None:
@@ -41,7 +41,7 @@ def draw(study: Study) -> Figure | None:
     style.size_axis(axes, study)
     _cards(axes, study)
     style.byte_axis(axes, "peak allocated")
-    style.title(axes, study, "Peak against size")
+    style.title(axes, study, "Peak vs size")
     style.legend(axes, loc="upper left")
     return figure
 
@@ -53,7 +53,7 @@ def _law(axes: Axes, law: Law, look: dict[str, Any]) -> None:
     if law.band:
         at, low, high = zip(*law.band, strict=True)
         low, high = np.maximum(low, 1), np.asarray(high)
-        # A band over decades says that the law is not known there, and would hide the others.
+        # A band over decades shows only that the law is unknown there, and it would hide the other lines.
         axes.fill_between(
             at, low, high, where=high <= _WIDE * low, color=look["color"], alpha=0.18, linewidth=0
         )
@@ -77,13 +77,13 @@ def _out_of_memory(axes: Axes, study: Study, laws: dict[tuple[str, str], Law]) -
 
 
 def _where(point: Point, laws: dict[tuple[str, str], Law]) -> float | None:
-    """A size that ran out has no peak: it is drawn where theory, else the law, would have put it."""
+    """Return the height of a size that ran out of memory: the peak by theory, or else by the law."""
     law = laws.get((point.variant, point.mode))
     return point.theory_bytes or (max(value(law, point.size), 1.0) if law else None)
 
 
 def _cards(axes: Axes, study: Study) -> None:
-    """The memory of each card that the axis reaches, and of the next larger one."""
+    """Draw the memory of each card that the axis reaches, and of the next larger one."""
     low, high = axes.get_ylim()
     cards = sorted({(row["memory_bytes"], row["card"]) for row in study.cards})
     above = [card for card in cards if card[0] > high][:1]
@@ -95,7 +95,7 @@ def _cards(axes: Axes, study: Study) -> None:
     for memory, name in sorted(shown):
         axes.axhline(memory, color=style.MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
         if memory < last * (high / low) ** 0.035:
-            continue  # its name would lie on the one below
+            continue  # its name would overlap the one below
         last = memory
         axes.annotate(
             f"{style.drawable(name)} {style.short_bytes(memory)}",

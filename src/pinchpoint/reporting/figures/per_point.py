@@ -1,4 +1,4 @@
-"""Bytes a point against size: where the fixed cost stops mattering and what a point costs for good."""
+"""Bytes per point vs size: where the fixed cost stops mattering, and what one more point costs."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ if TYPE_CHECKING:
 
 
 def draw(study: Study) -> Figure | None:
-    drawn = {
+    lines = {
         key: [p for p in points if p.peak_allocated_bytes] for key, points in style.lines_of(study).items()
     }
-    if not any(drawn.values()):
+    if not any(lines.values()):
         return None
     figure, grid = style.canvas()
     axes = grid[0][0]
     laws = {(law.variant, law.mode): law for law in study.laws}
-    for (variant, mode), points in drawn.items():
+    for (variant, mode), points in lines.items():
         look = style.look(study, variant, mode)
         axes.plot(
             [p.size for p in points],
@@ -43,7 +43,7 @@ def draw(study: Study) -> Figure | None:
             )
     style.size_axis(axes, study)
     style.byte_axis(axes, "peak allocated / size")
-    style.title(axes, study, "Bytes a point")
+    style.title(axes, study, "Bytes per point")
     axes.annotate(
         "dotted: slope of the fitted law",
         (1.0, 1.0),

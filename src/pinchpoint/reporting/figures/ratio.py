@@ -1,4 +1,4 @@
-"""Training against inference: how many times the peak of one is that of the other, by size."""
+"""Training vs inference: the ratio of their peaks, by size."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pinchpoint.reporting.figures import style
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_APART = 0.05  # of the axis' height: what a line of text takes
+_LABEL_HEIGHT = 0.05  # the height of a line of text as a share of the axis
 
 
 def ratios(study: Study) -> dict[str, list[tuple[int, float]]]:
-    """variant -> (size, peak of train / peak of infer), for sizes where both ran."""
+    """Return variant -> (size, peak of train / peak of infer), for sizes at which both ran."""
     lines = style.lines_of(study)
-    found = {}
+    by_variant = {}
     for variant in style.variants_of(study):
         train, infer = (
             {
@@ -29,32 +29,32 @@ def ratios(study: Study) -> dict[str, list[tuple[int, float]]]:
         )
         both = [(size, train[size] / infer[size]) for size in train if size in infer]
         if both:
-            found[variant] = both
-    return found
+            by_variant[variant] = both
+    return by_variant
 
 
-def apart(heights: list[float], *, least: float) -> list[float]:
-    """The same heights, those that lie closer than `least` moved up until none is: labels that can be read."""
-    placed = list(heights)
+def separate_labels(heights: list[float], *, gap: float) -> list[float]:
+    """Return the heights moved up where two are closer than `gap`, so that their labels do not overlap."""
+    separate = list(heights)
     order = sorted(range(len(heights)), key=lambda at: heights[at])
     for below, above in pairwise(order):
-        placed[above] = max(placed[above], placed[below] + least)
-    return placed
+        separate[above] = max(separate[above], separate[below] + gap)
+    return separate
 
 
 def draw(study: Study) -> Figure | None:
-    found = ratios(study)
-    if not found:
+    by_variant = ratios(study)
+    if not by_variant:
         return None
     figure, grid = style.canvas(height=4.0)
     axes = grid[0][0]
-    top = 1.15 * max(value for both in found.values() for _, value in both)
-    for variant, both in found.items():
+    top = 1.15 * max(value for both in by_variant.values() for _, value in both)
+    for variant, both in by_variant.items():
         sizes, values = zip(*both, strict=True)
         axes.plot(sizes, values, label=style.drawable(variant), **style.look(study, variant, "train"))
-    ends = [both[-1] for both in found.values()]
+    ends = [both[-1] for both in by_variant.values()]
     for (size, value), height in zip(
-        ends, apart([value for _, value in ends], least=_APART * top), strict=True
+        ends, separate_labels([value for _, value in ends], gap=_LABEL_HEIGHT * top), strict=True
     ):
         axes.annotate(
             f"{value:.2f}",
@@ -68,7 +68,7 @@ def draw(study: Study) -> Figure | None:
     axes.axhline(1, color=style.MUTED, linewidth=0.9, linestyle=(0, (1, 2)))
     style.size_axis(axes, study)
     axes.set_ylabel("peak of train / peak of infer")
-    style.title(axes, study, "Training against inference")
-    if len(found) > 1:
+    style.title(axes, study, "Training vs inference")
+    if len(by_variant) > 1:
         style.legend(axes, loc="best")
     return figure

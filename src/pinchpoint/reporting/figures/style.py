@@ -1,6 +1,6 @@
-"""One look for all figures: fonts, colours, axes of sizes and bytes, names that can be drawn.
+"""The style of all figures: fonts, colours, axes of sizes and bytes, and text that can be drawn.
 
-Nothing here depends on the reader's machine: the font ships with matplotlib, numbers are formatted
+Nothing here depends on the user's machine: the font ships with matplotlib, numbers are formatted
 without a locale, text becomes outlines in SVG, and no matplotlibrc is read.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 INK, MUTED, GRID, BAD = (palette.LIGHT[role] for role in ("ink", "muted", "grid", "bad"))
 WIDTH, HEIGHT = 7.6, 4.8
-ENOUGH = 5  # labelled powers of two on an axis; more would crowd it
+MAX_TICKS = 5  # labelled powers of two on an axis; more would crowd it
 RC: Any = {
     "font.family": "sans-serif",
     "font.sans-serif": ["DejaVu Sans"],
@@ -62,7 +62,7 @@ RC: Any = {
 
 @contextmanager
 def applied() -> Iterator[None]:
-    """matplotlib with this style and nothing else, inside the block only."""
+    """Apply this style, and no other settings of matplotlib, inside the block only."""
     import matplotlib
 
     with matplotlib.rc_context():
@@ -74,7 +74,7 @@ def applied() -> Iterator[None]:
 def canvas(
     *, rows: int = 1, columns: int = 1, width: float = WIDTH, height: float = HEIGHT, **options: Any
 ) -> tuple[Figure, Any]:
-    """A figure that belongs to no window, and its axes."""
+    """Return a figure that belongs to no window, and its axes."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -84,11 +84,11 @@ def canvas(
 
 
 def lines_of(study: Study) -> dict[tuple[str, str], list[Point]]:
-    """The points of each (variant, mode), smallest size first."""
-    found: dict[tuple[str, str], list[Point]] = {}
+    """Return the points of each (variant, mode), smallest size first."""
+    lines: dict[tuple[str, str], list[Point]] = {}
     for point in study.points:
-        found.setdefault((point.variant, point.mode), []).append(point)
-    return {key: sorted(points, key=lambda p: p.size) for key, points in found.items()}
+        lines.setdefault((point.variant, point.mode), []).append(point)
+    return {key: sorted(points, key=lambda p: p.size) for key, points in lines.items()}
 
 
 def variants_of(study: Study) -> list[str]:
@@ -96,23 +96,23 @@ def variants_of(study: Study) -> list[str]:
 
 
 def look(study: Study, variant: str, mode: str) -> dict[str, Any]:
-    """Colour by variant, stroke and marker by mode: the two are told apart without colour as well."""
+    """Return colour by variant, and stroke and marker by mode, so that modes differ without colour too."""
     variants = variants_of(study)
     colour = palette.LIGHT[palette.of_series(variant, variants)]
-    # Later lines are thinner, so that one drawn over another leaves both to be seen.
+    # Later lines are thinner, so that two lines on top of each other stay visible.
     order = variants.index(variant)
-    shared = {
+    common = {
         "color": colour,
         "markersize": max(4.0, 7.5 - 1.3 * order),
         "linewidth": max(1.2, 2.2 - 0.4 * order),
     }
     if mode == "train":
-        return {**shared, "linestyle": "-", "marker": "o", "markerfacecolor": colour}
-    return {**shared, "linestyle": (0, (4, 2)), "marker": "s", "markerfacecolor": "white"}
+        return {**common, "linestyle": "-", "marker": "o", "markerfacecolor": colour}
+    return {**common, "linestyle": (0, (4, 2)), "marker": "s", "markerfacecolor": "white"}
 
 
 def name_of(study: Study, variant: str, mode: str) -> str:
-    """As short as the study allows: what all lines share is not said."""
+    """Return the name of a line, without the parts that all lines of the study share."""
     lines = lines_of(study)
     parts = []
     if len({v for v, _ in lines}) > 1:
@@ -127,7 +127,7 @@ def title(axes: Axes, study: Study, text: str) -> None:
 
 
 def size_axis(axes: Axes, study: Study) -> None:
-    """A log axis of sizes, labelled 1k, 10k, 1M, and 2 and 5 between them where few decades are shown."""
+    """Make a log axis of sizes, labelled 1k, 10k, 1M, with 2 and 5 between them over few decades."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
     axes.set_xscale("log")
@@ -140,7 +140,7 @@ def size_axis(axes: Axes, study: Study) -> None:
 
 
 def byte_axis(axes: Axes, label: str) -> None:
-    """A log axis of bytes: ticks at powers of two over decades, at round numbers of one unit over less."""
+    """Make a log axis of bytes, with ticks at powers of two over decades and at round numbers otherwise."""
     from matplotlib.ticker import FixedLocator, FuncFormatter, NullFormatter, NullLocator
 
     axes.set_yscale("log")
@@ -159,20 +159,20 @@ def _byte_ticks(low: float, high: float) -> list[float]:
     first, last = math.floor(math.log2(low)), math.ceil(math.log2(high))
     if high / low < 10:
         unit = byte_unit(high)[0]
-        found = [
+        ticks = [
             tick * unit
-            for tick in MaxNLocator(nbins=ENOUGH, steps=[1, 2, 2.5, 5, 10]).tick_values(
+            for tick in MaxNLocator(nbins=MAX_TICKS, steps=[1, 2, 2.5, 5, 10]).tick_values(
                 low / unit, high / unit
             )
         ]
     else:
-        step = max(1, math.ceil((last - first) / (ENOUGH + 1)))
-        found = [2.0**power for power in range(first - first % step, last + 1, step)]
-    return [tick for tick in found if low <= tick <= high]
+        step = max(1, math.ceil((last - first) / (MAX_TICKS + 1)))
+        ticks = [2.0**power for power in range(first - first % step, last + 1, step)]
+    return [tick for tick in ticks if low <= tick <= high]
 
 
 def byte_unit(value: float) -> tuple[int, str]:
-    """The unit a value is best told in."""
+    """Return the largest unit that does not exceed the value."""
     return next(
         ((2**power, name) for power, name in ((30, "GiB"), (20, "MiB"), (10, "KiB")) if value >= 2**power),
         (1, "B"),
@@ -180,14 +180,14 @@ def byte_unit(value: float) -> tuple[int, str]:
 
 
 def short_bytes(value: float) -> str:
-    """Three digits and a unit, `64 MiB`: for ticks and labels."""
+    """Format bytes with three digits and a unit, as in `64 MiB`, for ticks and labels."""
     unit, name = byte_unit(value)
     number = value / unit
     return f"{number:,.0f} {name}" if number >= 1000 else f"{number:.3g} {name}"
 
 
 def legend(axes: Axes, *, many: int = 4, **options: Any) -> None:
-    """Beside the lines where they are few, below the axes where they are many."""
+    """Draw the legend beside the lines if they are few, and below the axes if they are many."""
     handles, _ = axes.get_legend_handles_labels()
     if len(handles) > many:
         axes.legend(**{**options, "loc": "upper center", "bbox_to_anchor": (0.5, -0.14), "ncols": 4})
@@ -196,21 +196,21 @@ def legend(axes: Axes, *, many: int = 4, **options: Any) -> None:
 
 
 def drawable(text: str) -> str:
-    """Text with nothing in it the font lacks or matplotlib would take for mathematics."""
+    """Escape characters that the font lacks or that matplotlib would interpret as mathematics."""
     from matplotlib.font_manager import FontProperties, findfont, get_font
 
     font = get_font(findfont(FontProperties(family="DejaVu Sans")))
-    shown = "".join(c if font.get_char_index(ord(c)) else f"\\u{ord(c):04x}" for c in text)
-    return shown.replace("$", r"\$")
+    escaped = "".join(c if font.get_char_index(ord(c)) else f"\\u{ord(c):04x}" for c in text)
+    return escaped.replace("$", r"\$")
 
 
 def elide(text: str, most: int) -> str:
-    """The end of a long dotted name, which tells names apart."""
+    """Shorten a long dotted name to its end, which distinguishes names best."""
     return text if len(text) <= most else "…" + text[-(most - 1) :]
 
 
 def spread(values: Sequence[float], margin: float = 0.08) -> tuple[float, float]:
-    """Limits of a log axis that holds the values with some room."""
+    """Return limits of a log axis that contain the values with a margin."""
     low, high = min(values), max(values)
     room = (math.log(high / low) or 1.0) * margin
     return low * math.exp(-room), high * math.exp(room)

@@ -1,4 +1,4 @@
-"""Time against memory: what each variant pays in one for the other, at the largest size all of them ran."""
+"""Time vs memory of each variant, at the largest size that all variants ran."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 
 def choices(study: Study) -> dict[str, list[Point]]:
-    """mode -> one timed point of each variant, all of the same size; baseline first."""
+    """Return mode -> one timed point of each variant, all of the same size, baseline first."""
     lines = style.lines_of(study)
-    found = {}
+    by_mode = {}
     for mode in dict.fromkeys(mode for _, mode in lines):
         timed = {
             variant: {
@@ -29,21 +29,21 @@ def choices(study: Study) -> dict[str, list[Point]]:
         timed = {variant: points for variant, points in timed.items() if points}
         common = set.intersection(*(set(points) for points in timed.values())) if len(timed) > 1 else set()
         if common:
-            found[mode] = [points[max(common)] for points in timed.values()]
-    return found
+            by_mode[mode] = [points[max(common)] for points in timed.values()]
+    return by_mode
 
 
 def draw(study: Study) -> Figure | None:
-    found = choices(study)
-    if not found:
+    by_mode = choices(study)
+    if not by_mode:
         return None
-    figure, grid = style.canvas(columns=len(found), width=5.2 * len(found) + 1.0, height=4.2)
-    for axes, (mode, points) in zip(grid[0], found.items(), strict=True):
+    figure, grid = style.canvas(columns=len(by_mode), width=5.2 * len(by_mode) + 1.0, height=4.2)
+    for axes, (mode, points) in zip(grid[0], by_mode.items(), strict=True):
         _panel(axes, study, points)
         axes.set_title(f"{mode}, {style.drawable(study.axis)} {show_size(points[0].size)}", fontsize=10)
     grid[0][0].set_ylabel("peak allocated")
     figure.suptitle(
-        f"Time against memory of each variant: {style.drawable(study.target)}",
+        f"Time vs memory per variant: {style.drawable(study.target)}",
         x=0.01,
         ha="left",
         fontsize=11.5,
@@ -69,18 +69,20 @@ def _panel(axes: Axes, study: Study, points: list[Point]) -> None:
             color=look["color"],
             capsize=3,
         )
-        said = style.drawable(point.variant)
+        label = style.drawable(point.variant)
         if point is not base:
             assert base.time_s is not None
             assert base.peak_allocated_bytes is not None
-            said += f"\n{point.time_s / base.time_s:.2f}× time, {point.peak_allocated_bytes / base.peak_allocated_bytes:.2f}× peak"
+            times_slower = point.time_s / base.time_s
+            times_larger = point.peak_allocated_bytes / base.peak_allocated_bytes
+            label += f"\n{times_slower:.2f}× time, {times_larger:.2f}× peak"
         axes.annotate(
-            said,
+            label,
             (point.time_s, point.peak_allocated_bytes),
             xytext=(0, -9 if order % 2 else 9),
             textcoords="offset points",
             ha="center",
-            va="top" if order % 2 else "bottom",  # neighbours of the same peak do not write over each other
+            va="top" if order % 2 else "bottom",  # labels of neighbours with the same peak do not overlap
             fontsize=8.5,
             color=look["color"],
         )
@@ -91,7 +93,7 @@ def _panel(axes: Axes, study: Study, points: list[Point]) -> None:
 
 
 def _time_axis(axes: Axes, times: list[float]) -> None:
-    """From zero where the variants are near each other, log where one is many times slower."""
+    """Make a linear axis from zero if the times are similar, and a log axis if one is many times slower."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     if max(times) < 8 * min(times):
@@ -103,7 +105,7 @@ def _time_axis(axes: Axes, times: list[float]) -> None:
         axes.xaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=20))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value)))
     axes.xaxis.set_minor_formatter(NullFormatter())
-    axes.set_xlabel("time of a step (median, 95 % interval)")
+    axes.set_xlabel("time per step (median, 95 % interval)")
 
 
 def _tick(seconds: float) -> str:

@@ -1,1 +1,1 @@
-"""One module per kind of record; the page finds them by walking this folder."""
+"""Sections of the report, one module per kind of record, found by walking this folder."""

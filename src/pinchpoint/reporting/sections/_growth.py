@@ -1,4 +1,4 @@
-"""How a study's peak grows: against size with law and cards, a point, and training against inference."""
+"""Plots of a study's growth: the peak vs size with laws and cards, per point, and training vs inference."""
 
 from __future__ import annotations
 
@@ -6,43 +6,56 @@ import math
 
 from pinchpoint.core.records import Point, Study
 from pinchpoint.core.units import show_bytes
-from pinchpoint.reporting.axes import exact, linear, log_bytes, log_few_bytes, log_sizes
+from pinchpoint.reporting.axes import (
+    exact_size,
+    linear_axis,
+    log_byte_axis,
+    log_point_byte_axis,
+    log_size_axis,
+)
 from pinchpoint.reporting.chart import Figure, Trace, hover, layout, level, marks, path
 from pinchpoint.reporting.record_reader import number, share, word
-from pinchpoint.reporting.sections._series import Series, at, curve, describe, known, peak_of
+from pinchpoint.reporting.sections._series import Series, at, curve, describe, peak_of, positive
 
 CARD_LINES = 7
 
 
 def peaks(study: Study, series: list[Series]) -> Figure:
-    """Peak against size: points, fitted law, interval, out-of-memory crosses and card lines."""
+    """Return the peak vs size: points, fitted law, interval, out-of-memory crosses and card lines."""
     data: list[Trace] = []
     for line in series:
-        if line.done:
+        if line.ok_points:
             data += _law(line)
-            data.append(line.marks(line.done, peak_of, lines=line.law is None, legendgroup=line.name))
-    stopped = [
+            data.append(line.marks(line.ok_points, peak_of, lines=line.law is None, legendgroup=line.name))
+    unfinished = [
         (line, p, y) for line in series for p in line.points if p.status != "ok" and (y := _height(line, p))
     ]
-    data += _crosses(stopped)
-    heights = [*known([peak_of(p) for line in series for p in line.done]), *(y for _, _, y in stopped)]
+    data += _crosses(unfinished)
+    heights = [
+        *positive([peak_of(p) for line in series for p in line.ok_points]),
+        *(y for _, _, y in unfinished),
+    ]
     levels = card_levels(study, heights)
-    drawn = [level(value, label, role="muted", dash="dot") for value, label in levels]
+    card_lines = [level(value, label, role="muted", dash="dot") for value, label in levels]
     axes = layout(
-        x=log_sizes([p.size for p in study.points], f"size ({study.axis})"),
-        y=log_bytes([*heights, *(value for value, _ in levels)], "peak allocated"),
-        shapes=[line for line, _ in drawn],
-        annotations=[note for _, note in drawn],
+        x=log_size_axis([p.size for p in study.points], f"size ({study.axis})"),
+        y=log_byte_axis([*heights, *(value for value, _ in levels)], "peak allocated"),
+        shapes=[line for line, _ in card_lines],
+        annotations=[note for _, note in card_lines],
     )
-    note = "Marks are runs, lines the law, bands its 95 % interval."
-    note += " Crosses stand where theory or the law puts the peak." if stopped else ""
-    return Figure(f"Peak against {study.axis}", tuple(data), axes, height=440, note=note)
+    note = "Markers are runs, lines are the fitted laws, and bands are their 95 % intervals."
+    note += (
+        " Crosses mark runs that did not finish, at the peak predicted by theory or the law."
+        if unfinished
+        else ""
+    )
+    return Figure(f"Peak vs {study.axis}", tuple(data), axes, height=440, note=note)
 
 
 def _law(line: Series) -> list[Trace]:
     if line.law is None:
         return []
-    sizes = [float(p.size) for p in line.done]
+    sizes = [float(p.size) for p in line.ok_points]
     xs, ys = curve(line.law, sizes)
     fit = path(xs, [y if y > 0 else None for y in ys], role=line.role, dash=line.dash, legendgroup=line.name)
     if not line.law.band:
@@ -60,26 +73,26 @@ def _law(line: Series) -> list[Trace]:
 
 
 def _height(line: Series, point: Point) -> float | None:
-    """Where to draw a run that has no peak: where theory or the law puts it."""
+    """Return the height of a run without a peak: the peak by theory or the law."""
     if point.theory_bytes:
         return point.theory_bytes
     expected = at(line.law, point.size) if line.law else 0.0
     return expected if expected > 0 else None
 
 
-def _crosses(stopped: list[tuple[Series, Point, float]]) -> list[Trace]:
+def _crosses(unfinished: list[tuple[Series, Point, float]]) -> list[Trace]:
     crosses = []
     for name, role, statuses in (
         ("out of memory", "bad", ("oom",)),
         ("failed or timed out", "warn", ("failed", "timeout")),
     ):
-        mine = [(line, point, y) for line, point, y in stopped if point.status in statuses]
-        if mine:
-            texts = [describe(line, point) for line, point, _ in mine]
+        runs = [(line, point, y) for line, point, y in unfinished if point.status in statuses]
+        if runs:
+            texts = [describe(line, point) for line, point, _ in runs]
             cross = marks(
                 name,
-                [p.size for _, p, _ in mine],
-                [y for *_, y in mine],
+                [p.size for _, p, _ in runs],
+                [y for *_, y in runs],
                 role=role,
                 texts=texts,
                 symbol="x-thin",
@@ -91,29 +104,32 @@ def _crosses(stopped: list[tuple[Series, Point, float]]) -> list[Trace]:
 
 
 def card_levels(study: Study, heights: list[float]) -> list[tuple[float, str]]:
-    """Card lines worth drawing: near the data, and far enough apart that their labels can be read."""
+    """Return the card lines near the data, far enough apart that their labels do not overlap."""
     if not heights:
         return []
-    named = {word(item, "card"): value for item in study.cards if (value := number(item, "memory_bytes"))}
+    memory = {word(item, "card"): value for item in study.cards if (value := number(item, "memory_bytes"))}
     low, high = min(heights), max(heights) * 4
-    kept: list[tuple[float, str]] = []
-    for name, value in sorted(named.items(), key=lambda pair: pair[1]):
-        if low <= value <= high and (not kept or math.log(value / kept[-1][0]) > 0.09 * math.log(high / low)):
-            kept.append((value, f"{name}, {show_bytes(value)}"))
-    return kept[:CARD_LINES]
+    levels: list[tuple[float, str]] = []
+    for name, value in sorted(memory.items(), key=lambda pair: pair[1]):
+        if low <= value <= high and (
+            not levels or math.log(value / levels[-1][0]) > 0.09 * math.log(high / low)
+        ):
+            levels.append((value, f"{name}, {show_bytes(value)}"))
+    return levels[:CARD_LINES]
 
 
-def bytes_a_point(study: Study, series: list[Series]) -> Figure:
-    """Peak divided by size: it falls to the law's slope as the fixed part fades."""
+def bytes_per_point(study: Study, series: list[Series]) -> Figure:
+    """Return the peak divided by the size, which falls towards the law's slope as the fixed part fades."""
     data = [
-        line.marks(line.done, lambda p: share(peak_of(p), p.size), legendgroup=line.name) for line in series
+        line.marks(line.ok_points, lambda p: share(peak_of(p), p.size), legendgroup=line.name)
+        for line in series
     ]
-    values = known([y for trace in data for y in trace["y"]])
+    values = positive([y for trace in data for y in trace["y"]])
     for line in series:
-        # A flat variant heads for zero, which a log axis has no place for.
-        if line.law and len(line.done) > 1 and line.law.slope_bytes_per_point > min(values) / 5:
-            slope, sizes = line.law.slope_bytes_per_point, [p.size for p in line.done]
-            text = hover(line.name, ("slope", f"{slope:,.1f} B a point"))
+        # The slope of a flat variant is near zero, which a log axis cannot show.
+        if line.law and len(line.ok_points) > 1 and line.law.slope_bytes_per_point > min(values) / 5:
+            slope, sizes = line.law.slope_bytes_per_point, [p.size for p in line.ok_points]
+            text = hover(line.name, ("slope", f"{slope:,.1f} B per point"))
             ends = {"hoverinfo": "text", "hovertext": [text, text], "legendgroup": line.name}
             data.append(
                 path(
@@ -127,29 +143,33 @@ def bytes_a_point(study: Study, series: list[Series]) -> Figure:
             )
             values.append(slope)
     axes = layout(
-        x=log_sizes([p.size for p in study.points], f"size ({study.axis})"),
-        y=log_few_bytes(values, "peak / size"),
+        x=log_size_axis([p.size for p in study.points], f"size ({study.axis})"),
+        y=log_point_byte_axis(values, "peak / size"),
     )
     return Figure(
-        "Bytes a point",
+        "Bytes per point",
         tuple(data),
         axes,
-        note="Dotted: the slope of the law, where each line is heading.",
+        note="The dotted lines are the slopes of the laws, which the curves approach.",
         half=True,
     )
 
 
 def ratios(study: Study, series: list[Series]) -> Figure | None:
-    """Training's peak over inference's, at the sizes both reached."""
-    inferred = {(s.variant, p.size): peak_of(p) for s in series if s.mode == "infer" for p in s.done}
+    """Return the ratio of the training to the inference peak, at the sizes that both reached."""
+    infer_peaks = {(s.variant, p.size): peak_of(p) for s in series if s.mode == "infer" for p in s.ok_points}
     data: list[Trace] = []
     for line in series:
-        both = [p for p in line.done if inferred.get((line.variant, p.size))] if line.mode == "train" else []
+        both = (
+            [p for p in line.ok_points if infer_peaks.get((line.variant, p.size))]
+            if line.mode == "train"
+            else []
+        )
         if both:
-            values = [share(peak_of(p), inferred[line.variant, p.size]) for p in both]
+            values = [share(peak_of(p), infer_peaks[line.variant, p.size]) for p in both]
             pairs = zip(both, values, strict=True)
             texts = [
-                hover(line.variant, ("size", exact(p.size)), ("train / infer", f"{ratio:.3f}"))
+                hover(line.variant, ("size", exact_size(p.size)), ("train / infer", f"{ratio:.3f}"))
                 for p, ratio in pairs
             ]
             sizes = [p.size for p in both]
@@ -162,13 +182,13 @@ def ratios(study: Study, series: list[Series]) -> Figure | None:
         return None
     top = max(y for trace in data for y in trace["y"])
     axes = layout(
-        x=log_sizes([p.size for p in study.points], f"size ({study.axis})"),
-        y=linear("peak of train / peak of infer", range=[0, top * 1.12], ticksuffix="x"),
+        x=log_size_axis([p.size for p in study.points], f"size ({study.axis})"),
+        y=linear_axis("peak of train / peak of infer", range=[0, top * 1.12], ticksuffix="x"),
     )
     return Figure(
-        "Training against inference",
+        "Training vs inference",
         tuple(data),
         axes,
-        note="How much more a training step needs.",
+        note="The peak of a training step divided by that of an inference step.",
         half=True,
     )

@@ -1,4 +1,4 @@
-"""A study read as series: one line per variant and mode, with one look in every plot, and its law as a curve."""
+"""The series of a study, one per variant and mode, with the same look in every plot, and laws as curves."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from typing import Any
 from pinchpoint.core.records import Law, Point, Study
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.reporting import palette
-from pinchpoint.reporting.axes import exact
+from pinchpoint.reporting.axes import exact_size
 from pinchpoint.reporting.chart import Trace, hover, marks, symbol_of
 from pinchpoint.reporting.record_reader import number, share
 
 
 @dataclass(frozen=True)
 class Series:
-    """The points of one variant in one mode, by size. Colour and symbol tell the variant, fill and dash the mode."""
+    """The points of one variant in one mode, by size.
+
+    Colour and symbol show the variant, fill and dash the mode.
+    """
 
     variant: str
     mode: str
@@ -32,7 +35,7 @@ class Series:
         return f"{self.variant}, {self.mode}"
 
     @property
-    def done(self) -> list[Point]:
+    def ok_points(self) -> list[Point]:
         return [p for p in self.points if p.status == "ok" and p.size > 0 and peak_of(p)]
 
     def marks(
@@ -44,7 +47,7 @@ class Series:
         lines: bool = True,
         **other: Any,
     ) -> Trace:
-        """A trace of this series; `x` is the size unless told."""
+        """Return a trace of this series; `x` is the size by default."""
         across = x or (lambda point: point.size)
         return marks(
             self.name,
@@ -59,16 +62,16 @@ class Series:
 
 
 def peak_of(point: Point) -> int:
-    """The allocated peak; theory's where nothing could measure one, as the law does; 0 where neither is known."""
+    """Return the allocated peak, else that of theory (as the law does), else 0."""
     return point.peak_allocated_bytes or point.theory_bytes or 0
 
 
 def series_of(study: Study) -> list[Series]:
     variants = list(dict.fromkeys(p.variant for p in study.points))
-    # Training first when it is there: it is the mode people ask about.
+    # Training comes first, because it is the mode that people ask about.
     modes = sorted(dict.fromkeys(p.mode for p in study.points), key=lambda mode: mode != "train")
     laws = {(law.variant, law.mode): law for law in study.laws}
-    found = []
+    series = []
     for variant in variants:
         for mode in modes:
             points = sorted(
@@ -78,23 +81,23 @@ def series_of(study: Study) -> list[Series]:
             look = (symbol, "solid") if mode == modes[0] else (f"{symbol}-open", "dash")
             if points:
                 role = palette.of_series(variant, variants)
-                found.append(Series(variant, mode, tuple(points), laws.get((variant, mode)), role, *look))
-    return found
+                series.append(Series(variant, mode, tuple(points), laws.get((variant, mode)), role, *look))
+    return series
 
 
 def describe(series: Series, point: Point) -> str:
-    facts: list[tuple[str, object]] = [("size", exact(point.size))]
+    facts: list[tuple[str, object]] = [("size", exact_size(point.size))]
     if point.processed is not None and point.processed != point.size:
-        facts.append(("processed", exact(point.processed)))
-    held = {
+        facts.append(("processed", exact_size(point.processed)))
+    peaks = {
         "allocated": point.peak_allocated_bytes,
         "reserved": point.peak_reserved_bytes,
         "total": point.total_bytes,
         "theory": point.theory_bytes,
     }
-    facts += [(label, show_bytes(value)) for label, value in held.items() if value is not None]
+    facts += [(label, show_bytes(value)) for label, value in peaks.items() if value is not None]
     if peak_of(point) and point.status == "ok":
-        facts.append(("a point", f"{share(peak_of(point), point.size):,.1f} B"))
+        facts.append(("per point", f"{share(peak_of(point), point.size):,.1f} B"))
     if point.time_s is not None:
         facts.append(("step", show_seconds(point.time_s)))
     if point.status != "ok":
@@ -104,16 +107,16 @@ def describe(series: Series, point: Point) -> str:
 
 
 def at(law: Law, size: float) -> float:
-    """The law's peak at a size: of the segment that holds it, or of the last."""
+    """Return the law's peak at a size, by the segment that contains it or else the last."""
     if not law.segments:
         return law.slope_bytes_per_point * size + law.intercept_bytes
-    holding = [s for s in law.segments if (end := number(s, "to")) is None or size <= end]
-    segment = holding[0] if holding else law.segments[-1]
+    candidates = [s for s in law.segments if (end := number(s, "to")) is None or size <= end]
+    segment = candidates[0] if candidates else law.segments[-1]
     return (number(segment, "slope") or 0.0) * size + (number(segment, "intercept") or 0.0)
 
 
 def curve(law: Law, sizes: Sequence[float]) -> tuple[list[float], list[float]]:
-    """The law over the sizes, both sides of every break among them."""
+    """Return the law as a curve over the sizes, with both sides of every break."""
     low, high = min(sizes), max(sizes)
     edges = [edge for b in law.breaks if low < b < high for edge in (b, b * (1 + 1e-9))]
     xs = sorted({*_ladder(low, high), *edges})
@@ -124,5 +127,5 @@ def _ladder(low: float, high: float, count: int = 50) -> list[float]:
     return [low * (high / low) ** (i / (count - 1)) for i in range(count)] if high > low > 0 else [low]
 
 
-def known(values: Sequence[float | None]) -> list[float]:
+def positive(values: Sequence[float | None]) -> list[float]:
     return [v for v in values if v is not None and v > 0 and math.isfinite(v)]

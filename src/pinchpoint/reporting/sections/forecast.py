@@ -1,12 +1,12 @@
-"""A forecast: the predicted peak, what it is made of, which lines hold it and which cards it fits."""
+"""The section of a forecast: the predicted peak, its breakdown, the source lines behind it, and the cards."""
 
 from __future__ import annotations
 
 from pinchpoint.core.records import BREAKDOWN, Forecast, Line
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.reporting import palette
-from pinchpoint.reporting.axes import exact, labelled, linear, titled, words
-from pinchpoint.reporting.chart import Figure, Trace, Unit, bars, hover, layout, path, ranked
+from pinchpoint.reporting.axes import escape_label, exact_size, labelled_axis, linear_axis, titled_axis
+from pinchpoint.reporting.chart import Figure, Trace, Unit, bar_chart, bars, hover, layout, path
 from pinchpoint.reporting.html import (
     Column,
     Html,
@@ -16,12 +16,12 @@ from pinchpoint.reporting.html import (
     chips,
     column,
     join,
-    keyed,
     listing,
     meter,
-    numbers,
+    number_columns,
     panel,
     place,
+    swatch_label,
     table,
     tag,
 )
@@ -30,7 +30,7 @@ from pinchpoint.reporting.section import Entry, Headline
 
 KIND = "forecast"
 TITLE = "Forecasts"
-ABOUT = "The peak memory of a step, predicted without the card."
+ABOUT = "The peak memory of a step, predicted without a GPU."
 ORDER = 10
 
 LINES_SHOWN = 20
@@ -39,12 +39,12 @@ TIMELINE_POINTS = 700
 
 
 def entry(record: Forecast) -> Entry:
-    size = f"size {exact(record.size)}" if record.size is not None else "script"
+    size = f"size {exact_size(record.size)}" if record.size is not None else "script"
     return Entry(
         title=record.target,
         headline=Headline(
             show_bytes(record.total_bytes),
-            f"predicted on {record.card}",
+            f"predicted for {record.card}",
             f"{record.mode}, {size}",
             _tone(record),
         ),
@@ -73,7 +73,7 @@ def _blocks(record: Forecast) -> list[Html | Figure]:
 
 
 def _tone(record: Forecast) -> Tone:
-    """Good or bad only when the card it was predicted for is among those it was held against."""
+    """Return good or bad only if the forecast says whether it fits the card it was predicted for."""
     if record.card in record.fits:
         return "good" if record.fits[record.card] else "bad"
     return "plain"
@@ -84,23 +84,23 @@ def _tiles(record: Forecast) -> tuple[Tile, ...]:
         Tile(
             "total on the card",
             show_bytes(record.total_bytes),
-            f"as the driver shows it on {record.card}",
+            f"as the driver would show it on {record.card}",
             _tone(record),
         ),
-        Tile("peak allocated", show_bytes(record.peak_allocated_bytes), "bytes of live tensors"),
+        Tile("peak allocated", show_bytes(record.peak_allocated_bytes), "by live tensors"),
     ]
     if record.peak_reserved_bytes is not None:
         tiles.append(
-            Tile("peak reserved", show_bytes(record.peak_reserved_bytes), "held by the caching allocator")
+            Tile("peak reserved", show_bytes(record.peak_reserved_bytes), "by the caching allocator")
         )
     if record.low_bytes is not None and record.high_bytes is not None:
         between = _between(record.low_bytes, record.high_bytes)
         why = (
-            "as libraries choose and data counts"
+            "depending on library choices and data"
             if record.framework == "torch"
-            else "with all fused, with nothing fused"
+            else "with everything fused and nothing fused"
         )
-        tiles.append(Tile("allocated, between", between, why, "warn"))
+        tiles.append(Tile("range of allocated", between, why, "warn"))
     if record.fits:
         fitting = sum(record.fits.values())
         note = f"with a margin of {show_bytes(record.margin_bytes)}"
@@ -121,13 +121,13 @@ def _steps(record: Forecast) -> str:
 
 
 def _between(low: int, high: int) -> str:
-    """`2.76 to 3.30 GiB`: the unit once where both share it."""
+    """Format `2.76 to 3.30 GiB`, with the unit once if both share it."""
     first, last = show_bytes(low), show_bytes(high)
     return f"{first.split()[0] if first.split()[1] == last.split()[1] else first} to {last}"
 
 
 def _stack(record: Forecast) -> list[tuple[str, str, int]]:
-    """(label, role, bytes) from weights to the driver's total."""
+    """Return (label, role, bytes) from the weights to the driver's total."""
     names = [*BREAKDOWN, *(name for name in record.breakdown if name not in BREAKDOWN)]
     stack = [
         (name, palette.of_source(name), record.breakdown[name])
@@ -139,7 +139,7 @@ def _stack(record: Forecast) -> list[tuple[str, str, int]]:
     )
     if reserved > record.peak_allocated_bytes:
         stack.append(
-            ("reserved, not in use", palette.of_source("cached"), reserved - record.peak_allocated_bytes)
+            ("reserved but unused", palette.of_source("cached"), reserved - record.peak_allocated_bytes)
         )
     if record.context_bytes:
         stack.append(("context", palette.of_source("context"), record.context_bytes))
@@ -153,26 +153,28 @@ def _composition(record: Forecast) -> Figure:
     if record.measured:
         rows.append("measured")
         data += _measured_parts(record.measured, unit)
-    x = linear(f"memory at the peak ({unit.name})")
-    axes = layout(x=x, y=labelled(rows, autorange="reversed"), barmode="stack", bargap=0.25)
-    note = "At the instant of the peak, from weights to what the driver shows. Colours as in the breakdown below."
-    return Figure("What the peak is made of", tuple(data), axes, height=82 + 52 * len(rows), note=note)
+    x = linear_axis(f"memory at the peak ({unit.name})")
+    axes = layout(x=x, y=labelled_axis(rows, autorange="reversed"), barmode="stack", bargap=0.25)
+    note = (
+        "The memory at the peak, from the weights to the driver's total, in the colours of the table below."
+    )
+    return Figure("Composition of the peak", tuple(data), axes, height=82 + 52 * len(rows), note=note)
 
 
 def _part(label: str, role: str, size: int, row: int, unit: Unit, whole: int) -> Trace:
     facts = (
         ("bytes", f"{size:,}"),
-        ("that is", show_bytes(size)),
+        ("size", show_bytes(size)),
         ("of the total", f"{share(size, whole):.1%}"),
     )
     return bars("", [unit(size)], [row], role=role, texts=[hover(label, *facts)], orientation="h")
 
 
 def _measured_parts(measured: dict[str, int], unit: Unit) -> list[Trace]:
-    """What a card showed has no sources, only levels: allocated, then reserved, then the driver's total."""
+    """Return the parts of a measurement, which are only allocated, reserved and the driver's total."""
     levels = (
         ("allocated", "s8", "allocated_bytes"),
-        ("reserved, not in use", "idle", "reserved_bytes"),
+        ("reserved but unused", "idle", "reserved_bytes"),
         ("context", "idle-2", "total_bytes"),
     )
     parts, below = [], 0
@@ -194,7 +196,7 @@ def _measured_parts(measured: dict[str, int], unit: Unit) -> list[Trace]:
 
 def _breakdown(record: Forecast) -> Html:
     rows: list[tuple[object, ...]] = [
-        (keyed(role, label), show_bytes(size), f"{size:,}", f"{share(size, record.total_bytes):.1%}")
+        (swatch_label(role, label), show_bytes(size), f"{size:,}", f"{share(size, record.total_bytes):.1%}")
         for label, role, size in _stack(record)
     ]
     rows.append(
@@ -205,17 +207,17 @@ def _breakdown(record: Forecast) -> Html:
             "100.0%",
         )
     )
-    columns = (Column("part"), *numbers("size", "bytes", "share"))
+    columns = (Column("part"), *number_columns("size", "bytes", "share"))
     return panel("Breakdown", table(columns, rows), half=True)
 
 
 def _cards(record: Forecast) -> Html:
     if not record.fits:
-        return panel("Cards", tag("p", "No cards were asked about.", class_="quiet"))
+        return panel("Cards", tag("p", "The forecast was not compared with any card.", class_="quiet"))
     marks: list[tuple[object, Tone]] = [
         (f"{'✓' if fits else '✗'} {name}", "good" if fits else "bad") for name, fits in record.fits.items()
     ]
-    note = f"A card counts as fitting when {show_bytes(record.margin_bytes)} stay free beside the total."
+    note = f"A forecast fits a card if the total leaves {show_bytes(record.margin_bytes)} free."
     return panel("Cards", chips(marks), note=note)
 
 
@@ -226,13 +228,13 @@ def _measured(record: Forecast, measured: dict[str, int]) -> Html:
         ("total", record.total_bytes, measured.get("total_bytes")),
     )
     rows = [
-        (label, show_bytes(said), show_bytes(real), f"{said / real - 1:+.3%}")
-        for label, said, real in pairs
-        if said is not None and real
+        (label, show_bytes(predicted), show_bytes(real), f"{predicted / real - 1:+.3%}")
+        for label, predicted, real in pairs
+        if predicted is not None and real
     ]
-    columns = (Column("peak"), *numbers("predicted", "measured", "error"))
+    columns = (Column("peak"), *number_columns("predicted", "measured", "error"))
     return panel(
-        "Predicted against measured", table(columns, rows), note="Error is predicted / measured - 1."
+        "Prediction vs measurement", table(columns, rows), note="The error is predicted / measured - 1."
     )
 
 
@@ -243,7 +245,7 @@ def _timeline(record: Forecast) -> Figure:
     x = [event for event, _, _ in events]
     data: list[Trace] = []
     for phase in dict.fromkeys(phase for _, _, phase in events):
-        # An area of its own per phase, zero elsewhere, so that the key can hide a phase.
+        # Each phase is an area of its own, zero elsewhere, so that the legend can hide it.
         role, y = palette.of_phase(phase), [unit(size) if p == phase else 0 for _, size, p in events]
         area = {
             "name": phase,
@@ -264,30 +266,30 @@ def _timeline(record: Forecast) -> Figure:
     data[-1]["line"]["shape"] = "hv"
     arrow = {"showarrow": True, "arrowhead": 0, "arrowcolor": "@ink", "ax": 0, "ay": -20}
     label = {
-        "text": words(f"peak: {show_bytes(top)} in {during}"),
+        "text": escape_label(f"peak: {show_bytes(top)} in {during}"),
         "font": {"color": "@ink", "size": 12},
         "bgcolor": "@surface/0.8",
     }
     axes = layout(
-        x=titled("allocation event", showgrid=False, zeroline=False),
-        y=linear(f"allocated ({unit.name})", range=[0, unit(top) * 1.16 or 1]),
+        x=titled_axis("allocation event", showgrid=False, zeroline=False),
+        y=linear_axis(f"allocated ({unit.name})", range=[0, unit(top) * 1.16 or 1]),
         annotations=[{"x": at, "y": unit(top), **arrow, **label}],
         hovermode="x",
     )
     note = f"Allocated bytes over {_steps(record)}, coloured by phase."
-    return Figure("Memory through the steps", tuple(data), axes, note=note)
+    return Figure("Memory over time", tuple(data), axes, note=note)
 
 
 def thin(events: tuple[tuple[int, int, str], ...], most: int) -> list[tuple[int, int, str]]:
-    """At most about `most` events: of each stretch the lowest and the highest stay, so the peak does."""
+    """Return about `most` events at most, keeping the lowest and highest of each stretch, and so the peak."""
     if len(events) <= most:
         return list(events)
     step = -(-2 * len(events) // most)
-    kept: set[int] = {0, len(events) - 1}
+    indices: set[int] = {0, len(events) - 1}
     for start in range(0, len(events), step):
         stretch = range(start, min(start + step, len(events)))
-        kept |= {max(stretch, key=lambda i: events[i][1]), min(stretch, key=lambda i: events[i][1])}
-    return [events[i] for i in sorted(kept)]
+        indices |= {max(stretch, key=lambda i: events[i][1]), min(stretch, key=lambda i: events[i][1])}
+    return [events[i] for i in sorted(indices)]
 
 
 def _lines(record: Forecast) -> Html:
@@ -305,7 +307,7 @@ def _lines(record: Forecast) -> Html:
         return (
             place(line.file, line.line),
             source,
-            keyed(palette.of_phase(line.phase), line.phase),
+            swatch_label(palette.of_phase(line.phase), line.phase),
             show_bytes(line.bytes),
             part,
         )
@@ -317,10 +319,10 @@ def _lines(record: Forecast) -> Html:
         Column("bytes", "number"),
         Column("share of allocated"),
     )
-    note = "What each source line holds at the peak."
+    note = "The bytes of each source line that are alive at the peak."
     if rest:
-        note += f" {len(rest)} more lines hold {show_bytes(sum(line.bytes for line in rest))} together."
-    return panel("Lines at the peak", table(columns, [row(line) for line in shown]), note=note)
+        note += f" {len(rest)} more lines hold {show_bytes(sum(line.bytes for line in rest))} in total."
+    return panel("Source lines at the peak", table(columns, [row(line) for line in shown]), note=note)
 
 
 def _modules(record: Forecast) -> Figure:
@@ -340,8 +342,9 @@ def _modules(record: Forecast) -> Figure:
         for name, size in pairs[:MODULES_SHOWN]
     ]
     left = len(pairs) - len(rows)
-    note = "The module tree's share of the peak." + (f" {left} smaller ones are left out." if left else "")
-    return ranked("Modules at the peak", rows, axis="held at the peak", note=note)
+    note = "The bytes of each module that are alive at the peak."
+    note += f" {left} smaller modules are omitted." if left else ""
+    return bar_chart("Modules at the peak", rows, axis="alive at the peak", note=note)
 
 
 def _levers(record: Forecast) -> Html:
@@ -356,4 +359,6 @@ def _levers(record: Forecast) -> Html:
         )
         rows.append((badge(lever.name, "info"), show_bytes(lever.saves_bytes), part, lever.how))
     columns = (Column("lever"), Column("saves", "number"), Column("of the total"), Column("how"))
-    return panel("Levers", table(columns, rows), note="What would lower the peak, by prediction.")
+    return panel(
+        "Levers", table(columns, rows), note="Changes that lower the peak, with their predicted savings."
+    )

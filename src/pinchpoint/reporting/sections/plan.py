@@ -1,4 +1,4 @@
-"""A plan: the largest size that fits a budget, with the chunk and variant for it, and how it was found."""
+"""The section of a plan: the largest size that fits a budget, its chunk and variant, and the search."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from pinchpoint.core.records import Plan
 from pinchpoint.core.units import show_bytes
 from pinchpoint.reporting import palette
-from pinchpoint.reporting.axes import exact, log_bytes, log_sizes
+from pinchpoint.reporting.axes import exact_size, log_byte_axis, log_size_axis
 from pinchpoint.reporting.chart import Figure, Trace, hover, layout, level, marks, symbol_of
 from pinchpoint.reporting.html import (
     Column,
@@ -16,13 +16,13 @@ from pinchpoint.reporting.html import (
     Tile,
     Tone,
     badge,
+    folded_details,
     join,
-    keyed,
     listing,
     meter,
-    more,
-    numbers,
+    number_columns,
     panel,
+    swatch_label,
     table,
     tag,
 )
@@ -31,7 +31,7 @@ from pinchpoint.reporting.section import Entry, Headline
 
 KIND = "plan"
 TITLE = "Plans"
-ABOUT = "The largest size, chunk and variant that fit a budget, by prediction."
+ABOUT = "The largest size, chunk and variant that are predicted to fit a budget."
 ORDER = 20
 
 
@@ -44,19 +44,24 @@ def entry(record: Plan) -> Entry:
     return Entry(
         title=record.target,
         headline=Headline(
-            exact(record.size), "largest size that fits" if len(record.tried) > 1 else "size", facts, tone
+            exact_size(record.size),
+            "largest size that fits" if len(record.tried) > 1 else "size",
+            facts,
+            tone,
         ),
         tags=(record.mode, f"budget {budget}"),
         tiles=(
-            Tile("size", exact(record.size), "points in one step"),
+            Tile("size", exact_size(record.size), "points per step"),
             Tile(
                 "chunk",
-                exact(record.chunk),
-                "points at one time" if record.chunk is not None else "not chunked",
+                exact_size(record.chunk),
+                "points processed at one time" if record.chunk is not None else "not chunked",
             ),
-            Tile("variant", record.variant or "-", "allows most" if len(record.choices) > 1 else ""),
+            Tile(
+                "variant", record.variant or "-", "allows the largest size" if len(record.choices) > 1 else ""
+            ),
             Tile("predicted peak", show_bytes(record.peak_bytes), used, tone),
-            Tile("margin", show_bytes(record.margin_bytes), "kept free"),
+            Tile("margin", show_bytes(record.margin_bytes), "left free"),
         ),
         blocks=tuple(_blocks(record)),
     )
@@ -66,11 +71,11 @@ def _blocks(record: Plan) -> list[Html | Figure]:
     blocks: list[Html | Figure] = []
     names = _variants(record)
     runs = [run for run in record.tried if number(run, "total_bytes")]
-    at_sizes, at_chunks = _one_a_size(runs), _one_size(runs)
+    at_sizes, at_chunks = _best_run_per_size(runs), _runs_by_chunk(runs)
     if len(at_sizes) > 1 or (at_sizes and not at_chunks):
-        blocks.append(_tried(record, at_sizes, "size", names))
+        blocks.append(_search(record, at_sizes, "size", names))
     if at_chunks:
-        blocks.append(_tried(record, at_chunks, "chunk", names))
+        blocks.append(_search(record, at_chunks, "chunk", names))
     if record.choices:
         blocks.append(_choices(record, names))
     if record.cards:
@@ -82,8 +87,11 @@ def _blocks(record: Plan) -> list[Html | Figure]:
     return blocks
 
 
-def _one_a_size(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Of the runs of one variant at one size, which differ in their chunk, the largest that fits, else the smallest."""
+def _best_run_per_size(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one run per variant and size.
+
+    Of the runs with different chunks, it is the largest that fits, or else the smallest.
+    """
     best: dict[tuple[str, int], dict[str, Any]] = {}
     for run in sorted(runs, key=lambda run: number(run, "total_bytes") or 0.0):
         key = (word(run, "variant"), count(run, "size") or 0)
@@ -92,27 +100,27 @@ def _one_a_size(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(best.values())
 
 
-def _one_size(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The runs at the variant and size where most chunks were tried; none when no size saw two chunks."""
-    tried: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
+def _runs_by_chunk(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the runs at the variant and size with most chunks, or nothing if no size has two chunks."""
+    by_size: dict[tuple[str, int | None], list[dict[str, Any]]] = {}
     for run in runs:
         if count(run, "chunk"):
-            tried.setdefault((word(run, "variant"), count(run, "size")), []).append(run)
-    most = max(tried.values(), key=len, default=[])
+            by_size.setdefault((word(run, "variant"), count(run, "size")), []).append(run)
+    most = max(by_size.values(), key=len, default=[])
     return most if len(most) > 1 else []
 
 
 def _variants(record: Plan) -> list[str]:
-    """Every variant named, in the order the record names them, so each keeps one colour."""
-    named = [word(item, "variant") for item in (*record.choices, *record.tried, *record.cards)]
-    return list(dict.fromkeys([*named, record.variant or ""]))
+    """Return every variant in the order of the record, so that each keeps one colour."""
+    variants = [word(item, "variant") for item in (*record.choices, *record.tried, *record.cards)]
+    return list(dict.fromkeys([*variants, record.variant or ""]))
 
 
-def _named(name: str, names: list[str]) -> Html:
-    return keyed(palette.of_series(name, names), name or "-")
+def _label(name: str, names: list[str]) -> Html:
+    return swatch_label(palette.of_series(name, names), name or "-")
 
 
-def _tried(record: Plan, runs: list[dict[str, Any]], along: str, names: list[str]) -> Figure:
+def _search(record: Plan, runs: list[dict[str, Any]], along: str, names: list[str]) -> Figure:
     data = [trace for name in names if (trace := _runs_of(name, runs, along, names))]
     totals = [number(run, "total_bytes") or 1.0 for run in runs]
     budget, label = level(
@@ -122,39 +130,39 @@ def _tried(record: Plan, runs: list[dict[str, Any]], along: str, names: list[str
     if 0 < record.margin_bytes < record.budget_bytes:
         lines.append(level(record.budget_bytes - record.margin_bytes, "", role="warn", dash="dot")[0])
     axes = layout(
-        x=log_sizes([number(run, along) or 1.0 for run in runs], along),
-        y=log_bytes([*totals, record.budget_bytes], "predicted total"),
+        x=log_size_axis([number(run, along) or 1.0 for run in runs], along),
+        y=log_byte_axis([*totals, record.budget_bytes], "predicted total"),
         shapes=lines,
         annotations=[label],
     )
-    note = "Crossed open marks do not fit. The dotted line is the budget less the margin."
-    at = f" at size {exact(count(runs[0], 'size'))}" if along == "chunk" else ""
-    return Figure(f"Every {along} tried{at}", tuple(data), axes, note=note)
+    note = "Crossed, open markers do not fit. The dotted line is the budget minus the margin."
+    at = f" at size {exact_size(count(runs[0], 'size'))}" if along == "chunk" else ""
+    return Figure(f"{along.capitalize()}s tried{at}", tuple(data), axes, note=note)
 
 
 def _runs_of(name: str, runs: list[dict[str, Any]], along: str, names: list[str]) -> Trace | None:
-    mine = sorted(
+    points = sorted(
         (run for run in runs if word(run, "variant") == name), key=lambda run: number(run, along) or 0
     )
-    if not mine:
+    if not points:
         return None
     symbol = symbol_of(name, names)
     trace = marks(
         name or "runs",
-        [number(run, along) for run in mine],
-        [number(run, "total_bytes") for run in mine],
+        [number(run, along) for run in points],
+        [number(run, "total_bytes") for run in points],
         role=palette.of_series(name, names),
-        texts=[_text(name, run) for run in mine],
+        texts=[_text(name, run) for run in points],
         symbol=symbol,
         dash="solid",
         size=11,
     )
-    trace["marker"]["symbol"] = [symbol if run.get("fits") else "circle-x-open" for run in mine]
+    trace["marker"]["symbol"] = [symbol if run.get("fits") else "circle-x-open" for run in points]
     return trace
 
 
 def _text(name: str, run: dict[str, Any]) -> str:
-    facts = [(key, exact(value)) for key in ("size", "chunk") if (value := count(run, key)) is not None]
+    facts = [(key, exact_size(value)) for key in ("size", "chunk") if (value := count(run, key)) is not None]
     return hover(
         name or "run",
         *facts,
@@ -169,18 +177,26 @@ def _choices(record: Plan, names: list[str]) -> Html:
     rows = []
     for item in choices:
         name, size = word(item, "variant"), count(item, "size")
-        chosen = badge("chosen", "good") if name == (record.variant or "") else None
+        marker = badge("chosen", "good") if name == (record.variant or "") else None
         length = meter(share(size or 0, top), palette.of_series(name, names))
-        found = (exact(count(item, "chunk")), show_bytes(number(item, "peak_bytes")), word(item, "why"))
-        rows.append((join([_named(name, names), " ", chosen]), exact(size), length, *found))
+        details = (
+            exact_size(count(item, "chunk")),
+            show_bytes(number(item, "peak_bytes")),
+            word(item, "why"),
+        )
+        rows.append((join([_label(name, names), " ", marker]), exact_size(size), length, *details))
     columns = (
         Column("variant"),
-        *numbers("largest size"),
+        *number_columns("largest size"),
         Column(""),
-        *numbers("chunk", "predicted peak"),
+        *number_columns("chunk", "predicted peak"),
         Column(""),
     )
-    return panel("By variant", table(columns, rows), note="How far each variant goes within the budget.")
+    return panel(
+        "Largest size per variant",
+        table(columns, rows),
+        note="The largest size of each variant within the budget.",
+    )
 
 
 def _cards(record: Plan, names: list[str]) -> Html:
@@ -188,19 +204,19 @@ def _cards(record: Plan, names: list[str]) -> Html:
         word(item, "card"): item
         for item in sorted(record.cards, key=lambda item: number(item, "budget_bytes") or 0)
     }
-    # With a size asked for, what differs from card to card is the chunk.
+    # For a requested size, only the chunk differs from card to card.
     along = "size" if len({count(item, "size") for item in cards.values()} - {None}) != 1 else "chunk"
     top = max(count(item, along) or 0 for item in cards.values())
 
     def rows(shown: Iterable[str]) -> list[tuple[object, ...]]:
         return [_card(name, cards[name], share(count(cards[name], along) or 0, top), names) for name in shown]
 
-    columns = (Column("card"), *numbers("memory", "size", "chunk"), Column(""), Column("variant"))
+    columns = (Column("card"), *number_columns("memory", "size", "chunk"), Column(""), Column("variant"))
     first = shortlist({name: number(item, "budget_bytes") for name, item in cards.items()})
     body = [table(columns, rows(first))]
     if len(first) < len(cards):
-        body.append(more(f"all {len(cards)} cards", table(columns, rows(cards))))
-    return panel("By card", *body, note=f"The largest {along} each card takes.")
+        body.append(folded_details(f"all {len(cards)} cards", table(columns, rows(cards))))
+    return panel(f"Largest {along} per card", *body, note=f"The largest {along} that fits each card.")
 
 
 def _card(name: str, item: dict[str, Any], part: float, names: list[str]) -> tuple[object, ...]:
@@ -209,7 +225,14 @@ def _card(name: str, item: dict[str, Any], part: float, names: list[str]) -> tup
     if not size:
         return tag("strong", name), memory, badge("nothing fits", "bad"), "-", "", "-"
     bar = meter(part, palette.of_series(variant, names))
-    return tag("strong", name), memory, exact(size), exact(count(item, "chunk")), bar, _named(variant, names)
+    return (
+        tag("strong", name),
+        memory,
+        exact_size(size),
+        exact_size(count(item, "chunk")),
+        bar,
+        _label(variant, names),
+    )
 
 
 def _runs(record: Plan, names: list[str]) -> Html:
@@ -217,12 +240,13 @@ def _runs(record: Plan, names: list[str]) -> Html:
     for run in record.tried:
         fits = badge("fits", "good") if run.get("fits") else badge("does not fit", "bad")
         sizes = (
-            exact(count(run, "size")),
-            exact(count(run, "chunk")),
+            exact_size(count(run, "size")),
+            exact_size(count(run, "chunk")),
             show_bytes(number(run, "total_bytes")),
         )
-        rows.append((_named(word(run, "variant"), names), *sizes, fits))
-    columns = (Column("variant"), *numbers("size", "chunk", "predicted total"), Column(""))
+        rows.append((_label(word(run, "variant"), names), *sizes, fits))
+    columns = (Column("variant"), *number_columns("size", "chunk", "predicted total"), Column(""))
     return panel(
-        "Runs on fake tensors", more(f"{len(rows)} runs, in the order they were made", table(columns, rows))
+        "Runs on fake tensors",
+        folded_details(f"{len(rows)} runs, in the order of the search", table(columns, rows)),
     )

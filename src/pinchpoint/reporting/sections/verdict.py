@@ -1,4 +1,4 @@
-"""A verdict: is the variant the same computation as its baseline, and is it faster or smaller?"""
+"""The section of a verdict: whether a variant computes the same as its baseline, and its speed and peak."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 
 from pinchpoint.core.records import Verdict
 from pinchpoint.core.units import show_bytes, show_seconds
-from pinchpoint.reporting.axes import exact, labelled, titled
-from pinchpoint.reporting.chart import Figure, Trace, hover, layout, marks, ranked
+from pinchpoint.reporting.axes import exact_size, labelled_axis, titled_axis
+from pinchpoint.reporting.chart import Figure, Trace, bar_chart, hover, layout, marks
 from pinchpoint.reporting.html import (
     Column,
     Html,
@@ -16,9 +16,9 @@ from pinchpoint.reporting.html import (
     Tone,
     badge,
     banner,
+    folded_details,
     listing,
-    more,
-    numbers,
+    number_columns,
     panel,
     table,
     tag,
@@ -28,7 +28,7 @@ from pinchpoint.reporting.section import Entry, Headline
 
 KIND = "verdict"
 TITLE = "Verdicts"
-ABOUT = "Each variant held against its baseline: values, gradients or distribution, then speed and peak."
+ABOUT = "Each variant compared with its baseline: values, gradients or distribution, then speed and peak."
 ORDER = 40
 
 ROWS_DRAWN = 24
@@ -41,11 +41,11 @@ Comparison = dict[str, Any]
 
 def entry(record: Verdict) -> Entry:
     tone, status = _TONES[record.status], f"{_MARKS[record.status]} {record.status}"
-    pair = f"{record.variant} against {record.baseline}"
+    pair = f"{record.variant} vs {record.baseline}"
     return Entry(
         title=record.target,
         headline=Headline(status, pair, _gain(record), tone),
-        tags=(record.mode, f"size {exact(record.size)}", pair, record.device),
+        tags=(record.mode, f"size {exact_size(record.size)}", pair, record.device),
         lead=banner(tone, status, [record.reason] if record.reason else []),
         tiles=_tiles(record),
         blocks=tuple(_blocks(record)),
@@ -66,10 +66,10 @@ def _blocks(record: Verdict) -> list[Html | Figure]:
 
 
 def _gain(record: Verdict) -> str:
-    said = [f"{record.speedup:.2f}x speed"] if record.speedup is not None else []
+    gains = [f"{record.speedup:.2f}x speed"] if record.speedup is not None else []
     if record.peak_before_bytes and record.peak_after_bytes:
-        said.append(f"{record.peak_after_bytes / record.peak_before_bytes:.0%} of the peak")
-    return ", ".join(said)
+        gains.append(f"{record.peak_after_bytes / record.peak_before_bytes:.0%} of the peak")
+    return ", ".join(gains)
 
 
 def _tiles(record: Verdict) -> tuple[Tile, ...]:
@@ -83,7 +83,7 @@ def _tiles(record: Verdict) -> tuple[Tile, ...]:
     ]
     if record.speedup is not None:
         label = "speed-up" if record.speedup >= 1 else "slow-down"
-        tiles.append(Tile(label, f"{record.speedup:.2f}x", f"95 %: {_interval(record)}", _sure(record)))
+        tiles.append(Tile(label, f"{record.speedup:.2f}x", f"95 %: {_interval(record)}", _speed_tone(record)))
     if record.baseline_s is not None and record.variant_s is not None:
         steps = f"{show_seconds(record.baseline_s)} → {show_seconds(record.variant_s)}"
         tiles.append(Tile("step", steps, f"median of {record.repeats}"))
@@ -103,12 +103,12 @@ def _tiles(record: Verdict) -> tuple[Tile, ...]:
 
 def _interval(record: Verdict) -> str:
     if record.speedup_low is None or record.speedup_high is None:
-        return "not known"
+        return "unknown"
     return f"{record.speedup_low:.2f} to {record.speedup_high:.2f}"
 
 
-def _sure(record: Verdict) -> Tone:
-    """Good or bad only when the whole interval is on one side of 1."""
+def _speed_tone(record: Verdict) -> Tone:
+    """Return good or bad only if the whole interval is on one side of 1."""
     if (
         record.speedup_low is None
         or record.speedup_high is None
@@ -119,7 +119,7 @@ def _sure(record: Verdict) -> Tone:
 
 
 def _speed(record: Verdict, speedup: float) -> Figure:
-    low, high, tone = record.speedup_low, record.speedup_high, _sure(record)
+    low, high, tone = record.speedup_low, record.speedup_high, _speed_tone(record)
     role = "muted" if tone == "plain" else tone
     ends = [v for v in (low, high, speedup, 1.0) if v is not None]
     room = 0.08 * (max(ends) - min(ends) or 1.0)
@@ -150,7 +150,7 @@ def _speed(record: Verdict, speedup: float) -> Figure:
         "line": {"color": "@muted", "width": 1.5, "dash": "dash"},
     }
     axes = layout(
-        x=titled(
+        x=titled_axis(
             "speed-up, baseline / variant",
             range=[min(ends) - room, max(ends) + room],
             zeroline=False,
@@ -159,17 +159,24 @@ def _speed(record: Verdict, speedup: float) -> Figure:
         y={"visible": False, "range": [-1, 1]},
         shapes=[one],
     )
-    runs = f"{record.repeats} runs of each, in turn. " if record.repeats else ""
-    return Figure("Speed", (dot,), axes, height=190, note=f"{runs}Dashed: no change.", half=True)
+    runs = f"{record.repeats} runs of each, in alternation. " if record.repeats else ""
+    return Figure(
+        "Speed", (dot,), axes, height=190, note=f"{runs}The dashed line means no change.", half=True
+    )
 
 
 def _peaks(record: Verdict, before: int, after: int) -> Figure:
     rows = [
-        (name, role, size, hover(name, ("peak", f"{size:,} B"), ("found", record.peaks_are)))
+        (name, role, size, hover(name, ("peak", f"{size:,} B"), ("source", record.peaks_are)))
         for name, role, size in ((record.baseline, "idle-2", before), (record.variant, "s1", after))
     ]
-    return ranked(
-        "Peak before and after", rows, axis="peak", note=f"Both {record.peaks_are}.", half=True, height=190
+    return bar_chart(
+        "Peaks of baseline and variant",
+        rows,
+        axis="peak",
+        note=f"Both peaks are {record.peaks_are}.",
+        half=True,
+        height=190,
     )
 
 
@@ -179,13 +186,13 @@ def _error(value: float | None) -> str:
     return "0 (exact)" if value == 0 else f"{value:.2e}"
 
 
-def _said(item: Comparison) -> str:
+def _error_text(item: Comparison) -> str:
     error = number(item, "error")
     return "not a number" if error is None else _error(error)
 
 
 def _strain(item: Comparison) -> float:
-    """How near its tolerance a comparison is; what failed or has no number comes first."""
+    """Return error / tolerance, or infinity for a comparison that failed or has no number."""
     error, tolerance = number(item, "error"), number(item, "tolerance")
     if error is None or not item.get("ok"):
         return math.inf
@@ -197,7 +204,7 @@ def _errors(record: Verdict) -> Figure:
     known = [v for item in items for key in ("error", "tolerance") if (v := number(item, key)) and v > 0] or [
         1.0
     ]
-    # Zero and "not a number" have no place on a log axis: they sit at its two ends, and say so when pointed at.
+    # A log axis cannot show zero and "not a number": they are drawn at its two ends, with the value on hover.
     low, high = min(known) / 10, max(known) * 10
     data: list[Trace] = [
         marks(
@@ -210,20 +217,20 @@ def _errors(record: Verdict) -> Figure:
             size=15,
         )
     ]
-    for name, role, symbol, wanted in (("within", "good", "circle", True), ("beyond", "bad", "x", False)):
-        mine = [(row, item) for row, item in enumerate(items) if bool(item.get("ok")) is wanted]
-        if mine:
+    for name, role, symbol, is_ok in (("within", "good", "circle", True), ("beyond", "bad", "x", False)):
+        group = [(row, item) for row, item in enumerate(items) if bool(item.get("ok")) is is_ok]
+        if group:
             at = [
                 high if (error := number(item, "error")) is None else min(max(error, low), high)
-                for _, item in mine
+                for _, item in group
             ]
             data.append(
                 marks(
                     name,
                     at,
-                    [row for row, _ in mine],
+                    [row for row, _ in group],
                     role=role,
-                    texts=[_text(i) for _, i in mine],
+                    texts=[_text(i) for _, i in group],
                     symbol=symbol,
                     size=11,
                 )
@@ -231,7 +238,7 @@ def _errors(record: Verdict) -> Figure:
     powers = range(math.ceil(math.log10(low)), math.floor(math.log10(high)) + 1)
     ticks = [10.0**power for power in powers][:: max(1, len(powers) // 8)]
     edges = [math.log10(low) - 0.2, math.log10(high) + 0.2]
-    x = titled(
+    x = titled_axis(
         "relative error",
         type="log",
         range=edges,
@@ -240,16 +247,16 @@ def _errors(record: Verdict) -> Figure:
         ticktext=[f"{tick:.0e}" for tick in ticks],
     )
     labels = [f"{word(item, 'what')} {word(item, 'name')}".strip() for item in items]
-    axes = layout(x=x, y=labelled(labels, showgrid=True, range=[len(items) - 0.4, -0.6]))
+    axes = layout(x=x, y=labelled_axis(labels, showgrid=True, range=[len(items) - 0.4, -0.6]))
     left = len(record.comparisons) - len(items)
-    note = "Each error against its tolerance, the upright bar. Exact results sit at the left edge."
-    note += f" {left} smaller ones are left out." if left else ""
+    note = "The vertical bar is the tolerance of each error. Exact results are at the left edge."
+    note += f" {left} smaller errors are omitted." if left else ""
     return Figure("Errors", tuple(data), axes, height=86 + 24 * len(items), note=note)
 
 
 def _text(item: Comparison) -> str:
     facts = (
-        ("error", _said(item)),
+        ("error", _error_text(item)),
         ("tolerance", _error(number(item, "tolerance"))),
         ("worst at", word(item, "where")),
     )
@@ -261,25 +268,25 @@ def _comparisons(record: Verdict) -> Html:
 
     def row(item: Comparison) -> tuple[object, ...]:
         ok = badge("within", "good") if item.get("ok") else badge("beyond", "bad")
-        named = (tag("code", word(item, "name")), word(item, "what"))
-        return (*named, _said(item), _error(number(item, "tolerance")), ok, word(item, "where"))
+        labels = (tag("code", word(item, "name")), word(item, "what"))
+        return (*labels, _error_text(item), _error(number(item, "tolerance")), ok, word(item, "where"))
 
     columns = (
         Column("name", "code"),
         Column("what"),
-        *numbers("error", "tolerance"),
+        *number_columns("error", "tolerance"),
         Column(""),
         Column("worst at"),
     )
     failing = sum(not item.get("ok") for item in items)
-    shown = max(ROWS_SHOWN, failing)
-    body = [table(columns, [row(item) for item in items[:shown]])]
-    if items[shown:]:
-        rest = table(columns, [row(item) for item in items[shown:]])
-        body.append(more(f"{len(items) - shown} more, all within tolerance", rest))
-    said = (
-        f"{failing} of {len(items)} beyond their tolerance."
+    row_count = max(ROWS_SHOWN, failing)
+    body = [table(columns, [row(item) for item in items[:row_count]])]
+    if items[row_count:]:
+        rest = table(columns, [row(item) for item in items[row_count:]])
+        body.append(folded_details(f"{len(items) - row_count} more, all within tolerance", rest))
+    note = (
+        f"{failing} of {len(items)} comparisons exceed their tolerance."
         if failing
-        else f"All {len(items)} within their tolerance."
+        else f"All {len(items)} comparisons are within their tolerance."
     )
-    return panel("Comparisons", *body, note=said)
+    return panel("Comparisons", *body, note=note)
