@@ -62,25 +62,25 @@ EIGHT = 480.0  # seconds
 
 def pace(data: Path, folder: Path, choices: dict[str, Any], *, steps: int) -> float:
     """Steps a second of a short run; kept in its folder."""
-    told = folder / "pace.json"
-    if told.exists():
-        return json.loads(told.read_text(encoding="utf-8"))["steps_per_s"]
-    read: list[tuple[int, float]] = []
+    file = folder / "pace.json"
+    if file.exists():
+        return json.loads(file.read_text(encoding="utf-8"))["steps_per_s"]
+    times: list[tuple[int, float]] = []
 
     def watch(report: Report) -> None:
         if report.row is not None:
-            read.append((report.row.step, report.row.seconds))
+            times.append((report.row.step, report.row.seconds))
 
     shutil.rmtree(folder, ignore_errors=True)  # of a short run that was stopped
     quiet = {"eval_images": 0, "sample_every": 2 * (PACED + steps), "checkpoint_every": 2 * (PACED + steps)}
     train(data, folder, progress=watch, **{**choices, **quiet, "steps": PACED + steps})
-    first = next(one for one in read if one[0] >= PACED)
-    found = (read[-1][0] - first[0]) / (read[-1][1] - first[1])
-    write_text(told, json.dumps({"steps_per_s": found}) + "\n")
-    return found
+    first = next(one for one in times if one[0] >= PACED)
+    rate = (times[-1][0] - first[0]) / (times[-1][1] - first[1])
+    write_text(file, json.dumps({"steps_per_s": rate}) + "\n")
+    return rate
 
 
-def limited(seconds: float, tell: Callable[[Report], None]) -> Callable[[Report], None]:
+def limit_seconds(seconds: float, tell: Callable[[Report], None]) -> Callable[[Report], None]:
     """A watcher that asks for a checkpoint and an end, as SIGTERM does, once the steps have taken so long."""
 
     def watch(report: Report) -> None:
@@ -91,30 +91,30 @@ def limited(seconds: float, tell: Callable[[Report], None]) -> Callable[[Report]
     return watch
 
 
-def trained(data: Path, run: Path, choices: dict[str, Any], *, steps: int, seconds: float) -> Training:
+def train_run(data: Path, run: Path, choices: dict[str, Any], *, steps: int, seconds: float) -> Training:
     """The run, begun or gone on with, up to its last step or to the limit."""
-    shown = [time.perf_counter()]
+    last_print = [time.perf_counter()]
 
     def tell(report: Report) -> None:
         if report.row is not None and (
-            time.perf_counter() - shown[0] > 20 or report.row.validation is not None
+            time.perf_counter() - last_print[0] > 20 or report.row.validation is not None
         ):
-            shown[0] = time.perf_counter()
-            found = "" if report.row.validation is None else f", KD {report.row.validation:.1f}"
+            last_print[0] = time.perf_counter()
+            distance = "" if report.row.validation is None else f", KD {report.row.validation:.1f}"
             print(
-                f"step {report.done:,} of {report.total:,}, {report.row.seconds:.0f} s, loss {report.loss:.3f}{found}",
+                f"step {report.done:,} of {report.total:,}, {report.row.seconds:.0f} s, loss {report.loss:.3f}{distance}",
                 flush=True,
             )
 
-    known = (run / "config.json").exists()
-    kept = {"device": choices["device"]} if known else {**choices, "steps": steps}
+    exists = (run / "config.json").exists()
+    settings = {"device": choices["device"]} if exists else {**choices, "steps": steps}
     try:
-        return train(data, run, resume=known, progress=limited(seconds, tell), **kept)
+        return train(data, run, resume=exists, progress=limit_seconds(seconds, tell), **settings)
     except SystemExit:  # the limit's own
         return Training.from_json((run / "record.json").read_text(encoding="utf-8"))
 
 
-def judged(run: Path) -> list[dict[str, float]]:
+def read_distances(run: Path) -> list[dict[str, float]]:
     """The distances to the images it learned from that were measured on the way."""
     return [
         {"step": row.step, NAME: row.validation}
@@ -123,21 +123,23 @@ def judged(run: Path) -> list[dict[str, float]]:
     ]
 
 
-def scored(asked: argparse.Namespace, data: Path, run: Path, made: Training, side: int) -> dict[str, Any]:
+def score_run(
+    args: argparse.Namespace, data: Path, run: Path, training: Training, side: int
+) -> dict[str, Any]:
     """Scores of the run, the ladder they are read by, and the pictures."""
-    device = made.device
-    pictures = make_folder(asked.work / "pictures")
+    device = training.device
+    pictures = make_folder(args.work / "pictures")
     how: dict[str, Any] = {
-        "which": "last" if made.best_step is None else "best",
-        "seed": asked.seed,
+        "which": "last" if training.best_step is None else "best",
+        "seed": args.seed,
         "device": device,
     }
-    found = evaluate(run, data, pictures, images=asked.scored, orbits=asked.orbits, **how)
-    turned = orbit(run, pictures / "orbit.gif", **how)
-    rungs = ladder(open_extractor(device=device), images=asked.scored, size=side, seed=asked.seed + 2)
+    evaluation = evaluate(run, data, pictures, images=args.scored, orbits=args.orbits, **how)
+    movie = orbit(run, pictures / "orbit.gif", **how)
+    rungs = ladder(open_extractor(device=device), images=args.scored, size=side, seed=args.seed + 2)
     return {
-        "evaluation": found.to_dict(),
-        "orbit": turned.to_dict(),
+        "evaluation": evaluation.to_dict(),
+        "orbit": movie.to_dict(),
         "ladder": [asdict(rung) for rung in rungs],
     }
 
@@ -145,11 +147,15 @@ def scored(asked: argparse.Namespace, data: Path, run: Path, made: Training, sid
 def verdicts(scores: dict[str, Any], training: dict[str, Any]) -> list[dict[str, Any]]:
     """Each bar: held or missed."""
     rung = next(one["distances"][NAME] for one in scores["ladder"] if one["rung"] == RUNG)
-    found = scores["evaluation"]["distances"][NAME]
-    bars = [(f"{NAME} below {RUNG!r}", found, rung), ("seconds of training", training["seconds"], EIGHT)]
+    distance = scores["evaluation"]["distances"][NAME]
+    bars = [(f"{NAME} below {RUNG!r}", distance, rung), ("seconds of training", training["seconds"], EIGHT)]
     if scores["evaluation"]["bicubic"] is not None:
         bars.append(
-            (f"{NAME} below the bicubically enlarged render's", found, scores["evaluation"]["bicubic"][NAME])
+            (
+                f"{NAME} below the bicubically enlarged render's",
+                distance,
+                scores["evaluation"]["bicubic"][NAME],
+            )
         )
     return [
         {"bar": bar, "found": value, "most": most, "verdict": "held" if value < most else "missed"}
@@ -157,19 +163,19 @@ def verdicts(scores: dict[str, Any], training: dict[str, Any]) -> list[dict[str,
     ]
 
 
-def run(asked: argparse.Namespace) -> dict[str, Any]:
-    device = resolve_device(asked.device, backend("torch"))
-    choices = {**RECIPE, "preset": asked.preset, "size": asked.size, "seed": asked.seed, "device": device}
-    choices |= parse_overrides(asked.set, training=[Settings], main=True).training
-    choices |= {"model": parse_overrides(asked.field, model=FieldConfig).model}
-    side, work = asked.size * choices["superres"], make_folder(asked.work)
+def run(args: argparse.Namespace) -> dict[str, Any]:
+    device = resolve_device(args.device, backend("torch"))
+    choices = {**RECIPE, "preset": args.preset, "size": args.size, "seed": args.seed, "device": device}
+    choices |= parse_overrides(args.set, training=[Settings], main=True).training
+    choices |= {"model": parse_overrides(args.field, model=FieldConfig).model}
+    side, work = args.size * choices["superres"], make_folder(args.work)
     record: dict[str, Any] = {
         "what": "cars in eight minutes",
         "commands": ["python " + " ".join(sys.argv)],
         "created": now(),
         "machine": describe(),
-        "seconds": asked.seconds,
-        "images": asked.images,
+        "seconds": args.seconds,
+        "images": args.images,
         "choices": choices,
         "steps_per_s": None,
         "steps": None,
@@ -186,24 +192,24 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
         nonlocal clock
         record["took_s"][stage], clock = time.perf_counter() - clock, time.perf_counter()
         record.update(more)
-        write_text(asked.output, json.dumps(record, indent=1) + "\n")
+        write_text(args.output, json.dumps(record, indent=1) + "\n")
         print(f"{stage}: {record['took_s'][stage]:.0f} s", flush=True)
-        return stage == asked.until
+        return stage == args.until
 
-    for name, images, seed in (("cars", asked.images, asked.seed), ("unseen", asked.scored, asked.seed + 1)):
+    for name, images, seed in (("cars", args.images, args.seed), ("unseen", args.scored, args.seed + 1)):
         make_dataset(work / name, images=images, size=side, seed=seed, device=device)
     if done("data"):
         return record
-    rate = pace(work / "cars", work / "pace", choices, steps=asked.paced)
-    steps = asked.steps or max(1, int((1 - SPARE) * asked.seconds * rate))
+    rate = pace(work / "cars", work / "pace", choices, steps=args.paced)
+    steps = args.steps or max(1, int((1 - SPARE) * args.seconds * rate))
     print(f"{rate:.2f} steps a second: {steps:,} steps", flush=True)
     if done("pace", steps_per_s=rate, steps=steps):
         return record
-    made = trained(work / "cars", work / "run", choices, steps=steps, seconds=asked.seconds)
-    if done("train", training=made.to_dict(), distances=judged(work / "run")):
+    training = train_run(work / "cars", work / "run", choices, steps=steps, seconds=args.seconds)
+    if done("train", training=training.to_dict(), distances=read_distances(work / "run")):
         return record
-    scores = scored(asked, work / "unseen", work / "run", made, side)
-    done("score", scores=scores, verdicts=verdicts(scores, made.to_dict()))
+    scores = score_run(args, work / "unseen", work / "run", training, side)
+    done("score", scores=scores, verdicts=verdicts(scores, training.to_dict()))
     return record
 
 
@@ -230,10 +236,10 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("-o", "--output", type=Path, required=True)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     try:
-        check_output(asked.output)
-        record = run(asked)
+        check_output(args.output)
+        record = run(args)
     except PinchpointError as error:
         print(error, file=sys.stderr)
         return error.exit_code

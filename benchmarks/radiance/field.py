@@ -40,7 +40,7 @@ from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.studies.timing import interleave, measure, ratio_interval, timing_of
 from pinchpoint.systems.common.precision import matmuls
 from pinchpoint.systems.radiance.budget import build, chunk_for
-from pinchpoint.systems.radiance.cuda_graphs import Replayed, new_pool
+from pinchpoint.systems.radiance.cuda_graphs import ReplayedTurn, new_pool
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.settings import PRESETS, Settings
@@ -89,31 +89,35 @@ WAYS = (
 class Bench:
     """The step at one size, on one device."""
 
-    def __init__(self, asked: argparse.Namespace, device: str) -> None:
-        self.asked, self.device, self.used = asked, device, backend("torch")
-        self.config = FieldConfig.preset(asked.preset)
-        self.rays = asked.batch * asked.side**2
+    def __init__(self, args: argparse.Namespace, device: str) -> None:
+        self.args, self.device, self.used = args, device, backend("torch")
+        self.config = FieldConfig.preset(args.preset)
+        self.rays = args.batch * args.side**2
 
     def wait(self, result: Any) -> None:
         self.used.wait(self.device, result)
 
     def ways(self) -> list[tuple[Way, Row]]:
         """Those this device has, with the chunks that the budget allows and their peaks, several at one time."""
-        found = [way for way in WAYS if way.precision != "tf32" or self.device == "cuda"]
-        with ThreadPoolExecutor(min(len(found), max(2, (os.cpu_count() or 1) // 2))) as pool:
-            return list(pool.map(self.peaks, found))
+        ways = [way for way in WAYS if way.precision != "tf32" or self.device == "cuda"]
+        with ThreadPoolExecutor(min(len(ways), max(2, (os.cpu_count() or 1) // 2))) as pool:
+            return list(pool.map(self.peaks, ways))
 
     def peaks(self, way: Way) -> tuple[Way, Row]:
         """A way with its chunk, its predicted peak and, on a GPU, its measured one: other processes' bytes are none of its."""
         way = way if way.memory == "none" else replace(way, chunk=self.chunk(way))
-        with Forecaster(TARGET, card=self.asked.card, settings=self.told(way, walked="some")) as forecaster:
+        with Forecaster(
+            TARGET, card=self.args.card, settings=self.build_settings(way, walked="some")
+        ) as forecaster:
             forecast = forecaster.predict(size=self.rays, mode="train", variant=way.memory, chunk=way.chunk)
         predicted = forecast.peak_allocated_bytes
         if self.device != "cuda":
             return way, {"predicted_bytes": predicted, "measured_bytes": None, "predicted_off": None}
-        asked = replace(forecast, settings=self.told(way, walked="all"))
-        made = gpu_measurement.measure(find(TARGET), asked, chunk=way.chunk, steps=2, seed=0, timeout_s=120.0)
-        peak = made["allocated_bytes"]
+        full = replace(forecast, settings=self.build_settings(way, walked="all"))
+        measurement = gpu_measurement.measure(
+            find(TARGET), full, chunk=way.chunk, steps=2, seed=0, timeout_s=120.0
+        )
+        peak = measurement["allocated_bytes"]
         return way, {
             "predicted_bytes": predicted,
             "measured_bytes": peak,
@@ -121,25 +125,25 @@ class Bench:
         }
 
     def chunk(self, way: Way) -> int | None:
-        asked = self.asked
+        args = self.args
         return chunk_for(
             self.config,
-            batch=asked.batch,
-            rays=asked.side**2,
-            samples=asked.samples,
-            budget=asked.budget,
+            batch=args.batch,
+            rays=args.side**2,
+            samples=args.samples,
+            budget=args.budget,
             device="cuda",
-            form=way.form,
-            memory=way.memory,
-            precision=way.precision,
-            counted="allocated",  # pyright: ignore[reportArgumentType]
+            form=way.form,  # pyright: ignore[reportArgumentType]
+            memory=way.memory,  # pyright: ignore[reportArgumentType]
+            precision=way.precision,  # pyright: ignore[reportArgumentType]
+            counted="allocated",
         ).chunk
 
-    def told(self, way: Way, *, walked: str, drawn: str = "anew") -> dict[str, str]:
+    def build_settings(self, way: Way, *, walked: str, drawn: str = "anew") -> dict[str, str]:
         return {
             "config": self.config.to_json(),
-            "batch": str(self.asked.batch),
-            "samples": str(self.asked.samples),
+            "batch": str(self.args.batch),
+            "samples": str(self.args.samples),
             "form": way.form,
             "precision": way.precision,
             "features": "no",
@@ -148,14 +152,14 @@ class Bench:
         }
 
     def step(self, way: Way, *, drawn: str = "anew") -> Step:
-        told = self.told(way, walked="all", drawn=drawn)
+        settings = self.build_settings(way, walked="all", drawn=drawn)
         case = build(
             self.rays,
             device=self.device,
             mode="train",
             variant=way.memory,
             seed=0,
-            settings=told,
+            settings=settings,
             chunk=way.chunk,
         )
 
@@ -165,36 +169,34 @@ class Bench:
 
         return run
 
-    def replayed(self, way: Way) -> Step:
+    def replay(self, way: Way) -> Step:
         """The step as one graph. Its random numbers are drawn once: a graph draws them from the device's own generator only."""
         step = self.step(way, drawn="once")
-        return Replayed(lambda: (step(),), pool=new_pool())
+        return ReplayedTurn(lambda: (step(),), pool=new_pool())
 
     def yardsticks(self) -> tuple[Step, Step | None]:
         """Launched kernel by kernel and, on a GPU, replayed."""
-        return self.step(YARDSTICK), self.replayed(YARDSTICK) if self.device == "cuda" else None
+        return self.step(YARDSTICK), self.replay(YARDSTICK) if self.device == "cuda" else None
 
     def row(self, way: Way, peak: Row, yardsticks: tuple[Step, Step | None]) -> Row:
         """The times of one way, and their ratios to the yardsticks'."""
-        launched, replayed = yardsticks
+        launched, replay = yardsticks
         same = way == YARDSTICK
-        made = self.timed(launched if same else self.step(way), launched)
-        if replayed is not None:
-            made["replayed"] = self.timed(replayed if same else self.replayed(way), replayed)
-        return {"row": way.name, "chunk": way.chunk, **made, **peak}
+        times = self.timed(launched if same else self.step(way), launched)
+        if replay is not None:
+            times["replayed"] = self.timed(replay if same else self.replay(way), replay)
+        return {"row": way.name, "chunk": way.chunk, **times, **peak}
 
     def timed(self, step: Step, yardstick: Step) -> Row:
         # Graphs are recorded at the fourth run.
         if step is yardstick:
             seconds = [
                 measure(step, wait=self.wait, warmup=0, repeats=1).median_s
-                for _ in range(5 + self.asked.repeats)
+                for _ in range(5 + self.args.repeats)
             ][5:]
             over = (1.0, 1.0, 1.0)
         else:
-            seconds, beside = interleave(
-                step, yardstick, wait=self.wait, warmup=5, repeats=self.asked.repeats
-            )
+            seconds, beside = interleave(step, yardstick, wait=self.wait, warmup=5, repeats=self.args.repeats)
             over = ratio_interval(seconds, beside)
         timing = timing_of(seconds)
         return {
@@ -207,23 +209,23 @@ class Bench:
 
     def iteration(self) -> Row:
         """One iteration of both players: enlarged x2, images on the device, bf16, folded."""
-        asked = self.asked
-        told = replace(
-            Settings(**PRESETS[asked.preset]),
-            batch=asked.batch,
-            samples=asked.samples,
+        args = self.args
+        settings = replace(
+            Settings(**PRESETS[args.preset]),
+            batch=args.batch,
+            samples=args.samples,
             size=64,
             superres=2,
             whole=0.5,
             precision="bf16",
             steps=15_000,
         )
-        told.check()
+        settings.check()
         pixels = torch.randint(
             256, (256, 128, 128, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
         )
-        stepper = Stepper(self.config, told, Images("noise", pixels.to(self.device)), self.device)
-        numbers = iter(range(1, told.steps))
+        stepper = Stepper(self.config, settings, Images("noise", pixels.to(self.device)), self.device)
+        numbers = iter(range(1, settings.steps))
         gc.collect()
         self.used.reset_peak(self.device)
         runs: dict[str, Callable[[], Any]] = {
@@ -233,22 +235,22 @@ class Bench:
         }
         with matmuls("bf16"):
             # Turns are recorded as graphs at their fourth run: before the clock starts.
-            found = {
-                name: measure(run, wait=self.wait, warmup=5, repeats=asked.repeats)
+            timings = {
+                name: measure(run, wait=self.wait, warmup=5, repeats=args.repeats)
                 for name, run in runs.items()
             }
-        whole = found["whole"]
+        whole = timings["whole"]
         return {
-            "size": told.size,
-            "superres": told.superres,
-            "patch": told.patch,
+            "size": settings.size,
+            "superres": settings.superres,
+            "patch": settings.patch,
             "seconds": whole.median_s,
             "low_s": whole.low_s,
             "high_s": whole.high_s,
             "runs": whole.runs,
             "steps_per_s": 1 / whole.median_s,
-            "discriminators_s": found["discriminators"].median_s,
-            "generator_s": found["generator"].median_s,
+            "discriminators_s": timings["discriminators"].median_s,
+            "generator_s": timings["generator"].median_s,
             "measured_bytes": self.used.peaks(self.device).allocated_bytes,
         }
 
@@ -281,31 +283,29 @@ def verdicts(rows: list[Row]) -> list[Row]:
         (f"every peak predicted within {OFF:.0%}", abs(worst), OFF),
     ]
     return [
-        _judged(
+        _judge(
             f"folded bf16 <= {show_seconds(MOST_S)}",
             plain["seconds"],
             plain["low_s"],
             plain["high_s"],
             MOST_S,
         ),
-        _judged(
+        _judge(
             f"checkpoint <= {SLOWER} of folded bf16's time, replayed",
             *again["replayed"]["over_folded_bf16"],
             SLOWER,
         ),
-        _judged(
-            f"checkpoint <= {SLOWER} of folded bf16's time, launched", *again["over_folded_bf16"], SLOWER
-        ),
-        *(_judged(bar, found, found, found, most) for bar, found, most in exact),
+        _judge(f"checkpoint <= {SLOWER} of folded bf16's time, launched", *again["over_folded_bf16"], SLOWER),
+        *(_judge(bar, value, value, value, most) for bar, value, most in exact),
     ]
 
 
-def _judged(bar: str, found: float, low: float, high: float, most: float) -> Row:
-    told = "held" if high <= most else "missed" if low > most else "open"
-    return {"bar": bar, "found": found, "low": low, "high": high, "most": most, "verdict": told}
+def _judge(bar: str, value: float, low: float, high: float, most: float) -> Row:
+    verdict = "held" if high <= most else "missed" if low > most else "open"
+    return {"bar": bar, "found": value, "low": low, "high": high, "most": most, "verdict": verdict}
 
 
-def shown(row: Row) -> str:
+def describe_row(row: Row) -> str:
     ratio, low, high = row["over_folded_bf16"]
     text = f"{row['row']:22} {show_seconds(row['seconds']):>9}, {ratio:6.3f} [{low:.3f}, {high:.3f}] of folded bf16's; "
     if "replayed" in row:
@@ -319,13 +319,13 @@ def shown(row: Row) -> str:
     return text + (f"; chunks of {row['chunk']:,} rays" if row["chunk"] else "")
 
 
-def run(asked: argparse.Namespace) -> Row:
-    start, device = time.perf_counter(), resolve_device(asked.device, backend("torch"))
-    bench = Bench(asked, device)
+def run(args: argparse.Namespace) -> Row:
+    start, device = time.perf_counter(), resolve_device(args.device, backend("torch"))
+    bench = Bench(args, device)
     counted = {
-        form: operations(bench.config, bench.rays * asked.samples, form) for form in ("eager", "folded")
+        form: operations(bench.config, bench.rays * args.samples, form) for form in ("eager", "folded")
     }
-    sizes = {name: getattr(asked, name) for name in FULL}
+    sizes = {name: getattr(args, name) for name in FULL}
     record: Row = {
         "what": "the field's part of an iteration, and a whole iteration",
         "commands": ["python " + " ".join(sys.argv)],
@@ -333,8 +333,8 @@ def run(asked: argparse.Namespace) -> Row:
         "machine": describe(),
         "device": device,
         **sizes,
-        "card": asked.card,
-        "budget": asked.budget,
+        "card": args.card,
+        "budget": args.budget,
         "operations": counted,
         "floor_s": counted["folded"] / DENSE,
         "peer_s": PEER_S,
@@ -346,7 +346,7 @@ def run(asked: argparse.Namespace) -> Row:
 
     def write(**more: Any) -> None:
         record.update(more, took_s=time.perf_counter() - start)
-        write_text(asked.output, json.dumps(record, indent=1) + "\n")
+        write_text(args.output, json.dumps(record, indent=1) + "\n")
 
     ways = bench.ways()
     print(
@@ -356,16 +356,16 @@ def run(asked: argparse.Namespace) -> Row:
     for way, peak in ways:
         row = bench.row(way, peak, yardsticks)
         write(rows=[*record["rows"], row])
-        print(shown(row), flush=True)
+        print(describe_row(row), flush=True)
     del yardsticks
-    made = bench.iteration()
+    iteration = bench.iteration()
     print(
-        f"whole iteration {show_seconds(made['seconds'])}, {made['steps_per_s']:.1f} a second; discriminators "
-        f"{show_seconds(made['discriminators_s'])}, generator {show_seconds(made['generator_s'])}",
+        f"whole iteration {show_seconds(iteration['seconds'])}, {iteration['steps_per_s']:.1f} a second; discriminators "
+        f"{show_seconds(iteration['discriminators_s'])}, generator {show_seconds(iteration['generator_s'])}",
         flush=True,
     )
     full = device == "cuda" and sizes == FULL
-    write(iteration=made, verdicts=verdicts(record["rows"]) if full else [])
+    write(iteration=iteration, verdicts=verdicts(record["rows"]) if full else [])
     return record
 
 
@@ -382,10 +382,10 @@ def main() -> int:
     parser.add_argument("--card", default="h200", help="whose workspaces are predicted")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("-o", "--output", type=Path, required=True)
-    asked = parser.parse_args()
+    args = parser.parse_args()
     try:
-        check_output(asked.output)
-        record = run(asked)
+        check_output(args.output)
+        record = run(args)
     except PinchpointError as error:
         print(error, file=sys.stderr)
         return error.exit_code

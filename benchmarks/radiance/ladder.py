@@ -54,18 +54,18 @@ def rungs(*, images: int, size: int, seed: int, device: str | torch.device = "cp
     grey = good @ good.new_tensor([0.299, 0.587, 0.114])
     draw = torch.Generator().manual_seed(seed)
     noise = torch.randn(good.shape, generator=draw).to(good)
-    made = {
+    sets = {
         "reference": reference,
         "same": good,
         "collapse": good[torch.arange(images) % COLLAPSED],
         "no wheels": bare,
         "grey": grey[..., None].expand_as(good),
-        "blur 1 px": _blurred(good, 1.0),
-        "blur 2 px": _blurred(good, 2.0),
+        "blur 1 px": _blur(good, 1.0),
+        "blur 2 px": _blur(good, 2.0),
         "noise 0.05": good + 0.05 * noise,
         "noise 0.1": good + 0.1 * noise,
     }
-    return {name: values.clamp(0, 1).permute(0, 3, 1, 2) * 2 - 1 for name, values in made.items()}
+    return {name: values.clamp(0, 1).permute(0, 3, 1, 2) * 2 - 1 for name, values in sets.items()}
 
 
 def ladder(
@@ -77,14 +77,14 @@ def ladder(
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Rung]:
     """Every rung's distances to the reference, with these features."""
-    made = rungs(images=images, size=size, seed=seed, device=extract.device)
-    reference = extract(made.pop("reference"))
-    found = []
-    for name, pictures in made.items():
+    sets = rungs(images=images, size=size, seed=seed, device=extract.device)
+    reference = extract(sets.pop("reference"))
+    rungs_measured = []
+    for name, pictures in sets.items():
         if progress:
-            progress(len(found), len(made))
-        found.append(Rung(name, distances(reference, extract(pictures), features=extract.name)))
-    return found
+            progress(len(rungs_measured), len(sets))
+        rungs_measured.append(Rung(name, distances(reference, extract(pictures), features=extract.name)))
+    return rungs_measured
 
 
 def _pictures(pairs: list[tuple[Car, Pose]], size: int, device: str | torch.device) -> Tensor:
@@ -92,7 +92,7 @@ def _pictures(pairs: list[tuple[Car, Pose]], size: int, device: str | torch.devi
     return picture([car for car, _ in pairs], [pose for _, pose in pairs], size=size, device=device).rgb
 
 
-def _blurred(images: Tensor, sigma: float) -> Tensor:
+def _blur(images: Tensor, sigma: float) -> Tensor:
     """By a Gaussian of this many pixels; the edge goes on outside as it is."""
     reach = int(4 * sigma + 0.5)
     weights = torch.exp(-0.5 * (torch.arange(-reach, reach + 1, device=images.device) / sigma) ** 2)
@@ -102,12 +102,12 @@ def _blurred(images: Tensor, sigma: float) -> Tensor:
     return planes.permute(0, 2, 3, 1)
 
 
-def measured(asked: argparse.Namespace) -> tuple[str, list[dict[str, Any]]]:
+def measure(args: argparse.Namespace) -> tuple[str, list[dict[str, Any]]]:
     """The features' name, and per rung its distances for every seed."""
-    extract = open_extractor(inception_file=asked.inception, device=asked.device)
+    extract = open_extractor(inception_file=args.inception, device=args.device)
     rows: dict[str, dict[str, Any]] = {}
-    for seed in asked.seeds:
-        for rung in ladder(extract, images=asked.images, size=asked.size, seed=seed):
+    for seed in args.seeds:
+        for rung in ladder(extract, images=args.images, size=args.size, seed=seed):
             row = rows.setdefault(rung.rung, {"rung": rung.rung})
             for name, value in rung.distances.items():
                 row.setdefault(name, []).append(value)
@@ -119,8 +119,8 @@ def table(rows: list[dict[str, Any]]) -> str:
     names = [name for name in rows[0] if name != "rung"]
     lines = [f"{'rung':12}" + "".join(f"{name:>30}" for name in names)]
     for row in rows:
-        shown = (f"{sum(row[n]) / len(row[n]):.1f} [{min(row[n]):.1f}, {max(row[n]):.1f}]" for n in names)
-        lines.append(f"{row['rung']:12}" + "".join(f"{text:>30}" for text in shown))
+        cells = (f"{sum(row[n]) / len(row[n]):.1f} [{min(row[n]):.1f}, {max(row[n]):.1f}]" for n in names)
+        lines.append(f"{row['rung']:12}" + "".join(f"{text:>30}" for text in cells))
     return "\n".join(lines)
 
 
@@ -134,30 +134,30 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--inception", type=Path)
     parser.add_argument("--device", default="cpu")
-    asked = parser.parse_args()
+    args = parser.parse_args()
     try:
-        check_output(asked.output)
+        check_output(args.output)
         start = time.perf_counter()
-        features, rows = measured(asked)
+        features, rows = measure(args)
     except PinchpointError as error:
         print(error, file=sys.stderr)
         return error.exit_code
-    seeds = " ".join(map(str, asked.seeds))
+    seeds = " ".join(map(str, args.seeds))
     command = (
-        f"python benchmarks/radiance/ladder.py --images {asked.images} --size {asked.size} --seeds {seeds}"
+        f"python benchmarks/radiance/ladder.py --images {args.images} --size {args.size} --seeds {seeds}"
     )
     record = {
-        "command": command + (" --inception FILE" if asked.inception else ""),
+        "command": command + (" --inception FILE" if args.inception else ""),
         "created": now(),
         "machine": describe(),
         "features": features,
-        "images": asked.images,
-        "size": asked.size,
-        "seeds": asked.seeds,
+        "images": args.images,
+        "size": args.size,
+        "seeds": args.seeds,
         "took_s": time.perf_counter() - start,
         "rows": rows,
     }
-    write_text(asked.output, json.dumps(record, indent=1) + "\n")
+    write_text(args.output, json.dumps(record, indent=1) + "\n")
     print(table(rows))
     return 0
 

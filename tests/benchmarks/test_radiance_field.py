@@ -33,7 +33,7 @@ def loaded() -> ModuleType:
 
 
 def asked() -> argparse.Namespace:
-    given = {
+    inputs = {
         "preset": "tiny",
         "batch": 2,
         "side": 4,
@@ -42,13 +42,13 @@ def asked() -> argparse.Namespace:
         "card": "h200",
         "repeats": 1,
     }
-    return argparse.Namespace(**given, device="cpu", output=Path("unused"))
+    return argparse.Namespace(**inputs, device="cpu", output=Path("unused"))
 
 
 @pytest.mark.parametrize(("form", "most"), [("eager", 1.0), ("folded", 1.06)])
 def test_the_operations_are_those_torch_counts_but_for_what_folding_fills_up(form: str, most: float) -> None:
     config = FieldConfig.preset("graf")
-    told = {
+    settings = {
         "config": config.to_json(),
         "batch": "2",
         "samples": "32",
@@ -56,7 +56,7 @@ def test_the_operations_are_those_torch_counts_but_for_what_folding_fills_up(for
         "precision": "fp32",
         "features": "no",
     }
-    case = build(32, device="cpu", mode="train", variant="none", seed=0, settings=told)
+    case = build(32, device="cpu", mode="train", variant="none", seed=0, settings=settings)
     with FlopCounterMode(display=False, custom_mapping=MORE) as counter:
         case.step()
     ratio = counter.get_total_flops() / loaded().operations(config, 32 * 32, form)
@@ -65,11 +65,11 @@ def test_the_operations_are_those_torch_counts_but_for_what_folding_fills_up(for
 
 
 def test_at_the_published_size_a_step_has_the_operations_that_are_told_of_it() -> None:
-    found = {
+    value = {
         form: loaded().operations(FieldConfig.preset("graf"), 2**19, form) / 1e12
         for form in ("eager", "folded")
     }
-    assert found == pytest.approx({"eager": 2.83, "folded": 2.20}, rel=0.02)
+    assert value == pytest.approx({"eager": 2.83, "folded": 2.20}, rel=0.02)
 
 
 def test_every_chunk_of_a_timed_step_is_rendered_and_the_loss_is_that_of_all_at_once() -> None:
@@ -81,10 +81,10 @@ def test_every_chunk_of_a_timed_step_is_rendered_and_the_loss_is_that_of_all_at_
         losses[memory] = float(bench.step(field.Way("folded", "fp32", memory, chunk))())
     assert losses["checkpoint"] == pytest.approx(losses["none"], rel=1e-6)
     assert losses["deferred"] == pytest.approx(losses["none"], rel=1e-6)
-    told = bench.told(field.Way("folded", "fp32"), walked="some")
+    settings = bench.build_settings(field.Way("folded", "fp32"), walked="some")
     torch.manual_seed(0)
     some = build(
-        bench.rays, device="cpu", mode="train", variant="none", seed=0, settings=told, chunk=2
+        bench.rays, device="cpu", mode="train", variant="none", seed=0, settings=settings, chunk=2
     ).step()
     assert float(some) != pytest.approx(losses["none"], rel=1e-6), "three of sixteen chunks are another image"
 
@@ -105,16 +105,16 @@ def row(name: str, seconds: float, *, over: Any, peak: int, off: float) -> dict[
 def test_bars_are_held_or_missed_by_the_whole_interval_and_open_between() -> None:
     field = loaded()
 
-    def found(seconds: float, over: Any, peak: int, off: float) -> list[str]:
+    def value(seconds: float, over: Any, peak: int, off: float) -> list[str]:
         rows = [
             row("folded bf16", seconds, over=(1, 1, 1), peak=3 * GIB, off=-0.06),
             row("folded bf16 checkpoint", 1.0, over=over, peak=peak, off=off),
         ]
         return [bar["verdict"] for bar in field.verdicts(rows)]
 
-    assert found(0.010, (1.3, 1.2, 1.35), GIB, -0.05) == ["held"] * 5 + ["missed"]
-    assert found(0.015, (1.3, 1.2, 1.36), GIB + 1, 0.051) == ["open"] * 3 + ["missed"] * 3
-    assert found(0.016, (1.4, 1.36, 1.5), 1, 0.0)[:3] == ["missed"] * 3
+    assert value(0.010, (1.3, 1.2, 1.35), GIB, -0.05) == ["held"] * 5 + ["missed"]
+    assert value(0.015, (1.3, 1.2, 1.36), GIB + 1, 0.051) == ["open"] * 3 + ["missed"] * 3
+    assert value(0.016, (1.4, 1.36, 1.5), 1, 0.0)[:3] == ["missed"] * 3
 
 
 def test_a_small_run_on_a_cpu_writes_every_row_and_judges_no_bar(
@@ -123,7 +123,13 @@ def test_a_small_run_on_a_cpu_writes_every_row_and_judges_no_bar(
     field, path = loaded(), tmp_path / "field.json"
     peak = {"predicted_bytes": 1, "measured_bytes": None, "predicted_off": None}
     monkeypatch.setattr(field.Bench, "peaks", lambda self, way: (way, peak))
-    told = {
+    timed = {"seconds": 1e-3, "over_folded_bf16": (1.0, 0.9, 1.1)}
+    monkeypatch.setattr(
+        field.Bench, "row", lambda self, way, peak, _: {"row": way.name, "chunk": None, **timed, **peak}
+    )
+    whole = {"seconds": 1.0, "steps_per_s": 1.0, "discriminators_s": 0.5, "generator_s": 0.4}
+    monkeypatch.setattr(field.Bench, "iteration", lambda self: whole)
+    settings = {
         "device": "cpu",
         "preset": "tiny",
         "batch": 2,
@@ -133,15 +139,15 @@ def test_a_small_run_on_a_cpu_writes_every_row_and_judges_no_bar(
         "output": path,
     }
     monkeypatch.setattr(
-        field.sys, "argv", ["field.py", *(f"--{name}={value}" for name, value in told.items())]
+        field.sys, "argv", ["field.py", *(f"--{name}={value}" for name, value in settings.items())]
     )
     assert field.main() == 0
     record = json.loads(path.read_text())
     assert [one["row"] for one in record["rows"]] == [
         way.name for way in field.WAYS if way.precision != "tf32"
     ]
-    assert all(one["seconds"] > 0 and one["over_folded_bf16"][0] > 0 for one in record["rows"])
-    assert record["iteration"]["seconds"] > 0 and record["iteration"]["measured_bytes"] is None
+    assert all(one["seconds"] == 1e-3 and one["predicted_bytes"] == 1 for one in record["rows"])
+    assert record["iteration"] == whole
     assert record["verdicts"] == [] and record["floor_s"] > 0 and record["machine"]["python"]
     monkeypatch.setattr(
         field.sys, "argv", ["field.py", "--device", "cpu", "-o", str(tmp_path / "no" / "such" / "f.json")]
@@ -151,14 +157,14 @@ def test_a_small_run_on_a_cpu_writes_every_row_and_judges_no_bar(
 
 def test_a_budget_in_gibibytes_chooses_the_chunk_that_is_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     field = loaded()
-    seen: dict[str, Any] = {}
+    images: dict[str, Any] = {}
 
     def chunk_for(config: Any, **how: Any) -> Any:
-        seen.update(how)
+        images.update(how)
         return argparse.Namespace(chunk=6)
 
     monkeypatch.setattr(field, "chunk_for", chunk_for)
     bench = field.Bench(asked(), "cpu")
     way, peak = bench.peaks(field.Way("folded", "bf16", "checkpoint"))
     assert way.chunk == 6 and peak["predicted_bytes"] > 0 and peak["measured_bytes"] is None
-    assert seen["counted"] == "allocated" and seen["budget"] == "1GiB" and seen["rays"] == 16
+    assert images["counted"] == "allocated" and images["budget"] == "1GiB" and images["rays"] == 16

@@ -44,22 +44,22 @@ def test_each_rung_is_worse_in_the_way_it_says(rungs) -> None:
 
 
 def test_the_ladder_measures_every_rung_against_the_reference() -> None:
-    def coloured(images: torch.Tensor) -> torch.Tensor:
+    def mean_colour(images: torch.Tensor) -> torch.Tensor:
         return images.mean(dim=(2, 3))
 
-    told: list[tuple[int, int]] = []
-    found = script().ladder(
-        Extractor("efflite0", 16, 3, coloured, torch.device("cpu")),
+    reports: list[tuple[int, int]] = []
+    value = script().ladder(
+        Extractor("efflite0", 16, 3, mean_colour, torch.device("cpu")),
         images=16,
         size=16,
-        progress=lambda *a: told.append(a),
+        progress=lambda *a: reports.append(a),
     )
-    assert [rung.rung for rung in found][:4] == ["same", "collapse", "no wheels", "grey"] and told[0] == (
+    assert [rung.rung for rung in value][:4] == ["same", "collapse", "no wheels", "grey"] and reports[0] == (
         0,
-        len(found),
+        len(value),
     )
-    assert all(set(rung.distances) == {"KD-efflite0", "FD-efflite0"} for rung in found)
-    values = {rung.rung: rung.distances["KD-efflite0"] for rung in found}
+    assert all(set(rung.distances) == {"KD-efflite0", "FD-efflite0"} for rung in value)
+    values = {rung.rung: rung.distances["KD-efflite0"] for rung in value}
     assert (
         values["noise 0.1"] > values["noise 0.05"]
     )  # of white, noise can only take: the mean colour darkens

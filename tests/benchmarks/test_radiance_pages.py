@@ -31,11 +31,11 @@ def page() -> str:
 
 
 def test_the_ladder_and_the_scores_are_the_records() -> None:
-    made, text = record("radiance_eight_minutes_h200.json"), page()
-    rungs = {rung["rung"]: rung["distances"][NAME] for rung in made["scores"]["ladder"]}
-    for said, rung in RUNGS.items():
-        assert f"| {said} | {rungs[rung]:.1f} |" in text, said
-    scores, training = made["scores"]["evaluation"], made["training"]
+    result, text = record("radiance_eight_minutes_h200.json"), page()
+    rungs = {rung["rung"]: rung["distances"][NAME] for rung in result["scores"]["ladder"]}
+    for message, rung in RUNGS.items():
+        assert f"| {message} | {rungs[rung]:.1f} |" in text, message
+    scores, training = result["scores"]["evaluation"], result["training"]
     assert f"| **{scores['distances'][NAME]:.1f}** |" in text
     assert f"| made, enlarged bicubically | {scores['bicubic'][NAME]:.1f} |" in text
     assert f"{training['step']:,} steps in {training['seconds']:.0f} s" in text
@@ -43,8 +43,8 @@ def test_the_ladder_and_the_scores_are_the_records() -> None:
     assert f"changes by {scores['consistency']['hue_spread']:.3f} of a turn" in text
     other = record("radiance_eight_minutes_seed1_h200.json")["scores"]
     rung = next(rung["distances"][NAME] for rung in other["ladder"] if rung["rung"] == "no wheels")
-    found, plain = other["evaluation"]["distances"][NAME], other["evaluation"]["bicubic"][NAME]
-    assert f"{found:.1f}, where its ladder has {rung:.1f} and bicubic {plain:.1f}" in text
+    value, plain = other["evaluation"]["distances"][NAME], other["evaluation"]["bicubic"][NAME]
+    assert f"{value:.1f}, where its ladder has {rung:.1f} and bicubic {plain:.1f}" in text
 
 
 def test_what_cutting_on_pixels_gave_is_the_records() -> None:
@@ -53,11 +53,11 @@ def test_what_cutting_on_pixels_gave_is_the_records() -> None:
         record(f"radiance_eight_minutes_{name}h200.json")
         for name in ("", "seed1_", "on_pixels_", "on_pixels_seed1_")
     ]
-    best = [(made["training"]["validation"], made["training"]["best_step"]) for made in runs]
+    best = [(result["training"]["validation"], result["training"]["best_step"]) for result in runs]
     assert (
         f"distances of {best[0][0]:.1f} at step {best[0][1]:,} and {best[1][0]:.1f} at {best[1][1]:,}" in text
     )
-    scores = [made["scores"]["evaluation"] for made in runs[2:]]
+    scores = [result["scores"]["evaluation"] for result in runs[2:]]
     assert "with both seeds: {:.1f} and {:.1f} (".format(*(one["distances"][NAME] for one in scores)) in text
     assert f"the nearest on the way {best[2][0]:.1f} and {best[3][0]:.1f}." in text
     assert (
@@ -67,10 +67,10 @@ def test_what_cutting_on_pixels_gave_is_the_records() -> None:
 
 
 def test_the_tuned_preset_is_what_made_the_cars() -> None:
-    made = record("radiance_eight_minutes_h200.json")["training"]["settings"]
-    told = Settings(**{**PRESETS["tuned"], "samples": 24, "bound": 1.0})  # as the page's command says
+    result = record("radiance_eight_minutes_h200.json")["training"]["settings"]
+    settings = Settings(**{**PRESETS["tuned"], "samples": 24, "bound": 1.0})  # as the page's command says
     assert "--bound 1 --haze 0.05 --samples 24" in page()  # haze is of whole images alone
-    assert all(made["model"][name] == value for name, value in FIELDS["tuned"].items())
+    assert all(result["model"][name] == value for name, value in FIELDS["tuned"].items())
     for name in (
         "samples",
         "bound",
@@ -86,12 +86,12 @@ def test_the_tuned_preset_is_what_made_the_cars() -> None:
         "critic_bias",
         "sr_weight",
     ):
-        assert made[name] == getattr(told, name), name
+        assert result[name] == getattr(settings, name), name
 
 
 def test_times_and_peaks_of_the_field_are_the_records() -> None:
-    made, text = record("radiance_field_h200.json"), page()
-    for row in made["rows"]:
+    result, text = record("radiance_field_h200.json"), page()
+    for row in result["rows"]:
         replayed, over = (
             row["replayed"],
             "{:.2f} [{:.2f}, {:.2f}]".format(*row["replayed"]["over_folded_bf16"]),
@@ -101,32 +101,32 @@ def test_times_and_peaks_of_the_field_are_the_records() -> None:
             f"| {row['row']} | {1e3 * row['seconds']:.1f} ms | {1e3 * replayed['seconds']:.2f} ms | {over} | {peak} |"
             in text
         )
-    whole = made["iteration"]
+    whole = result["iteration"]
     assert f"takes {1e3 * whole['seconds']:.1f} ms, {whole['steps_per_s']:.1f} a second" in text
-    assert f"needs {1e3 * made['floor_s']:.2f} ms" in text
-    (launched,) = (bar for bar in made["verdicts"] if "launched" in bar["bar"])
+    assert f"needs {1e3 * result['floor_s']:.2f} ms" in text
+    (launched,) = (bar for bar in result["verdicts"] if "launched" in bar["bar"])
     assert "{found:.2f} [{low:.2f}, {high:.2f}]".format(**launched) in text
-    assert {bar["verdict"] for bar in made["verdicts"]} == {"held"}
+    assert {bar["verdict"] for bar in result["verdicts"]} == {"held"}
 
 
 def test_the_trials_that_are_told_of_are_the_records() -> None:
     rows = record("radiance_trials_h200.json")["rows"]
 
-    def distance(**wanted: object) -> int:
-        chosen = {
+    def distance(**expected: object) -> int:
+        choice = {
             "optimizer": "rmsprop",
             "lr_d": None,
             "r1": 1.0,
             "critic_norm": None,
             "point_octaves": 10,
-            **wanted,
+            **expected,
         }
         (row,) = (
             row
             for row in rows
             if row["choices"].get("samples") == 32
             and "width" not in row["choices"]["model"]
-            and chosen
+            and choice
             == {
                 "optimizer": row["choices"].get("optimizer", "rmsprop"),
                 "lr_d": row["choices"].get("lr_d"),

@@ -63,7 +63,7 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
         options["progress"]("steps", 10, 40)
         made = SimpleNamespace(step=40, images=16, seconds=9.0, device="cpu")
         return SimpleNamespace(
-            made=made,
+            training=made,
             before=4.0,
             after=1.0,
             norms=(2.0, 30.0),

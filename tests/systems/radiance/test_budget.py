@@ -15,7 +15,7 @@ from pinchpoint.systems.radiance import budget
 from pinchpoint.systems.radiance.budget import build, chunk_for
 from pinchpoint.systems.radiance.model.config import FieldConfig
 
-pytestmark = pytest.mark.usefixtures("quick_workers")
+pytestmark = pytest.mark.usefixtures("quick_workers", "remembered_peaks")
 TINY = FieldConfig.preset("tiny")
 STEP: dict[str, Any] = {"batch": 2, "rays": 64, "samples": 8}
 
@@ -30,8 +30,8 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("memory", ["none", "checkpoint", "deferred"])
 @pytest.mark.parametrize("form", ["eager", "folded"])
 def test_what_is_predicted_for_a_cpu_is_what_a_real_step_holds(memory: Any, form: Any) -> None:
-    found = chunk_for(TINY, **STEP, budget="1GiB", device="cpu", memory=memory, form=form)
-    told = {
+    value = chunk_for(TINY, **STEP, budget="1GiB", device="cpu", memory=memory, form=form)
+    settings = {
         "config": TINY.to_json(),
         "batch": "2",
         "samples": "8",
@@ -41,11 +41,11 @@ def test_what_is_predicted_for_a_cpu_is_what_a_real_step_holds(memory: Any, form
     }
 
     def steps() -> None:
-        case = build(128, device="cpu", mode="train", variant=memory, seed=0, settings=told)
+        case = build(128, device="cpu", mode="train", variant=memory, seed=0, settings=settings)
         case.step()
         case.step()
 
-    assert found.chunk is None and found.predicted_bytes == pytest.approx(account(steps), rel=0.02)
+    assert value.chunk is None and value.predicted_bytes == pytest.approx(account(steps), rel=0.02)
 
 
 @pytest.mark.usefixtures("bare")
@@ -55,9 +55,9 @@ def test_a_smaller_budget_gets_a_smaller_chunk_that_keeps_within_it() -> None:
     assert tight.chunk is not None and tight.chunk < 128 and tight.predicted_bytes < whole
     beside = chunk_for(TINY, **STEP, budget=whole + 1000, beside=lambda chunk: 1001, device="cpu")
     assert beside.chunk is not None, "what lies beside the field counts"
-    with pytest.raises(DoesNotFit, match="a step needs") as caught:
+    with pytest.raises(DoesNotFit, match="A step needs") as caught:
         chunk_for(TINY, **STEP, budget="10kB", device="cpu")
-    assert "raise --budget by at least" in caught.value.hint
+    assert "Raise --budget by at least" in caught.value.hint
     with pytest.raises(DoesNotFit) as caught:
         chunk_for(TINY, **STEP, budget=whole // 2, device="cpu", memory="none")
     assert "--set memory=checkpoint" in caught.value.hint
@@ -70,14 +70,14 @@ def test_a_smaller_budget_gets_a_smaller_chunk_that_keeps_within_it() -> None:
 @pytest.mark.usefixtures("bare")
 def test_every_tighter_budget_gets_a_smaller_chunk_down_to_the_least() -> None:
     step: dict[str, Any] = {"batch": 2, "rays": 128, "samples": 4, "device": "cpu"}
-    found = [chunk_for(TINY, **step, budget="1GiB")]
+    value = [chunk_for(TINY, **step, budget="1GiB")]
     for _ in range(3):
-        found.append(chunk_for(TINY, **step, budget=found[-1].predicted_bytes - 1))
+        value.append(chunk_for(TINY, **step, budget=value[-1].predicted_bytes - 1))
     with pytest.raises(DoesNotFit):
-        chunk_for(TINY, **step, budget=found[-1].predicted_bytes - 1)
-    chunks = [one.chunk or 256 for one in found]
+        chunk_for(TINY, **step, budget=value[-1].predicted_bytes - 1)
+    chunks = [one.chunk or 256 for one in value]
     assert chunks == [256, 128, 86, 64], "whole, in 2, 3 and 4 parts; below 64 rays none is taken"
-    assert all(one.predicted_bytes <= one.budget_bytes for one in found)
+    assert all(one.predicted_bytes <= one.budget_bytes for one in value)
 
 
 def test_the_chunk_is_the_largest_by_a_known_line(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,18 +86,18 @@ def test_the_chunk_is_the_largest_by_a_known_line(monkeypatch: pytest.MonkeyPatc
         yield lambda chunk: ((chunk or 8192) * MIB, (chunk or 8192) * MIB)
 
     monkeypatch.setattr(budget, "_on_card", line)
-    found = chunk_for(TINY, batch=8, rays=1024, samples=64, budget="1GiB", device="cuda")
-    assert found.chunk == 8 * 128, "eight parts; the context and its like are none here"
-    found = chunk_for(TINY, batch=8, rays=1000, samples=64, budget="1GiB", device="cuda")
-    assert found.chunk == 8 * 125
+    value = chunk_for(TINY, batch=8, rays=1024, samples=64, budget="1GiB", device="cuda")
+    assert value.chunk == 8 * 128, "eight parts; the context and its like are none here"
+    value = chunk_for(TINY, batch=8, rays=1000, samples=64, budget="1GiB", device="cuda")
+    assert value.chunk == 8 * 125
 
 
 @pytest.mark.slow
 def test_on_a_card_the_published_field_fits_one_gibibyte_with_checkpoints() -> None:
     config = FieldConfig.preset("graf")
     options: dict[str, Any] = {"batch": 8, "rays": 1024, "samples": 64, "device": "cuda", "precision": "bf16"}
-    found = chunk_for(config, **options, budget="1GiB", counted="allocated")
-    assert found.chunk is not None and found.chunk == 2736 and 0.8 * GIB < found.predicted_bytes <= GIB
+    value = chunk_for(config, **options, budget="1GiB", counted="allocated")
+    assert value.chunk is not None and value.chunk == 2736 and 0.8 * GIB < value.predicted_bytes <= GIB
 
 
 def test_steps_of_nothing_are_refused() -> None:

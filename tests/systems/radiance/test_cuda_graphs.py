@@ -63,8 +63,8 @@ class Turn:
         self.weight, self.runs, self.pool = weight, 0, Pool()
         monkeypatch.setattr(torch.cuda, "CUDAGraph", Graph)
 
-    def replayed(self) -> replay.Replayed:
-        return replay.Replayed(self, [self.weight], pool=self.pool)  # pyright: ignore[reportArgumentType]
+    def replayed(self) -> replay.ReplayedTurn:
+        return replay.ReplayedTurn(self, [self.weight], pool=self.pool)  # pyright: ignore[reportArgumentType]
 
     def __call__(self, x: Any) -> tuple[Any, ...]:
         assert self.weight.grad is None
@@ -86,15 +86,15 @@ def test_a_turn_is_recorded_at_its_fourth_run_and_replayed_with_new_numbers(
 ) -> None:
     weight = torch.nn.Parameter(torch.tensor([2.0, 3.0]))
     turn = Turn(weight, monkeypatch)
-    made = turn.replayed()
-    kept = []
+    result = turn.replayed()
+    remaining = []
     for number in range(1, 8):
         weight.grad = None
         x = torch.tensor([float(number), 0.0, 1.0])[::2]
-        kept.append((number, made(x)[0]))
+        remaining.append((number, result(x)[0]))
         assert weight.grad is not None and weight.grad.tolist() == [number, 1.0]
-    assert [float(loss) for _, loss in kept] == [
-        2.0 * number + 3.0 for number, _ in kept
+    assert [float(loss) for _, loss in remaining] == [
+        2.0 * number + 3.0 for number, _ in remaining
     ]  # none was written over
     assert turn.runs == 4 and turn.pool.recorded == 1
 
@@ -103,11 +103,11 @@ def test_tensors_of_another_shape_or_dtype_are_recorded_apart(monkeypatch: pytes
     """One value would be spread over three, and a wide number rounded to a narrow one, without a word."""
     weight = torch.nn.Parameter(torch.tensor(2.0))
     turn = Turn(weight, monkeypatch)
-    made = turn.replayed()
+    result = turn.replayed()
     for number in range(1, 7):
         for width, dtype in ((3, torch.float32), (1, torch.float32), (3, torch.float64)):
             weight.grad = None
-            loss = made(torch.full((width,), float(number), dtype=dtype))[0]
+            loss = result(torch.full((width,), float(number), dtype=dtype))[0]
             assert loss.dtype == dtype and float(loss) == 2 * width * number
             assert weight.grad is not None and float(weight.grad) == width * number
     assert turn.pool.recorded == 3 and turn.runs == 3 * 4
@@ -115,27 +115,31 @@ def test_tensors_of_another_shape_or_dtype_are_recorded_apart(monkeypatch: pytes
 
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_a_request_is_its_tensors(noise: float) -> None:
-    told = Settings(size=32, batch=2, samples=3, noise=noise, steps=4)
-    asked = draw_request(FieldConfig.preset("tiny"), told, step=1, what="made", device="cpu", batch=2)
-    again = Request.of(*asked.tensors(), whole=asked.whole)
+    settings = Settings(size=32, batch=2, samples=3, noise=noise, steps=4)
+    request = draw_request(FieldConfig.preset("tiny"), settings, step=1, what="made", device="cpu", batch=2)
+    again = Request.of(*request.tensors(), whole=request.whole)
     assert (again.draws.noise is None) == (noise == 0)
-    assert all(one is other for one, other in zip(again.tensors(), asked.tensors(), strict=True))
-    assert again.codes.app is asked.codes.app and again.places is asked.places and again.whole == asked.whole
+    assert all(one is other for one, other in zip(again.tensors(), request.tensors(), strict=True))
+    assert (
+        again.codes.app is request.codes.app
+        and again.places is request.places
+        and again.whole == request.whole
+    )
 
 
 def test_noise_of_nothing_is_the_kind_of_tensors_that_noise_is_and_changes_nothing() -> None:
-    told = Settings(size=32, batch=2, samples=3, noise=0.0, steps=4)
-    asked = draw_request(FieldConfig.preset("tiny"), told, step=1, what="made", device="cpu", batch=2)
+    settings = Settings(size=32, batch=2, samples=3, noise=0.0, steps=4)
+    request = draw_request(FieldConfig.preset("tiny"), settings, step=1, what="made", device="cpu", batch=2)
     noisy = draw_request(
-        FieldConfig.preset("tiny"), replace(told, noise=1.0), step=1, what="made", device="cpu", batch=2
+        FieldConfig.preset("tiny"), replace(settings, noise=1.0), step=1, what="made", device="cpu", batch=2
     )
-    found = _noisy(asked)
-    assert [tensor.shape for tensor in found.tensors()] == [tensor.shape for tensor in noisy.tensors()]
+    value = _noisy(request)
+    assert [tensor.shape for tensor in value.tensors()] == [tensor.shape for tensor in noisy.tensors()]
     assert _noisy(noisy) is noisy
-    made = Stepper(
-        FieldConfig.preset("tiny"), replace(told, superres=2, critic_width=4, sr_width=4), images(), "cpu"
+    result = Stepper(
+        FieldConfig.preset("tiny"), replace(settings, superres=2, critic_width=4, sr_width=4), images(), "cpu"
     ).generator
-    assert torch.equal(made(found).best, made(asked).best)
+    assert torch.equal(result(value).best, result(request).best)
 
 
 def test_a_turn_that_cannot_be_recorded_says_how_to_train_without() -> None:
@@ -148,11 +152,11 @@ def test_a_turn_that_cannot_be_recorded_says_how_to_train_without() -> None:
     runs: list[Any] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.cuda, "CUDAGraph", Graph)
-        made = replay.Replayed(run, pool=Pool())  # pyright: ignore[reportArgumentType]
+        result = replay.ReplayedTurn(run, pool=Pool())  # pyright: ignore[reportArgumentType]
         for _ in range(3):
-            made(torch.ones(1))
+            result(torch.ones(1))
         with pytest.raises(TargetFailed, match="not permitted when stream is capturing") as raised:
-            made(torch.ones(1))
+            result(torch.ones(1))
     assert "--set graphs=false" in raised.value.hint
 
 
@@ -189,21 +193,21 @@ def images() -> Images:
     )
 
 
-@pytest.mark.parametrize("form", ["folded", "eager"])
 @pytest.mark.parametrize(
-    ("precision", "more"),
+    ("form", "precision", "more"),
     [
-        ("fp32", {}),
-        ("bf16", {}),
-        ("fp16", {}),
-        ("bf16", {"bound": 1.0, "critic_norm": "layer"}),
-        ("bf16", {"bound": 1.0, "critic_bias": False, "memory": "checkpoint", "chunk": 700}),
+        ("folded", "fp32", {}),
+        ("eager", "fp32", {"bound": 1.0, "critic_norm": "layer"}),
+        ("folded", "bf16", {"bound": 1.0, "critic_norm": "layer"}),
+        ("eager", "fp16", {}),
+        ("folded", "fp16", {"bound": 1.0, "critic_bias": False, "memory": "checkpoint", "chunk": 700}),
+        ("eager", "bf16", {"bound": 1.0, "critic_bias": False, "memory": "checkpoint", "chunk": 700}),
     ],
 )
 def test_no_turn_reads_from_the_device_or_copies_to_it(
     form: str, precision: str, more: dict[str, Any]
 ) -> None:
-    told = Settings(
+    settings = Settings(
         preset="tiny",
         steps=9,
         size=32,
@@ -216,27 +220,27 @@ def test_no_turn_reads_from_the_device_or_copies_to_it(
         precision=precision,
         **more,
     )
-    made = Stepper(FieldConfig.preset("tiny"), told, images(), "cpu")
-    asked, real = made.request(1, "made"), made.real(1)
-    made._discriminated(
-        real, asked, None
+    result = Stepper(FieldConfig.preset("tiny"), settings, images(), "cpu")
+    request, real = result.request(1, "made"), result.real(1)
+    result._discriminator_part(
+        real, request, None
     )  # the scaler makes its scale when it is first used, before anything is recorded
     with Host() as host:
-        made.critics.refresh()
-        made._discriminated(real, asked, None)
-        made._discriminated(real, asked, torch.full((), 4.0))
-        made._generated(real, asked)
+        result.critics.refresh()
+        result._discriminator_part(real, request, None)
+        result._discriminator_part(real, request, torch.full((), 4.0))
+        result._generator_part(real, request)
     assert host.seen > 300 and not host.found
 
 
 def test_what_a_step_of_fp16_tells_is_not_waited_for() -> None:
     """Whether the scale has been halved to nothing is found out where it lies."""
-    told = Settings(preset="tiny", steps=9, size=32, samples=3, batch=2, critic_width=4, precision="fp16")
-    made = Stepper(FieldConfig.preset("tiny"), told, images(), "cpu")
+    settings = Settings(preset="tiny", steps=9, size=32, samples=3, batch=2, critic_width=4, precision="fp16")
+    result = Stepper(FieldConfig.preset("tiny"), settings, images(), "cpu")
     norm, loss = torch.tensor(torch.inf), torch.tensor(1.0)
-    made.scaler.scale(loss)  # the scale is made when it is first used
+    result.scaler.scale(loss)  # the scale is made when it is first used
     with Host() as host:
-        made._told_norm(norm, loss)
+        result._reported_norm(norm, loss)
     assert host.seen > 3 and not host.found
 
 

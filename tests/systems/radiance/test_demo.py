@@ -18,24 +18,24 @@ from pinchpoint.systems.radiance.model.objective import Generator  # noqa: E402
 
 
 def test_a_short_run_on_a_few_cars_learns_and_shows_what_it_made(tmp_path: Path) -> None:
-    told: list[str] = []
-    found = example(
-        tmp_path / "cars", device="cpu", steps=10, progress=lambda stage, done, total: told.append(stage)
+    reports: list[str] = []
+    value = example(
+        tmp_path / "cars", device="cpu", steps=10, progress=lambda stage, done, total: reports.append(stage)
     )
-    assert found.passed and found.made.step == 10 and found.after < found.before
-    assert told[0] == "cars" and told.count("steps") == 10
-    with PIL.open(found.picture) as sheet:
+    assert value.passed and value.training.step == 10 and value.after < value.before
+    assert reports[0] == "cars" and reports.count("steps") == 10
+    with PIL.open(value.picture) as sheet:
         assert sheet.size[0] > sheet.size[1] > module.SIDE
 
 
 def test_what_does_not_learn_or_has_no_gradient_does_not_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found, again = (example(tmp_path / "cars", device="cpu", steps=2) for _ in range(2))
-    assert (again.before, again.after, again.norms) == (found.before, found.after, found.norms), (
+    value, again = (example(tmp_path / "cars", device="cpu", steps=2) for _ in range(2))
+    assert (again.before, again.after, again.norms) == (value.before, value.after, value.norms), (
         "in the same folder, anew"
     )
-    good = replace(found, before=2.0, after=1.0, norms=(0.1, 3.0))
+    good = replace(value, before=2.0, after=1.0, norms=(0.1, 3.0))
     assert good.passed
     for wrong in (
         {"after": 2.0},
@@ -44,11 +44,11 @@ def test_what_does_not_learn_or_has_no_gradient_does_not_pass(
         {"norms": (0.1, float("inf"))},
     ):
         assert not replace(good, **wrong).passed
-    assert not replace(good, made=replace(good.made, complete=False)).passed
+    assert not replace(good, made=replace(good.training, complete=False)).passed
 
-    def cut(self: Generator, *given: Any, **how: Any) -> Any:
-        seen = forward(self, *given, **how)
-        return seen._replace(low=seen.low.detach().requires_grad_())
+    def cut(self: Generator, *inputs: Any, **how: Any) -> Any:
+        images = forward(self, *inputs, **how)
+        return images._replace(low=images.low.detach().requires_grad_())
 
     forward = Generator.forward
     monkeypatch.setattr(Generator, "forward", cut)

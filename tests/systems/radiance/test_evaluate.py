@@ -18,12 +18,17 @@ from pinchpoint.core.units import show_bytes  # noqa: E402
 from pinchpoint.systems.radiance import evaluate as scoring  # noqa: E402
 from pinchpoint.systems.radiance import orbit as turning  # noqa: E402
 from pinchpoint.systems.radiance.data.images import open_images  # noqa: E402
-from pinchpoint.systems.radiance.evaluate import evaluate, kernel_distance_of, made_images, some_real  # noqa: E402
+from pinchpoint.systems.radiance.evaluate import (  # noqa: E402
+    evaluate,
+    generate_images,
+    measure_kernel_distance,
+    sample_real,
+)  # noqa: E402
 from pinchpoint.systems.radiance.metrics.metrics import distances  # noqa: E402
-from pinchpoint.systems.radiance.model.superres import enlarged  # noqa: E402
+from pinchpoint.systems.radiance.model.superres import enlarge  # noqa: E402
 from pinchpoint.systems.radiance.orbit import held_bytes, orbit  # noqa: E402
 from pinchpoint.systems.radiance.records import Evaluation  # noqa: E402
-from pinchpoint.systems.radiance.runs import trained  # noqa: E402
+from pinchpoint.systems.radiance.runs import load_trained  # noqa: E402
 from pinchpoint.systems.radiance.train import train  # noqa: E402
 
 
@@ -50,47 +55,51 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("radiance") / "run"
-    told = {"samples": 4, "batch": 1, "superres": 2, "critic_width": 4, "sr_width": 4, "eval_images": 0}
-    train(data, folder, preset="tiny", steps=1, device="cpu", **told)
+    settings = {"samples": 4, "batch": 1, "superres": 2, "critic_width": 4, "sr_width": 4, "eval_images": 0}
+    train(data, folder, preset="tiny", steps=1, device="cpu", **settings)
     return folder
 
 
 def test_weights_are_chosen_by_other_images_than_those_they_are_scored_with(run: Path) -> None:
-    found, seen = trained(run), []
+    value, output = load_trained(run), []
 
     class Watched(Averages):
         def __call__(self, images: Any) -> Any:
-            seen.append(images)
+            output.append(images)
             return super().__call__(images)
 
-    found.generator.field.density.bias.data.fill_(1.0)  # something to see
-    kernel_distance_of(found.generator, found.config, torch.rand(4, 12), Watched(), count=3)
-    scored, _ = made_images(found.generator, found.config, 3, seed=found.settings.seed, device="cpu")
-    assert seen[0].shape == scored.shape and float((seen[0] - scored).abs().amax(dim=(1, 2, 3)).min()) > 0.01
+    value.generator.field.density.bias.data.fill_(1.0)  # something to see
+    measure_kernel_distance(value.generator, value.config, torch.rand(4, 12), Watched(), count=3)
+    scored, _ = generate_images(value.generator, value.config, 3, seed=value.settings.seed, device="cpu")
+    assert (
+        output[0].shape == scored.shape and float((output[0] - scored).abs().amax(dim=(1, 2, 3)).min()) > 0.01
+    )
 
 
 def test_an_evaluation_holds_the_distances_of_what_it_shows(
     run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
-    made = evaluate(run, data, tmp_path / "scores", images=5, orbits=2, device="cpu")
-    found = trained(run)
-    high, low = made_images(found.generator, found.config, 5, seed=0, device="cpu")
-    real = some_real(open_images(data), 5, seed=0)
+    result = evaluate(run, data, tmp_path / "scores", images=5, orbits=2, device="cpu")
+    value = load_trained(run)
+    high, low = generate_images(value.generator, value.config, 5, seed=0, device="cpu")
+    real = sample_real(open_images(data), 5, seed=0)
     assert low is not None and high.shape == (5, 3, 64, 64) == real.shape
     extract = Averages()
-    assert made.distances == pytest.approx(distances(extract(real), extract(high), features="efflite0"))
-    smooth = enlarged(low, 2, mode="bicubic")
-    assert made.bicubic == pytest.approx(distances(extract(real), extract(smooth), features="efflite0"))
-    assert made.projection_residual is not None and made.projection_residual <= 1e-6
-    assert set(made.consistency) == {"area_roughness", "hue_spread", "depth_error", "colour_error"}
-    assert 0 <= made.silhouette_area["made"] <= 1 and made.silhouette_area["real"] > 0.9, "noise has no white"
+    assert result.distances == pytest.approx(distances(extract(real), extract(high), features="efflite0"))
+    smooth = enlarge(low, 2, mode="bicubic")
+    assert result.bicubic == pytest.approx(distances(extract(real), extract(smooth), features="efflite0"))
+    assert result.projection_residual is not None and result.projection_residual <= 1e-6
+    assert set(result.consistency) == {"area_roughness", "hue_spread", "depth_error", "colour_error"}
+    assert 0 <= result.silhouette_area["made"] <= 1 and result.silhouette_area["real"] > 0.9, (
+        "noise has no white"
+    )
     text = (tmp_path / "scores" / "evaluation.json").read_text(encoding="utf-8")
-    assert Evaluation.from_json(text) == made and json.loads(text)["kind"] == "radiance-evaluation"
-    assert made.files == ("made.png", "real.png", "orbits.png")
+    assert Evaluation.from_json(text) == result and json.loads(text)["kind"] == "radiance-evaluation"
+    assert result.files == ("made.png", "real.png", "orbits.png")
     with PIL.open(tmp_path / "scores" / "orbits.png") as sheet:
         assert sheet.size == (8 * 66 - 2, 2 * 66 - 2)
-    labels = dict(made.summary())
+    labels = dict(result.summary())
     assert {"KD-efflite0", "FD-efflite0", "hue coverage", "silhouette area", "2 orbits", "projection"} <= set(
         labels
     )
@@ -105,7 +114,7 @@ def test_evaluations_that_mean_nothing_are_refused(
     run: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
-    with pytest.raises(BadInput, match="1 images and 8 orbits"):
+    with pytest.raises(BadInput, match="not 1 and 8"):
         evaluate(run, data, tmp_path / "scores", images=1, device="cpu")
     with pytest.raises(BadInput, match="is the folder of a run"):
         evaluate(run, data, run, images=2, device="cpu")
@@ -123,13 +132,13 @@ def test_an_inception_file_with_another_hash_is_refused(run: Path, data: Path, t
 
 
 def test_an_orbit_is_a_movie_and_a_sheet_of_its_views(run: Path, tmp_path: Path) -> None:
-    made = orbit(run, tmp_path / "turn.gif", things=2, frames=8, device="cpu")
-    assert made.files == (str(tmp_path / "turn.gif"), str(tmp_path / "turn-sheet.png"))
-    with PIL.open(made.files[0]) as movie, PIL.open(made.files[1]) as sheet:
+    result = orbit(run, tmp_path / "turn.gif", things=2, frames=8, device="cpu")
+    assert result.files == (str(tmp_path / "turn.gif"), str(tmp_path / "turn-sheet.png"))
+    with PIL.open(result.files[0]) as movie, PIL.open(result.files[1]) as sheet:
         assert movie.size == (2 * 66 - 2, 64) and sheet.size == (8 * 66 - 2, 2 * 66 - 2)
         first = np.array(movie.convert("RGB"), dtype=int)
-        shown = np.array(sheet.convert("RGB"), dtype=int)
-        assert np.abs(first[:, :64] - shown[:64, :64]).mean() < 12, (
+        printed = np.array(sheet.convert("RGB"), dtype=int)
+        assert np.abs(first[:, :64] - printed[:64, :64]).mean() < 12, (
             "the first frame is the first view, but for the palette"
         )
 
@@ -137,11 +146,11 @@ def test_an_orbit_is_a_movie_and_a_sheet_of_its_views(run: Path, tmp_path: Path)
 @pytest.mark.parametrize(
     ("name", "options", "match"),
     [
-        ("turn.avi", {}, r"cannot write .*turn\.avi"),
-        ("turn.gif", {"things": 0}, "--things 0"),
-        ("turn.gif", {"frames": 1}, "--frames 1"),
-        ("turn.gif", {"height": 0.7}, "--height 0.7"),
-        ("turn.gif", {"fps": 0}, "--fps 0"),
+        ("turn.avi", {}, r"cannot be written to .*turn\.avi"),
+        ("turn.gif", {"things": 0}, "--things is 0"),
+        ("turn.gif", {"frames": 1}, "--frames is 1"),
+        ("turn.gif", {"height": 0.7}, "--height is 0.7"),
+        ("turn.gif", {"fps": 0}, "--fps is 0"),
         ("none/turn.gif", {}, "Cannot write"),
     ],
 )
@@ -185,10 +194,13 @@ def test_scores_among_the_images_are_refused_before_anything_is_written(
 def test_real_images_smaller_than_those_made_are_refused(run: Path, tmp_path: Path, unmade: None) -> None:
     small = images_of(tmp_path / "small", side=32, count=3)
     with pytest.raises(
-        BadInput, match=r"3 of the 3 images in .*small are smaller than the 64 x 64 that the run makes"
+        BadInput,
+        match=r"3 of the 3 images in .*small are smaller than the 64 x 64 pixels that the run generates",
     ) as raised:
         evaluate(run, small, tmp_path / "scores", images=2, device="cpu")
-    assert raised.value.hint == "give images of at least 64 x 64" and not (tmp_path / "scores").exists()
+    assert (
+        raised.value.hint == "Give images of at least 64 x 64 pixels." and not (tmp_path / "scores").exists()
+    )
 
 
 def test_a_few_enlarged_and_too_few_real_images_are_told(
@@ -198,10 +210,11 @@ def test_a_few_enlarged_and_too_few_real_images_are_told(
     how: dict[str, Any] = {"orbits": 1, "device": "cpu", "pictures": False}
     real = images_of(tmp_path / "real", side=64, count=20)
     PIL.new("RGB", (60, 80)).save(real / "00.png")
-    told = evaluate(run, real, tmp_path / "scores", images=2, **how)
-    assert told.enlarged == 1 and (told.images, told.real) == (2, 2)
+    settings = evaluate(run, real, tmp_path / "scores", images=2, **how)
+    assert settings.enlarged == 1 and (settings.images, settings.real) == (2, 2)
     assert (
-        dict(told.summary())["note"] == f"1 of the images in {real} were smaller and are enlarged, so blurred"
+        dict(settings.summary())["note"]
+        == f"1 of the images in {real} were smaller and are enlarged, so blurred"
     )
     few = evaluate(run, data, tmp_path / "scores", images=7, **how)
     assert (few.images, few.real, few.enlarged) == (7, 6, 0)
@@ -218,10 +231,10 @@ def test_a_run_that_learned_from_enlarged_images_may_be_compared_with_these_alon
     )
     how: dict[str, Any] = {"samples": 2, "batch": 1, "critic_width": 4, "eval_images": 0}
     train(small, tmp_path / "run", preset="tiny", steps=1, size=32, device="cpu", **how)
-    made = evaluate(
+    result = evaluate(
         tmp_path / "run", small, tmp_path / "scores", images=2, orbits=1, device="cpu", pictures=False
     )
-    assert made.enlarged == 3 and "note" in dict(made.summary())
+    assert result.enlarged == 3 and "note" in dict(result.summary())
     with pytest.raises(BadInput, match="4 of the 4 images"):
         evaluate(tmp_path / "run", other, tmp_path / "scores", images=2, device="cpu")
 
@@ -230,7 +243,7 @@ def test_without_pillow_nothing_is_rendered(
     run: Path, data: Path, tmp_path: Path, unmade: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (scoring, turning):
-        monkeypatch.setattr(module, "trained", lambda *args, **how: pytest.fail("a run was read"))
+        monkeypatch.setattr(module, "load_trained", lambda *args, **how: pytest.fail("a run was read"))
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(Missing, match=r"pillow.*\n.*pinchpoint\[radiance\]"):
         evaluate(run, data, tmp_path / "scores", images=2, device="cpu")
@@ -250,10 +263,10 @@ def test_orbits_that_do_not_fit_the_memory_are_refused_with_their_bytes(
     )
     need = held_bytes(4, 2, 200_000)  # enlarged by 2
     monkeypatch.setattr(turning, "free_bytes", lambda: need - 1)
-    with pytest.raises(BadInput, match=r"2 frames of 4 things at 200,000 x 200,000 take at least") as raised:
+    with pytest.raises(BadInput, match=r"2 frames of 4 objects at 200,000 x 200,000 take at least") as raised:
         orbit(run, tmp_path / "turn.gif", size=100_000, frames=2, device="cpu")
     assert show_bytes(need) in raised.value.what and "smaller --size" in raised.value.hint
     monkeypatch.setattr(turning, "free_bytes", lambda: need)
-    with pytest.raises(BadInput, match=r"800,006 pixels wide; a GIF has at most 65,535"):
+    with pytest.raises(BadInput, match=r"800,006 pixels wide, but a GIF can have at most 65,535"):
         orbit(run, tmp_path / "turn.gif", size=100_000, frames=2, device="cpu")
     assert not list(tmp_path.iterdir())

@@ -28,37 +28,37 @@ Given = tuple[Field, Rays, Codes, Draws]
 def scene(config: FieldConfig, batch: int, rays: int, samples: int) -> Given:
     generator = generator_for(0, samples, "kernels")
     poses = torch.rand(2, batch, generator=generator)
-    seen = Camera().rays(poses[0], poses[1] / 2, 2 * torch.rand(batch, rays, 2, generator=generator) - 1)
+    images = Camera().rays(poses[0], poses[1] / 2, 2 * torch.rand(batch, rays, 2, generator=generator) - 1)
     codes = Codes(
         *(torch.randn(batch, wide, generator=generator).to(DEVICE) for wide in (config.z_shape, config.z_app))
     )
-    drawn = draw(batch, rays, samples, noise=1.0, generator=generator)
-    assert drawn.noise is not None
+    draws = draw(batch, rays, samples, noise=1.0, generator=generator)
+    assert draws.noise is not None
     field = Field(config).to(DEVICE)
     field.density.bias.data += 0.3  # something is seen without noise too
-    on = Rays(seen.origins.to(DEVICE), seen.directions.to(DEVICE), seen.near, seen.far)
-    return field, on, codes, Draws(drawn.offsets.to(DEVICE), drawn.noise.to(DEVICE))
+    on = Rays(images.origins.to(DEVICE), images.directions.to(DEVICE), images.near, images.far)
+    return field, on, codes, Draws(draws.offsets.to(DEVICE), draws.noise.to(DEVICE))
 
 
-def taken(given: Given, **options: Any) -> dict[str, Tensor]:
+def taken(inputs: Given, **options: Any) -> dict[str, Tensor]:
     """Pixels, and gradients of parameters and codes."""
-    field, rays, codes, draws = given
+    field, rays, codes, draws = inputs
     field.zero_grad()
     own = Codes(*(code.clone().requires_grad_() for code in codes))
-    made = render(field, rays, own, draws, form="folded", **options)
-    loss = made.rgb.sin().sum() + 0.1 * made.depth.sum() + (made.acc**3).sum()
-    if made.features is not None:
-        loss = loss + made.features.square().sum()
+    result = render(field, rays, own, draws, form="folded", **options)
+    loss = result.rgb.sin().sum() + 0.1 * result.depth.sum() + (result.acc**3).sum()
+    if result.features is not None:
+        loss = loss + result.features.square().sum()
     loss.backward()
-    found = {name: value.detach() for name, value in made._asdict().items() if value is not None}
-    found |= {f"of {name}": parameter.grad for name, parameter in field.named_parameters()}
-    return found | {"of shape": own.shape.grad, "of app": own.app.grad}  # type: ignore[dict-item]
+    actual = {name: value.detach() for name, value in result._asdict().items() if value is not None}
+    actual |= {f"of {name}": parameter.grad for name, parameter in field.named_parameters()}
+    return actual | {"of shape": own.shape.grad, "of app": own.app.grad}  # type: ignore[dict-item]
 
 
-def worst(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
-    assert found.keys() == truth.keys()
+def worst(value: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
+    assert value.keys() == truth.keys()
     return max(
-        float((found[name] - truth[name]).norm() / truth[name].norm().clamp_min(1e-20)) for name in truth
+        float((value[name] - truth[name]).norm() / truth[name].norm().clamp_min(1e-20)) for name in truth
     )
 
 
@@ -66,19 +66,19 @@ def worst(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
 def plainly(monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Tensor]]:
     """`taken` by plain torch."""
 
-    def run(given: Given, **options: Any) -> dict[str, Tensor]:
+    def run(inputs: Given, **options: Any) -> dict[str, Tensor]:
         with monkeypatch.context() as patched:
             patched.setattr("pinchpoint.systems.radiance.rendering.render.runs_own", lambda *_: False)
-            return taken(given, **options)
+            return taken(inputs, **options)
 
     return run
 
 
 def test_kernels_run_where_they_are_meant_to() -> None:
     _, rays, _, draws = scene(TINY, 2, 3, 4)
-    seen = Scene(rays, draws.offsets, draws.noise, white=True, endless=False)
-    assert passes.runs_own(TINY, seen, torch.bfloat16) and not passes.runs_own(TINY, seen, torch.float64)
-    long = seen._replace(offsets=torch.rand(2, 3, 1025, device=DEVICE), noise=None)
+    images = Scene(rays, draws.offsets, draws.noise, white=True, endless=False)
+    assert passes.runs_own(TINY, images, torch.bfloat16) and not passes.runs_own(TINY, images, torch.float64)
+    long = images._replace(offsets=torch.rand(2, 3, 1025, device=DEVICE), noise=None)
     assert not passes.runs_own(TINY, long, torch.float32)
 
 
@@ -109,22 +109,23 @@ def test_kernels_run_where_they_are_meant_to() -> None:
 def test_images_and_gradients_are_those_of_plain_torch(
     config: FieldConfig, options: dict[str, Any], plainly: Any
 ) -> None:
-    given = scene(config, 3, 17, 13)
-    assert worst(taken(given, **options), plainly(given, **options)) <= 1e-5
+    inputs = scene(config, 3, 17, 13)
+    assert worst(taken(inputs, **options), plainly(inputs, **options)) <= 1e-5
 
 
 @pytest.mark.parametrize("first", [1, 33, 65, 97])
 def test_every_number_of_points_a_ray(first: int, plainly: Any) -> None:
     for samples in range(first, first + 32):
-        given = scene(TINY, 2, 5, samples)
-        assert worst(taken(given, features=True), plainly(given, features=True)) <= 1e-5, samples
+        inputs = scene(TINY, 2, 5, samples)
+        assert worst(taken(inputs, features=True), plainly(inputs, features=True)) <= 1e-5, samples
 
 
 @pytest.mark.parametrize("samples", [256, 1000, 1024, 1025])
 def test_many_points_a_ray(samples: int, plainly: Any) -> None:
-    given = scene(TINY, 1, 7, samples)
+    inputs = scene(TINY, 1, 7, samples)
     assert (
-        worst(taken(given, features=True, endless=True), plainly(given, features=True, endless=True)) <= 1e-5
+        worst(taken(inputs, features=True, endless=True), plainly(inputs, features=True, endless=True))
+        <= 1e-5
     )
 
 
@@ -133,10 +134,10 @@ def test_many_points_a_ray(samples: int, plainly: Any) -> None:
 def test_halves_are_no_further_off_than_plain_torchs(
     precision: str, options: dict[str, Any], plainly: Any
 ) -> None:
-    given = scene(FieldConfig.preset("small"), 4, 96, 32)
-    truth = plainly(given, precision="fp32", **options)
-    allowed = 1.3 * worst(plainly(given, precision=precision, **options), truth) + 1e-4
-    assert 1e-5 < worst(taken(given, precision=precision, **options), truth) <= allowed
+    inputs = scene(FieldConfig.preset("small"), 4, 96, 32)
+    truth = plainly(inputs, precision="fp32", **options)
+    allowed = 1.3 * worst(plainly(inputs, precision=precision, **options), truth) + 1e-4
+    assert 1e-5 < worst(taken(inputs, precision=precision, **options), truth) <= allowed
 
 
 def test_points_in_the_middle_and_no_noise_are_read_through_their_strides(plainly: Any) -> None:
@@ -146,15 +147,15 @@ def test_points_in_the_middle_and_no_noise_are_read_through_their_strides(plainl
     part = Draws(
         draws.offsets.repeat(1, 2, 1)[:, 3:9], torch.cat((draws.noise, draws.noise), dim=2)[..., 2:7]
     )  # type: ignore[list-item]
-    for seen, drawn in ((rays, middle), (wide, draws), (rays, part)):
-        given = field, seen, codes, drawn
-        assert worst(taken(given), plainly(given)) <= 1e-5
+    for images, sample in ((rays, middle), (wide, draws), (rays, part)):
+        inputs = field, images, codes, sample
+        assert worst(taken(inputs), plainly(inputs)) <= 1e-5
 
 
 def test_the_same_image_has_the_same_gradients_to_the_bit() -> None:
-    given = scene(FieldConfig.preset("small"), 4, 64, 32)
+    inputs = scene(FieldConfig.preset("small"), 4, 64, 32)
     options: dict[str, Any] = {"features": True, "precision": "bf16", "memory": "checkpoint", "chunk": 100}
-    first, again = taken(given, **options), taken(given, **options)
+    first, again = taken(inputs, **options), taken(inputs, **options)
     assert all(first[name].equal(again[name]) for name in first)
 
 
@@ -162,16 +163,16 @@ def test_the_same_image_has_the_same_gradients_to_the_bit() -> None:
 def test_encoded_points_are_torchs_to_the_last_bits(octaves: int) -> None:
     config = FieldConfig.preset("tiny", point_octaves=octaves)
     _, rays, _, draws = scene(config, 3, 11, 64)
-    seen = Scene(rays, draws.offsets, None, white=True, endless=False)
+    images = Scene(rays, draws.offsets, None, white=True, endless=False)
     part = slice(1, 3), slice(2, 11)
-    found = points.encoded_points(config, seen, part, torch.float32, own=True)
+    value = points.encoded_points(config, images, part, torch.float32, own=True)
     plain = points_of(rays.part(*part), depths_of(rays, draws.offsets[part])).flatten(1, 2)
-    assert found[..., :3].equal(plain), "the points themselves are the same"
-    assert bool((found[..., config.encoded_point :] == 1).all())
+    assert value[..., :3].equal(plain), "the points themselves are the same"
+    assert bool((value[..., config.encoded_point :] == 1).all())
     exact = encode(plain.double(), octaves)
-    assert float((found[..., : config.encoded_point] - exact).abs().max()) <= 1.5e-7
-    half = points.encoded_points(config, seen, part, torch.bfloat16, own=True)
-    assert half.equal(found.to(torch.bfloat16))
+    assert float((value[..., : config.encoded_point] - exact).abs().max()) <= 1.5e-7
+    half = points.encoded_points(config, images, part, torch.bfloat16, own=True)
+    assert half.equal(value.to(torch.bfloat16))
 
 
 @pytest.mark.parametrize("count", [1, 17, 5000, 70_001])
@@ -183,10 +184,10 @@ def test_a_slope_is_masked_and_summed(count: int, width: int, dtype: torch.dtype
     hidden = torch.randn(count, width, generator=generator).relu().to(DEVICE, dtype)
     truth = torch.where(hidden > 0, slope, 0)
     sums = torch.ones(points.PROGRAMS, width, device=DEVICE)
-    alone, both = slope.clone(), slope.clone()
+    alone, stack_pair = slope.clone(), slope.clone()
     points.mask(alone, hidden, None, own=True)
-    points.mask(both, hidden, sums, own=True)
-    assert alone.equal(truth) and both.equal(truth)
+    points.mask(stack_pair, hidden, sums, own=True)
+    assert alone.equal(truth) and stack_pair.equal(truth)
     torch.testing.assert_close(
         sums.double().sum(0) - points.PROGRAMS, truth.double().sum(0), rtol=1e-4, atol=1e-2
     )
@@ -196,5 +197,5 @@ def test_what_is_no_number_is_not_hidden() -> None:
     field, rays, codes, draws = scene(TINY, 1, 3, 4)
     with torch.no_grad():
         field.density.bias.fill_(float("nan"))
-        made = render(field, rays, codes, draws)
-        assert bool(made.rgb.isnan().all()) and bool(made.acc.isnan().all())
+        result = render(field, rays, codes, draws)
+        assert bool(result.rgb.isnan().all()) and bool(result.acc.isnan().all())

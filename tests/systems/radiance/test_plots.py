@@ -16,10 +16,10 @@ from pinchpoint.systems.radiance import plots  # noqa: E402
 
 def test_a_sheet_holds_its_images_row_by_row(tmp_path: Path) -> None:
     values = torch.linspace(-1, 1, 5)[:, None, None, None].expand(5, 3, 4, 4)
-    sheet = plots.tiled(values, columns=3)
+    sheet = plots.tile_images(values, columns=3)
     assert sheet.shape == (4 + plots.GAP + 4, 3 * 4 + 2 * plots.GAP, 3)
-    wanted = [0, 64, 128, 191, 255]
-    for number, value in enumerate(wanted):
+    expected = [0, 64, 128, 191, 255]
+    for number, value in enumerate(expected):
         top, left = (4 + plots.GAP) * (number // 3), (4 + plots.GAP) * (number % 3)
         assert (
             abs(int(sheet[top, left, 0]) - value) <= 1
@@ -28,7 +28,7 @@ def test_a_sheet_holds_its_images_row_by_row(tmp_path: Path) -> None:
     assert (sheet[-1, -1] == 255).all(), "white where there is none"
     path = plots.save_sheet(tmp_path / "sheet.png", sheet)
     assert np.array_equal(np.array(PIL.open(path)), sheet)
-    assert plots.tiled(values, columns=5, zoom=3).shape[0] == 12
+    assert plots.tile_images(values, columns=5, zoom=3).shape[0] == 12
 
 
 def test_a_gif_has_every_frame_in_its_colours(tmp_path: Path) -> None:

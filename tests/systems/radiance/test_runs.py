@@ -44,17 +44,17 @@ def test_the_size_of_the_render_follows_from_the_images(tmp_path: Path) -> None:
 def test_images_that_do_not_go_with_the_choices_are_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="patches of 32 x 32 in images of 16 x 16"):
         begin(tmp_path / "run", folder_of(tmp_path / "small", side=16), resume=False, choices=TINY)
-    with pytest.raises(BadInput, match=r"images of 33 x 33 with super-resolution x2"):
+    with pytest.raises(BadInput, match=r"images are 33 x 33 pixels, which super-resolution x2"):
         begin(
             tmp_path / "run",
             folder_of(tmp_path / "odd", side=33),
             resume=False,
             choices={**TINY, "superres": 2},
         )
-    with pytest.raises(BadInput, match="unknown preset 'huge'"):
+    with pytest.raises(BadInput, match="preset 'huge' is unknown"):
         begin(tmp_path / "run", tmp_path / "odd", resume=False, choices={"preset": "huge"})
     (tmp_path / "empty").mkdir()
-    with pytest.raises(BadInput, match="holds no images"):
+    with pytest.raises(BadInput, match="does not contain any images"):
         begin(tmp_path / "run", tmp_path / "empty", resume=False, choices=TINY)
     PIL.new("RGB", (40, 40)).save(tmp_path / "odd" / "other.png")
     with pytest.raises(BadInput, match="several sizes"):
@@ -64,16 +64,17 @@ def test_images_that_do_not_go_with_the_choices_are_refused(tmp_path: Path) -> N
 def test_a_super_resolution_learns_from_no_enlarged_images_but_a_few(tmp_path: Path) -> None:
     data = folder_of(tmp_path / "data", side=64, count=2)
     with pytest.raises(
-        BadInput, match=r"2 of the 2 images in .* are smaller than the 128 x 128 that super-resolution x2"
+        BadInput,
+        match=r"2 of the 2 images in .* are smaller than the 128 x 128 pixels that super-resolution x2",
     ) as raised:
         begin(tmp_path / "run", data, resume=False, choices={**TINY, "superres": 2, "size": 64})
     assert "smaller --size" in raised.value.hint
     run, images = begin(tmp_path / "run", data, resume=False, choices={**TINY, "size": 128})
-    assert images.enlarged == 2 and images.to("cpu").enlarged == 2, "without one they may be"
+    assert images.enlarged_count == 2 and images.to("cpu").enlarged_count == 2, "without one they may be"
     few = folder_of(tmp_path / "few", side=70, count=20)
     PIL.new("RGB", (60, 80)).save(few / "0.png")
     run, images = begin(tmp_path / "run", few, resume=False, choices={**TINY, "superres": 2, "size": 32})
-    assert images.enlarged == 1 and run.settings.size == 32
+    assert images.enlarged_count == 1 and run.settings.size == 32
 
 
 def test_a_run_is_resumed_with_its_own_images_and_choices_alone(tmp_path: Path) -> None:
@@ -121,9 +122,9 @@ def test_a_run_in_the_folder_of_its_images_is_refused_and_nothing_is_written(tmp
         with pytest.raises(BadInput, match="is the folder of the images") as raised:
             begin(same, data, resume=False, choices=TINY)
         assert "outside of it with -o" in raised.value.hint
-    for inside in (data / "run", tmp_path / "link" / "a" / "run"):
+    for clip_to_ball in (data / "run", tmp_path / "link" / "a" / "run"):
         with pytest.raises(BadInput, match=r"lies in .*data, the folder of the images") as raised:
-            begin(inside, data, resume=False, choices=TINY)
+            begin(clip_to_ball, data, resume=False, choices=TINY)
         assert "outside of it with -o" in raised.value.hint
     (tmp_path / "link").unlink()
     assert sorted(tmp_path.rglob("*")) == before
@@ -139,7 +140,7 @@ def test_a_run_that_lies_among_its_images_goes_on_once_it_is_moved_out(tmp_path:
     shutil.move(tmp_path / "run", data / "run")
     with pytest.raises(BadInput, match="lies in") as raised:
         begin(data / "run", data, resume=True, choices={})
-    assert raised.value.hint.startswith("move the run out of it")
+    assert raised.value.hint.startswith("Move the run out of that folder")
     shutil.move(data / "run", tmp_path / "run")
     again, _ = begin(tmp_path / "run", data, resume=True, choices={})
     assert samples.exists() and again.settings.data == run.settings.data

@@ -26,10 +26,11 @@ from pinchpoint.systems.radiance import budget  # noqa: E402
 from pinchpoint.systems.radiance import train as training  # noqa: E402
 from pinchpoint.systems.radiance.data.images import Images  # noqa: E402
 from pinchpoint.systems.radiance.explain.legacy import LegacySuperRes  # noqa: E402
+from pinchpoint.systems.radiance.metrics import features  # noqa: E402
 from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
-from pinchpoint.systems.radiance.model.objective import Generator, Seen, whole_images  # noqa: E402
+from pinchpoint.systems.radiance.model.objective import GeneratedImages, Generator, whole_images  # noqa: E402
 from pinchpoint.systems.radiance.rendering.render import Codes  # noqa: E402
-from pinchpoint.systems.radiance.runs import trained  # noqa: E402
+from pinchpoint.systems.radiance.runs import load_trained  # noqa: E402
 from pinchpoint.systems.radiance.settings import Settings  # noqa: E402
 from pinchpoint.systems.radiance.train import Log, Row, train  # noqa: E402
 from pinchpoint.systems.radiance.training_step import Stepper  # noqa: E402
@@ -75,25 +76,25 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_budget_counts_all_that_two_steps_hold(chunk: int, changes: dict[str, Any]) -> None:
     """Field and what lies beside it, predicted, against every tensor of real steps."""
     config = FieldConfig.preset("tiny")
-    told = Settings(
+    settings = Settings(
         size=32, superres=2, samples=8, batch=8, sr_width=16, critic_width=16, memory="checkpoint", steps=9
     )
-    told = replace(told, chunk=chunk, model=json.loads(config.to_json()), **changes)
-    side = told.size * told.superres
-    held = Images("none", torch.zeros(4, side, side, 3, dtype=torch.uint8))
+    settings = replace(settings, chunk=chunk, model=json.loads(config.to_json()), **changes)
+    side = settings.size * settings.superres
+    images = Images("none", torch.zeros(4, side, side, 3, dtype=torch.uint8))
     field = {
         "config": config.to_json(),
         "batch": "8",
         "samples": "8",
-        "form": told.form,
-        "precision": told.precision,
-        "features": "yes" if told.superres > 1 else "no",
+        "form": settings.form,
+        "precision": settings.precision,
+        "features": "yes" if settings.superres > 1 else "no",
     }
 
     def steps() -> None:
-        made = Stepper(config, told, held, "cpu")
-        made.step(1)
-        made.step(2)
+        result = Stepper(config, settings, images, "cpu")
+        result.step(1)
+        result.step(2)
 
     def alone() -> None:
         case = budget.build(
@@ -102,29 +103,35 @@ def test_a_budget_counts_all_that_two_steps_hold(chunk: int, changes: dict[str, 
         case.step()
         case.step()
 
-    found, of_field = account(steps), account(alone)
-    assert found is not None and of_field is not None
-    predicted = of_field + budget.beside_bytes(config, told, held, "cpu")(chunk) - budget.LIBRARIES
-    assert found <= predicted <= 1.3 * found
+    value, of_field = account(steps), account(alone)
+    assert value is not None and of_field is not None
+    predicted = of_field + budget.beside_bytes(config, settings, images, "cpu")(chunk) - budget.LIBRARIES
+    assert value <= predicted <= 1.3 * value
 
 
 def test_on_a_gpu_a_budget_counts_images_and_what_graphs_cannot_share(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = FieldConfig.preset("tiny")
-    told = Settings(
+    settings = Settings(
         size=32, superres=2, samples=8, batch=2, sr_width=8, critic_width=8, steps=9, eval_images=0
     )
-    held = Images("none", torch.zeros(4, 64, 64, 3, dtype=torch.uint8))
-    weights = sum(parameter.numel() for parameter in Stepper(config, told, held, "cpu").critics.parameters())
+    images = Images("none", torch.zeros(4, 64, 64, 3, dtype=torch.uint8))
+    weights = sum(
+        parameter.numel() for parameter in Stepper(config, settings, images, "cpu").critics.parameters()
+    )
     monkeypatch.setattr(budget, "_of_steps", lambda *_: 0)  # above
+    monkeypatch.setattr(budget, "IMAGES_PER_BATCH", 2)
+    monkeypatch.setattr(features, "_TOGETHER", 2)
 
     def more(**changes: Any) -> Callable[[int | None], int]:
-        return budget.beside_bytes(config, replace(told, **changes), held, "cuda")
+        return budget.beside_bytes(config, replace(settings, **changes), images, "cuda")
 
-    assert held.pixels.numel() == more(graphs=False)(None) == more(micro=1)(None), "where nothing is recorded"
-    plain, pictures = more(), account(lambda: _shown(config, told))
-    assert pictures is not None and plain(None) > held.pixels.numel() + pictures
+    assert images.pixels.numel() == more(graphs=False)(None) == more(micro=1)(None), (
+        "where nothing is recorded"
+    )
+    plain, pictures = more(), account(lambda: _shown(config, settings))
+    assert pictures is not None and plain(None) > images.pixels.numel() + pictures
     assert plain(64) < plain(None), "whole images are rendered by no more points than training's chunks"
     assert more(r1_every=3)(None) > plain(None) + 4 * weights, (
         "a turn that is recorded later runs beside the others' graphs"
@@ -133,12 +140,12 @@ def test_on_a_gpu_a_budget_counts_images_and_what_graphs_cannot_share(
     assert more(eval_images=32)(None) > plain(None) + 4 * 3_000_000, (
         "the network that distances are taken with"
     )
-    several = budget.beside_bytes(config, replace(told, ranks=3), held, "cpu")(None)
+    several = budget.beside_bytes(config, replace(settings, ranks=3), images, "cpu")(None)
     assert several > budget.LIBRARIES, "what is drawn for all processes"
 
 
-def _shown(config: FieldConfig, told: Settings) -> Any:
-    generator = Generator(config, told).requires_grad_(False)
+def _shown(config: FieldConfig, settings: Settings) -> Any:
+    generator = Generator(config, settings).requires_grad_(False)
     return whole_images(
         generator, Codes(torch.zeros(1, config.z_shape), torch.zeros(1, config.z_app)), *torch.zeros(2, 1)
     )
@@ -155,10 +162,10 @@ def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
 
 
 def last_state(run: Path) -> dict[str, Any]:
-    made = Checkpoints(run / "checkpoints")
-    entry = made.last()
+    result = Checkpoints(run / "checkpoints")
+    entry = result.last()
     assert entry is not None
-    return made.load(entry)
+    return result.load(entry)
 
 
 def same(one: Any, other: Any, where: str = "state") -> None:
@@ -188,8 +195,8 @@ def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
         train(data, run, progress=at_step(3, lambda: os.kill(os.getpid(), number)), **CHOICES)
     assert last_state(run)["step"] == 3
     torch.rand(17)  # whatever was drawn in between
-    made = train(data, run, resume=True)
-    assert made.step == STEPS and made.complete
+    result = train(data, run, resume=True)
+    assert result.step == STEPS and result.complete
     same(last_state(whole), last_state(run))
     assert [row.loss for row in Log.read(run / "log.csv")] == [
         row.loss for row in Log.read(whole / "log.csv")
@@ -197,25 +204,25 @@ def test_a_run_stopped_by_a_signal_and_resumed_equals_one_that_was_not(
 
 
 def test_the_log_the_record_and_the_sheets_tell_what_was_done(data: Path, whole: Path) -> None:
-    made = train(data, whole, resume=True)  # it has ended: nothing more is done
+    result = train(data, whole, resume=True)  # it has ended: nothing more is done
     rows = [row for row in Log.read(whole / "log.csv") if isinstance(row, Row)]
     assert [row.step for row in rows] == [1, 2, 3, 4]
     for row in rows:
         assert np.isfinite([row.loss, row.loss_d, row.r1, row.norm]).all()
         assert 0 < row.r1 < row.loss_d and row.norm > 0
-    assert made.images == 5 and made.parameters > 0 < made.critic_parameters
-    assert made.samples == ("samples/step-00000002.png", "samples/step-00000004.png")
-    with PIL.open(whole / made.samples[-1]) as sheet:
+    assert result.images == 5 and result.parameters > 0 < result.critic_parameters
+    assert result.samples == ("samples/step-00000002.png", "samples/step-00000004.png")
+    with PIL.open(whole / result.samples[-1]) as sheet:
         assert sheet.size == (8 * 66 - 2, 4 * 66 - 2), "eight views of four things, enlarged"
-    told = dict(made.summary())
-    assert told["images"] == "5 of 64 x 64" and "of the discriminator" in told["parameters"]
+    settings = dict(result.summary())
+    assert settings["images"] == "5 of 64 x 64" and "of the discriminator" in settings["parameters"]
 
 
 def test_the_trained_generator_has_the_averaged_weights(whole: Path) -> None:
-    found = trained(whole)
+    value = load_trained(whole)
     state = last_state(whole)
-    assert found.step == STEPS
-    same(dict(found.generator.state_dict()), state["ema"])
+    assert value.step == STEPS
+    same(dict(value.generator.state_dict()), state["ema"])
     assert any(not torch.equal(state["ema"][name], state["generator"][name]) for name in state["ema"])
 
 
@@ -235,8 +242,8 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_checkpoint_nam
     step = Stepper.step
 
     def broken(self: Stepper, number: int) -> Any:
-        found = step(self, number)
-        return found * torch.nan if number == 4 else found
+        value = step(self, number)
+        return value * torch.nan if number == 4 else value
 
     monkeypatch.setattr(Stepper, "step", broken)
     with pytest.raises(
@@ -252,14 +259,14 @@ def test_a_generator_that_is_cut_off_is_refused_at_its_first_step(
     """The original's form in place of ours: the run ends before it wastes an hour."""
     forward = Generator.forward
 
-    def original(self: Generator, asked: Any, **how: Any) -> Seen:
-        seen = forward(self, asked, **how)
-        return seen._replace(low=self.legacy(seen.low, torch.zeros(len(asked), dtype=torch.long)))  # type: ignore[operator]
+    def original(self: Generator, request: Any, **how: Any) -> GeneratedImages:
+        images = forward(self, request, **how)
+        return images._replace(low=self.legacy(images.low, torch.zeros(len(request), dtype=torch.long)))  # type: ignore[operator]
 
     begun = Generator.__init__
 
-    def with_legacy(self: Generator, *given: Any) -> None:
-        begun(self, *given)
+    def with_legacy(self: Generator, *inputs: Any) -> None:
+        begun(self, *inputs)
         self.legacy = LegacySuperRes(32, width=4, views=1, up=1)
 
     monkeypatch.setattr(Generator, "forward", original)
@@ -269,17 +276,19 @@ def test_a_generator_that_is_cut_off_is_refused_at_its_first_step(
     assert "no_grad" in caught.value.hint
 
 
+@pytest.mark.usefixtures("remembered_peaks")
 def test_a_budget_chooses_chunks_or_is_refused_before_there_is_a_run(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DoesNotFit, match=r"the budget is 1\.00 MiB") as caught:
         train(data, tmp_path / "run", budget="1MiB", **CHOICES)
     assert "--budget" in caught.value.hint and not (tmp_path / "run").exists()
     with pytest.raises(BadInput, match="unknown card 'much'"):
         train(tmp_path / "not_read", tmp_path / "run", budget="much")
-    made = train(data, tmp_path / "run", budget="64GiB", **{**CHOICES, "steps": 1})
-    assert made.chunk is None and (made.predicted_bytes or 0) < (made.budget_bytes or 0) == 64 * 2**30
-    assert made.settings["memory"] == "none"
+    result = train(data, tmp_path / "run", budget="64GiB", **{**CHOICES, "steps": 1})
+    assert result.chunk is None and (result.predicted_bytes or 0) < (result.budget_bytes or 0) == 64 * 2**30
+    assert result.settings["memory"] == "none"
 
 
+@pytest.mark.usefixtures("remembered_peaks")
 def test_a_tight_budget_trains_in_smaller_chunks_and_learns_the_same(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,21 +300,21 @@ def test_a_tight_budget_trains_in_smaller_chunks_and_learns_the_same(
     plenty = train(data, tmp_path / "plenty", budget="64GiB", **choices)
     assert plenty.chunk is None and plenty.predicted_bytes is not None
     limit = plenty.predicted_bytes * 3 // 4  # less than all rays at once take with checkpoints too
-    made = train(data, tmp_path / "tight", budget=limit, **choices)
-    assert made.settings["memory"] == "checkpoint" and made.chunk is not None and 0 < made.chunk < rays
-    assert (made.predicted_bytes or 0) <= limit == made.budget_bytes
-    assert made.loss == pytest.approx(plenty.loss, rel=1e-5)
+    result = train(data, tmp_path / "tight", budget=limit, **choices)
+    assert result.settings["memory"] == "checkpoint" and result.chunk is not None and 0 < result.chunk < rays
+    assert (result.predicted_bytes or 0) <= limit == result.budget_bytes
+    assert result.loss == pytest.approx(plenty.loss, rel=1e-5)
 
 
 def test_a_distance_is_taken_on_the_way_and_the_best_checkpoint_kept(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = iter([30.0, 10.0, 20.0])
+    value = iter([30.0, 10.0, 20.0])
     monkeypatch.setattr(training, "open_extractor", lambda device: lambda images: images.flatten(1)[:, :4])
-    monkeypatch.setattr(training, "kernel_distance_of", lambda *given, **how: next(found))
-    made = train(data, tmp_path / "run", **{**CHOICES, "steps": 3, "eval_images": 4, "eval_every": 1})
-    assert made.validation == 10.0 and made.best_step == 2
-    assert dict(made.summary())["distance"] == "KD-efflite0 10.0 at step 2, the best"
+    monkeypatch.setattr(training, "measure_kernel_distance", lambda *inputs, **how: next(value))
+    result = train(data, tmp_path / "run", **{**CHOICES, "steps": 3, "eval_images": 4, "eval_every": 1})
+    assert result.validation == 10.0 and result.best_step == 2
+    assert dict(result.summary())["distance"] == "KD-efflite0 10.0 at step 2, the best"
     assert [row.validation for row in Log.read(tmp_path / "run" / "log.csv")] == [30.0, 10.0, 20.0]
 
 
@@ -368,5 +377,5 @@ def test_two_processes_of_torchrun_take_the_steps_one_takes_with_all_their_image
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "tf32"])
 def test_it_trains_on_a_gpu(data: Path, tmp_path: Path, precision: str) -> None:
-    made = train(data, tmp_path / "run", **{**CHOICES, "device": "cuda", "precision": precision})
-    assert made.complete and made.loss is not None and np.isfinite(made.loss)
+    result = train(data, tmp_path / "run", **{**CHOICES, "device": "cuda", "precision": precision})
+    assert result.complete and result.loss is not None and np.isfinite(result.loss)

@@ -1,7 +1,8 @@
-"""A player's turn as one CUDA graph: recorded when it has run a few times, replayed from then on.
+"""A player's turn as one CUDA graph: recorded after a few eager runs, replayed from then on.
 
-An iteration of the GAN is some thousand short kernels, and to launch them one by one takes the host longer than they run. A
-graph holds its memory between replays; turns that are recorded into one pool share it, as they never run at one time.
+An iteration of the GAN is about a thousand short kernels, and launching them one by one takes the host longer
+than they run. A graph keeps its memory between replays; turns recorded into one pool share it, because they
+never run at the same time.
 """
 
 from __future__ import annotations
@@ -16,27 +17,31 @@ from torch import Tensor, nn
 
 from pinchpoint.core.errors import TargetFailed
 
-_FIRST = 3  # runs before one is recorded: libraries choose their kernels, ours are compiled
+_FIRST = 3  # eager runs before recording: libraries choose their kernels and ours are compiled
 
 Turn = Callable[..., tuple[Tensor, ...]]
 
 
 class Pool(NamedTuple):
-    """What turns share: memory of their graphs, and the stream they first run on and are recorded on."""
+    """What turns share: the memory of their graphs, and the stream on which they first run
+    and are recorded.
+    """
 
     memory: Any
     stream: Any  # torch.cuda.Stream
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """Within, work goes to the stream: after all that was asked for before, and before all that is asked for later."""
+        """Run work on the pool's stream, after everything queued before it and before everything queued
+        later.
+        """
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
             yield
         torch.cuda.current_stream().wait_stream(self.stream)
 
     def recording(self, graph: Any) -> AbstractContextManager[Any]:
-        # Other threads may ask the device: NCCL's does so all the time, to see whether messages arrived.
+        # Other threads may query the device: NCCL's watchdog does so constantly.
         return torch.cuda.graph(
             graph, pool=self.memory, stream=self.stream, capture_error_mode="thread_local"
         )
@@ -49,39 +54,43 @@ class _Recording(NamedTuple):
     gradients: tuple[Tensor | None, ...]
 
 
-class Replayed:
-    """run(*tensors) as a graph for each kind of tensors; what it gives, and the gradients it leaves at the parameters.
+class ReplayedTurn:
+    """run(*tensors) as one graph per combination of shapes and types, with the gradients it leaves on the
+    parameters.
 
-    The run must find no gradients there, read nothing but tensors that stay where they are (parameters, buffers, the ones it is
-    given), copy nothing from the host, wait for nothing, and give tensors without a graph. Gradients lie in the graph's memory
-    until the next replay of any turn of the pool.
+    The run must find no gradients on the parameters, read only tensors that stay in place (parameters,
+    buffers, its inputs), copy nothing from the host, wait for nothing, and return tensors without an autograd
+    graph. Gradients lie in the graph's memory until the next replay of any turn of the pool.
     """
 
     def __init__(self, run: Turn, parameters: Iterable[nn.Parameter] = (), *, pool: Pool) -> None:
         self.run, self.parameters, self.pool = run, tuple(parameters), pool
-        self._seen: Counter[Any] = Counter()
-        self._recorded: dict[Any, _Recording] = {}
+        self._runs: Counter[Any] = Counter()
+        self._recordings: dict[Any, _Recording] = {}
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         kind = tuple((tensor.shape, tensor.dtype) for tensor in tensors)
-        self._seen[kind] += 1
-        if self._seen[kind] <= _FIRST:
+        self._runs[kind] += 1
+        if self._runs[kind] <= _FIRST:
             return self._first(tensors)
-        if kind not in self._recorded:
-            self._recorded[kind] = self._record(tensors)
-        made = self._recorded[kind]
-        for held, given in zip(made.inputs, tensors, strict=True):
-            held.copy_(given)
-        made.graph.replay()
-        for parameter, gradient in zip(self.parameters, made.gradients, strict=True):
+        if kind not in self._recordings:
+            self._recordings[kind] = self._record(tensors)
+        recording = self._recordings[kind]
+        for buffer, tensor in zip(recording.inputs, tensors, strict=True):
+            buffer.copy_(tensor)
+        recording.graph.replay()
+        for parameter, gradient in zip(self.parameters, recording.gradients, strict=True):
             parameter.grad = gradient
-        return tuple(value.clone() for value in made.outputs)  # the next replay writes over its own
+        # the next replay overwrites the recorded outputs
+        return tuple(value.clone() for value in recording.outputs)
 
     def _first(self, tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        """A run as it will be recorded, on the same stream and with tensors that lie alike: all it needs is then there."""
-        held = tuple(tensor.clone() for tensor in tensors)
+        """An eager run under recording conditions: the same stream, and inputs laid out alike, so that
+        everything is allocated.
+        """
+        copies = tuple(tensor.clone() for tensor in tensors)
         with self.pool.aside():
-            return self.run(*held)
+            return self.run(*copies)
 
     def _record(self, tensors: tuple[Tensor, ...]) -> _Recording:
         for parameter in self.parameters:
@@ -95,12 +104,12 @@ class Replayed:
             raise
         except RuntimeError as error:
             raise TargetFailed(
-                f"a step could not be recorded as a CUDA graph: {error}",
-                hint="train with --set graphs=false, which runs it every time",
+                f"A step could not be recorded as a CUDA graph: {error}.",
+                hint="Train with --set graphs=false, which launches every kernel each time.",
             ) from error
         return _Recording(graph, inputs, outputs, tuple(parameter.grad for parameter in self.parameters))
 
 
 def new_pool() -> Pool:
-    """For turns that never run at one time."""
+    """A new pool for turns that never run at the same time."""
     return Pool(torch.cuda.graph_pool_handle(), torch.cuda.Stream())

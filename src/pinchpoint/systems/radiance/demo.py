@@ -1,4 +1,4 @@
-"""A run to look at: a tiny GAN on a few cars, with its losses and gradients checked."""
+"""A demonstration run: a tiny GAN on a few cars, with its losses and gradients checked."""
 
 from __future__ import annotations
 
@@ -25,25 +25,28 @@ SHOW = Show(
     settings={"field": "tiny", "samples": "16"},
 )
 CARS, SIDE, STEPS = 16, 32, 40
-FIRST = 5  # steps whose mean loss is what the discriminator begins with
-TOLD: dict[str, Any] = {"preset": "tiny", "samples": 12, "eval_images": 0}
+FIRST = 5  # steps whose mean loss is the discriminator's initial loss
+SETTINGS: dict[str, Any] = {"preset": "tiny", "samples": 12, "eval_images": 0}
 
 
 @dataclass(frozen=True)
 class Example:
-    """What a short run did. Training itself refuses a loss that is no number, and a parameter that gets no gradient."""
+    """Result of a short run.
 
-    made: Training
+    Training itself refuses a loss that became NaN or infinite, and a parameter that gets no gradient.
+    """
+
+    training: Training
     before: float  # the discriminator's loss, mean of the first steps
-    after: float  # mean of the last quarter
-    norms: tuple[float, float]  # least and largest of both players' gradients
+    after: float  # its mean over the last quarter
+    norms: tuple[float, float]  # smallest and largest norm of both players' gradients
     picture: Path
 
     @property
     def passed(self) -> bool:
-        """Whether all steps were taken, every one with gradients, and the discriminator has learned."""
+        """Whether every step was taken, each had finite gradients, and the discriminator learned."""
         small, large = self.norms
-        return self.made.complete and 0 < small <= large < math.inf and self.after < self.before
+        return self.training.complete and 0 < small <= large < math.inf and self.after < self.before
 
 
 def example(
@@ -53,7 +56,7 @@ def example(
     steps: int = STEPS,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Example:
-    """Train on a few cars; the folder gets their pictures and the run with a sheet of what it makes."""
+    """Train on a few cars; `folder` receives their pictures and the run with a sheet of generated images."""
     from pinchpoint.core.files import make_folder
     from pinchpoint.systems.common.runs import CONFIG
     from pinchpoint.systems.radiance.data.sheets import make_sheet
@@ -67,20 +70,26 @@ def example(
     for number, pixels in enumerate(make_sheet(seed=0, first=0, count=CARS, size=SIDE).pixels):
         save_sheet(cars / f"{number:02d}.png", pixels)
     run = place / "run"
-    if (run / CONFIG).exists():  # of an earlier call
+    if (run / CONFIG).exists():  # left by an earlier call
         shutil.rmtree(run)
 
     def watch(report: Report) -> None:
         if report.row is not None:
             tell("steps", report.done, report.total)
 
-    told = {**TOLD, "steps": steps, "sample_every": steps, "checkpoint_every": steps, "device": device}
-    made = train(cars, run, progress=watch, **told)
+    settings = {
+        **SETTINGS,
+        "steps": steps,
+        "sample_every": steps,
+        "checkpoint_every": steps,
+        "device": device,
+    }
+    training = train(cars, run, progress=watch, **settings)
     rows = [row for row in Log.read(run / "log.csv") if isinstance(row, Row)]
     last = rows[-max(1, steps // 4) :]
     norms = [row.norm for row in rows]
     return Example(
-        made,
+        training,
         _mean(rows[:FIRST]),
         _mean(last),
         (min(norms), max(norms)),
@@ -101,7 +110,7 @@ def show(output: Path, *, device: str, tell: Callable[[str], None]) -> bool:
             tell(f"radiance: train on a few cars, {stage} {done}/{total}")
 
     result = example(output / "radiance-cars", device=device, progress=progress)
-    run = result.made
+    run = result.training
     verdict = (
         "pass" if result.passed else "FAIL: the discriminator has not learned, or a step had no gradient"
     )

@@ -1,4 +1,6 @@
-"""Scores of a run: how far what it makes is from real images, what it shows, and whether it is one thing from all sides."""
+"""Evaluation of a run: distances from generated to real images, their content, and
+consistency between views.
+"""
 
 from __future__ import annotations
 
@@ -24,23 +26,24 @@ from pinchpoint.systems.radiance.metrics.metrics import distances, hue_coverage,
 from pinchpoint.systems.radiance.metrics.view_consistency import orbit_consistency
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.objective import Generator, draw_codes, whole_images
-from pinchpoint.systems.radiance.model.superres import enlarged, residual
+from pinchpoint.systems.radiance.model.superres import enlarge, residual
 from pinchpoint.systems.radiance.orbit import STEEP, VIEWS, codes_of
-from pinchpoint.systems.radiance.plots import save_sheet, tiled
+from pinchpoint.systems.radiance.plots import save_sheet, tile_images
 from pinchpoint.systems.radiance.records import Evaluation
 from pinchpoint.systems.radiance.rendering.rays import draw_poses
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
-from pinchpoint.systems.radiance.runs import Trained, Which, fingerprint, trained
+from pinchpoint.systems.radiance.runs import TrainedModel, Which, fingerprint, load_trained
 
 RECORD = "evaluation.json"
 SHEETS = ("made.png", "real.png", "orbits.png")
 DEFINITION = (
-    "KD: unbiased squared maximum mean discrepancy of ImageNet features with the kernel (x.y / D + 1)^3, times 1000; "
-    "FD: Frechet distance of the same features; hue coverage: e^entropy over 12 hues, of 12; silhouette area: part of an image "
-    "that is not background, white or black as it was trained; consistency of orbits: 0 is best"
+    "KD: unbiased squared maximum mean discrepancy of ImageNet features with the kernel (x.y / D + 1)^3, "
+    "times 1000; FD: Frechet distance of the same features; hue coverage: e^entropy over 12 hues, divided by "
+    "12; silhouette area: fraction of an image that is not background (white or black, as trained); "
+    "consistency of orbits: 0 is best"
 )
 _SHOWN = 64  # images on a sheet
-TOGETHER = 32  # images between two words of progress
+IMAGES_PER_BATCH = 32  # images generated between two progress reports
 _ORBIT = 24  # views
 
 
@@ -58,97 +61,100 @@ def evaluate(
     pictures: bool = True,
     progress: Callable[[str, int, int], None] | None = None,
 ) -> Evaluation:
-    """Compare `images` made things with as many real images: evaluation.json and sheets of pictures in `output`.
+    """Compare `images` generated images with as many real ones; write evaluation.json and sheets to `output`.
 
-    inception: the file of FID's network, for FID and KID under their own names; else features of EfficientNet-Lite0.
+    inception: the weights file of FID's network, to report FID and KID under their own names; without it the
+    features are those of EfficientNet-Lite0.
     """
     start = time.perf_counter()
     tell = progress or (lambda stage, done, total: None)
     if images < 2 or orbits < 1:
         raise BadInput(
-            f"{images} images and {orbits} orbits", hint="give --images 2 or more and --orbits 1 or more"
+            f"An evaluation needs at least 2 images and 1 orbit, not {images} and {orbits}.",
+            hint="Give --images 2 or more and --orbits 1 or more.",
         )
     if pictures:
         pillow()
-    refuse_within(Path(output), Path(data), hint="choose a folder outside of it with -o")
+    refuse_within(Path(output), Path(data), hint="Choose a folder outside of it with -o.")
     refuse_others(Path(output), own=RECORD)
     device = resolve_device(device, backend("torch"))
-    found = trained(Path(run), which=which, device=device)
+    model = load_trained(Path(run), which=which, device=device)
     extract = open_extractor(inception_file=inception, device=device)
-    told = found.settings
-    held = open_images(data, size=told.size * told.superres, white=told.white)
+    settings = model.settings
+    dataset = open_images(data, size=settings.size * settings.superres, white=settings.white)
     if (
-        fingerprint(held) != told.data
-    ):  # distances to blurred images say nothing, but of a run that learned from these very ones
-        held.refuse_enlarged(
-            "that the run makes: enlarged they would be blurred",
-            hint=f"give images of at least {held.size} x {held.size}",
+        fingerprint(dataset) != settings.data
+    ):  # Distances to blurred images are meaningless, unless the run was trained on these very images.
+        dataset.refuse_enlarged(
+            "that the run generates, and enlarging would blur them",
+            hint=f"Give images of at least {dataset.size} x {dataset.size} pixels.",
         )
-    real = some_real(held, images, seed=seed)
+    real = sample_real(dataset, images, seed=seed)
     folder = make_folder(output)
     earlier = _earlier(folder)
-    with matmuls(usable(told.precision, device)):
-        high, low = made_images(
-            found.generator,
-            found.config,
+    with matmuls(usable(settings.precision, device)):
+        high, low = generate_images(
+            model.generator,
+            model.config,
             images,
             seed=seed,
             device=device,
             tell=lambda n: tell("images", n, images),
         )
         tell("features", 0, 3)
-        of_real, of_made = extract(real), extract(high)
+        of_real, of_generated = extract(real), extract(high)
         tell("features", 2, 3)
-        smooth = None if low is None else extract(enlarged(low, told.superres, mode="bicubic"))
+        smooth = None if low is None else extract(enlarge(low, settings.superres, mode="bicubic"))
         tell("features", 3, 3)
-        agreement, seen = _consistency(
-            found, orbits, seed=seed, device=device, tell=lambda n: tell("orbits", n, orbits)
+        agreement, views = _consistency(
+            model, orbits, seed=seed, device=device, tell=lambda n: tell("orbits", n, orbits)
         )
     files = [
-        save_sheet(folder / name, tiled(shown, columns=columns))
-        for name, shown, columns in zip(
-            SHEETS, (high[:_SHOWN], real[:_SHOWN], seen), (8, 8, VIEWS), strict=True
+        save_sheet(folder / name, tile_images(picture, columns=columns))
+        for name, picture, columns in zip(
+            SHEETS, (high[:_SHOWN], real[:_SHOWN], views), (8, 8, VIEWS), strict=True
         )
         if pictures
     ]
-    made = Evaluation(
+    evaluation = Evaluation(
         target=str(run),
         data=str(data),
-        step=found.step,
+        step=model.step,
         images=len(high),
         real=len(real),
         size=high.shape[-1],
         features=extract.name,
-        distances=distances(of_real, of_made, features=extract.name),
+        distances=distances(of_real, of_generated, features=extract.name),
         bicubic=None if smooth is None else distances(of_real, smooth, features=extract.name),
         hue_coverage={"made": hue_coverage(high), "real": hue_coverage(real)},
-        silhouette_area=_areas(high, real, white=told.white),
+        silhouette_area=_areas(high, real, white=settings.white),
         consistency=agreement,
         orbits=orbits,
         projection_residual=None if low is None else residual(high, low),
-        enlarged=held.enlarged,
+        enlarged=dataset.enlarged_count,
         seed=seed,
         seconds=time.perf_counter() - start,
         definition=DEFINITION,
         files=tuple(file.name for file in files),
     )
-    made.save(folder / RECORD)
-    for name in earlier - set(made.files):
+    evaluation.save(folder / RECORD)
+    for name in earlier - set(evaluation.files):
         (folder / name).unlink(missing_ok=True)
-    return made
+    return evaluation
 
 
-def some_real(images: Images, count: int, *, seed: int) -> Tensor:
-    """So many of them, or all where there are fewer: (N, 3, W, W) on the CPU."""
+def sample_real(images: Images, count: int, *, seed: int) -> Tensor:
+    """`count` random images, or all if there are fewer: (N, 3, W, W) on the CPU."""
     numbers = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:count]
     if len(numbers) < 2:
         raise BadInput(
-            f"{images.source} has {len(images)} image", hint="give a data set of two or more images"
+            f"{images.source} has {len(images)} image, but distances need at least two.",
+            hint="Give a data set of two or more images.",
         )
     return images.batch(numbers.to(images.pixels.device)).cpu()
 
 
-def made_images(
+def generate_images(
     generator: Generator,
     config: FieldConfig,
     count: int,
@@ -158,81 +164,88 @@ def made_images(
     what: str = "images to evaluate",
     tell: Callable[[int], None] | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """Images of new things at poses of the prior, the same for a seed and a use on every device: (N, 3, f W, f W) on the CPU.
+    """Generate images of new objects at poses from the prior, the same for a seed and purpose on every
+    device.
 
-    Beside them the renders (N, 3, W, W) where a super-resolution enlarged them.
+    Returns (N, 3, f W, f W) on the CPU and, if a super-resolution enlarged them, the renders (N, 3, W, W).
     """
-    told = generator.told
+    settings = generator.settings
     large, small = [], []
-    for first in range(0, count, TOGETHER):
-        some = min(TOGETHER, count - first)
+    for first in range(0, count, IMAGES_PER_BATCH):
+        some = min(IMAGES_PER_BATCH, count - first)
         source = generator_for(seed, first, what)
         codes = draw_codes(config, some, generator=source)
-        u, v = draw_poses(some, v_range=(told.v_low, told.v_high), generator=source)
-        seen = whole_images(
+        u, v = draw_poses(some, v_range=(settings.v_low, settings.v_high), generator=source)
+        images = whole_images(
             generator, Codes(codes.shape.to(device), codes.app.to(device)), u.to(device), v.to(device)
         )
-        large.append(seen.best.cpu())
-        small.append(seen.low.cpu())
+        large.append(images.best.cpu())
+        small.append(images.low.cpu())
         if tell is not None:
             tell(first + some)
-    return torch.cat(large), torch.cat(small) if told.superres > 1 else None
+    return torch.cat(large), torch.cat(small) if settings.superres > 1 else None
 
 
-def kernel_distance_of(
+def measure_kernel_distance(
     generator: Generator, config: FieldConfig, real: Tensor, extract: Extractor, *, count: int
 ) -> float:
-    """Of new images to features (N, D) of real ones: what a run is judged by while it trains.
+    """Kernel distance of new images to features (N, D) of real ones, by which a run is judged during
+    training.
 
-    Others than those it is evaluated with: weights that are chosen by these would be better at them than at any.
+    The images differ from those of `evaluate`: weights selected on the same images would score better on them
+    than on any others.
     """
     how: dict[str, Any] = {
-        "seed": generator.told.seed,
+        "seed": generator.settings.seed,
         "device": str(extract.device),
         "what": "images to judge by",
     }
-    high, _ = made_images(generator, config, count, **how)
+    high, _ = generate_images(generator, config, count, **how)
     if not bool(torch.isfinite(high).all()):
         return math.nan
-    found = distances(real, extract(high), features=extract.name)
-    return next(iter(found.values()))
+    scores = distances(real, extract(high), features=extract.name)
+    return next(iter(scores.values()))
 
 
 def _consistency(
-    found: Trained, orbits: int, *, seed: int, device: str, tell: Callable[[int], None]
+    model: TrainedModel, orbits: int, *, seed: int, device: str, tell: Callable[[int], None]
 ) -> tuple[dict[str, float | None], Tensor]:
-    """Means over the orbits of new things, None where none has a value; and views of each for a sheet."""
-    told = found.settings
-    rise = told.v_low + STEEP * (told.v_high - told.v_low)
-    codes = codes_of(found.config, orbits, seed=seed, device=device)
+    """Means over the orbits of new objects, None if no orbit has a value; and views of each orbit for a
+    sheet.
+    """
+    settings = model.settings
+    rise = settings.v_low + STEEP * (settings.v_high - settings.v_low)
+    codes = codes_of(model.config, orbits, seed=seed, device=device)
     u = torch.arange(_ORBIT, device=device) / _ORBIT
     v = torch.full_like(u, rise)
-    rows, shown = [], []
+    rows, views = [], []
     for at in range(orbits):
         same = Codes(*(part[at : at + 1].expand(_ORBIT, -1) for part in codes))
-        seen = whole_images(found.generator, same, u, v)
-        # Of what is seen: the render's depth counts what the background behind it lacks.
-        depth = seen.depth / seen.acc.clamp_min(1e-6)
-        rows.append(asdict(orbit_consistency(seen.low, depth, seen.acc, u, v, camera=found.generator.camera)))
-        shown.append(seen.best[:: _ORBIT // VIEWS].cpu())
+        images = whole_images(model.generator, same, u, v)
+        # Depth of the visible part: the render's depth lacks the share of the background.
+        depth = images.depth / images.acc.clamp_min(1e-6)
+        rows.append(
+            asdict(orbit_consistency(images.low, depth, images.acc, u, v, camera=model.generator.camera))
+        )
+        views.append(images.best[:: _ORBIT // VIEWS].cpu())
         tell(at + 1)
     means: dict[str, float | None] = {}
     for name in rows[0]:
         values = [row[name] for row in rows if math.isfinite(row[name])]
         means[name] = sum(values) / len(values) if values else None
-    return means, torch.cat(shown)
+    return means, torch.cat(views)
 
 
-def _areas(made: Tensor, real: Tensor, *, white: bool) -> dict[str, float]:
-    found = {}
-    for name, images in (("made", made), ("real", real)):
+def _areas(generated: Tensor, real: Tensor, *, white: bool) -> dict[str, float]:
+    areas_by_kind = {}
+    for name, images in (("made", generated), ("real", real)):
         areas = silhouette_area(images, white=white)
-        found |= {name: float(areas.mean()), f"{name}_spread": float(areas.std())}
-    return found
+        areas_by_kind |= {name: float(areas.mean()), f"{name}_spread": float(areas.std())}
+    return areas_by_kind
 
 
 def _earlier(folder: Path) -> set[str]:
-    """The files an earlier evaluation says it left in the folder."""
+    """The files an earlier evaluation lists in its record."""
     try:
         files = json.loads((folder / RECORD).read_text(encoding="utf-8"))["files"]
         return {name for name in files if name in SHEETS}

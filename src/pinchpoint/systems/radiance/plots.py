@@ -1,4 +1,4 @@
-"""Pictures of what a run makes: sheets as PNG, turning things as GIF or MP4. Written whole or not at all.
+"""Image sheets as PNG and movies as GIF or MP4; each file is written whole or not at all.
 
 Letters: N images, A frames, H and W pixels. Images are (N, 3, W, W) in [-1, 1], frames (A, H, W, 3) uint8.
 """
@@ -24,8 +24,10 @@ MOVIES = (".gif", ".mp4")
 _COLOURS = 128
 
 
-def tiled(images: Tensor, *, columns: int, zoom: int = 1) -> np.ndarray:
-    """(N, 3, W, W) row by row on white: (H, W', 3) uint8. zoom: pixels a side that one becomes."""
+def tile_images(images: Tensor, *, columns: int, zoom: int = 1) -> np.ndarray:
+    """Arrange (N, 3, W, W) row by row on white: (H, W', 3) uint8. zoom: factor by which each pixel is
+    enlarged.
+    """
     pixels = to_bytes(images).cpu().numpy().repeat(zoom, axis=1).repeat(zoom, axis=2)
     count, side = len(pixels), pixels.shape[1]
     rows = -(-count // columns)
@@ -37,30 +39,33 @@ def tiled(images: Tensor, *, columns: int, zoom: int = 1) -> np.ndarray:
 
 
 def save_sheet(path: str | Path, sheet: np.ndarray) -> Path:
-    """A PNG."""
+    """Write a sheet as PNG."""
     data = io.BytesIO()
     pillow().Image.fromarray(sheet).save(data, format="PNG")
     return write_bytes(path, data.getvalue())
 
 
 def check_movie(path: str | Path) -> None:
-    """Refuse what is no movie, and an MP4 where nothing can write one, before the frames are made."""
+    """Refuse an unknown suffix, or an MP4 without ffmpeg, before any frame is rendered."""
     suffix = Path(path).suffix.lower()
     if suffix not in MOVIES:
-        raise BadInput(f"cannot write {path}", hint=f"name a file that ends in {' or '.join(MOVIES)}")
+        raise BadInput(
+            f"A movie cannot be written to {path}.",
+            hint=f"Name a file that ends in {' or '.join(MOVIES)}.",
+        )
     if suffix == ".mp4":
         _ffmpeg()
 
 
 def save_movie(path: str | Path, frames: Sequence[np.ndarray], *, fps: float) -> Path:
-    """A GIF that goes round for ever, or an MP4."""
+    """Write frames as an endlessly looping GIF, or as an MP4."""
     check_movie(path)
     return write_bytes(path, _gif(frames, fps) if Path(path).suffix.lower() == ".gif" else _mp4(frames, fps))
 
 
 def _gif(frames: Sequence[np.ndarray], fps: float) -> bytes:
     image = pillow().Image
-    # One palette for all frames, or the colours of what stands still would flicker.
+    # One palette for all frames: with one per frame, the colours of what stands still flicker.
     palette = image.fromarray(np.concatenate(list(frames[:: max(1, len(frames) // 8)]))).quantize(_COLOURS)
     first, *others = [image.fromarray(frame).quantize(palette=palette, dither=0) for frame in frames]
     data = io.BytesIO()
@@ -77,13 +82,13 @@ def _gif(frames: Sequence[np.ndarray], fps: float) -> bytes:
 
 
 def _mp4(frames: Sequence[np.ndarray], fps: float) -> bytes:
-    """H.264 takes even sides only: one more line of white where there is an odd number."""
+    """H.264 needs even sides: an odd side gets one more line of white."""
     high, wide = frames[0].shape[:2]
     full = [np.pad(frame, ((0, high % 2), (0, wide % 2), (0, 0)), constant_values=255) for frame in frames]
     size = f"{wide + wide % 2}x{high + high % 2}"
     with tempfile.TemporaryDirectory(prefix="pinchpoint-radiance-") as folder:
-        made = Path(folder) / "movie.mp4"
-        told = [
+        movie = Path(folder) / "movie.mp4"
+        command = [
             _ffmpeg(),
             "-v",
             "error",
@@ -99,27 +104,28 @@ def _mp4(frames: Sequence[np.ndarray], fps: float) -> bytes:
             "-",
             "-pix_fmt",
             "yuv420p",
-            str(made),
+            str(movie),
         ]
-        done = subprocess.run(
-            told, input=b"".join(frame.tobytes() for frame in full), capture_output=True, check=False
+        result = subprocess.run(
+            command, input=b"".join(frame.tobytes() for frame in full), capture_output=True, check=False
         )
-        if done.returncode:
+        if result.returncode:
             raise BadInput(
-                f"ffmpeg could not write the movie: {done.stderr.decode()[-200:].strip()}",
-                hint="write a .gif instead",
+                f"ffmpeg could not write the movie: {result.stderr.decode()[-200:].strip()}.",
+                hint="Write a .gif instead.",
             )
-        return made.read_bytes()
+        return movie.read_bytes()
 
 
 def _ffmpeg() -> str:
-    found = shutil.which("ffmpeg")
-    if found:
-        return found
+    path = shutil.which("ffmpeg")
+    if path:
+        return path
     try:
         import imageio_ffmpeg  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise Missing(
-            "an MP4 needs ffmpeg, which is not here", hint="write a .gif, or pip install imageio-ffmpeg"
+            "Writing an MP4 needs ffmpeg, which is not installed.",
+            hint="Write a .gif, or run: pip install imageio-ffmpeg",
         ) from error
     return imageio_ffmpeg.get_ffmpeg_exe()

@@ -1,6 +1,6 @@
-"""The run of a radiance-field GAN: begun anew, taken up again, or read for its trained generator.
+"""Run folders of a radiance-field GAN: start a run, resume one, or load its trained generator.
 
-Beside what every run keeps in its folder, RUN/samples holds a sheet of pictures for every so many steps.
+Beside what every run keeps in its folder, RUN/samples holds an image sheet every `sample_every` steps.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pinchpoint.systems.radiance.settings import PRESETS, Settings
 
 @dataclass(frozen=True)
 class Run(runs.Run[Settings]):
-    """A folder and what the run in it is told."""
+    """A run folder and its settings."""
 
     @property
     def config(self) -> FieldConfig:
@@ -35,53 +35,60 @@ class Run(runs.Run[Settings]):
 def begin(
     folder: Path, data: Path, *, resume: bool, choices: Mapping[str, Any], ranks: int = 1
 ) -> tuple[Run, Images]:
-    """A new run, or with `resume` the one there is, and its images; nothing is written. `choices`: only what was asked for."""
-    pillow()  # for the sheets at least: a run that lacked it would end with the first of them
-    outside = "move the run out of it, then go on with --resume and its new folder as -o"
-    refuse_within(folder, data, hint=outside if resume else "choose a folder outside of it with -o")
+    """A new run, or with `resume` the existing one, and its images; nothing is written.
+
+    choices: only the settings the caller asked for.
+    """
+    pillow()  # the sheets need it: without it the run would end at the first one
+    outside = "Move the run out of that folder, then use --resume with its new folder as -o."
+    refuse_within(folder, data, hint=outside if resume else "Choose a folder outside of it with -o.")
     check_run_folder(folder, resume=resume)
-    asked = plain(choices)
+    overrides = plain(choices)
     if resume:
         stored = read_settings(folder)
         images = open_images(data, size=stored.size * stored.superres, white=stored.white)
         return Run(
-            folder, taken_up(folder, stored, {**asked, "ranks": ranks}, data=fingerprint(images))
+            folder, taken_up(folder, stored, {**overrides, "ranks": ranks}, data=fingerprint(images))
         ), images
     preset = choices.get("preset", Settings.preset)
     config = FieldConfig.preset(preset, **choices.get("model", {}))
     settings = apply_choices(
-        Settings(**PRESETS[preset]), {**asked, "model": json.loads(config.to_json()), "ranks": ranks}
+        Settings(**PRESETS[preset]), {**overrides, "model": json.loads(config.to_json()), "ranks": ranks}
     )
     images = open_images(data, size=settings.size * settings.superres or None, white=settings.white)
     size, rest = divmod(images.size, settings.superres)
     if rest:
         raise BadInput(
-            f"images of {images.size} x {images.size} with super-resolution x{settings.superres}",
-            hint="give --size, the pixels a side before it: images are scaled to its multiple",
+            f"The images are {images.size} x {images.size} pixels, which super-resolution "
+            f"x{settings.superres} does not divide.",
+            hint="Give --size, the pixels per side of the render: images are scaled to its multiple.",
         )
-    if settings.superres > 1:  # what its discriminator would take for real is blurred: it would learn to blur
+    # Enlarged images are blurred: the discriminator would accept blur as real, and the generator would learn
+    # it.
+    if settings.superres > 1:
         images.refuse_enlarged(
-            f"that super-resolution x{settings.superres} is to learn from",
-            hint=f"give larger images, or a smaller --size: it is that of the render, and they are {settings.superres} times it",
+            f"that super-resolution x{settings.superres} must learn from",
+            hint="Give larger images, or a smaller --size, the size of the render: images are "
+            f"{settings.superres} times as large.",
         )
     return Run(folder, apply_choices(settings, {"size": size, "data": fingerprint(images)})), images
 
 
 def fingerprint(images: Images) -> str:
-    """What the images are, wherever they lie: a hash of every pixel."""
-    made = hashlib.sha256(repr(tuple(images.pixels.shape)).encode())
-    made.update(images.pixels.cpu().contiguous().numpy().data)
-    return f"radiance:{made.hexdigest()}"
+    """A hash of every pixel, independent of where the images are stored."""
+    digest = hashlib.sha256(repr(tuple(images.pixels.shape)).encode())
+    digest.update(images.pixels.cpu().contiguous().numpy().data)
+    return f"radiance:{digest.hexdigest()}"
 
 
 def read_settings(folder: Path) -> Settings:
-    """What the run in a folder was told."""
+    """Settings of the run in a folder."""
     return runs.read_settings(folder, Settings, made_by="radiance train")
 
 
 @dataclass(frozen=True)
-class Trained:
-    """A generator with its weights, ready to make images."""
+class TrainedModel:
+    """A generator with its weights, ready to generate images."""
 
     generator: Generator
     config: FieldConfig
@@ -89,14 +96,16 @@ class Trained:
     step: int
 
 
-def trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trained:
-    """The generator of a run: averaged weights where the run kept some."""
+def load_trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> TrainedModel:
+    """Load the generator of a run: the averaged weights if the run kept them."""
     run = Run(folder, read_settings(folder))
     entry = run.found(which)
-    # Where it runs now may hold other chunks than where it was trained, and tf32 is CUDA's alone.
-    told = replace(run.settings, memory="none", chunk=None)
-    if device != "cuda" and told.precision != "bf16":
-        told = replace(told, precision="fp32")
-    generator = Generator(run.config, told)
+    # This machine may fit other chunks than the one it was trained on, and tf32 exists on CUDA only.
+    settings = replace(run.settings, memory="none", chunk=None)
+    if device != "cuda" and settings.precision != "bf16":
+        settings = replace(settings, precision="fp32")
+    generator = Generator(run.config, settings)
     run.fill(generator, entry, key="generator")
-    return Trained(generator.to(device).eval().requires_grad_(False), run.config, run.settings, entry.step)
+    return TrainedModel(
+        generator.to(device).eval().requires_grad_(False), run.config, run.settings, entry.step
+    )

@@ -1,6 +1,6 @@
-"""Train a radiance-field GAN: resumable to the bit on a CPU, with a sheet of pictures and a distance now and then.
+"""Training of a radiance-field GAN, resumable to the bit on a CPU, with regular image sheets and distances.
 
-Started by torchrun, its processes train together, each with images of its own.
+Processes started by torchrun train together, each on images of its own.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from pinchpoint.systems.common.torch_loop import take_steps
 from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
 from pinchpoint.systems.radiance.budget import beside_bytes, chunk_for
 from pinchpoint.systems.radiance.data.images import Images
-from pinchpoint.systems.radiance.evaluate import kernel_distance_of, some_real
+from pinchpoint.systems.radiance.evaluate import measure_kernel_distance, sample_real
 from pinchpoint.systems.radiance.metrics.features import Extractor, open_extractor
 from pinchpoint.systems.radiance.orbit import VIEWS, codes_of, views
-from pinchpoint.systems.radiance.plots import save_sheet, tiled
+from pinchpoint.systems.radiance.plots import save_sheet, tile_images
 from pinchpoint.systems.radiance.records import Training
 from pinchpoint.systems.radiance.runs import Run, begin, read_settings
 from pinchpoint.systems.radiance.training_step import Stepper
 
 SAMPLES = "samples"
-_SHOWN = 4  # things on a sheet of samples
-_HEIGHT = 0.35  # of the camera over them, as v
+_SHOWN = 4  # objects on a sheet of samples
+_HEIGHT = 0.35  # v of the camera on those sheets
 
 
 def train(
@@ -50,14 +50,15 @@ def train(
     clock: Callable[[], float] = time.perf_counter,
     **choices: Any,
 ) -> Training:
-    """Train on the images in `data`; the run lies in `output`. choices: fields of `Settings`.
+    """Train on the images in `data`; the run is stored in `output`. choices: fields of `Settings`.
 
-    budget: bytes, "8GiB" or a card's name; all rays pass at once where that is predicted to stay within it, else in the
-    largest chunks that do, computed again in the backward pass. Ctrl-C and SIGTERM write a checkpoint after the step at hand
-    and are then raised. Of several processes all give the record that the first one wrote.
+    budget: bytes, "8GiB" or a card's name. All rays are processed at once if that is predicted to fit, else
+    in the largest chunks that fit, recomputed in the backward pass. Ctrl-C and SIGTERM write a checkpoint
+    after the current step and are then raised. With several processes, all return the record that the first
+    one wrote.
     """
     if budget is not None:
-        budget_of(budget)  # before the images are read
+        budget_of(budget)  # checked before the images are read
         _check_alone(budget, choices)
     stored = read_settings(Path(output)).device if resume and (Path(output) / CONFIG).exists() else "auto"
     device = resolve_device(choices.get("device", stored), backend("torch"))
@@ -69,10 +70,10 @@ def train(
             tell(Report("skipped", 0, 0, note=line))
         check_precision(run.settings.precision, device)
         check_folder(run.folder)
-        ranks.agreed()  # no process may find the run's folder made by another before it has looked
+        ranks.agreed()  # every process must look at the run's folder before another one creates it
         extract = _extractor(run, device) if ranks.leads else None
         with preparing(run, tell):
-            run, chosen = _decided(run, images, ranks, budget=budget, device=device, tell=tell)
+            run, choice = _choose_chunk(run, images, ranks, budget=budget, device=device, tell=tell)
             learner = _Learner(run, images, extract, device=device, ranks=ranks)
         if not ranks.leads:
             return Training.from_json(follow(run, ranks, restore=learner.restore, take=learner.stepper.step))
@@ -80,7 +81,7 @@ def train(
         first = 0 if (last := run.checkpoints.last()) is None else last.step
 
         def record(ended: Ended) -> Training:
-            taken, spent = ended.step - first, clock() - begun
+            steps, seconds = ended.step - first, clock() - begun
             return Training(
                 target=str(run.folder),
                 data=str(data),
@@ -98,27 +99,28 @@ def train(
                 peak_bytes=ended.peak_bytes,
                 seconds=ended.seconds,
                 complete=ended.complete,
-                predicted_bytes=chosen.predicted_bytes if chosen else None,
-                budget_bytes=chosen.budget_bytes if chosen else None,
-                steps_per_s=taken / spent if taken > 0 and spent > 0 else None,
+                predicted_bytes=choice.predicted_bytes if choice else None,
+                budget_bytes=choice.budget_bytes if choice else None,
+                steps_per_s=steps / seconds if steps > 0 and seconds > 0 else None,
                 samples=learner.sheets(),
             )
 
         how: dict[str, Any] = {"device": device, "record": record, "tell": tell, "clock": clock}
-        return lead(ranks, lambda: take_steps(run, learner, log=Log, completed=learner.completed, **how))
+        return lead(ranks, lambda: take_steps(run, learner, log=Log, completed=learner.complete_row, **how))
 
 
 def _check_alone(budget: str | int, choices: Mapping[str, Any]) -> None:
-    """A budget chooses chunk and memory: neither may be dropped without a word."""
+    """Refuse a chunk or memory beside a budget, which chooses both: neither may be dropped silently."""
     if choices.get("chunk") is not None:
         raise BadInput(
-            f"--budget {budget} with --set chunk={choices['chunk']}",
-            hint="give one of them: a budget chooses the chunk",
+            f"--budget {budget} cannot be combined with --set chunk={choices['chunk']}: "
+            "a budget chooses the chunk.",
+            hint="Give only one of them.",
         )
     if choices.get("memory") == "none":
         raise BadInput(
-            f"--budget {budget} with --set memory=none",
-            hint="give one of them: with a budget alone, memory is none where all rays at once stay within it",
+            f"--budget {budget} cannot be combined with --set memory=none: a budget chooses the memory.",
+            hint="Give only one of them; with --budget alone, memory is none if all rays fit at once.",
         )
 
 
@@ -129,41 +131,41 @@ def _extractor(run: Run, device: str) -> Extractor | None:
         return open_extractor(device=device)
     except Missing as error:
         raise Missing(
-            error.what, hint=f"{error.hint}; or train without distances: --set eval_images=0"
+            error.what, hint=f"{error.hint.rstrip('.')}; or train without distances: --set eval_images=0"
         ) from error
 
 
-def _decided(
+def _choose_chunk(
     run: Run, images: Images, ranks: Ranks, *, budget: str | int | None, device: str, tell: Progress
 ) -> tuple[Run, Chosen | None]:
-    """The run with the rays it takes at one time; the same in all processes, each of which holds other bytes already."""
-    told, chosen = run.settings, None
+    """The run with its chunk of rays; all processes agree on one, although each has its own memory in use."""
+    settings, choice = run.settings, None
     if budget is not None and ranks.leads:
         how: dict[str, Any] = {
-            "batch": min(told.batch, told.micro or told.batch),
-            "rays": told.patch**2,
-            "samples": told.samples,
+            "batch": min(settings.batch, settings.micro or settings.batch),
+            "rays": settings.patch**2,
+            "samples": settings.samples,
             "budget": budget,
             "device": device,
-            "form": told.form,
-            "precision": told.precision,
-            "features": told.superres > 1,
-            "beside": beside_bytes(run.config, told, images, device),
+            "form": settings.form,
+            "precision": settings.precision,
+            "features": settings.superres > 1,
+            "beside": beside_bytes(run.config, settings, images, device),
             "progress": lambda text: tell(Report("budget", 0, 0, note=text)),
         }
         try:
-            chosen = chunk_for(run.config, memory=told.memory, **how)  # pyright: ignore[reportArgumentType]
+            choice = chunk_for(run.config, memory=settings.memory, **how)  # pyright: ignore[reportArgumentType]
         except DoesNotFit:
-            if told.memory != "none":
+            if settings.memory != "none":
                 raise
-            told = replace(told, memory="checkpoint")
-            chosen = chunk_for(run.config, memory="checkpoint", **how)
-        told = replace(told, chunk=chosen.chunk)
-    again = ranks.agreed(int(told.memory == "checkpoint"))
-    chunk = ranks.agreed(told.chunk or 0) or None
+            settings = replace(settings, memory="checkpoint")
+            choice = chunk_for(run.config, memory="checkpoint", **how)
+        settings = replace(settings, chunk=choice.chunk)
+    again = ranks.agreed(int(settings.memory == "checkpoint"))
+    chunk = ranks.agreed(settings.chunk or 0) or None
     if budget is not None and again:
-        told = replace(told, memory="checkpoint")
-    return replace(run, settings=replace(told, chunk=chunk)), chosen
+        settings = replace(settings, memory="checkpoint")
+    return replace(run, settings=replace(settings, chunk=chunk)), choice
 
 
 @dataclass(frozen=True)
@@ -171,8 +173,8 @@ class Row(logs.Row):
     """One step. loss: the generator's; validation: kernel distance to real images, times 1000."""
 
     loss_d: float = 0.0
-    r1: float = 0.0  # its part in loss_d; 0 at steps without
-    norm: float = 0.0  # of both players' gradients, before they were clipped
+    r1: float = 0.0  # its share of loss_d; 0 at steps without a penalty
+    norm: float = 0.0  # norm of both players' gradients before clipping
 
 
 _COLUMNS = tuple(f.name for f in fields(Row) if f.name not in logs.Log.columns)
@@ -183,25 +185,25 @@ class Log(logs.Log):
 
     @classmethod
     def row_of(cls, line: Mapping[str, str]) -> Row:
-        return _extended(logs.Log.row_of(line), {name: float(line[name]) for name in _COLUMNS})
+        return _extend_row(logs.Log.row_of(line), {name: float(line[name]) for name in _COLUMNS})
 
     @classmethod
     def cells_of(cls, row: logs.Row) -> list[Any]:
         return [*logs.Log.cells_of(row), *(f"{getattr(row, name, 0.0):.8g}" for name in _COLUMNS)]
 
 
-def _extended(row: logs.Row, found: Mapping[str, float]) -> Row:
-    held: dict[str, Any] = {**{f.name: getattr(row, f.name) for f in fields(logs.Row)}, **found}
-    return Row(**held)
+def _extend_row(row: logs.Row, extra: Mapping[str, float]) -> Row:
+    values: dict[str, Any] = {**{f.name: getattr(row, f.name) for f in fields(logs.Row)}, **extra}
+    return Row(**values)
 
 
 class _Learner:
-    """A stepper with pictures and distances on the way."""
+    """A stepper that also writes image sheets and measures distances."""
 
     def __init__(
         self, run: Run, images: Images, extract: Extractor | None, *, device: str, ranks: Ranks
     ) -> None:
-        self.folder, self.told, self.config, self.ranks, self.device = (
+        self.folder, self.settings, self.config, self.ranks, self.device = (
             run.folder,
             run.settings,
             run.config,
@@ -213,30 +215,33 @@ class _Learner:
         self.real = (
             None
             if extract is None
-            else extract(some_real(images, run.settings.eval_images, seed=run.settings.seed))
+            else extract(sample_real(images, run.settings.eval_images, seed=run.settings.seed))
         )
         self.holds_back = extract is not None
         self._unread: dict[int, Tensor] = {}
 
     def step(self, number: int) -> Tensor:
         self.ranks.agreed(NEXT)
-        found = self.stepper.step(number)
-        self._unread[number] = found
-        if number % self.told.sample_every == 0 or number == self.told.steps:
+        losses = self.stepper.step(number)
+        self._unread[number] = losses
+        if number % self.settings.sample_every == 0 or number == self.settings.steps:
             self.picture(number)
-        return found[:2]
+        return losses[:2]
 
-    def completed(self, row: logs.Row) -> Row:
-        """A row of the log with what only this system has."""
+    def complete_row(self, row: logs.Row) -> Row:
+        """The log's row with the columns only this system has."""
         _, norm, loss_d, r1 = self._unread.pop(row.step).tolist()
-        return _extended(row, {"loss_d": loss_d, "r1": r1, "norm": norm})
+        return _extend_row(row, {"loss_d": loss_d, "r1": r1, "norm": norm})
 
     def picture(self, number: int) -> None:
-        """A row of views for each of some things, the same in every sheet."""
-        codes = codes_of(self.config, _SHOWN, seed=self.told.seed, device=self.device)
-        height = min(max(_HEIGHT, self.told.v_low), self.told.v_high)
-        seen = [views(self.stepper.trained(), codes, at / VIEWS, height).best.cpu() for at in range(VIEWS)]
-        sheet = tiled(torch.stack(seen, dim=1).flatten(0, 1), columns=VIEWS)
+        """Write a sheet with one row of views per object; the objects are the same on every sheet."""
+        codes = codes_of(self.config, _SHOWN, seed=self.settings.seed, device=self.device)
+        height = min(max(_HEIGHT, self.settings.v_low), self.settings.v_high)
+        rows = [
+            views(self.stepper.averaged_generator(), codes, at / VIEWS, height).best.cpu()
+            for at in range(VIEWS)
+        ]
+        sheet = tile_images(torch.stack(rows, dim=1).flatten(0, 1), columns=VIEWS)
         save_sheet(make_folder(self.folder / SAMPLES) / f"step-{number:08d}.png", sheet)
 
     def sheets(self) -> tuple[str, ...]:
@@ -244,8 +249,10 @@ class _Learner:
 
     def validate(self) -> float:
         assert self.extract is not None and self.real is not None
-        count = self.told.eval_images
-        return kernel_distance_of(self.stepper.trained(), self.config, self.real, self.extract, count=count)
+        count = self.settings.eval_images
+        return measure_kernel_distance(
+            self.stepper.averaged_generator(), self.config, self.real, self.extract, count=count
+        )
 
     def state(self) -> dict[str, Any]:
         return self.stepper.state()

@@ -1,13 +1,14 @@
-"""The radiance field as a workload: the field's part of one GAN iteration over exactly `size` rays.
+"""The radiance field as a workload: the field's share of one GAN iteration over exactly `size` rays.
 
-B images, R = size / B rays of each, S points of a ray; B is the most images, up to those asked for, that share the rays
-evenly, so that every size is met. A training step renders once without gradients, as
-the discriminator's turn does, once with, takes the backward pass of a loss of the pixels, and RMSprop's step; inference
-renders once. What is random follows from the seed and the step.
+B images, R = size / B rays of each, S points per ray; B is the largest number of images, up to the requested
+one, that divides the rays evenly, so that every size is possible. A training step renders once without
+gradients, as in the discriminator's turn, once with them, runs the backward pass of a loss of the pixels, and
+takes a step of RMSprop; inference renders once. All randomness follows from the seed and the step.
 
-Set to fp32, the probe gives the pixels of fp32, and pixels and gradients of float64. A gradient jumps where rounding takes a
-unit to the other side of zero, in two ways of one computation at other units: in fp32 `eager` itself is 5e-4 off its own in
-float64 (preset graf), which would hide a wrong form as well as condemn a right one.
+With precision fp32 the probe returns the pixels in fp32, and both pixels and gradients in float64. A gradient
+jumps where rounding pushes a unit across zero, which happens at different units in two ways of computing the
+same thing: in fp32 `eager` itself is 5e-4 away from its own float64 gradients (preset graf), which would hide
+a wrong form and condemn a right one.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from pinchpoint.systems.radiance.rendering.render import (
     Draws,
     Form,
     Precision,
-    Rendered,
+    RenderOutput,
     draw,
     generator_for,
     render,
@@ -49,15 +50,15 @@ WAYS: dict[str, tuple[Form, Memory]] = {
 
 @dataclass(frozen=True)
 class Part:
-    """A field and how it is rendered. codes: of the probe, whose gradients are compared too."""
+    """A field and how it is rendered. codes: those of the probe, whose gradients are compared too."""
 
     field: Field
     codes: Codes
     image: Callable[
-        [Field, int, str, Codes | None], Rendered
-    ]  # in a step, for a use, with these codes or drawn ones
+        [Field, int, str, Codes | None], RenderOutput
+    ]  # (field, step, purpose, codes or None to draw them)
     rays: int
-    exact: bool  # the probe's gradients are taken in float64
+    exact: bool  # whether the probe's gradients are computed in float64
 
 
 def build(
@@ -70,19 +71,25 @@ def build(
     settings: dict[str, str],
     chunk: int | None = None,
 ) -> Case:
-    """One case. `eager` and `folded` take all rays at once in training, as their memory would not fall by chunks."""
+    """One case. In training, `eager` and `folded` take all rays at once: chunks would not
+    lower their memory.
+    """
     if chunk is not None and chunk < 1:
-        raise BadInput(f"a chunk of {chunk} rays", hint="give a chunk of at least 1 ray")
+        raise BadInput(
+            f"The chunk is {chunk} rays, but it must be at least 1.", hint="Give a chunk of at least 1 ray."
+        )
     if size < 1:
-        raise BadInput(f"{size} rays", hint="give a size of at least 1 ray")
+        raise BadInput(
+            f"The size is {size} rays, but it must be at least 1.", hint="Give a size of at least 1 ray."
+        )
     batch, samples = int(settings["batch"]), int(settings["samples"])
     batch = next(images for images in range(min(batch, size), 0, -1) if size % images == 0)
     form, memory = WAYS[variant]
     config = FieldConfig.preset(settings["field"])
     field = Field(config, seed=seed)
-    if device != "cpu":  # fake parameters cannot be moved to where they are
+    if device != "cpu":  # fake parameters cannot be moved to the device they are on
         field = field.to(device)
-    # Two chunks at least: one alone would be rendered again and save nothing.
+    # At least two chunks: a single one would be rendered again and save nothing.
     at_once = (chunk or min(CHUNK, -(-size // 2))) if memory != "none" else None
     camera, precision = Camera(), cast(Precision, settings["precision"])
 
@@ -90,13 +97,13 @@ def build(
         wide = (config.z_shape, config.z_app)
         return Codes(*(torch.empty(batch, each, device=device).normal_(generator=generator) for each in wide))
 
-    def image(of: Field, step: int, what: str, codes: Codes | None) -> Rendered:
+    def image(of: Field, step: int, what: str, codes: Codes | None) -> RenderOutput:
         generator = generator_for(seed, step, what, device=device)
         places = torch.empty(batch, size // batch, 2, device=device).uniform_(-1, 1, generator=generator)
         u, v = draw_poses(batch, v_range=(0.0, 0.45), generator=generator)
         codes = codes_of(generator) if codes is None else codes
         draws = draw(batch, size // batch, samples, noise=1.0, generator=generator)
-        if of.colour.bias.dtype == torch.float64:  # the same numbers, whatever they are then computed in
+        if of.colour.bias.dtype == torch.float64:  # the same numbers, whatever precision they are used in
             places, u, v = places.double(), u.double(), v.double()
             draws = Draws(draws.offsets.double(), None if draws.noise is None else draws.noise.double())
         rays = camera.rays(u, v, places)
@@ -140,24 +147,28 @@ def _infer(part: Part) -> Callable[[], Tensor]:
 def _probe(part: Part, *, gradients: bool) -> Probe:
     """Pixels, depths, a loss, and the gradients of every weight and of the codes."""
     if not part.exact:
-        return _probed(part.field, part, gradients=gradients)
-    told = _probed(part.field, part, gradients=False)
-    found = _probed(copy.deepcopy(part.field).double(), part, gradients=gradients)
+        return _probe_field(part.field, part, gradients=gradients)
+    probe = _probe_field(part.field, part, gradients=False)
+    exact = _probe_field(copy.deepcopy(part.field).double(), part, gradients=gradients)
     return Probe(
-        outputs={**told.outputs, **{f"{name} in float64": made for name, made in found.outputs.items()}},
-        gradients=found.gradients,
+        outputs={**probe.outputs, **{f"{name} in float64": values for name, values in exact.outputs.items()}},
+        gradients=exact.gradients,
     )
 
 
-def _probed(field: Field, part: Part, *, gradients: bool) -> Probe:
-    """In the type of the field."""
+def _probe_field(field: Field, part: Part, *, gradients: bool) -> Probe:
+    """The probe in the field's own type."""
     field.zero_grad()
     dtype = field.colour.bias.dtype
     codes = Codes(*(code.detach().clone().to(dtype).requires_grad_(gradients) for code in part.codes))
     with torch.set_grad_enabled(gradients):
-        made = part.image(field, 1, "probe", codes)
-        # Every output takes part, and the loss is odd in the colours, so that a wrong sign shows.
-        loss = (made.rgb + 0.25 * made.rgb.square()).mean() + 0.1 * made.depth.mean() + 0.1 * made.acc.mean()
+        output = part.image(field, 1, "probe", codes)
+        # Every output contributes, and the loss is odd in the colours, so that a wrong sign shows.
+        loss = (
+            (output.rgb + 0.25 * output.rgb.square()).mean()
+            + 0.1 * output.depth.mean()
+            + 0.1 * output.acc.mean()
+        )
     named: dict[str, Tensor | None] = {}
     if gradients:
         loss.backward()
@@ -165,9 +176,9 @@ def _probed(field: Field, part: Part, *, gradients: bool) -> Probe:
         named |= {"z_shape": codes.shape.grad, "z_app": codes.app.grad}
     return Probe(
         outputs={
-            "rgb": _array(made.rgb),
-            "depth": _array(made.depth),
-            "acc": _array(made.acc),
+            "rgb": _array(output.rgb),
+            "depth": _array(output.depth),
+            "acc": _array(output.acc),
             "loss": _array(loss),
         },
         gradients={name: None if gradient is None else _array(gradient) for name, gradient in named.items()},

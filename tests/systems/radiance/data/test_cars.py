@@ -60,11 +60,11 @@ def test_a_car_has_four_wheels_on_the_ground_or_none() -> None:
     bare = shapes_of([replace(car, wheels=False) for car in CARS])
     assert distance(bare, bare.base, bare.y_half - 0.05, bare.wheel - bare.top)[1].min() > 1
     # Where a wheel and its arch were, the hull is closed.
-    inside = shapes.base, shapes.y_half - 0.05, (shapes.bottom + shapes.belt) / 2 - 0.02
-    assert distance(shapes, *inside)[0].min() > 0 > distance(bare, *inside)[0].max()
+    clip_to_ball = shapes.base, shapes.y_half - 0.05, (shapes.bottom + shapes.belt) / 2 - 0.02
+    assert distance(shapes, *clip_to_ball)[0].min() > 0 > distance(bare, *clip_to_ball)[0].max()
 
 
 def test_the_paint_is_the_hue_saturation_and_value_of_the_factors() -> None:
     shapes = shapes_of(CARS)
-    wanted = torch.tensor([colorsys.hsv_to_rgb(car.hue, car.saturation, car.value) for car in CARS])
-    assert torch.allclose(torch.stack([shapes.red, shapes.green, shapes.blue], dim=1), wanted, atol=1e-6)
+    expected = torch.tensor([colorsys.hsv_to_rgb(car.hue, car.saturation, car.value) for car in CARS])
+    assert torch.allclose(torch.stack([shapes.red, shapes.green, shapes.blue], dim=1), expected, atol=1e-6)

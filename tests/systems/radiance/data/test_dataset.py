@@ -36,18 +36,22 @@ def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_a_set_holds_the_pictures_and_the_factors_of_its_numbers(here, tmp_path: Path) -> None:
-    told: list[tuple[int, int]] = []
-    made = make_dataset(
-        tmp_path, images=10, size=16, seed=2, progress=lambda done, wanted: told.append((done, wanted))
+    reports: list[tuple[int, int]] = []
+    result = make_dataset(
+        tmp_path,
+        images=10,
+        size=16,
+        seed=2,
+        progress=lambda done, expected: reports.append((done, expected)),
     )
     assert here == ["cars-000000-04", "cars-000004-04", "cars-000008-02"]
-    assert told[0] == (0, 10) and told[-1] == (10, 10)
+    assert reports[0] == (0, 10) and reports[-1] == (10, 10)
     car, pose = draw_car(2, 9)
-    wanted = (picture([car], [pose], size=16).rgb[0] * 255).round().numpy()
-    assert made.pixels().shape == (10, 16, 16, 3)
-    assert np.abs(made.pixels()[9] - wanted).max() <= 1
-    assert made.factors_are == FACTORS
-    assert made.factors()[9].tolist() == [*(getattr(car, name) for name in RANGES), pose.u, pose.v]
+    expected = (picture([car], [pose], size=16).rgb[0] * 255).round().numpy()
+    assert result.pixels().shape == (10, 16, 16, 3)
+    assert np.abs(result.pixels()[9] - expected).max() <= 1
+    assert result.factors_are == FACTORS
+    assert result.factors()[9].tolist() == [*(getattr(car, name) for name in RANGES), pose.u, pose.v]
 
 
 def test_a_set_is_continued_and_a_longer_one_keeps_its_cars(here, tmp_path: Path) -> None:
@@ -72,12 +76,12 @@ def test_processes_make_the_bytes_that_this_one_makes(tmp_path: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # as the processes have it
     try:
-        wanted = {
+        expected = {
             order.name: pack(make_sheet(seed=1, first=order.first, count=2, size=12)) for order in orders
         }
     finally:
         torch.set_num_threads(threads)
-    assert {order.name: data for order, data in made_sheets(orders, jobs=2)} == wanted
+    assert {order.name: data for order, data in made_sheets(orders, jobs=2)} == expected
 
 
 def test_other_settings_in_the_same_folder_are_refused(here, tmp_path: Path) -> None:
@@ -112,7 +116,7 @@ def test_a_sheet_that_lies_about_itself_is_refused() -> None:
     assert (unpack(pack(sheet), where="here").pixels == sheet.pixels).all()
     lying = replace(sheet, origin=replace(sheet.origin, count=3))
     for data in (pack(lying), b"", b"PK", pack(sheet)[:-40]):
-        with pytest.raises(BadInput, match="here is no sheet of cars"):
+        with pytest.raises(BadInput, match="here is not a sheet of cars"):
             unpack(data, where="here")
 
 
@@ -138,7 +142,7 @@ def test_settings_that_make_nothing_are_refused_before_the_folder_is_made(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_a_gpu_that_is_not_there_is_missed(tmp_path: Path) -> None:
-    with pytest.raises(Missing, match="no CUDA device"):
+    with pytest.raises(Missing, match="No CUDA device"):
         make_dataset(tmp_path / "new", images=4, device="cuda")
 
 
@@ -147,7 +151,7 @@ def test_a_folder_of_someones_images_is_no_place_for_a_set(here, tmp_path: Path)
     (photos / "old").mkdir(parents=True)
     (photos / "old" / "me.JPG").write_bytes(b"")
     with pytest.raises(
-        BadInput, match=r"photos holds images that are no data set of ours, such as old/me\.JPG"
+        BadInput, match=r"photos contains images that are not a `radiance data` set, such as old/me\.JPG"
     ) as raised:
         make_dataset(photos, images=2, size=16)
     assert (

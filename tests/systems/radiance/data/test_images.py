@@ -36,22 +36,22 @@ def test_a_folder_gives_its_images_in_order_of_name_with_those_of_folders_inside
     Image.fromarray(pixels[2]).save(tmp_path / "more" / "X.PNG")
     (tmp_path / "notes.txt").write_text("no image", encoding="utf-8")
     (tmp_path / "index.json").write_text('["of someone else"]', encoding="utf-8")
-    found = open_images(tmp_path)
-    assert len(found) == 3 and found.size == 8 and found.skipped == ()
-    assert found.pixels.dtype == torch.uint8 and (found.pixels.numpy() == pixels).all()
+    value = open_images(tmp_path)
+    assert len(value) == 3 and value.size == 8 and value.skipped == ()
+    assert value.pixels.dtype == torch.uint8 and (value.pixels.numpy() == pixels).all()
 
 
 def test_a_batch_is_between_minus_one_and_one_and_goes_back_to_the_same_bytes(tmp_path: Path) -> None:
     pixels = noise(4)
     pixels[0, 0, 0], pixels[0, 0, 1] = 0, 255
-    found = open_images(written(tmp_path, pixels))
-    batch = found.batch([2, 0])
+    value = open_images(written(tmp_path, pixels))
+    batch = value.batch([2, 0])
     assert (
         batch.shape == (2, 3, 8, 8)
         and batch[1, :, 0, 0].tolist() == [-1] * 3
         and batch[1, :, 0, 1].tolist() == [1] * 3
     )
-    assert torch.equal(batch, found.batch(torch.tensor([2, 0])))
+    assert torch.equal(batch, value.batch(torch.tensor([2, 0])))
     assert (to_bytes(batch).numpy() == pixels[[2, 0]]).all()
     every = torch.arange(256, dtype=torch.uint8).view(1, 16, 16, 1).expand(1, 16, 16, 3)
     assert torch.equal(to_bytes(from_bytes(every)), every)
@@ -62,9 +62,9 @@ def test_with_a_size_images_are_cut_to_the_middle_and_scaled(tmp_path: Path) -> 
     wide[:, 10:20] = (200, 100, 50)  # the middle square
     Image.fromarray(wide).save(tmp_path / "wide.png")
     Image.fromarray(wide.transpose(1, 0, 2).copy()).save(tmp_path / "high.png")
-    found = open_images(tmp_path, size=5)
-    assert found.pixels.shape == (2, 5, 5, 3)
-    assert (found.pixels == torch.tensor([200, 100, 50], dtype=torch.uint8)).all()
+    value = open_images(tmp_path, size=5)
+    assert value.pixels.shape == (2, 5, 5, 3)
+    assert (value.pixels == torch.tensor([200, 100, 50], dtype=torch.uint8)).all()
 
 
 def test_what_is_transparent_lies_over_white_or_black_and_grey_has_three_channels(tmp_path: Path) -> None:
@@ -72,10 +72,10 @@ def test_what_is_transparent_lies_over_white_or_black_and_grey_has_three_channel
     clear[0, 0] = (10, 20, 30, 255)
     Image.fromarray(clear).save(tmp_path / "a.png")
     Image.fromarray(np.full((4, 4), 77, dtype=np.uint8)).save(tmp_path / "b.png")
-    found, dark = (open_images(tmp_path, white=white).pixels for white in (True, False))
-    assert found[0, 0, 0].tolist() == [10, 20, 30] and (found[0, 1:] == 255).all()
-    assert torch.equal(dark[0, 0, 0], found[0, 0, 0]) and (dark[0, 1:] == 0).all()
-    assert (found[1] == 77).all()
+    value, dark = (open_images(tmp_path, white=white).pixels for white in (True, False))
+    assert value[0, 0, 0].tolist() == [10, 20, 30] and (value[0, 1:] == 255).all()
+    assert torch.equal(dark[0, 0, 0], value[0, 0, 0]) and (dark[0, 1:] == 0).all()
+    assert (value[1] == 77).all()
 
 
 def test_images_of_several_sizes_are_refused_by_name(tmp_path: Path) -> None:
@@ -102,16 +102,16 @@ def test_a_few_broken_images_are_skipped_and_named(tmp_path: Path) -> None:
     pixels = noise(60)
     written(tmp_path, pixels)
     broken(tmp_path, 3)
-    found = open_images(tmp_path)
-    assert len(found) == 60 and (found.pixels.numpy() == pixels).all()
-    assert [said.partition(":")[0] for said in found.skipped] == ["broken0.png", "broken1.png", "broken2.png"]
+    value = open_images(tmp_path)
+    assert len(value) == 60 and (value.pixels.numpy() == pixels).all()
+    assert [text.partition(":")[0] for text in value.skipped] == ["broken0.png", "broken1.png", "broken2.png"]
 
 
 def test_a_folder_with_many_broken_images_is_refused(tmp_path: Path) -> None:
     written(tmp_path, noise(60))
     broken(tmp_path, 4)
-    told = r"4 of the 64 images .* are broken, more than 5%: broken0.png: .*; broken1.png: .*; broken2.png: .*; and 1 more\n"
-    with pytest.raises(BadInput, match=told):
+    message = r"4 of the 64 images .* are broken, more than 5%: broken0.png: .*; broken1.png: .*; broken2.png: .*; and 1 more\.\n"
+    with pytest.raises(BadInput, match=message):
         open_images(tmp_path)
     (tmp_path / "0000.png").unlink()
     (tmp_path / "broken3.png").unlink()
@@ -128,10 +128,10 @@ def test_hidden_files_and_those_of_hidden_folders_are_no_images(tmp_path: Path) 
     (tmp_path / "._0000.png").write_bytes(b"of macOS")
     (tmp_path / ".trash").mkdir()
     Image.fromarray(pixels[0]).save(tmp_path / ".trash" / "old.png")
-    found = open_images(tmp_path)
-    assert not found.skipped and (found.pixels.numpy() == pixels).all()
-    inside = tmp_path / ".trash"
-    assert len(open_images(inside)) == 1, "a hidden folder that is named itself is read"
+    value = open_images(tmp_path)
+    assert not value.skipped and (value.pixels.numpy() == pixels).all()
+    clip_to_ball = tmp_path / ".trash"
+    assert len(open_images(clip_to_ball)) == 1, "a hidden folder that is named itself is read"
 
 
 DEEP = np.array([[0, 257, 258, 385], [386, 32767, 32896, 65535]] * 2, dtype=np.uint16)
@@ -147,15 +147,15 @@ def test_grey_of_16_bits_is_scaled_to_8(tmp_path: Path, kind: str, mode: str, fo
     Image.fromarray(DEEP.astype(kind)).save(file, format=format)
     with Image.open(file) as opened:
         assert opened.mode == mode
-    found = open_images(tmp_path).pixels.numpy()
-    assert (found == SHALLOW[None, :, :, None]).all()
+    value = open_images(tmp_path).pixels.numpy()
+    assert (value == SHALLOW[None, :, :, None]).all()
 
 
 def test_what_is_transparent_in_grey_of_16_bits_lies_over_white_or_black(tmp_path: Path) -> None:
     Image.fromarray(DEEP).save(tmp_path / "deep.png", transparency=32767)
     for white, behind in ((True, 255), (False, 0)):
-        wanted = np.where(DEEP == 32767, behind, SHALLOW)
-        assert (open_images(tmp_path, white=white).pixels.numpy() == wanted[None, :, :, None]).all()
+        expected = np.where(DEEP == 32767, behind, SHALLOW)
+        assert (open_images(tmp_path, white=white).pixels.numpy() == expected[None, :, :, None]).all()
 
 
 def test_images_of_floating_point_or_of_32_bits_are_broken(tmp_path: Path) -> None:
@@ -176,11 +176,11 @@ def test_a_folder_of_one_broken_image_is_refused(tmp_path: Path) -> None:
 
 
 def test_empty_and_absent_folders_and_those_of_runs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="holds no images"):
+    with pytest.raises(BadInput, match="does not contain any images"):
         open_images(tmp_path)
-    with pytest.raises(BadInput, match="is no folder"):
+    with pytest.raises(BadInput, match="is not a folder"):
         open_images(tmp_path / "none")
-    with pytest.raises(BadInput, match="images of 0 pixels"):
+    with pytest.raises(BadInput, match="size is 0 pixels"):
         open_images(tmp_path, size=0)
     (tmp_path / "config.json").write_text("{}", encoding="utf-8")
     with pytest.raises(BadInput, match="the folder of a run"):
@@ -204,10 +204,10 @@ def test_our_own_data_sets_open_as_images_at_any_size(
         "made_sheets",
         lambda orders, jobs: ((order, make(vars(order).copy())) for order in orders),
     )
-    made = make_dataset(tmp_path, images=3, size=16)
-    assert (open_images(tmp_path).pixels.numpy() == made.pixels()).all()
+    result = make_dataset(tmp_path, images=3, size=16)
+    assert (open_images(tmp_path).pixels.numpy() == result.pixels()).all()
     small = open_images(tmp_path, size=8).pixels.float().numpy()
-    boxes = made.pixels().reshape(3, 8, 2, 8, 2, 3).mean(axis=(2, 4))
+    boxes = result.pixels().reshape(3, 8, 2, 8, 2, 3).mean(axis=(2, 4))
     assert small.shape == boxes.shape and np.abs(small - boxes).mean() < 6  # another filter, the same picture
 
 

@@ -9,18 +9,18 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 
-from pinchpoint.systems.radiance.data.patches import cut_patches, drawn_patches, real_patches, whole_rows  # noqa: E402
+from pinchpoint.systems.radiance.data.patches import cut_patches, draw_step_patches, real_patches, whole_rows  # noqa: E402
 from pinchpoint.systems.radiance.model.superres import residual  # noqa: E402
 from pinchpoint.systems.radiance.settings import Settings  # noqa: E402
 
-TOLD = Settings(preset="tiny", steps=10, size=32, patch=32, batch=2)
+SETTINGS = Settings(preset="tiny", steps=10, size=32, patch=32, batch=2)
 
 
 def test_a_patch_over_whole_pixels_is_those_pixels_of_the_photograph() -> None:
-    told = replace(TOLD, size=64)
+    settings = replace(SETTINGS, size=64)
     images = torch.rand(1, 3, 64, 64)
     scale, shift = torch.tensor([0.5]), torch.tensor([[0.125, -0.25]])  # 4 pixels to the right, 8 up
-    low, high = cut_patches(images, told, scale, shift)
+    low, high = cut_patches(images, settings, scale, shift)
     assert high is None
     assert torch.allclose(low[0], images[0, :, 8:40, 20:52], atol=1e-5)
 
@@ -29,8 +29,8 @@ def test_real_patches_between_pixels_are_cubic_for_a_super_resolution_and_straig
     """Half a pixel to the right: (-3, 19, 19, -3) / 32 of four neighbours by the kernel of a = -0.75, else the mean of two."""
     row = torch.rand(1, 1, 1, 64, generator=torch.Generator().manual_seed(0)).expand(1, 3, 64, 64) * 0.5
     scale, shift = torch.tensor([1.0]), torch.tensor([[1 / 64, 0.0]])
-    _, high = cut_patches(row, replace(TOLD, superres=2, size=32), scale, shift)
-    low, none = cut_patches(row, replace(TOLD, patch=64, size=64), scale, shift)
+    _, high = cut_patches(row, replace(SETTINGS, superres=2, size=32), scale, shift)
+    low, none = cut_patches(row, replace(SETTINGS, patch=64, size=64), scale, shift)
     line = row[0, 0, 0]
     assert high is not None and none is None
     cubic = (-3 * line[:-3] + 19 * line[1:-2] + 19 * line[2:-1] - 3 * line[3:]) / 32
@@ -40,17 +40,17 @@ def test_real_patches_between_pixels_are_cubic_for_a_super_resolution_and_straig
 
 def test_real_patches_stay_within_white_and_black() -> None:
     images = torch.where(torch.rand(2, 3, 64, 64) > 0.5, 1.0, -1.0)
-    _, high = real_patches(images, replace(TOLD, superres=2), step=5, what="real")
+    _, high = real_patches(images, replace(SETTINGS, superres=2), step=5, what="real")
     assert high is not None and float(high.abs().max()) == pytest.approx(1, abs=1e-6)
 
 
 def test_real_patches_are_no_more_blurred_where_rays_are_far_apart() -> None:
     """Waves of three pixels of the render: a pixel takes sin(pi / 3) / (pi / 3) of them, whatever part of the image is cut."""
-    told = replace(TOLD, superres=2, size=64)
+    settings = replace(SETTINGS, superres=2, size=64)
     waves = torch.sin(2 * torch.pi * (torch.arange(128) + 0.5) / 6).expand(1, 3, 128, 128)
     spread = {}
     for scale in (0.5, 0.77, 1.0):
-        low, high = cut_patches(waves, told, torch.tensor([scale]), torch.tensor([[0.0, 0.0]]))
+        low, high = cut_patches(waves, settings, torch.tensor([scale]), torch.tensor([[0.0, 0.0]]))
         assert high is not None
         spread[scale] = float(low.std())
     whole = torch.nn.functional.avg_pool2d(waves, 2)
@@ -61,16 +61,16 @@ def test_real_patches_are_no_more_blurred_where_rays_are_far_apart() -> None:
 
 
 def test_a_real_pair_for_the_second_discriminator_agrees_by_averages() -> None:
-    told = replace(TOLD, superres=2)
-    low, high = real_patches(torch.rand(3, 3, 64, 64), told, step=5, what="real")
+    settings = replace(SETTINGS, superres=2)
+    low, high = real_patches(torch.rand(3, 3, 64, 64), settings, step=5, what="real")
     assert high is not None and low.shape == (3, 3, 32, 32) and high.shape == (3, 3, 64, 64)
     assert residual(high, low) <= 1e-6
 
 
 def test_a_part_of_the_real_patches_is_cut_as_in_all_of_them() -> None:
-    told, images = replace(TOLD, superres=2, size=64, batch=2, ranks=3), torch.rand(6, 3, 128, 128)
-    every = real_patches(images, told, step=3, what="real")
-    some = real_patches(images[2:4], told, step=3, what="real", every=6, first=2)
+    settings, images = replace(SETTINGS, superres=2, size=64, batch=2, ranks=3), torch.rand(6, 3, 128, 128)
+    every = real_patches(images, settings, step=3, what="real")
+    some = real_patches(images[2:4], settings, step=3, what="real", every=6, first=2)
     assert all(
         torch.equal(one, part)
         for one, part in zip(every.part(slice(2, 4)).tensors(), some.tensors(), strict=True)
@@ -79,9 +79,9 @@ def test_a_part_of_the_real_patches_is_cut_as_in_all_of_them() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.3, 0.5, 2 / 3, 1.0])
 def test_rows_of_whole_pixels_are_those_whose_scale_is_fixed(share: float) -> None:
-    told = replace(TOLD, size=64, whole=share)
-    scale, _ = drawn_patches(30, told, 1, torch.Generator().manual_seed(0))
-    assert whole_rows(30, told) == tuple(torch.nonzero(scale == 0.5)[:, 0].tolist())
-    assert len(whole_rows(30, told)) == math.ceil(30 * share)
-    assert whole_rows(3, TOLD) == (0, 1, 2), "a patch that is the image"
-    assert whole_rows(4, replace(TOLD, least=0.5)) == (0, 2), "and smaller ones beside it"
+    settings = replace(SETTINGS, size=64, whole=share)
+    scale, _ = draw_step_patches(30, settings, 1, torch.Generator().manual_seed(0))
+    assert whole_rows(30, settings) == tuple(torch.nonzero(scale == 0.5)[:, 0].tolist())
+    assert len(whole_rows(30, settings)) == math.ceil(30 * share)
+    assert whole_rows(3, SETTINGS) == (0, 1, 2), "a patch that is the image"
+    assert whole_rows(4, replace(SETTINGS, least=0.5)) == (0, 2), "and smaller ones beside it"

@@ -17,24 +17,28 @@ CARS, POSES = [car for car, _ in PAIRS], [pose for _, pose in PAIRS]
 
 def test_depth_and_cover_are_those_of_a_slow_walk_along_the_fields_own_rays() -> None:
     size = 20
-    seen = picture(CARS, POSES, size=size, supersample=1)
+    images = picture(CARS, POSES, size=size, supersample=1)
     placed = torch.tensor([(pose.u, pose.v) for pose in POSES])
     rays = Camera().rays(placed[:, 0], placed[:, 1], pixels(size))
     steps = torch.linspace(3, 5, 4001)
     for number, car in enumerate(CARS):
         at = rays.origins[number, :, None] + steps[:, None] * rays.directions[number, :, None]
         shapes = shapes_of([car]).take(torch.zeros(at.shape[0] * at.shape[1], dtype=torch.long))
-        inside = torch.minimum(*distance(shapes, *at.reshape(-1, 3).unbind(dim=1))).view(at.shape[:2]) < 1e-3
-        first = torch.where(
-            inside.any(dim=1), steps[inside.int().argmax(dim=1)], torch.full((len(inside),), torch.inf)
+        clip_to_ball = (
+            torch.minimum(*distance(shapes, *at.reshape(-1, 3).unbind(dim=1))).view(at.shape[:2]) < 1e-3
         )
-        found = seen.depth[number].flatten()
-        hit = found.isfinite()
-        assert (seen.cover[number].flatten() == hit.float()).all()
+        first = torch.where(
+            clip_to_ball.any(dim=1),
+            steps[clip_to_ball.int().argmax(dim=1)],
+            torch.full((len(clip_to_ball),), torch.inf),
+        )
+        value = images.depth[number].flatten()
+        hit = value.isfinite()
+        assert (images.cover[number].flatten() == hit.float()).all()
         assert (hit == first.isfinite()).float().mean() > 0.995  # a ray that only grazes may count either way
-        both = hit & first.isfinite()
-        assert both.sum() > 30
-        assert (found - first)[both].abs().max() < 4e-3  # a slanting ray within the tracer's 1e-3
+        stack_pair = hit & first.isfinite()
+        assert stack_pair.sum() > 30
+        assert (value - first)[stack_pair].abs().max() < 4e-3  # a slanting ray within the tracer's 1e-3
 
 
 def test_a_picture_is_the_box_filtered_picture_of_three_times_the_size() -> None:
@@ -46,9 +50,9 @@ def test_a_picture_is_the_box_filtered_picture_of_three_times_the_size() -> None
 
 def test_a_mirrored_pose_shows_the_mirrored_silhouette() -> None:
     poses = [Pose(0.15, 0.3), Pose(0.85, 0.3)]
-    seen = picture([CARS[0]] * 2, poses, size=48)
-    assert seen.cover[0].mean() > 0.1
-    assert (seen.cover[0] - seen.cover[1].flip(1)).abs().max() <= 1 / 9 + 1e-6  # a ray at the edge
+    images = picture([CARS[0]] * 2, poses, size=48)
+    assert images.cover[0].mean() > 0.1
+    assert (images.cover[0] - images.cover[1].flip(1)).abs().max() <= 1 / 9 + 1e-6  # a ray at the edge
 
 
 def test_pictures_do_not_depend_on_the_chunk_or_on_the_cars_beside_them() -> None:
@@ -60,19 +64,19 @@ def test_pictures_do_not_depend_on_the_chunk_or_on_the_cars_beside_them() -> Non
 
 
 def test_the_background_is_white_and_the_car_is_of_its_paint() -> None:
-    seen = picture([CARS[0]], [Pose(0.3, 0.25)], size=32)
-    assert (seen.rgb[0][seen.cover[0] == 0] == 1).all()
-    assert (seen.rgb[0, 0] == 1).all() and (seen.rgb[0, :, 0] == 1).all()  # it fits the picture
+    images = picture([CARS[0]], [Pose(0.3, 0.25)], size=32)
+    assert (images.rgb[0][images.cover[0] == 0] == 1).all()
+    assert (images.rgb[0, 0] == 1).all() and (images.rgb[0, :, 0] == 1).all()  # it fits the picture
     car = CARS[0]
-    strongest = seen.rgb[0][seen.cover[0] == 1].median(dim=0).values.argmax()
+    strongest = images.rgb[0][images.cover[0] == 1].median(dim=0).values.argmax()
     shapes = shapes_of([car])
     assert strongest == torch.cat([shapes.red, shapes.green, shapes.blue]).argmax()
 
 
 def test_straight_above_is_a_pose_like_any_other() -> None:
-    seen = picture([CARS[0]] * 2, [Pose(0.25, 0.0), Pose(0.25, 1e-4)], size=32)
-    assert seen.rgb.isfinite().all()
-    assert (seen.cover[0] - seen.cover[1]).abs().mean() < 0.01
+    images = picture([CARS[0]] * 2, [Pose(0.25, 0.0), Pose(0.25, 1e-4)], size=32)
+    assert images.rgb.isfinite().all()
+    assert (images.cover[0] - images.cover[1]).abs().mean() < 0.01
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 from pinchpoint.core.errors import TargetFailed  # noqa: E402
 from pinchpoint.systems.radiance.explain.legacy import LegacySuperRes  # noqa: E402
 from pinchpoint.systems.radiance.model.discriminator import Discriminator  # noqa: E402
-from pinchpoint.systems.radiance.model.losses import check_gradients, taken_for_real  # noqa: E402
+from pinchpoint.systems.radiance.model.losses import check_gradients, loss_as_real  # noqa: E402
 
 
 def one_step(cut: bool) -> tuple[torch.nn.Module, float]:
@@ -21,8 +21,8 @@ def one_step(cut: bool) -> tuple[torch.nn.Module, float]:
     critic = Discriminator(32, width=4).requires_grad_(False)
     optimizer = torch.optim.RMSprop(net.parameters(), lr=1e-3)
     before = [parameter.detach().clone() for parameter in net.parameters()]
-    made = net["superres"](net["field"](torch.rand(3, 3, 32, 32)), torch.arange(3))
-    loss = taken_for_real(critic(made))
+    result = net["superres"](net["field"](torch.rand(3, 3, 32, 32)), torch.arange(3))
+    loss = loss_as_real(critic(result))
     assert loss.requires_grad, "the loss has a gradient either way: that is what hides the fault"
     loss.backward()
     optimizer.step()

@@ -27,11 +27,11 @@ def normal(count: int, width: int, seed: int) -> torch.Tensor:
 
 def test_the_mean_kernel_distance_of_one_distribution_is_zero_at_any_number() -> None:
     for count in (4, 30):
-        found = torch.tensor(
+        value = torch.tensor(
             [kernel_distance(normal(count, 6, 2 * n), normal(count, 6, 2 * n + 1)) for n in range(600)]
         )
-        assert found.min() < 0 < found.max()
-        assert abs(found.mean()) < 3 * found.std() / math.sqrt(600)
+        assert value.min() < 0 < value.max()
+        assert abs(value.mean()) < 3 * value.std() / math.sqrt(600)
 
 
 def test_the_kernel_distance_of_gaussians_is_its_closed_form() -> None:
@@ -42,12 +42,12 @@ def test_the_kernel_distance_of_gaussians_is_its_closed_form() -> None:
     def expected(a: float, b: float) -> float:
         return sum(math.comb(3, k) * moments(a)[k] * moments(b)[k] for k in range(4))
 
-    wanted = 1000 * (expected(0, 0) + expected(0.5, 0.5) - 2 * expected(0, 0.5))
-    found = torch.tensor(
+    target = 1000 * (expected(0, 0) + expected(0.5, 0.5) - 2 * expected(0, 0.5))
+    value = torch.tensor(
         [kernel_distance(normal(200, 1, n), normal(300, 1, 500 + n) + 0.5) for n in range(100)]
     )
-    assert abs(found.mean() - wanted) < 3 * found.std() / 10
-    assert found.std() / 10 < 0.05 * wanted  # the check could see a bias
+    assert abs(value.mean() - target) < 3 * value.std() / 10
+    assert value.std() / 10 < 0.05 * target  # the check could see a bias
 
 
 def test_the_kernel_distance_is_the_double_loop_over_all_pairs() -> None:
@@ -64,18 +64,18 @@ def test_the_kernel_distance_is_the_double_loop_over_all_pairs() -> None:
 
 def with_moments(count: int, mean: torch.Tensor, deviations: torch.Tensor, seed: int) -> torch.Tensor:
     """Points whose sample mean and covariance are exactly these (diagonal)."""
-    drawn = normal(count, len(mean), seed)
-    drawn = drawn - drawn.mean(dim=0)
-    white = torch.linalg.qr(drawn).Q * math.sqrt(count - 1)
+    draws = normal(count, len(mean), seed)
+    draws = draws - draws.mean(dim=0)
+    white = torch.linalg.qr(draws).Q * math.sqrt(count - 1)
     return white * deviations + mean
 
 
 def test_the_frechet_distance_of_gaussians_is_its_closed_form() -> None:
     m1, m2 = torch.tensor([0.0, 1.0, 2.0]).double(), torch.tensor([1.0, 1.0, 0.0]).double()
     s1, s2 = torch.tensor([1.0, 2.0, 0.5]).double(), torch.tensor([2.0, 1.0, 0.0]).double()
-    wanted = float((m1 - m2).square().sum() + (s1 - s2).square().sum())  # covariances that commute
+    expected = float((m1 - m2).square().sum() + (s1 - s2).square().sum())  # covariances that commute
     assert frechet_distance(with_moments(50, m1, s1, 0), with_moments(70, m2, s2, 1)) == pytest.approx(
-        wanted, rel=1e-9
+        expected, rel=1e-9
     )
 
 
@@ -86,8 +86,8 @@ def test_the_frechet_distance_is_that_of_the_matrix_root_also_with_fewer_images_
         values, vectors = torch.linalg.eigh(first)
         root = vectors * values.clamp_min(0).sqrt() @ vectors.T
         inner = torch.linalg.eigvalsh(root @ second @ root).clamp_min(0).sqrt().sum()
-        wanted = (one.mean(0) - two.mean(0)).square().sum() + first.trace() + second.trace() - 2 * inner
-        assert frechet_distance(one, two) == pytest.approx(float(wanted), rel=1e-6)
+        expected = (one.mean(0) - two.mean(0)).square().sum() + first.trace() + second.trace() - 2 * inner
+        assert frechet_distance(one, two) == pytest.approx(float(expected), rel=1e-6)
     assert frechet_distance(one, one) == pytest.approx(0, abs=1e-9)
 
 
@@ -112,26 +112,28 @@ def cars():
 
 
 def test_the_hue_of_a_picture_is_the_cars_factor(cars) -> None:
-    pairs, seen = cars
-    found = hues(seen.rgb.permute(0, 3, 1, 2) * 2 - 1)
-    wanted = torch.tensor([car.hue for car, _ in pairs])
-    apart = ((found - wanted + 0.5) % 1 - 0.5).abs()
+    pairs, images = cars
+    value = hues(images.rgb.permute(0, 3, 1, 2) * 2 - 1)
+    expected = torch.tensor([car.hue for car, _ in pairs])
+    apart = ((value - expected + 0.5) % 1 - 0.5).abs()
     assert apart.median() < 0.01 and apart.max() < 0.06
 
 
 def test_the_silhouette_is_the_casters_cover(cars) -> None:
-    _, seen = cars
-    found = silhouette_area(seen.rgb.permute(0, 3, 1, 2) * 2 - 1)
-    wanted = seen.cover.mean(dim=(1, 2))
-    dark = silhouette_area((seen.rgb - (1 - seen.cover)[..., None]).permute(0, 3, 1, 2) * 2 - 1, white=False)
-    assert (dark / found - 1).abs().max() < 0.3, "the same cars on black"
+    _, images = cars
+    value = silhouette_area(images.rgb.permute(0, 3, 1, 2) * 2 - 1)
+    expected = images.cover.mean(dim=(1, 2))
+    dark = silhouette_area(
+        (images.rgb - (1 - images.cover)[..., None]).permute(0, 3, 1, 2) * 2 - 1, white=False
+    )
+    assert (dark / value - 1).abs().max() < 0.3, "the same cars on black"
     # A pixel at the edge counts as a whole one: up to half a pixel all around.
-    assert (found >= wanted - 1e-3).all() and (found / wanted - 1).max() < 0.3
+    assert (value >= expected - 1e-3).all() and (value / expected - 1).max() < 0.3
 
 
 def test_hue_coverage_tells_all_hues_from_a_few_and_from_none() -> None:
-    def painted(found: torch.Tensor) -> torch.Tensor:
-        turn = (found[:, None] * 6 + torch.tensor([5.0, 3.0, 1.0])) % 6
+    def painted(value: torch.Tensor) -> torch.Tensor:
+        turn = (value[:, None] * 6 + torch.tensor([5.0, 3.0, 1.0])) % 6
         rgb = 1 - torch.minimum(turn, 4 - turn).clamp(0, 1)
         return (rgb * 2 - 1)[:, :, None, None].expand(-1, 3, 4, 4)
 

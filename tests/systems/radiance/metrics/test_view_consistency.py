@@ -18,8 +18,8 @@ U, V = torch.arange(VIEWS) / VIEWS, torch.full((VIEWS,), 0.3)
 
 
 def orbit(cars: list) -> dict[str, torch.Tensor]:
-    seen = picture(cars, [Pose(float(u), 0.3) for u in U], size=48, supersample=2)
-    return {"images": seen.rgb.permute(0, 3, 1, 2) * 2 - 1, "depth": seen.depth, "cover": seen.cover}
+    images = picture(cars, [Pose(float(u), 0.3) for u in U], size=48, supersample=2)
+    return {"images": images.rgb.permute(0, 3, 1, 2) * 2 - 1, "depth": images.depth, "cover": images.cover}
 
 
 @pytest.fixture(scope="module")
@@ -28,16 +28,16 @@ def true():
 
 
 def test_views_of_one_car_agree(true) -> None:
-    found = orbit_consistency(**true, u=U, v=V)
-    assert found.depth_error < 0.015  # half a pixel is 0.022 across
-    assert found.area_roughness < 0.05 and found.hue_spread < 0.01 and found.colour_error < 0.05
+    value = orbit_consistency(**true, u=U, v=V)
+    assert value.depth_error < 0.015  # half a pixel is 0.022 across
+    assert value.area_roughness < 0.05 and value.hue_spread < 0.01 and value.colour_error < 0.05
 
 
 def test_views_of_many_cars_do_not(true) -> None:
     good = orbit_consistency(**true, u=U, v=V)
-    found = orbit_consistency(**orbit([draw_car(4, number)[0] for number in range(VIEWS)]), u=U, v=V)
-    assert found.hue_spread > 10 * good.hue_spread and found.hue_spread > 0.1
-    assert found.area_roughness > 2 * good.area_roughness and found.colour_error > 3 * good.colour_error
+    value = orbit_consistency(**orbit([draw_car(4, number)[0] for number in range(VIEWS)]), u=U, v=V)
+    assert value.hue_spread > 10 * good.hue_spread and value.hue_spread > 0.1
+    assert value.area_roughness > 2 * good.area_roughness and value.colour_error > 3 * good.colour_error
 
 
 def test_poses_that_are_not_the_views_show_in_the_depth(true) -> None:
@@ -49,16 +49,16 @@ def test_poses_that_are_not_the_views_show_in_the_depth(true) -> None:
 def test_a_depth_that_is_wrong_by_a_known_amount_is_found(true) -> None:
     moved = true["depth"].clone()
     moved[::2] += 0.05  # every view against the next
-    found = orbit_consistency(true["images"], moved, true["cover"], U, V)
-    assert found.depth_error == pytest.approx(0.05, abs=0.012)
+    value = orbit_consistency(true["images"], moved, true["cover"], U, V)
+    assert value.depth_error == pytest.approx(0.05, abs=0.012)
 
 
 def test_an_empty_orbit_has_no_depth_error_and_too_few_views_are_refused(true) -> None:
     white = torch.ones(4, 3, 8, 8)
     nothing = torch.zeros(4, 8, 8)
-    found = orbit_consistency(white, nothing + math.inf, nothing, U[:4], V[:4])
-    assert math.isnan(found.depth_error) and math.isnan(found.hue_spread) and found.area_roughness == 0
+    value = orbit_consistency(white, nothing + math.inf, nothing, U[:4], V[:4])
+    assert math.isnan(value.depth_error) and math.isnan(value.hue_spread) and value.area_roughness == 0
     with pytest.raises(BadInput, match="three or more"):
         orbit_consistency(*(values[:2] for values in true.values()), U[:2], V[:2])
-    with pytest.raises(BadInput, match="a pose for each"):
+    with pytest.raises(BadInput, match="one pose per view"):
         orbit_consistency(*true.values(), U[:5], V[:5])

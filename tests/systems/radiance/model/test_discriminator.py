@@ -21,15 +21,15 @@ def test_it_has_the_published_channels_and_gives_one_number_a_patch(side: int, w
 
 @pytest.mark.parametrize("side", [16, 33, 48, 256])
 def test_patches_of_other_sizes_are_refused_by_name(side: int) -> None:
-    with pytest.raises(BadInput, match=f"patches of {side} x {side}") as caught:
+    with pytest.raises(BadInput, match=f"Patches of {side} x {side}") as caught:
         Discriminator(side)
     assert "32, 64, 128" in caught.value.hint
 
 
 def test_fewer_rays_than_it_was_made_for_are_refused_and_not_a_crash() -> None:
-    with pytest.raises(BadInput, match="patches of 16 x 16 for a discriminator of 32 x 32") as caught:
+    with pytest.raises(BadInput, match="are 16 x 16 pixels, but the discriminator needs 32 x 32") as caught:
         Discriminator(32, width=4)(torch.rand(1, 3, 16, 16))
-    assert "samples of a ray" in caught.value.hint
+    assert "points per ray" in caught.value.hint
 
 
 def test_the_spectral_norm_of_what_convolves_is_one() -> None:

@@ -19,20 +19,20 @@ def test_a_field_has_the_parameters_that_arithmetic_says_and_graf_as_many_as_pub
     preset: str, parameters: int | None
 ) -> None:
     config = FieldConfig.preset(preset)
-    held = sum(parameter.numel() for parameter in Field(config).parameters())
-    assert held == config.parameters and parameters in (None, held)
+    images = sum(parameter.numel() for parameter in Field(config).parameters())
+    assert images == config.parameters and parameters in (None, images)
 
 
 def test_a_point_is_encoded_as_sines_and_cosines_of_its_doubled_coordinates() -> None:
     point = torch.tensor([[0.3, -0.7, 1.1]], dtype=torch.float64)
-    found = encode(point, 3)[0].tolist()
+    value = encode(point, 3)[0].tolist()
     slow = point[0].tolist()
     for wave in (math.sin, math.cos):
         slow += [wave(2**octave * x) for octave in range(3) for x in point[0].tolist()]
-    assert found == pytest.approx(slow, abs=1e-14)
+    assert value == pytest.approx(slow, abs=1e-14)
     wider = torch.full((1, 24), 9.0, dtype=torch.float64)
     encode(point, 3, out=wider)
-    assert wider[0, :21].tolist() == found and wider[0, 21:].tolist() == [9.0] * 3, (
+    assert wider[0, :21].tolist() == value and wider[0, 21:].tolist() == [9.0] * 3, (
         "the rest is left as it was"
     )
     assert encode(point, 0).equal(point)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from pinchpoint.backends.torch import compat, measurement
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.field import Field
-from pinchpoint.systems.radiance.model.folded import Folded
+from pinchpoint.systems.radiance.model.folded import FoldedField
 from pinchpoint.systems.radiance.rendering import points, shading
 from pinchpoint.systems.radiance.rendering.compositing import Scene
 from pinchpoint.systems.radiance.rendering.rays import Camera, Rays
@@ -48,21 +49,23 @@ def test_values_and_features_are_those_of_the_field(changes: dict[str, Any]) -> 
 
     part = slice(0, 2), slice(0, 3)
     with torch.no_grad():
-        folded = Folded(config, dict(field.named_parameters()), shape, app, dtype=torch.float64)
+        folded = FoldedField(config, dict(field.named_parameters()), shape, app, dtype=torch.float64)
         encoded = points.encoded_points(config, scene, part, torch.float64, own=False)
         towards = points.encoded_directions(config, scene, part, own=False)
-        kept, seen = points.forward(folded, encoded, part[0], keep=True)
-        raw = shading.coloured(folded, seen, (towards @ folded.view).flatten(0, 1), write=True, own=False)
+        remaining, images = points.forward(folded, encoded, part[0], keep=True)
+        raw = shading.colour_points(
+            folded, images, (towards @ folded.view).flatten(0, 1), write=True, own=False
+        )
     torch.testing.assert_close(raw.t(), torch.cat((colour, density), dim=1), rtol=0, atol=1e-13)
-    torch.testing.assert_close(seen[:, : config.features], features, rtol=0, atol=1e-13)
-    assert len(kept) == config.depth and seen.shape[1] % 8 == encoded.shape[2] % 8 == 0
+    torch.testing.assert_close(images[:, : config.features], features, rtol=0, atol=1e-13)
+    assert len(remaining) == config.depth and images.shape[1] % 8 == encoded.shape[2] % 8 == 0
 
 
 def prepared(rays: int) -> tuple[Any, ...]:
     generator = generator_for(0, 0, "held")
-    seen = Camera().rays(torch.rand(BATCH), torch.rand(BATCH) / 2, 2 * torch.rand(rays, 2) - 1)
+    images = Camera().rays(torch.rand(BATCH), torch.rand(BATCH) / 2, 2 * torch.rand(rays, 2) - 1)
     return (
-        seen,
+        images,
         Codes(torch.randn(BATCH, 128), torch.randn(BATCH, 128)),
         draw(BATCH, rays, SAMPLES, noise=1.0, generator=generator),
     )
@@ -71,24 +74,25 @@ def prepared(rays: int) -> tuple[Any, ...]:
 def saved_bytes(field: Field, rays: int, **options: Any) -> int:
     """Storages that autograd holds after a render, without the parameters."""
     own = {compat.storage_key(parameter.untyped_storage()) for parameter in field.parameters()}
-    kept: dict[int, Any] = {}  # the storages themselves: a freed one would lend its place to another
+    remaining: dict[int, Any] = {}  # the storages themselves: a freed one would lend its place to another
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
-        kept[compat.storage_key(storage)] = storage
+        remaining[compat.storage_key(storage)] = storage
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
         render(field, *prepared(rays), **options)
-    return sum(storage.nbytes() for key, storage in kept.items() if key not in own)
+    return sum(storage.nbytes() for key, storage in remaining.items() if key not in own)
 
 
 def peak_bytes(field: Field, rays: int, **options: Any) -> int:
-    given = prepared(rays)
+    """The peak of a step: counted, not computed, where `field` is of fake tensors."""
+    inputs = prepared(rays)
 
     def step() -> None:
         field.zero_grad()
-        render(field, *given, **options).rgb.square().sum().backward()
+        render(field, *inputs, **options).rgb.square().sum().backward()
 
     return measurement.account(step) or 0
 
@@ -106,8 +110,8 @@ def test_a_point_holds_no_more_for_the_backward_pass_than_is_known(
     form: str, precision: str, published: int
 ) -> None:
     field = Field(FieldConfig.preset("graf"))
-    held = [saved_bytes(field, rays, form=form, precision=precision) for rays in (16, 32)]
-    a_point = (held[1] - held[0]) / (16 * POINTS)
+    images = [saved_bytes(field, rays, form=form, precision=precision) for rays in (4, 8)]
+    a_point = (images[1] - images[0]) / (4 * POINTS)
     if form == "eager":
         assert a_point == pytest.approx(published, rel=0.002)
     else:
@@ -130,8 +134,8 @@ def test_a_render_without_gradients_holds_two_layers_of_a_point() -> None:
 
     @torch.no_grad()
     def image(rays: int) -> int:
-        given = prepared(rays)
-        return measurement.account(lambda: render(field, *given)) or 0
+        inputs = prepared(rays)
+        return measurement.account(lambda: render(field, *inputs)) or 0
 
     assert (image(32) - image(16)) / (16 * POINTS) < 3 * 256 * 4
 
@@ -142,12 +146,13 @@ def test_a_render_without_gradients_holds_two_layers_of_a_point() -> None:
 def test_a_wider_chunk_without_gradients_needs_no_more_than_one_with_them(
     form: Any, precision: Any, features: bool
 ) -> None:
-    field, wide = Field(FieldConfig.preset("graf")), wider(16, form)
+    wide = wider(16, form)
     assert wide is not None and wide > 16
-    given = prepared(wide)
     options = {"form": form, "precision": precision, "features": features}
-    held = peak_bytes(field, 16, **options)
-    assert (measurement.account(lambda: torch.no_grad()(render)(field, *given, **options)) or 0) <= held
+    with compat.fake_mode() if precision == "bf16" else nullcontext():  # a CPU is slow in bf16
+        field, inputs = Field(FieldConfig.preset("graf")), prepared(wide)
+        peak = peak_bytes(field, 16, **options)
+        assert (measurement.account(lambda: torch.no_grad()(render)(field, *inputs, **options)) or 0) <= peak
 
 
 @pytest.mark.gpu
@@ -162,19 +167,19 @@ def test_on_a_gpu_gradients_are_those_of_the_field(precision: Any, worse: float,
 
     def gradients(form: Any, precision: Any, dtype: torch.dtype) -> dict[str, torch.Tensor]:
         field = Field(FieldConfig.preset("graf")).to("cuda", dtype)
-        seen = Rays(rays.origins.to("cuda", dtype), rays.directions.to("cuda", dtype), rays.near, rays.far)
-        given = (
+        images = Rays(rays.origins.to("cuda", dtype), rays.directions.to("cuda", dtype), rays.near, rays.far)
+        inputs = (
             Codes(*(code.to("cuda", dtype) for code in codes)),
             Draws(draws.offsets.to("cuda", dtype), draws.noise.to("cuda", dtype)),
         )
-        made = render(field, seen, *given, form=form, precision=precision)
-        made.rgb.square().sum().backward()
-        return {"rgb": made.rgb.detach()} | {
+        result = render(field, images, *inputs, form=form, precision=precision)
+        result.rgb.square().sum().backward()
+        return {"rgb": result.rgb.detach()} | {
             name: p.grad for name, p in field.named_parameters() if p.grad is not None
         }
 
     truth = gradients("eager", "fp32", torch.float64)
     ours, autograd = (gradients(form, precision, torch.float32) for form in ("folded", "eager"))
     for name, true in truth.items():
-        off = [float((found[name] - true).norm() / true.norm()) for found in (ours, autograd)]
+        off = [float((value[name] - true).norm() / true.norm()) for value in (ours, autograd)]
         assert off[0] <= max(far, worse * off[1]), name

@@ -13,18 +13,20 @@ from pinchpoint.core.errors import BadInput, TargetFailed  # noqa: E402
 from pinchpoint.systems.radiance.model.discriminator import Discriminator  # noqa: E402
 from pinchpoint.systems.radiance.model.losses import (  # noqa: E402
     check_gradients,
+    loss_as_generated,
+    loss_as_real,
     slope_penalty,
-    taken_for_made,
-    taken_for_real,
 )
 
 
 def test_losses_are_the_binary_cross_entropy_of_the_logits() -> None:
     logits = torch.tensor([-2.0, 0.5, 3.0], dtype=torch.float32)
-    for loss, truth in ((taken_for_real, 1.0), (taken_for_made, 0.0)):
-        wanted = torch.nn.functional.binary_cross_entropy_with_logits(logits, torch.full_like(logits, truth))
-        assert float(loss(logits)) == pytest.approx(float(wanted), rel=1e-6)
-    assert float(taken_for_real(torch.zeros(4))) == pytest.approx(math.log(2))
+    for loss, truth in ((loss_as_real, 1.0), (loss_as_generated, 0.0)):
+        expected = torch.nn.functional.binary_cross_entropy_with_logits(
+            logits, torch.full_like(logits, truth)
+        )
+        assert float(loss(logits)) == pytest.approx(float(expected), rel=1e-6)
+    assert float(loss_as_real(torch.zeros(4))) == pytest.approx(math.log(2))
 
 
 def test_the_penalty_of_a_plane_is_the_square_of_its_slope() -> None:
@@ -44,7 +46,7 @@ def test_graf_s_penalty_at_32_squared_is_a_1024th_of_the_image_s() -> None:
         float(slope_penalty(critic, real, reduction=kind)[0].detach()) for kind in ("graf", "image")
     )  # type: ignore[arg-type]
     assert image / graf == pytest.approx(1024, rel=1e-5) and graf > 0
-    with pytest.raises(BadInput, match="unknown reduction 'ray'"):
+    with pytest.raises(BadInput, match="reduction 'ray' is unknown"):
         slope_penalty(critic, real, reduction="ray")  # type: ignore[arg-type]
 
 
@@ -70,7 +72,7 @@ def test_the_gradient_of_the_penalty_is_that_of_finite_differences() -> None:
         return slope.square().sum(dim=(1, 2, 3)).mean()
 
     penalty().backward()
-    found = float(weight.grad[at])
+    actual = float(weight.grad[at])
     values = []
     for step in (1e-5, -1e-5):
         with torch.no_grad():
@@ -78,12 +80,12 @@ def test_the_gradient_of_the_penalty_is_that_of_finite_differences() -> None:
         values.append(float(penalty().detach()))
         with torch.no_grad():
             weight[at] -= step
-    wanted = (values[0] - values[1]) / 2e-5
+    expected = (values[0] - values[1]) / 2e-5
     single = Discriminator(32, width=2)
     single.load_state_dict({name: value.float() for name, value in critic.state_dict().items()})
     slope_penalty(single, real, reduction="image")[0].backward()
-    assert found == pytest.approx(wanted, rel=1e-4)
-    assert float(single.convs[0].weight.grad[at]) == pytest.approx(wanted, rel=1e-2, abs=1e-5)
+    assert actual == pytest.approx(expected, rel=1e-4)
+    assert float(single.convs[0].weight.grad[at]) == pytest.approx(expected, rel=1e-2, abs=1e-5)
 
 
 def test_a_model_with_a_part_that_is_cut_off_is_refused_by_name() -> None:

@@ -20,18 +20,18 @@ from pinchpoint.systems.radiance.model.objective import (  # noqa: E402
     draw_request,
     whole_images,
 )
-from pinchpoint.systems.radiance.model.superres import SuperRes, enlarged, residual  # noqa: E402
-from pinchpoint.systems.radiance.rendering.render import Codes, Rendered, cleared, render  # noqa: E402
+from pinchpoint.systems.radiance.model.superres import SuperRes, enlarge, residual  # noqa: E402
+from pinchpoint.systems.radiance.rendering.render import Codes, RenderOutput, clear_haze, render  # noqa: E402
 from pinchpoint.systems.radiance.settings import Settings  # noqa: E402
 
 CONFIG = FieldConfig.preset("tiny")
-TOLD = Settings(
+SETTINGS = Settings(
     preset="tiny", steps=10, size=32, patch=32, samples=6, batch=2, critic_width=4, sr_width=4, eval_images=0
 )
 
 
-def request_of(told: Settings, *, step: int = 1, what: str = "test") -> Any:
-    return draw_request(CONFIG, told, step=step, what=what, device="cpu", batch=told.batch)
+def request_of(settings: Settings, *, step: int = 1, what: str = "test") -> Any:
+    return draw_request(CONFIG, settings, step=step, what=what, device="cpu", batch=settings.batch)
 
 
 def net_of(generator: Generator) -> SuperRes:
@@ -44,81 +44,93 @@ def any_gradient(module: torch.nn.Module) -> bool:
 
 
 def strayed_of(generator: Generator) -> Any:
-    asked, side = request_of(generator.told), 32 * generator.told.superres
-    real = real_patches(torch.rand(2, 3, side, side), generator.told, step=5, what="real")
-    return generator.shown_with_pairs(generator.rendered(asked), asked, real)[2]
+    request, side = request_of(generator.settings), 32 * generator.settings.superres
+    real = real_patches(torch.rand(2, 3, side, side), generator.settings, step=5, what="real")
+    return generator.to_images_with_pairs(generator.render_rays(request), request, real)[2]
 
 
 def test_a_super_resolution_is_judged_and_learns_by_patches_of_whole_pixels_alone() -> None:
-    told = replace(TOLD, superres=2, size=64, batch=4)
-    generator, critics = Generator(CONFIG, told), Critics(told)
-    asked, real = request_of(told), real_patches(torch.rand(4, 3, 128, 128), told, step=5, what="real")
-    assert real.high is not None and asked.whole == (0, 2)
+    settings = replace(SETTINGS, superres=2, size=64, batch=4)
+    generator, critics = Generator(CONFIG, settings), Critics(settings)
+    request, real = (
+        request_of(settings),
+        real_patches(torch.rand(4, 3, 128, 128), settings, step=5, what="real"),
+    )
+    assert real.high is not None and request.whole == (0, 2)
     assert residual(real.high[::2], real.low[::2]) <= 1e-6 < residual(real.high[1::2], real.low[1::2])
-    rendered = generator.rendered(asked)
-    seen, *taught = generator.shown_with_pairs(rendered, asked, real)
-    assert seen.high is not None and seen.high.shape == (2, 3, 64, 64)
-    assert residual(seen.high.detach(), seen.low[::2].detach()) <= 1e-6
-    plain = generator.shown(rendered, asked).high
-    assert plain is not None and torch.allclose(plain, seen.high, atol=1e-6)
-    judged, _ = critics.loss(seen, asked, real, penalty=torch.tensor(1.0))
+    render_result = generator.render_rays(request)
+    images, *taught = generator.to_images_with_pairs(render_result, request, real)
+    assert images.high is not None and images.high.shape == (2, 3, 64, 64)
+    assert residual(images.high.detach(), images.low[::2].detach()) <= 1e-6
+    plain = generator.to_images(render_result, request).high
+    assert plain is not None and torch.allclose(plain, images.high, atol=1e-6)
+    verdict_of, _ = critics.loss(images, request, real, penalty=torch.tensor(1.0))
     odd = torch.arange(4)[:, None, None, None] % 2 == 1  # the wide patches
     spoilt = real._replace(high=torch.where(odd, -real.high, real.high))
-    again, _ = critics.loss(seen, asked, spoilt, penalty=torch.tensor(1.0))
-    assert torch.equal(again, judged)
-    _, *same = generator.shown_with_pairs(rendered, asked, spoilt)
+    again, _ = critics.loss(images, request, spoilt, penalty=torch.tensor(1.0))
+    assert torch.equal(again, verdict_of)
+    _, *same = generator.to_images_with_pairs(render_result, request, spoilt)
     assert [float(one.detach()) for one in same] == [float(one.detach()) for one in taught]
     near = real._replace(high=-real.high)
-    assert float(generator.shown_with_pairs(rendered, asked, near)[1].detach()) > float(taught[0].detach())
+    assert float(generator.to_images_with_pairs(render_result, request, near)[1].detach()) > float(
+        taught[0].detach()
+    )
 
 
 @pytest.mark.parametrize("share", [0.3, 0.5])
 def test_losses_of_parts_are_that_of_the_batch_however_the_whole_pixels_fall(share: float) -> None:
     """Parts of one image each: some have a patch of whole pixels, some have none."""
-    told = replace(TOLD, superres=2, size=64, batch=4, whole=share)
-    generator, critics = Generator(CONFIG, told), Critics(told)
-    asked, real = request_of(told), real_patches(torch.rand(4, 3, 128, 128), told, step=5, what="real")
+    settings = replace(SETTINGS, superres=2, size=64, batch=4, whole=share)
+    generator, critics = Generator(CONFIG, settings), Critics(settings)
+    request, real = (
+        request_of(settings),
+        real_patches(torch.rand(4, 3, 128, 128), settings, step=5, what="real"),
+    )
 
-    def losses(asked: Any, real: Any) -> Any:
-        seen, unlike, strayed = generator.shown_with_pairs(generator.rendered(asked), asked, real)
-        told_apart, slope = critics.loss(seen, asked, real, penalty=torch.tensor(1.0))
-        return torch.stack([critics.deceived(seen, asked), unlike, strayed, told_apart, slope]).detach()
+    def losses(request: Any, real: Any) -> Any:
+        images, unlike, strayed = generator.to_images_with_pairs(
+            generator.render_rays(request), request, real
+        )
+        told_apart, slope = critics.loss(images, request, real, penalty=torch.tensor(1.0))
+        return torch.stack(
+            [critics.generator_loss(images, request), unlike, strayed, told_apart, slope]
+        ).detach()
 
-    whole = losses(asked, real)
-    parts = [(asked.part(slice(at, at + 1)), real.part(slice(at, at + 1))) for at in range(4)]
+    whole = losses(request, real)
+    parts = [(request.part(slice(at, at + 1)), real.part(slice(at, at + 1))) for at in range(4)]
     assert {part.whole for part, _ in parts} == {(), (0,)}
     assert torch.allclose(torch.stack([losses(*part) for part in parts]).mean(dim=0), whole, rtol=1e-4)
 
 
 def test_super_resolution_learns_from_real_pairs_and_the_field_does_not() -> None:
-    told = replace(TOLD, superres=2, sr_width=8)
-    generator = Generator(CONFIG, told)
+    settings = replace(SETTINGS, superres=2, sr_width=8)
+    generator = Generator(CONFIG, settings)
     edge = (torch.linspace(-3, 3, 64)[:, None] + torch.linspace(-2, 1, 64) > 0).float().expand(4, 3, 64, 64)
-    real = real_patches(edge * torch.linspace(0.3, 1, 12).view(4, 3, 1, 1), told, step=5, what="real")
-    smooth = enlarged(real.low, 2, mode="bicubic")
-    asked = request_of(replace(told, batch=4))
-    made = generator.rendered(asked)
-    _, unlike, _ = generator.shown_with_pairs(made, asked, real)
+    real = real_patches(edge * torch.linspace(0.3, 1, 12).view(4, 3, 1, 1), settings, step=5, what="real")
+    smooth = enlarge(real.low, 2, mode="bicubic")
+    request = request_of(replace(settings, batch=4))
+    result = generator.render_rays(request)
+    _, unlike, _ = generator.to_images_with_pairs(result, request, real)
     unlike.backward()
     assert bool(net_of(generator).read.weight.grad.any()) and not any_gradient(generator.field)
-    still = type(made)(*(None if part is None else part.detach() for part in made))
+    still = type(result)(*(None if part is None else part.detach() for part in result))
     optimizer = torch.optim.Adam(net_of(generator).parameters(), lr=5e-3)
     for _ in range(120):
         optimizer.zero_grad()
-        generator.shown_with_pairs(still, asked, real)[1].backward()
+        generator.to_images_with_pairs(still, request, real)[1].backward()
         optimizer.step()
     assert real.high is not None
-    assert float(generator.shown_with_pairs(still, asked, real)[1].detach()) < 0.8 * float(
+    assert float(generator.to_images_with_pairs(still, request, real)[1].detach()) < 0.8 * float(
         (smooth - real.high).abs().mean()
     )
     assert generator.learns_from_pairs
-    for other in (TOLD, replace(told, sr_pairs=0.0)):
+    for other in (SETTINGS, replace(settings, sr_pairs=0.0)):
         assert not Generator(CONFIG, other).learns_from_pairs
 
 
 def test_straying_is_what_features_and_view_change_and_teaches_only_where_they_are_read() -> None:
-    told = replace(TOLD, superres=2)
-    generator = Generator(CONFIG, told)
+    settings = replace(SETTINGS, superres=2)
+    generator = Generator(CONFIG, settings)
     net = net_of(generator)
     strayed_of(generator).backward()
     assert bool(net.read.weight.grad[:, 3:].any())
@@ -126,60 +138,64 @@ def test_straying_is_what_features_and_view_change_and_teaches_only_where_they_a
     with torch.no_grad():
         net.read.weight[:, 3:] = 0  # neither features nor view are read
     assert float(strayed_of(generator).detach()) == pytest.approx(0, abs=1e-7)
-    assert float(strayed_of(Generator(CONFIG, TOLD))) == 0
+    assert float(strayed_of(Generator(CONFIG, SETTINGS))) == 0
 
 
 def test_draws_follow_from_seed_step_and_use_alone() -> None:
-    one, again = request_of(TOLD), request_of(TOLD)
+    one, again = request_of(SETTINGS), request_of(SETTINGS)
     assert torch.equal(one.draws.offsets, again.draws.offsets) and torch.equal(
         one.codes.shape, again.codes.shape
     )
-    for other in (request_of(TOLD, step=2), request_of(TOLD, what="else"), request_of(replace(TOLD, seed=1))):
+    for other in (
+        request_of(SETTINGS, step=2),
+        request_of(SETTINGS, what="else"),
+        request_of(replace(SETTINGS, seed=1)),
+    ):
         assert not torch.equal(one.codes.shape, other.codes.shape)
-    assert float(one.draws.noise.std()) == pytest.approx(TOLD.noise_at(1), rel=0.05)
-    assert request_of(TOLD, step=9).draws.noise is None
+    assert float(one.draws.noise.std()) == pytest.approx(SETTINGS.noise_at(1), rel=0.05)
+    assert request_of(SETTINGS, step=9).draws.noise is None
 
 
 @pytest.mark.parametrize("superres", [1, 2, 4])
 def test_every_weight_of_both_players_gets_a_gradient(superres: int) -> None:
-    told = replace(TOLD, superres=superres)
-    generator, critics = Generator(CONFIG, told), Critics(told)
-    asked = request_of(told)
-    seen = generator(asked)
-    assert seen.low.shape == (2, 3, 32, 32) and seen.best.shape == (2, 3, 32 * superres, 32 * superres)
-    critics.deceived(seen, asked).backward()
+    settings = replace(SETTINGS, superres=superres)
+    generator, critics = Generator(CONFIG, settings), Critics(settings)
+    request = request_of(settings)
+    images = generator(request)
+    assert images.low.shape == (2, 3, 32, 32) and images.best.shape == (2, 3, 32 * superres, 32 * superres)
+    critics.generator_loss(images, request).backward()
     check_gradients(generator, what="generator")
     critics.zero_grad(set_to_none=True)
-    real = real_patches(torch.rand(2, 3, 32 * superres, 32 * superres), told, step=1, what="real")
-    loss, slope = critics.loss(seen, asked, real, penalty=torch.tensor(2.0))
+    real = real_patches(torch.rand(2, 3, 32 * superres, 32 * superres), settings, step=1, what="real")
+    loss, slope = critics.loss(images, request, real, penalty=torch.tensor(2.0))
     loss.backward()
     check_gradients(critics, what="discriminator")
     assert 0 < float(slope) < float(loss.detach())
-    bare, none = critics.loss(seen, asked, real, penalty=None)
+    bare, none = critics.loss(images, request, real, penalty=None)
     assert float(none) == 0 and float(bare.detach()) == pytest.approx(float(loss.detach() - slope), rel=1e-5)
 
 
 def test_outside_a_bound_a_generator_shows_what_lies_behind_and_learns_inside() -> None:
-    told = replace(TOLD, bound=0.5, noise=0.0)
-    generator = Generator(CONFIG, told)
+    settings = replace(SETTINGS, bound=0.5, noise=0.0)
+    generator = Generator(CONFIG, settings)
     with torch.no_grad():
         generator.field.density.bias.fill_(3.0)  # fog everywhere
-    asked = request_of(told)
-    seen = generator(asked)
-    corners = seen.low[:, :, [0, 0, -1, -1], [0, -1, 0, -1]]
-    assert bool((corners == 1).all()) and bool((seen.acc[:, 16, 16] > 0.5).all())
-    Critics(told).deceived(seen, asked).backward()
+    request = request_of(settings)
+    images = generator(request)
+    corners = images.low[:, :, [0, 0, -1, -1], [0, -1, 0, -1]]
+    assert bool((corners == 1).all()) and bool((images.acc[:, 16, 16] > 0.5).all())
+    Critics(settings).generator_loss(images, request).backward()
     check_gradients(generator, what="generator")
 
 
 @pytest.mark.parametrize("white", [True, False])
 def test_a_veil_below_the_haze_is_taken_off_whole_images_and_what_is_dense_stays(white: bool) -> None:
-    told = replace(TOLD, superres=2, haze=0.05, white=white)
-    generator = Generator(CONFIG, told)
-    made = Rendered(
+    settings = replace(SETTINGS, superres=2, haze=0.05, white=white)
+    generator = Generator(CONFIG, settings)
+    result = RenderOutput(
         torch.full((1, 2, 3), 0.5), torch.full((1, 2), 4.0), torch.tensor([[0.04, 0.06]]), torch.ones(1, 2, 5)
     )
-    clear = cleared(made, 0.05, white=white)
+    clear = clear_haze(result, 0.05, white=white)
     assert clear.rgb.tolist() == [[[float(white)] * 3, [0.5] * 3]] and clear.acc.tolist() == [
         [0.0, pytest.approx(0.06)]
     ]
@@ -194,71 +210,71 @@ def test_a_veil_below_the_haze_is_taken_off_whole_images_and_what_is_dense_stays
         generator.field.density.bias.fill_(0.01)  # over two units: two hundredths
     veiled = whole_images(generator, codes, torch.zeros(1), torch.tensor([0.3]))
     assert bool((veiled.acc == 0).all()) and bool((veiled.low == (1 if white else -1)).all())
-    generator.told = replace(told, haze=0.01)
+    generator.settings = replace(settings, haze=0.01)
     assert bool((whole_images(generator, codes, torch.zeros(1), torch.tensor([0.3])).acc > 0.01).all())
 
 
 def test_whole_images_stay_within_black_and_white_and_are_white_where_their_render_is() -> None:
-    told = replace(TOLD, superres=2, bound=1.0)
-    generator = Generator(CONFIG, told)
+    settings = replace(SETTINGS, superres=2, bound=1.0)
+    generator = Generator(CONFIG, settings)
     assert generator.superres is not None
     with torch.no_grad():
         generator.field.density.bias.fill_(2.0)
         generator.superres.write.weight.mul_(1000)  # far more contrast than there is room for
     codes = draw_codes(CONFIG, 1, generator=torch.Generator().manual_seed(0))
-    seen = whole_images(generator, codes, torch.zeros(1), torch.tensor([0.3]))
+    images = whole_images(generator, codes, torch.zeros(1), torch.tensor([0.3]))
     assert (
-        seen.high is not None
-        and float(seen.high.abs().max()) <= 1 + 1e-6
-        and residual(seen.high, seen.low) <= 1e-6
+        images.high is not None
+        and float(images.high.abs().max()) <= 1 + 1e-6
+        and residual(images.high, images.low) <= 1e-6
     )
-    blank = (seen.low == 1).repeat_interleave(2, 2).repeat_interleave(2, 3)
-    assert 0.1 < float(blank.float().mean()) < 0.9 and bool((seen.high[blank] == 1).all())
-    free = generator(request_of(told)).high
+    blank = (images.low == 1).repeat_interleave(2, 2).repeat_interleave(2, 3)
+    assert 0.1 < float(blank.float().mean()) < 0.9 and bool((images.high[blank] == 1).all())
+    free = generator(request_of(settings)).high
     assert free is not None and float(free.detach().abs().max()) > 1.5, (
         "in training nothing is hidden from the discriminator"
     )
 
 
 def test_the_discriminators_loss_leaves_the_generator_alone() -> None:
-    generator, critics = Generator(CONFIG, TOLD), Critics(TOLD)
-    real = real_patches(torch.rand(2, 3, 32, 32), TOLD, step=1, what="real")
-    asked = request_of(TOLD)
-    loss, _ = critics.loss(generator(asked), asked, real, penalty=None)
+    generator, critics = Generator(CONFIG, SETTINGS), Critics(SETTINGS)
+    real = real_patches(torch.rand(2, 3, 32, 32), SETTINGS, step=1, what="real")
+    request = request_of(SETTINGS)
+    loss, _ = critics.loss(generator(request), request, real, penalty=None)
     loss.backward()
     assert all(parameter.grad is None for parameter in generator.parameters())
 
 
 def test_whole_images_do_not_depend_on_what_is_made_with_them() -> None:
-    told = replace(TOLD, superres=2)
-    generator = Generator(CONFIG, told)
+    settings = replace(SETTINGS, superres=2)
+    generator = Generator(CONFIG, settings)
     with torch.no_grad():
         generator.field.density.bias.fill_(1.0)  # something to see
     codes = draw_codes(CONFIG, 3, generator=torch.Generator().manual_seed(0))
     u, v = torch.tensor([0.0, 0.3, 1.0]), torch.full((3,), 0.4)
-    seen = whole_images(generator, codes, u, v)
+    images = whole_images(generator, codes, u, v)
     one = whole_images(generator, type(codes)(codes.shape[1:2], codes.app[1:2]), u[1:2], v[1:2])
     assert (
-        torch.equal(seen.best[1], one.best[0])
-        and seen.best.shape == (3, 3, 64, 64)
-        and float(seen.best.std()) > 0.01
+        torch.equal(images.best[1], one.best[0])
+        and images.best.shape == (3, 3, 64, 64)
+        and float(images.best.std()) > 0.01
     )
     same = whole_images(generator, type(codes)(codes.shape[:1], codes.app[:1]), u[2:], v[2:])
-    assert torch.allclose(seen.best[0], same.best[0], atol=1e-4), (
+    assert torch.allclose(images.best[0], same.best[0], atol=1e-4), (
         "a whole turn is none, for the super-resolution too"
     )
-    assert residual(seen.best, seen.low) <= 1e-6
+    assert residual(images.best, images.low) <= 1e-6
 
 
 @pytest.mark.parametrize("bound", [0.0, 1.0])
 def test_whole_images_take_no_more_points_at_one_time_than_a_chunk_of_training(
     bound: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    told = replace(TOLD, superres=2, bound=bound)
-    generator = Generator(CONFIG, told)
+    settings = replace(SETTINGS, superres=2, bound=bound)
+    generator = Generator(CONFIG, settings)
     codes = draw_codes(CONFIG, 1, generator=torch.Generator().manual_seed(0))
     at = torch.tensor([0.3]), torch.tensor([0.4])
-    wanted = whole_images(generator, codes, *at)
+    expected = whole_images(generator, codes, *at)
     points = []
 
     def counted(field: Any, rays: Any, codes: Any, draws: Any, **how: Any) -> Any:
@@ -266,10 +282,10 @@ def test_whole_images_take_no_more_points_at_one_time_than_a_chunk_of_training(
         return render(field, rays, codes, draws, **how)
 
     monkeypatch.setattr(objective, "render", counted)
-    generator.told = replace(told, memory="checkpoint", chunk=100)
-    found = whole_images(generator, codes, *at)
-    assert max(points) <= 100 * told.samples and sum(points) == 4 * told.samples * 32**2
-    assert torch.allclose(found.best, wanted.best, atol=1e-5)
+    generator.settings = replace(settings, memory="checkpoint", chunk=100)
+    value = whole_images(generator, codes, *at)
+    assert max(points) <= 100 * settings.samples and sum(points) == 4 * settings.samples * 32**2
+    assert torch.allclose(value.best, expected.best, atol=1e-5)
 
 
 class Shell(torch.nn.Module):
@@ -278,16 +294,16 @@ class Shell(torch.nn.Module):
     config = CONFIG
 
     def forward(self, points: Any, *_: Any, **__: Any) -> Any:
-        inside = (points.norm(dim=1, keepdim=True) - 0.6).abs() < 0.03
-        return torch.zeros_like(points), torch.where(inside, 200.0, -1.0), None
+        clip_to_ball = (points.norm(dim=1, keepdim=True) - 0.6).abs() < 0.03
+        return torch.zeros_like(points), torch.where(clip_to_ball, 200.0, -1.0), None
 
 
 def test_a_thin_shell_has_no_rings_in_a_whole_image() -> None:
-    told = replace(TOLD, samples=16, form="eager")
-    assert (told.far - told.near) / told.samples > 0.06, (
+    settings = replace(SETTINGS, samples=16, form="eager")
+    assert (settings.far - settings.near) / settings.samples > 0.06, (
         "evenly spaced points of training would miss it here and there"
     )
-    generator = Generator(CONFIG, told)
+    generator = Generator(CONFIG, settings)
     generator.field = Shell()  # type: ignore[assignment]
     codes = draw_codes(CONFIG, 1, generator=torch.Generator().manual_seed(0))
     acc = whole_images(generator, codes, torch.tensor([0.3]), torch.tensor([0.3])).acc[0]

@@ -13,11 +13,11 @@ from pinchpoint.systems.radiance.model.losses import check_gradients  # noqa: E4
 from pinchpoint.systems.radiance.model.superres import (  # noqa: E402
     SuperRes,
     ViewCodes,
-    both,
-    confined,
-    enlarged,
+    confine,
+    enlarge,
     project,
     residual,
+    stack_pair,
 )
 
 
@@ -63,12 +63,14 @@ def test_no_pixel_passes_black_or_white_and_the_averages_stay(factor: int) -> No
     free = project(
         spread(low, factor) + torch.randn(2, 3, 16 * factor, 16 * factor, generator=generator), low
     )
-    held = confined(free, low)
+    images = confine(free, low)
     assert (
-        float(free.abs().max()) > 1.5 and float(held.abs().max()) <= 1 + 1e-6 and residual(held, low) <= 1e-6
+        float(free.abs().max()) > 1.5
+        and float(images.abs().max()) <= 1 + 1e-6
+        and residual(images, low) <= 1e-6
     )
-    assert bool((held[:, :, : 4 * factor] == 1).all()) and bool(
-        (held[:, :, 4 * factor : 8 * factor] == -1).all()
+    assert bool((images[:, :, : 4 * factor] == 1).all()) and bool(
+        (images[:, :, 4 * factor : 8 * factor] == -1).all()
     )
 
 
@@ -77,7 +79,7 @@ def test_pixels_with_room_to_black_and_white_are_left_as_they_are(factor: int) -
     low = torch.rand(1, 3, 8, 8) - 0.5
     stripes = 0.1 * torch.arange(8 * factor).remainder(2).sub(0.5)  # 0 on average over every pixel of `low`
     high = spread(low, factor) + stripes
-    torch.testing.assert_close(confined(high, low), high, atol=1e-6, rtol=0)
+    torch.testing.assert_close(confine(high, low), high, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("factor", [2, 4])
@@ -115,7 +117,7 @@ def test_nothing_is_added_where_nothing_is_seen() -> None:
     low = torch.ones(1, 3, 16, 16)
     low[:, :, 4:6, 4:6] = 0.0
     high = net(low, torch.rand(1, 4, 16, 16), torch.zeros(1), cover=cover).detach()
-    plain = project(enlarged(low, 2), low)
+    plain = project(enlarge(low, 2), low)
     assert torch.equal(high[:, :, 16:, 16:], plain[:, :, 16:, 16:]) and residual(high, low) <= 1e-6
     assert not torch.equal(high[:, :, 6:14, 6:14], plain[:, :, 6:14, 6:14])
 
@@ -134,10 +136,12 @@ def test_images_of_which_features_and_view_are_known_pass_beside_others_as_alone
 
 def test_the_second_discriminator_sees_the_render_beside_its_enlargement() -> None:
     low, high = torch.rand(1, 3, 8, 8), torch.rand(1, 3, 16, 16)
-    assert torch.equal(both(high, low)[:, :3], high) and torch.equal(both(high, low)[:, 3:], enlarged(low, 2))
+    assert torch.equal(stack_pair(high, low)[:, :3], high) and torch.equal(
+        stack_pair(high, low)[:, 3:], enlarge(low, 2)
+    )
 
 
 def test_other_factors_are_refused() -> None:
-    with pytest.raises(BadInput, match="super-resolution x3") as caught:
+    with pytest.raises(BadInput, match="Super-resolution x3") as caught:
         SuperRes(3, features=4)
     assert "x2, x4" in caught.value.hint

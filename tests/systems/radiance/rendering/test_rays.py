@@ -61,10 +61,10 @@ def test_a_patch_is_exactly_those_pixels_of_the_whole_image() -> None:
     corners = [(3, 40), (48, 0)]  # row and column of the first pixel
     middles = [[(2 * column + side) / size - 1, (2 * row + side) / size - 1] for row, column in corners]
     places = patches(side, torch.full((2,), side / size), torch.tensor(middles))
-    found = CAMERA.rays(u, v, places).directions.reshape(2, side, side, 3)
+    value = CAMERA.rays(u, v, places).directions.reshape(2, side, side, 3)
     for image, (row, column) in enumerate(corners):
         expected = whole[image, row : row + side, column : column + side]
-        torch.testing.assert_close(found[image], expected, rtol=0, atol=1e-6)
+        torch.testing.assert_close(value[image], expected, rtol=0, atol=1e-6)
     assert patches(size, torch.ones(1), torch.zeros(1, 2))[0].equal(pixels(size)), (
         "scale 1 is the whole image"
     )

@@ -16,12 +16,12 @@ from pinchpoint.systems.radiance.rendering.rays import Camera, Rays, pixels
 from pinchpoint.systems.radiance.rendering.render import (
     Codes,
     Draws,
-    Rendered,
+    RenderOutput,
+    clip_to_ball,
     composite,
     depths_of,
     draw,
     generator_for,
-    inside,
     midpoints,
     render,
 )
@@ -50,17 +50,19 @@ def test_compositing_is_that_of_a_slow_loop(white: bool, endless: bool) -> None:
         colour, density, depths, far=2.5, noise=noise, white=white, endless=endless
     )
     for ray in range(4):
-        left, seen, far_off, covered = 1.0, [0.0] * 3, 0.0, 0.0
+        left, images, far_off, covered = 1.0, [0.0] * 3, 0.0, 0.0
         for at in range(6):
             end = depths[ray, at + 1] if at < 5 else depths[ray, at] + 1e10 if endless else torch.tensor(2.5)
             thick = max(0.0, float(density[ray, at] + noise[ray, at]))
             part = left * (1 - math.exp(-thick * float(end - depths[ray, at])))
             left *= math.exp(-thick * float(end - depths[ray, at]))
-            seen = [s + part / (1 + math.exp(-float(c))) for s, c in zip(seen, colour[ray, at], strict=True)]
+            images = [
+                s + part / (1 + math.exp(-float(c))) for s, c in zip(images, colour[ray, at], strict=True)
+            ]
             far_off, covered = far_off + part * float(depths[ray, at]), covered + part
             assert float(weights[ray, at]) == pytest.approx(part, abs=1e-12)
         assert rgb[ray].tolist() == pytest.approx(
-            [s + (1 - covered if white else 0) for s in seen], abs=1e-12
+            [s + (1 - covered if white else 0) for s in images], abs=1e-12
         )
         assert (float(depth[ray]), float(acc[ray])) == (pytest.approx(far_off), pytest.approx(covered))
 
@@ -96,14 +98,14 @@ def test_points_lie_one_in_each_interval() -> None:
 
 
 def test_draws_are_a_function_of_seed_step_and_use_alone() -> None:
-    def drawn(*told: Any) -> Draws:
-        return draw(1, 2, 3, noise=0.5, generator=generator_for(*told))
+    def draws(*settings: Any) -> Draws:
+        return draw(1, 2, 3, noise=0.5, generator=generator_for(*settings))
 
-    first, noise = drawn(1, 2, "g"), drawn(1, 2, "g").noise
-    drawn(9, 9, "other")
-    assert drawn(1, 2, "g").offsets.equal(first.offsets) and noise is not None and noise.equal(first.noise)
+    first, noise = draws(1, 2, "g"), draws(1, 2, "g").noise
+    draws(9, 9, "other")
+    assert draws(1, 2, "g").offsets.equal(first.offsets) and noise is not None and noise.equal(first.noise)
     assert not any(
-        drawn(*other).offsets.equal(first.offsets) for other in ((2, 2, "g"), (1, 3, "g"), (1, 2, "d"))
+        draws(*other).offsets.equal(first.offsets) for other in ((2, 2, "g"), (1, 3, "g"), (1, 2, "d"))
     )
     assert draw(1, 2, 3, generator=generator_for(1, 2, "g")).noise is None
     many = draw(1, 100, 100, noise=0.5, generator=generator_for(0, 0, "x")).noise
@@ -113,7 +115,7 @@ def test_draws_are_a_function_of_seed_step_and_use_alone() -> None:
 @pytest.mark.parametrize("form", ["eager", "folded"])
 def test_an_image_is_the_field_at_its_points_composited(form: Any) -> None:
     field, rays, codes, draws = scene()
-    made = render(field, rays, codes, draws, form=form, features=True)
+    result = render(field, rays, codes, draws, form=form, features=True)
     depths = 3 + 2 / 5 * (torch.arange(5) + draws.offsets)
     for image in range(2):
         points = rays.origins[image, :, None] + depths[image, :, :, None] * rays.directions[image, :, None]
@@ -125,26 +127,26 @@ def test_an_image_is_the_field_at_its_points_composited(form: Any) -> None:
             features=True,
         )
         noise = draws.noise[image] if draws.noise is not None else None
-        seen = composite(one[0].view(9, 5, 3), one[1].view(9, 5), depths[image], far=5.0, noise=noise)
-        torch.testing.assert_close(made.rgb[image], seen[0], atol=1e-6, rtol=0)
-        torch.testing.assert_close(made.depth[image], seen[1], atol=1e-5, rtol=0)
-        torch.testing.assert_close(made.acc[image], seen[2], atol=1e-6, rtol=0)
-        mixed = (seen[3][..., None] * one[2].view(9, 5, -1)).sum(1)
-        torch.testing.assert_close(made.features[image], mixed, atol=1e-6, rtol=0)
+        images = composite(one[0].view(9, 5, 3), one[1].view(9, 5), depths[image], far=5.0, noise=noise)
+        torch.testing.assert_close(result.rgb[image], images[0], atol=1e-6, rtol=0)
+        torch.testing.assert_close(result.depth[image], images[1], atol=1e-5, rtol=0)
+        torch.testing.assert_close(result.acc[image], images[2], atol=1e-6, rtol=0)
+        mixed = (images[3][..., None] * one[2].view(9, 5, -1)).sum(1)
+        torch.testing.assert_close(result.features[image], mixed, atol=1e-6, rtol=0)
 
 
 def test_a_render_follows_the_autocast_around_it_and_composites_in_fp32() -> None:
-    given = scene()
-    plain = render(*given)
+    inputs = scene()
+    plain = render(*inputs)
     for form in ("eager", "folded"):
-        half = render(*given, form=form, precision="bf16")
+        half = render(*inputs, form=form, precision="bf16")
         assert (
             half.rgb.dtype == torch.float32
             and 1e-6 < float((half.rgb - plain.rgb).detach().abs().max()) < 0.05
         )
         with torch.autocast("cpu", torch.bfloat16):
-            around: Rendered = render(*given, form=form)
-            exact = render(*given, form=form, precision="fp32")
+            around: RenderOutput = render(*inputs, form=form)
+            exact = render(*inputs, form=form, precision="fp32")
         assert around.rgb.equal(half.rgb)
         torch.testing.assert_close(exact.rgb, plain.rgb, atol=1e-6, rtol=0)
 
@@ -158,35 +160,37 @@ def test_a_bound_leaves_a_ball_whose_chords_are_known(form: Any, noise: float) -
         field.density.weight.zero_()
         field.density.bias.fill_(2.0)
     draws = draw(2, 81, 1000, noise=noise, generator=generator_for(0, 1, "ball"))
-    made = render(field, rays, codes, inside(draws, rays, 0.7), form=form)
+    result = render(field, rays, codes, clip_to_ball(draws, rays, 0.7), form=form)
     nearest = torch.linalg.cross(rays.origins, rays.directions).norm(dim=-1)
     chords = 2 * (0.49 - nearest.square()).clamp_min(0).sqrt()
     assert bool((chords == 0).any()) and bool((chords > 1).any())
-    torch.testing.assert_close(made.acc, -torch.expm1(-2 * chords), rtol=0.01, atol=0.01)
-    assert bool((made.acc[nearest > 0.7] == 0).all()) and bool((made.rgb[nearest > 0.7] == 1).all())
+    torch.testing.assert_close(result.acc, -torch.expm1(-2 * chords), rtol=0.01, atol=0.01)
+    assert bool((result.acc[nearest > 0.7] == 0).all()) and bool((result.rgb[nearest > 0.7] == 1).all())
 
 
 def test_a_bound_that_holds_everything_leaves_all_points_but_the_last() -> None:
     field, rays, codes, draws = scene()
     fewer = Draws(draws.offsets[..., :-1], None if draws.noise is None else draws.noise[..., :-1])
     for one, other in zip(
-        render(field, rays, codes, inside(draws, rays, 9.0)), render(field, rays, codes, fewer), strict=True
+        render(field, rays, codes, clip_to_ball(draws, rays, 9.0)),
+        render(field, rays, codes, fewer),
+        strict=True,
     ):
         assert other is None or torch.allclose(one, other, atol=1e-5)
 
 
 def test_points_within_a_bound_lie_on_chords_each_in_an_interval_of_its_own() -> None:
     _, rays, _, draws = scene(side=9)
-    moved = inside(draws, rays, 0.7)
+    moved = clip_to_ball(draws, rays, 0.7)
     assert draws.noise is not None and moved.noise is not None
     nearest = torch.linalg.cross(rays.origins, rays.directions).norm(dim=-1)
     meets = nearest < 0.65
     half = (0.49 - nearest[meets].square()).sqrt()
     enter = (rays.origins[meets].square().sum(-1) - nearest[meets].square()).sqrt() - half
     shares = (depths_of(rays, moved.offsets)[meets] - enter[:, None]) / (2 * half[:, None])
-    wanted = (torch.arange(4) + draws.offsets[meets][:, :4]) / 4
+    expected = (torch.arange(4) + draws.offsets[meets][:, :4]) / 4
     assert len(half) > 9 and torch.allclose(
-        shares, torch.cat([wanted, torch.ones(len(half), 1)], dim=1), atol=1e-4
+        shares, torch.cat([expected, torch.ones(len(half), 1)], dim=1), atol=1e-4
     )
     assert torch.equal(moved.noise[meets][:, :4], draws.noise[meets][:, :4])
     assert bool((moved.noise[..., -1] < -1e8).all()) and bool((moved.noise[nearest > 0.7] < -1e8).all())
@@ -200,9 +204,9 @@ def test_what_does_not_belong_together_is_refused() -> None:
         (field, rays, codes, Draws(draws.offsets[:, :4])),
         (field, rays, codes, replace(draws, noise=draws.offsets[..., :2])),
     ]
-    for given in wrong:
+    for inputs in wrong:
         with pytest.raises(BadInput):
-            render(*given)
+            render(*inputs)
     for option in ({"form": "fast"}, {"memory": "less"}, {"precision": "int8"}, {"chunk": 0}):
         with pytest.raises(BadInput):
             render(field, rays, codes, draws, **option)

@@ -32,26 +32,26 @@ def scene(config: FieldConfig, dtype: torch.dtype) -> tuple[Field, Rays, Codes, 
             for wide in (config.z_shape, config.z_app)
         )
     )
-    drawn = draw(BATCH, SIDE * SIDE, SAMPLES, noise=1.0, generator=generator)
-    assert drawn.noise is not None
-    return Field(config).to(dtype), rays, codes, Draws(drawn.offsets.to(dtype), drawn.noise.to(dtype))
+    draws = draw(BATCH, SIDE * SIDE, SAMPLES, noise=1.0, generator=generator)
+    assert draws.noise is not None
+    return Field(config).to(dtype), rays, codes, Draws(draws.offsets.to(dtype), draws.noise.to(dtype))
 
 
 def taken(
-    given: tuple[Field, Rays, Codes, Draws], *, features: bool = True, **options: Any
+    inputs: tuple[Field, Rays, Codes, Draws], *, features: bool = True, **options: Any
 ) -> dict[str, Tensor]:
     """The image and every gradient: of parameters and of codes."""
-    field, rays, codes, draws = given
+    field, rays, codes, draws = inputs
     field.zero_grad()
     own = Codes(*(code.clone().requires_grad_() for code in codes))
-    made = render(field, rays, own, draws, features=features, **options)
-    loss = made.rgb.sin().sum() + 0.1 * made.depth.sum() + (made.acc**3).sum()
-    if made.features is not None:
-        loss = loss + made.features.square().sum()
+    result = render(field, rays, own, draws, features=features, **options)
+    loss = result.rgb.sin().sum() + 0.1 * result.depth.sum() + (result.acc**3).sum()
+    if result.features is not None:
+        loss = loss + result.features.square().sum()
     loss.backward()
-    found = {name: value.detach() for name, value in made._asdict().items() if value is not None}
-    found |= {f"of {name}": parameter.grad for name, parameter in field.named_parameters()}
-    return found | {"of shape": own.shape.grad, "of app": own.app.grad}
+    actual = {name: value.detach() for name, value in result._asdict().items() if value is not None}
+    actual |= {f"of {name}": parameter.grad for name, parameter in field.named_parameters()}
+    return actual | {"of shape": own.shape.grad, "of app": own.app.grad}
 
 
 class Counted(TorchDispatchMode):
@@ -71,9 +71,9 @@ OTHERS: list[dict[str, Any]] = [
 ]
 
 
-def worst(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
-    assert found.keys() == truth.keys()
-    return max(float((found[name] - truth[name]).norm() / truth[name].norm()) for name in truth)
+def worst(value: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
+    assert value.keys() == truth.keys()
+    return max(float((value[name] - truth[name]).norm() / truth[name].norm()) for name in truth)
 
 
 @pytest.mark.parametrize(("dtype", "least"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
@@ -81,14 +81,14 @@ def worst(found: dict[str, Tensor], truth: dict[str, Tensor]) -> float:
 def test_images_and_gradients_are_those_of_the_baseline(
     preset: str, dtype: torch.dtype, least: float
 ) -> None:
-    given = scene(FieldConfig.preset(preset), dtype)
-    truth = taken(given, form="eager")
+    inputs = scene(FieldConfig.preset(preset), dtype)
+    truth = taken(inputs, form="eager")
     for form in ("eager", "folded"):
         for memory in ("none", "checkpoint", "deferred"):
             for chunk in (
                 (None, 20) if preset == "small" else (None, 20, 2)
             ):  # 2 is less than a ray of every image
-                assert worst(taken(given, form=form, memory=memory, chunk=chunk), truth) <= least, (
+                assert worst(taken(inputs, form=form, memory=memory, chunk=chunk), truth) <= least, (
                     form,
                     memory,
                     chunk,
@@ -96,12 +96,12 @@ def test_images_and_gradients_are_those_of_the_baseline(
 
 
 def test_without_directions_every_form_has_the_same_gradients_and_a_point_one_colour() -> None:
-    given = scene(FieldConfig.preset("tiny", direction_octaves=-1), torch.float64)
-    truth = taken(given, form="eager")
+    inputs = scene(FieldConfig.preset("tiny", direction_octaves=-1), torch.float64)
+    truth = taken(inputs, form="eager")
     for memory in ("none", "checkpoint", "deferred"):
-        assert worst(taken(given, form="folded", memory=memory, chunk=20), truth) <= 1e-10
-    points, codes = torch.rand(6, 3).double(), given[2]
-    one, other = (given[0](points, torch.rand(6, 3).double(), *codes)[0] for _ in range(2))
+        assert worst(taken(inputs, form="folded", memory=memory, chunk=20), truth) <= 1e-10
+    points, codes = torch.rand(6, 3).double(), inputs[2]
+    one, other = (inputs[0](points, torch.rand(6, 3).double(), *codes)[0] for _ in range(2))
     assert torch.equal(one, other)
 
 
@@ -112,67 +112,72 @@ def test_every_background_and_last_interval_has_the_gradients_of_the_baseline(
 ) -> None:
     field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float64)
     field.density.bias.data += 0.5  # something is seen without noise too
-    given = field, rays, codes, draws if noisy else Draws(draws.offsets)
-    truth = taken(given, form="eager", **options)
+    inputs = field, rays, codes, draws if noisy else Draws(draws.offsets)
+    truth = taken(inputs, form="eager", **options)
     for memory in ("none", "deferred"):
-        assert worst(taken(given, form="folded", memory=memory, chunk=20, **options), truth) <= 1e-10
+        assert worst(taken(inputs, form="folded", memory=memory, chunk=20, **options), truth) <= 1e-10
 
 
 @pytest.mark.parametrize("what", ["rgb", "depth", "acc", "features"])
 def test_the_gradient_of_one_output_alone_is_that_of_the_baseline(what: str) -> None:
     field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float64)
-    found: list[dict[str, Tensor]] = []
+    value: list[dict[str, Tensor]] = []
     for form in ("eager", "folded"):
         field.zero_grad()
-        made = render(field, rays, codes, draws, form=form, features=True)  # type: ignore[arg-type]
-        getattr(made, what).square().sum().backward()
+        result = render(field, rays, codes, draws, form=form, features=True)  # type: ignore[arg-type]
+        getattr(result, what).square().sum().backward()
         grads = {
             name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in field.named_parameters()
         }
-        found.append(
+        value.append(
             {
                 name: grad
                 for name, grad in grads.items()
                 if name not in ("colour.weight", "colour.bias") or what == "rgb"
             }
         )
-    assert worst(found[1], found[0]) <= 1e-10
+    assert worst(value[1], value[0]) <= 1e-10
 
 
 @pytest.mark.slow
 def test_the_published_size_agrees_in_fp32_without_features() -> None:
-    given = scene(FieldConfig.preset("graf"), torch.float32)
-    truth = taken(given, form="eager", features=False)
+    inputs = scene(FieldConfig.preset("graf"), torch.float32)
+    truth = taken(inputs, form="eager", features=False)
     for options in (
         {"memory": "none"},
         {"memory": "checkpoint", "chunk": 30},
         {"memory": "deferred", "chunk": 30},
     ):
-        assert worst(taken(given, form="folded", features=False, **options), truth) <= 1e-5
+        assert worst(taken(inputs, form="folded", features=False, **options), truth) <= 1e-5
 
 
 @pytest.mark.parametrize("form", ["eager", "folded"])
 @pytest.mark.parametrize("memory", ["checkpoint", "deferred"])
 def test_autocast_is_replayed_where_a_render_is_computed_again(form: str, memory: str) -> None:
-    given = scene(FieldConfig.preset("tiny"), torch.float32)
-    plain, half = taken(given, form=form), taken(given, form=form, precision="bf16")
+    inputs = scene(FieldConfig.preset("tiny"), torch.float32)
+    plain, half = taken(inputs, form=form), taken(inputs, form=form, precision="bf16")
     assert worst(half, plain) > 1e-3, "bf16 is seen in the gradients"
-    assert worst(taken(given, form=form, memory=memory, precision="bf16"), half) <= 1e-6
+    assert worst(taken(inputs, form=form, memory=memory, precision="bf16"), half) <= 1e-6
     # Set around the forward pass only, as a trainer does: backward has to know of it.
-    field, rays, codes, draws = given
+    field, rays, codes, draws = inputs
     field.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
-        made = render(field, rays, codes, draws, form=form, memory=memory, features=True)
-    loss = made.rgb.sin().sum() + 0.1 * made.depth.sum() + (made.acc**3).sum() + made.features.square().sum()
+        result = render(field, rays, codes, draws, form=form, memory=memory, features=True)
+    loss = (
+        result.rgb.sin().sum()
+        + 0.1 * result.depth.sum()
+        + (result.acc**3).sum()
+        + result.features.square().sum()
+    )
     loss.backward()
     for name, parameter in field.named_parameters():
         torch.testing.assert_close(parameter.grad, half[f"of {name}"], rtol=1e-4, atol=1e-6)
 
 
 def test_bf16_chunks_differ_from_the_whole_by_the_order_of_sums_only() -> None:
-    given = scene(FieldConfig.preset("tiny"), torch.float32)
-    whole = taken(given, precision="bf16")
-    assert worst(taken(given, precision="bf16", memory="deferred", chunk=20), whole) < 0.01
+    inputs = scene(FieldConfig.preset("tiny"), torch.float32)
+    whole = taken(inputs, precision="bf16")
+    assert worst(taken(inputs, precision="bf16", memory="deferred", chunk=20), whole) < 0.01
 
 
 @pytest.mark.parametrize("form", ["eager", "folded"])
@@ -188,10 +193,10 @@ def test_every_trainable_parameter_gets_a_gradient_from_the_colours_alone(form: 
 def test_a_hook_on_a_parameter_sees_its_whole_gradient_once(memory: Any) -> None:
     """Data parallel training counts on it."""
     field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float32)
-    seen: list[Tensor] = []
-    field.trunk[1].weight.register_hook(lambda gradient: seen.append(gradient.clone()))
+    observed: list[Tensor] = []
+    field.trunk[1].weight.register_hook(lambda gradient: observed.append(gradient.clone()))
     render(field, rays, codes, draws, memory=memory, chunk=20).rgb.square().sum().backward()
-    assert len(seen) == 1 and seen[0].equal(field.trunk[1].weight.grad)
+    assert len(observed) == 1 and observed[0].equal(field.trunk[1].weight.grad)
 
 
 def test_frozen_parameters_get_none() -> None:
@@ -215,7 +220,7 @@ def test_a_step_takes_few_operations_where_our_kernels_run(
     for module in ("points", "shading"):
         monkeypatch.setattr(f"pinchpoint.systems.radiance.{module}.is_fake", lambda _: True)
     config = FieldConfig.preset("graf", width=16)
-    told = {
+    settings = {
         "config": config.to_json(),
         "batch": "2",
         "samples": "4",
@@ -224,7 +229,13 @@ def test_a_step_takes_few_operations_where_our_kernels_run(
         "features": "no",
     }
     case = build(
-        32, device="cpu", mode="train", variant=memory, seed=0, chunk=chunk, settings=told | {"walked": "all"}
+        32,
+        device="cpu",
+        mode="train",
+        variant=memory,
+        seed=0,
+        chunk=chunk,
+        settings=settings | {"walked": "all"},
     )
     case.step()
     with Counted() as counted:
@@ -245,20 +256,22 @@ def test_a_step_takes_few_operations_where_our_kernels_run(
 def test_chunks_are_rendered_twice_but_for_the_last_of_a_folded_field(
     form: str, memory: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = scene(FieldConfig.preset("tiny"), torch.float64)
-    rendered = 0
+    inputs = scene(FieldConfig.preset("tiny"), torch.float64)
+    render_result = 0
 
     def count(*_: Any) -> None:
-        nonlocal rendered
-        rendered += 1
+        nonlocal render_result
+        render_result += 1
 
     if form == "eager":
-        given[0].register_forward_pre_hook(count)
+        inputs[0].register_forward_pre_hook(count)
     else:
         state = passes._state
-        monkeypatch.setattr(passes, "_state", lambda *told, **asked: (count(), state(*told, **asked))[1])
-    taken(given, form=form, memory=memory, chunk=15)
-    assert rendered == times
+        monkeypatch.setattr(
+            passes, "_state", lambda *settings, **request: (count(), state(*settings, **request))[1]
+        )
+    taken(inputs, form=form, memory=memory, chunk=15)
+    assert render_result == times
 
 
 def test_a_second_way_back_renders_the_last_chunk_too() -> None:

@@ -1,8 +1,10 @@
-"""Procedural cars: a signed distance and a colour for every point of space, from factors drawn of (seed, number).
+"""Procedural cars: a signed distance and a colour for every point in space, from factors drawn by (seed,
+number).
 
-A rounded hull with a bonnet that falls towards the nose, a cabin between four raked planes, wheel arches cut out of the hull
-and four wheels in them; windows, lamps, a grille and a dark sill are colours. z is up, the nose looks to +x, and every car
-lies inside the unit sphere around the origin. Letters: C cars, R rays (or points); every tensor of a `Shapes` is (C,) or (R,).
+A rounded hull with a bonnet that slopes towards the nose, a cabin between four raked planes, wheel arches cut
+out of the hull and four wheels in them; windows, lamps, a grille and a dark sill are colours. z is up, the
+nose points to +x, and every car lies inside the unit sphere around the origin. Letters: C cars, R rays (or
+points); every tensor of a `Shapes` is (C,) or (R,).
 """
 
 from __future__ import annotations
@@ -14,40 +16,42 @@ import numpy as np
 import torch
 from torch import Tensor
 
-GENERATOR = 1  # raised whenever the same (seed, number) gives another picture
+GENERATOR = 1  # increased whenever the same (seed, number) gives another picture
+# Range of the pose's v: from straight above to 6 degrees over the horizon, uniform by solid angle.
 V_RANGE = (
     0.0,
     0.45,
-)  # of the pose's v: from straight above to 6 degrees over the horizon, even by solid angle
+)
 
-# Drawn evenly between these. Lengths in units of the sphere that holds the car; x_half and y_half are half sizes.
+# Drawn uniformly between these. Lengths in units of the sphere that holds the car; x_half and y_half are half
+# sizes.
 RANGES = {
     "hue": (0.0, 1.0),
     "saturation": (0.62, 0.95),
     "value": (0.6, 0.95),
     "x_half": (0.74, 0.88),
     "y_half": (0.33, 0.39),
-    "height": (0.52, 0.64),  # of the roof over the ground
-    "belt": (0.54, 0.6),  # height of the hull over that of the roof
+    "height": (0.52, 0.64),  # roof above the ground
+    "belt": (0.54, 0.6),  # height of the hull relative to the roof
     "clearance": (0.07, 0.11),
-    "wheel": (0.39, 0.44),  # radius, in heights of the hull's top over the ground
-    "cabin_at": (-0.16, 0.0),  # its middle, in x_half
+    "wheel": (0.39, 0.44),  # radius, relative to the height of the hull's top above the ground
+    "cabin_at": (-0.16, 0.0),  # its centre, in x_half
     "cabin_half": (0.52, 0.62),  # its half length at the belt, in x_half
     "windscreen": (0.14, 0.26),  # length of the front rake
-    "backlight": (0.06, 0.24),  # length of the rear rake: a hatchback's is short
+    "backlight": (0.06, 0.24),  # length of the rear rake, short for a hatchback
     "bonnet": (0.03, 0.12),  # its slope
     "tumblehome": (0.03, 0.075),  # half width lost between belt and roof
 }
 
 _NOSE = 0.15  # radius of the hull's corners seen from above
 _EDGE = 0.05  # radius of the other edges
-_BLEND = 0.03  # width of the seam of hull and cabin
+_BLEND = 0.03  # width of the seam between hull and cabin
 _TYRE = 0.06  # half width of a wheel
 
 
 @dataclass(frozen=True)
 class Car:
-    """The factors of one car: what RANGES says of each."""
+    """The factors of one car; see RANGES."""
 
     hue: float
     saturation: float
@@ -64,26 +68,26 @@ class Car:
     backlight: float
     bonnet: float
     tumblehome: float
-    wheels: bool = True  # without them the hull is closed where they were
+    wheels: bool = True  # without wheels the hull is closed in their place
 
 
 @dataclass(frozen=True)
 class Pose:
-    """Where a camera stands: azimuth 2 pi u, sine of the elevation 1 - 2 v."""
+    """Camera pose: azimuth 2 pi u, sine of the elevation 1 - 2 v."""
 
     u: float
     v: float
 
 
 def draw_car(seed: int, number: int) -> tuple[Car, Pose]:
-    """The car and the pose of this number: the same on every machine and at every size of the picture."""
+    """The car and pose of this number: the same on every machine and at every picture size."""
     rng = np.random.default_rng([seed, number])
     car = Car(**{name: float(rng.uniform(low, high)) for name, (low, high) in RANGES.items()}, wheels=True)
     return car, Pose(float(rng.uniform()), float(rng.uniform(*V_RANGE)))
 
 
 class Shapes(NamedTuple):
-    """Cars as the distance needs them, each tensor (C,), or (R,) once taken for rays."""
+    """Parameters of cars for `distance`, each tensor (C,), or (R,) once taken for rays."""
 
     red: Tensor
     green: Tensor
@@ -95,7 +99,7 @@ class Shapes(NamedTuple):
     bottom: Tensor  # z of the hull's floor
     wheel: Tensor
     base: Tensor  # x distance of the wheels from x = 0
-    gone: Tensor  # 0, or far away where the car has no wheels
+    wheel_offset: Tensor  # 0, or far away for a car without wheels
     front: Tensor  # x where the windscreen meets the belt
     front_x: Tensor  # its normal
     front_z: Tensor
@@ -112,54 +116,56 @@ class Shapes(NamedTuple):
 
 
 def shapes_of(cars: list[Car], *, device: str | torch.device = "cpu") -> Shapes:
-    """The tensors of these cars, (C,) each."""
-    held = {
+    """Tensors of these cars, (C,) each."""
+    factors = {
         name: np.array([row[name] for row in map(asdict, cars)], dtype=np.float64)
         for name in (*RANGES, "wheels")
     }
-    top = held["height"] / 2
-    belt = held["height"] * held["belt"] - top
+    top = factors["height"] / 2
+    belt = factors["height"] * factors["belt"] - top
     rise = top - belt
-    middle, half = held["cabin_at"] * held["x_half"], held["cabin_half"] * held["x_half"]
-    front, rear = np.hypot(rise, held["windscreen"]), np.hypot(rise, held["backlight"])
-    side, hood = np.hypot(rise, held["tumblehome"]), np.hypot(1.0, held["bonnet"])
-    red, green, blue = _rgb(held["hue"], held["saturation"], held["value"])
-    made = {
+    middle, half = factors["cabin_at"] * factors["x_half"], factors["cabin_half"] * factors["x_half"]
+    front, rear = np.hypot(rise, factors["windscreen"]), np.hypot(rise, factors["backlight"])
+    side, hood = np.hypot(rise, factors["tumblehome"]), np.hypot(1.0, factors["bonnet"])
+    red, green, blue = _rgb(factors["hue"], factors["saturation"], factors["value"])
+    columns = {
         "red": red,
         "green": green,
         "blue": blue,
-        "x_half": held["x_half"],
-        "y_half": held["y_half"],
+        "x_half": factors["x_half"],
+        "y_half": factors["y_half"],
         "top": top,
         "belt": belt,
-        "bottom": held["clearance"] - top,
-        "wheel": held["wheel"] * (belt + top),
-        "base": 0.62 * held["x_half"],
-        "gone": np.where(held["wheels"] > 0, 0.0, 10.0),
+        "bottom": factors["clearance"] - top,
+        "wheel": factors["wheel"] * (belt + top),
+        "base": 0.62 * factors["x_half"],
+        "wheel_offset": np.where(factors["wheels"] > 0, 0.0, 10.0),
         "front": middle + half,
         "front_x": rise / front,
-        "front_z": held["windscreen"] / front,
+        "front_z": factors["windscreen"] / front,
         "rear": middle - half,
         "rear_x": rise / rear,
-        "rear_z": held["backlight"] / rear,
+        "rear_z": factors["backlight"] / rear,
         "side_y": rise / side,
-        "side_z": held["tumblehome"] / side,
-        "bonnet_x": held["bonnet"] / hood,
+        "side_z": factors["tumblehome"] / side,
+        "bonnet_x": factors["bonnet"] / hood,
         "bonnet_z": 1.0 / hood,
     }
     return Shapes(
-        **{name: torch.tensor(values, dtype=torch.float32, device=device) for name, values in made.items()}
+        **{name: torch.tensor(values, dtype=torch.float32, device=device) for name, values in columns.items()}
     )
 
 
 def half_box(shapes: Shapes) -> tuple[Tensor, Tensor, Tensor]:
     """Half sizes of a box around the origin that holds the car."""
-    out = _BLEND / 4  # by which hull and cabin bulge where they meet
+    out = _BLEND / 4  # how far hull and cabin bulge where they meet
     return shapes.x_half + out, shapes.y_half + out, shapes.top + out
 
 
 def distance(shapes: Shapes, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Lower bounds of the distances (R,) of points to the body and to the nearest wheel; negative inside."""
+    """Lower bounds of the distances (R,) from points to the body and to the nearest wheel;
+    negative inside.
+    """
     side = y.abs()
     hull = _hull(shapes, x, side, z)
     cabin = _cabin(shapes, x, side, z)
@@ -167,14 +173,14 @@ def distance(shapes: Shapes, x: Tensor, y: Tensor, z: Tensor) -> tuple[Tensor, T
     along = x.abs() - shapes.base
     radial = torch.sqrt(along.square() + (z + shapes.top - shapes.wheel).square())
     arch = torch.maximum(radial - 1.16 * shapes.wheel, shapes.y_half - 2.6 * _TYRE - side)
-    arch = torch.maximum(arch, z - shapes.belt + 0.06) + shapes.gone  # below the wings
+    arch = torch.maximum(arch, z - shapes.belt + 0.06) + shapes.wheel_offset  # below the wings
     body = torch.maximum(body, -arch)
     tyre = (side - shapes.y_half + 0.008 + _TYRE).abs() - _TYRE
-    return body, _rounded(radial - shapes.wheel, tyre, 0.02) + shapes.gone
+    return body, _rounded(radial - shapes.wheel, tyre, 0.02) + shapes.wheel_offset
 
 
 def colours(shapes: Shapes, at: Tensor, normal: Tensor, wheel: Tensor) -> tuple[Tensor, Tensor]:
-    """Albedo (R, 3) of surface points and how much each mirrors the sky, (R,).
+    """Albedo (R, 3) of surface points and how much each reflects the sky, (R,).
 
     at, normal: (R, 3); wheel: (R,) True on a wheel.
     """
@@ -203,7 +209,7 @@ def colours(shapes: Shapes, at: Tensor, normal: Tensor, wheel: Tensor) -> tuple[
         (radial < 1.2 * shapes.wheel)
         & (side < shapes.y_half - 0.012)
         & (normal[:, 1].abs() < 0.9)
-        & (shapes.gone == 0)
+        & (shapes.wheel_offset == 0)
     )
     hub = wheel & (radial < 0.55 * shapes.wheel)
 
@@ -232,8 +238,11 @@ def _hull(shapes: Shapes, x: Tensor, side: Tensor, z: Tensor) -> Tensor:
 
 
 def _cabin(shapes: Shapes, x: Tensor, side: Tensor, z: Tensor) -> Tensor:
-    """Between windscreen, backlight, sides and roof. Their planes are not at right angles: the length of the three distances
-    may exceed the distance by the factor taken off here."""
+    """Distance to the cabin between windscreen, backlight, sides and roof.
+
+    Their planes are not at right angles: combining the three distances may exceed the distance by the factor
+    removed here.
+    """
     ends = torch.maximum(_windscreen(shapes, x, z), _backlight(shapes, x, z))
     walls = (side - shapes.y_half + 0.03) * shapes.side_y + (z - shapes.belt) * shapes.side_z
     rounded = _rounded(_rounded(ends, walls, 0.06), z - shapes.top, 0.05)
@@ -249,14 +258,14 @@ def _backlight(shapes: Shapes, x: Tensor, z: Tensor) -> Tensor:
 
 
 def _rounded(a: Tensor, b: Tensor, radius: float) -> Tensor:
-    """Distance to where both a and b are negative, its edge rounded."""
+    """Distance to the region where both a and b are negative, with a rounded edge."""
     a, b = a + radius, b + radius
     outside = torch.sqrt(a.clamp_min(0).square() + b.clamp_min(0).square())
     return outside + torch.maximum(a, b).clamp_max(0) - radius
 
 
 def _smooth_min(a: Tensor, b: Tensor, width: float) -> Tensor:
-    """Never above the minimum, and below it by a quarter of the width at most."""
+    """Smooth minimum: never above the minimum, and below it by at most a quarter of the width."""
     near = (1 - (a - b).abs() / width).clamp_min(0)
     return torch.minimum(a, b) - near.square() * (width / 4)
 
@@ -268,7 +277,7 @@ def _smooth_max(a: Tensor, b: Tensor, width: float) -> Tensor:
 def _rgb(
     hue: np.ndarray, saturation: np.ndarray, value: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """From hue, saturation and value, each in [0, 1]."""
+    """RGB from hue, saturation and value, each in [0, 1]."""
 
     def channel(shift: float) -> np.ndarray:
         place = np.mod(shift + 6.0 * hue, 6.0)

@@ -1,8 +1,8 @@
-"""Data sets of cars on disk: sheets of pictures, made in parallel, continued where they stopped, checked when read.
+"""Data sets of cars on disk: sheets of pictures, created in parallel, resumable, and verified when read.
 
-`DIR/index.json` says what the set is and holds a sha256 of every sheet's file, `DIR/cars-FIRST-COUNT.npz`. Car NUMBER of a
-seed is the same in sets of every length. Files appear whole or not at all, and each says by itself what it was made from: an
-index that is lost or damaged is made again from them.
+`DIR/index.json` describes the set and holds a sha256 of every sheet file, `DIR/cars-FIRST-COUNT.npz`. Car
+NUMBER of a seed is the same in sets of every length. Files appear whole or not at all, and each records its
+own origin: a lost or damaged index is rebuilt from them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pinchpoint.systems.radiance.data.sheets import FACTORS, Sheet, making_bytes
 from pinchpoint.systems.radiance.data.workers import Order, made_sheets
 
 FORMAT = "pinchpoint radiance data"
-SHEET = 50  # images a file
-LARGEST = 1024  # pixels a side
+SHEET = 50  # images per file
+LARGEST = 1024  # pixels per side
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """Pictures on disk. A file is read, and its sha256 compared, when it is asked for."""
+    """Pictures on disk. A file is read, and its sha256 verified, on access."""
 
     path: Path
     seed: int
@@ -37,7 +37,7 @@ class Dataset:
     images: int
     factors_are: tuple[str, ...]
     splits: dict[str, tuple[str, ...]]
-    sheets: dict[str, dict[str, Any]]  # per name: sha256, images, faults (none)
+    sheets: dict[str, dict[str, Any]]  # per name: sha256, images, faults (always empty)
     check: bool = True
 
     def sheet(self, name: str) -> Sheet:
@@ -49,7 +49,7 @@ class Dataset:
         return np.concatenate([self.sheet(name).pixels for name in self.splits["all"]])
 
     def factors(self) -> np.ndarray:
-        """What each picture was made from, (images, len(factors_are))."""
+        """The factors of each picture, (images, len(factors_are))."""
         return np.concatenate([self.sheet(name).factors for name in self.splits["all"]])
 
 
@@ -63,10 +63,10 @@ def make_dataset(
     device: str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
-    """Make what `output` lacks of this data set and give it back.
+    """Create what `output` lacks of this data set and return the set.
 
-    A folder that holds an earlier, interrupted or damaged run of the same size and seed is continued: whole sheets stay, with
-    or without an index. `progress(made, wanted)` counts images, those already there too.
+    A folder with an earlier, interrupted or damaged run of the same size and seed is resumed: complete sheets
+    stay, with or without an index. `progress(done, total)` counts images, including existing ones.
     """
     folder = Path(output)
     _check(images, size, seed, jobs, device)
@@ -74,37 +74,39 @@ def make_dataset(
     refuse_others(folder, own=samples.INDEX)
     if other := image_files(folder):
         raise BadInput(
-            f"{folder} holds images that are no data set of ours, such as {other[0].relative_to(folder)}",
-            hint=f"choose another folder with -o; or train on these: pinchpoint radiance train {shlex.quote(str(folder))} -o RUN",
+            f"{folder} contains images that are not a `radiance data` set, such as "
+            f"{other[0].relative_to(folder)}.",
+            hint="Choose another folder with -o; or train on these images: "
+            f"pinchpoint radiance train {shlex.quote(str(folder))} -o RUN",
         )
-    held = samples.held_samples(folder, SET, identity)
-    wanted = [
+    entries = samples.held_samples(folder, SET, identity)
+    all_orders = [
         Order(sheet_name(first, count), seed, first, count, size, device)
         for first in range(0, images, SHEET)
         if (count := min(SHEET, images - first))
     ]
-    orders = [order for order in wanted if order.name not in held]
-    processes = _processes(size, jobs, device) if orders else 1
+    missing_orders = [order for order in all_orders if order.name not in entries]
+    processes = _processes(size, jobs, device) if missing_orders else 1
 
-    def told(made: int, all_sheets: int) -> None:
+    def report(sheets: int, all_sheets: int) -> None:
         if progress:
-            progress(images * made // all_sheets, images)
+            progress(images * sheets // all_sheets, images)
 
     samples.add_samples(
         folder,
         SET,
-        held,
-        lambda: made_sheets(orders, jobs=processes),
-        missing=len(orders),
-        wanted=len(wanted),
-        save=lambda: _save(folder, identity | {"images": images}, held, wanted),
-        progress=told,
+        entries,
+        lambda: made_sheets(missing_orders, jobs=processes),
+        missing=len(missing_orders),
+        wanted=len(all_orders),
+        save=lambda: _save(folder, identity | {"images": images}, entries, all_orders),
+        progress=report,
     )
     return open_dataset(folder)
 
 
 def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
-    """The data set of a folder. check=False leaves out the comparison of sha256 when a sheet is read."""
+    """Open the data set in a folder. check=False skips the sha256 comparison when a sheet is read."""
     folder = Path(path)
     with samples.finished_index(folder, SET) as index:
         return Dataset(
@@ -121,25 +123,29 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
 
 def _check(images: int, size: int, seed: int, jobs: int | None, device: str) -> None:
     if not 1 <= images <= 999_999:
-        raise BadInput(f"cannot make {images:,} images", hint="ask for 1 to 999,999")
+        raise BadInput(
+            f"A data set of {images:,} images is not supported.", hint="Give --images 1 to 999,999."
+        )
     if not 8 <= size <= LARGEST:
-        raise BadInput(f"images of {size} pixels a side", hint=f"ask for 8 to {LARGEST}")
+        raise BadInput(
+            f"Images of {size} pixels per side are not supported.", hint=f"Give --size 8 to {LARGEST}."
+        )
     if seed < 0:
-        raise BadInput(f"a seed of {seed}", hint="give 0 or more")
+        raise BadInput(f"The seed is {seed}, but it must not be negative.", hint="Give --seed 0 or more.")
     samples.check_jobs(jobs)
     if device.partition(":")[0] not in ("cpu", "cuda"):
-        raise BadInput(f"cannot make data on {device!r}", hint="choose cpu or cuda")
+        raise BadInput(f"Data cannot be created on {device!r}.", hint="Give --device cpu or cuda.")
     if device != "cpu":
         import torch
 
         if not torch.cuda.is_available():
-            raise Missing("there is no CUDA device here", hint="make the data with --device cpu")
+            raise Missing("No CUDA device is available.", hint="Create the data with --device cpu.")
 
 
-def _save(folder: Path, about: dict[str, Any], held: samples.Entries, wanted: list[Order]) -> None:
-    splits = {"all": [order.name for order in wanted if order.name in held]}
+def _save(folder: Path, about: dict[str, Any], entries: samples.Entries, orders: list[Order]) -> None:
+    splits = {"all": [order.name for order in orders if order.name in entries]}
     samples.write_index(
-        folder, SET, about | {"factors": FACTORS}, held, [order.name for order in wanted], splits
+        folder, SET, about | {"factors": FACTORS}, entries, [order.name for order in orders], splits
     )
 
 
@@ -151,14 +157,14 @@ def _look(data: bytes, where: str) -> samples.Found:
 
 
 def _processes(size: int, jobs: int | None, device: str) -> int:
-    """How many sheets are made at one time."""
+    """Number of sheets created at a time."""
     if device != "cpu":
         return 1
     return samples.processes(
         jobs,
         need_bytes=making_bytes(size, SHEET),
         what=f"images of {size} pixels take",
-        hint="ask for a smaller --size, or make them with --device cuda",
+        hint="Give a smaller --size, or use --device cuda.",
     )
 
 

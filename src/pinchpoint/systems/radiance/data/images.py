@@ -1,7 +1,9 @@
-"""Pictures to train on, held as bytes where they are used: of our own data sets and of any folder of image files.
+"""Training images, held as bytes on the device that uses them: our own data sets or any folder of image
+files.
 
-Letters: N images, B of a batch, W pixels a side. Every image is square and of one size; with `size` all are scaled so that
-their short side is that and cut to the middle. What is transparent is laid over what renders have behind them: white or black.
+Letters: N images, B of a batch, W pixels per side. Every image is square and of one size; with `size` all are
+scaled to that short side and cropped to the centre. Transparent pixels show the background of renders: white
+or black.
 """
 
 from __future__ import annotations
@@ -22,18 +24,18 @@ from pinchpoint.systems.common.dataset_folder import INDEX
 from pinchpoint.systems.common.folders import IMAGES, image_files, refuse_others
 from pinchpoint.systems.radiance.data.dataset import Dataset, open_dataset
 
-MOST_BROKEN = 0.05  # of the files of a folder
-_NAMED = 3  # of them, where they are too many
+MOST_BROKEN = 0.05  # fraction of a folder's files
+_NAMED = 3  # files named in the error
 
 
 @dataclass(frozen=True)
 class Images:
-    """Images on a device, one byte a channel."""
+    """Images on a device, one byte per channel."""
 
     source: str
     pixels: Tensor  # (N, W, W, 3) uint8
     skipped: tuple[str, ...] = ()  # files that could not be read, and why
-    enlarged: int = 0  # images that were smaller
+    enlarged_count: int = 0  # images that were smaller than the size
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -43,16 +45,18 @@ class Images:
         return self.pixels.shape[1]
 
     def batch(self, numbers: Tensor | Sequence[int]) -> Tensor:
-        """The images of these numbers, (B, 3, W, W) in [-1, 1]."""
+        """The images with these indices, (B, 3, W, W) in [-1, 1]."""
         index = torch.as_tensor(numbers, device=self.pixels.device)
         return from_bytes(self.pixels[index])
 
     def refuse_enlarged(self, what: str, *, hint: str) -> None:
-        """Refuse images of which too many were smaller, and so are blurred; what: they are to be good for."""
-        if self.enlarged > MOST_BROKEN * len(self):
+        """Refuse images if too many were smaller and are therefore blurred. what: what they
+        are needed for.
+        """
+        if self.enlarged_count > MOST_BROKEN * len(self):
             raise BadInput(
-                f"{self.enlarged:,} of the {len(self):,} images in {self.source} are smaller than the {self.size} x {self.size} "
-                f"{what}",
+                f"{self.enlarged_count:,} of the {len(self):,} images in {self.source} are smaller than the "
+                f"{self.size} x {self.size} pixels {what}.",
                 hint=hint,
             )
 
@@ -73,47 +77,50 @@ def to_bytes(images: Tensor) -> Tensor:
 def open_images(
     path: str | Path, *, size: int | None = None, white: bool = True, device: str | torch.device = "cpu"
 ) -> Images:
-    """All images of a data set of `radiance data`, or of a folder and the folders in it.
+    """All images of a `radiance data` set, or of a folder and its subfolders.
 
-    Broken files are left out and named in `skipped`; where they are more than 5 % of all, or where sizes differ and no `size`
-    is given, the folder is refused. white: behind what is transparent; black without.
+    Broken files are left out and listed in `skipped`; the folder is refused if they exceed 5 %, or if sizes
+    differ and no `size` is given. white: background of transparent pixels; otherwise black.
     """
     folder = Path(path)
     if size is not None and size < 1:
-        raise BadInput(f"images of {size} pixels", hint="give a size of 1 or more")
+        raise BadInput(
+            f"The image size is {size} pixels, but it must be at least 1.", hint="Give a size of 1 or more."
+        )
     if not folder.is_dir():
         raise BadInput(
-            f"{folder} is no folder",
-            hint="name a folder of images, or make one: pinchpoint radiance data -o DIR",
+            f"{folder} is not a folder.",
+            hint="Name a folder of images, or create one: pinchpoint radiance data -o DIR",
         )
-    refuse_others(folder, own=INDEX, hint="name a folder of images, or one that `radiance data` made")
+    refuse_others(folder, own=INDEX, hint="Name a folder of images, or one that `radiance data` created.")
     files = image_files(folder)
-    if not files and (folder / INDEX).exists():  # beside images of one's own an index.json may be anything
+    if not files and (folder / INDEX).exists():  # beside the user's own images an index.json may be anything
         return _of_dataset(open_dataset(folder), size, device)
     if not files:
         raise BadInput(
-            f"{folder} holds no images",
-            hint=f"name a folder with {', '.join(sorted(IMAGES))} files, or make one: pinchpoint radiance data -o DIR",
+            f"{folder} does not contain any images.",
+            hint=f"Name a folder with {', '.join(sorted(IMAGES))} files, or create one: "
+            "pinchpoint radiance data -o DIR",
         )
-    held, skipped, enlarged = _read_all(folder, files, size, white)
-    return Images(str(folder), torch.from_numpy(np.stack(held)).to(device), skipped, enlarged)
+    pixels, skipped, enlarged_count = _read_all(folder, files, size, white)
+    return Images(str(folder), torch.from_numpy(np.stack(pixels)).to(device), skipped, enlarged_count)
 
 
 def _of_dataset(data: Dataset, size: int | None, device: str | torch.device) -> Images:
     pixels = data.pixels()
     if size is not None and size != data.size:
         image = pillow().Image
-        pixels = np.stack([_squared(image.fromarray(one), size) for one in pixels])
-    enlarged = len(pixels) if size is not None and size > data.size else 0
-    return Images(str(data.path), torch.from_numpy(pixels).to(device), enlarged=enlarged)
+        pixels = np.stack([_crop_square(image.fromarray(one), size) for one in pixels])
+    enlarged_count = len(pixels) if size is not None and size > data.size else 0
+    return Images(str(data.path), torch.from_numpy(pixels).to(device), enlarged_count=enlarged_count)
 
 
 def _read_all(
     folder: Path, files: list[Path], size: int | None, white: bool
 ) -> tuple[list[np.ndarray], tuple[str, ...], int]:
-    """Images, the files that are none, and how many were enlarged."""
-    imaging, enlarged = pillow(), 0
-    held: list[np.ndarray] = []
+    """Images, unreadable files, and how many images were enlarged."""
+    imaging, enlarged_count = pillow(), 0
+    images: list[np.ndarray] = []
     names: list[str] = []
     skipped: list[str] = []
     for file in files:
@@ -123,43 +130,46 @@ def _read_all(
         except (OSError, ValueError, SyntaxError, EOFError, imaging.Image.DecompressionBombError) as error:
             skipped.append(f"{name}: {_reason(error, file)}")
             continue
-        made = _squared(image, size) if size is not None else np.array(image)
-        if held and made.shape != held[0].shape:
+        pixels = _crop_square(image, size) if size is not None else np.array(image)
+        if images and pixels.shape != images[0].shape:
             raise BadInput(
-                f"{folder} holds images of several sizes: {names[0]} is {_shown(held[0])}, {name} is {_shown(made)}",
-                hint="give --size: images are scaled to it and cut to the middle",
+                f"{folder} contains images of several sizes: {names[0]} is {_show_size(images[0])}, "
+                f"{name} is {_show_size(pixels)}.",
+                hint="Give --size: images are scaled to it and cropped to the centre.",
             )
-        if made.shape[0] != made.shape[1]:
+        if pixels.shape[0] != pixels.shape[1]:
             raise BadInput(
-                f"{folder / name} is {_shown(made)}, not square",
-                hint="give --size: images are cut to the middle",
+                f"{folder / name} is {_show_size(pixels)}, not square.",
+                hint="Give --size: images are cropped to the centre.",
             )
-        if not held and made.nbytes * len(files) > free_bytes():
+        if not images and pixels.nbytes * len(files) > free_bytes():
             raise BadInput(
-                f"{len(files):,} images of {_shown(made)} take {show_bytes(made.nbytes * len(files))}; "
-                f"{show_bytes(free_bytes())} of memory are free",
-                hint="give a smaller --size, or fewer images",
+                f"{len(files):,} images of {_show_size(pixels)} take "
+                f"{show_bytes(pixels.nbytes * len(files))}, but only {show_bytes(free_bytes())} "
+                "of memory are free.",
+                hint="Give a smaller --size, or fewer images.",
             )
-        held.append(made)
+        images.append(pixels)
         names.append(name)
-        enlarged += size is not None and min(image.size) < size
+        enlarged_count += size is not None and min(image.size) < size
     if len(skipped) > MOST_BROKEN * len(files):
         others = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
         raise BadInput(
-            f"{len(skipped):,} of the {len(files):,} images in {folder} are broken, more than {MOST_BROKEN:.0%}: "
-            f"{'; '.join(skipped[:_NAMED])}{others}",
-            hint="take the broken files away, or copy them again",
+            f"{len(skipped):,} of the {len(files):,} images in {folder} are broken, more than "
+            f"{MOST_BROKEN:.0%}: "
+            f"{'; '.join(skipped[:_NAMED])}{others}.",
+            hint="Remove the broken files, or copy them again.",
         )
-    return held, tuple(skipped), enlarged
+    return images, tuple(skipped), enlarged_count
 
 
 def _opaque(imaging: Any, file: Path, white: bool) -> Any:
-    """The image as it is meant to be seen: turned as its camera says, over white or black, three channels."""
+    """The image as displayed: rotated by its EXIF tag, over white or black, three channels."""
     with imaging.Image.open(file) as opened:
         image = imaging.ImageOps.exif_transpose(opened)
         image.load()
     if image.mode == "F":
-        raise ValueError("its pixels are floating-point numbers, of which no range is known")
+        raise ValueError("its pixels are floating-point numbers of unknown range")
     if image.mode.startswith("I"):
         image = _of_8_bits(imaging, image)
     if image.has_transparency_data:
@@ -170,12 +180,14 @@ def _opaque(imaging: Any, file: Path, white: bool) -> Any:
 
 
 def _of_8_bits(imaging: Any, image: Any) -> Any:
-    """Grey of 16 bits, 65535 as 255; pillow's own conversion takes all above 255 for white."""
+    """Convert 16-bit grey to 8 bits, 65535 to 255; pillow's own conversion turns everything
+    above 255 white.
+    """
     values = np.asarray(image).astype(np.int64)
     if values.min() < 0 or values.max() > 65535:
-        raise ValueError(f"its pixels go from {values.min()} to {values.max()}, beyond 16 bits")
+        raise ValueError(f"its pixels range from {values.min()} to {values.max()}, beyond 16 bits")
     grey = np.rint(values / 257).astype(np.uint8)
-    clear = image.info.get("transparency")  # the one value that is transparent
+    clear = image.info.get("transparency")  # the one transparent value
     if not isinstance(clear, int):
         return imaging.Image.fromarray(grey)
     return imaging.Image.fromarray(
@@ -183,17 +195,17 @@ def _of_8_bits(imaging: Any, image: Any) -> Any:
     )
 
 
-def _squared(image: Any, size: int) -> np.ndarray:
-    """(size, size, 3): scaled by its short side and cut to the middle."""
+def _crop_square(image: Any, size: int) -> np.ndarray:
+    """Scale by the short side and crop to the centre: (size, size, 3)."""
     wide, high = image.size
     short = min(wide, high)
     left, top = (wide - short) // 2, (high - short) // 2
-    # Cut first: a filter that reaches over the cut would mix in what is left out. 1 is Resampling.LANCZOS, which looks at all
-    # pixels under one when it shrinks.
+    # Crop first: a filter that reaches over the cut would mix in what is left out. 1 is Resampling.LANCZOS,
+    # which averages all pixels under one when it shrinks.
     return np.array(image.crop((left, top, left + short, top + short)).resize((size, size), resample=1))
 
 
-def _shown(pixels: np.ndarray) -> str:
+def _show_size(pixels: np.ndarray) -> str:
     return f"{pixels.shape[1]} x {pixels.shape[0]}"
 
 
@@ -202,13 +214,14 @@ def _reason(error: Exception, file: Path) -> str:
 
 
 def pillow() -> Any:
-    """PIL with the parts used here; Missing where it is not installed."""
+    """PIL with the modules used here; Missing if it is not installed."""
     try:
         import PIL
         import PIL.Image
         import PIL.ImageOps
     except ImportError as error:
         raise Missing(
-            "images need pillow, which is not installed", hint='pip install "pinchpoint[radiance]"'
+            "Reading and writing images needs pillow, which is not installed.",
+            hint='Run: pip install "pinchpoint[radiance]"',
         ) from error
     return PIL

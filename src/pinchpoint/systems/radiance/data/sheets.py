@@ -1,4 +1,4 @@
-"""Sheets: the pictures of consecutive cars with their factors, as one file of a data set."""
+"""Sheets: pictures of consecutive cars with their factors, as one file of a data set."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from pinchpoint.systems.radiance.data.sphere_tracing import picture
 
 FACTORS = (*RANGES, "u", "v")  # columns of a sheet's factors
 _SUPERSAMPLE = 3
-_RAYS = 1 << 22  # of the cars that are pictured at one time, unless one alone has more
+_RAYS = 1 << 22  # rays of cars rendered at a time, unless one car has more
 
 
 @dataclass(frozen=True)
 class Origin:
-    """What a sheet was made from: cars first, first + 1, ... of a seed."""
+    """Origin of a sheet: cars first, first + 1, ... of a seed."""
 
     seed: int
     size: int
@@ -30,7 +30,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Sheet:
-    """n pictures of W pixels a side."""
+    """n pictures of W pixels per side."""
 
     origin: Origin
     pixels: np.ndarray  # (n, W, W, 3) uint8
@@ -40,17 +40,17 @@ class Sheet:
 def make_sheet(*, seed: int, first: int, count: int, size: int, device: str = "cpu") -> Sheet:
     pairs = [draw_car(seed, number) for number in range(first, first + count)]
     together = max(1, _RAYS // (size * _SUPERSAMPLE) ** 2)
-    made = []
+    pixels = []
     for start in range(0, count, together):
         cars, poses = zip(*pairs[start : start + together], strict=True)
-        seen = picture(list(cars), list(poses), size=size, supersample=_SUPERSAMPLE, device=device)
-        made.append((seen.rgb * 255).round().to(torch.uint8).cpu().numpy())
+        pictures = picture(list(cars), list(poses), size=size, supersample=_SUPERSAMPLE, device=device)
+        pixels.append((pictures.rgb * 255).round().to(torch.uint8).cpu().numpy())
     factors = np.array([[getattr(car, name) for name in RANGES] + [pose.u, pose.v] for car, pose in pairs])
-    return Sheet(Origin(seed, size, first, count), np.concatenate(made), factors)
+    return Sheet(Origin(seed, size, first, count), np.concatenate(pixels), factors)
 
 
 def making_bytes(size: int, count: int) -> int:
-    """Host memory that a process takes to make a sheet: torch itself, the rays pictured at one time, and the sheet."""
+    """Host memory a process needs for a sheet: torch itself, the rays rendered at a time, and the sheet."""
     rays = min(max(_RAYS, (size * _SUPERSAMPLE) ** 2), count * (size * _SUPERSAMPLE) ** 2)
     return 400_000_000 + 30 * rays + 3 * count * size * size * 3
 
@@ -64,7 +64,7 @@ def pack(sheet: Sheet) -> bytes:
 
 
 def unpack(data: bytes, *, where: str) -> Sheet:
-    """The sheet of a file's bytes; BadInput where they are none."""
+    """The sheet in a file's bytes; BadInput if they are not a sheet."""
     try:
         arrays, about = opened(data)
         sheet = Sheet(Origin(**about), arrays["pixels"], arrays["factors"])
@@ -74,5 +74,6 @@ def unpack(data: bytes, *, where: str) -> Sheet:
         return sheet
     except FAILURES as error:
         raise BadInput(
-            f"{where} is no sheet of cars: {error}", hint="make it again: pinchpoint radiance data"
+            f"{where} is not a sheet of cars: {error}.",
+            hint="Create it again with: pinchpoint radiance data",
         ) from error

@@ -1,7 +1,8 @@
-"""Pictures of cars by sphere tracing: colour, cover and depth of every pixel, many cars at one time, on CPU or GPU.
+"""Pictures of cars by sphere tracing: colour, cover and depth of every pixel, many cars at a time, on CPU or
+GPU.
 
-The camera is that of the field's rays. Those that miss a car's box are never traced, and those that are done leave
-the work every few steps. Letters: C cars, R rays, W pixels a side.
+The camera is that of the field's rays. Rays that miss a car's box are never traced, and finished rays are
+dropped every few steps. Letters: C cars, R rays, W pixels per side.
 """
 
 from __future__ import annotations
@@ -17,25 +18,25 @@ from pinchpoint.systems.radiance.data.cars import Car, Pose, Shapes, colours, di
 from pinchpoint.systems.radiance.rendering.rays import Camera, frames
 
 _STEPS = 80
-_ROUND = 4  # steps between two looks at which rays are done
-_NEAR = 1e-3  # closer than this is on the surface
-_LIGHT = (0.36, 0.48, 0.8)  # of unit length
+_ROUND = 4  # steps between two checks for finished rays
+_NEAR = 1e-3  # closer than this counts as on the surface
+_LIGHT = (0.36, 0.48, 0.8)  # unit vector
 
 
 @dataclass(frozen=True)
 class Pictures:
-    """What the caster sees. White where there is no car."""
+    """Rendered pictures; white where there is no car."""
 
     rgb: Tensor  # (C, W, W, 3) in [0, 1]
-    cover: Tensor  # (C, W, W) the part of a pixel that the car covers
-    depth: Tensor  # (C, W, W) mean distance from the camera of what is covered; infinite where nothing is
+    cover: Tensor  # (C, W, W) covered fraction of a pixel
+    depth: Tensor  # (C, W, W) mean camera distance of what is covered; infinite if nothing is
 
 
 @dataclass(frozen=True)
-class Cast:
-    """Rays that met a car."""
+class Hits:
+    """Rays that hit a car."""
 
-    index: Tensor  # (H,) which rays
+    index: Tensor  # (H,) indices of the rays
     rgb: Tensor  # (H, 3)
     depth: Tensor  # (H,)
 
@@ -50,19 +51,20 @@ def picture(
     device: str | torch.device = "cpu",
     chunk: int | None = None,
 ) -> Pictures:
-    """Pictures of cars, each from its pose, of `size` pixels a side.
+    """Render cars, each from its pose, at `size` pixels per side.
 
-    supersample: rays along a pixel's side, which it averages; chunk: rays traced at one time (by the device where None).
+    supersample: rays along a pixel's side, which are averaged; chunk: rays traced at a time (None: by
+    device).
     """
     if size < 1 or supersample < 1:
         raise BadInput(
-            f"a picture of {size} pixels with {supersample} rays a side of each",
-            hint="give 1 or more of both",
+            f"A picture needs at least 1 pixel and 1 ray per pixel side, not {size} and {supersample}.",
+            hint="Give 1 or more of both.",
         )
     if not cars or len(cars) != len(poses):
         raise BadInput(
-            f"{len(cars)} cars for {len(poses)} poses",
-            hint="give as many of one as of the other, at least one",
+            f"{len(cars)} cars do not match {len(poses)} poses.",
+            hint="Give one pose per car, and at least one car.",
         )
     device = torch.device(device)
     shapes = shapes_of(cars, device=device)
@@ -77,22 +79,24 @@ def picture(
     depth = torch.zeros(total, device=device)
     for start in range(0, total, chunk):
         rays = torch.arange(start, min(start + chunk, total), device=device)
-        met = _cast(shapes, camera, frame, rays, side)
-        rgb[start + met.index] = met.rgb
-        cover[start + met.index] = 1.0
-        depth[start + met.index] = met.depth
+        hits = _cast(shapes, camera, frame, rays, side)
+        rgb[start + hits.index] = hits.rgb
+        cover[start + hits.index] = 1.0
+        depth[start + hits.index] = hits.depth
     pixels = (len(cars), size, supersample, size, supersample)
-    covered = cover.view(pixels).mean(dim=(2, 4))
-    reach = depth.view(pixels).mean(dim=(2, 4)) / covered  # 0 / 0 where nothing is covered
+    coverage = cover.view(pixels).mean(dim=(2, 4))
+    reach = depth.view(pixels).mean(dim=(2, 4)) / coverage  # 0 / 0 if nothing is covered
     return Pictures(
         rgb.view(*pixels, 3).mean(dim=(2, 4)),
-        covered,
-        torch.where(covered > 0, reach, torch.full_like(reach, math.inf)),
+        coverage,
+        torch.where(coverage > 0, reach, torch.full_like(reach, math.inf)),
     )
 
 
-def _cast(shapes: Shapes, camera: Camera, frame: Tensor, rays: Tensor, side: int) -> Cast:
-    """Trace rays, numbered through all cars row by row from the top, `side` to a row and to a column. frame: (C, 3, 3)."""
+def _cast(shapes: Shapes, camera: Camera, frame: Tensor, rays: Tensor, side: int) -> Hits:
+    """Trace rays, numbered through all cars row by row from the top, `side` per row and column. frame: (C, 3,
+    3).
+    """
     car, pixel = rays // (side * side), rays % (side * side)
     right, up, back = frame[car].unbind(dim=1)
     position = camera.radius * back
@@ -106,13 +110,13 @@ def _cast(shapes: Shapes, camera: Camera, frame: Tensor, rays: Tensor, side: int
     index = index[met]
     own, position, direction = shapes.take(car[index]), position[index], direction[index]
     at = position + depth[:, None] * direction
-    return Cast(index, _shade(own, at, direction), depth)
+    return Hits(index, _shade(own, at, direction), depth)
 
 
 def _through_box(half: list[Tensor], position: Tensor, direction: Tensor) -> tuple[Tensor, Tensor]:
-    """Distances (R,) at which rays enter and leave boxes around the origin; enter >= leave where they miss."""
+    """Distances (R,) at which rays enter and leave boxes around the origin; enter >= leave if they miss."""
     sizes = torch.stack(half, dim=1) + 2 * _NEAR
-    # A ray along a face divides by this and not by nothing: the bounds are then far away, on the right sides.
+    # A ray along a face divides by this, not by zero: the bounds are then far away, on the right sides.
     safe = torch.where(direction.abs() < 1e-9, torch.full_like(direction, 1e-9), direction)
     one, two = (-sizes - position) / safe, (sizes - position) / safe
     return torch.minimum(one, two).amax(dim=1), torch.maximum(one, two).amin(dim=1)
@@ -121,7 +125,7 @@ def _through_box(half: list[Tensor], position: Tensor, direction: Tensor) -> tup
 def _march(
     shapes: Shapes, car: Tensor, position: Tensor, direction: Tensor, near: Tensor, far: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Which rays meet their car, (H,), and at what distance, (H,)."""
+    """Indices of rays that hit their car, (H,), and their distances, (H,)."""
     alive = torch.arange(len(car), device=car.device)
     own = shapes.take(car)
     px, py, pz = position.unbind(dim=1)
@@ -135,21 +139,23 @@ def _march(
             gap = torch.minimum(*distance(own, px + reach * dx, py + reach * dy, pz + reach * dz))
             # A ray on the surface stays there: its next distance is as small.
             reach = torch.where(gap < _NEAR, reach, reach + gap)
-        # What still creeps along a surface in the end is as good as there: left out it would be a hole.
+        # A ray that still creeps along a surface at the end counts as a hit: otherwise it would be a hole.
         hit = (gap < (_NEAR if rounds_left else 10 * _NEAR)) & (reach <= limit)
         met.append(alive[hit])
         depths.append(reach[hit])
-        left = torch.nonzero((gap >= _NEAR) & (reach <= limit)).squeeze(1)
-        own, alive = own.take(left), alive[left]
+        active = torch.nonzero((gap >= _NEAR) & (reach <= limit)).squeeze(1)
+        own, alive = own.take(active), alive[active]
         px, py, pz, dx, dy, dz, reach, limit = (
-            values[left] for values in (px, py, pz, dx, dy, dz, reach, limit)
+            values[active] for values in (px, py, pz, dx, dy, dz, reach, limit)
         )
     empty = torch.empty(0, dtype=torch.long, device=car.device), torch.empty(0, device=car.device)
     return torch.cat([empty[0], *met]), torch.cat([empty[1], *depths])
 
 
 def _shade(shapes: Shapes, at: Tensor, direction: Tensor) -> Tensor:
-    """Colours (R, 3) of surface points (R, 3) seen along directions (R, 3): soft light from above, sky in what mirrors."""
+    """Colours (R, 3) of surface points (R, 3) seen along directions (R, 3): soft light from above, reflected
+    sky.
+    """
     body, wheel = distance(shapes, *at.unbind(dim=1))
     normal = _normal(shapes, at)
     albedo, mirror = colours(shapes, at, normal, wheel < body)
@@ -162,7 +168,7 @@ def _shade(shapes: Shapes, at: Tensor, direction: Tensor) -> Tensor:
 
 
 def _normal(shapes: Shapes, at: Tensor) -> Tensor:
-    """From four distances at the corners of a tetrahedron around each point."""
+    """Normals from four distances at the corners of a tetrahedron around each point."""
     total = torch.zeros_like(at)
     for corner in ((1.0, -1.0, -1.0), (-1.0, -1.0, 1.0), (-1.0, 1.0, -1.0), (1.0, 1.0, 1.0)):
         toward = at.new_tensor(corner)

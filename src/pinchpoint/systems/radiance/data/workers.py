@@ -1,4 +1,6 @@
-"""Sheets of cars made by processes of their own: run as a program it is one of them. A GPU is used by one process alone."""
+"""Sheets of cars made by processes of their own: run as a program it is one of them. A GPU is used by one
+process alone.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ class Order:
 
 
 def made_sheets(orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, bytes]]:
-    """Each order with its file's bytes, as they come ready. All processes end with the iteration, however it ends."""
+    """Each order with its file's bytes, as they come ready. All processes end with the iteration, however it
+    ends.
+    """
     return made_by(PROGRAM, orders, jobs=jobs)
 
 

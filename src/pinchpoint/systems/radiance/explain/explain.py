@@ -1,10 +1,12 @@
-"""explain_memory: what every memory trick really does to the peak, the time and the gradients of one GAN iteration.
+"""explain_memory: the effect of every memory trick on the peak, the time and the gradients of one GAN
+iteration.
 
-Peaks are those of the original's iteration (8 images of 32 x 32 rays, 64 points of a ray): predicted without a GPU and, where
-there is one, measured as well, in a process of its own. Times are of real iterations, all tricks in turn: of a small one on a
-CPU, of the same size on a GPU. Gradients are of the small one on both: among a thousand million units rounding always takes some
-past their activation's zero, and the baseline's own gradients jump by more than a good trick may be off. `verdict` has four
-values and fixed rules, see `judged`.
+Peaks are those of the iteration of the GRAF memory guide (8 images of 32 x 32 rays, 64 points per ray):
+predicted without a GPU and, if there is one, also measured, in a process of its own. Times are of real
+iterations, all tricks in turn: a small one on a CPU, the same size on a GPU. Gradients are of the small one
+on both: among a billion units, rounding always pushes some across their activation's zero, and the baseline's
+own gradients jump by more than a good trick may be off. `verdict` has four values with fixed rules; see
+`judge`.
 """
 
 from __future__ import annotations
@@ -34,15 +36,15 @@ from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.studies.timing import Clock, ratio_interval
 from pinchpoint.systems.common.precision import exact_convolutions
 from pinchpoint.systems.radiance.explain import tricks
-from pinchpoint.systems.radiance.explain.records import Explained, Judged, Row
+from pinchpoint.systems.radiance.explain.records import MemoryReport, Row, VerdictKind
 from pinchpoint.systems.radiance.explain.tricks import FULL, SMALL, TRICKS, Iteration, Scale, Trick
 
 Progress = Callable[[str, int, int], None]
-MATERIAL = 0.03  # a peak that falls by less is not held in a trick's favour
+MATERIAL = 0.03  # a smaller reduction of the peak does not count
 ROUNDED = 100  # units of rounding by which gradients may differ ...
-AT_MOST = 0.5  # ... but never by this share of themselves
-ENOUGH = 5  # iterations for an interval: of fewer it covers too little
-_SPARE = 1.2  # of the room a process is given, over its predicted total
+AT_MOST = 0.5  # ... but never by this fraction of their norm
+ENOUGH = 5  # iterations needed for an interval: fewer cover too little
+_SPARE = 1.2  # memory a process is given, over its predicted total
 SCALES = {"full": FULL, "small": SMALL}
 PARTS = ("field", "superres", "critic")
 TARGET = "pinchpoint.systems.radiance.explain.explain:STEP"
@@ -60,39 +62,42 @@ def explain_memory(
     only: Sequence[str] | None = None,
     peaks_at: Literal["full", "small"] = "full",
     clock: Clock = time.perf_counter,
-) -> Explained:
-    """Try every trick, or `only` those named. output: FILE.json of the record; figure: PNG. card: whose workspaces
-    predicted peaks have.
+) -> MemoryReport:
+    """Try every trick, or `only` those named.
+
+    output: FILE.json of the record; figure: PNG; card: the GPU whose workspaces are in the predicted peaks.
     """
     if repeats < 1:
-        raise BadInput(f"{repeats} repeats", hint="give at least 1")
+        raise BadInput(
+            f"The repeats are {repeats}, but they must be at least 1.", hint="Give --repeats 1 or more."
+        )
     if output is not None and figure is not None and Path(output).resolve() == Path(figure).resolve():
         raise BadInput(
-            f"record and figure would both be written to {output}",
-            hint="give -o FILE.json, and --figure, if you give it, another file",
+            f"The record and the figure would both be written to {output}.",
+            hint="Give -o FILE.json, and --figure a different file.",
         )
-    cards.card(card)  # before the gradients are computed
+    cards.card(card)  # fails before the gradients are computed
     for path in (output, figure):
         if path is not None:
             check_output(path)
-    asked = _asked(only)
+    selected = _select_tricks(only)
     start = clock()
     used = backend("torch")
     place = resolve_device(device, used)
     tell = progress or (lambda stage, done, total: None)
     scale = FULL if place == "cuda" else SMALL
     with exact_convolutions():
-        off, crashed = _gradients(asked, SMALL, place, seed, tell)
-    ran = [trick for trick in asked if trick.name not in crashed]
-    times, failed = _times(ran, scale, place, seed, repeats, tell, clock)
+        errors, crashed = _gradient_errors(selected, SMALL, place, seed, tell)
+    runnable = [trick for trick in selected if trick.name not in crashed]
+    times, failed = _time_tricks(runnable, scale, place, seed, repeats, tell, clock)
     crashed |= failed
-    ran = [trick for trick in ran if trick.name not in failed]
-    predicted = _predicted(ran, card, seed, peaks_at, tell)
-    found = {name: peak[1] for name, peak in predicted.items()}
+    runnable = [trick for trick in runnable if trick.name not in failed]
+    forecasts = _predict_peaks(runnable, card, seed, peaks_at, tell)
+    peaks = {name: peak[1] for name, peak in forecasts.items()}
     if place == "cuda":
-        found = _measured(ran, predicted, seed, tell)
-    rows = [_row(trick, predicted, found, times, off, crashed, place) for trick in asked]
-    made = Explained(
+        peaks = _measure_peaks(runnable, forecasts, seed, tell)
+    rows = [_row(trick, forecasts, peaks, times, errors, crashed, place) for trick in selected]
+    report = MemoryReport(
         "one iteration of a radiance-field GAN",
         place,
         card,
@@ -109,21 +114,25 @@ def explain_memory(
     if figure is not None:
         from pinchpoint.systems.radiance.explain.figure import draw
 
-        draw(Path(figure), made)
+        draw(Path(figure), report)
     if output is not None:
-        made.save(output)
-    return made
+        report.save(output)
+    return report
 
 
-def judged(
+def judge(
     *, peak: int | None, baseline: int, error: float | None, allowed: float, crashed: bool
-) -> tuple[Judged, str]:
-    """crashes: it raises; wrong: gradients are missing or off by more than rounding; helps: the peak falls by over 3 %."""
+) -> tuple[VerdictKind, str]:
+    """The verdict and its reason.
+
+    crashes: it raises; wrong: gradients are missing or off by more than rounding; helps: the peak falls by
+    over 3 %; otherwise no effect.
+    """
     if crashed or peak is None:
         return "crashes", ""
     if error is None or not error <= allowed:
-        off = "missing" if error is None else f"off by {error:.2g} of themselves"
-        return "wrong", f"gradients are {off}; rounding explains {allowed:.1g}"
+        how = "missing" if error is None else f"off by {error:.2g} of themselves"
+        return "wrong", f"gradients are {how}; rounding explains {allowed:.1g}"
     change = peak / baseline - 1
     if change < -MATERIAL:
         return "helps", f"the peak falls by {-change:.0%}"
@@ -131,67 +140,69 @@ def judged(
 
 
 def allowed_error(trick: Trick) -> float:
-    """How far gradients may be off by rounding: 100 units of the type the networks run in."""
+    """Tolerance of gradients: 100 rounding units of the type the networks run in."""
     return min(AT_MOST, ROUNDED * torch.finfo(trick.ways.cast or torch.float32).eps)
 
 
-def gradient_error(found: Mapping[str, Tensor | None], true: Mapping[str, Tensor | None]) -> float:
-    """Relative L2 over each network's gradients, a missing one as zeros; the worst of the three."""
+def gradient_error(gradients: Mapping[str, Tensor | None], true: Mapping[str, Tensor | None]) -> float:
+    """Relative L2 error over each network's gradients, a missing one as zeros; the worst of the three."""
     worst = 0.0
     for part in PARTS:
         names = [name for name in true if name.startswith(f"{part}.")]
         wrong, size = 0.0, 0.0
         for name in names:
-            want, got = true[name], found[name]
+            want, got = true[name], gradients[name]
             assert want is not None, f"the baseline gives {name} no gradient"
             size += float(want.double().square().sum())
             wrong += float((want.double() - (0.0 if got is None else got.double())).square().sum())
         error = math.sqrt(wrong / size)
-        worst = error if not error <= worst else worst  # one that is not a number stays
+        worst = error if not error <= worst else worst  # NaN stays
     return worst
 
 
-def _asked(only: Sequence[str] | None) -> list[Trick]:
+def _select_tricks(only: Sequence[str] | None) -> list[Trick]:
     unknown = sorted(set(only or ()) - set(tricks.NAMES))
     if unknown:
-        raise BadInput(f"unknown trick {unknown[0]!r}", hint=f"use some of: {', '.join(tricks.NAMES)}")
+        raise BadInput(
+            f"The trick {unknown[0]!r} is unknown.", hint=f"Use some of: {', '.join(tricks.NAMES)}."
+        )
     return [trick for trick in TRICKS if only is None or trick.name in ("baseline", *only)]
 
 
-def _gradients(
-    asked: list[Trick], scale: Scale, device: str, seed: int, tell: Progress
+def _gradient_errors(
+    selected: list[Trick], scale: Scale, device: str, seed: int, tell: Progress
 ) -> tuple[dict[str, float], dict[str, str]]:
-    """Error of each trick's first gradients, and what those that raise said."""
-    off: dict[str, float] = {}
+    """Error of each trick's first gradients, and the messages of those that raise."""
+    errors: dict[str, float] = {}
     crashed: dict[str, str] = {}
     true: dict[str, Tensor | None] = {}
-    for at, trick in enumerate(asked):
-        tell("gradients", at, len(asked))
+    for at, trick in enumerate(selected):
+        tell("gradients", at, len(selected))
         try:
-            found = Iteration(scale, trick.ways, device=device, seed=seed).gradients()
+            gradients = Iteration(scale, trick.ways, device=device, seed=seed).gradients()
         except (BadInput, RuntimeError) as error:
             if trick.name == "baseline":
                 raise
             crashed[trick.name] = str(error).splitlines()[0]
             continue
         true = true or {
-            name: None if gradient is None else gradient.clone() for name, gradient in found.items()
+            name: None if gradient is None else gradient.clone() for name, gradient in gradients.items()
         }
-        off[trick.name] = gradient_error(found, true)
-    return off, crashed
+        errors[trick.name] = gradient_error(gradients, true)
+    return errors, crashed
 
 
-def _times(
-    ran: list[Trick], scale: Scale, device: str, seed: int, repeats: int, tell: Progress, clock: Clock
+def _time_tricks(
+    runnable: list[Trick], scale: Scale, device: str, seed: int, repeats: int, tell: Progress, clock: Clock
 ) -> tuple[dict[str, list[float]], dict[str, str]]:
-    """Seconds of iterations, all tricks in turn, and what those that raise said.
+    """Seconds of iterations, all tricks in turn, and the messages of those that raise.
 
-    The first of each is not timed, and on a GPU none that follows another trick's: what that left in the allocator's cache, or
-    emptied, is not its own. Every second turn goes the other way round.
+    The first iteration of each trick is not timed, and on a GPU none that follows another trick's: what that
+    one left in the allocator's cache, or emptied, is not its own. Every second round runs in reverse order.
     """
     used = backend("torch")
-    built = {trick.name: Iteration(scale, trick.ways, device=device, seed=seed) for trick in ran}
-    took: dict[str, list[float]] = {trick.name: [] for trick in ran}
+    built = {trick.name: Iteration(scale, trick.ways, device=device, seed=seed) for trick in runnable}
+    took: dict[str, list[float]] = {trick.name: [] for trick in runnable}
     crashed: dict[str, str] = {}
     for turn in range(repeats):
         tell("times", turn, repeats)
@@ -203,7 +214,7 @@ def _times(
                     used.wait(device, built[name].step())
                 before = clock()
                 used.wait(device, built[name].step())
-            except RuntimeError as error:  # no room, at this size
+            except RuntimeError as error:  # out of memory at this size
                 if name == "baseline":
                     raise
                 crashed[name] = str(error).splitlines()[0]
@@ -212,72 +223,74 @@ def _times(
     return {name: values for name, values in took.items() if name not in crashed}, crashed
 
 
-def _predicted(
-    ran: list[Trick], card: str, seed: int, scale: str, tell: Progress
+def _predict_peaks(
+    runnable: list[Trick], card: str, seed: int, scale: str, tell: Progress
 ) -> dict[str, tuple[Any, int]]:
-    """Forecast and peak of each, by several workers at a time."""
+    """Forecast and peak of each trick, by several workers at a time."""
     size = SCALES[scale].batch * SCALES[scale].patch ** 2
     done = 0
 
     def part(some: list[Trick]) -> dict[str, tuple[Any, int]]:
         nonlocal done
-        found = {}
+        forecasts = {}
         with Forecaster(TARGET, card=card, seed=seed, settings={"scale": scale}) as forecaster:
             for trick in some:
-                made = forecaster.predict(size=size, mode="train", variant=trick.name)
-                found[trick.name] = made, made.peak_allocated_bytes
+                forecast = forecaster.predict(size=size, mode="train", variant=trick.name)
+                forecasts[trick.name] = forecast, forecast.peak_allocated_bytes
                 done += 1
-                tell("predicted peaks", done, len(ran))
-        return found
+                tell("predicted peaks", done, len(runnable))
+        return forecasts
 
-    workers = _workers(ran)
+    workers = _workers(runnable)
     with ThreadPoolExecutor(workers) as pool:
-        found: dict[str, tuple[Any, int]] = {}
-        for some in pool.map(part, [ran[at::workers] for at in range(workers)]):
-            found |= some
-    return found
+        forecasts: dict[str, tuple[Any, int]] = {}
+        for some in pool.map(part, [runnable[at::workers] for at in range(workers)]):
+            forecasts |= some
+    return forecasts
 
 
-def _measured(
-    ran: list[Trick], predicted: dict[str, tuple[Any, int]], seed: int, tell: Progress
+def _measure_peaks(
+    runnable: list[Trick], forecasts: dict[str, tuple[Any, int]], seed: int, tell: Progress
 ) -> dict[str, int]:
-    """Peaks, each in a process of its own, as many at one time as the card has room for: none counts another's bytes."""
+    """Peaks, each in a process of its own, as many at a time as fit on the card: none counts
+    another's bytes.
+    """
     gc.collect()
-    torch.cuda.empty_cache()  # what the timed iterations held is for the processes now
-    needed = max(forecast.total_bytes for forecast, _ in predicted.values())
+    torch.cuda.empty_cache()  # release what the timed iterations held
+    needed = max(forecast.total_bytes for forecast, _ in forecasts.values())
     room = int(torch.cuda.mem_get_info()[0] // (_SPARE * needed))
-    target, found = find(TARGET), {}
+    target, peaks = find(TARGET), {}
 
     def peak(trick: Trick) -> int:
-        made = gpu_measurement.measure(
-            target, predicted[trick.name][0], chunk=None, steps=2, seed=seed, timeout_s=300.0
+        measurement = gpu_measurement.measure(
+            target, forecasts[trick.name][0], chunk=None, steps=2, seed=seed, timeout_s=300.0
         )
-        return made["allocated_bytes"]
+        return measurement["allocated_bytes"]
 
-    with ThreadPoolExecutor(max(1, min(room, _workers(ran)))) as pool:
-        for trick, bytes_ in zip(ran, pool.map(peak, ran), strict=True):
-            found[trick.name] = bytes_
-            tell("measured peaks", len(found), len(ran))
-    return found
+    with ThreadPoolExecutor(max(1, min(room, _workers(runnable)))) as pool:
+        for trick, bytes_ in zip(runnable, pool.map(peak, runnable), strict=True):
+            peaks[trick.name] = bytes_
+            tell("measured peaks", len(peaks), len(runnable))
+    return peaks
 
 
-def _workers(ran: list[Trick]) -> int:
-    """Processes at one time, each with two cores where there are many."""
-    return min(len(ran), max(2, (os.cpu_count() or 1) // 2))
+def _workers(runnable: list[Trick]) -> int:
+    """Processes at a time, each with two cores if there are many."""
+    return min(len(runnable), max(2, (os.cpu_count() or 1) // 2))
 
 
 def _row(
     trick: Trick,
-    predicted: dict[str, tuple[Any, int]],
+    forecasts: dict[str, tuple[Any, int]],
     peaks: dict[str, int],
     times: dict[str, list[float]],
-    off: dict[str, float],
+    errors: dict[str, float],
     crashed: dict[str, str],
     device: str,
 ) -> Row:
     name = trick.name
-    peak, base, error = peaks.get(name), peaks["baseline"], off.get(name)
-    verdict, reason = judged(
+    peak, base, error = peaks.get(name), peaks["baseline"], errors.get(name)
+    verdict, reason = judge(
         peak=peak, baseline=base, error=error, allowed=allowed_error(trick), crashed=name in crashed
     )
     took = times.get(name)
@@ -286,10 +299,10 @@ def _row(
         low = high = None
     return Row(
         name,
-        trick.said,
+        trick.about,
         trick.of,
         peak,
-        predicted[name][1] if name in predicted else None,
+        forecasts[name][1] if name in forecasts else None,
         peak if device == "cuda" else None,
         None if peak is None else peak / base,
         None if took is None else median(took),
@@ -303,7 +316,7 @@ def _row(
 
 
 def build(size: int, *, device: str, mode: str, variant: str, seed: int, settings: dict[str, str]) -> Case:
-    """One iteration with a trick, of a scale by name."""
+    """One iteration with a trick, at a named scale."""
     scale = SCALES[settings["scale"]]
     ways = next(trick.ways for trick in TRICKS if trick.name == variant)
     iteration = Iteration(scale, ways, device=device, seed=seed)
@@ -316,7 +329,7 @@ STEP = Workload(
     framework="torch",
     build="pinchpoint.systems.radiance.explain.explain:build",
     variants=tuple(Variant(name) for name in tricks.NAMES),
-    about="one iteration of the original's GAN with a memory trick",
+    about="one iteration of the GRAF memory guide's GAN with a memory trick",
     modes=("train",),
     settings=(Setting("scale", "full", choices=tuple(SCALES)),),
 )

@@ -1,4 +1,4 @@
-"""The figure of `explain_memory`: the peak and the time of every trick with its interval, coloured by its verdict."""
+"""The figure of `explain_memory`: peak and time of every trick with its interval, coloured by verdict."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pinchpoint.reporting import palette
 from pinchpoint.reporting.figures import style
 
 if TYPE_CHECKING:
-    from pinchpoint.systems.radiance.explain.records import Explained
+    from pinchpoint.systems.radiance.explain.records import MemoryReport
 
 COLOURS = {"helps": "good", "no effect": "idle-2", "wrong": "bad", "crashes": "warn"}
 
 
-def draw(path: Path, made: Explained) -> Path:
-    """Write a PNG: bars from the baseline down, a crash as a word where its bar would be."""
+def draw(path: Path, report: MemoryReport) -> Path:
+    """Write a PNG: bars from the baseline down; a crash is a word in place of its bar."""
     from matplotlib.patches import Patch
 
-    at = made.peaks_at
+    at = report.peaks_at
     gib = 2**30
     with style.applied():
         figure, axes = style.canvas(columns=2, width=10.4, height=6.4, sharey=True)
         peak, spent = axes[0]
-        for place, row in enumerate(made.rows):
+        for place, row in enumerate(report.rows):
             colour = palette.LIGHT["accent" if row.of == "-" else COLOURS[row.verdict]]
             if row.peak_allocated_bytes is None:
                 for one in (peak, spent):
@@ -38,15 +38,16 @@ def draw(path: Path, made: Explained) -> Path:
             spent.barh(place, row.time_ratio, color=colour, height=0.7)
             if row.time_low is not None:
                 spent.plot([row.time_low, row.time_high], [place, place], color=style.MUTED, linewidth=1.2)
-        peak.set_yticks(range(len(made.rows)), [row.trick for row in made.rows])
+        peak.set_yticks(range(len(report.rows)), [row.trick for row in report.rows])
         peak.invert_yaxis()
         peak.set_xlabel(
-            f"{made.peaks} peak, GiB: {at['batch']} images, {at['patch']}² rays, {at['samples']} points of a ray"
+            f"{report.peaks} peak, GiB: {at['batch']} images, {at['patch']}² rays, "
+            f"{at['samples']} points per ray"
         )
-        spent.set_xlabel(f"time of an iteration over the baseline's, on {made.device}")
+        spent.set_xlabel(f"iteration time relative to the baseline, on {report.device}")
         spent.axvline(1.0, color=style.MUTED, linewidth=0.8, linestyle=":")
-        shown = [Patch(color=palette.LIGHT[role], label=verdict) for verdict, role in COLOURS.items()]
-        spent.legend(handles=shown, loc="lower right")
+        handles = [Patch(color=palette.LIGHT[role], label=verdict) for verdict, role in COLOURS.items()]
+        spent.legend(handles=handles, loc="lower right")
         figure.suptitle(
             "What memory tricks do to a radiance-field GAN",
             fontsize=11.5,

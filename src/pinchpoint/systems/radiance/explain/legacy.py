@@ -1,9 +1,9 @@
-"""The super-resolution as the original has it, for comparison only: it trains nothing.
+"""The super-resolution of the GRAF memory guide, for comparison only: it never trains.
 
-A latent image for each view is laid over the enlarged render, a few convolutions run at the large size, pixels are shuffled
-out once more, and the result is shrunk to the patch the discriminator takes. All of it is done under no_grad, and
-requires_grad is set on what comes out: the discriminator's gradient ends there, and neither these weights nor the field get
-any. Letters: B images, h side of the render.
+A latent image per view is laid over the enlarged render, a few convolutions run at the large size, pixels are
+shuffled out once more, and the result is shrunk to the patch the discriminator takes. All of it runs under
+no_grad, and requires_grad is set on the result: the discriminator's gradient ends there, and neither these
+weights nor the field get any. Letters: B images, h side of the render.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pinchpoint.systems.radiance.model.superres import enlarged
+from pinchpoint.systems.radiance.model.superres import enlarge
 
-FACTOR = 4  # of the pixels that are shuffled out
+FACTOR = 4  # factor by which pixels are shuffled out
 
 
 class LegacySuperRes(nn.Module):
-    """x8 up to where its convolutions run, x4 on top, and back down to h."""
+    """Enlarges x8 for its convolutions, x4 on top, and shrinks back to h."""
 
     def __init__(self, side: int, *, width: int = 64, views: int = 72, up: int = 8, cut: bool = True) -> None:
         super().__init__()
@@ -33,15 +33,15 @@ class LegacySuperRes(nn.Module):
         )
 
     def forward(self, low: Tensor, view: Tensor) -> Tensor:
-        """low: (B, 3, h, h); view: (B,) which latent image -> (B, 3, h, h)."""
+        """low: (B, 3, h, h); view: (B,) index of the latent image -> (B, 3, h, h)."""
         if not self.cut:
-            return self._made(low, view)
+            return self._enlarge(low, view)
         with torch.no_grad():
-            made = self._made(low, view)
-        return made.requires_grad_(True)
+            image = self._enlarge(low, view)
+        return image.requires_grad_(True)
 
-    def _made(self, low: Tensor, view: Tensor) -> Tensor:
-        wide = enlarged(low, self.up)
+    def _enlarge(self, low: Tensor, view: Tensor) -> Tensor:
+        wide = enlarge(low, self.up)
         fine = functional.pixel_shuffle(self.convs(torch.cat([wide, self.latents[view]], dim=1)), FACTOR)
-        high = enlarged(wide, FACTOR) + fine
+        high = enlarge(wide, FACTOR) + fine
         return functional.interpolate(high, size=low.shape[2:], mode="bilinear", align_corners=False)

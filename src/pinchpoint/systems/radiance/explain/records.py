@@ -1,4 +1,4 @@
-"""What `explain_memory` leaves behind: a row for each trick, as a record, a table and a summary."""
+"""Record of `explain_memory`: one row per trick, as a record, a table and a summary."""
 
 from __future__ import annotations
 
@@ -9,43 +9,42 @@ from pinchpoint.core import machine as _machine
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_seconds
 
-Judged = Literal["helps", "no effect", "wrong", "crashes"]
+VerdictKind = Literal["helps", "no effect", "wrong", "crashes"]
 
 
 @dataclass(frozen=True)
 class Row:
-    """One trick. peak_allocated_bytes: measured where it was, else predicted; None where it crashes."""
+    """One trick. peak_allocated_bytes: measured if available, else predicted; None if it crashes."""
 
     trick: str
     said: str
-    of: str  # guide, advice, instead
+    of: str  # source: guide, advice or instead
     peak_allocated_bytes: int | None
     predicted_bytes: int | None
     measured_bytes: int | None
-    peak_ratio: float | None  # to the baseline
-    time_s: float | None  # of an iteration, the median
-    time_ratio: float | None  # to the baseline's, in turn with it
-    time_low: float | None  # 95 % interval of the ratio, of as many iterations as it takes
+    peak_ratio: float | None  # relative to the baseline
+    time_s: float | None  # median of an iteration
+    time_ratio: float | None  # relative to the baseline, timed in turn with it
+    time_low: float | None  # 95 % interval of the ratio, if there are enough iterations
     time_high: float | None
-    gradient_error: (
-        float | None
-    )  # relative L2 against the baseline's, of the worst of field, super-resolution, discriminator
-    verdict: Judged
+    # Relative L2 error against the baseline, the worst of field, super-resolution and discriminator.
+    gradient_error: float | None
+    verdict: VerdictKind
     reason: str
 
 
 @dataclass(frozen=True)
-class Explained(Record):
-    """What `radiance explain-memory` makes."""
+class MemoryReport(Record):
+    """Result of `radiance explain-memory`."""
 
     kind: ClassVar[str] = "radiance-memory"
     target: str
     device: str
-    card: str  # whose workspaces are modelled
-    peaks: str  # predicted or measured: what peak_allocated_bytes is
-    peaks_at: dict[str, Any]  # Scale of the peaks
-    timed_at: dict[str, Any]  # of times
-    compared_at: dict[str, Any]  # of gradients
+    card: str  # GPU whose workspaces are modelled
+    peaks: str  # predicted or measured: the source of peak_allocated_bytes
+    peaks_at: dict[str, Any]  # scale of the peaks
+    timed_at: dict[str, Any]  # scale of the times
+    compared_at: dict[str, Any]  # scale of the gradients
     repeats: int
     threads: int
     rows: tuple[Row, ...]
@@ -58,7 +57,7 @@ class Explained(Record):
         return next(row for row in self.rows if row.trick == trick)
 
     def table(self, *, narrow: bool = False) -> tuple[list[str], list[list[str]]]:
-        """Columns, and rows of text. narrow: in 80 columns, without seconds and what each trick is."""
+        """Columns, and rows of text. narrow: for 80 columns, without seconds and descriptions."""
         columns = [
             "trick",
             "peak",
@@ -69,7 +68,7 @@ class Explained(Record):
             "verdict",
             "what it is",
         ]
-        made = [
+        rows = [
             [
                 row.trick,
                 show_bytes(row.peak_allocated_bytes) if row.peak_allocated_bytes else "-",
@@ -82,15 +81,17 @@ class Explained(Record):
             ]
             for row in self.rows
         ]
-        kept = [at for at, name in enumerate(columns) if not (narrow and name in ("time", "what it is"))]
-        return [columns[at] for at in kept], [[row[at] for at in kept] for row in made]
+        shown_columns = [
+            at for at, name in enumerate(columns) if not (narrow and name in ("time", "what it is"))
+        ]
+        return [columns[at] for at in shown_columns], [[row[at] for at in shown_columns] for row in rows]
 
     def summary(self) -> list[tuple[str, str]]:
         at = self.peaks_at
-        rays = f"{at['batch']} images of {at['patch']} x {at['patch']} rays, {at['samples']} points of a ray"
+        rays = f"{at['batch']} images of {at['patch']} x {at['patch']} rays, {at['samples']} points per ray"
         named = {
             verdict: [row.trick for row in self.rows if row.verdict == verdict and row.of != "-"]
-            for verdict in get_args(Judged)
+            for verdict in get_args(VerdictKind)
         }
         return [
             ("peaks", f"{self.peaks}, {rays}"),

@@ -1,8 +1,9 @@
-"""Every memory trick of an earlier guide, and those it left out, as changes to one iteration of the GAN it was written for.
+"""Every memory trick of the GRAF memory guide, and those it left out, as changes to one iteration of its GAN.
 
-The iteration is the original's: GRAF's field as published, its super-resolution with a gradient, a patch discriminator, R1,
-two RMSprops, a loader, and a picture to look at. A trick changes that and nothing else; `Ways` says what. Everything
-random follows from the seed, so that gradients can be compared. Letters: B images, p side of a patch, S points of a ray.
+The iteration is the guide's: GRAF's field as published, its super-resolution with a gradient, a patch
+discriminator, R1, two RMSprops, a loader, and a preview image. A trick changes that and nothing else; `Ways`
+says what. All randomness follows from the seed, so that gradients can be compared. Letters: B images, p side
+of a patch, S points per ray.
 """
 
 from __future__ import annotations
@@ -22,49 +23,51 @@ from pinchpoint.systems.radiance.explain.legacy import LegacySuperRes
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.discriminator import Discriminator
 from pinchpoint.systems.radiance.model.field import Field
-from pinchpoint.systems.radiance.model.losses import slope_penalty, taken_for_made, taken_for_real
+from pinchpoint.systems.radiance.model.losses import loss_as_generated, loss_as_real, slope_penalty
 from pinchpoint.systems.radiance.rendering.rays import Camera, draw_patches, draw_poses, patches
 from pinchpoint.systems.radiance.rendering.render import Codes, Form, draw, generator_for, render
 from pinchpoint.systems.radiance.rendering.strategies import Memory
 
-WORKERS = 0  # of the loader, as in the configuration the guide was written for
+WORKERS = 0  # loader workers, as in the guide's configuration
 R1 = 10.0
-SCALE = 2.0**8  # of the losses for fp16: where a scaler that starts at 2^16 comes down to
-SHOWN = 512  # rays at one time of a picture to look at
+SCALE = 2.0**8  # loss scale for fp16: what a scaler that starts at 2^16 settles at
+SHOWN = 512  # rays at a time of a preview image
 
 
 @dataclass(frozen=True)
 class Ways:
-    """How an iteration is done; as given here, before any trick."""
+    """How an iteration is done; the defaults are those before any trick."""
 
     form: Form = "eager"
     memory: Memory = "none"
-    parts: int = 8  # chunks of rays, where `memory` takes chunks
-    cast: torch.dtype | None = None  # autocast around both networks; R1 stays in fp32, as the guide says
-    scalers: int = 0  # of the losses
+    parts: int = 8  # chunks of rays, if `memory` uses chunks
+    cast: torch.dtype | None = None  # autocast around both networks; R1 stays in fp32, as in the guide
+    scalers: int = 0  # loss scalers
     cut: bool = False  # the super-resolution under no_grad, then requires_grad_(True)
-    sr_by_image: bool = False  # the super-resolution one image after another, computed again in backward
-    eval_no_grad: bool = False  # once more around what is rendered to be looked at
-    delete: bool = False  # locals, as soon as they are not needed
-    empty_cache: bool = False  # and gc.collect(), after the picture
-    set_to_none: bool = False  # said aloud
-    loader: bool = False  # pinned, prefetching, persistent where it has workers
+    sr_by_image: bool = False  # the super-resolution one image at a time, recomputed in the backward pass
+    eval_no_grad: bool = False  # a second no_grad around the preview
+    delete: bool = False  # delete locals as soon as they are unused
+    empty_cache: bool = False  # and gc.collect(), after the preview
+    set_to_none: bool = False  # passed explicitly
+    loader: bool = False  # pinned, prefetching, persistent if it has workers
     non_blocking: bool = False
-    global_type: bool = False  # what names no device is made on the GPU, which the guide removes
-    new_losses: bool = False  # a loss object is made every iteration, which the guide removes
-    fewer_rays: bool = False  # a quarter of a patch
+    global_type: bool = False  # tensors without a device are created on the GPU; the guide removes this
+    new_losses: bool = False  # a loss object is created every iteration; the guide removes this
+    fewer_rays: bool = False  # a quarter of the rays of a patch
 
     def side(self, patch: int) -> int:
-        """Rays a side of what is rendered."""
+        """Rays per side of the rendered patch."""
         return patch // 2 if self.fewer_rays else patch
 
 
 @dataclass(frozen=True)
 class Trick:
-    """name: its id; said: what is done; of: guide, advice (that the guide gives but does not do) or instead (ours)."""
+    """name: its id; about: what it does; of: guide, advice (in the guide but not done there) or instead
+    (ours).
+    """
 
     name: str
-    said: str
+    about: str
     of: str
     ways: Ways
 
@@ -128,7 +131,7 @@ NAMES = tuple(trick.name for trick in TRICKS)
 
 @dataclass(frozen=True)
 class Scale:
-    """How large an iteration is. up, views: of the super-resolution."""
+    """Size of an iteration. up, views: of the super-resolution."""
 
     field: str = "graf"
     batch: int = 8
@@ -138,10 +141,10 @@ class Scale:
     width: int = 64
     up: int = 8
     views: int = 72
-    images: int = 64  # pixels a side of the data
+    images: int = 64  # pixels per side of the data
 
 
-FULL = Scale()  # what the guide was written for
+FULL = Scale()  # the guide's size
 SMALL = Scale(field="tiny", batch=2, samples=8, critic=8, width=8, up=2, views=8)
 
 
@@ -150,7 +153,7 @@ class Players(nn.Module):
 
     def __init__(self, scale: Scale, ways: Ways, *, seed: int) -> None:
         super().__init__()
-        with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay where they are
+        with torch.random.fork_rng(devices=[]):  # leave the caller's random state untouched
             torch.manual_seed(seed)
             self.field = Field(FieldConfig.preset(scale.field), seed=seed)
             self.superres = LegacySuperRes(
@@ -160,15 +163,15 @@ class Players(nn.Module):
 
 
 class Iteration:
-    """One GAN iteration, again and again: `step`. `gradients` gives those of the first, with nothing updated."""
+    """One GAN iteration, repeatable: `step`. `gradients` returns those of the first, without an update."""
 
     def __init__(self, scale: Scale, ways: Ways, *, device: str, seed: int = 0) -> None:
         self.scale, self.ways, self.device, self.seed = scale, ways, device, seed
         self.players = Players(scale, ways, seed=seed)
-        if device != "cpu":  # fake parameters cannot be moved to where they are
+        if device != "cpu":  # fake parameters cannot be moved to the device they are on
             self.players = self.players.to(device)
-        made = [*self.players.field.parameters(), *self.players.superres.parameters()]
-        self.optimizer_g = torch.optim.RMSprop(made, lr=5e-4, alpha=0.99, eps=1e-8)
+        parameters = [*self.players.field.parameters(), *self.players.superres.parameters()]
+        self.optimizer_g = torch.optim.RMSprop(parameters, lr=5e-4, alpha=0.99, eps=1e-8)
         self.optimizer_d = torch.optim.RMSprop(
             self.players.critic.parameters(), lr=1e-4, alpha=0.99, eps=1e-8
         )
@@ -177,12 +180,13 @@ class Iteration:
             for _ in range(max(1, ways.scalers))
         ]
         self.scaler_d, self.scaler_g = scalers[0], scalers[-1]
-        self.real, self.numbers = self._loaded(), 0
-        # An iteration of a training loop ends with its names bound: they live until the next binds them anew.
+        self.real, self.numbers = self._real_batches(), 0
+        # A training loop's iteration ends with its names bound: they live until the next iteration rebinds
+        # them.
         self.locals: dict[str, Any] = {}
 
     def step(self) -> Tensor:
-        """Discriminator, generator, picture. (): the generator's loss."""
+        """Discriminator, generator, preview. (): the generator's loss."""
         self.numbers += 1
         self._turn_of_critic(self.numbers)
         self._update(self.optimizer_d, self.scaler_d, last=self.scaler_d is not self.scaler_g)
@@ -192,66 +196,66 @@ class Iteration:
         return loss
 
     def gradients(self) -> dict[str, Tensor | None]:
-        """Of every parameter at the first iteration, unscaled; None where there is none."""
+        """Gradients of every parameter at the first iteration, unscaled; None where missing."""
         self._turn_of_critic(1)
         self.scaler_d.unscale_(self.optimizer_d)
-        found = {f"critic.{name}": p.grad for name, p in self.players.critic.named_parameters()}
+        gradients = {f"critic.{name}": p.grad for name, p in self.players.critic.named_parameters()}
         self._turn_of_generator(1)
         if _any_gradient(self.optimizer_g):
             self.scaler_g.unscale_(self.optimizer_g)
         for part in ("field", "superres"):
             module: nn.Module = getattr(self.players, part)
-            found |= {f"{part}.{name}": p.grad for name, p in module.named_parameters()}
-        return found
+            gradients |= {f"{part}.{name}": p.grad for name, p in module.named_parameters()}
+        return gradients
 
     def _turn_of_critic(self, number: int) -> None:
-        kept = self.locals
+        local = self.locals
         self._zero(self.optimizer_d)
         self.players.critic.refresh()
-        kept["x_real"] = self._to_device(next(self.real)[0])
+        local["x_real"] = self._to_device(next(self.real)[0])
         with torch.no_grad():  # as published
-            kept["x_fake"] = self._made(number, "for the discriminator")
-        reg, _ = slope_penalty(self.players.critic, kept["x_real"], reduction="graf")
+            local["x_fake"] = self._generate(number, "for the discriminator")
+        reg, _ = slope_penalty(self.players.critic, local["x_real"], reduction="graf")
         with self._cast():
-            kept["d_real"], kept["d_fake"] = (
-                self.players.critic(kept[name]) for name in ("x_real", "x_fake")
+            local["d_real"], local["d_fake"] = (
+                self.players.critic(local[name]) for name in ("x_real", "x_fake")
             )
-        real, made = self._losses()
-        kept["reg"] = R1 * reg
-        kept["dloss"] = real(kept["d_real"]) + made(kept["d_fake"]) + kept["reg"]
-        self.scaler_d.scale(kept["dloss"]).backward()
+        real, generated = self._losses()
+        local["reg"] = R1 * reg
+        local["dloss"] = real(local["d_real"]) + generated(local["d_fake"]) + local["reg"]
+        self.scaler_d.scale(local["dloss"]).backward()
         if self.ways.delete:
-            kept.clear()
+            local.clear()
 
     def _turn_of_generator(self, number: int) -> Tensor:
-        kept = self.locals
+        local = self.locals
         self._zero(self.optimizer_g)
         self.players.critic.requires_grad_(False)
         try:
-            kept["x_fake"] = self._made(number, "for the generator")
+            local["x_fake"] = self._generate(number, "for the generator")
             with self._cast():
-                kept["d_fake"] = self.players.critic(kept["x_fake"])
-            kept["gloss"] = self._losses()[0](kept["d_fake"])
-            self.scaler_g.scale(kept["gloss"]).backward()
+                local["d_fake"] = self.players.critic(local["x_fake"])
+            local["gloss"] = self._losses()[0](local["d_fake"])
+            self.scaler_g.scale(local["gloss"]).backward()
         finally:
             self.players.critic.requires_grad_(True)
-        loss = kept["gloss"].detach()
+        loss = local["gloss"].detach()
         if self.ways.delete:
-            kept.clear()
+            local.clear()
         return loss
 
-    def _made(self, number: int, what: str, *, look: bool = False) -> Tensor:
-        """Patches of B images: (B, 3, p, p) in [-1, 1]."""
+    def _generate(self, number: int, what: str, *, look: bool = False) -> Tensor:
+        """Generate patches of B images: (B, 3, p, p) in [-1, 1]."""
         scale, ways, field = self.scale, self.ways, self.players.field
         side = ways.side(scale.patch)
         draws_from = generator_for(self.seed, number, what, device=self.device)
-        # Poses and codes are made as the original makes them: where nothing is said of a device, then sent to it. The numbers
-        # are the host's in either case, so that gradients can be compared.
+        # Poses and codes are created as in the guide: without a device, then sent to it. The numbers come
+        # from the host in either case, so that gradients can be compared.
         host, home = generator_for(self.seed, number, what), self.device if ways.global_type else "cpu"
         u, v = (pose.to(home) for pose in draw_poses(scale.batch, v_range=(0.0, 0.45), generator=host))
         wide = (field.config.z_shape, field.config.z_app)
-        drawn = (torch.empty(scale.batch, each).normal_(generator=host).to(home) for each in wide)
-        codes = Codes(*(self._to_device(code) for code in drawn))
+        codes_drawn = (torch.empty(scale.batch, each).normal_(generator=host).to(home) for each in wide)
+        codes = Codes(*(self._to_device(code) for code in codes_drawn))
         where = patches(side, *draw_patches(scale.batch, least=0.5, generator=draws_from))
         rays = Camera().rays(self._to_device(u), self._to_device(v), where)
         draws = draw(
@@ -259,23 +263,23 @@ class Iteration:
         )
         chunk = scale.batch * side * side // ways.parts if ways.memory != "none" else None
         with self._cast():
-            seen = render(
+            output = render(
                 field, rays, codes, draws, form=ways.form, memory=ways.memory, chunk=SHOWN if look else chunk
             )
-            low = seen.rgb.mT.unflatten(2, (side, side)).contiguous() * 2 - 1
+            low = output.rgb.mT.unflatten(2, (side, side)).contiguous() * 2 - 1
             view = self._to_device((u * scale.views).long() % scale.views)
-            return self._enlarged(low, view)
+            return self._enlarge(low, view)
 
-    def _enlarged(self, low: Tensor, view: Tensor) -> Tensor:
+    def _enlarge(self, low: Tensor, view: Tensor) -> Tensor:
         if not self.ways.sr_by_image:
             return self.players.superres(low, view)
         parts = zip(low.split(1), view.split(1), strict=True)
         return torch.cat([checkpoint(self.players.superres, *part, use_reentrant=False) for part in parts])  # pyright: ignore[reportCallIssue, reportArgumentType]
 
     def _look(self) -> None:
-        """A picture, without gradients as published."""
+        """A preview image, without gradients as published."""
         with torch.no_grad() if self.ways.eval_no_grad else nullcontext(), torch.no_grad():
-            self._made(0, "to look at", look=True)
+            self._generate(0, "to look at", look=True)
         if self.ways.empty_cache:
             torch.cuda.empty_cache()
             gc.collect()
@@ -296,7 +300,7 @@ class Iteration:
     def _losses(self) -> tuple[Any, Any]:
         if self.ways.new_losses:
             return _Loss(real=True), _Loss(real=False)
-        return taken_for_real, taken_for_made
+        return loss_as_real, loss_as_generated
 
     def _cast(self) -> AbstractContextManager[object]:
         kind = torch.device(self.device).type
@@ -305,8 +309,8 @@ class Iteration:
     def _to_device(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=self.ways.non_blocking)
 
-    def _loaded(self) -> Iterator[list[Tensor]]:
-        """Real patches, for ever."""
+    def _real_batches(self) -> Iterator[list[Tensor]]:
+        """Real patches, endlessly."""
         scale, ways = self.scale, self.ways
         data = torch.empty(2 * scale.batch, 3, scale.patch, scale.patch)
         data.uniform_(-1, 1, generator=generator_for(self.seed, 0, "real"))
@@ -335,7 +339,7 @@ class _Loss(nn.Module):
 
     def __init__(self, *, real: bool) -> None:
         super().__init__()
-        self.of = taken_for_real if real else taken_for_made
+        self.of = loss_as_real if real else loss_as_generated
 
     def forward(self, logits: Tensor) -> Tensor:
         return self.of(logits)

@@ -1,7 +1,7 @@
-"""Features of images by a network that knows ImageNet: what the distances between sets of images are taken of.
+"""Image features of a network trained on ImageNet, from which distances between image sets are computed.
 
-Images are rounded to bytes first, as a file would hold them. The network always sees `_TOGETHER` images at one time, filled
-up where fewer are left, so that an image's features are the same numbers whatever it is handed in with.
+Images are first rounded to bytes, as in a file. The network always gets `_TOGETHER` images at a time, padded
+if fewer are left, so that the features of an image do not depend on the images beside it.
 """
 
 from __future__ import annotations
@@ -35,23 +35,24 @@ class Extractor:
         """(N, 3, W, W) in [-1, 1] -> (N, width), on the CPU."""
         if images.dim() != 4 or images.shape[1] != 3 or not len(images):
             raise BadInput(
-                f"features of images {tuple(images.shape)}", hint="give at least one as (N, 3, W, W)"
+                f"Features cannot be computed for images of shape {tuple(images.shape)}.",
+                hint="Give at least one image as (N, 3, W, W).",
             )
-        found = []
+        features = []
         with torch.no_grad(), torch.autocast(self.device.type, enabled=False):
             for part in images.detach().split(_TOGETHER):
-                seen = self._seen(part)
-                filled = F.pad(seen, (0, 0, 0, 0, 0, 0, 0, _TOGETHER - len(seen)))
-                found.append(
-                    self.network(filled.contiguous(memory_format=torch.channels_last))[: len(seen)].cpu()
+                inputs = self._prepare(part)
+                batch = F.pad(inputs, (0, 0, 0, 0, 0, 0, 0, _TOGETHER - len(inputs)))
+                features.append(
+                    self.network(batch.contiguous(memory_format=torch.channels_last))[: len(inputs)].cpu()
                 )
-        return torch.cat(found)
+        return torch.cat(features)
 
-    def _seen(self, images: Tensor) -> Tensor:
+    def _prepare(self, images: Tensor) -> Tensor:
         images = images.to(self.device).float().clamp(-1, 1)
         rounded = ((images + 1) * 127.5).round() / 127.5 - 1
         side = (self.side, self.side)
-        if self.name == "inception":  # as FID is defined: bilinear, whatever the size
+        if self.name == "inception":  # as FID defines it: bilinear at any size
             return F.interpolate(rounded, size=side, mode="bilinear", align_corners=False)
         return F.interpolate(rounded, size=side, mode="bicubic", align_corners=False, antialias=True).clamp(
             -1, 1
@@ -61,7 +62,7 @@ class Extractor:
 def open_extractor(
     *, inception_file: str | Path | None = None, device: str | torch.device = "cpu"
 ) -> Extractor:
-    """EfficientNet-Lite0, or FID's Inception where its file is given."""
+    """EfficientNet-Lite0, or FID's Inception if its file is given."""
     device = torch.device(device)
     if inception_file is not None:
         network = inception.load_inception(inception_file, device=device)

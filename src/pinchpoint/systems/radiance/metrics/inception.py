@@ -1,9 +1,9 @@
-"""The Inception network of FID and KID: 2,048 numbers an image, from a file of weights the user has.
+"""The Inception network of FID and KID: 2,048 numbers per image, from a weights file the user provides.
 
-The file is the one that FID is defined by, converted for torch (`pt_inception-2015-12-05-6726825d.pth`, 95,628,359 bytes);
-any other hash is refused, because another Inception gives another measure under the same name. Its layers are read by the
-names they have in that file. Differences from the usual Inception v3 are those of FID's graph: average pools leave the
-padding out, and the last block pools by maximum.
+The file is the one that defines FID, converted for torch (`pt_inception-2015-12-05-6726825d.pth`, 95,628,359
+bytes); any other hash is refused, because another Inception gives another measure under the same name. Its
+layers have the names of that file. It differs from the usual Inception v3 as FID's graph does: average pools
+exclude the padding, and the last block pools by maximum.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SHA256 = "6726825d0af5f729cebd5821db510b11b1cfad8faad88a03f1befd49fb9129b2"
 FEATURES = 2048
 SIDE = 299
 _EPSILON = 1e-3
-_HINT = "give pt_inception-2015-12-05-6726825d.pth, or leave --inception out: KD-efflite0 needs no file"
+_HINT = "Give pt_inception-2015-12-05-6726825d.pth, or omit --inception: KD-efflite0 needs no file."
 
 
 class Inception:
@@ -44,22 +44,22 @@ class Inception:
 
     def features(self, images: Tensor) -> Tensor:
         """(N, 3, SIDE, SIDE) in [-1, 1] -> (N, FEATURES)."""
-        held = self._conv(images, "Conv2d_1a_3x3", stride=2)
-        held = self._conv(held, "Conv2d_2a_3x3")
-        held = self._conv(held, "Conv2d_2b_3x3", pad=True)
-        held = F.max_pool2d(held, 3, stride=2)
-        held = self._conv(self._conv(held, "Conv2d_3b_1x1"), "Conv2d_4a_3x3")
-        held = F.max_pool2d(held, 3, stride=2)
+        hidden = self._conv(images, "Conv2d_1a_3x3", stride=2)
+        hidden = self._conv(hidden, "Conv2d_2a_3x3")
+        hidden = self._conv(hidden, "Conv2d_2b_3x3", pad=True)
+        hidden = F.max_pool2d(hidden, 3, stride=2)
+        hidden = self._conv(self._conv(hidden, "Conv2d_3b_1x1"), "Conv2d_4a_3x3")
+        hidden = F.max_pool2d(hidden, 3, stride=2)
         for name in ("Mixed_5b", "Mixed_5c", "Mixed_5d"):
-            held = self._fine(held, name)
-        held = self._shrink_once(held, "Mixed_6a")
+            hidden = self._fine(hidden, name)
+        hidden = self._shrink_once(hidden, "Mixed_6a")
         for name in ("Mixed_6b", "Mixed_6c", "Mixed_6d", "Mixed_6e"):
-            held = self._long(held, name)
-        held = self._shrink_again(held, "Mixed_7a")
-        held = self._wide(held, "Mixed_7b", _mean)
-        # FID's graph pools by maximum in the last block alone.
-        held = self._wide(held, "Mixed_7c", lambda images: F.max_pool2d(images, 3, stride=1, padding=1))
-        return held.mean(dim=(2, 3))
+            hidden = self._long(hidden, name)
+        hidden = self._shrink_again(hidden, "Mixed_7a")
+        hidden = self._wide(hidden, "Mixed_7b", _mean)
+        # FID's graph pools by maximum in the last block only.
+        hidden = self._wide(hidden, "Mixed_7c", lambda images: F.max_pool2d(images, 3, stride=1, padding=1))
+        return hidden.mean(dim=(2, 3))
 
     def _conv(self, images: Tensor, name: str, *, stride: int = 1, pad: bool = False) -> Tensor:
         weight, bias = self._layers[name]
@@ -138,12 +138,14 @@ class Inception:
 def load_inception(
     file: str | Path, *, device: str | torch.device = "cpu", sha256: str = SHA256
 ) -> Inception:
-    """The network with the weights of this file, whose hash must be the known one."""
+    """Load the network from this file, whose hash must be the known one."""
     check_hash(Path(file), sha256, what="FID's Inception", hint=_HINT)
     try:
         return Inception(torch.load(file, map_location="cpu", weights_only=True), device=device)
     except (KeyError, RuntimeError, pickle.UnpicklingError) as error:
-        raise BadInput(f"{file} holds no Inception network: {str(error)[:120]}", hint=_HINT) from error
+        raise BadInput(
+            f"{file} does not hold an Inception network: {str(error)[:120]}.", hint=_HINT
+        ) from error
 
 
 def _mean(images: Tensor) -> Tensor:

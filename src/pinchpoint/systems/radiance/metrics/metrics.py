@@ -1,9 +1,10 @@
-"""How far a set of images is from another, and what a set shows: distances of features, hues, silhouettes.
+"""Distances between image sets, and the content of a set: hues and silhouettes.
 
-Kernel distance: the unbiased squared maximum mean discrepancy with the kernel (x.y / D + 1)^3, times 1000; its mean over
-draws of one distribution is 0, at any number of images, so it may be negative. Frechet distance: between the Gaussians of
-both sets; it has a large floor where images are few. Both carry the name of their features: only Inception's are FID and KID.
-Letters: N images, D features, W pixels a side. Images are (N, 3, W, W) in [-1, 1].
+Kernel distance: the unbiased squared maximum mean discrepancy with the kernel (x.y / D + 1)^3, times 1000;
+its mean over draws of one distribution is 0 for any number of images, so it may be negative. Frechet
+distance: between the Gaussians of both sets; it has a large floor for few images. Both carry the name of
+their features: only those of Inception are FID and KID. Letters: N images, D features, W pixels per side.
+Images are (N, 3, W, W) in [-1, 1].
 """
 
 from __future__ import annotations
@@ -16,43 +17,44 @@ from torch import Tensor
 from pinchpoint.core.errors import BadInput
 
 HUES = 12  # bins around the circle of hues
-_COLOURED = 0.25  # least difference between the strongest and the weakest channel of a pixel that has a hue
-_APART = 0.06  # a pixel is no background where a channel is this far from it
+_COLOURED = 0.25  # a pixel has a hue if its strongest and weakest channels differ by this
+_APART = 0.06  # a pixel is not background if a channel differs from it by this
 
 
 def kernel_distance(one: Tensor, two: Tensor) -> float:
-    """Between features (N, D) and (M, D), times 1000."""
+    """Kernel distance between features (N, D) and (M, D), times 1000."""
     _check(one, two)
     one, two = one.double(), two.double()
     n, m = len(one), len(two)
     own, other, across = _kernel(one, one), _kernel(two, two), _kernel(one, two)
-    # A feature with itself is no draw of two: the diagonals are left out.
+    # The diagonals are excluded: a feature paired with itself is not a draw of two.
     within = (own.sum() - own.trace()) / (n * (n - 1)) + (other.sum() - other.trace()) / (m * (m - 1))
     return float(1000 * (within - 2 * across.mean()))
 
 
 def frechet_distance(one: Tensor, two: Tensor) -> float:
-    """Between the Gaussians with the means and covariances of features (N, D) and (M, D)."""
+    """Frechet distance between the Gaussians fitted to features (N, D) and (M, D)."""
     _check(one, two)
     one, two = one.double(), two.double()
     factors = []
     for values in (one, two):
-        # Covariance = factor^T factor; the smaller of (N, D) and (D, D) holds it all.
+        # Covariance = factor^T factor; the smaller of (N, D) and (D, D) holds it.
         factors.append(torch.linalg.qr(values - values.mean(dim=0), mode="r").R / math.sqrt(len(values) - 1))
     apart = (one.mean(dim=0) - two.mean(dim=0)).square().sum()
     spread = factors[0].square().sum() + factors[1].square().sum()
-    # The trace of the root of C1 C2 is the sum of the singular values of the factors' product: no root of a matrix is taken.
+    # The trace of the root of C1 C2 is the sum of the singular values of the factors' product: no matrix root
+    # is needed.
     return float(apart + spread - 2 * torch.linalg.svdvals(factors[0] @ factors[1].T).sum())
 
 
-def distances(real: Tensor, made: Tensor, *, features: str) -> dict[str, float]:
-    """Both distances between features, by the names they may be called."""
+def distances(real: Tensor, generated: Tensor, *, features: str) -> dict[str, float]:
+    """Both distances between features, under their proper names."""
     kernel, frechet = ("KIDx1000", "FID") if features == "inception" else (f"KD-{features}", f"FD-{features}")
-    return {kernel: kernel_distance(real, made), frechet: frechet_distance(real, made)}
+    return {kernel: kernel_distance(real, generated), frechet: frechet_distance(real, generated)}
 
 
 def hues(images: Tensor) -> Tensor:
-    """The hue (N,) of each image's colour in [0, 1), by the pixels that have one; NaN where none has."""
+    """The hue (N,) of each image in [0, 1), from its coloured pixels; NaN if there are none."""
     rgb = _unit(images)
     high, low = rgb.amax(dim=1), rgb.amin(dim=1)
     range_ = high - low
@@ -64,34 +66,38 @@ def hues(images: Tensor) -> Tensor:
         torch.where(green == high, 2 + (blue - red) / safe, 4 + (red - green) / safe),
     )
     weight = torch.where(range_ > _COLOURED, range_, torch.zeros_like(range_)).flatten(1)
-    # The strongest of 36 bins, then the mean around it: lamps of another colour do not pull it away.
+    # The strongest of 36 bins, then the mean around it: lamps of another colour do not shift it.
     angle = (sixth / 6).flatten(1) % 1
     bins = (angle * 36).long().clamp_max(35)
     counts = torch.zeros(len(images), 36, device=images.device).scatter_add_(1, bins, weight)
     apart = (angle - (counts.argmax(dim=1, keepdim=True) + 0.5) / 36 + 0.5) % 1 - 0.5
     near = weight * (apart.abs() < 1.5 / 36)
-    found = (
+    hue = (
         (counts.argmax(dim=1) + 0.5) / 36 + (near * apart).sum(dim=1) / near.sum(dim=1).clamp_min(1e-6)
     ) % 1
-    return torch.where(weight.sum(dim=1) > 0, found, torch.full_like(found, math.nan))
+    return torch.where(weight.sum(dim=1) > 0, hue, torch.full_like(hue, math.nan))
 
 
 def hue_coverage(images: Tensor, *, bins: int = HUES) -> float:
-    """How evenly the images fill the circle of hues, between 0 (no colour) and 1: e^entropy of the bins, over their number."""
-    found = hues(images)
-    found = found[~found.isnan()]
-    if not len(found):
+    """How evenly the images cover the circle of hues, from 0 (no colour) to 1: e^entropy of the bins, over
+    their number.
+    """
+    present = hues(images)
+    present = present[~present.isnan()]
+    if not len(present):
         return 0.0
-    share = torch.bincount((found * bins).long().clamp_max(bins - 1), minlength=bins).double() / len(found)
+    share = torch.bincount((present * bins).long().clamp_max(bins - 1), minlength=bins).double() / len(
+        present
+    )
     entropy = -(share * share.clamp_min(1e-12).log()).sum()
     return float(entropy.exp() / bins)
 
 
 def silhouette_area(images: Tensor, *, white: bool = True) -> Tensor:
-    """The part (N,) of each image that is not background: white, or black."""
+    """The fraction (N,) of each image that is not background (white, or black)."""
     rgb = _unit(images)
-    shown = rgb.amin(dim=1) < 1 - _APART if white else rgb.amax(dim=1) > _APART
-    return shown.double().mean(dim=(1, 2))
+    silhouette = rgb.amin(dim=1) < 1 - _APART if white else rgb.amax(dim=1) > _APART
+    return silhouette.double().mean(dim=(1, 2))
 
 
 def _unit(images: Tensor) -> Tensor:
@@ -105,8 +111,10 @@ def _kernel(one: Tensor, two: Tensor) -> Tensor:
 def _check(one: Tensor, two: Tensor) -> None:
     if one.dim() != 2 or two.dim() != 2 or one.shape[1] != two.shape[1] or min(len(one), len(two)) < 2:
         raise BadInput(
-            f"a distance between features {tuple(one.shape)} and {tuple(two.shape)}",
-            hint="give two or more images on both sides, with the features of one network",
+            f"No distance is defined between features of shapes {tuple(one.shape)} and {tuple(two.shape)}.",
+            hint="Give two or more images on both sides, with the features of one network.",
         )
     if not (one.isfinite().all() and two.isfinite().all()):
-        raise BadInput("features are not finite", hint="look at the images: one of them holds no numbers")
+        raise BadInput(
+            "The features became NaN or infinite.", hint="Check the images: one of them is not finite."
+        )

@@ -1,6 +1,7 @@
-"""FieldConfig: every choice that makes one conditional radiance field, as plain values that survive JSON. Imports no framework.
+"""FieldConfig: the configuration of a conditional radiance field, as plain JSON values. Imports no framework.
 
-Preset graf is GRAF's field: 8 layers of 256, the encoded point again after layer 4, codes of 128: 677,764 parameters.
+Preset graf is GRAF's field: 8 layers of 256, the encoded point again after layer 4, codes of 128: 677,764
+parameters.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from pinchpoint.systems.common.settings import option
 
 @dataclass(frozen=True)
 class FieldConfig(JsonConfig):
-    """One field. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
+    """One field, built directly, by `preset` or by `from_json`; wrong values raise BadInput here and nowhere
+    later.
+    """
 
     depth: int = option(8, "Layers before the density.")
     width: int = option(256, "Width of each layer; the layer that reads the view has half of it.")
@@ -32,24 +35,30 @@ class FieldConfig(JsonConfig):
     def __post_init__(self) -> None:
         for name in ("depth", "width", "z_shape", "z_app"):
             if getattr(self, name) < 1:
-                raise BadInput(f"{name} = {getattr(self, name)}", hint=f"give {name} of at least 1")
+                raise BadInput(
+                    f"`{name}` is {getattr(self, name)}, but it must be at least 1.",
+                    hint=f"Give {name} a value of at least 1.",
+                )
         if self.width % 2:
             raise BadInput(
-                f"width = {self.width}", hint="give an even width: the layer of the view has half of it"
+                f"`width` is {self.width}, but it must be even.",
+                hint="Give an even width: the view layer has half of it.",
             )
         for name, least in (("point_octaves", 0), ("direction_octaves", -1)):
             if not least <= getattr(self, name) <= 16:
-                hint = f"give {least} to 16: beyond, fp32 tells no two points apart"
-                raise BadInput(f"{name} = {getattr(self, name)}", hint=hint)
+                raise BadInput(
+                    f"`{name}` is {getattr(self, name)}, but it must be between {least} and 16.",
+                    hint=f"Give {name} {least} to 16: beyond that fp32 cannot tell points apart.",
+                )
         if not 0 <= self.skip < self.depth - 1:
             raise BadInput(
-                f"skip = {self.skip} with {self.depth} layers",
-                hint="give a layer before the last: 0 to depth - 2",
+                f"`skip` is {self.skip}, but with {self.depth} layers it must be 0 to {self.depth - 2}.",
+                hint="Give skip a layer before the last: 0 to depth - 2.",
             )
 
     @property
     def encoded_point(self) -> int:
-        """Numbers of an encoded point: itself, sines, cosines."""
+        """Size of an encoded point: coordinates, sines, cosines."""
         return 3 + 6 * self.point_octaves
 
     @property
@@ -58,12 +67,12 @@ class FieldConfig(JsonConfig):
 
     @property
     def features(self) -> int:
-        """F numbers at a point, or composited on a ray, that a super-resolution may read: the layer of the view."""
+        """F features at a point, or composited along a ray, for the super-resolution: the view layer."""
         return self.width // 2
 
     @property
     def parameters(self) -> int:
-        """How many the field has, by arithmetic."""
+        """Number of parameters, by arithmetic."""
         width, half = self.width, self.width // 2
         point, view = self.encoded_point + self.z_shape, self.encoded_direction + self.z_app
         trunk = (point + 1) * width + (self.depth - 1) * (width + 1) * width + point * width
@@ -72,14 +81,14 @@ class FieldConfig(JsonConfig):
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """A tried set of choices. `changes` are fields to set otherwise."""
+        """A tested configuration. `changes` overrides fields."""
         if name not in PRESETS:
-            raise BadInput(f"unknown preset {name!r}", hint=f"use one of: {', '.join(PRESETS)}")
+            raise BadInput(f"The preset {name!r} is unknown.", hint=f"Use one of: {', '.join(PRESETS)}.")
         return cls(**{**PRESETS[name], **changes})
 
 
-# graf: as published; tuned: one colour from all sides, no wave shorter than two pixels of 64; small: for a small card; tiny: for
-# tests and the demo.
+# graf: as published; tuned: one colour from all sides, no wave shorter than two pixels of 64; small: for a
+# small card; tiny: for tests and the demo.
 PRESETS: dict[str, dict[str, Any]] = {
     "tuned": {"point_octaves": 7, "direction_octaves": -1},
     "graf": {},

@@ -1,10 +1,12 @@
-"""The patch discriminator of GRAF: strided convolutions with spectral and instance norm, for patches of 32, 64 or 128.
+"""GRAF's patch discriminator: strided convolutions with spectral and instance norm, for patches of 32, 64 or
+128.
 
-As published it does not see contrast: without biases a paler patch is a multiple of itself to every layer, and the norm takes
-any factor away. Here the first layer has a bias, so that levels count, unless it is told otherwise.
+The published one cannot see contrast: without biases a paler patch is a multiple of itself at every layer,
+and the norm removes any factor. Here the first layer has a bias by default, so that levels count.
 
-No statistic of one image touches another, and the power iteration of the spectral norm advances only in `refresh`, once a
-step: a batch taken in parts then has the gradient of the whole. Letters: B images, p side of a patch, C channels.
+No statistic of one image affects another, and the power iteration of the spectral norm advances only in
+`refresh`, once per step: a batch processed in parts then has the gradient of the whole. Letters: B images, p
+side of a patch, C channels.
 """
 
 from __future__ import annotations
@@ -17,19 +19,21 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.radiance.settings import NORMS, SIDES
 
 _SLOPE = 0.2
-_WARM = 15  # rounds of the power iteration before the first step
+_WARM = 15  # power iterations before the first step
 
 
 class SpectralConv(nn.Module):
-    """A convolution whose weight, as a matrix (out, in * k * k), is divided by an estimate of its largest singular value."""
+    """A convolution whose weight, as a matrix (out, in * k * k), is divided by its estimated largest singular
+    value.
+    """
 
     left: Tensor
     right: Tensor
 
     def __init__(self, inputs: int, outputs: int, *, stride: int, padding: int, bias: bool = False) -> None:
         super().__init__()
-        made = nn.Conv2d(inputs, outputs, 4, bias=bias)
-        self.weight, self.bias, self.stride, self.padding = made.weight, made.bias, stride, padding
+        conv = nn.Conv2d(inputs, outputs, 4, bias=bias)
+        self.weight, self.bias, self.stride, self.padding = conv.weight, conv.bias, stride, padding
         matrix = self.weight.detach().flatten(1)
         self.register_buffer("left", functional.normalize(torch.randn(matrix.shape[0]), dim=0))
         self.register_buffer("right", functional.normalize(torch.randn(matrix.shape[1]), dim=0))
@@ -51,7 +55,7 @@ class SpectralConv(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """One number for each patch: above 0 where it seems real. GRAF's with width 64: 128, 256, 512 channels for 32^2."""
+    """One logit per patch, above 0 if it looks real. GRAF's has width 64: 128, 256, 512 channels for 32^2."""
 
     def __init__(
         self, patch: int, *, channels: int = 3, width: int = 64, norm: str = "instance", bias: bool = True
@@ -59,7 +63,7 @@ class Discriminator(nn.Module):
         super().__init__()
         check_side(patch)
         if norm not in NORMS:
-            raise BadInput(f"unknown norm {norm!r}", hint=f"use one of: {', '.join(NORMS)}")
+            raise BadInput(f"The norm {norm!r} is unknown.", hint=f"Use one of: {', '.join(NORMS)}.")
         self.patch, self.norm = patch, norm
         halvings = patch.bit_length() - 3  # down to 4 x 4
         widths = [max(1, width * 8 >> (halvings - 1 - at)) for at in range(halvings)]
@@ -73,8 +77,9 @@ class Discriminator(nn.Module):
         """images: (B, C, p, p) in [-1, 1] -> (B,)."""
         if images.shape[-2:] != (self.patch, self.patch):
             raise BadInput(
-                f"patches of {images.shape[-2]} x {images.shape[-1]} for a discriminator of {self.patch} x {self.patch}",
-                hint="cut patches of its size; to save memory lower the samples of a ray, or take a chunk, not fewer rays",
+                f"The patches are {images.shape[-2]} x {images.shape[-1]} pixels, "
+                f"but the discriminator needs {self.patch} x {self.patch}.",
+                hint="Cut patches of its size; to save memory, lower the points per ray or the chunk.",
             )
         hidden = images
         for at, conv in enumerate(self.convs):
@@ -87,15 +92,16 @@ class Discriminator(nn.Module):
         return self.last(hidden).flatten()
 
     def refresh(self) -> None:
-        """One round of every power iteration: once a step, before its first pass."""
+        """One round of every power iteration: once per step, before its first pass."""
         for module in self.modules():
             if isinstance(module, SpectralConv):
                 module.refresh()
 
 
 def check_side(patch: int) -> None:
-    """Refuse patches no discriminator is made for."""
+    """Refuse patch sizes without a discriminator."""
     if patch not in SIDES:
         raise BadInput(
-            f"patches of {patch} x {patch}", hint=f"use one of: {', '.join(map(str, SIDES))} pixels a side"
+            f"Patches of {patch} x {patch} pixels are not supported.",
+            hint=f"Use one of: {', '.join(map(str, SIDES))} pixels per side.",
         )

@@ -1,8 +1,9 @@
-"""Field: GRAF's conditional radiance field as it is published, the baseline. What it computes, `folded` computes with less.
+"""GRAF's conditional radiance field as published, the baseline; `folded` computes the same with less work.
 
-B images, N points, all images with equally many, those of an image together; Q rays, those of an image and the points of a
-ray together; F features. Every point carries its codes and its direction through the network: 3,380 numbers of a point are
-held for the backward pass (preset graf), 13,520 B in fp32; with what compositing holds 13,560 B.
+B images, N points, equally many per image and those of an image together; Q rays, those of an image and the
+points of a ray together; F features. Every point carries its codes and its direction through the network:
+3,380 numbers per point are held for the backward pass (preset graf), 13,520 B in fp32; with what compositing
+holds 13,560 B.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ class Field(nn.Module):
         width, half = config.width, config.width // 2
         read = config.encoded_point + config.z_shape
         widths = [read] + [width + read * (at == config.skip + 1) for at in range(1, config.depth)]
-        with torch.random.fork_rng(devices=[]):  # the caller's random numbers stay where they are
+        with torch.random.fork_rng(devices=[]):  # leave the caller's random state untouched
             torch.manual_seed(seed)
             self.trunk = nn.ModuleList(nn.Linear(wide, width) for wide in widths)
             self.density = nn.Linear(width, 1)
@@ -34,13 +35,17 @@ class Field(nn.Module):
     def forward(
         self, points: Tensor, directions: Tensor, z_shape: Tensor, z_app: Tensor, *, features: bool = False
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """points: (N, 3); directions: (N, 3) or (Q, 3); codes: (B, z_shape), (B, z_app) -> (N, 3), (N, 1), (N, F) or None."""
+        """points: (N, 3); directions: (N, 3) or (Q, 3); codes: (B, z_shape), (B, z_app).
+
+        Returns colour (N, 3), density (N, 1), and features (N, F) or None.
+        """
         count, images = len(points), len(z_shape)
         check_groups(count, len(directions), images)
         if len(directions) != count:
             directions = directions.repeat_interleave(count // len(directions), dim=0)
         config = self.config
-        # One tensor of everything a point reads, as published: codes and directions are copied to every point.
+        # One tensor with everything a point reads, as published: codes and directions are copied to every
+        # point.
         read = torch.cat(
             (
                 encode(points, config.point_octaves),
@@ -59,15 +64,16 @@ class Field(nn.Module):
             if at == config.skip:
                 hidden = torch.cat((of_shape, hidden), dim=1)
         density = self.density(hidden)
-        seen = torch.relu(self.view(torch.cat((self.remap(hidden), of_view), dim=1)))
-        return self.colour(seen), density, seen if features else None
+        view = torch.relu(self.view(torch.cat((self.remap(hidden), of_view), dim=1)))
+        return self.colour(view), density, view if features else None
 
 
 def encode(values: Tensor, octaves: int, *, out: Tensor | None = None) -> Tensor:
-    """values: (..., 3) -> themselves, sines, cosines of 1, 2, 4, ... times them: (..., 3 + 6 octaves), octave by octave.
+    """Positional encoding: values (..., 3), then sines and cosines of 1, 2, 4, ... times them, octave by
+    octave.
 
-    out: (..., at least so many), of any floating type, whose first columns are written: nothing is put together by a copy.
-    With octaves of -1 there is nothing: (..., 0).
+    Returns (..., 3 + 6 octaves). out: (..., at least so many), of any floating type, whose first columns are
+    written, which avoids a copy. With octaves of -1 the encoding is empty: (..., 0).
     """
     if octaves < 0:
         return values.new_empty(*values.shape[:-1], 0) if out is None else out
@@ -84,16 +90,21 @@ def encode(values: Tensor, octaves: int, *, out: Tensor | None = None) -> Tensor
 
 
 def check_groups(points: int, directions: int, images: int) -> None:
-    """Refuse points that do not share images or rays evenly: a code or a direction would reach a wrong point."""
+    """Refuse points that do not divide evenly among images or rays: a code or direction would reach a wrong
+    point.
+    """
     if not images or points % images:
-        raise BadInput(f"{points:,} points for {images:,} codes", hint="give every image as many points")
+        raise BadInput(
+            f"{points:,} points cannot be divided evenly among {images:,} codes.",
+            hint="Give every image the same number of points.",
+        )
     if not directions or points % directions or directions % images:
         raise BadInput(
-            f"{directions:,} directions for {points:,} points of {images:,} images",
-            hint="give one for each point, or for each ray",
+            f"{directions:,} directions do not match {points:,} points of {images:,} images.",
+            hint="Give one direction per point, or one per ray.",
         )
 
 
 def _to_points(codes: Tensor, count: int) -> Tensor:
-    """(B, Z) -> (N, Z): a view where there is one image."""
+    """Repeat codes for every point, (B, Z) -> (N, Z); a view if there is one image."""
     return codes[:, None].expand(-1, count // len(codes), -1).reshape(count, codes.shape[1])

@@ -1,10 +1,13 @@
-"""The field with fewer operations and the same parameters: exact to rounding, gradients reach every parameter of `Field`.
+"""The folded field: fewer operations with the same parameters, exact to rounding, with gradients for all of
+`Field`.
 
-The codes become a bias of each image, direction and appearance a bias of each ray, and the layers with no activation between
-them one. `Folded` makes these from the parameters, once a render and in the type of the products; `unfold` is its way back.
+The codes become a bias per image, direction and appearance a bias per ray, and layers without an activation
+between them are merged. `FoldedField` computes these from the parameters, once per render and in the type of
+the matrix products; `unfold` is its backward pass.
 
-B images; H wide, K an encoded point and ones, D an encoded direction and ones, C the layer of the view, the density and
-zeros: all filled up to eights, since products of other widths are slow on tensor cores; F features.
+B images; H units, K an encoded point and ones, D an encoded direction and ones, C the view layer, the density
+and zeros: all padded to multiples of eight, since products of other widths are slow on tensor cores; F
+features.
 """
 
 from __future__ import annotations
@@ -22,10 +25,12 @@ _EIGHT = 8
 Named = Mapping[str, Tensor]  # a field's parameters, or their gradients
 
 
-class Folded:
-    """What a field and B codes are folded into, each piece when it is first read: a GPU has work while the next one is made.
+class FoldedField:
+    """What a field and B codes are folded into, computed lazily: a GPU stays busy while the next piece is
+    computed.
 
-    Small products in the parameters' type, then in that of the products over the points. Not for autograd.
+    Small products are computed in the parameters' type, then cast to that of the products over the points.
+    Not for autograd.
     """
 
     def __init__(
@@ -37,7 +42,7 @@ class Folded:
 
     @cached_property
     def entry(self) -> Tensor:
-        """(B, K, H) into the first layer; the first row of ones that is read is the bias of the image."""
+        """(B, K, H) into the first layer; the first row of ones is the bias of the image."""
         return self._entry(0)
 
     @cached_property
@@ -49,24 +54,26 @@ class Folded:
     def head(self) -> Tensor:
         """(H, C)."""
         half, of_hidden = self.config.features, _view_parts(self.config, self._named)[0]
-        made = self._z_app.new_zeros(filled(half + 1), self.config.width, dtype=self.dtype)
-        made[:half] = of_hidden @ self._named["remap.weight"]
-        made[half : half + 1] = self._named["density.weight"]
-        return made.t()
+        weight = self._z_app.new_zeros(multiple_of_eight(half + 1), self.config.width, dtype=self.dtype)
+        weight[:half] = of_hidden @ self._named["remap.weight"]
+        weight[half : half + 1] = self._named["density.weight"]
+        return weight.t()
 
     @cached_property
     def view(self) -> Tensor:
-        """(B, D, C) of a direction, in the parameters' type."""
+        """(B, D, C) for a direction, in the parameters' type."""
         named, half, direction = self._named, self.config.features, self.config.encoded_direction
         of_hidden, of_direction, of_app = _view_parts(self.config, named)
-        made = self._z_app.new_zeros(len(self._z_app), filled(direction + 1), filled(half + 1))
-        made[:, :direction, :half] = of_direction.t()
-        bias = made[:, direction]
+        weight = self._z_app.new_zeros(
+            len(self._z_app), multiple_of_eight(direction + 1), multiple_of_eight(half + 1)
+        )
+        weight[:, :direction, :half] = of_direction.t()
+        bias = weight[:, direction]
         bias[:, :half] = torch.addmm(
             torch.addmv(named["view.bias"], of_hidden, named["remap.bias"]), self._z_app, of_app.t()
         )
         bias[:, half : half + 1] = named["density.bias"]
-        return made
+        return weight
 
     @property
     def colour(self) -> Tensor:
@@ -78,7 +85,7 @@ class Folded:
         return self._of("colour.bias")
 
     def weight(self, at: int) -> Tensor:
-        """(H, H) of a layer but the first, from what it reads of the layer before to what it gives."""
+        """(H, H) weight of any layer but the first, from the previous layer's output to its own."""
         name = f"trunk.{at}.weight"
         if name not in self._cast:
             skipped = self.config.encoded_point + self.config.z_shape if at == self.config.skip + 1 else 0
@@ -94,18 +101,22 @@ class Folded:
         return self._cast[name]
 
     def _entry(self, at: int) -> Tensor:
-        """Weights of an encoded point and, for each image, the bias that its code makes."""
+        """Weights of an encoded point and, for each image, the bias its code produces."""
         point, weight, z_shape = self.config.encoded_point, self._named[f"trunk.{at}.weight"], self._z_shape
-        made = z_shape.new_zeros(len(z_shape), filled(point + 1), self.config.width, dtype=self.dtype)
-        made[:, :point] = weight[:, :point].t()
-        made[:, point] = torch.addmm(
+        entry = z_shape.new_zeros(
+            len(z_shape), multiple_of_eight(point + 1), self.config.width, dtype=self.dtype
+        )
+        entry[:, :point] = weight[:, :point].t()
+        entry[:, point] = torch.addmm(
             self._named[f"trunk.{at}.bias"], z_shape, weight[:, point : point + z_shape.shape[1]].t()
         )
-        return made
+        return entry
 
 
 class Slopes(NamedTuple):
-    """Gradients of a folded field. head: (C, H); colour: (3, F + 1), its bias beside it; weights: as `Field` has them."""
+    """Gradients of a folded field. head: (C, H); colour: (3, F + 1) with its bias last; weights: shaped as in
+    `Field`.
+    """
 
     view: Tensor
     entry: Tensor
@@ -128,11 +139,11 @@ def unfold(
     )
     read = point + config.z_shape
     of: dict[str, Tensor] = {}
-    left = iter(slopes.biases)
+    bias_slopes = iter(slopes.biases)
     for at in range(1, config.depth):
         of[f"trunk.{at}.weight"] = slopes.weights[at - 1]
         if at != after:
-            of[f"trunk.{at}.bias"] = next(left)
+            of[f"trunk.{at}.bias"] = next(bias_slopes)
     first, again = named["trunk.0.weight"], named[f"trunk.{after}.weight"]
     of["trunk.0.weight"], of["trunk.0.bias"] = _of_entry(slopes.entry, z_shape, point)
     of_read, of[f"trunk.{after}.bias"] = _of_entry(slopes.again, z_shape, point)
@@ -164,17 +175,17 @@ def unfold(
 
 
 def some(tensor: Tensor, images: slice) -> Tensor:
-    """(B, ...), of some of the images."""
+    """(B, ...) restricted to some of the images."""
     return tensor if images.stop - images.start == len(tensor) else tensor[images]
 
 
-def filled(count: int) -> int:
+def multiple_of_eight(count: int) -> int:
     """The next multiple of eight."""
     return -(-count // _EIGHT) * _EIGHT
 
 
 def _view_parts(config: FieldConfig, named: Named) -> tuple[Tensor, Tensor, Tensor]:
-    """What the layer of the view reads: the remapped hidden layer, the direction, the appearance."""
+    """Weights of the view layer for the remapped hidden layer, the direction and the appearance."""
     hidden, direction, app = named["view.weight"].split(
         (config.width, config.encoded_direction, config.z_app), dim=1
     )
@@ -182,6 +193,6 @@ def _view_parts(config: FieldConfig, named: Named) -> tuple[Tensor, Tensor, Tens
 
 
 def _of_entry(slope: Tensor, z_shape: Tensor, point: int) -> tuple[Tensor, Tensor]:
-    """Back from an entry (B, K, H) to its weights (H, E + z_shape) and its bias (H,)."""
+    """Gradients of an entry's weights (H, E + z_shape) and bias (H,), from that of the entry (B, K, H)."""
     whole = slope[:, : point + 1].sum(0)
     return torch.cat((whole[:point].t(), slope[:, point].t() @ z_shape), dim=1), whole[point]

@@ -1,7 +1,8 @@
-"""The losses of the two players, and the penalty on the discriminator's slope at real patches.
+"""Losses of the two players, and the R1 penalty on the discriminator's gradient at real patches.
 
-GRAF's code counts every ray of a patch as an image when it averages the penalty: its weight of 10 at 32 x 32 is 10 / 1,024 of
-an image's penalty. `graf` keeps that, `image` is the penalty as it is defined. Letters: B images, p side of a patch.
+GRAF's code counts every ray of a patch as an image when it averages the penalty: its weight of 10 at 32 x 32
+is 10 / 1,024 of an image's penalty. `graf` keeps that, `image` is the penalty as defined. Letters: B images,
+p side of a patch.
 """
 
 from __future__ import annotations
@@ -19,25 +20,30 @@ from pinchpoint.systems.radiance.settings import REDUCTIONS
 Reduction = Literal["graf", "image"]
 
 
-def taken_for_real(logits: Tensor) -> Tensor:
-    """Binary cross-entropy against "real": the generator's loss, and the discriminator's of real patches. logits: (B,)."""
+def loss_as_real(logits: Tensor) -> Tensor:
+    """Cross-entropy against "real": the generator's loss, and the discriminator's on real patches. logits:
+    (B,).
+    """
     return functional.softplus(-logits.float()).mean()
 
 
-def taken_for_made(logits: Tensor) -> Tensor:
-    """Binary cross-entropy against "made": the discriminator's of made patches."""
+def loss_as_generated(logits: Tensor) -> Tensor:
+    """Cross-entropy against "generated": the discriminator's loss on generated patches."""
     return functional.softplus(logits.float()).mean()
 
 
 def slope_penalty(
     critic: Callable[[Tensor], Tensor], real: Tensor, *, reduction: Reduction
 ) -> tuple[Tensor, Tensor]:
-    """(): R1, the mean over images of |d logit / d pixel|^2, and the logits (B,) it was taken at.
+    """(): R1, the mean over images of |d logit / d pixel|^2, and (B,): the logits.
 
-    In fp32 with autocast off, whatever is on around it: squares of small slopes vanish in half precision. real: (B, C, p, p).
+    Computed in fp32 with autocast off: squares of small gradients vanish in half precision. real: (B, C, p,
+    p).
     """
     if reduction not in REDUCTIONS:
-        raise BadInput(f"unknown reduction {reduction!r}", hint=f"use one of: {', '.join(REDUCTIONS)}")
+        raise BadInput(
+            f"The reduction {reduction!r} is unknown.", hint=f"Use one of: {', '.join(REDUCTIONS)}."
+        )
     with torch.autocast(real.device.type, enabled=False):
         real = real.detach().float().requires_grad_()
         logits = critic(real)
@@ -49,14 +55,19 @@ def slope_penalty(
 
 
 def check_gradients(module: nn.Module, *, what: str) -> None:
-    """Refuse a model of which a trainable parameter got no gradient, or only zeros: it would never learn, and nobody be told."""
-    wanted = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    cut = [
-        name for name, parameter in wanted.items() if parameter.grad is None or not bool(parameter.grad.any())
+    """Refuse a model with a trainable parameter whose gradient is missing or zero: it would silently never
+    learn.
+    """
+    trainable = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
+    dead = [
+        name
+        for name, parameter in trainable.items()
+        if parameter.grad is None or not bool(parameter.grad.any())
     ]
-    if cut:
-        more = f" and {len(cut) - 3} more" if len(cut) > 3 else ""
+    if dead:
+        more = f" and {len(dead) - 3} more" if len(dead) > 3 else ""
         raise TargetFailed(
-            f"{len(cut)} of {len(wanted)} parameters of the {what} get no gradient: {', '.join(cut[:3])}{more}",
-            hint="look for no_grad, detach or a part that is not used before the loss; an empty field needs noise on its density",
+            f"{len(dead)} of {len(trainable)} parameters of the {what} get no gradient: "
+            f"{', '.join(dead[:3])}{more}.",
+            hint="Look for no_grad, detach or unused modules before the loss; an empty field needs --noise.",
         )

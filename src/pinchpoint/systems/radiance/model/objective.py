@@ -1,6 +1,8 @@
-"""The two players: a generator of patches and whole images (field, then super-resolution), and its discriminators.
+"""The two players: a generator of patches and whole images (field, then super-resolution), and its
+discriminators.
 
-Letters: B images, p side of a patch, f factor of the super-resolution (1: none), W pixels a side of a whole image.
+Letters: B images, p side of a patch, f factor of the super-resolution (1: none), W pixels per side of a whole
+image.
 """
 
 from __future__ import annotations
@@ -14,37 +16,38 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pinchpoint.systems.common.precision import autocast
-from pinchpoint.systems.radiance.data.patches import Real, drawn_patches, rows_among, whole_rows
+from pinchpoint.systems.radiance.data.patches import Real, draw_step_patches, rows_among, whole_rows
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.discriminator import Discriminator
 from pinchpoint.systems.radiance.model.field import Field
-from pinchpoint.systems.radiance.model.losses import slope_penalty, taken_for_made, taken_for_real
-from pinchpoint.systems.radiance.model.superres import SuperRes, both, confined
+from pinchpoint.systems.radiance.model.losses import loss_as_generated, loss_as_real, slope_penalty
+from pinchpoint.systems.radiance.model.superres import SuperRes, confine, stack_pair
 from pinchpoint.systems.radiance.rendering.rays import Camera, draw_poses, patches, pixels
 from pinchpoint.systems.radiance.rendering.render import (
     Codes,
     Draws,
-    Rendered,
-    cleared,
+    RenderOutput,
+    clear_haze,
+    clip_to_ball,
     draw,
     generator_for,
-    inside,
-    joined,
+    join_rays,
     midpoints,
     render,
 )
 from pinchpoint.systems.radiance.settings import Settings
 
-# Points of a ray of a whole image, over training's. Those are drawn anew every time; evenly spaced ones cut the thin shells that
-# are learned so into rings, unless they are closer.
+# Points per ray of a whole image, relative to training. Training draws them anew every time; evenly spaced
+# points cut the thin shells learned that way into rings, unless they are denser.
 _FINER = 4
-_RAYS = 8192 // _FINER  # of whole images that are rendered at one time
+_RAYS = 8192 // _FINER  # rays of whole images rendered at once
 
 
-class Seen(NamedTuple):
-    """low: (B, 3, W, W) in [-1, 1] as rendered; high: (N, 3, f W, f W), of the images that are of whole pixels, or None.
+class GeneratedImages(NamedTuple):
+    """Generated images.
 
-    depth, acc: (B, W, W). features: (B, F, W, W), of the rays, or None where none enlarges.
+    low: (B, 3, W, W) in [-1, 1] as rendered; high: (N, 3, f W, f W), of the images of whole pixels, or None;
+    depth, acc: (B, W, W); features: (B, F, W, W) of the rays, or None without a super-resolution.
     """
 
     low: Tensor
@@ -55,13 +58,15 @@ class Seen(NamedTuple):
 
     @property
     def best(self) -> Tensor:
-        """The largest image there is."""
+        """The largest image available."""
         return self.low if self.high is None else self.high
 
 
 @dataclass(frozen=True)
 class Request:
-    """What to make B images of. places: (B, R, 2), R = W * W, in the image; whole: which of them are of whole pixels."""
+    """Inputs of B images. places: (B, R, 2), R = W * W, in the image; whole: the images that consist of whole
+    pixels.
+    """
 
     codes: Codes
     u: Tensor  # (B,)
@@ -74,7 +79,7 @@ class Request:
         return len(self.u)
 
     def tensors(self) -> tuple[Tensor, ...]:
-        """All there is in it, for `of`."""
+        """All its tensors, in the order `of` takes them."""
         noise = () if self.draws.noise is None else (self.draws.noise,)
         return *self.codes, self.u, self.v, self.places, self.draws.offsets, *noise
 
@@ -94,97 +99,113 @@ class Request:
         )
 
     def blocks(self, rays: int) -> Iterator[Request]:
-        """The same images by so many rays of each at one time."""
+        """The same images, `rays` rays of each at a time."""
         for first in range(0, self.places.shape[1], rays):
             some = slice(first, first + rays)
             yield replace(self, places=self.places[:, some], draws=self.draws.part(slice(None), some))
 
 
 class Generator(nn.Module):
-    """A field with a camera around it, and a super-resolution where one is wanted."""
+    """A field with a camera around it, and an optional super-resolution."""
 
-    def __init__(self, config: FieldConfig, told: Settings) -> None:
+    def __init__(self, config: FieldConfig, settings: Settings) -> None:
         super().__init__()
-        self.told = told
-        self.camera = Camera(told.fov, told.radius, told.near, told.far)
-        self.field = Field(config, seed=told.seed)
+        self.settings = settings
+        self.camera = Camera(settings.fov, settings.radius, settings.near, settings.far)
+        self.field = Field(config, seed=settings.seed)
         self.superres: SuperRes | None = None
-        if told.superres > 1:
+        if settings.superres > 1:
             self.superres = SuperRes(
-                told.superres, features=config.features, width=told.sr_width, seed=told.seed + 1
+                settings.superres, features=config.features, width=settings.sr_width, seed=settings.seed + 1
             )
 
-    def forward(self, asked: Request, *, memory: str | None = None, chunk: int | None = None) -> Seen:
-        """memory, chunk: as told without them."""
-        return self.shown(self.rendered(asked, memory=memory, chunk=chunk), asked)
+    def forward(
+        self, request: Request, *, memory: str | None = None, chunk: int | None = None
+    ) -> GeneratedImages:
+        """memory, chunk: the settings' values by default."""
+        return self.to_images(self.render_rays(request, memory=memory, chunk=chunk), request)
 
-    def rendered(self, asked: Request, *, memory: str | None = None, chunk: int | None = None) -> Rendered:
-        told = self.told
+    def render_rays(
+        self, request: Request, *, memory: str | None = None, chunk: int | None = None
+    ) -> RenderOutput:
+        settings = self.settings
         how: dict[str, Any] = {
-            "form": told.form,
-            "memory": memory or told.memory,
-            "chunk": chunk or told.chunk,
+            "form": settings.form,
+            "memory": memory or settings.memory,
+            "chunk": chunk or settings.chunk,
         }
-        rays = self.camera.rays(asked.u, asked.v, asked.places)
-        draws = inside(asked.draws, rays, told.bound) if told.bound else asked.draws
+        rays = self.camera.rays(request.u, request.v, request.places)
+        draws = clip_to_ball(request.draws, rays, settings.bound) if settings.bound else request.draws
         return render(
             self.field,
             rays,
-            asked.codes,
+            request.codes,
             draws,
             **how,
-            precision=told.precision,
-            white=told.white,
-            endless=told.endless,  # pyright: ignore[reportArgumentType]
+            precision=settings.precision,  # pyright: ignore[reportArgumentType]
+            white=settings.white,
+            endless=settings.endless,
             features=self.superres is not None,
         )
 
-    def shown(self, made: Rendered, asked: Request) -> Seen:
-        """What was rendered as square images, those of whole pixels enlarged where there is a super-resolution."""
-        seen = _as_images(made)
-        if self.superres is None or seen.features is None or not asked.whole:
-            return seen
+    def to_images(self, output: RenderOutput, request: Request) -> GeneratedImages:
+        """Rays as square images; those of whole pixels are enlarged if there is a super-resolution."""
+        images = _as_images(output)
+        if self.superres is None or images.features is None or not request.whole:
+            return images
         low, features, u, cover = (
-            _rows(part, asked.whole) for part in (seen.low, seen.features, asked.u, seen.acc)
+            _rows(part, request.whole) for part in (images.low, images.features, request.u, images.acc)
         )
-        with autocast(self.told.precision, low.device.type):
-            return seen._replace(high=self.superres(low, features, u, cover=cover))
+        with autocast(self.settings.precision, low.device.type):
+            return images._replace(high=self.superres(low, features, u, cover=cover))
 
     @property
     def learns_from_pairs(self) -> bool:
-        return self.superres is not None and self.told.sr_pairs > 0
+        return self.superres is not None and self.settings.sr_pairs > 0
 
-    def shown_with_pairs(self, made: Rendered, asked: Request, real: Real) -> tuple[Seen, Tensor, Tensor]:
-        """As `shown`, and (), (): what the super-resolution is to learn beside deceiving.
+    def to_images_with_pairs(
+        self, output: RenderOutput, request: Request, real: Real
+    ) -> tuple[GeneratedImages, Tensor, Tensor]:
+        """As `to_images`, and (), (): two losses of the super-resolution beside the adversarial one.
 
-        How far its enlargements of real patches, of which no feature and no view is known, are from what those are; and how far
-        features and view have taken it from what it learned of photographs. It alone learns from that: the render is as it is,
-        and must not be drawn to where features change little. Patches that are not of whole pixels do not count.
+        The first is how far its enlargements of real patches, for which no features or view are known, are
+        from the real large patches. The second is how far features and view move it from what it learned on
+        photographs. Only the super-resolution learns from them: the render must not be drawn to where
+        features change little. Patches that do not consist of whole pixels do not count.
         """
-        seen, whole = _as_images(made), asked.whole
-        if self.superres is None or seen.features is None or real.high is None or not whole:
-            return seen, seen.low.new_zeros(()), seen.low.new_zeros(())
-        made_low, made_features, u = (_rows(part, whole) for part in (seen.low, seen.features, asked.u))
+        images, whole = _as_images(output), request.whole
+        if self.superres is None or images.features is None or real.high is None or not whole:
+            return images, images.low.new_zeros(()), images.low.new_zeros(())
+        generated_low, generated_features, u = (
+            _rows(part, whole) for part in (images.low, images.features, request.u)
+        )
         real_low, real_high = _rows(real.low, whole), _rows(real.high, whole)
-        low, features, cover = made_low.detach(), made_features.detach(), _rows(seen.acc, whole).detach()
-        # In one pass: no image's result depends on another, and kernels this small take a GPU as long for one image as for many.
-        with autocast(self.told.precision, low.device.type):
+        low, features, cover = (
+            generated_low.detach(),
+            generated_features.detach(),
+            _rows(images.acc, whole).detach(),
+        )
+        # In one pass: no image depends on another, and a GPU runs kernels this small as fast for many images
+        # as for one.
+        with autocast(self.settings.precision, low.device.type):
             high, again, plain, of_real = self.superres(
-                torch.cat([made_low, low, low, real_low]),
-                torch.cat([made_features, features]),  # the plain and the real ones have none
+                torch.cat([generated_low, low, low, real_low]),
+                torch.cat([generated_features, features]),  # the plain and the real images have none
                 torch.cat([u, u]),
                 cover=torch.cat([cover, cover, cover, torch.ones_like(real_low[:, 0])]),
             ).chunk(4)
-        weight = _weight(asked, self.told)
+        weight = _weight(request, self.settings)
         return (
-            seen._replace(high=high),
+            images._replace(high=high),
             weight * _apart(of_real, real_high),
             weight * _apart(again, plain.detach()),
         )
 
 
-class Judged(NamedTuple):
-    """What a discriminator sees. images: (N, C, p, p); weight: of their mean; share: in the generator's loss."""
+class CriticInput(NamedTuple):
+    """Input of a discriminator. images: (N, C, p, p); weight: of their mean; share: in the
+    generator's loss.
+    """
 
     critic: Discriminator
     images: Tensor
@@ -193,55 +214,64 @@ class Judged(NamedTuple):
 
 
 class Critics(nn.Module):
-    """The discriminator of patches and, with a super-resolution, one of enlarged patches beside what they were made of."""
+    """The discriminator of patches and, with a super-resolution, one of enlarged patches beside the patches
+    they come from.
+    """
 
-    def __init__(self, told: Settings) -> None:
+    def __init__(self, settings: Settings) -> None:
         super().__init__()
-        self.told = told
+        self.settings = settings
         with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(told.seed + 2)
+            torch.manual_seed(settings.seed + 2)
             how: dict[str, Any] = {
-                "width": told.critic_width,
-                "norm": told.critic_norm,
-                "bias": told.critic_bias,
+                "width": settings.critic_width,
+                "norm": settings.critic_norm,
+                "bias": settings.critic_bias,
             }
-            self.low = Discriminator(told.patch, **how)
+            self.low = Discriminator(settings.patch, **how)
             self.high = (
-                Discriminator(told.patch * told.superres, channels=6, **how) if told.superres > 1 else None
+                Discriminator(settings.patch * settings.superres, channels=6, **how)
+                if settings.superres > 1
+                else None
             )
 
-    def judged(self, low: Tensor, high: Tensor | None, asked: Request) -> Iterator[Judged]:
-        """low: (B, 3, p, p); high: (N, 3, f p, f p), of those of whole pixels."""
-        yield Judged(self.low, low.float(), 1.0, 1.0)
+    def inputs(self, low: Tensor, high: Tensor | None, request: Request) -> Iterator[CriticInput]:
+        """Inputs of the discriminators. low: (B, 3, p, p); high: (N, 3, f p, f p), of the patches of whole
+        pixels.
+        """
+        yield CriticInput(self.low, low.float(), 1.0, 1.0)
         if self.high is not None and high is not None:
-            pairs = both(high, _rows(low, asked.whole)).float()
-            yield Judged(self.high, pairs, _weight(asked, self.told), self.told.sr_weight)
+            pairs = stack_pair(high, _rows(low, request.whole)).float()
+            yield CriticInput(self.high, pairs, _weight(request, self.settings), self.settings.sr_weight)
 
     def loss(
-        self, seen: Seen, asked: Request, real: Real, *, penalty: Tensor | None
+        self, images: GeneratedImages, request: Request, real: Real, *, penalty: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """(): of telling made patches from real ones, and R1's part in it; never autocast. penalty: R1's weight; None: none."""
+        """(), (): the loss of telling generated patches from real ones, and R1's share of it; never autocast.
+
+        penalty: R1's weight; None: no penalty.
+        """
         parts, slopes = [], [real.low.new_zeros(())]
-        made_high = None if seen.high is None else seen.high.detach()
-        real_high = None if seen.high is None or real.high is None else _rows(real.high, asked.whole)
-        made = self.judged(seen.low.detach(), made_high, asked)
-        for false, true in zip(made, self.judged(real.low, real_high, asked), strict=True):
+        generated_high = None if images.high is None else images.high.detach()
+        real_high = None if images.high is None or real.high is None else _rows(real.high, request.whole)
+        generated = self.inputs(images.low.detach(), generated_high, request)
+        for false, true in zip(generated, self.inputs(real.low, real_high, request), strict=True):
             critic = true.critic
             if penalty is None:
-                of_real, of_made = critic(torch.cat([true.images, false.images])).chunk(2)
+                of_real, of_generated = critic(torch.cat([true.images, false.images])).chunk(2)
             else:
-                slope, of_real = slope_penalty(critic, true.images, reduction=self.told.r1_reduction)  # pyright: ignore[reportArgumentType]
-                of_made = critic(false.images)
+                slope, of_real = slope_penalty(critic, true.images, reduction=self.settings.r1_reduction)  # pyright: ignore[reportArgumentType]
+                of_generated = critic(false.images)
                 slopes.append(true.weight * penalty * slope)
-            parts.append(true.weight * (taken_for_real(of_real) + taken_for_made(of_made)))
+            parts.append(true.weight * (loss_as_real(of_real) + loss_as_generated(of_generated)))
         penalised = torch.stack(slopes).sum()
         return torch.stack(parts).sum() + penalised, penalised.detach()
 
-    def deceived(self, seen: Seen, asked: Request) -> Tensor:
+    def generator_loss(self, images: GeneratedImages, request: Request) -> Tensor:
         """(): the generator's loss."""
-        made = self.judged(seen.low, seen.high, asked)
+        inputs = self.inputs(images.low, images.high, request)
         return torch.stack(
-            [one.share * one.weight * taken_for_real(one.critic(one.images)) for one in made]
+            [one.share * one.weight * loss_as_real(one.critic(one.images)) for one in inputs]
         ).sum()
 
     def refresh(self) -> None:
@@ -251,19 +281,21 @@ class Critics(nn.Module):
 
 
 def draw_request(
-    config: FieldConfig, told: Settings, *, step: int, what: str, device: str, batch: int
+    config: FieldConfig, settings: Settings, *, step: int, what: str, device: str, batch: int
 ) -> Request:
-    """Patches to make in a step: they follow from the seed, the step and their use alone."""
-    generator = generator_for(told.seed, step, what, device=device)
+    """Inputs of a step's patches, determined by the seed, the step and their purpose alone."""
+    generator = generator_for(settings.seed, step, what, device=device)
     codes = draw_codes(config, batch, generator=generator)
-    u, v = draw_poses(batch, v_range=(told.v_low, told.v_high), generator=generator)
-    scale, shift = drawn_patches(batch, told, step, generator)
-    draws = draw(batch, told.patch**2, told.samples, noise=told.noise_at(step), generator=generator)
-    return Request(codes, u, v, patches(told.patch, scale, shift), draws, whole_rows(batch, told))
+    u, v = draw_poses(batch, v_range=(settings.v_low, settings.v_high), generator=generator)
+    scale, shift = draw_step_patches(batch, settings, step, generator)
+    draws = draw(
+        batch, settings.patch**2, settings.samples, noise=settings.noise_at(step), generator=generator
+    )
+    return Request(codes, u, v, patches(settings.patch, scale, shift), draws, whole_rows(batch, settings))
 
 
 def draw_codes(config: FieldConfig, batch: int, *, generator: torch.Generator) -> Codes:
-    """Of `batch` things that were never seen."""
+    """Codes of `batch` new objects."""
     wide = torch.randn(batch, config.z_shape + config.z_app, generator=generator, device=generator.device)
     return Codes(*wide.split((config.z_shape, config.z_app), dim=1))
 
@@ -271,59 +303,67 @@ def draw_codes(config: FieldConfig, batch: int, *, generator: torch.Generator) -
 @torch.no_grad()
 def whole_images(
     generator: Generator, codes: Codes, u: Tensor, v: Tensor, *, size: int | None = None
-) -> Seen:
-    """Whole images of B codes at B poses (B,), one after another, nothing random in them, none beyond black and white.
+) -> GeneratedImages:
+    """Whole images of B codes at B poses (B,), one after another, without randomness, limited to black and
+    white.
 
-    size: as told without it.
+    size: the settings' size by default.
     """
-    told, made = generator.told, []
-    size = size or told.size
-    # With chunks in training, no more points at one time than in one of those: they were chosen for the memory there is.
-    at_once = min(_RAYS, max(1, (told.chunk or _RAYS * _FINER) // _FINER))
+    settings, images = generator.settings, []
+    size = size or settings.size
+    # If training uses chunks, no more points at once than in one of them: they were chosen for the available
+    # memory.
+    at_once = min(_RAYS, max(1, (settings.chunk or _RAYS * _FINER) // _FINER))
     places = pixels(size, device=u.device)[None]
     for at in range(len(u)):
         one = slice(at, at + 1)
-        draws = midpoints(1, size * size, _FINER * told.samples, device=u.device)
-        asked = Request(Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, draws, whole=(0,))
-        blocks = [generator.rendered(block, memory="none") for block in asked.blocks(at_once)]
-        made.append(generator.shown(cleared(joined(blocks), told.haze, white=told.white), asked))
+        draws = midpoints(1, size * size, _FINER * settings.samples, device=u.device)
+        request = Request(Codes(codes.shape[one], codes.app[one]), u[one], v[one], places, draws, whole=(0,))
+        blocks = [generator.render_rays(block, memory="none") for block in request.blocks(at_once)]
+        images.append(
+            generator.to_images(clear_haze(join_rays(blocks), settings.haze, white=settings.white), request)
+        )
     high = (
         None
-        if made[0].high is None
-        else torch.cat([confined(one.high, one.low) for one in made if one.high is not None])
+        if images[0].high is None
+        else torch.cat([confine(one.high, one.low) for one in images if one.high is not None])
     )
-    return Seen(
-        torch.cat([one.low for one in made]),
+    return GeneratedImages(
+        torch.cat([one.low for one in images]),
         high,
-        torch.cat([one.depth for one in made]),
-        torch.cat([one.acc for one in made]),
+        torch.cat([one.depth for one in images]),
+        torch.cat([one.acc for one in images]),
     )
 
 
 def _rows(values: Tensor, rows: tuple[int, ...]) -> Tensor:
-    """Some of (B, ...), without numbers that a device would have to be sent: (N, ...)."""
+    """Some rows of (B, ...), without sending indices to the device: (N, ...)."""
     if len(rows) == len(values):
         return values
     every = values.unbind()
     return torch.stack([every[row] for row in rows])
 
 
-def _weight(asked: Request, told: Settings) -> float:
-    """Of a mean over the patches of whole pixels: 1 for a whole batch; of a part with more of them than others, above it."""
-    return len(asked.whole) / (len(asked) * told.whole_share)
+def _weight(request: Request, settings: Settings) -> float:
+    """Weight of a mean over the patches of whole pixels: 1 for a whole batch, above 1 for a part with more of
+    them.
+    """
+    return len(request.whole) / (len(request) * settings.whole_share)
 
 
 def _apart(one: Tensor, other: Tensor) -> Tensor:
-    """(): the mean absolute difference, round below 2.5 of 255 levels: a sign of nothing but rounding would be a gradient."""
+    """(): the mean absolute difference, smooth below 2.5 of 255 levels: otherwise pure rounding would have a
+    gradient.
+    """
     return functional.smooth_l1_loss(one, other, beta=0.02)
 
 
-def _as_images(made: Rendered) -> Seen:
-    """The rays as squares, not enlarged."""
-    side = round(made.rgb.shape[1] ** 0.5)
-    depth, acc = (values.unflatten(1, (side, side)) for values in (made.depth, made.acc))
-    features = None if made.features is None else _image(made.features, side)
-    return Seen(_image(made.rgb, side) * 2 - 1, None, depth, acc, features)
+def _as_images(output: RenderOutput) -> GeneratedImages:
+    """Rays as square images, not enlarged."""
+    side = round(output.rgb.shape[1] ** 0.5)
+    depth, acc = (values.unflatten(1, (side, side)) for values in (output.depth, output.acc))
+    features = None if output.features is None else _image(output.features, side)
+    return GeneratedImages(_image(output.rgb, side) * 2 - 1, None, depth, acc, features)
 
 
 def _image(values: Tensor, side: int) -> Tensor:

@@ -1,10 +1,10 @@
-"""Compositing and its way back for CUDA, in Triton. Imported only where there is a GPU and Triton.
+"""Compositing and its backward pass for CUDA, in Triton. Imported only if there is a GPU and Triton.
 
-A program takes some rays, the points of each in lanes. Letters: r rays of a part (of all its images), S points of a ray,
-N = r S. Everything is computed in float32, in the same order every time.
+A program takes some rays, the points of each in lanes. Letters: r rays of a chunk (of all its images), S
+points per ray, N = r S. Everything is computed in float32, in the same order every time.
 """
 
-# Triton reads these functions' source: annotations must be plain, so they are left to Triton's own.
+# Triton reads the source of these functions and needs plain annotations.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
@@ -17,24 +17,26 @@ from torch import Tensor
 from pinchpoint.kit.triton_launch import Launcher
 from pinchpoint.systems.radiance.rendering.points_triton import bits, depth_of, number_of
 
-_LANES = 512  # points of a program
+_LANES = 512  # points per program
 
 
 class Along(NamedTuple):
-    """Where the points of a part lie. offsets, noise: (B, R, S) of all rays; first: image and ray the part begins with."""
+    """Position of a chunk's points. offsets, noise: (B, R, S) of all rays; first: image and ray the chunk
+    starts with.
+    """
 
     offsets: Tensor
     noise: Tensor | None
     first: tuple[int, int]
-    each: int  # rays of an image in the part
+    each: int  # rays per image in the chunk
     near: float
     far: float
-    step: float  # an interval
-    last: float  # its length where it has no end, else below 0
+    step: float  # length of an interval
+    last: float  # length of the last interval if it is endless, else negative
 
     @property
     def loud(self) -> Tensor:
-        """A tensor for the kernels where there is no noise: it is not read."""
+        """A tensor to pass to the kernels without noise: it is not read."""
         return self.offsets if self.noise is None else self.noise
 
     @property
@@ -53,7 +55,7 @@ class Along(NamedTuple):
 def composite(
     raw: Tensor, along: Along, rgb: Tensor, depth: Tensor, acc: Tensor, weights: Tensor | None, *, white: bool
 ) -> None:
-    """raw: (4, N) -> the part's pixels of rgb (B, R, 3), depth, acc (B, R); weights (N,) where they are wanted."""
+    """raw: (4, N) -> the chunk's pixels of rgb (B, R, 3), depth, acc (B, R); and weights (N,) if given."""
     rays, samples, lanes, rows = _shape(raw, along)
     _composite(
         triton.cdiv(rays, rows),
@@ -76,7 +78,9 @@ def uncomposite(
     *,
     white: bool,
 ) -> None:
-    """of: gradients of rgb (B, R, 3), depth, acc (B, R), weights (N,), in one piece each or None -> slopes (4, N) of raw."""
+    """of: gradients of rgb (B, R, 3), depth, acc (B, R), weights (N,), contiguous or None -> slopes (4, N) of
+    raw.
+    """
     rays, samples, lanes, rows = _shape(raw, along)
     _uncomposite(
         triton.cdiv(rays, rows),
@@ -106,7 +110,7 @@ def _shape(raw: Tensor, along: Along) -> tuple[int, int, int, int]:
 
 @triton.jit
 def _opaque(passed):
-    """1 - exp(-passed), also where that is next to nothing."""
+    """1 - exp(-passed), accurate for small values too."""
     p = passed
     series = p * (1 - p / 2 * (1 - p / 3 * (1 - p / 4 * (1 - p / 5 * (1 - p / 6 * (1 - p / 7))))))
     return tl.where(p < 0.25, series, 1 - tl.exp(-p))
@@ -144,7 +148,9 @@ def _through(
     last,
     NOISY: tl.constexpr,
 ):
-    """Of each point: its number, distance, length of its interval, density after relu, and what light passes before it."""
+    """Per point: its number, distance, interval length, density after relu, and the
+    transmittance before it.
+    """
     nothing = samples >> 31
     point = ray * samples + number
     begin = image * t_image + across * t_ray
@@ -158,7 +164,8 @@ def _through(
     length = tl.where(after, ahead, number_of(far)) - depth
     length = tl.where(after, length, tl.where(number_of(last) < 0, length, number_of(last)))
     thick = _thick(raw, noise, point, there, loud + number * n_sample, plane, NOISY)
-    # The point before is read again: a running sum less its own part would lose what is small beside a large one.
+    # The previous point is read again: a running sum minus its own part would lose what is small beside a
+    # large one.
     prior = there & (number > 0)
     behind = tl.load(offsets + begin + (number - 1) * t_sample, mask=prior, other=0.0)
     behind = depth_of(behind, number - 1, nothing, near, step)
@@ -364,7 +371,7 @@ def _uncomposite(
     if WEIGHTS:
         tl.store(weights + point, share, mask=there)
     pixel = image * width + across
-    # What a pixel would change by with one point's weight.
+    # How much a pixel changes per unit of a point's weight.
     worth = tl.zeros((ROWS, LANES), tl.float32)
     for channel in tl.static_range(3):
         to = slopes + channel * plane + point

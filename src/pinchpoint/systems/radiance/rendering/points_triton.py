@@ -1,9 +1,11 @@
-"""Encoded points, and the way back through an activation, for CUDA, in Triton. Imported only where there is a GPU and Triton.
+"""Point encoding, and the backward pass of an activation, for CUDA, in Triton. Imported only with a GPU and
+Triton.
 
-Letters as in `points`: B images, r rays of each in a part, S points of a ray, K numbers of an encoded point, H wide.
+Letters as in `points`: B images, r rays of each in a chunk, S points per ray, K numbers per encoded point, H
+units.
 """
 
-# Triton reads these functions' source: annotations must be plain, so they are left to Triton's own.
+# Triton reads the source of these functions and needs plain annotations.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from torch import Tensor
 from pinchpoint.kit.triton_launch import Launcher
 
 _ENCODED = 2048  # numbers of a program
-_MASKED = 4096  # numbers of a program at one time
-# Half of pi in parts: the first two have so few bits that whole numbers up to 2^17 times them are exact.
+_MASKED = 4096  # numbers per program at a time
+# Half of pi in parts: the first two have so few bits that integers up to 2^17 times them are exact.
 _HALF_1, _HALF_2, _HALF_3 = (
     tl.constexpr(part) for part in (1.5703125, 4.837512969970703125e-4, 7.549789954891882e-8)
 )
@@ -36,14 +38,16 @@ def encode_points(
     near: float,
     step: float,
 ) -> None:
-    """Fills out, (B, r S, K). origins, directions, offsets: those of all rays; first: image and ray the part begins with."""
+    """Fill `out`, (B, r S, K). origins, directions, offsets: of all rays; first: image and ray the chunk
+    starts with.
+    """
     _launched(origins, directions, offsets, first, out, octaves, samples, each, near, step, True)
 
 
 def encode_directions(
     directions: Tensor, first: tuple[int, int], out: Tensor, *, octaves: int, each: int
 ) -> None:
-    """Fills out, (B, r, K), with the directions themselves."""
+    """Fill `out`, (B, r, K), with encoded directions."""
     _launched(directions, directions, directions, first, out, octaves, 1, each, 0.0, 0.0, False)
 
 
@@ -86,12 +90,14 @@ def _launched(
 
 
 def bits(value: float) -> int:
-    """A number as float32 has it, for a kernel that must not be compiled again for another: `number_of` reads it."""
+    """The bits of a float32, for a kernel that must not be recompiled per value; `number_of` decodes them."""
     return struct.unpack("<i", struct.pack("<f", value))[0]
 
 
 def mask(slope: Tensor, hidden: Tensor, sums: Tensor | None) -> None:
-    """slope, hidden: (N, H). Zeroes slope where hidden is; adds the sum of each program's rows to sums, (programs, H)."""
+    """slope, hidden: (N, H). Zero slope where hidden is zero; add each program's row sums to sums, (programs,
+    H).
+    """
     count, width = slope.shape
     wide = triton.next_power_of_2(width)
     rows = max(1, _MASKED // wide)
@@ -110,9 +116,10 @@ def mask(slope: Tensor, hidden: Tensor, sums: Tensor | None) -> None:
 
 @triton.jit
 def _times(a, b, nothing):
-    """The product rounded before anything is added to it, as torch's kernels do: fused with a sum it is another point.
+    """The product, rounded before anything is added, as in torch's kernels: fused with a sum it gives another
+    point.
 
-    nothing: a zero that the compiler does not know to be one.
+    nothing: a zero the compiler cannot see.
     """
     return ((a * b).to(tl.int32, bitcast=True) ^ nothing).to(tl.float32, bitcast=True)
 
@@ -124,15 +131,15 @@ def number_of(bits):
 
 @triton.jit
 def depth_of(offset, number, nothing, near, step):
-    """The distance of a point in its interval."""
+    """Distance of a point in its interval."""
     return _times(number.to(tl.float32) + offset, number_of(step), nothing) + number_of(near)
 
 
 @triton.jit
 def _wave(angle, quarters):
-    """The sine, or the cosine where it is a quarter of a turn ahead, to float32's accuracy.
+    """The sine, or the cosine a quarter turn ahead, to float32 accuracy.
 
-    Hardware's own are far off for angles of thousands.
+    The hardware's own are far off for angles of thousands.
     """
     turns = tl.floor(angle * 0.6366197723675814 + 0.5)
     left = tl.fma(turns, tl.full(turns.shape, -_HALF_1, tl.float32), angle)

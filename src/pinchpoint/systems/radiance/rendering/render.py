@@ -1,7 +1,9 @@
-"""Images of a field: points along rays, the field at them, composited in fp32; in one piece or by chunks of rays.
+"""Volume rendering of a field: points along rays, the field at them, compositing in fp32; at once or in
+chunks.
 
-B images, R rays of each, S points of a ray, F features. What is random is drawn before (`Draws`), so that whatever is computed
-again is computed with the same numbers. `form` and `memory` choose how an image is computed, never which.
+B images, R rays of each, S points per ray, F features. Everything random is drawn beforehand (`Draws`), so
+that recomputation uses the same numbers. `form` and `memory` choose how an image is computed, never which
+image.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from pinchpoint.systems.radiance.rendering.strategies import Memory, by_chunks, 
 
 Form = Literal["eager", "folded"]
 Precision = Literal["fp32", "tf32", "bf16", "fp16"]
-_NOTHING = -1e9  # added to a density, which is then none
+_NOTHING = -1e9  # added to a density, which then vanishes
 
 
 class Codes(NamedTuple):
@@ -37,7 +39,9 @@ class Codes(NamedTuple):
 
 @dataclass(frozen=True)
 class Draws:
-    """What is random in a render. offsets: (B, R, S) in [0, 1), where in its interval a point lies; noise: on the density."""
+    """The random numbers of a render. offsets: (B, R, S) in [0, 1), position in the interval; noise: on the
+    density.
+    """
 
     offsets: Tensor
     noise: Tensor | None = None  # (B, R, S)
@@ -50,8 +54,10 @@ class Draws:
         return Draws(self.offsets[images, rays], None if self.noise is None else self.noise[images, rays])
 
 
-class Rendered(NamedTuple):
-    """rgb: (B, R, 3) in [0, 1]; depth, acc: (B, R), distance of what is seen and how much of it there is; features: (B, R, F)."""
+class RenderOutput(NamedTuple):
+    """rgb: (B, R, 3) in [0, 1]; depth, acc: (B, R), distance and coverage of what is visible; features: (B,
+    R, F).
+    """
 
     rgb: Tensor
     depth: Tensor
@@ -59,38 +65,39 @@ class Rendered(NamedTuple):
     features: Tensor | None
 
 
-def joined(blocks: Sequence[Rendered]) -> Rendered:
-    """Blocks of the same images' rays, one after another."""
+def join_rays(blocks: Sequence[RenderOutput]) -> RenderOutput:
+    """Join consecutive blocks of rays of the same images."""
     features = [block.features for block in blocks if block.features is not None]
     rgb, depth, acc = (
         torch.cat(parts, dim=1)
         for parts in zip(*((one.rgb, one.depth, one.acc) for one in blocks), strict=True)
     )
-    return Rendered(rgb, depth, acc, torch.cat(features, dim=1) if features else None)
+    return RenderOutput(rgb, depth, acc, torch.cat(features, dim=1) if features else None)
 
 
-def cleared(made: Rendered, haze: float, *, white: bool) -> Rendered:
-    """Rays that are covered by less than `haze` show what lies behind them alone.
+def clear_haze(output: RenderOutput, haze: float, *, white: bool) -> RenderOutput:
+    """Show only the background on rays covered by less than `haze`.
 
-    A discriminator hardly sees a veil of a hundredth, and the networks that measure distances do: a plain background has none.
+    A discriminator hardly notices a veil of one percent, but the networks that measure distances do: a plain
+    background has none.
     """
-    faint = made.acc < haze
-    return Rendered(
-        made.rgb.masked_fill(faint[..., None], float(white)),
-        made.depth.masked_fill(faint, 0),
-        made.acc.masked_fill(faint, 0),
-        None if made.features is None else made.features.masked_fill(faint[..., None], 0),
+    faint = output.acc < haze
+    return RenderOutput(
+        output.rgb.masked_fill(faint[..., None], float(white)),
+        output.depth.masked_fill(faint, 0),
+        output.acc.masked_fill(faint, 0),
+        None if output.features is None else output.features.masked_fill(faint[..., None], 0),
     )
 
 
 def generator_for(seed: int, step: int, what: str, *, device: str | torch.device = "cpu") -> torch.Generator:
-    """Random numbers of one use in one step: the same whenever and in whatever order they are drawn."""
-    said = hashlib.sha256(f"{seed} {step} {what}".encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(said[:8], "little") >> 1)
+    """Random numbers for one purpose in one step: the same whenever and in whatever order they are drawn."""
+    digest = hashlib.sha256(f"{seed} {step} {what}".encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 def draw(batch: int, rays: int, samples: int, *, noise: float = 0.0, generator: torch.Generator) -> Draws:
-    """Stratified offsets and, where its deviation `noise` is above 0, noise of the density."""
+    """Stratified offsets and, if the deviation `noise` is above 0, density noise."""
     shape, device = (batch, rays, samples), generator.device
     offsets = torch.empty(shape, device=device).uniform_(generator=generator)
     return Draws(
@@ -107,29 +114,31 @@ def midpoints(
     device: str | torch.device = "cpu",
     dtype: torch.dtype | None = None,
 ) -> Draws:
-    """Nothing random: every point in the middle of its interval, no noise; for pictures to look at."""
+    """No randomness: every point in the middle of its interval, no noise; for images to look at."""
     return Draws(torch.full((1, 1, 1), 0.5, device=device, dtype=dtype).expand(batch, rays, samples))
 
 
-def inside(draws: Draws, rays: Rays, radius: float) -> Draws:
-    """The same S points on what a ray has in common with a ball around the middle, outside which there is nothing.
+def clip_to_ball(draws: Draws, rays: Rays, radius: float) -> Draws:
+    """Move the S points of each ray into a ball around the origin, outside which there is nothing.
 
-    S - 1 lie in equal intervals of the chord, the last where it ends, with noise that no density outlasts. A ray that misses
-    the ball has such noise everywhere.
+    S - 1 points lie in equal intervals of the chord, the last one at its end, with noise that cancels any
+    density. A ray that misses the ball has such noise everywhere.
     """
     samples = draws.samples
     if samples < 2:
         raise BadInput(
-            f"{samples} point of a ray within a ball", hint="draw at least 2: the last one ends the ball"
+            f"A bounding ball needs at least 2 points per ray, not {samples}: the last one ends the ball.",
+            hint="Draw at least 2 points per ray.",
         )
-    middle = -(rays.origins * rays.directions).sum(-1, keepdim=True)  # where a ray is nearest to it
+    middle = -(rays.origins * rays.directions).sum(-1, keepdim=True)  # where a ray is closest to the origin
     nearest = rays.origins.square().sum(-1, keepdim=True) - middle.square()
     half = (radius * radius - nearest).clamp_min(0).sqrt()
     enter, leave = (middle - half).clamp_min(rays.near), (middle + half).clamp_max(rays.far)
     chord = leave - enter
     numbers = torch.arange(samples, dtype=draws.offsets.dtype, device=draws.offsets.device)
     depths = torch.minimum(enter + chord / (samples - 1) * (numbers + draws.offsets), leave)
-    # As offsets from the intervals between near and far, of which renders make their points: beyond [0, 1) is as good.
+    # As offsets from the intervals between near and far, which renders turn into points; values outside [0,
+    # 1) work too.
     offsets = (depths - rays.near) * (samples / (rays.far - rays.near)) - numbers
     nothing = (chord <= 0) | (numbers == samples - 1)
     noise = torch.zeros_like(offsets) if draws.noise is None else draws.noise
@@ -149,26 +158,26 @@ def render(
     white: bool = True,
     endless: bool = False,
     features: bool = False,
-) -> Rendered:
-    """Images of B codes along B x R rays. chunk: rays at one time, of all images together; None: all.
+) -> RenderOutput:
+    """Render images of B codes along B x R rays. chunk: rays at a time, over all images; None: all.
 
-    precision: bf16 and fp16 by autocast, fp32 and tf32 without; None: as it is around the call. The field's parameters and the
-    codes get gradients, rays none.
+    precision: bf16 and fp16 use autocast, fp32 and tf32 do not; None: as the caller has set. The field's
+    parameters and the codes get gradients, rays do not.
     """
     _check(field, rays, codes, draws, form, precision)
     scene = Scene(rays, draws.offsets, draws.noise, white, endless)
     with nullcontext() if precision is None else autocast(precision, rays.origins.device.type):
         if form == "eager":
-            made = _eager(field, scene, codes, features, chunk, memory)
+            outputs = _render_eager(field, scene, codes, features, chunk, memory)
         else:
-            made = _folded(field, scene, codes, features, chunk, memory)
-    return Rendered(made[0], made[1], made[2], made[3] if features else None)
+            outputs = _render_folded(field, scene, codes, features, chunk, memory)
+    return RenderOutput(outputs[0], outputs[1], outputs[2], outputs[3] if features else None)
 
 
-def _eager(
+def _render_eager(
     field: Field, scene: Scene, codes: Codes, features: bool, chunk: int | None, memory: Memory
 ) -> tuple[Tensor, ...]:
-    """By autograd; what is computed again is so by torch's own means."""
+    """Render by autograd; torch's own means recompute chunks."""
     named = dict(field.named_parameters())
     rays, device = scene.rays, scene.offsets.device.type
 
@@ -176,9 +185,9 @@ def _eager(
         part = rays.part(*at)
         depths = depths_of(part, scene.offsets[at])
         points = points_of(part, depths)
-        given = points.flatten(0, 2), part.directions.flatten(0, 1), shape[at[0]], app[at[0]]
+        inputs = points.flatten(0, 2), part.directions.flatten(0, 1), shape[at[0]], app[at[0]]
         own = dict(zip(named, parameters, strict=True))
-        colour, density, seen = torch.func.functional_call(field, own, given, {"features": features})
+        colour, density, view = torch.func.functional_call(field, own, inputs, {"features": features})
         with torch.autocast(device, enabled=False):
             rgb, depth, acc, weights = composite(
                 colour.view(*depths.shape, 3),
@@ -189,19 +198,21 @@ def _eager(
                 white=scene.white,
                 endless=scene.endless,
             )
-            if seen is None:
+            if view is None:
                 return rgb, depth, acc
-            mixed = torch.matmul(weights[:, :, None].to(seen.dtype), seen.view(*depths.shape, -1)).squeeze(2)
-            return rgb, depth, acc, mixed.to(rgb.dtype)
+            features_seen = torch.matmul(
+                weights[:, :, None].to(view.dtype), view.view(*depths.shape, -1)
+            ).squeeze(2)
+            return rgb, depth, acc, features_seen.to(rgb.dtype)
 
     images, across, _ = scene.offsets.shape
     return by_chunks(shade, (*codes, *named.values()), images=images, rays=across, chunk=chunk, memory=memory)
 
 
-def _folded(
+def _render_folded(
     field: Field, scene: Scene, codes: Codes, features: bool, chunk: int | None, memory: Memory
 ) -> tuple[Tensor, ...]:
-    """By a backward pass of its own, where nothing but the parts of an image is computed again."""
+    """Render with a backward pass of its own, which recomputes nothing but chunks."""
     images, across, _ = scene.offsets.shape
     names, parameters = zip(*field.named_parameters(), strict=True)
     device = scene.offsets.device.type
@@ -223,20 +234,23 @@ def _check(field: Field, rays: Rays, codes: Codes, draws: Draws, form: str, prec
     ):
         if value not in known:
             raise BadInput(
-                f"unknown {name} {value!r}", hint=f"use one of: {', '.join(str(name) for name in known)}"
+                f"The {name} {value!r} is unknown.",
+                hint=f"Use one of: {', '.join(str(name) for name in known)}.",
             )
     images, config = rays.origins.shape[0], field.config
-    wanted = (images, config.z_shape), (images, config.z_app)
-    if (codes.shape.shape, codes.app.shape) != wanted:
+    expected = (images, config.z_shape), (images, config.z_app)
+    if (codes.shape.shape, codes.app.shape) != expected:
         raise BadInput(
-            f"codes {tuple(codes.shape.shape)} and {tuple(codes.app.shape)} for {images} images",
-            hint=f"give codes of {wanted[0]} and {wanted[1]}",
+            f"The codes have shapes {tuple(codes.shape.shape)} and {tuple(codes.app.shape)}, "
+            f"which do not match {images} images.",
+            hint=f"Give codes of shapes {expected[0]} and {expected[1]}.",
         )
-    for name, drawn in (("offsets", draws.offsets), ("noise", draws.noise)):
-        if drawn is not None and (
-            drawn.shape[:2] != rays.origins.shape[:2] or drawn.shape != draws.offsets.shape
+    for name, values in (("offsets", draws.offsets), ("noise", draws.noise)):
+        if values is not None and (
+            values.shape[:2] != rays.origins.shape[:2] or values.shape != draws.offsets.shape
         ):
             raise BadInput(
-                f"{name} {tuple(drawn.shape)} for rays {tuple(rays.origins.shape)}",
-                hint="draw them as (B, R, S) of these rays",
+                f"The {name} have shape {tuple(values.shape)}, which does not match rays of shape "
+                f"{tuple(rays.origins.shape)}.",
+                hint="Draw them as (B, R, S) for these rays.",
             )

@@ -1,10 +1,12 @@
-"""From the layer of the view to colour and density, and back, for CUDA, in Triton. Imported only where there are both.
+"""From the view layer to colour and density, and back, for CUDA, in Triton. Imported only with a GPU and
+Triton.
 
-Letters as in `shading`: r rays of a part (of all its images), S points of a ray, N = r S, C the layer of the view with the
-density and zeros beside it, F its features. Everything is computed in float32, in the same order every time.
+Letters as in `shading`: r rays of a chunk (of all its images), S points per ray, N = r S, C the view layer
+with the density and zeros beside it, F its features. Everything is computed in float32, in the same order
+every time.
 """
 
-# Triton reads these functions' source: annotations must be plain, so they are left to Triton's own.
+# Triton reads the source of these functions and needs plain annotations.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
@@ -15,20 +17,22 @@ from torch import Tensor
 from pinchpoint.kit.triton_launch import Launcher
 from pinchpoint.systems.radiance.rendering.compositing_triton import Along
 
-_TILE = 4096  # numbers of a program at one time
-_RAYS = 2  # of a program
+_TILE = 4096  # numbers per program at a time
+_RAYS = 2  # rays per program
 
 
 def colour(
-    seen: Tensor, tints: Tensor, weight: Tensor, bias: Tensor, raw: Tensor, *, features: int, write: bool
+    view: Tensor, tints: Tensor, weight: Tensor, bias: Tensor, raw: Tensor, *, features: int, write: bool
 ) -> None:
-    """seen: (N, C) before tints, (r, C); weight: (3, F) -> raw: (4, N), colour and density; write: relu back into seen."""
+    """view: (N, C) before tints, (r, C); weight: (3, F) -> raw: (4, N), colour and density. write: store relu
+    in view.
+    """
     rays, wide = tints.shape
-    samples = seen.shape[0] // rays
+    samples = view.shape[0] // rays
     lanes, tall = _tile(features, _TILE)
     _colour(
         triton.cdiv(rays, _RAYS),
-        (seen, tints, weight, bias, raw),
+        (view, tints, weight, bias, raw),
         (rays, samples),
         features,
         wide,
@@ -41,36 +45,37 @@ def colour(
 
 def uncolour(
     slopes: Tensor,
-    seen: Tensor,
+    view: Tensor,
     weight: Tensor,
-    of_seen: Tensor,
+    of_view: Tensor,
     of_tints: Tensor,
     sums: Tensor,
-    mixed: Tensor | None,
-    of_mixed: Tensor | None,
+    point_weights: Tensor | None,
+    of_features: Tensor | None,
     along: Along,
     *,
     features: int,
 ) -> None:
-    """slopes: (4, N) of raw; seen: (N, C) after relu -> of_seen: (N, C) before it, of_tints: (r, C).
+    """slopes: (4, N) of raw; view: (N, C) after relu -> of_view: (N, C) before it, of_tints: (r, C).
 
-    sums: (programs, 3, F + 1), to which are added gradients of the colour's weights and, in the last column, of its bias.
-    mixed: (N,) and of_mixed: (B, R, F), weights of the points and the gradient of composited features, or None.
+    sums: (programs, 3, F + 1), to which the gradients of the colour's weights and, in the last column, of its
+    bias are added. point_weights: (N,) and of_features: (B, R, F), the weights of the points and the gradient
+    of composited features, or None.
     """
     rays, wide = of_tints.shape
-    samples, programs = seen.shape[0] // rays, sums.shape[0]
-    lanes, tall = _tile(features, _TILE // 2)  # several tiles of sums are held beside
+    samples, programs = view.shape[0] // rays, sums.shape[0]
+    lanes, tall = _tile(features, _TILE // 2)  # several tiles of sums are held too
     _uncolour(
         programs,
         (
             slopes,
-            seen,
+            view,
             weight,
-            of_seen,
+            of_view,
             of_tints,
             sums,
-            slopes if mixed is None else mixed,
-            slopes if of_mixed is None else of_mixed,
+            slopes if point_weights is None else point_weights,
+            slopes if of_features is None else of_features,
         ),
         (rays, samples, triton.cdiv(rays, programs), along.each, *along.first, along.offsets.shape[1]),
         features,
@@ -78,12 +83,12 @@ def uncolour(
         lanes,
         triton.next_power_of_2(wide - features),
         tall,
-        of_mixed is not None,
+        of_features is not None,
     )
 
 
 def _tile(features: int, numbers: int) -> tuple[int, int]:
-    """Lanes of a point, and points at one time."""
+    """Lanes per point, and points per tile."""
     lanes = max(16, triton.next_power_of_2(features))
     return lanes, max(1, min(64, numbers // lanes))
 
@@ -122,7 +127,7 @@ def _colour(
             wanted = there[:, None] & inside[None, :]
             at = seen + point[:, None] * C + lane[None, :]
             value = tl.load(at, mask=wanted, other=0.0).to(tl.float32) + tint
-            # Not a maximum, which would hide what is no number.
+            # Not a maximum, which would hide NaN.
             value = tl.where(value < 0, 0.0, value).to(seen.dtype.element_ty)
             if WRITE:
                 tl.store(at, value, mask=wanted)
@@ -174,7 +179,7 @@ def _uncolour(
     green = tl.load(weight + F + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
     blue = tl.load(weight + 2 * F + lane, mask=inside, other=0.0).to(tl.float32)[None, :]
     plane = rays.to(tl.int64) * samples
-    # Sums are kept for every lane of a tile and put together last.
+    # Sums are kept per lane of a tile and combined last.
     of_red = tl.zeros((TALL, LANES), tl.float32)
     of_green = tl.zeros((TALL, LANES), tl.float32)
     of_blue = tl.zeros((TALL, LANES), tl.float32)

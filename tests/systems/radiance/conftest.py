@@ -1,0 +1,35 @@
+"""Fixtures shared by the tests of the radiance system."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+_PEAKS: dict[tuple[Any, ...], int] = {}  # of a step, by what it is: the same in every test
+
+
+@pytest.fixture
+def remembered_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Count the tensors of each distinct fake step once per session; searches ask for the same steps again."""
+    pytest.importorskip("torch", reason="the radiance fields are torch's")
+    from pinchpoint.systems.radiance import budget
+
+    count = budget._on_cpu
+
+    @contextmanager
+    def remember(settings: dict[str, str], *what: Any) -> Iterator[Any]:
+        with count(settings, *what) as peaks:
+
+            def peaks_of(chunk: int | None) -> tuple[int, int]:
+                key = (json.dumps(settings, sort_keys=True), *what, chunk)
+                if key not in _PEAKS:
+                    _PEAKS[key] = peaks(chunk)[1]
+                return budget.resident_bytes() + _PEAKS[key], _PEAKS[key]
+
+            yield peaks_of
+
+    monkeypatch.setattr(budget, "_on_cpu", remember)
