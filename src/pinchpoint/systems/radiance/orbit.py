@@ -27,7 +27,7 @@ from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
 from pinchpoint.systems.radiance.runs import Which, load_trained
 
 VIEWS = 8  # views of each object on a sheet
-STEEP = 0.75  # camera height as a fraction of the way from --v-low to --v-high
+STEEP = 0.75  # camera height as a fraction of the way from v_low to v_high
 _WIDEST_GIF = 65535
 
 

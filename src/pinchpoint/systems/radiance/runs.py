@@ -37,7 +37,7 @@ def begin(
 ) -> tuple[Run, Images]:
     """A new run, or with `resume` the existing one, and its images; nothing is written.
 
-    choices: only the settings the caller asked for.
+    choices: only the settings that differ from the defaults or the stored ones.
     """
     pillow()  # the sheets need it: without it the run would end at the first one
     outside = "Move the run out of that folder, then use --resume with its new folder as -o."

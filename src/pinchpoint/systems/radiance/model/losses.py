@@ -69,5 +69,5 @@ def check_gradients(module: nn.Module, *, what: str) -> None:
         raise TargetFailed(
             f"{len(dead)} of {len(trainable)} parameters of the {what} get no gradient: "
             f"{', '.join(dead[:3])}{more}.",
-            hint="Look for no_grad, detach or unused modules before the loss; an empty field needs --noise.",
+            hint="Look for no_grad, detach or unused modules before the loss; an empty field needs noise.",
         )
