@@ -132,7 +132,7 @@ def test_train_says_loss_miou_memory_and_time_left_and_goes_on(
     last = [line for line in seen.err.splitlines() if "train: steps 2/2" in line][-1]
     assert "loss " in last and "mIoU " in last and "iB" in last
     assert "a step" in seen.out and f"pinchpoint cloud eval {tmp_path / 'run'} {rooms}" in seen.out
-    assert run([*args, "--resume", "--steps", "3"]) == 0
+    assert run(["cloud", "train", "-o", str(tmp_path / "run"), "--resume", "--steps", "3"]) == 0
     assert "3 of 3" in capsys.readouterr().out
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.runs import Run, taken_up
-from pinchpoint.systems.common.settings import TrainSettings
+from pinchpoint.systems.common.runs import Run, at_data, data_folder, taken_up
+from pinchpoint.systems.common.settings import TrainSettings, differences
 from pinchpoint.systems.radiance.settings import Settings as Scored
 
 
@@ -79,3 +80,46 @@ def test_a_run_without_any_checkpoint_is_to_be_trained(which: str, tmp_path: Pat
     with pytest.raises(BadInput, match="has no checkpoint") as caught:
         Run(tmp_path, Scored()).found(which)  # pyright: ignore[reportArgumentType]
     assert caught.value.what.endswith("has no checkpoint.") and caught.value.hint.startswith("Train it")
+
+
+def remembering(folder: Path, data: Path | str) -> Run[TrainSettings]:
+    """A run in a folder that remembers its data."""
+    run = at_data(Run(folder, TrainSettings(data="a")), data)
+    run.write()
+    return run
+
+
+def test_a_run_remembers_its_data_as_typed_and_absolute(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rooms").mkdir()
+    monkeypatch.chdir(tmp_path)
+    run = remembering(tmp_path / "run", "rooms")
+    assert (run.settings.data_path, run.settings.data_given) == (str(tmp_path / "rooms"), "rooms")
+    read = partial(data_folder, run=tmp_path / "run", kind=TrainSettings, system="cloud")
+    assert read(None, resume=True) == tmp_path / "rooms"
+    assert read("other", resume=True) == Path("other"), "data that were moved"
+    moved = tmp_path / "moved"
+    moved.mkdir()
+    (tmp_path / "rooms").rename(moved / "rooms")
+    monkeypatch.chdir(moved)
+    assert read(None, resume=True) == Path("rooms"), "the same name from the folder at hand"
+
+
+def test_data_that_are_gone_are_named_with_the_command_to_give_them_again(tmp_path: Path) -> None:
+    remembering(tmp_path / "my run", tmp_path / "rooms")
+    read = partial(data_folder, None, kind=TrainSettings, system="cloud")
+    with pytest.raises(BadInput, match=f"there is no folder {tmp_path / 'rooms'}") as caught:
+        read(tmp_path / "my run", resume=True)
+    command = f"pinchpoint cloud train DATA -o '{tmp_path}/my run' --resume"
+    assert caught.value.hint == f"If it was moved, name its new folder: {command}."
+    with pytest.raises(BadInput, match="There is no DATA to train on"):
+        read(tmp_path / "new", resume=False)
+    with pytest.raises(BadInput, match="There is no run in .* to resume"):
+        read(tmp_path / "new", resume=True)
+
+
+def test_where_the_data_are_is_no_difference_between_two_runs(tmp_path: Path) -> None:
+    stored = at_data(Run(tmp_path, TrainSettings(data="a")), "here").settings
+    elsewhere = at_data(Run(tmp_path, TrainSettings(data="a")), "there").settings
+    assert differences(stored, elsewhere.to_dict()) == []

@@ -73,7 +73,7 @@ def test_a_run_that_ended_is_trained_longer(
 ) -> None:
     folder = tmp_path / "run"
     assert run(["density", "train", str(density_data), "-o", str(folder), "--steps", "2", *TINY]) == 0
-    assert run(["density", "train", str(density_data), "-o", str(folder), "--resume", "--steps", "4"]) == 0
+    assert run(["density", "train", "-o", str(folder), "--resume", "--steps", "4"]) == 0
     assert "4 of 4" in capsys.readouterr().out
     assert len((folder / "log.csv").read_text(encoding="utf-8").splitlines()) == 5
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -154,15 +155,15 @@ def test_a_folder_that_holds_a_run_is_not_written_over(
     data: Path, trained: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, what, hint = failed(["train", data, "-o", trained, "--steps", "4", *TINY], capsys)
-    assert (code, what) == (2, f"{trained} already holds a run")
-    assert hint == "go on with --resume, or choose another -o"
+    assert (code, what) == (2, f"{trained} already holds a run.")
+    assert hint == "Continue it with --resume, or choose another -o."
 
 
 def test_a_folder_of_something_else_and_a_file_are_no_place_for_a_run(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, what, hint = failed(["train", data, "-o", data, *TINY], capsys)
-    assert (code, "index.json is in it" in what, "-o" in hint) == (2, True, True)
+    assert (code, "it holds index.json" in what, "-o" in hint) == (2, True, True)
     (tmp_path / "taken").write_text("mine", encoding="utf-8")
     code, what, _ = failed(["train", data, "-o", tmp_path / "taken", *TINY], capsys)
     assert code == 2 and "Cannot create the folder" in what
@@ -264,6 +265,22 @@ def test_ctrl_c_says_what_is_left(
     assert run(["operator", verb, *given, "-o", str(tmp_path / "out")]) == 130
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("stopped; ") and line.endswith(says)
+
+
+def test_a_run_is_resumed_without_its_data_and_with_data_that_were_moved(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    here, moved, folder = tmp_path / "data", tmp_path / "moved", str(tmp_path / "run")
+    shutil.copytree(data, here)
+    assert run(["operator", "train", str(here), "-o", folder, "--steps", "1", *TINY]) == 0
+    assert run(["operator", "train", "-o", folder, "--resume", "--steps", "2"]) == 0
+    here.rename(moved)
+    code, what, hint = failed(["train", "-o", folder, "--resume", "--steps", "3"], capsys)
+    assert (code, f"there is no folder {here}" in what, "DATA" in hint) == (2, True, True)
+    assert run(["operator", "train", str(moved), "-o", folder, "--resume", "--steps", "3"]) == 0
+    assert run(["operator", "train", "-o", folder, "--resume", "--steps", "4"]) == 0
+    assert "4 of 4" in capsys.readouterr().out
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["data_path"] == str(moved)
 
 
 def test_resuming_with_another_configuration_names_what_differs(

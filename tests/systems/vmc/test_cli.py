@@ -176,7 +176,7 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
             ["H2", "--set", "depth=3"],
             2,
             "--set depth=3 names no known setting.",
-            "Use one of: pretrain, orbitals, ",
+            "Did you mean width? Use one of: pretrain, ",
         ),
         (
             ["H2", "--set", "walkers=3"],
@@ -190,9 +190,9 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
             "--set layers=x is not valid: 'x' is not a whole number.",
             "Give a whole number",
         ),
-        (["H2", "--budget", "9"], 2, "'9' is not a number of bytes", "give a number with a unit"),
+        (["H2", "--budget", "9"], 2, "'9' is not a number of bytes", "Give a number with a unit"),
         (["H", "--budget", "2KiB", *TINY], 1, "a step needs ", "raise --budget by at least "),
-        (["H2", "--resume"], 2, "no run in ", "leave out --resume to begin one"),
+        (["H2", "--resume"], 2, "There is no run in ", "Leave out --resume to start one"),
         ([], 2, "no molecule to train", "name one: H2, LiH or file.xyz; or go on with a run: --resume"),
         (
             ["H2", "--walkers", "9", "--set", "chunk=2"],
@@ -255,11 +255,11 @@ def test_a_run_of_another_molecule_or_network_is_not_gone_on_with(
     code, what, hint = failed(["train", "H", "-o", folder], capsys)
     assert (code, what, hint) == (
         2,
-        f"{folder} already holds a run",
-        "go on with --resume, or choose another -o",
+        f"{folder} already holds a run.",
+        "Continue it with --resume, or choose another -o.",
     )
     code, what, _ = failed(["eval", tmp_path / "nothing", "-o", tmp_path / "eval.json"], capsys)
-    assert code == 2 and what.startswith(f"no run in {tmp_path / 'nothing'}")
+    assert code == 2 and what.startswith(f"There is no run in {tmp_path / 'nothing'}")
     code, what, _ = failed(["scan", "H2", "--bond", "1:2", "-o", tmp_path / "scan"], capsys)
     assert (code, what) == (2, "'1:2' are no lengths of a bond")
 

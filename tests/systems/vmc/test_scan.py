@@ -156,5 +156,5 @@ def test_a_scan_of_something_without_a_bond_is_refused_and_leaves_nothing(
     assert not (tmp_path / "scan").exists()
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "config.json").write_text("{}")
-    with pytest.raises(BadInput, match=r"is the folder of a run: config\.json is in it"):
+    with pytest.raises(BadInput, match=r"is the folder of a run: it holds config\.json"):
         scan("H2", tmp_path / "run", bonds="1:2:2", **tiny)

@@ -95,7 +95,9 @@ def data(
 )
 def train(
     data: Path = typer.Argument(
-        ..., metavar="DATA", help="Folder that `cloud data` made, or one of your own with train/ and test/."
+        None,
+        metavar="DATA",
+        help="Folder that `cloud data` made, or one of your own with train/ and test/. --resume needs none.",
     ),
     output: Path = OUTPUT,
     resume: bool = RESUME,
@@ -130,7 +132,10 @@ def train(
         printing.show_pairs(
             [
                 *record.summary(),
-                ("next", printing.shell_command("cloud", "eval", output, data, "-o", f"{output}-scores")),
+                (
+                    "next",
+                    printing.shell_command("cloud", "eval", output, record.data, "-o", f"{output}-scores"),
+                ),
             ]
         )
 

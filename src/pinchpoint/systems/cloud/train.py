@@ -35,7 +35,7 @@ from pinchpoint.systems.common.budgets import budget_of
 from pinchpoint.systems.common.distributed import NEXT, Ranks, joined
 from pinchpoint.systems.common.lockstep import follow, lead
 from pinchpoint.systems.common.precision import autocast, check_precision
-from pinchpoint.systems.common.runs import CONFIG
+from pinchpoint.systems.common.runs import CONFIG, at_data, data_folder
 from pinchpoint.systems.common.torch_loop import take_steps
 from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
 
@@ -43,7 +43,7 @@ HELD_AT = (1.0, 0.1)  # densities at which what is held back is looked at
 
 
 def train(
-    data: str | Path,
+    data: str | Path | None,
     output: str | Path,
     *,
     resume: bool = False,
@@ -54,23 +54,26 @@ def train(
 ) -> Training:
     """Train on the scenes in `data`; the run lies in `output`. choices: fields of `Settings`.
 
+    data: None for a run that is resumed, which remembers its folder.
     budget: bytes, "8GiB" or a card's name; views pass together where that is predicted to stay within it, else one after
     another, which leaves the gradient of a step as it is. Ctrl-C and SIGTERM write a checkpoint after the step at hand and
     are then raised. Of several processes all give the record that the first one wrote.
     """
     if budget is not None:
         budget_of(budget)  # before the scenes are read
+    folder = data_folder(data, Path(output), Settings, resume=resume, system="cloud")
     stored = read_settings(Path(output)) if resume and (Path(output) / CONFIG).exists() else Settings()
     device = resolve_device(choices.get("device", stored.device), backend("torch"))
     ignore = choices.get("ignore", stored.ignore)
     with joined(device) as ranks:
         tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
         source = open_source(
-            data, ignore=ignore, progress=lambda done, total: tell(Report("files", done, total))
+            folder, ignore=ignore, progress=lambda done, total: tell(Report("files", done, total))
         )
         supply, way = Supply(source), None
         read = _Telling(supply, len(source.names("train")), tell)
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
+        run = at_data(run, folder)
         check_precision(run.settings.precision, device)
         check_folder(run.folder)
         ranks.agreed()  # no process may find the run's folder made by another before it has looked
@@ -88,7 +91,7 @@ def train(
             def record(ended: Ended) -> Training:
                 return Training(
                     target=str(run.folder),
-                    data=str(data),
+                    data=str(folder),
                     settings=run.settings.to_dict(),
                     step=ended.step,
                     loss=ended.loss,

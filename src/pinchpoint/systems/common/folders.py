@@ -1,6 +1,6 @@
-"""Folders of data sets, runs and evaluations: each has one of its own, known by a file in it.
+"""Folders of data sets, runs and evaluations: each has a folder of its own, recognised by a file in it.
 
-Pictures that one of them leaves among images to train on would count as such: `refuse_within`, `image_files`.
+Pictures written among the images of a data set would be trained on: `refuse_within` and `image_files` prevent that.
 """
 
 from __future__ import annotations
@@ -14,42 +14,44 @@ KINDS = {"index.json": "a data set", RUN: "a run", "evaluation.json": "an evalua
 IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})  # how their files end
 
 
-def refuse_others(folder: Path, *, own: str, hint: str = "choose another folder with -o") -> None:
-    """Refuse a folder that belongs to another kind of thing. own: the file that the asking kind is known by."""
+def refuse_others(folder: Path, *, own: str, hint: str = "Choose another folder with -o.") -> None:
+    """Refuse a folder that belongs to something else. own: the file by which the caller recognises its own folders."""
     for name, kind in KINDS.items():
         if name != own and (folder / name).exists():
-            raise BadInput(f"{folder} is the folder of {kind}: {name} is in it", hint=hint)
+            raise BadInput(f"{folder} is the folder of {kind}: it holds {name}.", hint=hint)
 
 
 def check_run_folder(folder: Path, *, resume: bool) -> None:
-    """Refuse a folder of something else, one that holds a run already, and one that holds none to resume."""
-    there = (folder / RUN).exists()
-    if not there:
-        refuse_others(folder, own=RUN, hint="choose a folder of its own for the run with -o")
-    if there and not resume:
-        raise BadInput(f"{folder} already holds a run", hint="go on with --resume, or choose another -o")
-    if resume and not there:
+    """Refuse a folder of something else, a new run in a folder that holds one, and resuming where there is none."""
+    exists = (folder / RUN).exists()
+    if not exists:
+        refuse_others(folder, own=RUN, hint="Choose a folder of its own for the run with -o.")
+    if exists and not resume:
         raise BadInput(
-            f"no run in {folder} to resume",
-            hint="leave out --resume to begin one, or name the run's folder with -o",
+            f"{folder} already holds a run.", hint="Continue it with --resume, or choose another -o."
+        )
+    if resume and not exists:
+        raise BadInput(
+            f"There is no run in {folder} to resume.",
+            hint="Leave out --resume to start one, or name the folder of the run with -o.",
         )
 
 
 def refuse_within(folder: Path, images: Path, *, hint: str) -> None:
-    """Refuse an output folder that is the one of the images, or lies in it."""
+    """Refuse an output folder that is the folder of the images or lies in it."""
     whole = folder.resolve()
     for at in (whole, *whole.parents):
         if at.exists() and images.exists() and at.samefile(images):  # however it is spelt, and through links
             within = (
-                f"lies in {images}, the folder of the images: pictures written there would count among them"
+                f"lies in {images}, the folder of the images: pictures written there would be trained on."
             )
-            raise BadInput(f"{folder} {'is the folder of the images' if at == whole else within}", hint=hint)
+            raise BadInput(f"{folder} {'is the folder of the images.' if at == whole else within}", hint=hint)
 
 
 def image_files(folder: Path) -> list[Path]:
-    """Of a folder and the folders in it, by name. Hidden ones, as those that macOS leaves beside each file, are none."""
-    found = (file for file in folder.rglob("*") if file.suffix.lower() in IMAGES)
-    return sorted(file for file in found if not _hidden(file.relative_to(folder)) and file.is_file())
+    """The images in a folder and its subfolders, sorted. Hidden files, such as those macOS adds, are left out."""
+    files = (file for file in folder.rglob("*") if file.suffix.lower() in IMAGES)
+    return sorted(file for file in files if not _hidden(file.relative_to(folder)) and file.is_file())
 
 
 def _hidden(path: Path) -> bool:

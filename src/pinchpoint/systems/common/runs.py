@@ -7,6 +7,7 @@ and RUN/record.json the summary of a run that ended. A system may keep files of 
 from __future__ import annotations
 
 import json
+import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, Sel
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_text
 from pinchpoint.systems.common.checkpoints import TORCH, Checkpoints, Codec, Entry
+from pinchpoint.systems.common.folders import check_run_folder
 from pinchpoint.systems.common.settings import S, TrainSettings, apply_choices, differences
 
 if TYPE_CHECKING:
@@ -137,6 +139,33 @@ class Run(RunFolder, Generic[S]):
             "Use --checkpoint last, or resume the run with --resume: "
             f"checkpoints are scored every {self.settings.eval_steps():,} steps and at the last step.",
         )
+
+
+RunT = TypeVar("RunT", bound=Run[Any])
+
+
+def data_folder(data: str | Path | None, run: Path, kind: type[S], *, resume: bool, system: str) -> Path:
+    """The folder of the data to train on: the one that is given, or that of the run that is resumed."""
+    if data is not None:
+        return Path(data)
+    command = ["pinchpoint", system, "train", "DATA", "-o", str(run)]
+    if not resume:
+        raise BadInput("There is no DATA to train on.", hint=f"Name its folder: {shlex.join(command)}.")
+    check_run_folder(run, resume=True)
+    settings = read_settings(run, kind, made_by=f"{system} train")
+    for path in filter(None, (settings.data_path, settings.data_given)):
+        if Path(path).is_dir():
+            return Path(path)
+    raise BadInput(
+        f"The data set of the run in {run} is missing: there is no folder {settings.data_path}.",
+        hint=f"If it was moved, name its new folder: {shlex.join([*command, '--resume'])}.",
+    )
+
+
+def at_data(run: RunT, data: str | Path) -> RunT:
+    """The run with the folder of its data, which config.json then remembers."""
+    where = {"data_path": str(Path(data).resolve()), "data_given": str(data)}
+    return replace(run, settings=replace(run.settings, **where))
 
 
 def taken_up(folder: Path, stored: S, asked: Mapping[str, Any], *, data: str) -> S:

@@ -106,6 +106,8 @@ class TrainSettings:
     """The settings of a run, as config.json holds them; each system adds its own."""
 
     data: str = ""  # a fingerprint of the data set, wherever it is stored
+    data_path: str = ""  # where it was last, absolute
+    data_given: str = ""  # the same as the user typed it
     preset: str = option("small", "Preset of the model.", main=True)
     model: dict[str, Any] = field(default_factory=dict)  # the whole configuration of the model, JSON values
     steps: int = option(2000, "Training steps in all.", main=True, at_least=1)
@@ -158,7 +160,8 @@ class TrainSettings:
     @classmethod
     def changeable(cls) -> frozenset[str]:
         """Fields that may differ when a run is resumed: they change where and how a run computes, not what it learns."""
-        return frozenset(name for name, declared in options_of(cls).items() if declared.may_change)
+        declared = {name for name, option in options_of(cls).items() if option.may_change}
+        return frozenset(declared | {"data_path", "data_given"})
 
     def warmup_steps(self) -> int:
         return min(self.warmup or max(1, self.steps // 20), self.steps)

@@ -293,7 +293,9 @@ def _names(text: str | None) -> tuple[str, ...] | None:
     preset=Settings.preset,
 )
 def train(
-    data: Path = typer.Argument(..., metavar="DATA", help="Folder that `density data` made."),
+    data: Path = typer.Argument(
+        None, metavar="DATA", help="Folder that `density data` made. --resume needs none."
+    ),
     output: Path = OUTPUT,
     resume: bool = RESUME,
     budget: str = BUDGET,

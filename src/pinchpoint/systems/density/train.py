@@ -25,7 +25,7 @@ from pinchpoint.systems.common.budgets import Chosen, budget_of
 from pinchpoint.systems.common.folders import check_run_folder
 from pinchpoint.systems.common.precision import check_precision
 from pinchpoint.systems.common.records import TrainingRecord
-from pinchpoint.systems.common.runs import held_back, plain, taken_up
+from pinchpoint.systems.common.runs import at_data, data_folder, held_back, plain, taken_up
 from pinchpoint.systems.common.seeding import at_turn
 from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.common.torch_loop import take_steps
@@ -74,7 +74,7 @@ class Run(runs.Run[Settings]):
 
 
 def train(
-    data: str | Path,
+    data: str | Path | None,
     output: str | Path,
     *,
     resume: bool = False,
@@ -85,14 +85,16 @@ def train(
 ) -> Training:
     """Train on the data set in `data`; the run lies in `output`. choices: fields of `Settings`.
 
+    data: None for a run that is resumed, which remembers its folder.
     budget: bytes, "8GiB" or a card's name; as many probes pass at one time as are predicted to stay within it, which
     leaves the gradient of a step as it is. Ctrl-C and SIGTERM write a checkpoint after the step at hand and are then raised.
     """
     tell = progress or (lambda report: None)
     if budget is not None:
         budget_of(budget)  # before the data are read
-    dataset = open_dataset(Path(data))
-    run = begin(Path(output), dataset, resume=resume, choices=choices)
+    where = data_folder(data, Path(output), Settings, resume=resume, system="density")
+    dataset = open_dataset(where)
+    run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where)
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
     check_folder(run.folder)
@@ -116,7 +118,7 @@ def train(
     def record(ended: Ended) -> Training:
         return Training(
             target=str(run.folder),
-            data=str(data),
+            data=str(where),
             settings=run.settings.to_dict(),
             step=ended.step,
             loss=ended.loss,

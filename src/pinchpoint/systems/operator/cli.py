@@ -105,7 +105,9 @@ def data(
     preset=Settings.preset,
 )
 def train(
-    data: Path = typer.Argument(..., metavar="DATA", help="Folder that `operator data` made."),
+    data: Path = typer.Argument(
+        None, metavar="DATA", help="Folder that `operator data` made. --resume needs none."
+    ),
     output: Path = OUTPUT,
     resume: bool = RESUME,
     budget: str = BUDGET,

@@ -14,6 +14,7 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
 from pinchpoint.systems.common.budgets import Chosen
 from pinchpoint.systems.common.precision import check_precision
+from pinchpoint.systems.common.runs import at_data, data_folder
 from pinchpoint.systems.common.seeding import at_turn
 from pinchpoint.systems.common.torch_loop import take_steps
 from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
@@ -23,11 +24,12 @@ from pinchpoint.systems.operator.data.loading import Supply
 from pinchpoint.systems.operator.metrics import middle_of, relative_errors
 from pinchpoint.systems.operator.records import Training
 from pinchpoint.systems.operator.runs import Run, begin
+from pinchpoint.systems.operator.settings import Settings
 from pinchpoint.systems.operator.training_step import Stepper
 
 
 def train(
-    data: str | Path,
+    data: str | Path | None,
     output: str | Path,
     *,
     resume: bool = False,
@@ -38,13 +40,15 @@ def train(
 ) -> Training:
     """Train on the data set in `data`; the run lies in `output`. choices: fields of `Settings`.
 
+    data: None for a run that is resumed, which remembers its folder.
     budget: bytes, "8GiB" or a card's name; the largest chunk predicted to stay within it is taken.
     Ctrl-C and SIGTERM write a checkpoint after the step at hand, or before the first step what there is to
     resume, and are then raised.
     """
     tell = progress or (lambda report: None)
-    dataset = open_dataset(Path(data))
-    run = begin(Path(output), dataset, resume=resume, choices=choices)
+    where = data_folder(data, Path(output), Settings, resume=resume, system="operator")
+    dataset = open_dataset(where)
+    run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where)
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
     names, held = run.parted(dataset.names("train"))
@@ -70,7 +74,7 @@ def train(
         sample, graph = bodies.get(largest)
         return Training(
             target=str(run.folder),
-            data=str(data),
+            data=str(where),
             settings=run.settings.to_dict(),
             step=ended.step,
             loss=ended.loss,

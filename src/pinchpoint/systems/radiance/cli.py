@@ -82,7 +82,9 @@ def data(
 )
 def train(
     data: Path = typer.Argument(
-        ..., metavar="DATA", help="Folder that `radiance data` made, or any folder of images."
+        None,
+        metavar="DATA",
+        help="Folder that `radiance data` made, or any folder of images. --resume needs none.",
     ),
     output: Path = OUTPUT,
     resume: bool = RESUME,
@@ -105,7 +107,7 @@ def train(
         from pinchpoint.systems.radiance.train import train as run_training
 
     again = printing.shell_command(
-        "radiance", "train", data, "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1")
+        "radiance", "train", "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1")
     )
     with followed(by=partial(_show, again=again)) as watch:
         record = run_training(

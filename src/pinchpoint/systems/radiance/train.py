@@ -22,7 +22,7 @@ from pinchpoint.systems.common.budgets import Chosen, budget_of
 from pinchpoint.systems.common.distributed import NEXT, Ranks, joined
 from pinchpoint.systems.common.lockstep import follow, lead
 from pinchpoint.systems.common.precision import check_precision
-from pinchpoint.systems.common.runs import CONFIG
+from pinchpoint.systems.common.runs import CONFIG, at_data, data_folder
 from pinchpoint.systems.common.torch_loop import take_steps
 from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
 from pinchpoint.systems.radiance.budget import beside_bytes, chunk_for
@@ -33,6 +33,7 @@ from pinchpoint.systems.radiance.orbit import VIEWS, codes_of, views
 from pinchpoint.systems.radiance.plots import save_sheet, tile_images
 from pinchpoint.systems.radiance.records import Training
 from pinchpoint.systems.radiance.runs import Run, begin, read_settings
+from pinchpoint.systems.radiance.settings import Settings
 from pinchpoint.systems.radiance.training_step import Stepper
 
 SAMPLES = "samples"
@@ -41,7 +42,7 @@ _HEIGHT = 0.35  # v of the camera on those sheets
 
 
 def train(
-    data: str | Path,
+    data: str | Path | None,
     output: str | Path,
     *,
     resume: bool = False,
@@ -52,6 +53,7 @@ def train(
 ) -> Training:
     """Train on the images in `data`; the run is stored in `output`. choices: fields of `Settings`.
 
+    data: None for a run that is resumed, which remembers its folder.
     budget: bytes, "8GiB" or a card's name. All rays are processed at once if that is predicted to fit, else
     in the largest chunks that fit, recomputed in the backward pass. Ctrl-C and SIGTERM write a checkpoint
     after the current step and are then raised. With several processes, all return the record that the first
@@ -60,12 +62,14 @@ def train(
     if budget is not None:
         budget_of(budget)  # checked before the images are read
         _check_alone(budget, choices)
+    folder = data_folder(data, Path(output), Settings, resume=resume, system="radiance")
     stored = read_settings(Path(output)).device if resume and (Path(output) / CONFIG).exists() else "auto"
     device = resolve_device(choices.get("device", stored), backend("torch"))
     with joined(device) as ranks:
         tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
-        tell(Report("data", 0, 0, note=f"images of {data}"))
-        run, images = begin(Path(output), Path(data), resume=resume, choices=choices, ranks=ranks.world)
+        tell(Report("data", 0, 0, note=f"images of {folder}"))
+        run, images = begin(Path(output), folder, resume=resume, choices=choices, ranks=ranks.world)
+        run = at_data(run, folder)
         for line in images.skipped:
             tell(Report("skipped", 0, 0, note=line))
         check_precision(run.settings.precision, device)
@@ -84,7 +88,7 @@ def train(
             steps, seconds = ended.step - first, clock() - begun
             return Training(
                 target=str(run.folder),
-                data=str(data),
+                data=str(folder),
                 settings=run.settings.to_dict(),
                 step=ended.step,
                 loss=ended.loss,
