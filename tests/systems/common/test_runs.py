@@ -115,7 +115,7 @@ def test_data_that_are_gone_are_named_with_the_command_to_give_them_again(tmp_pa
     assert caught.value.hint == f"If it was moved, name its new folder: {command}."
     with pytest.raises(BadInput, match="There is no DATA to train on"):
         read(tmp_path / "new", resume=False)
-    with pytest.raises(BadInput, match="There is no run in .* to resume"):
+    with pytest.raises(BadInput, match=r"There is no run in .* to resume"):
         read(tmp_path / "new", resume=True)
 
 
