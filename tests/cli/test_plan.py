@@ -130,10 +130,10 @@ def test_what_does_not_fit_exits_1_with_what_and_hint(
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("plan field", "nothing says what must fit"),
+        ("plan field", "plan needs a budget or cards"),
         ("plan nowhere --budget 8GiB", "no target 'nowhere'"),
         ("plan field --budget 24", "not a number of bytes"),
-        ("plan field --budget rtx9999", "unknown card"),
+        ("plan field --budget rtx9999", "There is no card"),
         ("plan field --budget 8GiB --size -3", "size '-3'"),
         ("plan field --budget 8GiB --variant nope", "has no variant 'nope'"),
     ],

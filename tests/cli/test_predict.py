@@ -112,12 +112,12 @@ def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
     ("args", "what"),
     [
         (["no-such-workload", "--size", "1k"], "There is no target"),
-        (["field"], "no size"),
+        (["field"], "needs a size"),
         (["field", "--size", "0"], "size"),
         (["field", "--size", "-4"], "size"),
         (["field", "--size", "many"], "size"),
-        (["field", "--size", "1k", "--mode", "dream"], "unknown mode"),
-        (["field", "--size", "1k", "--card", "gpu9"], "unknown card"),
+        (["field", "--size", "1k", "--mode", "dream"], "There is no mode"),
+        (["field", "--size", "1k", "--card", "gpu9"], "There is no card"),
         (["field", "--size", "1k", "--chunk", "few"], "size"),
         (["no_such_script.py"], "does not exist"),
     ],
@@ -152,7 +152,7 @@ def test_measuring_without_a_gpu_is_exit_3(capsys: pytest.CaptureFixture) -> Non
     if torch.cuda.is_available():
         pytest.skip("there is a GPU here")
     assert run(["predict", f"{FACTORIES}:infer", "--size", "100", "--measure"]) == 3
-    assert "no CUDA device" in capsys.readouterr().err
+    assert "No CUDA device" in capsys.readouterr().err
 
 
 def test_settings_are_passed_on_and_shown(

@@ -83,7 +83,7 @@ def test_bytes_make_a_nameless_card(text: str, count: int) -> None:
     ],
 )
 def test_an_unknown_card_is_refused_with_the_near_ones(text: str, hint: str) -> None:
-    with pytest.raises(BadInput, match="unknown card") as caught:
+    with pytest.raises(BadInput, match="There is no card") as caught:
         card(text)
     assert hint in caught.value.hint
 
@@ -129,15 +129,15 @@ def test_a_card_file_in_the_configuration_folder_is_read(
     [
         ("{", "not JSON"),
         ("[]", "not an object"),
-        ('{"x": 3}', "x has no memory"),
-        ('{"x": {"title": "X"}}', "x has no memory"),
-        ('{"x": {"memory": "24"}}', "x: memory: '24' is not a number of bytes"),
-        ('{"x": {"memory": true}}', "x: memory"),
-        ('{"x": {"memory": -5}}', "x: memory"),
-        ('{"x": {"memory": "1GiB", "memroy": 3}}', "unknown fields: memroy"),
+        ('{"x": 3}', "a card x without memory"),
+        ('{"x": {"title": "X"}}', "a card x without memory"),
+        ('{"x": {"memory": "24"}}', "x, memory: '24' is not a number of bytes"),
+        ('{"x": {"memory": true}}', "x, memory"),
+        ('{"x": {"memory": -5}}', "x, memory"),
+        ('{"x": {"memory": "1GiB", "memroy": 3}}', "unknown fields of x: memroy"),
         ('{"x": {"memory": "1GiB", "capability": "8.9"}}', "capability"),
         ('{"x": {"memory": "1GiB", "processors": 0}}', "processors"),
-        ('{"My Card": {"memory": "1GiB"}}', "lower case"),
+        ('{"My Card": {"memory": "1GiB"}}', "lower-case"),
     ],
 )
 def test_a_damaged_card_file_is_refused_by_name(

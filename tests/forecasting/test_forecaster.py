@@ -106,7 +106,7 @@ def test_counts_that_depend_on_data_give_an_interval_and_say_so() -> None:
     with Forecaster(target("masked")) as made:
         found = made.predict(size=4_000_000)
         exact = made.predict(size=10_000)
-    assert exact.low_bytes is not None and any("worked out from the data" in note for note in exact.notes)
+    assert exact.low_bytes is not None and any("computed from the data" in note for note in exact.notes)
     assert found.low_bytes is not None and found.high_bytes is not None
     assert found.low_bytes <= found.peak_allocated_bytes <= found.high_bytes
     assert any("factories.py" in note and "depend on the data" in note for note in found.notes)
@@ -190,8 +190,8 @@ def test_what_cannot_be_asked_is_refused_before_any_work() -> None:
     for wrong, what in (
         ({"target": "no-such-workload", "size": 10}, "There is no target"),
         ({"target": "no_such_file.py:step_of", "size": 10}, "does not exist"),
-        ({"target": target("train"), "size": 10, "card": "rtx9999"}, "unknown card"),
-        ({"target": target("train"), "size": 10, "mode": "dream"}, "unknown mode"),
+        ({"target": target("train"), "size": 10, "card": "rtx9999"}, "There is no card"),
+        ({"target": target("train"), "size": 10, "mode": "dream"}, "There is no mode"),
         ({"target": target("train")}, "no size"),
         ({"target": target("train"), "size": 10, "steps": 1}, "steps"),
         ({"target": target("train"), "size": 10, "args": ["--x"]}, "no arguments"),
@@ -273,7 +273,7 @@ def test_jax_fits_what_its_share_of_a_card_holds(tmp_path: Path, monkeypatch: py
 
 
 def test_a_step_that_stays_on_the_host_is_refused() -> None:
-    with pytest.raises(BadInput, match="put nothing on the device") as caught:
+    with pytest.raises(BadInput, match="allocates nothing on the GPU") as caught:
         predict(target("on_the_host"), size=1000)
     assert "device that is given" in caught.value.hint
 
@@ -307,5 +307,5 @@ def test_settings_of_what_has_none_are_refused(tmp_path: Path) -> None:
         predict(target("train"), size=1000, settings={"mlp": "64"})
     script = tmp_path / "train.py"
     script.write_text("")
-    with pytest.raises(BadInput, match="is a script: it has no size, variant, chunk or settings"):
+    with pytest.raises(BadInput, match="is a script, which has no size, variant, chunk or settings"):
         predict(str(script), settings={"mlp": "64"})

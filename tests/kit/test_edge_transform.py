@@ -144,7 +144,7 @@ def test_a_chunk_chosen_by_bytes_takes_no_more_than_they_are() -> None:
     given = problem("linear", "mean", torch.float32)
     an_edge = 4 * (6 + 16 + 2 * 16 + C + 2 * C) + 36
     assert auto_chunk(given["mlp"], given["x"], given["y"], given["f"], budget_bytes=1000 * an_edge) == 1000
-    with pytest.raises(DoesNotFit, match="one point needs"):
+    with pytest.raises(DoesNotFit, match="One point needs"):
         auto_chunk(given["mlp"], given["x"], given["y"], given["f"], budget_bytes=an_edge - 1)
 
 

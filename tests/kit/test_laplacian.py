@@ -223,7 +223,7 @@ def test_a_budget_is_kept_to_inside_a_traced_program() -> None:
 
 
 def test_a_budget_below_one_point_is_refused() -> None:
-    with pytest.raises(DoesNotFit, match="one point needs") as caught:
+    with pytest.raises(DoesNotFit, match="One point needs") as caught:
         laplacian_of_batch(smooth, walkers(8, 4, dtype=np.float32), budget=100)
     assert "budget of at least" in caught.value.hint
 

@@ -191,7 +191,7 @@ def test_a_variant_that_only_claims_to_be_flat_is_told_from_one_that_is() -> Non
     law = Law(lambda size, variant, chunk: GIB + 20_000 * size + 400_000 * (chunk or size))
     made = plan(workload("eager", Variant("stream", flat=True), chunked=True), budget="24GiB", forecaster=law)
     assert (
-        any(note.startswith("stream: declared flat, yet its peak grows") for note in made.notes)
+        any(note.startswith("stream: declared flat, but its peak grows") for note in made.notes)
         or made.variant == "eager"
     )
 
@@ -224,7 +224,7 @@ def test_a_variant_that_cannot_be_run_is_left_out_and_named() -> None:
     made = plan(workload("broken", "eager"), budget="8GiB", forecaster=Law(total))
     assert made.variant == "eager"
     assert any(note.startswith("broken: left out") and "it raised" in note for note in made.notes)
-    with pytest.raises(TargetFailed, match=r"predicting broken size 4\.096k: it raised"):
+    with pytest.raises(TargetFailed, match=r"Predicting broken size 4\.096k failed: it raised"):
         plan(workload("broken", "eager"), budget="8GiB", variant="broken", forecaster=Law(total))
 
 
@@ -310,7 +310,7 @@ def test_a_size_the_target_refuses_is_named_with_a_way_out() -> None:
     assert stopped.size is not None and any(
         "no multiple of 8" in note and "--multiple" in note for note in stopped.notes
     )
-    with pytest.raises(TargetFailed, match=r"predicting eager size .* no multiple of 7") as raised:
+    with pytest.raises(TargetFailed, match=r"Predicting eager size .* no multiple of 7") as raised:
         plan(workload(), budget="8GiB", variant="eager", forecaster=Law(lambda size, *_: _refuse(size)))
     assert "--multiple" in raised.value.hint
     made = plan(workload(), budget="8GiB", multiple=8, forecaster=Law(total))
@@ -464,9 +464,9 @@ def test_a_script_whose_data_run_out_is_told_as_one_that_does_not_grow(script: s
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({}, "nothing says what must fit"),
+        ({}, "plan needs a budget or cards"),
         ({"budget": "24"}, "not a number of bytes"),
-        ({"budget": "rtx9999"}, "unknown card"),
+        ({"budget": "rtx9999"}, "There is no card"),
         ({"budget": 0}, "no budget"),
         ({"budget": "8GiB", "size": "0"}, "not a whole number above 0"),
         ({"budget": "8GiB", "size": "many"}, "not a number of points"),
@@ -474,7 +474,7 @@ def test_a_script_whose_data_run_out_is_told_as_one_that_does_not_grow(script: s
         ({"budget": "8GiB", "mode": "fly"}, "has no mode 'fly'"),
         ({"budget": "8GiB", "vary": "--batch {}"}, "is not a script"),
         ({"budget": "8GiB", "multiple": 0}, "not a whole number above 0"),
-        ({"cards": "rtx9999"}, "unknown card"),
+        ({"cards": "rtx9999"}, "There is no card"),
     ],
 )
 def test_bad_input_is_refused_before_any_run(options: dict[str, Any], what: str) -> None:
@@ -546,7 +546,7 @@ def test_a_script_has_no_settings(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("bytes_per_point", "said"),
-    [(10, "only by what is held of each point"), (40, "declared flat, yet its peak grows")],
+    [(10, "only by what the variant stores per point"), (40, "declared flat, but its peak grows")],
 )
 def test_a_flat_variant_may_hold_what_it_says_of_each_point(bytes_per_point: int, said: str) -> None:
     law = Law(

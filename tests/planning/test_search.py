@@ -7,14 +7,14 @@ import pytest
 
 from pinchpoint.core.errors import BadInput, TargetFailed, TimedOut
 from pinchpoint.core.units import GIB, MIB
-from pinchpoint.planning.search import Found, Sample, largest_that_fits
+from pinchpoint.planning.search import SearchResult, Sample, largest_that_fits
 
 STEP = 20 * MIB
 
 
 def search(
     need: Callable[[int], float], budget: float, *, start: int = 4096, **options: object
-) -> tuple[Found, list[int]]:
+) -> tuple[SearchResult, list[int]]:
     asked: list[int] = []
 
     def sample(number: int) -> Sample:

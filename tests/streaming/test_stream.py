@@ -469,7 +469,7 @@ def _changes(x: Any) -> Any:
         ((wave, POINTS), {"chunk": "some"}, "not a number of points"),
         ((wave, POINTS), {"tile": 0}, "a tile of 0"),
         ((wave, POINTS), {"chunk": "auto", "bytes_per_point": 0}, "bytes_per_point is 0"),
-        ((wave, POINTS), {"chunk": "auto", "budget": "many"}, "unknown card"),
+        ((wave, POINTS), {"chunk": "auto", "budget": "many"}, "There is no card"),
         (
             (wave, POINTS),
             {"out": np.empty((4, 3))},

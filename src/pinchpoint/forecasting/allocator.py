@@ -1,9 +1,9 @@
-"""A model of the CUDA caching allocator: what it reserves for a list of allocations and frees.
+"""A model of PyTorch's CUDA caching allocator: what it reserves for a sequence of allocations and frees.
 
-Pure arithmetic, no framework, no device. Models the native backend of torch 2.x on one stream:
-rounding to 512 B, a small and a large pool, best fit, splitting, merging, and, at a limit,
-releasing whole free segments before giving up. `allocated` counts blocks as torch does: a block
-too small to be split is counted whole.
+It is pure arithmetic and needs neither a framework nor a device. It models the native backend of torch 2.x
+on one stream: rounding to 512 B, a small and a large pool, best fit, splitting, merging, and, at a limit,
+releasing free segments before giving up. `allocated` counts blocks as torch does: a block that is too small
+to be split is counted completely.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from dataclasses import dataclass, field
 from pinchpoint.core.units import MIB
 
 ROUND_BYTES = 512
-SMALL_LIMIT_BYTES = MIB  # requests up to this come from the small pool
+SMALL_LIMIT_BYTES = MIB  # requests up to this size are served from the small pool
 SMALL_SEGMENT_BYTES = 2 * MIB
-LARGE_LIMIT_BYTES = 10 * MIB  # requests below this share 20 MiB segments
+LARGE_LIMIT_BYTES = 10 * MIB  # requests below this size share 20 MiB segments
 LARGE_SEGMENT_BYTES = 20 * MIB
 LARGE_ROUND_BYTES = 2 * MIB
 
 
 class OutOfMemory(Exception):
-    """The next segment would pass the limit, even after every free segment was released."""
+    """The next segment would exceed the limit, even after every free segment is released."""
 
 
 @dataclass(eq=False)
 class Block:
-    """A piece of a segment. Blocks of one segment are linked in address order."""
+    """A part of a segment. The blocks of one segment are linked in address order."""
 
     address: int
     size_bytes: int
@@ -39,7 +39,7 @@ class Block:
 
 @dataclass
 class Allocator:
-    """Replays requests; `allocated_bytes` and `reserved_bytes` follow torch's counters of that name."""
+    """Replays requests. `allocated_bytes` and `reserved_bytes` follow torch's counters of these names."""
 
     limit_bytes: int | None = None
     expandable: bool = False  # PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True
@@ -72,7 +72,7 @@ class Allocator:
         insort(self._free[block.small], (block.size_bytes, block.address, block))
 
     def release_cached(self) -> int:
-        """What `empty_cache` and a failing allocation do: give back every segment that is wholly free."""
+        """Release every segment that is completely free, as `empty_cache` and a failing allocation do."""
         released = 0
         for small, blocks in self._free.items():
             whole = [entry for entry in blocks if entry[2].before is None and entry[2].after is None]
@@ -95,13 +95,13 @@ class Allocator:
 
     def _new_segment(self, size: int, small: bool) -> Block:
         size = self._reserve(segment_size(size))
-        # The driver hands out addresses downwards, so of equal blocks the newest segment's is taken
-        # first. The gap keeps segments from merging.
+        # The driver assigns descending addresses, so that among equal blocks the one of the newest segment is
+        # used first. The gap keeps segments from merging.
         self._next_address -= size + LARGE_ROUND_BYTES
         return Block(self._next_address, size, small)
 
     def _grow(self, size: int, small: bool) -> Block:
-        """Expandable segments: map only the pages missing behind the segment's last block."""
+        """Expandable segments: map only the pages that are missing after the last block of the segment."""
         page = SMALL_SEGMENT_BYTES if small else LARGE_SEGMENT_BYTES
         tail = self._tails[small]
         spare = tail.size_bytes if tail is not None and tail.free else 0
@@ -123,7 +123,7 @@ class Allocator:
             self.release_cached()
             if self.reserved_bytes + size > self.limit_bytes:
                 raise OutOfMemory(
-                    f"{self.reserved_bytes + size:,} B reserved would pass {self.limit_bytes:,} B"
+                    f"{self.reserved_bytes + size:,} B reserved would exceed {self.limit_bytes:,} B."
                 )
         self.reserved_bytes += size
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
@@ -131,7 +131,7 @@ class Allocator:
 
     def _split(self, block: Block, size: int) -> None:
         remaining = block.size_bytes - size
-        # A large block keeps a remainder up to 1 MiB: torch counts it as allocated, so do we.
+        # A large block keeps a remainder of up to 1 MiB, which torch counts as allocated, and so does this.
         if remaining < ROUND_BYTES or (
             not block.small and not self.expandable and remaining <= SMALL_LIMIT_BYTES
         ):
@@ -171,7 +171,7 @@ def round_up(value: int, step: int) -> int:
 
 
 def segment_size(size: int) -> int:
-    """How much the driver is asked for when no cached block fits."""
+    """The bytes that are requested from the driver when no cached block fits."""
     if size <= SMALL_LIMIT_BYTES:
         return SMALL_SEGMENT_BYTES
     if size < LARGE_LIMIT_BYTES:

@@ -1,4 +1,4 @@
-"""What the environment tells torch's allocator and cuBLAS, as far as a forecast can follow it."""
+"""Settings of torch's allocator and of cuBLAS from the environment, as far as a forecast models them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def expandable_segments() -> bool:
 
 
 def notes() -> tuple[str, ...]:
-    """Settings that change what is reserved and are not modelled."""
+    """Notes about settings that change what is reserved and are not modelled."""
     other = sorted(set(_allocator()) - {"expandable_segments"})
     return (f"allocator settings that are not modelled: {', '.join(other)}",) if other else ()
 
 
 def cublas_workspace_bytes(usual: int) -> int:
-    """What each cuBLAS handle takes: `CUBLAS_WORKSPACE_CONFIG` (:KIB:COUNT pairs), or the card's usual."""
+    """Workspace of a cuBLAS handle: `CUBLAS_WORKSPACE_CONFIG` (:KIB:COUNT pairs), or the card's default."""
     pairs = re.findall(r":(\d+):(\d+)", os.environ.get("CUBLAS_WORKSPACE_CONFIG", ""))
     return sum(int(size) * int(count) for size, count in pairs) * 1024 if pairs else usual
 

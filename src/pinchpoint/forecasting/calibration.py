@@ -1,4 +1,4 @@
-"""Forecasts of targets whose counts depend on the data: whether they matter, and the range that real runs allow."""
+"""Forecasts of targets whose counts depend on the data: whether the counts matter, and their range."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting import assembly
 from pinchpoint.forecasting.cards import card
 
-Run = Callable[
-    [dict[str, Any]], dict[str, Any]
-]  # what is known of the data -> the answer of a fake run with it
-_READ = ("item", "int", "array")  # how a site ends whose numbers were read by Python
+# What is known about the data -> the answer of a fake run that uses it.
+Run = Callable[[dict[str, Any]], dict[str, Any]]
+_READ = ("item", "int", "array")  # the end of a site at which Python reads values of a tensor
 
 
 def matters(site: str, run: Run) -> Forecast | str:
-    """The Forecast where two guesses at the numbers read make the same blocks; else the site whose count must be known.
+    """The Forecast if two guesses for the values give the same blocks, else the site that must be counted.
 
-    Most numbers that a target reads are metrics: with this they cost two more fake runs, and no real one.
+    Most values that a target reads are metrics. With this check they cost two more fake runs and no real run.
     """
     if site.rsplit(":", 1)[-1] not in _READ:
         return site
@@ -35,26 +34,28 @@ def matters(site: str, run: Run) -> Forecast | str:
     return Forecast.from_dict(answers[0]) if answers[0]["blocks"] == answers[1]["blocks"] else site
 
 
-def with_blocks(answer: dict[str, Any], seen: Observation) -> dict[str, Any]:
-    """An answer that also tells, in short, which blocks came and went."""
-    blocks = hashlib.sha256(repr(([block.bytes for block in seen.blocks], seen.events)).encode()).hexdigest()
+def with_blocks(answer: dict[str, Any], observation: Observation) -> dict[str, Any]:
+    """The answer with a hash of all allocations and frees."""
+    blocks = hashlib.sha256(
+        repr(([block.bytes for block in observation.blocks], observation.events)).encode()
+    ).hexdigest()
     return {**answer, "blocks": blocks}
 
 
 def in_range(run: Run, known: dict[str, Any], note: str) -> Forecast:
-    """One Forecast of three runs, with the counts' middle, low and high: fits only what the high one fits."""
+    """One Forecast from three runs, with middle, low and high counts. It fits only what the high one fits."""
     middle = read(run({**known, "bound": "mid"}))
     ends: list[Forecast | None] = []
     notes = [note]
     for bound in ("low", "high"):
         answer = run({**known, "bound": bound})
         if "error" in answer:
-            # Counts that must agree with each other need not do so at both ends of their ranges.
+            # Counts that must agree with each other need not agree at both ends of their ranges.
             notes.append(f"the {bound} end of the counts cannot be run: {answer['what']}")
         ends.append(None if "error" in answer else read(answer))
     low = ends[0] or middle
-    # As far up as it is down: a high end that cannot be run must not make more fit.
-    high = ends[1] or assembly.raised(
+    # As far above as the low end is below: a high end that cannot be run must not make more cards fit.
+    high = ends[1] or assembly.with_higher_end(
         middle, max(middle.peak_allocated_bytes - low.peak_allocated_bytes, 0), card(middle.card)
     )
     return replace(
@@ -68,7 +69,7 @@ def in_range(run: Run, known: dict[str, Any], note: str) -> Forecast:
 
 
 def read(answer: dict[str, Any]) -> Forecast:
-    """A child's answer: its Forecast, or its error raised again."""
+    """The Forecast in the answer of a child process; an error in it is raised again."""
     if "error" in answer:
         raise errors.from_dict(answer)
     return Forecast.from_dict(answer)

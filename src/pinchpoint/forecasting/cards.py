@@ -1,8 +1,8 @@
-"""Named GPUs: the bytes a process can really get, and what CUDA and cuBLAS take of them.
+"""Named GPUs: the bytes that a process can really use, and what CUDA and cuBLAS take from them.
 
-`memory_bytes` is the total CUDA reports to a process, which is 1 to 8 % under the figure on the
-box; where drivers differ the smallest report is taken, so that "fits" is never too hopeful. The
-table is cards.json beside this module; a user's own file adds to it or replaces entries.
+`memory_bytes` is the total that CUDA reports to a process, which is 1 to 8 % below the nominal size. Where
+drivers differ, the smallest report counts, so that "fits" is never too optimistic. The table is cards.json
+beside this module; a file of the user can add or replace entries.
 """
 
 from __future__ import annotations
@@ -36,37 +36,38 @@ _BYTES = re.compile(r"[0-9][0-9.,_]*\s*([kmgt]i?)?b", re.IGNORECASE)
 
 @dataclass(frozen=True)
 class Card:
-    """One GPU. Workspaces are what torch asks for: per cuBLAS handle and stream."""
+    """One GPU. Workspaces are the sizes that torch requests per cuBLAS handle and stream."""
 
     name: str
     title: str
     memory_bytes: int  # total as CUDA reports it
     capability: tuple[int, int]
-    processors: int  # streaming multiprocessors: they set the staging buffers of reductions
+    processors: int  # streaming multiprocessors, which determine the staging buffers of reductions
     cublas_workspace_bytes: int
     cublaslt_workspace_bytes: int
     context_bytes: int
-    estimated: bool = True  # False: the context was measured on such a card, not worked out from another's
+    estimated: bool = True  # False: the context was measured on such a card, not derived from another one
 
 
 def cards() -> dict[str, Card]:
-    """The shipped cards and the user's, by name, smallest first."""
-    shipped = resources.files("pinchpoint.forecasting").joinpath("cards.json")
-    found = _parse(shipped.read_text(encoding="utf-8"), "cards.json of pinchpoint")
+    """The built-in cards and those of the user, by name, smallest first."""
+    table = resources.files("pinchpoint.forecasting").joinpath("cards.json")
+    known = _parse(table.read_text(encoding="utf-8"), "cards.json of pinchpoint")
     path = user_file()
     if path is not None:
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise BadInput(
-                f"cannot read the card file {path}: {error}", hint=f"fix the file or unset {CARDS_VARIABLE}"
+                f"Cannot read the card file {path}: {error}.",
+                hint=f"Fix the file, or unset {CARDS_VARIABLE}.",
             ) from error
-        found |= _parse(text, str(path))
-    return dict(sorted(found.items(), key=lambda item: (item[1].memory_bytes, item[0])))
+        known |= _parse(text, str(path))
+    return dict(sorted(known.items(), key=lambda item: (item[1].memory_bytes, item[0])))
 
 
 def card(text: str) -> Card:
-    """The card of that name (`rtx4090`, `RTX 4090`), or a nameless one of that many bytes (`24GiB`, `card:24GiB`)."""
+    """The card of a name (`rtx4090`, `RTX 4090`), or a nameless card of a size (`24GiB`, `card:24GiB`)."""
     known = cards()
     text = text.strip().removeprefix("card:")
     name = re.sub(r"[\s_]+", "", text.lower())
@@ -76,20 +77,20 @@ def card(text: str) -> Card:
         return nameless(text.strip(), parse_bytes(text), like=known["h200"])
     near = [other for other in known if name and name in other] or get_close_matches(name, known, n=4)
     raise BadInput(
-        f"unknown card {text!r}",
-        hint=f"did you mean {' or '.join(near[:4])}?"
+        f"There is no card {text!r}.",
+        hint=f"Did you mean {' or '.join(near[:4])}?"
         if near
-        else "see `pinchpoint list cards`, or give bytes, such as 24GiB",
+        else "Run `pinchpoint list cards` to see the names, or give bytes, such as 24GiB.",
     )
 
 
 def nameless(name: str, memory_bytes: int, *, like: Card) -> Card:
-    """A card of which only the bytes are known: workspaces and context are those of `like`."""
+    """A card that is known only by its bytes; workspaces and context are those of `like`."""
     return replace(like, name=name, title=f"any card of {name}", memory_bytes=memory_bytes, estimated=True)
 
 
 def user_file() -> Path | None:
-    """The user's card file: $PINCHPOINT_CARDS, or cards.json in the configuration folder if it is there."""
+    """The user's card file: $PINCHPOINT_CARDS, or cards.json in the configuration folder if it exists."""
     named = os.environ.get(CARDS_VARIABLE)
     if named:
         return Path(named).expanduser()
@@ -107,21 +108,23 @@ def _parse(text: str, where: str) -> dict[str, Card]:
     try:
         table = json.loads(text)
     except ValueError as error:
-        raise _damaged(where, f"not JSON: {error}") from error
+        raise _damaged(where, f"is not JSON: {error}") from error
     if not isinstance(table, dict):
-        raise _damaged(where, "not an object of cards by name")
+        raise _damaged(where, "is not an object of cards by name")
     return {name: _card(name, entry, where) for name, entry in table.items()}
 
 
 def _card(name: str, entry: Any, where: str) -> Card:
     if not _NAME.fullmatch(name):
-        raise _damaged(where, f"the name {name!r} is not lower case letters, digits, '-' and '.'")
+        raise _damaged(
+            where, f"has a card named {name!r}, but names are lower-case letters, digits, '-' and '.'"
+        )
     if not isinstance(entry, dict) or "memory" not in entry:
-        raise _damaged(where, f"{name} has no memory")
+        raise _damaged(where, f"has a card {name} without memory")
     unknown = sorted(set(entry) - set(_FIELDS))
     if unknown:
         raise _damaged(
-            where, f"{name} has unknown fields: {', '.join(unknown)} (known: {', '.join(_FIELDS)})"
+            where, f"has unknown fields of {name}: {', '.join(unknown)} (known: {', '.join(_FIELDS)})"
         )
     capability = entry.get("capability", [8, 0])
     if not (
@@ -129,7 +132,7 @@ def _card(name: str, entry: Any, where: str) -> Card:
         and len(capability) == 2
         and all(type(part) is int for part in capability)
     ):
-        raise _damaged(where, f"{name}: capability {capability!r} is not a pair such as [8, 9]")
+        raise _damaged(where, f"is wrong at {name}: capability {capability!r} is not a pair such as [8, 9]")
     pair = (capability[0], capability[1])
     return Card(
         name=name,
@@ -150,22 +153,22 @@ def _card(name: str, entry: Any, where: str) -> Card:
 
 def _processors(value: Any, name: str, where: str) -> int:
     if type(value) is not int or value < 1:
-        raise _damaged(where, f"{name}: processors {value!r} is not a whole number above 0")
+        raise _damaged(where, f"is wrong at {name}: processors {value!r} is not a whole number above 0")
     return value
 
 
 def _bytes(value: Any, name: str, field: str, where: str) -> int:
-    """Bytes as an int or with a unit; bool is an int to Python, but not to us."""
+    """Bytes as an int or with a unit. A bool is an int to Python, but it is refused here."""
     try:
         if type(value) not in (int, str):
-            raise BadInput(f"{value!r} is no number of bytes", hint="")
+            raise BadInput(f"{value!r} is not a number of bytes.", hint="")
         return parse_bytes(value)
     except BadInput as error:
-        raise _damaged(where, f"{name}: {field}: {error.what}") from error
+        raise _damaged(where, f"is wrong at {name}, {field}: {error.what.rstrip('.')}") from error
 
 
 def _damaged(where: str, why: str) -> BadInput:
+    example = '{"mycard": {"memory": "23.5GiB", "capability": [8, 9], "context": "480MiB"}}'
     return BadInput(
-        f"card file {where}: {why}",
-        hint='write {"mycard": {"memory": "23.5GiB", "capability": [8, 9], "context": "480MiB"}}; see docs/cards.md',
+        f"The card file {where} {why}.", hint=f"Write, for example, {example}; see docs/cards.md."
     )

@@ -1,7 +1,7 @@
-"""Many predictions of one target, quickly: a worker process that imports its libraries once.
+"""Forecaster: many predictions of one target by a worker process that imports the libraries once.
 
-The worker sees no GPU, whatever this machine has, and is killed when a prediction takes longer
-than its limit, or when this process ends. Its temporary files are in a folder that is removed here.
+The worker sees no GPU, even if this machine has one. It is killed when a prediction exceeds its time limit
+and when this process ends. Its temporary files are in a folder that this process removes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Forecaster:
 
     def __enter__(self) -> Self:
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")
-        # A worker killed at its limit cleans up nothing, so what it leaves lies where this process can.
+        # A worker that is killed at its limit cleans up nothing, so this process removes its folder.
         self._scratch = tempfile.TemporaryDirectory(prefix="pinchpoint-", ignore_cleanup_errors=True)
         try:
             self._start()
@@ -117,13 +117,13 @@ class Forecaster:
             "timeout_s": self.timeout_s,
             "settings": self.settings if settings is None else dict(settings),
         }
-        if self._process is None:  # killed at its time limit by an earlier request
+        if self._process is None:  # an earlier request was killed at its time limit
             self._start()
-        # The worker would name the card it pretends to have.
+        # The worker would name the GPU that it simulates.
         return replace(Forecast.from_dict(self._ask(request)), machine=machine.describe())
 
     def output(self) -> str:
-        """What the target printed so far."""
+        """What the target has printed so far."""
         self._log.seek(0)
         return self._log.read()
 
@@ -142,13 +142,13 @@ class Forecaster:
         if line is None:
             self._kill()
             raise TimedOut(
-                f"{self.target.text} took longer than {self.timeout_s:g} s to predict",
-                hint="give more with --timeout, or a smaller --size: fake runs cost time per operation, not per point",
+                f"Predicting {self.target.text} took longer than {self.timeout_s:g} s.",
+                hint="Raise --timeout, or use a smaller --size: time depends on the number of operations.",
             )
         if not line:
             last = self.output().strip().splitlines()[-1:] or ["no output"]
             raise TargetFailed(
-                f"the process that imports {self.target.text} died: {last[0]}", hint="run with --debug"
+                f"The process that imports {self.target.text} died: {last[0]}", hint="Run again with --debug."
             )
         answer = json.loads(line)
         if "error" in answer:
@@ -156,7 +156,7 @@ class Forecaster:
         return answer
 
     def _kill(self) -> None:
-        """The worker and whatever it forked or started."""
+        """End the worker and everything it has forked or started."""
         if self._process is None:
             return
         if self._warden is not None:

@@ -1,4 +1,4 @@
-"""`predict --measure`: the same step on this machine's GPU, in a process of its own."""
+"""Measurement for `predict --measure`: the same step on this machine's GPU, in a separate process."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from pinchpoint.core.workload import build
 def measure(
     target: Target, forecast: Forecast, *, chunk: int | None, steps: int, seed: int, timeout_s: float
 ) -> dict[str, int]:
-    """allocated_bytes, reserved_bytes and total_bytes of `steps` real steps."""
+    """Peaks of `steps` real steps: allocated_bytes, reserved_bytes and total_bytes."""
     if target.kind == "script":
         raise BadInput(
-            "a script is not measured: it would train for real",
-            hint="measure file.py:NAME of a step factory instead",
+            f"{target.text} is a script and cannot be measured, because it would train for real.",
+            hint="Measure file.py:NAME of a step factory instead.",
         )
     request = {
         "target": asdict(target),
@@ -49,12 +49,12 @@ def measure(
         )
     except subprocess.TimeoutExpired as error:
         raise TimedOut(
-            f"measuring {target.text} took longer than {timeout_s:g} s", hint="give more with --timeout"
+            f"Measuring {target.text} took longer than {timeout_s:g} s.", hint="Raise --timeout."
         ) from error
     if done.returncode != 0 or not done.stdout.strip():
         last = (done.stderr.strip().splitlines() or ["no output"])[-1]
         raise TargetFailed(
-            f"measuring {target.text} failed: {last}", hint="run the step by itself on this GPU"
+            f"Measuring {target.text} failed: {last}", hint="Run the step by itself on this GPU."
         )
     answer = json.loads(done.stdout.strip().splitlines()[-1])
     if "error" in answer:
@@ -65,11 +65,11 @@ def measure(
 def _measure(request: dict[str, Any]) -> dict[str, int | None]:
     from pinchpoint.backends.base import backend, resolve_device
 
-    used = backend(request["framework"])
-    device = resolve_device("cuda", used)
+    framework = backend(request["framework"])
+    device = resolve_device("cuda", framework)
     thing = targets.load(Target(**request["target"]))
-    used.seed(request["seed"])
-    used.reset_peak(device)
+    framework.seed(request["seed"])
+    framework.reset_peak(device)
     built = build(
         thing,
         request["size"],
@@ -82,8 +82,8 @@ def _measure(request: dict[str, Any]) -> dict[str, int | None]:
         settings=request["settings"],
     )
     for _ in range(request["steps"]):
-        used.wait(device, built.run())
-    peaks = used.peaks(device)
+        framework.wait(device, built.run())
+    peaks = framework.peaks(device)
     return {
         "allocated_bytes": peaks.allocated_bytes,
         "reserved_bytes": peaks.reserved_bytes,

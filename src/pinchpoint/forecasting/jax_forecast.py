@@ -1,4 +1,4 @@
-"""A Forecast of a JAX target: built with abstract arguments where the workload allows, then analysed."""
+"""A Forecast of a JAX target, which is built with abstract arguments where possible and then analysed."""
 
 from __future__ import annotations
 
@@ -20,37 +20,37 @@ _SHARES = ("XLA_CLIENT_MEM_FRACTION", "XLA_PYTHON_CLIENT_MEM_FRACTION")
 def predict(loaded: LoadedTarget, request: dict[str, Any]) -> Forecast:
     observe_factory = load_jax_observer()
     try:
-        found, processed = observe_factory(lambda: _make(loaded, request), card=loaded.card)
+        analysis, processed = observe_factory(lambda: _make(loaded, request), card=loaded.card)
     except PinchpointError:
         raise
     except Exception as error:
         raise explain_failure(loaded.target.text, error, "tracing") from error
     thing, mode = loaded.thing, request.get("mode")
-    if not isinstance(thing, Workload) and mode is not None and mode != found.mode:
+    if not isinstance(thing, Workload) and mode is not None and mode != analysis.mode:
         raise BadInput(
-            f"the step of {loaded.target.text} is one of {found.mode}",
-            hint=f"leave --mode out, or ask for --mode {found.mode}",
+            f"The step of {loaded.target.text} is a step of mode {analysis.mode}, not of mode {mode}.",
+            hint=f"Leave --mode out, or use --mode {analysis.mode}.",
         )
-    # JAX takes most of the card at start whatever it needs; reserved bytes are no property of the step.
-    total = found.peak_bytes + loaded.card.context_bytes
+    # JAX reserves most of the card at start whatever it needs, so reserved bytes do not depend on the step.
+    total = analysis.peak_bytes + loaded.card.context_bytes
     margin, share = margin_bytes(total), _share()
-    highest = (found.high_bytes or found.peak_bytes) + margin
+    highest = (analysis.high_bytes or analysis.peak_bytes) + margin
     return Forecast(
         target=loaded.target.text,
         framework="jax",
-        method=found.method,
-        mode=(mode or thing.modes[0]) if isinstance(thing, Workload) else found.mode,
+        method=analysis.method,
+        mode=(mode or thing.modes[0]) if isinstance(thing, Workload) else analysis.mode,
         size=request["size"],
         variant=thing.variant(request.get("variant")).name if isinstance(thing, Workload) else None,
-        peak_allocated_bytes=found.peak_bytes,
+        peak_allocated_bytes=analysis.peak_bytes,
         peak_reserved_bytes=None,
-        workspace_bytes=found.breakdown["workspace"],
+        workspace_bytes=analysis.breakdown["workspace"],
         context_bytes=loaded.card.context_bytes,
         total_bytes=total,
-        breakdown=found.breakdown,
-        lines=found.lines,
+        breakdown=analysis.breakdown,
+        lines=analysis.lines,
         modules=(),
-        timeline=found.timeline,
+        timeline=analysis.timeline,
         fits={
             card.name: highest <= min(card.memory_bytes - card.context_bytes, int(share * card.memory_bytes))
             for card in {**cards(), loaded.card.name: loaded.card}.values()
@@ -60,17 +60,17 @@ def predict(loaded: LoadedTarget, request: dict[str, Any]) -> Forecast:
         steps=1,
         processed=processed,
         settings=settings_of(thing, request.get("settings"), text=loaded.target.text),
-        low_bytes=found.peak_bytes if found.high_bytes else None,
-        high_bytes=found.high_bytes,
+        low_bytes=analysis.peak_bytes if analysis.high_bytes else None,
+        high_bytes=analysis.high_bytes,
         notes=(
-            *found.notes,
-            f"fits is judged against the {share:.0%} of a card that JAX takes; more with {_SHARES[0]}=0.95",
+            *analysis.notes,
+            f"`fits` compares with the {share:.0%} of a card that JAX reserves; {_SHARES[0]}=0.95 raises it",
         ),
     )
 
 
 def _share() -> float:
-    """Of a card's memory: what JAX's allocator takes."""
+    """The share of a card's memory that JAX's allocator reserves."""
     for name in _SHARES:
         with contextlib.suppress(ValueError):
             return min(float(os.environ.get(name, "")), 1.0)

@@ -1,4 +1,4 @@
-"""What would make a step fit: each lever tried by prediction where it can be, estimated where it cannot."""
+"""Levers: changes that would make a step fit, predicted where possible and estimated otherwise."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pinchpoint.forecasting.forecaster import Forecaster
 def find(
     forecaster: Forecaster, forecast: Forecast, *, chunk: int | None, args: tuple[str, ...]
 ) -> tuple[Lever, ...]:
-    """Levers that save something, most first. Each is alone: savings do not add up."""
-    found = [
+    """Levers that save something, the best first. Each is evaluated alone: savings do not add up."""
+    levers = [
         _half(forecaster, forecast, chunk, args),
         _checkpointing(forecast),
         _accumulation(forecaster, forecast, chunk),
         *_variants(forecaster, forecast),
     ]
-    useful = [lever for lever in found if lever is not None and lever.saves_bytes > 0]
+    useful = [lever for lever in levers if lever is not None and lever.saves_bytes > 0]
     return tuple(sorted(useful, key=lambda lever: -lever.saves_bytes))
 
 
@@ -32,7 +32,7 @@ def _saving(forecast: Forecast, other: Forecast) -> int:
 def _half(
     forecaster: Forecaster, forecast: Forecast, chunk: int | None, args: tuple[str, ...]
 ) -> Lever | None:
-    """The same step inside bf16 autocast, faked."""
+    """A fake run of the same step inside bf16 autocast."""
     if forecast.framework != "torch":
         return None
     try:
@@ -45,7 +45,7 @@ def _half(
             args=args,
         )
     except PinchpointError:
-        return None  # the step does not run in bf16, so it is no lever
+        return None  # the step does not run in bf16
     return Lever(
         "bf16",
         _saving(forecast, other),
@@ -54,7 +54,7 @@ def _half(
 
 
 def _checkpointing(forecast: Forecast) -> Lever | None:
-    """Keep only what enters each child of the model; the largest child is recomputed at a time."""
+    """Store only the inputs of each child of the model; at most the largest child is recomputed at a time."""
     if forecast.mode != "train" or not forecast.modules:
         return None
     groups: dict[str, list[int]] = defaultdict(list)
@@ -73,7 +73,7 @@ def _checkpointing(forecast: Forecast) -> Lever | None:
 
 
 def _accumulation(forecaster: Forecaster, forecast: Forecast, chunk: int | None) -> Lever | None:
-    """Half the points a step, twice as many steps before the optimizer's."""
+    """Half the points per step, and twice as many steps per optimizer step."""
     if forecast.mode != "train":
         return None
     if forecast.size is None:
@@ -86,28 +86,28 @@ def _accumulation(forecaster: Forecaster, forecast: Forecast, chunk: int | None)
             size=forecast.size // 2, mode=forecast.mode, variant=forecast.variant, chunk=chunk
         )
     except PinchpointError:
-        return None  # half the points cannot be built, so it is no lever
+        return None  # half the points cannot be built
     return Lever(
         "accumulation",
         _saving(forecast, other),
-        "half the points a step, gradients accumulated over two; predicted",
+        "half the points per step, gradients accumulated over two; predicted",
     )
 
 
 def _variants(forecaster: Forecaster, forecast: Forecast) -> list[Lever]:
-    """A workload's own other variants; the chunked ones are the chunk lever."""
+    """The other variants of a workload; chunked variants are called the chunk lever."""
     if forecast.variant is None or forecast.size is None:
         return []
     thing = targets.load(forecaster.target)
     if not isinstance(thing, Workload):
         return []
-    found = []
+    levers = []
     for variant in thing.variants:
         if variant.name != forecast.variant:
             try:
                 other = forecaster.predict(size=forecast.size, mode=forecast.mode, variant=variant.name)
             except PinchpointError:
-                continue  # a variant that cannot take this size is no lever
+                continue  # the variant cannot run this size
             name = "chunk" if "chunk" in variant.name else f"variant {variant.name}"
-            found.append(Lever(name, _saving(forecast, other), f"--variant {variant.name}; predicted"))
-    return found
+            levers.append(Lever(name, _saving(forecast, other), f"--variant {variant.name}; predicted"))
+    return levers

@@ -1,4 +1,4 @@
-"""predict: the peak of a training step on any card, with no GPU."""
+"""predict: the peak of a training step on any card, without a GPU."""
 
 from __future__ import annotations
 
@@ -32,31 +32,35 @@ def predict(
 ) -> Forecast:
     """Predict the peak of a target at a size, or of an unmodified script with its arguments.
 
-    card: the GPU to model (default h200, and every known card is answered in `fits`); when one is
-    named and the step does not fit it, the Forecast carries levers.
-    measure: also run it on this machine's GPU and keep what was measured. settings: of a workload that declares some.
+    card: the GPU to model, by default h200; `fits` has the answer for every known card. If the step does not
+    fit a card that is named here, the Forecast has levers.
+    measure: also run the target on this machine's GPU and store the measured peaks.
+    settings: settings of a workload that declares some.
     """
-    found = find(target)
-    if found.kind == "script":
+    resolved = find(target)
+    if resolved.kind == "script":
         if size is not None or variant is not None or chunk is not None or settings:
             raise BadInput(
-                f"{found.text} is a script: it has no size, variant, chunk or settings",
-                hint="pass its own arguments after --",
+                f"{resolved.text} is a script, which has no size, variant, chunk or settings.",
+                hint="Pass the script's own arguments after --.",
             )
     elif size is None:
-        raise BadInput(f"no size was given for {found.text}", hint="add --size, such as --size 100k")
-    if args and found.kind != "script":
-        raise BadInput(f"{found.text} takes no arguments after --", hint="arguments after -- are for scripts")
+        raise BadInput(f"{resolved.text} needs a size.", hint="Add --size, such as --size 100k.")
+    if args and resolved.kind != "script":
+        raise BadInput(
+            f"{resolved.text} takes no arguments after --, because it is not a script.",
+            hint="Leave them out.",
+        )
     if mode is not None and mode not in MODES:
-        raise BadInput(f"unknown mode {mode!r}", hint=f"use one of: {', '.join(MODES)}")
+        raise BadInput(f"There is no mode {mode!r}.", hint=f"Use one of: {', '.join(MODES)}.")
     if steps < 2:
         raise BadInput(
-            f"{steps} steps do not show the peak",
-            hint="take at least 2: optimizer state appears after the first",
+            f"The peak does not show in {steps} steps, because optimizer state is created in the first step.",
+            hint="Use at least 2 steps.",
         )
     check_seconds("timeout", timeout_s)
     points = None if size is None else parse_size(size)
-    asked = cards.card(card) if card is not None else None
+    named_card = cards.card(card) if card is not None else None
     with Forecaster(
         target, card=card or "h200", seed=seed, timeout_s=timeout_s, settings=settings
     ) as forecaster:
@@ -69,14 +73,14 @@ def predict(
             args=tuple(args),
             chunk_must_apply=True,
         )
-        if asked is not None and not forecast.fits[asked.name]:
-            found_levers = levers.find(forecaster, forecast, chunk=chunk, args=tuple(args))
-            forecast = replace(forecast, levers=found_levers)
+        if named_card is not None and not forecast.fits[named_card.name]:
+            ways = levers.find(forecaster, forecast, chunk=chunk, args=tuple(args))
+            forecast = replace(forecast, levers=ways)
     if measure:
         forecast = replace(
             forecast,
             measured=gpu_measurement.measure(
-                found, forecast, chunk=chunk, steps=steps, seed=seed, timeout_s=timeout_s
+                resolved, forecast, chunk=chunk, steps=steps, seed=seed, timeout_s=timeout_s
             ),
         )
     return forecast

@@ -1,4 +1,4 @@
-"""A Forecast of an unmodified script: run in the sandbox on the pretended device until it has stepped enough."""
+"""A Forecast of an unmodified script, which runs in the sandbox on the simulated device for a few steps."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pinchpoint.core.records import Forecast
 from pinchpoint.forecasting import assembly, calibration
 from pinchpoint.forecasting.target_loading import Fork, LoadedTarget
 
-_REAL_RUN_S = 60.0  # how long a script may run for real to count what depends on its data
+_REAL_RUN_S = 60.0  # CPU seconds that a script may run with real values, to count what depends on its data
 
 
 def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Forecast:
-    """Fake the script; where counts depend on its data, run it once with real values first."""
+    """Run the script on fake tensors; where counts depend on its data, run it once with real values first."""
 
     def run(known: dict[str, Any]) -> dict[str, Any]:
         return _in_scratch(loaded, request, fork, known)
@@ -29,26 +29,28 @@ def predict(loaded: LoadedTarget, request: dict[str, Any], fork: Fork) -> Foreca
     answer = run({})
     if "needs" not in answer:
         return calibration.read(answer)
-    found = calibration.matters(answer["needs"], run)
-    if isinstance(found, Forecast):
-        return found
-    where = shown_path(found)
-    counted = run({"calibrating": True})
-    if "error" in counted:
-        note = f"counts at {where} depend on data that could not be made here: anything from none to all is assumed"
+    site = calibration.matters(answer["needs"], run)
+    if isinstance(site, Forecast):
+        return site
+    where = shown_path(site)
+    counts = run({"calibrating": True})
+    if "error" in counts:
+        note = f"counts at {where} depend on data that is not available: anything from none to all is assumed"
         known: dict[str, Any] = {"assume": True}
     else:
         from pinchpoint.backends.torch.data_dependent import count_laws
 
-        known = count_laws.dynamic_options([counted])
-        note = f"counts at {where} depend on the data: taken from the script's own first steps, run for real on the CPU"
+        known = count_laws.dynamic_options([counts])
+        note = (
+            f"counts at {where} depend on the data: taken from the first steps of the script, run on the CPU"
+        )
     return calibration.in_range(run, known, note)
 
 
 def _in_scratch(
     loaded: LoadedTarget, request: dict[str, Any], fork: Fork, known: dict[str, Any]
 ) -> dict[str, Any]:
-    """One run of the script in a fork, with a scratch folder that goes away afterwards."""
+    """One run of the script in a fork, with a scratch folder that is removed afterwards."""
     scratch = Path(tempfile.mkdtemp(prefix="pinchpoint-script-"))
     try:
         return fork(lambda: _run(loaded, request, scratch, known))
@@ -95,31 +97,31 @@ def _run(
             raise error
     if known.get("calibrating"):
         return observer.dynamic.calibration_results()
-    seen = observer.ledger.observation
-    seen.steps = max(progress.steps.values(), default=progress.calls)
-    mode = "train" if seen.trained else "infer"
+    observation = observer.ledger.observation
+    observation.steps = max(progress.steps.values(), default=progress.calls)
+    mode = "train" if observation.trained else "infer"
     if request.get("mode") not in (None, mode):
         raise BadInput(
-            f"{loaded.target.text} does {mode}, not {request['mode']}",
-            hint=f"leave --mode out, or ask for --mode {mode}",
+            f"{loaded.target.text} does {mode}, not {request['mode']}.",
+            hint=f"Leave --mode out, or use --mode {mode}.",
         )
-    if not seen.blocks:
+    if not observation.blocks:
         raise BadInput(
-            f"{loaded.target.text} put nothing on the GPU",
-            hint="pass what makes it use CUDA, such as -- --device cuda",
+            f"{loaded.target.text} allocates nothing on the GPU.",
+            hint="Pass the arguments that make it use CUDA, such as -- --device cuda.",
         )
-    if seen.steps < request["steps"]:
-        seen.notes.append(f"the script ended after {seen.steps} of {request['steps']} steps")
+    if observation.steps < request["steps"]:
+        observation.notes.append(f"the script ended after {observation.steps} of {request['steps']} steps")
     forecast = assembly.of_observation(
-        seen, card=loaded.card, target=loaded.target.text, mode=mode, size=None, variant=None
+        observation, card=loaded.card, target=loaded.target.text, mode=mode, size=None, variant=None
     )
     if "bound" not in known:
         forecast = assembly.with_count_interval(forecast, observer.dynamic, loaded.card)
-    return calibration.with_blocks(forecast.to_dict(), seen)
+    return calibration.with_blocks(forecast.to_dict(), observation)
 
 
 def _limit_cpu(seconds: float) -> None:
-    """End this process when it has used that much CPU time."""
+    """Let the system end this process once it has used this much CPU time."""
     import resource
 
     used = resource.getrusage(resource.RUSAGE_SELF)
@@ -128,7 +130,7 @@ def _limit_cpu(seconds: float) -> None:
 
 
 def _as_rank_zero(path: str) -> None:
-    """A script that starts a process group is run as torchrun would run its first process."""
+    """Set the environment of torchrun's first process for a script that starts a process group."""
     text = Path(path).read_text(encoding="utf-8", errors="replace")
     if "init_process_group" in text or "DistributedDataParallel" in text:
         for name, value in (

@@ -1,8 +1,8 @@
-"""The process in which targets are imported and faked; `forecaster` talks to it.
+"""The worker process that imports a target and runs it on fake tensors; `forecaster` starts it.
 
-Reads one JSON request a line on standard input and answers one JSON object a line. The target's
-libraries are imported once; every request runs in a fork, so that no run sees another's leavings.
-What the target prints goes to standard error, never into the answers.
+It reads one JSON request per line from standard input and answers with one JSON object per line. The
+libraries of the target are imported once, and every request runs in a fork, so that no run affects another.
+What the target prints goes to standard error and never into the answers.
 """
 
 from __future__ import annotations
@@ -66,8 +66,8 @@ def _answer(stream: Any, message: dict[str, Any]) -> None:
 
 
 def in_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """Run `work` in a child and return its answer; a crash of the child becomes an error."""
-    # Opened before the child runs: a sandboxed script's process may open nothing for writing.
+    """Run `work` in a child process and return its answer; a crash of the child becomes an error."""
+    # Opened before the child runs, because the process of a sandboxed script may open nothing for writing.
     handle, path = tempfile.mkstemp(prefix="pinchpoint-answer-")
     sys.stdout.flush()
     sys.stderr.flush()
@@ -83,16 +83,16 @@ def in_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     if os.WIFSIGNALED(status):
         how = f"was killed by {signal.Signals(os.WTERMSIG(status)).name}"
         hint = (
-            "the host may be out of memory: try a smaller --size"
+            "The host may be out of memory: try a smaller --size."
             if os.WTERMSIG(status) == signal.SIGKILL
-            else "run with --debug"
+            else "Run again with --debug."
         )
     else:
         how, hint = (
             f"ended with exit code {os.waitstatus_to_exitcode(status)}",
-            "the target must not end the process itself",
+            "Change the target so that it does not end the process itself.",
         )
-    return errors.to_dict(TargetFailed(f"the target's process {how}", hint=hint))
+    return errors.to_dict(TargetFailed(f"The process of the target {how}.", hint=hint))
 
 
 def _child(work: Callable[[], dict[str, Any]], handle: int) -> None:
@@ -103,12 +103,15 @@ def _child(work: Callable[[], dict[str, Any]], handle: int) -> None:
         answer = errors.to_dict(error)
     except ModuleNotFoundError as error:
         answer = errors.to_dict(
-            Missing(f"the target needs the package {error.name}", hint=f"pip install {error.name}")
+            Missing(
+                f"The target needs the package {error.name}, which is not installed.",
+                hint=f"Run pip install {error.name}.",
+            )
         )
     except BaseException as error:
         traceback.print_exc()
         answer = errors.to_dict(targets.explain_failure("the target", error, "predicting"))
-    # No interpreter shutdown: a target's exit handlers and threads belong to a run that never was.
+    # No interpreter shutdown: exit handlers and threads of a target must not run in this fork.
     with os.fdopen(handle, "w", encoding="utf-8") as file:
         file.write(json.dumps(answer))
     sys.stdout.flush()

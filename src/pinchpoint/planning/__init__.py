@@ -1,1 +1,1 @@
-"""Plans: what fits a budget, by prediction. The public verb is `pinchpoint.planning.plan.plan`."""
+"""Planning: what fits a budget, by prediction. The public function is `pinchpoint.planning.plan.plan`."""

@@ -1,8 +1,8 @@
-"""The largest size for each card of a table, from the fake runs of one plan.
+"""The table of cards: the largest size for each card, from the fake runs of one plan.
 
-A forecast of one card is another's but for the context, which is exchanged; the workspace stays
-that of the modelled card. The runs already made draw a curve, a few more are made where they tell
-most; each answer says whether that very size was predicted or lies on the curve between two runs.
+The forecast of one card is used for another one with the context exchanged; the workspace remains that of
+the modelled card. The runs of the plan form a curve, and a few more runs are added where they tell most.
+Each answer says whether its size was predicted itself or is interpolated between two runs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any, Literal
 from pinchpoint.forecasting.cards import Card, card, cards
 from pinchpoint.planning import need_curve
 from pinchpoint.planning.fake_runs import CHUNKS, Trial, Trials
-from pinchpoint.planning.search import RUNS, Found
+from pinchpoint.planning.search import RUNS, SearchResult
 
 _NOTE = (
-    "cards: the chosen variant's runs are used for every card, with that card's context in place of the modelled one;"
-    f" an interpolated size lies between two runs, with {need_curve.RESERVE:.0%} taken off"
+    "cards: the runs of the chosen variant are used for every card, with the context of that card;"
+    f" an interpolated size lies between two runs, reduced by {need_curve.RESERVE:.0%}"
 )
 _Answer = tuple[int | None, int | None, str]  # size, chunk, how
 
 
-def chosen(names: str | Sequence[str] | None) -> list[Card]:
-    """`all`, or the named cards; none for None. Smallest first."""
+def select_cards(names: str | Sequence[str] | None) -> list[Card]:
+    """All cards for `all`, the named cards, or none for None; smallest first."""
     if names is None:
         return []
     if names == "all":
@@ -33,36 +33,36 @@ def chosen(names: str | Sequence[str] | None) -> list[Card]:
 
 
 def rows(
-    wanted: Sequence[Card],
+    table_cards: Sequence[Card],
     trials: Trials,
     trial: Trial,
-    found: Found | None,
+    search: SearchResult | None,
     *,
     multiple: int,
     up_to: int,
     along: Literal["size", "chunk"],
 ) -> tuple[tuple[dict[str, Any], ...], tuple[str, ...]]:
-    """One row a card for the variant of `trial`, and remarks. `size` is None where nothing fits.
+    """One row per card for the variant of `trial`, and notes. `size` is None where nothing fits.
 
-    up_to: the largest size, or with along="chunk" the largest chunk, that is looked at.
+    up_to: the largest size to consider, or, with along="chunk", the largest chunk.
     """
-    if not wanted:
+    if not table_cards:
         return (), ()
-    # The budget each card would have with the modelled card's context.
-    budgets = {c.name: c.memory_bytes - c.context_bytes + trial.context_bytes for c in wanted}
+    # The budget that each card would have with the context of the modelled card.
+    budgets = {c.name: c.memory_bytes - c.context_bytes + trial.context_bytes for c in table_cards}
     answers: dict[str, _Answer] = {}
-    if found is None:
+    if search is None:
         for name, budget in budgets.items():
             fits = trial.need_bytes <= budget
             answers[name] = (trial.size if fits else None, trial.chunk if fits else None, "predicted")
-        return _rows(wanted, trial, answers), (_NOTE,)
+        return _rows(table_cards, trial, answers), (_NOTE,)
     if along == "size":
         sample = trials.at_sizes(trial.variant, multiple=multiple, chunk=trial.chunk)
         floor, limit = 1, max(1, up_to // multiple)
     else:
         sample, limit = trials.at_chunks(trial.variant, trial.size), min(up_to, trial.size)
         floor = min(limit, max(1, trial.size // CHUNKS))
-    known = {s.number: s for s in found.samples}
+    known = {s.number: s for s in search.samples}
     stopped = need_curve.refine(known, sample, budgets.values(), floor=floor, up_to=limit, runs=RUNS)
     for name, budget in budgets.items():
         reading = need_curve.read(known.values(), budget, floor=floor, up_to=limit)
@@ -75,17 +75,19 @@ def rows(
                 if along == "size"
                 else (trial.size, reading.number, how)
             )
-    ended = (
-        (f"cards: {stopped.what}; the cards beyond it show the largest {along} predicted",)
+    ending_notes = (
+        (f"cards: {stopped.what} Larger cards show the largest {along} that was predicted.",)
         if stopped is not None
         else ()
     )
-    return _rows(wanted, trial, answers), (_NOTE, *ended)
+    return _rows(table_cards, trial, answers), (_NOTE, *ending_notes)
 
 
-def _rows(wanted: Sequence[Card], trial: Trial, answers: dict[str, _Answer]) -> tuple[dict[str, Any], ...]:
-    made = []
-    for one in wanted:
+def _rows(
+    table_cards: Sequence[Card], trial: Trial, answers: dict[str, _Answer]
+) -> tuple[dict[str, Any], ...]:
+    rows_of_cards = []
+    for one in table_cards:
         size, chunk, how = answers[one.name]
         row = {
             "card": one.name,
@@ -94,5 +96,5 @@ def _rows(wanted: Sequence[Card], trial: Trial, answers: dict[str, _Answer]) -> 
             "size": size,
             "chunk": chunk,
         }
-        made.append({**row, "how": how})
-    return tuple(made)
+        rows_of_cards.append({**row, "how": how})
+    return tuple(rows_of_cards)

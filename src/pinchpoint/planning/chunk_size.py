@@ -1,4 +1,4 @@
-"""The largest chunk for a budget, where the bytes of a point are known: no forecast, no framework."""
+"""The largest chunk for a budget when the bytes per point are known, without a forecast or a framework."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pinchpoint.core.units import show_bytes
 
 
 def largest_chunk(*, fixed_bytes: int, bytes_per_point: int, budget_bytes: int) -> int:
-    """How many points go through at one time, when each takes `bytes_per_point` beside what is fixed."""
+    """How many points can be processed together if each takes `bytes_per_point` beside the fixed bytes."""
     chunk = (budget_bytes - fixed_bytes) // max(bytes_per_point, 1)
     if chunk < 1:
         need = fixed_bytes + bytes_per_point
         raise DoesNotFit(
-            f"one point needs {show_bytes(need)}; the budget is {show_bytes(budget_bytes)}",
-            hint=f"give a budget of at least {show_bytes(need)}",
+            f"One point needs {show_bytes(need)}, but the budget is {show_bytes(budget_bytes)}.",
+            hint=f"Give a budget of at least {show_bytes(need)}.",
         )
     return chunk

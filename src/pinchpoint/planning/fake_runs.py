@@ -1,7 +1,7 @@
-"""Fake runs kept for a plan: what each needs, and whether the budget holds it.
+"""The fake runs of a plan: what each one needs, and whether it fits the budget.
 
-A trial fits when its total (reserved + context; the high end where counts depend on the data)
-and the forecast's margin stay within the budget.
+A trial fits if its total (reserved + context; the high end where counts depend on the data) and the margin
+of the forecast are within the budget.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pinchpoint.planning.search import Sample
 Progress = Callable[[str], None]
 
 _FIXED = ("weights", "gradients", "optimizer", "workspace")
-CHUNKS = 1024  # the most chunks one fake run is cut into: each is walked through
+CHUNKS = 1024  # the most chunks in one fake run, which processes each of them
 
 
 class Forecasts(Protocol):
-    """Predicts one target at many sizes. `memory.forecaster.Forecaster` is one."""
+    """Predicts one target at many sizes, as `forecasting.forecaster.Forecaster` does."""
 
     def predict(
         self,
@@ -38,7 +38,7 @@ class Forecasts(Protocol):
 
 @dataclass(frozen=True)
 class Script:
-    """A script whose size is an argument: `vary` is that argument, with `{}` for the number."""
+    """A script whose size is an argument. vary: that argument, with `{}` for the number."""
 
     vary: str
     args: tuple[str, ...] = ()
@@ -48,21 +48,22 @@ class Script:
 
 
 def check_vary(vary: str | None) -> str:
-    """The argument to vary, or an error that says how to give one."""
+    """The argument to vary, checked."""
     if vary is None:
         raise BadInput(
-            "a script has no size of its own", hint="say which argument to vary: --vary '--batch-size {}'"
+            "A script has no size of its own, so plan needs an argument to vary.",
+            hint="Name the argument to vary: --vary '--batch-size {}'.",
         )
     try:
         parts = shlex.split(vary)
     except ValueError as error:
         raise BadInput(
-            f"--vary {vary!r} cannot be split into arguments: {error}", hint="close its quotes"
+            f"--vary {vary!r} cannot be split into arguments: {error}.", hint="Close its quotes."
         ) from error
     if not any("{}" in part for part in parts):
         raise BadInput(
-            f"--vary {vary!r} has no place for the number",
-            hint="put {} where it goes: --vary '--batch-size {}'",
+            f"--vary {vary!r} has no place for the number.",
+            hint="Put {} where the number belongs: --vary '--batch-size {}'.",
         )
     return vary
 
@@ -79,7 +80,7 @@ class Trial:
     margin_bytes: int
     live_bytes: int
     context_bytes: int
-    fixed_bytes: int = 0  # context, weights, gradients and optimizer: what no smaller size would save
+    fixed_bytes: int = 0  # context, weights, gradients and optimizer, which no smaller size would save
 
     @property
     def need_bytes(self) -> int:
@@ -88,28 +89,28 @@ class Trial:
 
 @dataclass
 class Trials:
-    """Makes fake runs and remembers them, in order."""
+    """Makes fake runs and keeps a history of them, in order."""
 
     forecasts: Forecasts
     mode: str | None
     budget_bytes: int
     script: Script | None = None
     progress: Progress | None = None
-    made: list[Trial] = field(default_factory=list)
+    history: list[Trial] = field(default_factory=list)
 
     def run(self, *, size: int, variant: str | None, chunk: int | None = None) -> Trial:
         at = self._name(size, variant, chunk)
         if self.progress is not None:
-            self.progress(f"fake run {len(self.made) + 1}: {at}")
+            self.progress(f"fake run {len(self.history) + 1}: {at}")
         try:
             if self.script is None:
                 forecast = self.forecasts.predict(size=size, mode=self.mode, variant=variant, chunk=chunk)
             else:
                 forecast = self.forecasts.predict(mode=self.mode, args=self.script.arguments(size))
         except PinchpointError as error:
-            sizes = "; where it takes only some sizes, say which with --multiple and --up-to"
+            sizes = " If it accepts only some sizes, select them with --multiple and --up-to."
             hint = error.hint + (sizes if isinstance(error, TargetFailed) else "")
-            raise type(error)(f"predicting {at}: {error.what}", hint=hint) from error
+            raise type(error)(f"Predicting {at} failed: {error.what}", hint=hint) from error
         trial = Trial(
             size=size,
             chunk=chunk,
@@ -121,7 +122,7 @@ class Trials:
             context_bytes=forecast.context_bytes,
             fixed_bytes=forecast.context_bytes + sum(forecast.breakdown.get(part, 0) for part in _FIXED),
         )
-        self.made.append(trial)
+        self.history.append(trial)
         return trial
 
     def _name(self, size: int, variant: str | None, chunk: int | None) -> str:
@@ -140,8 +141,10 @@ class Trials:
         return lambda number: _sample(number, self.run(size=size, variant=variant, chunk=number))
 
     def of(self, *, size: int, variant: str | None, chunk: int | None = None) -> Trial:
-        """The run already made there."""
-        return next(t for t in reversed(self.made) if (t.size, t.variant, t.chunk) == (size, variant, chunk))
+        """The run that was already made there."""
+        return next(
+            t for t in reversed(self.history) if (t.size, t.variant, t.chunk) == (size, variant, chunk)
+        )
 
     def rows(self) -> tuple[dict[str, Any], ...]:
         return tuple(
@@ -153,7 +156,7 @@ class Trials:
                 "margin_bytes": t.margin_bytes,
                 "fits": t.need_bytes <= self.budget_bytes,
             }
-            for t in self.made
+            for t in self.history
         )
 
 
@@ -169,7 +172,7 @@ def _sample(number: int, trial: Trial) -> Sample:
 
 
 def _high_total(forecast: Forecast) -> int:
-    """`high_bytes` is of the allocated peak: what lies above the allocated one is added to the total."""
+    """The total at the high end. `high_bytes` is an allocated peak, so its excess is added to the total."""
     if forecast.high_bytes is None:
         return forecast.total_bytes
     return forecast.total_bytes + max(0, forecast.high_bytes - forecast.peak_allocated_bytes)

@@ -1,8 +1,8 @@
-"""Read many budgets off one curve of need against number, and say which sample would tell most.
+"""A curve of need against number: answers for many budgets, and which sample would tell most.
 
-Between two samples the need is taken for a line. The lines of the neighbouring samples are drawn
-on to the same budget: where they disagree, at a kink or a jump, the smallest answer counts, and
-the disagreement is the reading's doubt. No framework, no clock.
+Between two samples the need is interpolated linearly. The lines of the neighbouring samples are extended to
+the same budget. Where they disagree, at a kink or a jump, the smallest answer counts, and the disagreement
+is the uncertainty of the reading. No framework, no clock.
 """
 
 from __future__ import annotations
@@ -14,24 +14,29 @@ from dataclasses import dataclass
 from pinchpoint.core.errors import CannotFake, PinchpointError, TargetFailed, TimedOut
 from pinchpoint.planning.search import APART, Sample, crossing
 
-RESERVE = 0.01  # what is taken off a number that was not itself sampled
-ENOUGH = 0.02  # doubt, reserve included, below which no sample is worth its time
-_JUMP = 64  # the farthest one sample goes beyond the others
+RESERVE = 0.01  # the share by which a number that was not sampled itself is reduced
+ENOUGH = 0.02  # uncertainty, reserve included, below which another sample is not worth its time
+_JUMP = 64  # the largest factor by which one sample exceeds the others
 
 
 @dataclass(frozen=True)
 class Reading:
-    """The largest number for one budget. doubt: how far the truth may lie from it, as a share; aim: what to sample next."""
+    """The largest number for one budget.
 
-    number: int | None  # None: nothing sampled fits
-    sampled: bool  # the number, or that not even the floor fits, was itself sampled
+    number: None if nothing that was sampled fits. sampled: whether the number itself was sampled, or that
+    not even the floor fits. doubt: how far the truth may be from it, as a share. aim: what to sample next,
+    None if no sample would tell more. between: the samples around it.
+    """
+
+    number: int | None
+    sampled: bool
     doubt: float
-    aim: int | None  # None where no sample would tell more
-    between: tuple[int, int] | None = None  # the samples it lies between
+    aim: int | None
+    between: tuple[int, int] | None = None
 
 
 def read(samples: Iterable[Sample], budget_bytes: int, *, floor: int, up_to: int) -> Reading:
-    """What the curve says of this budget, within [floor, up_to]."""
+    """The answer of the curve for this budget, within [floor, up_to]."""
     ordered = sorted(samples, key=lambda s: s.number)
     low = max((s for s in ordered if s.need_bytes <= budget_bytes), key=lambda s: s.number, default=None)
     if low is None:
@@ -43,17 +48,17 @@ def read(samples: Iterable[Sample], budget_bytes: int, *, floor: int, up_to: int
 
 
 def _under(ordered: Sequence[Sample], budget_bytes: int, floor: int) -> Reading:
-    """Nothing fits: along the line through the smallest, down to the floor."""
+    """Nothing fits: follow the line through the smallest sample down to the floor."""
     least = ordered[0]
     if least.number <= floor:
         return Reading(None, True, 0.0, None)
     at = crossing((least, _apart(least, ordered)), budget_bytes) or 0.0
     aim = min(max(floor, math.floor(at * (1 - RESERVE / 2))), least.number - 1)
-    return Reading(None, False, least.number / aim, aim)  # no answer at all: worth more than a better one
+    return Reading(None, False, least.number / aim, aim)  # a first answer is worth more than a better one
 
 
 def _beyond(low: Sample, ordered: Sequence[Sample], budget_bytes: int, up_to: int) -> Reading:
-    """Everything fits: along the line through the largest, up to the limit."""
+    """Everything fits: follow the line through the largest sample up to the limit."""
     if low.number >= up_to:
         return Reading(low.number, True, 0.0, None)
     farthest = min(low.number * _JUMP, up_to)
@@ -71,7 +76,7 @@ def _between(low: Sample, high: Sample, ordered: Sequence[Sample], budget_bytes:
     if before is not low and (at := crossing((before, low), budget_bytes)) is not None:
         least, most = min(least, at), max(most, min(at, high.number))
     if after is not high and (at := crossing((high, after), budget_bytes)) is not None:
-        least = min(least, at)  # where the need jumped on the way, the upper line tells
+        least = min(least, at)  # where the need jumps in between, the upper line is right
         if before is low:
             most = max(most, min(at, high.number))
     number = max(low.number, math.floor(least * (1 - RESERVE)))
@@ -84,7 +89,7 @@ def _between(low: Sample, high: Sample, ordered: Sequence[Sample], budget_bytes:
 
 
 def _apart(sample: Sample, others: Sequence[Sample]) -> Sample:
-    """The nearest of the others that is far enough away to tell a slope; the sample itself where there is none."""
+    """The nearest of the others that is far enough away for a slope, or the sample itself."""
     far = [s for s in others if abs(math.log(s.number / sample.number)) > APART]
     return min(far, key=lambda s: abs(math.log(s.number / sample.number)), default=sample)
 
@@ -98,15 +103,18 @@ def refine(
     up_to: int,
     runs: int,
 ) -> PinchpointError | None:
-    """Add at most `runs` samples to `known`, each where the doubt is largest. Ends at, and returns, a failed prediction."""
-    wanted = set(budgets)
+    """Add at most `runs` samples to `known`, each where the doubt is largest.
+
+    Stops at a prediction that fails, and returns its error.
+    """
+    budgets_set = set(budgets)
     for _ in range(runs):
-        readings = [read(known.values(), budget, floor=floor, up_to=up_to) for budget in sorted(wanted)]
+        readings = [read(known.values(), budget, floor=floor, up_to=up_to) for budget in sorted(budgets_set)]
         open_ones = [r for r in readings if r.aim is not None and r.aim not in known and r.doubt > ENOUGH]
         if not open_ones:
             return None
         worst = max(open_ones, key=lambda r: r.doubt)
-        # Of the budgets between the same two samples the middle one: its sample serves those on both sides.
+        # Among the budgets between the same two samples, the middle one: its sample serves both sides.
         beside = [r for r in open_ones if r.between == worst.between] if worst.between else [worst]
         aim = beside[len(beside) // 2].aim
         assert aim is not None

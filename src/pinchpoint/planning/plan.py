@@ -1,8 +1,8 @@
-"""The largest size, or the chunk for a given size, and the variant, that fit a budget, by prediction.
+"""plan: the largest size, or the chunk for a given size, and the variant, that fit a budget, by prediction.
 
-Every size claimed was itself predicted to fit, at most 8 fake runs a variant; a table of cards takes
-at most 8 more, and marks the sizes that lie between two runs. Nothing is run for real and no GPU is
-needed; what a card does beyond its forecast is the margin's business.
+Every size in the answer was itself predicted to fit, with at most 8 fake runs per variant. A table of cards
+takes at most 8 more runs and marks the sizes that are interpolated. Nothing runs for real and no GPU is
+needed. The margin covers what a card uses beyond its forecast.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from pinchpoint.planning.variant_limits import Choice, best_of, notes_of, nothin
 
 FACTORY_START = 4096
 SCRIPT_START = 8
-FLAT = 0.01  # a peak that grows by less than this while the size doubles
+FLAT = 0.01  # a peak is flat if it grows by less than this share while the size doubles
 
 
 @dataclass(frozen=True)
 class Subject:
-    """What is planned for: a workload, a plain factory (both None) or a script."""
+    """What the plan is for: a workload, a plain factory (both fields None) or a script."""
 
     text: str
     workload: Workload | None = None
@@ -51,7 +51,7 @@ class Subject:
         return self.workload is not None and self.workload.variant(variant).flat
 
     def chunk(self, variant: str | None) -> int | None:
-        """Points at one time that suit a variant, where it says so and takes chunks."""
+        """The good chunk that a variant declares, if the workload supports chunks."""
         return (
             self.workload.variant(variant).chunk
             if self.workload is not None and self.workload.chunked
@@ -59,7 +59,7 @@ class Subject:
         )
 
     def held_bytes(self, variant: str | None) -> float:
-        """What a flat variant says it must hold of each point."""
+        """The bytes that a flat variant declares to store per point."""
         return 0.0 if self.workload is None else self.workload.variant(variant).held_bytes
 
 
@@ -81,33 +81,34 @@ def plan(
     forecaster: Forecasts | None = None,
     progress: Progress | None = None,
 ) -> Plan:
-    """What fits `budget` (bytes, "24GiB" or a card's name), or, with `cards`, every card ("all" or names).
+    """Find what fits `budget` (bytes, "24GiB" or a card's name) or, with `cards`, each card ("all" or names).
 
-    size: plan for just this size: the chunk for it where the workload takes one. vary: the script's
-    argument that is its size, such as "--batch-size {}". multiple: only sizes that are multiples of
-    this. up_to: look no farther. settings: of a workload that declares some. Raises `DoesNotFit` when nothing fits.
+    size: plan for this size only, and find its chunk if the workload supports chunks. vary: the argument of a
+    script that is its size, such as "--batch-size {}". multiple: consider only multiples of this. up_to: the
+    largest size to consider. settings: settings of a workload that declares some. Raises `DoesNotFit` if
+    nothing fits.
     """
-    table_cards = card_table.chosen(cards)
+    table_cards = card_table.select_cards(cards)
     budget_bytes, model_card = _budget(budget, table_cards)
     size = None if size is None else parse_size(size)
     multiple, up_to = parse_size(multiple), parse_size(up_to)
     check_seconds("timeout", timeout_s)
     if multiple > up_to:
         raise BadInput(
-            f"no multiple of {multiple:,} is up to {up_to:,}", hint="raise --up-to, or lower --multiple"
+            f"No multiple of {multiple:,} is up to {up_to:,}.", hint="Raise --up-to, or lower --multiple."
         )
     subject = _subject(target, vary, tuple(args))
     variants = _variants(subject, variant)
-    chosen = _settings(subject, settings)
+    resolved = _settings(subject, settings)
     if subject.workload is not None:
         mode = mode or ("train" if "train" in subject.workload.modes else subject.workload.modes[0])
         subject.workload.check_mode(mode)
     if budget_bytes <= (context := card(model_card).context_bytes):
         raise DoesNotFit(
-            f"a budget of {show_bytes(budget_bytes)} does not hold CUDA's context, {show_bytes(context)}",
-            hint="give the whole card's memory as --budget",
+            f"The budget of {show_bytes(budget_bytes)} is below the CUDA context, {show_bytes(context)}.",
+            hint="Give the whole memory of the card as --budget.",
         )
-    options = {"card": model_card, "seed": seed, "timeout_s": timeout_s, "settings": chosen}
+    options = {"card": model_card, "seed": seed, "timeout_s": timeout_s, "settings": resolved}
     with _forecasts(target, forecaster, options) as forecasts:
         trials = Trials(forecasts, mode, budget_bytes, subject.script, progress)
         choices = _choices(subject, variants, trials, size=size, multiple=multiple, up_to=up_to)
@@ -118,8 +119,8 @@ def plan(
                 subject.text, choices, budget_bytes, arguments=subject.script and subject.script.arguments
             )
         along, most = best.along, up_to if best.along == "size" else subject.chunk(best.variant) or trial.size
-        rows, remarks = card_table.rows(
-            table_cards, trials, trial, best.found, multiple=multiple, up_to=most, along=along
+        rows, card_notes = card_table.rows(
+            table_cards, trials, trial, best.search, multiple=multiple, up_to=most, along=along
         )
     return Plan(
         target=subject.text,
@@ -133,63 +134,64 @@ def plan(
         tried=trials.rows(),
         choices=tuple(row_of(choice) for choice in choices),
         cards=rows,
-        notes=tuple(notes_of(choices, multiple, up_to)) + remarks,
-        settings=chosen,
+        notes=tuple(notes_of(choices, multiple, up_to)) + card_notes,
+        settings=resolved,
     )
 
 
 def _budget(budget: str | int | None, cards: Sequence[Card]) -> tuple[int, str]:
-    """The bytes to stay within, and the card whose context and workspace are modelled."""
+    """The bytes of the budget, and the card whose context and workspace are modelled."""
     if budget is None:
         if not cards:
             raise BadInput(
-                "nothing says what must fit", hint="give --budget 24GiB (or a card's name), or --cards all"
+                "plan needs a budget or cards.",
+                hint="Give --budget 24GiB (or the name of a card), or --cards all.",
             )
         largest = max(cards, key=lambda c: c.memory_bytes)
         return largest.memory_bytes, largest.name
     if isinstance(budget, int) or budget.strip()[:1].isdigit():
-        wanted = parse_bytes(budget)
-        return wanted, f"{wanted}B"
+        number = parse_bytes(budget)
+        return number, f"{number}B"
     named = card(budget)
     return named.memory_bytes, named.name
 
 
 def _subject(target: str | Workload | Callable[..., Any], vary: str | None, args: tuple[str, ...]) -> Subject:
     if isinstance(target, str):
-        found = targets.find(target)
-        if found.kind == "script":
-            return Subject(found.text, script=Script(check_vary(vary), args))
-        loaded = targets.load(found)
-        text = found.text
+        resolved = targets.find(target)
+        if resolved.kind == "script":
+            return Subject(resolved.text, script=Script(check_vary(vary), args))
+        loaded = targets.load(resolved)
+        text = resolved.text
     else:
         loaded = target
         text = target.name if isinstance(target, Workload) else getattr(target, "__name__", repr(target))
     if vary is not None or args:
         raise BadInput(
-            f"{text} is not a script",
-            hint="leave out --vary and the arguments after --; its size is varied as it is",
+            f"{text} is not a script, so it takes neither --vary nor arguments after --.",
+            hint="Leave them out; plan varies its size by itself.",
         )
     return Subject(text, loaded if isinstance(loaded, Workload) else None)
 
 
-def _variants(subject: Subject, asked: str | None) -> tuple[str | None, ...]:
-    if asked is None:
+def _variants(subject: Subject, variant: str | None) -> tuple[str | None, ...]:
+    if variant is None:
         return subject.variants
     if subject.workload is None:
         kind = "a script" if subject.script else "a plain factory"
         raise BadInput(
-            f"{subject.text} is {kind} and has no variants",
-            hint="leave out --variant, or make a Workload of it",
+            f"{subject.text} is {kind} and has no variants.",
+            hint="Leave --variant out, or turn it into a Workload.",
         )
-    return (subject.workload.variant(asked).name,)
+    return (subject.workload.variant(variant).name,)
 
 
-def _settings(subject: Subject, asked: Overrides | None) -> dict[str, str]:
-    if subject.script is not None and asked:
+def _settings(subject: Subject, overrides: Overrides | None) -> dict[str, str]:
+    if subject.script is not None and overrides:
         raise BadInput(
-            f"{subject.text} is a script and has no settings", hint="pass its own arguments after --"
+            f"{subject.text} is a script and has no settings.", hint="Pass its own arguments after --."
         )
-    return settings_of(subject.workload, asked, text=subject.text)
+    return settings_of(subject.workload, overrides, text=subject.text)
 
 
 def _forecasts(
@@ -211,21 +213,24 @@ def _choices(
     multiple: int,
     up_to: int,
 ) -> list[Choice]:
-    """One choice a variant, in the workload's order. Flat ones are tried last, at the best size of the others."""
-    made: dict[str | None, Choice] = {}
+    """One choice per variant, in the order of the workload.
+
+    Flat variants are tried last, at the best size of the others.
+    """
+    choices: dict[str | None, Choice] = {}
     for variant in sorted(variants, key=subject.is_flat):
         try:
             if size is not None:
-                made[variant] = _at_size(subject, variant, trials, size)
+                choices[variant] = _at_size(subject, variant, trials, size)
             else:
-                best = max((c.trial.size for c in made.values() if c.trial is not None), default=None)
-                made[variant] = _largest(subject, variant, trials, best, multiple=multiple, up_to=up_to)
+                best = max((c.trial.size for c in choices.values() if c.trial is not None), default=None)
+                choices[variant] = _largest(subject, variant, trials, best, multiple=multiple, up_to=up_to)
         except (TargetFailed, CannotFake, TimedOut) as error:
-            # Another variant may do; this one is reported beside it. Alone, its error is the answer.
+            # Another variant may work, and this one is reported beside it. Alone, its error is the answer.
             if len(variants) == 1:
                 raise
-            made[variant] = Choice(variant, None, why=error.what, error=error)
-    return [made[variant] for variant in variants]
+            choices[variant] = Choice(variant, None, why=error.what, error=error)
+    return [choices[variant] for variant in variants]
 
 
 def _largest(
@@ -237,30 +242,30 @@ def _largest(
             trials.at_sizes(variant, multiple=multiple, chunk=chunk),
             min(limit, -(-chunk // multiple)),
         )
-        found = largest_that_fits(
+        search = largest_that_fits(
             sample, budget_bytes=trials.budget_bytes, start=start, floor=floor, up_to=limit
         )
-        if found.fits is not None:
+        if search.fits is not None:
             return Choice(
-                variant, trials.of(size=found.fits.number * multiple, variant=variant, chunk=chunk), found
+                variant, trials.of(size=search.fits.number * multiple, variant=variant, chunk=chunk), search
             )
-        # One such chunk alone is beyond the budget: the largest that fits, then.
+        # One such chunk alone exceeds the budget: find the largest that fits.
     if subject.is_flat(variant) and subject.workload is not None and subject.workload.chunked:
-        wanted = 4 * best if best is not None else 64 * subject.start
+        target_size = 4 * best if best is not None else 64 * subject.start
         return _flat_in_chunks(
-            subject, variant, trials, max(multiple, min(wanted, up_to) // multiple * multiple)
+            subject, variant, trials, max(multiple, min(target_size, up_to) // multiple * multiple)
         )
     sample = trials.at_sizes(variant, multiple=multiple)
     start, limit = max(1, subject.start // multiple), max(1, up_to // multiple)
     known: list[Sample] = []
     if subject.is_flat(variant) and best is not None and best // multiple >= 16:
-        # A flat variant may walk through its points: two sizes show that it is flat, larger ones only cost time.
+        # A flat variant may loop over its points: two sizes show that it is flat, and larger ones cost time.
         known = [sample(best // multiple // 16)]
         try:
             known.append(sample(best // multiple))
         except TimedOut:
             limit = known[0].number
-    found = largest_that_fits(
+    search = largest_that_fits(
         sample,
         budget_bytes=trials.budget_bytes,
         start=start,
@@ -268,24 +273,24 @@ def _largest(
         known=known,
         runs=RUNS - len(known),
     )
-    if found.fits is None:
+    if search.fits is None:
         return Choice(
-            variant, None, found, why="does not fit", least=trials.of(size=multiple, variant=variant)
+            variant, None, search, why="does not fit", least=trials.of(size=multiple, variant=variant)
         )
-    return Choice(variant, trials.of(size=found.fits.number * multiple, variant=variant), found)
+    return Choice(variant, trials.of(size=search.fits.number * multiple, variant=variant), search)
 
 
 def _flat_in_chunks(subject: Subject, variant: str | None, trials: Trials, size: int) -> Choice:
-    """A flat variant takes any size: give it a large one with its largest chunk, and see that half of it needs no less."""
+    """Plan a flat variant, which fits any size: use a large one, and check that half of it needs as much."""
     choice = _at_size(subject, variant, trials, size)
     if choice.trial is None or choice.trial.chunk is None or choice.trial.chunk > size // 2:
         return choice
     half = trials.run(size=size // 2, variant=variant, chunk=choice.trial.chunk)
-    grown = abs(choice.trial.live_bytes - half.live_bytes)
-    if grown <= FLAT * half.live_bytes:
+    growth = abs(choice.trial.live_bytes - half.live_bytes)
+    if growth <= FLAT * half.live_bytes:
         return replace(choice, remark="flat")
-    held = subject.held_bytes(variant) * (size - size // 2)
-    return replace(choice, remark="held" if grown <= held else "not flat")
+    stored = subject.held_bytes(variant) * (size - size // 2)
+    return replace(choice, remark="held" if growth <= stored else "not flat")
 
 
 def _at_size(subject: Subject, variant: str | None, trials: Trials, size: int) -> Choice:
@@ -293,9 +298,9 @@ def _at_size(subject: Subject, variant: str | None, trials: Trials, size: int) -
         trial = trials.run(size=size, variant=variant)
         fits = trial.need_bytes <= trials.budget_bytes
         return Choice(variant, trial if fits else None, why="" if fits else "does not fit", least=trial)
-    # A chunk of the whole size is one walk, the smallest are thousands: the floor is not walked just to be sure.
+    # A chunk of the whole size is one iteration, the smallest are thousands: the floor is not tried.
     most = min(size, subject.chunk(variant) or size)
-    found = largest_that_fits(
+    search = largest_that_fits(
         trials.at_chunks(variant, size),
         budget_bytes=trials.budget_bytes,
         start=most,
@@ -305,8 +310,8 @@ def _at_size(subject: Subject, variant: str | None, trials: Trials, size: int) -
         runs=RUNS - 1,
         may_fall=True,
     )
-    number = found.fits.number if found.fits is not None else found.samples[0].number
+    number = search.fits.number if search.fits is not None else search.samples[0].number
     trial = trials.of(size=size, variant=variant, chunk=number)
-    if found.fits is None:
-        return Choice(variant, None, found, why="does not fit", least=trial, along="chunk")
-    return Choice(variant, trial, found, along="chunk")
+    if search.fits is None:
+        return Choice(variant, None, search, why="does not fit", least=trial, along="chunk")
+    return Choice(variant, trial, search, along="chunk")

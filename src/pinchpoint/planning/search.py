@@ -1,9 +1,9 @@
-"""The largest whole number that fits a budget, found in few samples of its need.
+"""Search for the largest whole number that fits a budget, with few samples of its need.
 
-Needs grow with the number and are nearly affine in it, with the allocator's steps on top: two
-samples far apart give a slope, the next are tried just below and just above where the line meets
-the budget. Halving takes over where the line misleads: at a kink, or where the need jumps. The
-answer is always a number that was itself sampled and fitted. No framework, no clock.
+The need grows with the number and is nearly affine, with steps of the allocator on top. Two samples far
+apart give a slope; the next ones are just below and just above where the line meets the budget. The search
+bisects where the line misleads: at a kink, or where the need jumps. The answer is always a number that was
+sampled itself and fits. No framework, no clock.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from pinchpoint.core.units import MIB, show_bytes
 RUNS = 8
 TOLERANCE = 0.01
 UP_TO = 10**9
-_JUMP = 64  # the farthest one guess goes beyond what was sampled
-_LEAP = 16  # how far the second sample goes at least
-_ASIDE = 0.4  # of the tolerance: how far beside the estimate both sides are tried
-APART = 0.03  # samples nearer to each other than this tell the allocator's steps, not the slope
-_BENT = 1.1, 3.9  # exponents drawn as a curve: below it is a line with noisy small sizes, above it a jump
-_PATIENCE = 3  # guesses in a row that left more than half of the bracket, before it is halved
-_DROP = 0.02  # a fall of the need by more than this is no allocator step
+_JUMP = 64  # the largest factor by which one guess exceeds what was sampled
+_LEAP = 16  # the smallest factor between the first and the second sample
+_ASIDE = 0.4  # share of the tolerance: how far from the estimate both sides are tried
+APART = 0.03  # samples closer than this show steps of the allocator instead of the slope
+_BENT = 1.1, 3.9  # exponents treated as a curve; below is a line with noisy small sizes, above a jump
+_PATIENCE = 3  # consecutive guesses that leave more than half of the bracket before it is bisected
+_DROP = 0.02  # a fall of the need by more than this share is not a step of the allocator
 _LEAST_DROP = 64 * MIB
 _FLAT = 1e-3
 
@@ -35,21 +35,23 @@ Ending = Literal["bracketed", "runs", "up_to", "flat", "hopeless", "timed_out", 
 
 @dataclass(frozen=True)
 class Sample:
-    """What one number needs. `live_bytes`: without the allocator's rounding, to tell flat from stepped."""
+    """What one number needs.
+
+    live_bytes: without the rounding of the allocator, to distinguish flat from stepped. fixed_bytes: what no
+    smaller number would save, as far as is known, such as context and weights.
+    """
 
     number: int
     need_bytes: int
     live_bytes: int
-    fixed_bytes: int = (
-        0  # what no smaller number would save, as far as is known: context, weights and their like
-    )
+    fixed_bytes: int = 0
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """The largest sampled number that fits and the smallest that does not; None where there is none.
 
-    ending: why the search stopped. "bracketed": the two are neighbours or within the tolerance.
+    ending: why the search stopped. "bracketed" means that the two are neighbours or within the tolerance.
     """
 
     fits: Sample | None
@@ -61,7 +63,7 @@ class Found:
 
     @property
     def gap(self) -> float | None:
-        """How far the smallest failing number lies above the answer, as a share of it."""
+        """How far the smallest failing number is above the answer, as a share of it."""
         if self.fits is None or self.fails is None:
             return None
         return self.fails.number / self.fits.number - 1
@@ -79,14 +81,14 @@ def largest_that_fits(
     runs: int = RUNS,
     tolerance: float = TOLERANCE,
     may_fall: bool = False,
-) -> Found:
-    """Sample at most `runs` numbers in [floor, up_to], beginning at `start`.
+) -> SearchResult:
+    """Sample at most `runs` numbers in [floor, up_to], starting at `start`.
 
-    `known` samples cost nothing. Without `prove_floor` the floor is not sampled when the line
-    through the samples says clearly that it does not fit either. may_fall: a need that falls as the
-    number grows is no error, as that of chunks may by how their blocks lie; the largest that fits is still
-    told. A `TimedOut` or `TargetFailed` above a number that fits ends the search; without one it is raised,
-    as is every other error of `sample`.
+    known: samples that already exist. prove_floor: if false, the floor is not sampled when the line through
+    the samples shows clearly that it does not fit either. may_fall: a need that falls as the number grows is
+    not an error, as it can happen for chunks; the largest number that fits is still the answer. A `TimedOut`
+    or `TargetFailed` above a number that fits ends the search; if nothing fits it is raised, like every other
+    error of `sample`.
     """
     state = _Search(
         {s.number: s for s in known}, budget_bytes, floor, up_to, tolerance, prove_floor, may_fall
@@ -98,7 +100,7 @@ def largest_that_fits(
             ending = "runs"
         if ending is not None:
             samples = tuple(sorted(state.samples.values(), key=lambda s: s.number))
-            return Found(state.fits, state.fails, ending, done, samples, state.reason)
+            return SearchResult(state.fits, state.fails, ending, done, samples, state.reason)
         number = state.guess(start, last=done == runs - 1)
         try:
             state.add(sample(number))
@@ -131,11 +133,11 @@ class _Search:
         self.may_fall = may_fall
         self.stopped: Ending | None = None
         self.reason = ""
-        self.descents = 0  # guesses made while nothing fitted
-        self.aimed = ""  # beside which side of the estimate the last guess lay
-        self.misses = 0  # guesses in a row that came out on the other side
-        self.width = math.inf  # of the bracket before the last guess, as a logarithm
-        self.stalls = 0  # guesses by the curve in a row that left more than half of the bracket
+        self.descents = 0  # guesses while nothing fits
+        self.side = ""  # on which side of the estimate the last guess was
+        self.misses = 0  # consecutive guesses whose result was on the other side
+        self.width = math.inf  # logarithm of the bracket's width before the last guess
+        self.stalls = 0  # consecutive guesses by the curve that left more than half of the bracket
 
     @property
     def fits(self) -> Sample | None:
@@ -153,19 +155,19 @@ class _Search:
 
     def add(self, new: Sample) -> None:
         fitted = new.need_bytes <= self.budget
-        missed = fitted if self.aimed == "over" else not fitted
-        self.misses = self.misses + 1 if self.aimed and missed else 0
+        missed = fitted if self.side == "over" else not fitted
+        self.misses = self.misses + 1 if self.side and missed else 0
         self.samples[new.number] = new
         if self.fits is not None and self.fails is not None and self.width < math.inf:
             left = math.log(self.fails.number / self.fits.number)
-            self.stalls = self.stalls + 1 if self.aimed and left > 0.5 * self.width else 0
+            self.stalls = self.stalls + 1 if self.side and left > 0.5 * self.width else 0
         ordered = sorted(self.samples.values(), key=lambda s: s.number)
         for low, high in () if self.may_fall else pairwise(ordered):
             if low.need_bytes - high.need_bytes > max(_LEAST_DROP, _DROP * low.need_bytes):
                 raise BadInput(
-                    f"the predicted need falls from {show_bytes(low.need_bytes)} at {low.number:,}"
-                    f" to {show_bytes(high.need_bytes)} at {high.number:,}, so no largest one can be told",
-                    hint="look at the curve with `pinchpoint study TARGET --on fake`, or ask for one size with --size",
+                    f"The predicted need falls from {show_bytes(low.need_bytes)} at {low.number:,}"
+                    f" to {show_bytes(high.need_bytes)} at {high.number:,}, so there is no largest size.",
+                    hint="Look at the curve with `pinchpoint study TARGET --on fake`, or plan one --size.",
                 )
 
     def ending(self) -> Ending | None:
@@ -184,7 +186,7 @@ class _Search:
         return "bracketed" if close else None
 
     def _is_hopeless(self) -> bool:
-        """The line through the two smallest samples is clearly above the budget at the floor."""
+        """Whether the line through the two smallest samples is clearly above the budget at the floor."""
         if len(self.samples) < 2:
             return False
         low, high = sorted(self.samples.values(), key=lambda s: s.number)[:2]
@@ -192,7 +194,7 @@ class _Search:
         return low.need_bytes - slope * (low.number - self.floor) > 1.02 * self.budget
 
     def _is_flat(self) -> bool:
-        """The last two samples are the same for eight times the number or more, and no number would fill the budget."""
+        """Whether the last two samples agree over a factor of 8, and no number would exceed the budget."""
         if len(self.samples) < 2:
             return False
         low, high = sorted(self.samples.values(), key=lambda s: s.number)[-2:]
@@ -204,7 +206,7 @@ class _Search:
 
     def guess(self, start: int, *, last: bool) -> int:
         fits, fails = self.fits, self.fails
-        self.aimed, self.width = "", math.inf
+        self.side, self.width = "", math.inf
         if not self.samples:
             return min(max(start, self.floor), self.up_to)
         if fits is not None and fails is not None:
@@ -215,14 +217,14 @@ class _Search:
         return self._below(fails, last=last)
 
     def _above(self, fits: Sample) -> int:
-        """Everything fits so far: go up, to just below where the samples' curve meets the budget."""
+        """Everything fits so far: go up, to just below where the curve meets the budget."""
         at = self._meets()
         aim = fits.number * _JUMP
         if at is not None and len(self.samples) == 1:
-            # Wide enough apart to tell a slope, whatever the first sample lets hope for.
+            # Far enough away to give a slope, whatever the first sample suggests.
             return min(math.floor(min(max(at, fits.number * _LEAP), aim)), self.up_to)
         if at is not None:
-            # Near the estimate already: what is missing is a failure just above.
+            # Already near the estimate: what is missing is a number just above that does not fit.
             near = fits.number >= at * (1 - 1.5 * _ASIDE * self.tolerance)
             aim = min(
                 fits.number * (1 + self.tolerance * 3**self.misses)
@@ -230,21 +232,21 @@ class _Search:
                 else at * (1 - _ASIDE * self.tolerance),
                 aim,
             )
-            self.aimed = "over" if near else "under"
+            self.side = "over" if near else "under"
         return min(max(math.floor(aim), fits.number + 1), self.up_to)
 
     def _below(self, fails: Sample, *, last: bool) -> int:
-        """Nothing fits so far: go down, to the floor when the curve says so or chances run out."""
+        """Nothing fits so far: go down, to the floor if the curve says so or few runs are left."""
         self.descents += 1
         at = self._meets()
         if last or self.descents > 3 or at is None or at < 2 * self.floor:
             return self.floor
-        # Samples side by side would tell steps, not a slope: each step down is a wide one.
+        # Neighbouring samples would show steps instead of a slope, so each step down is large.
         aim = min(at * (1 - _ASIDE * self.tolerance if len(self.samples) > 1 else 0.9), 0.5 * fails.number)
         return min(max(math.floor(aim), self.floor), fails.number - 1)
 
     def _between(self, fits: Sample, fails: Sample) -> int:
-        """Close in from both sides of the curve's estimate; halve where it brought too little."""
+        """Approach the estimate of the curve from both sides; bisect where that gains too little."""
         low, high = fits.number, fails.number
         self.width = math.log(high / low)
         middle = math.isqrt(low * high) if high > 4 * low else (low + high) // 2
@@ -253,18 +255,18 @@ class _Search:
             return middle
         aside = _ASIDE * self.tolerance
         if low < at * (1 - 1.5 * aside):
-            aim, self.aimed = max(math.floor(at * (1 - aside * 3**self.misses)), low + 1), "under"
+            aim, self.side = max(math.floor(at * (1 - aside * 3**self.misses)), low + 1), "under"
         else:
-            # Near enough below the estimate already: what is missing is a failure near above it.
-            aim, self.aimed = max(math.floor(low * (1 + self.tolerance * 3**self.misses)), low + 1), "over"
+            # Already close below the estimate: what is missing is a number just above that does not fit.
+            aim, self.side = max(math.floor(low * (1 + self.tolerance * 3**self.misses)), low + 1), "over"
         return aim if aim < high else middle
 
     def _meets(self) -> float | None:
-        """Where the curve through the samples nearest to the budget meets it; None when it does not rise."""
+        """Where the curve through the samples nearest to the budget meets it; None if it does not rise."""
         near = sorted(self.samples.values(), key=lambda s: abs(s.need_bytes - self.budget))
         first = near[0]
         if len(near) == 1:
-            # Weights and their like are known not to grow: a line from there.
+            # Weights and similar parts do not grow: use a line from there.
             return crossing((Sample(0, min(first.fixed_bytes, first.need_bytes - 1), 0), first), self.budget)
         apart = [s for s in near[1:] if abs(math.log(s.number / first.number)) > APART] or near[1:]
         third = next((s for s in apart[1:] if abs(math.log(s.number / apart[0].number)) > APART), None)
@@ -272,7 +274,7 @@ class _Search:
             three = _ordered((first, apart[0], third))
             if _BENT[0] < _power(three) < _BENT[1]:
                 return crossing(three, self.budget)
-        # On one of the allocator's steps nothing rises: then the line through the farthest two.
+        # On a step of the allocator nothing rises: then use the line through the two outermost samples.
         every = _ordered(self.samples.values())
         return crossing(_ordered((first, apart[0])), self.budget) or crossing(
             (every[0], every[-1]), self.budget
@@ -284,7 +286,7 @@ def _ordered(samples: Iterable[Sample]) -> tuple[Sample, ...]:
 
 
 def crossing(samples: tuple[Sample, ...], budget_bytes: int) -> float | None:
-    """Where `a + b * number ** p` through the samples (p = 1 for two) meets the budget; None when it does not rise."""
+    """Where `a + b * number ** p` through the samples (p = 1 for two) meets the budget, if it does."""
     low, high = samples[0], samples[-1]
     if high.need_bytes <= low.need_bytes:
         return None
@@ -295,7 +297,7 @@ def crossing(samples: tuple[Sample, ...], budget_bytes: int) -> float | None:
 
 
 def _power(samples: tuple[Sample, ...]) -> float:
-    """The exponent for which the middle sample lies on the curve through the outer two, within 1/2 to 4."""
+    """The exponent, from 1/2 to 4, for which the middle sample is on the curve through the outer two."""
     low, middle, high = samples
     if high.need_bytes <= low.need_bytes:
         return 1.0
