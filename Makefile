@@ -1,15 +1,20 @@
-# Everything runs in .venv, which the first target that needs it makes.
+# Everything runs in .venv, which the first target that needs it creates.
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint clean
+.PHONY: demo test test-fast lint clean
 
 demo: .venv/.ready
 	$(BIN)/pinchpoint demo -o demo
 
-# By stealing, the tests of a file stay with one worker but for the last few: what they share is made once.
+# With worksteal, most tests of a file run in the same worker, so that their shared fixtures are built once.
 test: .venv/.ready
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+
+# The toolkit without its slow tests, in under two minutes on two cores: systems and benchmarks are left out.
+test-fast: .venv/.ready
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" --ignore tests/systems --ignore tests/benchmarks \
+	  --ignore tests/cli/test_stopped.py --ignore tests/kit/laplacians --ignore tests/kit/test_laplacian.py
 
 lint: .venv/.ready
 	$(BIN)/ruff check .
@@ -21,7 +26,7 @@ clean:
 
 .venv/.ready: pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' \
-	  || { echo "pinchpoint needs Python 3.11 or newer; say which: make PYTHON=python3.12 ..."; exit 1; }
+	  || { echo "pinchpoint needs Python 3.11 or newer; choose one: make PYTHON=python3.12 ..."; exit 1; }
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[all]'
 	touch $@

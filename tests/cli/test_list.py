@@ -74,6 +74,6 @@ def test_an_unknown_list_is_refused_with_the_known_ones(capsys: pytest.CaptureFi
 def test_workloads_are_listed_in_lines_a_person_can_read(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["list", "workloads"]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 130
+    assert max(map(len, lines)) <= 140
     for workload in find_workloads()[0].values():
         assert f"{workload.name}: {workload.about}" in lines

@@ -110,7 +110,7 @@ def test_a_fault_of_our_own_is_called_one(try_verb, capsys) -> None:
     try_verb(fail)
     assert main.run(["try"]) == 70
     err = capsys.readouterr().err
-    assert err.startswith("error: a fault of pinchpoint itself: KeyError")
+    assert err.startswith("error: This is a bug in pinchpoint: KeyError")
     assert len(err.splitlines()) == 2
     assert "Traceback" not in err
     assert main.run(["try", "--debug"]) == 70
@@ -166,7 +166,7 @@ def test_bad_usage_exits_2_with_a_hint(
     what, hint = capsys.readouterr().err.splitlines()
     assert what.startswith("error: ")
     assert says in what
-    assert hint.startswith("  hint: see pinchpoint")
+    assert hint.startswith("  hint: See pinchpoint")
 
 
 def test_no_arguments_show_the_help(capsys: pytest.CaptureFixture[str]) -> None:

@@ -130,7 +130,7 @@ def test_what_does_not_fit_exits_1_with_what_and_hint(
 @pytest.mark.parametrize(
     ("line", "what"),
     [
-        ("plan field", "plan needs a budget or cards"),
+        ("plan field", "A plan needs a budget or cards"),
         ("plan nowhere --budget 8GiB", "no target 'nowhere'"),
         ("plan field --budget 24", "not a number of bytes"),
         ("plan field --budget rtx9999", "There is no card"),

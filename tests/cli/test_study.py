@@ -90,7 +90,7 @@ def test_ctrl_c_exits_130_and_says_how_to_go_on(makes, capsys, tmp_path):
     makes(KeyboardInterrupt())
     (tmp_path / "study.json").write_text(MADE.to_json())
     assert run(["study", "field", "--sizes", "5k:1M", "-o", str(tmp_path)]) == 130
-    assert "go on with --resume" in capsys.readouterr().err
+    assert "continue with --resume" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

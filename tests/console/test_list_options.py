@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pinchpoint.console.list_options import spread
+from pinchpoint.console.list_options import repeat_options
 
 
 @pytest.mark.parametrize(
@@ -18,4 +18,4 @@ from pinchpoint.console.list_options import spread
     ],
 )
 def test_a_list_takes_all_words_up_to_the_next_option(given: str, made: str) -> None:
-    assert spread(given.split(), ("--from", "--test-files")) == made.split()
+    assert repeat_options(given.split(), ("--from", "--test-files")) == made.split()

@@ -104,9 +104,9 @@ def test_at_a_limit_free_segments_are_released_before_giving_up() -> None:
     allocator = Allocator(limit_bytes=60 * MIB)
     first = allocator.allocate(40 * MIB)
     allocator.free(first)
-    allocator.allocate(50 * MIB)  # 40 + 50 would pass 60: the free 40 go back first
+    allocator.allocate(50 * MIB)  # 40 + 50 would exceed 60: the free 40 go back first
     assert (allocator.reserved_bytes, allocator.peak_reserved_bytes) == (50 * MIB, 50 * MIB)
-    with pytest.raises(OutOfMemory, match="would pass"):
+    with pytest.raises(OutOfMemory, match="would exceed"):
         allocator.allocate(20 * MIB)
     assert allocator.allocated_bytes == 50 * MIB
 

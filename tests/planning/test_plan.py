@@ -266,7 +266,7 @@ def test_a_budget_below_the_model_says_what_the_model_needs() -> None:
     assert raised.value.exit_code == 1
     assert "needs 5.00 GiB at size 1" in raised.value.what
     assert "the budget is 4.00 GiB" in raised.value.what
-    assert "raise --budget by at least 1.10 GiB" in raised.value.hint
+    assert "Raise --budget by 1.10 GiB or more" in raised.value.hint
 
 
 def test_weights_beyond_the_budget_are_refused_after_two_runs() -> None:
@@ -387,7 +387,7 @@ def test_a_card_whose_prediction_fails_keeps_the_headline_and_says_so() -> None:
     sizes = {row["card"]: row["size"] for row in made.cards}
     assert made.size is not None
     assert sizes["t4"] < made.size <= sizes["h200"] <= 500_000
-    assert any("only 500k points" in note and "cards beyond it" in note for note in made.notes)
+    assert any("only 500k points" in note and "Larger cards show" in note for note in made.notes)
 
 
 def test_named_cards_with_a_budget_keep_the_budget_as_the_headline() -> None:
@@ -464,10 +464,10 @@ def test_a_script_whose_data_run_out_is_told_as_one_that_does_not_grow(script: s
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({}, "plan needs a budget or cards"),
+        ({}, "A plan needs a budget or cards"),
         ({"budget": "24"}, "not a number of bytes"),
         ({"budget": "rtx9999"}, "There is no card"),
-        ({"budget": 0}, "no budget"),
+        ({"budget": 0}, "not a positive number of bytes"),
         ({"budget": "8GiB", "size": "0"}, "not a whole number above 0"),
         ({"budget": "8GiB", "size": "many"}, "not a number of points"),
         ({"budget": "8GiB", "variant": "nope"}, "has no variant 'nope'"),

@@ -19,7 +19,7 @@ def run(pace: Pace, count: int, need: Callable[[int], int]) -> list[int]:
     chunks = []
     while count > 0:
         chunks.append(pace.next(count))
-        pace.saw(chunks[-1], need(chunks[-1]))
+        pace.record(chunks[-1], need(chunks[-1]))
         count -= chunks[-1]
     return chunks
 
@@ -69,23 +69,23 @@ def test_a_chunk_over_the_bound_shrinks_and_never_grows_again() -> None:
     pace = Pace(10**6, tile=100, room=Room(90_000, 100_000), bytes_per_point=10)
     first = pace.next(10**6)
     assert 8_900 <= first <= 9_000
-    pace.saw(first, 150_000)
+    pace.record(first, 150_000)
     second = pace.next(10**6 - first)
     assert second <= 0.6 * first and second % 100 == 0
-    pace.saw(second, 80_000)
+    pace.record(second, 80_000)
     assert pace.next(10**6 - first - second) == second
 
 
 def test_a_tile_over_the_bound_is_refused() -> None:
     pace = Pace(10**6, tile=100, room=Room(900, 1_000))
-    pace.saw(pace.next(10**6), 800)
-    with pytest.raises(DoesNotFit, match=r"100 points take 3\.91 KiB; the budget is 1,000 B"):
-        pace.saw(pace.next(10**6), 4_000)
+    pace.record(pace.next(10**6), 800)
+    with pytest.raises(DoesNotFit, match=r"100 points takes 3\.91 KiB, but the budget is 1,000 B"):
+        pace.record(pace.next(10**6), 4_000)
     pace = Pace(10**6, tile=100, room=Room(900, 1_000), held_bytes=2_048)
     with pytest.raises(
-        DoesNotFit, match=r"25 points take 3\.91 KiB, of which 2\.00 KiB were there before; the budget"
+        DoesNotFit, match=r"25 points takes 3\.91 KiB, of which 2\.00 KiB were in use before, but the budget"
     ):
-        pace.saw(pace.next(10**6), 4_000)
+        pace.record(pace.next(10**6), 4_000)
 
 
 def test_a_fixed_chunk_is_kept_and_halved_in_whole_tiles() -> None:

@@ -367,10 +367,10 @@ def test_few_points_go_in_one_call_without_padding() -> None:
 
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
 def test_a_budget_too_small_for_one_tile_is_refused_with_numbers(device: str) -> None:
-    with pytest.raises(DoesNotFit, match=r"points take [\d.]+ [KM]iB; the budget is 4.00 KiB") as caught:
+    with pytest.raises(DoesNotFit, match=r"points takes [\d.]+ [KM]iB, but the budget is 4.00 KiB") as caught:
         stream(wave, POINTS, budget=4_096, device=device)
-    assert "budget of at least" in caught.value.hint and "tile smaller than 1,024" in caught.value.hint
-    with pytest.raises(DoesNotFit, match="by the bytes per point given"):
+    assert "budget of at least" in caught.value.hint and "tile below 1,024" in caught.value.hint
+    with pytest.raises(DoesNotFit, match="according to bytes_per_point"):
         stream(wave, POINTS, budget=4_096, bytes_per_point=100, device=device)
 
 
@@ -431,7 +431,7 @@ def test_the_check_itself_takes_fewer_points_when_memory_runs_out() -> None:
         stream(limited, POINTS, chunk=250, tile=1_024, device="numpy", check=True), wave(POINTS)
     )
     assert limited.rows[:4] == [1_024, 512, 256, 85]
-    with pytest.raises(DoesNotFit, match="memory ran out at 3 points"):
+    with pytest.raises(DoesNotFit, match="Memory ran out at 3 points"):
         stream(Recorder(limit=0), POINTS, chunk=250, device="numpy", check=True)
 
 
@@ -452,22 +452,26 @@ def _changes(x: Any) -> Any:
         ((lambda x: (x, 3), POINTS), {}, "returned \\(ndarray, int\\)"),
         ((lambda x: (), POINTS), {}, "returned \\(\\)"),
         ((_changes, POINTS), {}, "float64 \\(C, 3\\) for the first chunk and float32 \\(C, 3\\)"),
-        ((wave, (POINTS, POINTS[1:])), {}, "5,003, 5,002 rows"),
-        ((3, POINTS), {}, "the function is 3"),
+        ((wave, (POINTS, POINTS[1:])), {}, "numbers of rows: 5,003, 5,002"),
+        ((3, POINTS), {}, "The function is 3"),
         ((wave, POINTS), {"chunk": "auto", "budget": "-3GiB"}, "'-3GiB' is not a number of bytes"),
-        ((wave, "points"), {}, "points are 'points'"),
-        ((wave, [[1.0, 2.0]]), {}, "points are \\(list\\)"),
-        ((wave, ()), {}, "points are"),
-        ((wave, np.float64(3)), {}, "points are"),
-        ((wave, -1), {}, "points are -1"),
-        ((wave, True), {}, "points are True"),
+        ((wave, "points"), {}, "The points are 'points'"),
+        ((wave, [[1.0, 2.0]]), {}, "The points are \\(list\\)"),
+        ((wave, ()), {}, "The points are"),
+        ((wave, np.float64(3)), {}, "The points are"),
+        ((wave, -1), {}, "The points are -1"),
+        ((wave, True), {}, "The points are True"),
         ((wave, np.array(["a", None])), {}, "cannot be streamed"),
-        ((wave, POINTS), {"budget": "1GiB"}, "both a chunk and a budget"),
-        ((wave, POINTS), {"most": 2_048}, "both a chunk and a budget, most"),
-        ((wave, POINTS), {"chunk": "auto", "most": 1_000}, "most is 1,000 points, less than a tile"),
+        ((wave, POINTS), {"budget": "1GiB"}, "Both a chunk and a budget"),
+        ((wave, POINTS), {"most": 2_048}, "Both a chunk and a budget, most"),
+        (
+            (wave, POINTS),
+            {"chunk": "auto", "most": 1_000},
+            "most= is 1,000 points, which is less than a tile",
+        ),
         ((wave, POINTS), {"chunk": 0}, "not a whole number above 0"),
         ((wave, POINTS), {"chunk": "some"}, "not a number of points"),
-        ((wave, POINTS), {"tile": 0}, "a tile of 0"),
+        ((wave, POINTS), {"tile": 0}, "tile= is 0"),
         ((wave, POINTS), {"chunk": "auto", "bytes_per_point": 0}, "bytes_per_point is 0"),
         ((wave, POINTS), {"chunk": "auto", "budget": "many"}, "There is no card"),
         (
@@ -482,7 +486,7 @@ def _changes(x: Any) -> Any:
             {"out": np.empty((N, 3), np.int32)},
             "out= has dtype int32, which cannot store float32",
         ),
-        ((wave, POINTS), {"out": "here"}, "out='here' is no place"),
+        ((wave, POINTS), {"out": "here"}, "out='here' is not a valid place"),
         ((wave, POINTS), {"device": "tpu"}, "device 'tpu' is unknown"),
     ],
 )
@@ -523,4 +527,4 @@ def test_numpy_functions_need_no_torch() -> None:
     done = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
     )
-    assert done.stdout.startswith(f"{3_000 * 2_999}\nMissing pip install")
+    assert done.stdout.startswith(f"{3_000 * 2_999}\nMissing Run pip install")

@@ -1,1 +1,1 @@
-"""The command line: one module a verb; each parses, calls, prints and returns an exit code."""
+"""The command line: one module per verb; each parses, calls, prints and returns an exit code."""

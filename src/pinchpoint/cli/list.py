@@ -19,7 +19,7 @@ def command(
 ) -> None:
     """List the workloads, or the cards with their memory, workspace and context.
 
-    Workloads that other installed packages add are listed as well, with the error of one that cannot be loaded.
+    Workloads of other installed packages are listed as well, with the error of one that cannot be loaded.
     """
     lists: dict[str, Callable[[bool], None]] = {"workloads": _list_workloads, "cards": _list_cards}
     if what not in lists:

@@ -1,9 +1,9 @@
-"""The command line: one module of this package per verb, errors as two lines, documented exit codes.
+"""The command line `pinchpoint`: finds the verbs, prints errors as two lines, and returns exit codes.
 
-A verb is a module with a `command` function, or with an `app` of several; it is found by walking this
-package, and a verb that is not built does not exist. Verb modules import what they need when called, so `--help` costs
-milliseconds. Exit codes: 0 fine; 1 a finding, a failed verdict or gate, does not fit; 2 bad usage
-or input; 3 framework or device missing; 70 a fault of pinchpoint itself; 130 Ctrl-C; 143 SIGTERM.
+A verb is a module of this package with a `command` function or an `app` of several commands. A system has
+its commands in a module `cli`. Modules import what they need when they are called, so that `--help` takes
+milliseconds. Exit codes: 0 fine; 1 a finding, a failed verdict or gate, or does not fit; 2 bad usage or
+input; 3 a framework or device is missing; 70 a bug in pinchpoint; 130 Ctrl-C; 143 SIGTERM.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from pinchpoint.console import interrupts
 from pinchpoint.core.errors import PinchpointError
 
 STOPPED = 130
-OUR_FAULT = 70  # EX_SOFTWARE: never to be taken for "does not fit" or for bad input
+OUR_FAULT = 70  # EX_SOFTWARE: must not be mistaken for "does not fit" or for bad input
 
-# Typer carries its own copy of click or uses the installed one, depending on its version; the
-# class all usage errors share is the one thing both agree on.
+# Typer bundles its own copy of click or uses the installed one, depending on its version. The class that all
+# usage errors share is the one thing they have in common.
 _Usage: type[Exception] = typer.BadParameter.__mro__[2]
 
 
@@ -38,10 +38,11 @@ def build() -> typer.Typer:
     """The application with every verb that exists."""
     app = typer.Typer(
         name="pinchpoint",
-        help="Know the peak memory of a training step before you own the card; find, shrink and prove what many points cost.",
+        help="Predict the peak memory of a training step without the GPU; find, reduce and verify what many"
+        " points cost.",
         add_completion=False,
         pretty_exceptions_enable=False,
-        rich_markup_mode=None,  # rich takes longer to import than all the rest of --help
+        rich_markup_mode=None,  # importing rich takes longer than the rest of --help
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(_options)
@@ -56,7 +57,7 @@ def build() -> typer.Typer:
 
 
 def verbs() -> dict[str, ModuleType]:
-    """Every module of this package with a `command` or an `app`, and every system's command group, by name."""
+    """Modules of this package with a `command` or an `app`, and the `cli` of every system, by name."""
     modules = {
         info.name: import_module(f"{pinchpoint.cli.__name__}.{info.name}")
         for info in _modules(pinchpoint.cli)
@@ -76,8 +77,8 @@ def _modules(package: ModuleType) -> Iterator[pkgutil.ModuleInfo]:
     return pkgutil.iter_modules(package.__path__)
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"pinchpoint {pinchpoint.__version__}")
         raise typer.Exit()
 
@@ -87,10 +88,10 @@ def _options(
         False, "--version", callback=_show_version, is_eager=True, help="Print the version and exit."
     ),
     debug: bool = typer.Option(
-        False, "--debug", help="Show the traceback of an error; may stand anywhere before `--`."
+        False, "--debug", help="Show the traceback of an error. Allowed anywhere before `--`."
     ),
 ) -> None:
-    # `run` has taken --debug out before the arguments get here; it is declared for --help.
+    # `run` removes --debug before the arguments get here; it is declared for --help only.
     del version, debug
 
 
@@ -99,9 +100,8 @@ def run(args: Sequence[str]) -> int:
     args, debug = _take_debug(args)
     try:
         result = build()(args=args or ["--help"], prog_name="pinchpoint", standalone_mode=False)
-        if (
-            result == STOPPED
-        ):  # what Ctrl-C becomes in some versions of typer; a verb that has said so itself exits
+        # What Ctrl-C becomes in some versions of typer; a verb that reports it itself exits.
+        if result == STOPPED:
             typer.echo("stopped", err=True)
         return result if isinstance(result, int) else 0
     except PinchpointError as error:
@@ -114,19 +114,21 @@ def run(args: Sequence[str]) -> int:
         return STOPPED
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else 0 if error.code is None else 1
-    except Exception as error:  # not hidden: said to be our fault, with its own exit code
+    except Exception as error:  # not hidden: reported as our bug, with its own exit code
         what = " ".join(f"{type(error).__name__}: {error}".split())
         return _fail(
             error,
-            f"a fault of pinchpoint itself: {what}",
-            "run again with --debug and report what it prints" if not debug else "report the traceback above",
+            f"This is a bug in pinchpoint: {what}",
+            "Run again with --debug and report what it prints."
+            if not debug
+            else "Report the traceback above.",
             OUR_FAULT,
             debug,
         )
 
 
 def _take_debug(args: Sequence[str]) -> tuple[list[str], bool]:
-    """Split off `--debug` wherever it stands, but not what follows `--`: that belongs to a script."""
+    """Remove `--debug` wherever it is, except after `--`, where arguments belong to a script."""
     end = list(args).index("--") if "--" in args else len(args)
     ours = [arg for arg in args[:end] if arg != "--debug"]
     return [*ours, *args[end:]], len(ours) < end
@@ -136,8 +138,8 @@ def _usage_hint(error: Exception, args: Sequence[str]) -> str:
     script = next((arg for arg in args if arg.endswith(".py")), None)
     option = getattr(error, "option_name", None)
     if script is not None and option is not None and "--" not in args:
-        return f"a script's own arguments come after --: {_path_of(error)} {script} -- {option} ..."
-    return f"see {_path_of(error)} --help"
+        return f"Put the script's own arguments after --: {_path_of(error)} {script} -- {option} ..."
+    return f"See {_path_of(error)} --help."
 
 
 def _path_of(error: Exception) -> str:
@@ -153,7 +155,7 @@ def _fail(error: Exception, what: str, hint: str, code: int, debug: bool) -> int
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
-    """Unwind as Ctrl-C does, so that workers are ended and their folders removed. A second signal ends this at once."""
+    """Unwind as Ctrl-C does, so that workers end and their folders are removed. A second signal kills."""
     signal.signal(number, signal.SIG_DFL)
     raise SystemExit(128 + number)
 

@@ -1,4 +1,4 @@
-"""Say what fits a budget: the largest size, the chunk for a size, and the variant that allows most."""
+"""Find what fits a budget: the largest size, the chunk for a size, and the best variant."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ if TYPE_CHECKING:
 
 def command(
     target: str = typer.Argument(
-        ..., metavar="TARGET", help="A workload's name, file.py:NAME, or a script.py with --vary."
+        ..., metavar="TARGET", help="The name of a workload, file.py:NAME, or a script.py with --vary."
     ),
     args: list[str] = options.SCRIPT_ARGS,
-    budget: str = typer.Option(None, "--budget", help="What must hold it: 24GiB, or a card's name."),
-    mode: str = options.MODE,
-    size: str = typer.Option(None, "--size", help="Plan for this size: the chunk for it, and the variant."),
-    variant: str = typer.Option(None, "--variant", help="Only this variant; all of them without it."),
-    cards: str = typer.Option(None, "--cards", help="Every card: all, or names with commas between."),
-    vary: str = typer.Option(
-        None, "--vary", help="The script's argument to vary, {} for the number: '--batch-size {}'."
+    budget: str = typer.Option(
+        None, "--budget", help="The memory that must suffice: 24GiB, or the name of a card."
     ),
-    multiple: str = typer.Option("1", "--multiple", help="Only sizes that are multiples of this."),
-    up_to: str = typer.Option("1000M", "--up-to", help="Look at no size beyond this."),
+    mode: str = options.MODE,
+    size: str = typer.Option(None, "--size", help="Plan for this size: find its chunk and variant."),
+    variant: str = typer.Option(None, "--variant", help="Consider only this variant. Default: all."),
+    cards: str = typer.Option(
+        None, "--cards", help="Plan for several cards: all, or names separated by commas."
+    ),
+    vary: str = typer.Option(
+        None, "--vary", help="The argument of the script to vary, with {} for the number: '--batch-size {}'."
+    ),
+    multiple: str = typer.Option("1", "--multiple", help="Consider only multiples of this."),
+    up_to: str = typer.Option("1000M", "--up-to", help="The largest size to consider."),
     settings: list[str] = options.SET,
     seed: int = options.SEED,
     timeout: float = typer.Option(300.0, "--timeout", help="Seconds one fake run may take."),
@@ -36,10 +40,10 @@ def command(
 ) -> None:
     """Find the largest size, the chunk and the variant that fit a budget, without a GPU.
 
-    `plan TARGET --budget 24GiB` tries sizes on fake tensors, at most 8 a variant, and names the
+    `plan TARGET --budget 24GiB` tries sizes on fake tensors, at most 8 per variant, and names the
     largest one predicted to fit, within 1 %. With --size it finds the largest chunk for that size.
-    --cards adds at most 8 fake runs, and says which sizes lie between two of them.
-    For a script say which argument is its size: `plan train.py --budget 24GiB --vary '--batch-size {}'`.
+    --cards adds at most 8 fake runs and marks the sizes that are interpolated between two of them.
+    For a script, name the argument that is its size: `plan train.py --budget 24GiB --vary '--batch-size {}'`.
     """
     from pinchpoint.core.files import check_output
     from pinchpoint.core.settings import parse_pairs
@@ -48,7 +52,7 @@ def command(
     if output is not None:
         check_output(output)
     with printing.progress("plan") as progress:
-        made = plan(
+        result = plan(
             target,
             budget=budget,
             mode=mode,
@@ -65,29 +69,29 @@ def command(
             progress=progress,
         )
     if output is not None:
-        made.save(output)
+        result.save(output)
     if as_json:
-        printing.show_json(made.to_json())
+        printing.show_json(result.to_json())
     else:
-        _show(made)
+        _show(result)
 
 
-def _show(made: Plan) -> None:
+def _show(plan: Plan) -> None:
     from pinchpoint.core.units import show_bytes, show_size
 
     def size(value: int | None) -> str:
         return "-" if value is None else show_size(value)
 
-    printing.show_summary(made)
-    if len(made.choices) > 1:
+    printing.show_summary(plan)
+    if len(plan.choices) > 1:
         printing.stdout().print()
         rows = [
             (c["variant"], size(c["size"]), size(c["chunk"]), show_bytes(c["peak_bytes"]), c["why"])
-            for c in made.choices
+            for c in plan.choices
         ]
         columns = ("variant", "size", "chunk", "predicted peak", "")
         printing.show_table(columns, rows, right=("size", "chunk", "predicted peak"))
-    if made.cards:
+    if plan.cards:
         printing.stdout().print()
         how = {"predicted": "does not fit", "unknown": "not found"}
         rows = [
@@ -98,8 +102,8 @@ def _show(made: Plan) -> None:
                 size(c["chunk"]),
                 c["how"] if c["size"] is not None else how[c["how"]],
             )
-            for c in made.cards
+            for c in plan.cards
         ]
         printing.show_table(("card", "memory", "size", "chunk", ""), rows, right=("memory", "size", "chunk"))
-    for note in made.notes:
+    for note in plan.notes:
         printing.say(f"note: {note}")

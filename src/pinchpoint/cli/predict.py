@@ -1,4 +1,4 @@
-"""The peak memory of a training step on any card, with no GPU."""
+"""Predict the peak memory of a training step on any card, without a GPU."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ if TYPE_CHECKING:
 
 def command(
     target: str = typer.Argument(
-        ..., metavar="TARGET", help="A workload's name, file.py:NAME, or a script.py."
+        ..., metavar="TARGET", help="The name of a workload, file.py:NAME, or a script.py."
     ),
     args: list[str] = options.SCRIPT_ARGS,
     size: str = typer.Option(
-        None, "--size", help="Points, such as 512k; a script has its own arguments instead."
+        None, "--size", help="Number of points, such as 512k; a script has its own arguments instead."
     ),
     mode: str = options.MODE,
-    variant: str = typer.Option(None, "--variant", help="Which way to compute it; the baseline without it."),
+    variant: str = typer.Option(None, "--variant", help="The variant to predict. Default: the baseline."),
     chunk: str = typer.Option(
-        None, "--chunk", help="Points sent through at one time, for a variant that has chunks."
+        None, "--chunk", help="Points processed at one time, for a variant that supports chunks."
     ),
-    card: str = typer.Option(None, "--card", help="A card's name or its bytes, such as rtx4090 or 24GiB."),
-    steps: int = typer.Option(2, "--steps", help="Steps to take; 2 show the optimizer's state."),
+    card: str = typer.Option(
+        None, "--card", help="The name of a card or its bytes, such as rtx4090 or 24GiB."
+    ),
+    steps: int = typer.Option(2, "--steps", help="Number of steps; 2 include the state of the optimizer."),
     measure: bool = typer.Option(False, "--measure", help="Also run it on this machine's GPU and compare."),
     settings: list[str] = options.SET,
     seed: int = options.SEED,
@@ -37,9 +39,9 @@ def command(
 ) -> None:
     """Predict the peak memory of a step by source line, without a GPU.
 
-    `predict TARGET --size 512k` fakes a workload or a factory; `predict train.py -- --batch 64` runs an
-    unmodified script on fake tensors until it has stepped twice, harming nothing. With --card the exit
-    code is 1 when it does not fit.
+    `predict TARGET --size 512k` runs a workload or factory on fake tensors. `predict train.py -- --batch 64`
+    runs an unmodified script on fake tensors for two steps, in a sandbox. With --card, the exit code is 1 if
+    it does not fit.
     """
     from pinchpoint.core.files import check_output
     from pinchpoint.core.settings import parse_pairs
@@ -69,12 +71,12 @@ def command(
     if as_json:
         printing.show_json(forecast.to_json())
     else:
-        _show(forecast, asked=card)
+        _show(forecast, card_name=card)
     if card is not None and not forecast.fits[forecast.card]:
         raise typer.Exit(1)
 
 
-def _show(forecast: Forecast, *, asked: str | None) -> None:
+def _show(forecast: Forecast, *, card_name: str | None) -> None:
     from pinchpoint.core.units import show_bytes
 
     printing.show_summary(forecast)
@@ -92,7 +94,7 @@ def _show(forecast: Forecast, *, asked: str | None) -> None:
         ]
         printing.show_table(("line", "bytes", "phase", ""), lines, right=("bytes",))
     printing.stdout().print()
-    _show_fit(forecast, asked)
+    _show_fit(forecast, card_name)
     if forecast.measured:
         printing.stdout().print()
         _show_measured(forecast)
@@ -100,23 +102,23 @@ def _show(forecast: Forecast, *, asked: str | None) -> None:
         printing.say(f"note: {note}")
 
 
-def _show_fit(forecast: Forecast, asked: str | None) -> None:
+def _show_fit(forecast: Forecast, card_name: str | None) -> None:
     from pinchpoint.core.units import show_bytes
 
     margin = show_bytes(forecast.margin_bytes)
-    if asked is not None:
+    if card_name is not None:
         from pinchpoint.forecasting.cards import card
 
-        has = card(asked).memory_bytes
+        has = card(card_name).memory_bytes
         if forecast.fits[forecast.card]:
             left = show_bytes(max(has - forecast.total_bytes, 0))
             printing.show(
-                f"fits {forecast.card}: {left} of {show_bytes(has)} left, a margin of {margin} among it",
+                f"fits {forecast.card}: {left} of {show_bytes(has)} left, including a margin of {margin}",
                 style="green",
             )
         else:
             printing.show(
-                f"does not fit {forecast.card}, which has {show_bytes(has)}; a margin of {margin} is kept",
+                f"does not fit {forecast.card}, which has {show_bytes(has)}, with a margin of {margin}",
                 style="red",
             )
         if forecast.levers:
@@ -135,7 +137,7 @@ def _show_fit(forecast: Forecast, asked: str | None) -> None:
     fitting = [name for name, fits in forecast.fits.items() if fits]
     if not fitting:
         printing.show(
-            f"fits none of the {len(forecast.fits)} cards known, with a margin of {margin}", style="red"
+            f"fits none of the {len(forecast.fits)} known cards, with a margin of {margin}", style="red"
         )
         return
     printing.show(f"smallest card that fits, with a margin of {margin}: {fitting[0]}")
@@ -154,17 +156,17 @@ def _show_measured(forecast: Forecast) -> None:
         "total_bytes": forecast.total_bytes,
     }
     rows = []
-    for name, said in predicted.items():
+    for name, value in predicted.items():
         measured = forecast.measured.get(name)
-        error = f"{said / measured - 1:+.2%}" if said and measured else "-"
-        rows.append((name.removesuffix("_bytes"), show_bytes(said), show_bytes(measured), error))
+        error = f"{value / measured - 1:+.2%}" if value and measured else "-"
+        rows.append((name.removesuffix("_bytes"), show_bytes(value), show_bytes(measured), error))
     printing.show_table(
         ("peak", "predicted", "measured", "error"), rows, right=("predicted", "measured", "error")
     )
 
 
 def _short(file: str) -> str:
-    """The end of a long path: the file and its folder say where."""
+    """The end of a long path: the file and its folder."""
     return file if len(file) <= 36 else f".../{'/'.join(file.split('/')[-2:])}"
 
 

@@ -1,4 +1,4 @@
-"""Put records on one page that opens offline."""
+"""Write a self-contained report page from records."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def command(
         Path("report.html"), "-o", "--output", metavar="FILE.html", help="The page to write."
     ),
 ) -> int:
-    """Make one self-contained page of any records: interactive plots and tables, light and dark, printable.
+    """Write one self-contained page from records: interactive plots and tables, light and dark, printable.
 
-    The page holds everything it needs and asks for nothing outside itself. It is written whole or not at all.
+    The page contains everything it needs and opens offline. It is written completely or not at all.
     """
     from pinchpoint.reporting.report import report
 

@@ -1,4 +1,4 @@
-"""Measure or predict how time and memory grow with the size, and fit the law of it."""
+"""Measure or predict how time and memory grow with the size, and fit a growth law."""
 
 from __future__ import annotations
 
@@ -19,38 +19,40 @@ def command(
         ..., "--sizes", help="A ladder FROM:TO[:COUNT], such as 5k:1M:12, or a list 1k,2k,4k."
     ),
     modes: str = typer.Option(
-        None, "--modes", help="train, infer or both with a comma; all the workload has without it."
+        None,
+        "--modes",
+        help="train, infer, or both separated by a comma. Default: all modes of the workload.",
     ),
     variants: str = typer.Option(
-        None, "--variants", help="Names with commas between, or all; the baseline without it."
+        None, "--variants", help="Names separated by commas, or all. Default: the baseline."
     ),
     on: str = typer.Option(
-        "fake", "--on", help="fake (no GPU needed), cpu, cuda, or card:24GiB (CUDA capped to that)."
+        "fake", "--on", help="fake (needs no GPU), cpu, cuda, or card:24GiB (CUDA limited to this)."
     ),
     output: Path = typer.Option(
-        None, "-o", "--output", metavar="DIR", help="Folder for record, tables, figures, verdict."
+        None, "-o", "--output", metavar="DIR", help="Folder for the record, tables, figures and the verdict."
     ),
-    repeats: int = typer.Option(10, "--repeats", help="Timed runs a measured point."),
+    repeats: int = typer.Option(10, "--repeats", help="Timed runs per measured point."),
     warmup: int = typer.Option(3, "--warmup", help="Runs before the timed ones."),
-    resume: bool = typer.Option(False, "--resume", help="Go on from the points already in DIR."),
+    resume: bool = typer.Option(False, "--resume", help="Resume from the points that are already in DIR."),
     settings: list[str] = typer.Option(
         None,
         "--set",
         metavar="KEY=VALUE",
-        help="A setting of the workload; given again with another value, both are studied.",
+        help="A setting of the workload. Repeat it with another value to study both.",
     ),
     seed: int = options.SEED,
-    timeout: float = typer.Option(300.0, "--timeout", help="Seconds one run of one point may take."),
+    timeout: float = typer.Option(300.0, "--timeout", help="Seconds that one run of one point may take."),
     cards: str = typer.Option(
-        None, "--cards", "--card", help="Cards of the card table: names with commas, or all."
+        None, "--cards", "--card", help="Cards in the table of cards: names separated by commas, or all."
     ),
     as_json: bool = options.AS_JSON,
 ) -> int:
     """Find how the peak (and, where measured, the time) of a step grows with its size.
 
-    Each size is a point of its own, in a fresh process; running out of memory, a crash or the time
-    limit is recorded and the study goes on. Exits 1 when the axis gate fails: when the points
-    processed are not those asked for, or memory does not grow as claimed.
+    Each size runs in a fresh process. If it runs out of memory, crashes or reaches the time limit, this
+    is recorded and the study continues. The exit code is 1 if the axis gate fails: if the number of points
+    processed is not the requested one, or memory does not grow as claimed.
     """
     from pinchpoint.core.settings import parse_pairs
     from pinchpoint.studies.study import study
@@ -58,7 +60,7 @@ def command(
 
     try:
         with printing.progress("study") as tell:
-            made = study(
+            result = study(
                 target,
                 sizes=sizes,
                 modes=modes,
@@ -77,27 +79,26 @@ def command(
     except KeyboardInterrupt as stop:
         if output is None or not (output / RECORD).is_file():
             raise
-        printing.say(f"stopped; what is done is kept in {output / RECORD}: go on with --resume")
+        printing.say(f"stopped; finished points are in {output / RECORD}: continue with --resume")
         raise SystemExit(130) from stop
     if as_json:
-        printing.show_json(made.to_json())
+        printing.show_json(result.to_json())
     else:
-        _show(made, output)
-    return 0 if made.passed else 1
+        _show(result, output)
+    return 0 if result.passed else 1
 
 
-def _show(made: Study, output: Path | None) -> None:
+def _show(study: Study, output: Path | None) -> None:
     from pinchpoint.core.settings import show_settings
     from pinchpoint.core.units import show_bytes, show_seconds, show_size
 
-    counts = {s: sum(p.status == s for p in made.points) for s in ("ok", "oom", "failed", "timeout")}
+    counts = {s: sum(p.status == s for p in study.points) for s in ("ok", "oom", "failed", "timeout")}
     ran = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    printing.show(
-        f"{made.target} on {made.on}: {len(made.points)} points along {made.axis} ({ran}), {show_seconds(made.took_s)}"
-    )
-    if made.settings:
-        printing.show(f"settings: {show_settings(made.settings)}")
-    if made.laws:
+    points = f"{len(study.points)} points along {study.axis} ({ran})"
+    printing.show(f"{study.target} on {study.on}: {points}, {show_seconds(study.took_s)}")
+    if study.settings:
+        printing.show(f"settings: {show_settings(study.settings)}")
+    if study.laws:
         printing.show("")
         rows = [
             (
@@ -109,29 +110,29 @@ def _show(made: Study, output: Path | None) -> None:
                 "-" if law.exponent is None else f"{law.exponent:.2f}",
                 "-" if law.holdout_error is None else f"{100 * law.holdout_error:.2f} %",
             )
-            for law in made.laws
+            for law in study.laws
         ]
         numbers = ("B/point", "+-", "intercept", "exponent", "holdout")
         printing.show_table(("variant", "mode", *numbers), rows, right=numbers)
-    for found in made.boundary:
+    for limit in study.boundary:
         printing.show(
-            f"{found['variant']} {found['mode']}: {found['fits']:,} fits, {found['fails']:,} does not"
+            f"{limit['variant']} {limit['mode']}: {limit['fits']:,} fits, {limit['fails']:,} does not"
         )
-    for point in [p for p in made.points if p.status in ("failed", "timeout")][:5]:
+    for point in [p for p in study.points if p.status in ("failed", "timeout")][:5]:
         printing.show(f"{point.variant} {point.mode} {show_size(point.size)} {point.status}: {point.reason}")
-    for note in made.notes:
+    for note in study.notes:
         printing.say(f"note: {note}")
     printing.show(
-        "\naxis gate: " + ("passed" if made.passed else "FAILED"),
-        style="green" if made.passed else "bold red",
+        "\naxis gate: " + ("passed" if study.passed else "FAILED"),
+        style="green" if study.passed else "bold red",
     )
-    for reason in made.gate:
+    for reason in study.gate:
         printing.show(f"  {reason}")
     if output is not None:
         printing.show(f"\nwritten to {output}: verdict.md, study.json, study.csv and figures")
 
 
 def _half(law: Law) -> str:
-    """Half the 95 % interval, with digits to be seen."""
+    """Half the 95 % interval, with enough digits."""
     half = (law.slope_high - law.slope_low) / 2
     return f"{half:,.1f}" if half >= 1 else f"{half:.2g}"

@@ -1,4 +1,4 @@
-"""Prove that a variant computes what its baseline does, and say whether it is better."""
+"""Verify that a variant computes the same as its baseline, and whether it is better."""
 
 from __future__ import annotations
 
@@ -16,43 +16,44 @@ if TYPE_CHECKING:
 def command(
     target: str = options.TARGET,
     variant: str = typer.Option(
-        None, "--variant", help="Only this variant; every one but the baseline without it."
+        None, "--variant", help="Verify only this variant. Default: all except the baseline."
     ),
-    size: str = typer.Option(None, "--size", help="Points; the workload's own default without it."),
+    size: str = typer.Option(None, "--size", help="Number of points. Default: that of the workload."),
     mode: str = options.MODE,
     settings: list[str] = options.SET,
     device: str = typer.Option("auto", "--device", help="auto, cpu or cuda."),
-    seed: int = typer.Option(0, "--seed", help="First seed of weights, data and draws."),
+    seed: int = typer.Option(0, "--seed", help="First seed of weights, data and random draws."),
     repeats: int = typer.Option(30, "--repeats", help="Timed pairs of steps."),
-    draws: int = typer.Option(16, "--draws", help="Seeds of a random workload, 8 to 20."),
+    draws: int = typer.Option(16, "--draws", help="Number of seeds for a random workload, 8 to 20."),
     limit: float = typer.Option(
-        60.0, "--limit", help="Seconds to time for; slow steps get fewer pairs, never under 8."
+        60.0, "--limit", help="Seconds of timing. Slow steps get fewer pairs, but at least 8."
     ),
-    strict: bool = typer.Option(False, "--strict", help="Exit 1 for an inconclusive verdict too."),
+    strict: bool = typer.Option(False, "--strict", help="Exit with 1 also for an inconclusive verdict."),
     output: Path = typer.Option(
         None,
         "-o",
         "--output",
         metavar="FILE.json",
-        help="Write the record here; with several variants FILE-VARIANT.json each.",
+        help="Write the record here; several variants are written to FILE-VARIANT.json.",
     ),
     as_json: bool = typer.Option(False, "--json", help="Print the records instead of the summaries."),
 ) -> int:
     """Compare a variant with its baseline: results, gradients or distributions, then speed and peak.
 
-    Exit code 0: every verdict is a pass or inconclusive. 1: one failed (with --strict: or is inconclusive).
+    The exit code is 0 if every verdict passes or is inconclusive, and 1 if one fails. With --strict, it is
+    also 1 if one is inconclusive.
     """
     from pinchpoint.core.files import check_output
     from pinchpoint.core.settings import parse_pairs
     from pinchpoint.verification.verify import variants_of, verify
 
     names = variants_of(target, variant)
-    chosen = parse_pairs(settings or ())
+    overrides = parse_pairs(settings or ())
     paths = {name: _path(output, name, several=len(names) > 1) for name in names}
     for path in paths.values():
         if path is not None:
             check_output(path)
-    made: list[Verdict] = []
+    verdicts: list[Verdict] = []
     for name in names:
         with printing.progress(f"verify {name}") as progress:
             verdict = verify(
@@ -65,24 +66,24 @@ def command(
                 repeats=repeats,
                 draws=draws,
                 limit_s=limit,
-                settings=chosen,
+                settings=overrides,
                 progress=progress,
             )
         path = paths[name]
         if path is not None:
             verdict.save(path)
         if not as_json:
-            _show(verdict, first=not made)
-        made.append(verdict)
+            _show(verdict, first=not verdicts)
+        verdicts.append(verdict)
     if as_json:
         text = (
-            made[0].to_json()
-            if len(made) == 1
-            else "[" + ",\n".join(verdict.to_json() for verdict in made) + "]"
+            verdicts[0].to_json()
+            if len(verdicts) == 1
+            else "[" + ",\n".join(verdict.to_json() for verdict in verdicts) + "]"
         )
         printing.show_json(text)
     bad = ("fail", "inconclusive") if strict else ("fail",)
-    return int(any(verdict.status in bad for verdict in made))
+    return int(any(verdict.status in bad for verdict in verdicts))
 
 
 def _path(output: Path | None, variant: str, *, several: bool) -> Path | None:
@@ -95,14 +96,14 @@ def _show(verdict: Verdict, *, first: bool) -> None:
     if not first:
         printing.stdout().print()
     printing.show_summary(verdict)
-    refused = [c for c in verdict.comparisons if not c["ok"]]
-    if refused:
-        errors = ["-" if c["error"] is None else f"{c['error']:.2e}" for c in refused]
+    refusals = [c for c in verdict.comparisons if not c["ok"]]
+    if refusals:
+        errors = ["-" if c["error"] is None else f"{c['error']:.2e}" for c in refusals]
         rows = [
-            (c["what"], c["name"], e, c["where"], c["reason"]) for c, e in zip(refused, errors, strict=True)
+            (c["what"], c["name"], e, c["where"], c["reason"]) for c, e in zip(refusals, errors, strict=True)
         ]
         printing.show_table(("refused", "name", "error", "worst at", "why"), rows[:10], right=("error",))
         if len(rows) > 10:
-            printing.say(f"and {len(rows) - 10} more; -o FILE.json keeps them all")
+            printing.say(f"and {len(rows) - 10} more; use -o FILE.json to store them all")
     for note in verdict.notes:
         printing.say(f"note: {note}")

@@ -1,1 +1,1 @@
-"""Everything the commands print with: tables, progress bars, shared options and signal handling."""
+"""Console output of the commands: tables, progress bars, shared options and signal handling."""

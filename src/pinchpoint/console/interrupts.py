@@ -1,8 +1,9 @@
-"""Ctrl-C and SIGTERM, raised where they are heard: not in the midst of an import.
+"""Handling of Ctrl-C and SIGTERM that never interrupts an import.
 
-A module that is being imported may catch anything (`except: pass` around an optional part), be half made when it is left,
-or be made by C++ that then ends the process. Before a command begins its work nothing is open, and a signal in an import
-ends the process at once; later it is kept, and raised as soon as the import is done.
+A module that is being imported may catch every exception (`except: pass` around an optional part), be left
+half initialised, or be initialised by C++ that then ends the process. Before a command starts its work,
+nothing is open, and a signal during an import ends the process at once. Later the signal is stored and
+raised as soon as the import is finished.
 """
 
 from __future__ import annotations
@@ -12,25 +13,25 @@ import signal
 from collections.abc import Callable, Mapping
 from types import FrameType
 
-_AGAIN_S = 0.02  # between two looks whether the import is done
-_SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"  # a spinner that is left at once would keep it hidden
+_AGAIN_S = 0.02  # time between two checks whether the import is finished
+_SHOW_CURSOR = b"\r\x1b[K\x1b[?25h"  # a spinner that is interrupted would leave the cursor hidden
 _IMPORTING = "<frozen importlib._bootstrap>"
 
 Act = Callable[[int, FrameType | None], object]
 
 
 class Handler:
-    """Of the signals in `acts`, and of SIGALRM, which is taken for looking again."""
+    """Handles the signals in `acts`, and SIGALRM, which is used to check again."""
 
     def __init__(self, acts: Mapping[int, Act]) -> None:
         self.acts = acts
         self.at_work = False
-        self.kept: list[int] = []
+        self.pending: list[int] = []
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if number in self.acts:
-            self.kept.append(number)
-        if not self.kept:
+            self.pending.append(number)
+        if not self.pending:
             return
         if _is_importing(frame):
             if not self.at_work:
@@ -38,13 +39,13 @@ class Handler:
                 os._exit(128 + number)
             signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
             return
-        first = self.kept[0]
-        self.kept.clear()
+        first = self.pending[0]
+        self.pending.clear()
         self.acts[first](first, frame)
 
 
 def install(acts: Mapping[int, Act]) -> None:
-    """Handle each signal by its act. One that is ignored, as Ctrl-C is in a background job, stays so."""
+    """Handle each signal by its act. An ignored signal, as Ctrl-C in a background job, stays ignored."""
     handler = Handler(acts)
     for number in (*acts, signal.SIGALRM):
         if signal.getsignal(number) is not signal.SIG_IGN:
@@ -52,7 +53,7 @@ def install(acts: Mapping[int, Act]) -> None:
 
 
 def begin_work() -> None:
-    """From here on there is something to tidy up: processes, folders, files half written."""
+    """From now on there may be something to clean up: processes, folders, incomplete files."""
     for number in (signal.SIGINT, signal.SIGTERM):
         handler = signal.getsignal(number)
         if isinstance(handler, Handler):

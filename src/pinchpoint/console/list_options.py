@@ -1,4 +1,7 @@
-"""Options that take several words, `--from A B C`, up to the next option: what a shell makes of `--from runs/*/CHGCAR`."""
+"""Options that take several words up to the next option, such as `--from A B C`.
+
+A shell expands `--from runs/*/CHGCAR` to this form.
+"""
 
 from __future__ import annotations
 
@@ -8,27 +11,27 @@ from typing import Any
 from typer.core import TyperCommand
 
 
-def listing(*names: str) -> type[TyperCommand]:
-    """A kind of command whose options of these names take all words up to the next option; they must be lists."""
+def command_with_lists(*names: str) -> type[TyperCommand]:
+    """A command class whose list options of these names take all words up to the next option."""
 
-    class Listing(TyperCommand):
+    class CommandWithLists(TyperCommand):
         def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            return super().parse_args(ctx, spread(args, names))
+            return super().parse_args(ctx, repeat_options(args, names))
 
-    return Listing
+    return CommandWithLists
 
 
-def spread(args: Iterable[str], names: tuple[str, ...]) -> list[str]:
+def repeat_options(args: Iterable[str], names: tuple[str, ...]) -> list[str]:
     """`--from A B -o C` -> `--from A --from B -o C`."""
-    made: list[str] = []
-    option, named = None, False  # the list that words belong to; whether its name was the word before
+    words: list[str] = []
+    option, after_name = None, False  # the list that words belong to; whether its name was the word before
     for word in args:
         if word.startswith("-"):
             option = next((name for name in names if word == name or word.startswith(f"{name}=")), None)
-            named = word == option
+            after_name = word == option
         else:
-            if option is not None and not named:
-                made.append(option)
-            named = False
-        made.append(word)
-    return made
+            if option is not None and not after_name:
+                words.append(option)
+            after_name = False
+        words.append(word)
+    return words

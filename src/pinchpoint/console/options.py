@@ -1,4 +1,4 @@
-"""Options that several verbs share, declared once so that they read alike."""
+"""Options that several commands share, declared once so that they are the same everywhere."""
 
 from __future__ import annotations
 
@@ -6,15 +6,17 @@ from typing import Any
 
 import typer
 
-TARGET: Any = typer.Argument(..., metavar="TARGET", help="A workload's name, or file.py:NAME of your own.")
+TARGET: Any = typer.Argument(
+    ..., metavar="TARGET", help="The name of a workload, or file.py:NAME of your own."
+)
 SCRIPT_ARGS: Any = typer.Argument(None, metavar="[-- ARGS]", help="The script's own arguments, after --.")
-MODE: Any = typer.Option(None, "--mode", help="train or infer; train where the workload has it.")
+MODE: Any = typer.Option(None, "--mode", help="train or infer. Default: train if the workload has it.")
 SEED: Any = typer.Option(0, "--seed", help="Seed of weights and data.")
 RECORD: Any = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Write the record here.")
 SET: Any = typer.Option(
     None,
     "--set",
     metavar="KEY=VALUE",
-    help="A setting of the workload, such as mlp=64,64; may be given for several.",
+    help="A setting of the workload, such as mlp=64,64. Repeat it for several settings.",
 )
 AS_JSON: Any = typer.Option(False, "--json", help="Print the record instead of the summary.")

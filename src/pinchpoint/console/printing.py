@@ -1,7 +1,7 @@
-"""Printing shared by the verbs: tables on a terminal, plain aligned text when piped.
+"""Printing: tables on a terminal, plain aligned text when piped.
 
-Results go to stdout; progress and remarks go to stderr, so that `| head` and `> file` hold only
-results. Rich is imported when something is printed, not before.
+Results go to stdout; progress and remarks go to stderr, so that `| head` and `> file` get only results. Rich
+is imported when something is printed, not before.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from pinchpoint.core.records import Record
 
-# A pipe has no width: rows must not be folded at 80 columns when another program reads them.
+# A pipe has no width: rows must not be wrapped at 80 columns when another program reads them.
 PIPE_WIDTH = 240
 
 
@@ -34,24 +34,24 @@ def stderr() -> Console:
 
 
 def say(text: str) -> None:
-    """A remark for the person at the terminal: stderr, no markup."""
+    """Print a remark for the user to stderr, without markup."""
     out = stderr()
-    out.print(_folded(text, out), markup=False, highlight=False, soft_wrap=True)
+    out.print(_wrapped(text, out), markup=False, highlight=False, soft_wrap=True)
 
 
 def show(text: str, *, style: str = "") -> None:
-    """A line of a result: stdout, no markup; folded between words on a terminal, never when piped."""
+    """Print a line of a result to stdout, without markup. It is wrapped on a terminal, never when piped."""
     out = stdout()
-    out.print(_folded(text, out), style=style or None, markup=False, highlight=False, soft_wrap=True)
+    out.print(_wrapped(text, out), style=style or None, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_summary(record: Record) -> None:
-    """The pairs a record is summed up by, one a line."""
+    """Print the summary of a record, one pair per line."""
     show_pairs(record.summary())
 
 
 def shell_command(*words: object, processes: str = "1") -> str:
-    """A command of ours, quoted for a shell; by torchrun where several processes train together."""
+    """A pinchpoint command, quoted for a shell; started by torchrun if several processes train together."""
     program = (
         ["pinchpoint"]
         if processes == "1"
@@ -69,7 +69,7 @@ def show_pairs(pairs: Sequence[tuple[str, str]]) -> None:
 def show_table(
     columns: Sequence[str], rows: Sequence[Sequence[object]], *, right: Sequence[str] = (), title: str = ""
 ) -> None:
-    """A table without frames. `right`: the columns of numbers."""
+    """Print a table without borders. right: the columns of numbers."""
     from rich.table import Table
     from rich.text import Text
 
@@ -86,20 +86,20 @@ def show_table(
     if out.is_terminal:
         out.print(table)
         return
-    with out.capture() as made:
+    with out.capture() as capture:
         out.print(table)
-    # Rich fills the last column up with blanks, which `diff` and editors show.
-    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in made.get().splitlines()))
+    # Rich pads the last column with blanks, which `diff` and editors show.
+    sys.stdout.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
 
 
 def show_json(text: str) -> None:
-    """JSON exactly as written: never wrapped, never coloured."""
+    """Print JSON exactly as it is, never wrapped or coloured."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
 
 
 @contextmanager
 def explain_interrupt(text: str) -> Iterator[None]:
-    """Within, Ctrl-C and SIGTERM say what is left: `stopped; <text>`."""
+    """Inside, Ctrl-C and SIGTERM print `stopped; <text>`, where text says what remains."""
     try:
         yield
     except KeyboardInterrupt as stop:
@@ -113,7 +113,7 @@ def explain_interrupt(text: str) -> Iterator[None]:
 
 @contextmanager
 def loading(what: str) -> Iterator[None]:
-    """On a terminal, say what is waited for while a large library is imported; it is forgotten after."""
+    """On a terminal, show what is being loaded while a large library is imported."""
     out = stderr()
     if not out.is_terminal:
         yield
@@ -124,9 +124,9 @@ def loading(what: str) -> Iterator[None]:
 
 @contextmanager
 def progress(label: str) -> Iterator[Callable[[str], None]]:
-    """Show that long work goes on; call what it yields with each stage's name.
+    """Show the progress of long work; call the yielded function with the name of each stage.
 
-    On a terminal one line with a spinner, the stage and the seconds; when piped, a line a stage.
+    On a terminal this is one line with a spinner, the stage and the seconds; when piped, one line per stage.
     """
     interrupts.begin_work()
     console, start = stderr(), time.perf_counter()
@@ -145,20 +145,20 @@ def progress(label: str) -> Iterator[Callable[[str], None]]:
         TimeElapsedColumn(),
         console=console,
         transient=True,
-        redirect_stdout=sys.stdout.isatty(),  # else a result meant for a file would land on the terminal
+        redirect_stdout=sys.stdout.isatty(),  # else a result for a file would go to the terminal
     ) as bar:
         task = bar.add_task(label)
         yield lambda stage: bar.update(task, description=f"{label}: {stage}")
 
 
-def _folded(text: str, out: Console) -> str:
-    """Words that pass the width of a terminal go to the next line, beneath the first word; a word alone is left whole."""
+def _wrapped(text: str, out: Console) -> str:
+    """Wrap text at the width of a terminal with a hanging indent; a single long word is not split."""
     if not out.is_terminal:
         return text
-    made = []
+    lines = []
     for line in text.split("\n"):
         indent = line[: len(line) - len(line.lstrip())]
-        made += textwrap.wrap(
+        lines += textwrap.wrap(
             line,
             out.width,
             subsequent_indent=indent + "  ",
@@ -166,7 +166,7 @@ def _folded(text: str, out: Console) -> str:
             break_on_hyphens=False,
             replace_whitespace=False,
         ) or [""]
-    return "\n".join(made)
+    return "\n".join(lines)
 
 
 def _console(*, stderr: bool) -> Console:

@@ -1,4 +1,4 @@
-"""A progress bar for work that is counted: on a terminal one line that moves, when piped a line now and then."""
+"""A progress bar for countable work: one updated line on a terminal, occasional lines when piped."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Protocol
 from pinchpoint.console import interrupts, printing
 from pinchpoint.core.units import show_bytes
 
-LINES = 20  # at most about so many lines of a stage when piped,
-APART_S = 2.0  # and none sooner than this after the last, but for the end
+LINES = 20  # about the largest number of lines per stage when piped
+APART_S = 2.0  # the shortest time between two lines, except for the last one
 
 
 class Bar(Protocol):
-    """Tells how far a stage is. text: what else is worth a look, short; eta_s: seconds left."""
+    """Shows how far a stage is. text: short additional information. eta_s: remaining seconds."""
 
     def __call__(
         self, stage: str, done: int, total: int, *, text: str = "", eta_s: float | None = None
@@ -24,17 +24,20 @@ class Bar(Protocol):
 
 
 class AddedProgress:
-    """`progress(made, wanted)` of things some of which are `there` already: the new ones tell how long the rest takes."""
+    """Progress of work that is partly done already: only new items determine the remaining time.
+
+    Call it with the number of finished items and the total; `there` is the number that existed before.
+    """
 
     def __init__(self, tell: Bar, stage: str) -> None:
         self._tell, self._stage, self._start = tell, stage, time.perf_counter()
         self._first: int | None = None
 
-    def __call__(self, made: int, wanted: int) -> None:
+    def __call__(self, done: int, total: int) -> None:
         if self._first is None:
-            self._first = made
-        new, spent = made - self._first, time.perf_counter() - self._start
-        self._tell(self._stage, made, wanted, eta_s=spent / new * (wanted - made) if new else None)
+            self._first = done
+        new, spent = done - self._first, time.perf_counter() - self._start
+        self._tell(self._stage, done, total, eta_s=spent / new * (total - done) if new else None)
 
     @property
     def there(self) -> int:
@@ -42,7 +45,7 @@ class AddedProgress:
 
 
 def show_left(seconds: float | None) -> str:
-    """`1:05` or `2:03:10`: minutes and seconds, hours where there are some."""
+    """Remaining time as `1:05` or `2:03:10`: minutes and seconds, with hours if needed."""
     if seconds is None:
         return "-:--"
     whole = round(seconds)
@@ -51,7 +54,7 @@ def show_left(seconds: float | None) -> str:
 
 
 def show_memory(value: int) -> str:
-    """Four digits at most, for a line of 80 columns."""
+    """Bytes with at most four digits, for a line of 80 columns."""
     number, unit = show_bytes(value).split()
     return (
         f"{float(number.replace(',', '')):.3g} {unit}"
@@ -66,19 +69,18 @@ def bar(label: str) -> Iterator[Bar]:
     interrupts.begin_work()
     out, start = printing.stderr(), time.perf_counter()
     if not out.is_terminal:
-        said: dict[str, tuple[int, float]] = {}
+        last: dict[str, tuple[int, float]] = {}
 
         def log(stage: str, done: int, total: int, *, text: str = "", eta_s: float | None = None) -> None:
             part, now = done * LINES // max(total, 1), time.perf_counter()
-            before, at = said.get(stage, (-1, start if total else -APART_S))
+            before, at = last.get(stage, (-1, start if total else -APART_S))
             if total and done != total and (part == before or now < at + APART_S):
                 return
-            said[stage] = part, now
+            last[stage] = part, now
             left = f", {show_left(eta_s)} left" if eta_s is not None and done < total else ""
             count = f" {done:,}/{total:,}" if total else ""
-            printing.say(
-                f"[{time.perf_counter() - start:6.1f} s] {label}: {stage}{count}{'  ' + text if text else ''}{left}"
-            )
+            remark = f"  {text}" if text else ""
+            printing.say(f"[{time.perf_counter() - start:6.1f} s] {label}: {stage}{count}{remark}{left}")
 
         yield log
         return

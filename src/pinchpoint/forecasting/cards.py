@@ -132,7 +132,9 @@ def _card(name: str, entry: Any, where: str) -> Card:
         and len(capability) == 2
         and all(type(part) is int for part in capability)
     ):
-        raise _damaged(where, f"is wrong at {name}: capability {capability!r} is not a pair such as [8, 9]")
+        raise _damaged(
+            where, f"gives a bad value for {name}: capability {capability!r} is not a pair such as [8, 9]"
+        )
     pair = (capability[0], capability[1])
     return Card(
         name=name,
@@ -153,7 +155,9 @@ def _card(name: str, entry: Any, where: str) -> Card:
 
 def _processors(value: Any, name: str, where: str) -> int:
     if type(value) is not int or value < 1:
-        raise _damaged(where, f"is wrong at {name}: processors {value!r} is not a whole number above 0")
+        raise _damaged(
+            where, f"gives a bad value for {name}: processors {value!r} is not a whole number above 0"
+        )
     return value
 
 
@@ -164,11 +168,12 @@ def _bytes(value: Any, name: str, field: str, where: str) -> int:
             raise BadInput(f"{value!r} is not a number of bytes.", hint="")
         return parse_bytes(value)
     except BadInput as error:
-        raise _damaged(where, f"is wrong at {name}, {field}: {error.what.rstrip('.')}") from error
+        raise _damaged(where, f"gives a bad value for {name}, {field}: {error.what.rstrip('.')}") from error
 
 
 def _damaged(where: str, why: str) -> BadInput:
     example = '{"mycard": {"memory": "23.5GiB", "capability": [8, 9], "context": "480MiB"}}'
     return BadInput(
-        f"The card file {where} {why}.", hint=f"Write, for example, {example}; see docs/cards.md."
+        f"The card file {where} is wrong: it {why}.",
+        hint=f"Write, for example, {example}; see docs/cards.md.",
     )

@@ -92,7 +92,7 @@ def in_fork(work: Callable[[], dict[str, Any]]) -> dict[str, Any]:
             f"ended with exit code {os.waitstatus_to_exitcode(status)}",
             "Change the target so that it does not end the process itself.",
         )
-    return errors.to_dict(TargetFailed(f"The process of the target {how}.", hint=hint))
+    return errors.to_dict(TargetFailed(f"The target failed: its process {how}.", hint=hint))
 
 
 def _child(work: Callable[[], dict[str, Any]], handle: int) -> None:

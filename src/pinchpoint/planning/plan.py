@@ -144,7 +144,7 @@ def _budget(budget: str | int | None, cards: Sequence[Card]) -> tuple[int, str]:
     if budget is None:
         if not cards:
             raise BadInput(
-                "plan needs a budget or cards.",
+                "A plan needs a budget or cards.",
                 hint="Give --budget 24GiB (or the name of a card), or --cards all.",
             )
         largest = max(cards, key=lambda c: c.memory_bytes)

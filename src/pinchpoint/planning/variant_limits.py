@@ -62,7 +62,7 @@ def nothing_fits(
     return DoesNotFit(
         f"{text} needs {show_bytes(least.total_bytes)} at {at}{by}, and {show_bytes(least.margin_bytes)} of"
         f" margin, but the budget is {show_bytes(budget_bytes)}.",
-        hint=f"Raise --budget by {show_bytes(least.need_bytes - budget_bytes)} or more, or use a smaller model.",
+        hint=f"Raise --budget by {show_bytes(least.need_bytes - budget_bytes)} or more, or shrink the model.",
     )
 
 

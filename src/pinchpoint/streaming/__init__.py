@@ -1,1 +1,1 @@
-"""Streaming any number of points through a function, in chunks chosen for a budget: `pinchpoint.stream`."""
+"""Streaming: any number of points through a function, in chunks that fit a budget; see `stream.stream`."""

@@ -1,9 +1,9 @@
-"""Which chunk comes next: a byte model that grows with what the chunks before it took.
+"""The size of the next chunk, from a model of bytes per point that learns from previous chunks.
 
-The first chunks are trials: a quarter of a tile, a tile, then each at most 8 times the largest so far,
-until `fixed + bytes_per_point * chunk` says that the goal is met. From there on the chunk stays, which
-keeps shapes constant; it only ever shrinks, when memory runs out or a chunk passes the bound.
-Pure arithmetic: no framework, no device.
+The first chunks are trials: a quarter of a tile, a tile, and then at most 8 times the largest so far, until
+`fixed + bytes_per_point * chunk` reaches the goal. After that the chunk does not change, which keeps shapes
+constant; it shrinks only when memory runs out or a chunk exceeds the bound. Pure arithmetic: no framework,
+no device.
 """
 
 from __future__ import annotations
@@ -12,11 +12,16 @@ from pinchpoint.backends.stream_backend import Room
 from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.core.units import show_bytes
 
-GROWTH = 8  # a slope from small chunks is coarse, so no trial goes further than this beyond the last
+GROWTH = (
+    8  # a slope from small chunks is inaccurate, so no trial exceeds the last one by more than this factor
+)
 
 
 class Pace:
-    """Chunks for `count` points. `chunk`: fixed by the caller; otherwise found within `room`, none above `most`."""
+    """The chunks for `count` points.
+
+    chunk: fixed by the caller; otherwise the model finds one within `room`, and none is larger than `most`.
+    """
 
     def __init__(
         self,
@@ -38,14 +43,14 @@ class Pace:
         self.bytes_per_point: float | None = bytes_per_point
         self.peak_bytes: int | None = None
         self.halvings = 0
-        # A chunk that was given and is filled up keeps its shape, however few points there are.
+        # A fixed chunk that is padded keeps its shape, however few points there are.
         self.settled = None if chunk is None else max(1, chunk if whole else min(chunk, count))
         self._trials: list[tuple[int, int]] = []
-        self._confirmed: int | None = None  # the settled chunk, once it was seen to keep within the bound
+        self._confirmed: int | None = None  # the settled chunk, once it is known to be within the bound
         self._top = count + self.tile if most is None else min(count + self.tile, most)
 
     def next(self, left: int) -> int:
-        """The chunk for what is left of the points."""
+        """The chunk for the remaining points."""
         if self.settled is not None:
             return self.settled
         if self.bytes_per_point is None and not self._trials:
@@ -55,22 +60,22 @@ class Pace:
         chunk = max(self.tile, reach - reach % self.tile)
         calls = -(-left // chunk)
         if reach == most or calls == 1:
-            # The same number of calls with the least padding: a tail of one point must not cost a whole chunk.
+            # The same number of calls with the least padding: a rest of one point must not cost a chunk.
             chunk = self.settled = self._up(-(-left // calls))
         return chunk
 
     def is_trial(self) -> bool:
-        """Is it worth knowing what the next chunk takes?"""
+        """Whether the memory of the next chunk should be measured."""
         return self.room is not None and (self.settled is None or self.settled != self._confirmed)
 
-    def saw(self, chunk: int, peak_bytes: int) -> None:
-        """Learn what a chunk took at most. Raises if even one tile passes the bound."""
+    def record(self, chunk: int, peak_bytes: int) -> None:
+        """Learn from the peak of a chunk. Raises if even one tile exceeds the bound."""
         self.peak_bytes = max(self.peak_bytes or 0, peak_bytes)
         if self.room is None:
             return
         over = peak_bytes > self.room.bound_bytes
         if over and chunk <= self.tile:
-            raise self._too_small(f"{chunk:,} points take {show_bytes(peak_bytes)}", peak_bytes)
+            raise self._too_small(f"A chunk of {chunk:,} points takes {show_bytes(peak_bytes)}", peak_bytes)
         if self.settled is not None and not over:
             self._confirmed = self.settled
             return
@@ -81,33 +86,33 @@ class Pace:
             self._top = max(self.tile, min(int(chunk * share), chunk - self.tile))
 
     def halve(self, chunk: int, *, why: BaseException, free_bytes: int | None) -> None:
-        """Take half the chunk from here on, after memory ran out. Raises below one tile."""
+        """Use half the chunk from now on, after memory ran out. Raises below one tile."""
         half = chunk // 2
         if half >= self.tile:
             half -= half % self.tile
         elif chunk > self.tile:
             half = self.tile
         else:
-            said = (str(why).strip() or type(why).__name__).splitlines()[0]
+            reason = (str(why).strip() or type(why).__name__).splitlines()[0]
             free = "" if free_bytes is None else f", with {show_bytes(free_bytes)} free"
             raise DoesNotFit(
-                f"memory ran out at a chunk of {chunk:,} points{free}: {said[:200]}",
-                hint=f"free memory, or let the chunk go below {self.tile:,} points with a smaller tile=",
+                f"Memory ran out at a chunk of {chunk:,} points{free}: {reason[:200]}",
+                hint=f"Free memory, or allow chunks below {self.tile:,} points with a smaller tile=.",
             ) from why
         self.halvings += 1
         self.settled = half
 
     def _most(self) -> int:
-        """The largest chunk for the goal, as far as is known."""
+        """The largest chunk for the goal, as far as it is known."""
         assert self.room is not None, "a fixed chunk needs no model"
         if self.bytes_per_point is None:
-            return self._top  # one trial: nothing is known of the slope yet
+            return self._top  # after one trial, the slope is not known yet
         slope, fixed = self.bytes_per_point, self.fixed_bytes or 0
         most = int((self.room.goal_bytes - fixed) // slope)
         need = fixed + slope * self.tile
         if not self._trials and need > self.room.bound_bytes:
             raise self._too_small(
-                f"{self.tile:,} points take {show_bytes(need)}, by the bytes per point given", need
+                f"A chunk of {self.tile:,} points takes {show_bytes(need)} according to bytes_per_point", need
             )
         return min(most, self._top)
 
@@ -123,7 +128,7 @@ class Pace:
         before, least = others[-1]
         slope = max(1.0, (peak_bytes - least) / (chunk - before))
         fixed = peak_bytes - slope * chunk
-        if fixed < 0:  # it bends upwards: what a point took on average is the better guess
+        if fixed < 0:  # the curve bends upwards, so the average per point is the better guess
             slope, fixed = peak_bytes / chunk, 0.0
         self.bytes_per_point, self.fixed_bytes = slope, fixed
 
@@ -132,9 +137,9 @@ class Pace:
 
     def _too_small(self, what: str, need_bytes: float) -> DoesNotFit:
         assert self.room is not None
-        held = f", of which {show_bytes(self.held_bytes)} were there before" if self.held_bytes else ""
+        before = f", of which {show_bytes(self.held_bytes)} were in use before" if self.held_bytes else ""
         return DoesNotFit(
-            f"{what}{held}; the budget is {show_bytes(self.room.bound_bytes)}",
-            hint=f"give a budget of at least {show_bytes(need_bytes * 1.05)}, or a tile smaller than {self.tile:,}",
+            f"{what}{before}, but the budget is {show_bytes(self.room.bound_bytes)}.",
+            hint=f"Give a budget of at least {show_bytes(need_bytes * 1.05)}, or a tile below {self.tile:,}.",
             need_bytes=round(need_bytes * 1.05),
         )

@@ -1,7 +1,7 @@
-"""The lane for functions of numpy arrays: chunks are copied in and out, one at a time, on the host.
+"""Streaming for functions of NumPy arrays: chunks are copied in and out one at a time, on the host.
 
-Bytes are those tracemalloc sees, numpy's arrays among them, while a trial runs; what a library takes
-without telling Python is not seen. Anything numpy can read as an array may be returned.
+Bytes are those that tracemalloc counts during a trial, which includes NumPy arrays; memory that a library
+allocates without Python is not counted. The function may return anything that NumPy can read as an array.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinchpoint.core.units import show_bytes
 
 
 class HostLane:
-    """Numpy in, numpy out."""
+    """NumPy arrays in, NumPy arrays out."""
 
     device = "numpy"
     depth = 1
@@ -30,7 +30,10 @@ class HostLane:
         self, function: Function, points: Points, *, out: Any, extra: tuple[Any, ...], pad: bool
     ) -> None:
         if isinstance(out, str) and out not in ("numpy", "device"):
-            raise BadInput(f"out={out!r} is no place", hint='give arrays to be filled, "numpy" or "device"')
+            raise BadInput(
+                f"out={out!r} is not a valid place for the results.",
+                hint='Give arrays to fill, "numpy" or "device".',
+            )
         self._function, self._extra, self._pad = function, extra, pad
         self._arrays = [_readable(array) for array in points.arrays]
         self._points = points
@@ -103,7 +106,7 @@ class HostLane:
         return self._function(*inputs, *self._extra)
 
     def _inputs(self, start: int, stop: int, rows: int) -> list[np.ndarray[Any, Any]]:
-        """Points start..stop in buffers of their own, so that a function may write to them; the last one repeated."""
+        """Points start..stop, copied so that the function may write to them; the last one is repeated."""
         if self._points.numbers is not None:
             return [_numbers(self._points.numbers, np.minimum(np.arange(start, start + rows), stop - 1))]
         for buffer, array in zip(self._buffers, self._arrays, strict=True):
@@ -128,7 +131,7 @@ class HostLane:
 
 
 def _watched(run: Callable[[], Any]) -> tuple[Any, int]:
-    """What `run` gives, and the most bytes it took at one time."""
+    """The result of `run`, and the most bytes it used at one time."""
     running = tracemalloc.is_tracing()
     if not running:
         tracemalloc.start(1)
@@ -148,7 +151,11 @@ def _parts(returned: Any, rows: int) -> tuple[tuple[np.ndarray[Any, Any], ...], 
 
     arrays = [read(value) for value in returned] if isinstance(returned, (tuple, list)) else read(returned)
     return seam.parts_of(
-        arrays, rows=rows, kind=np.ndarray, kind_name="a numpy array", hint="return arrays of one row a point"
+        arrays,
+        rows=rows,
+        kind=np.ndarray,
+        kind_name="a numpy array",
+        hint="Return arrays with one row per point.",
     )
 
 
@@ -157,10 +164,10 @@ def _numbers(numbers: range, rows: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]
 
 
 def _readable(array: Any) -> np.ndarray[Any, Any]:
-    made = np.asarray(array)
-    if made.dtype.hasobject:
-        raise BadInput(f"points of type {made.dtype} cannot be streamed", hint="give an array of numbers")
-    return made
+    values = np.asarray(array)
+    if values.dtype.hasobject:
+        raise BadInput(f"Points of type {values.dtype} cannot be streamed.", hint="Give an array of numbers.")
+    return values
 
 
 def _native(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
@@ -171,8 +178,8 @@ def _native(array: np.ndarray[Any, Any]) -> np.dtype[Any]:
 def _writable(array: Any) -> np.ndarray[Any, Any]:
     if not isinstance(array, np.ndarray) or not array.flags.writeable:
         raise BadInput(
-            f"out is {type(array).__name__} and cannot be written",
-            hint="give numpy arrays that can be written",
+            f"out= is a {type(array).__name__} that cannot be written to.",
+            hint="Give writable NumPy arrays.",
         )
     return array
 
@@ -182,6 +189,7 @@ def _empty(shape: tuple[int, ...], dtype: np.dtype[Any]) -> np.ndarray[Any, Any]
         return np.empty(shape, dtype)
     except MemoryError as error:
         raise DoesNotFit(
-            f"the result {shape} takes {show_bytes(math.prod(shape) * dtype.itemsize)}, more than main memory has",
-            hint="give out=numpy.memmap(...), which lies on disk",
+            f"The result of shape {shape} takes {show_bytes(math.prod(shape) * dtype.itemsize)},"
+            " which is more than the main memory has.",
+            hint="Give out=numpy.memmap(...), which is stored on disk.",
         ) from error

@@ -1,4 +1,4 @@
-"""Does a function treat every row alone? Tried on a sample, cut in two ways and turned round."""
+"""A check whether a function treats every row independently, on points that are cut and reordered."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from pinchpoint.backends.stream_backend import Lane
 from pinchpoint.core.errors import BadInput
 
-# Of the largest value: kernels round differently for other shapes, by far less than rows that leak into each other.
+# Relative to the largest value. Kernels round differently for other shapes, but far less than mixed rows.
 _ROUNDING = {
     "float64": 1e-9,
     "complex128": 1e-9,
@@ -21,7 +21,7 @@ _ROUNDING = {
 
 
 def check_rowwise(lane: Lane, count: int, tile: int) -> None:
-    """Raise if results on a sample, at most one tile of points, depend on which points go together."""
+    """Raise if results for up to one tile of points depend on which points are processed together."""
     size = min(count, tile)
     if size < 2:
         return
@@ -34,14 +34,15 @@ def check_rowwise(lane: Lane, count: int, tile: int) -> None:
             worst = _apart(first, other, dtype)
             if worst > 0:
                 raise BadInput(
-                    f"the function mixes rows: on {len(rows):,} points its results change by {worst:.2g} of the largest when "
-                    "the points are cut or ordered in another way",
-                    hint="make each row depend on its own point alone (eval mode, no random numbers, no sums over points)",
+                    f"The function mixes rows: for {len(rows):,} points its results change by {worst:.2g} of"
+                    " the largest value when the points are split or ordered differently.",
+                    hint="Make each row depend on its own point only: use eval mode, no random numbers and no"
+                    " sums over points.",
                 )
 
 
 def _apart(a: np.ndarray[Any, Any], b: np.ndarray[Any, Any], dtype: str) -> float:
-    """The largest difference relative to the largest value, 0 where it is rounding. NaN equals NaN."""
+    """The largest difference relative to the largest value, or 0 if it is rounding. NaN equals NaN."""
     if a.dtype.kind not in "fc":
         return float((a != b).mean())
     same = (a == b) | (np.isnan(a) & np.isnan(b))

@@ -1,8 +1,8 @@
-"""stream: any number of points through a function, in chunks chosen for a budget.
+"""stream: any number of points through a function, in chunks that fit a budget.
 
-The function must treat rows alone: row i of its result depends on row i of its points only. That cannot be
-seen from outside; `check=True` tries it on a sample. On a GPU points and results are copied through pinned
-buffers while the device computes. Where memory runs out the chunk is halved and finished chunks stay.
+The function must treat rows independently: row i of its result depends only on row i of its points.
+`check=True` tests this on some of the points. On a GPU, points and results are copied through pinned buffers
+while the device computes. If memory runs out, the chunk is halved, and finished chunks are kept.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pinchpoint.streaming.chunk_model import Pace
 from pinchpoint.streaming.rowwise import check_rowwise
 
 TILE = 1_024
-HALVINGS = 3  # of a chunk that was given, where no tile says how far it may go down
+HALVINGS = 3  # how often a fixed chunk may be halved if there is no tile to limit it
 Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
 class Flow:
-    """How the points went through. Bytes are None where none were counted."""
+    """How the points were processed. Bytes are None where they were not counted."""
 
     points: int
     chunk: int  # of the last call
@@ -59,44 +59,49 @@ def stream(
     progress: Progress | None = None,
     report: Callable[[Flow], None] | None = None,
 ) -> Any:
-    """`function(chunk, *extra)` of all points, in order: one array (N, ...), or a tuple if the function gives one.
+    """Apply `function(chunk, *extra)` to all points, in order; returns an array (N, ...) or a tuple of them.
 
-    points: an array or tensor (N, ...), a tuple of such (the function then takes as many), or a number or range of
-    indices, which the function gets as int64 (C,) made on the device.
-    budget: bytes, "6GiB", or a card: all that lies on the device counts. Default 80 % of the free device memory; on a CPU
-    16 MiB, where larger chunks are slower, and never more than 25 % of the free RAM.
-    chunk: points at one time, or "auto": the largest for the budget, found by trial chunks, which are kept.
-    device: "cuda", "cpu", "auto" (a tensor's or module's own, else CUDA if there is one), or "numpy" for a function of
-    numpy arrays. out: arrays to fill, "numpy", or "device"; default as the points are, numpy for indices.
-    extra: arrays among these are moved to the device once. pad: the tail repeats its last point, so that all chunks
-    have one shape. tile: chunks are multiples of it, and none is smaller (default 1,024). most: with "auto", no chunk is
-    larger, so that progress is told often where a point takes few bytes and much time.
-    bytes_per_point: what a point of a chunk takes, if known: no trials. check: refuse a function that mixes rows.
+    points: an array or tensor (N, ...), a tuple of such (the function then takes as many), or a number or
+    range of indices, which the function receives as int64 (C,) created on the device.
+    budget: bytes, "6GiB", or a card; everything on the device counts. The default is 80 % of the free device
+    memory. On a CPU it is 16 MiB, because larger chunks are slower, and at most 25 % of the free RAM.
+    chunk: points per chunk, or "auto" for the largest that fits the budget, found by trial chunks whose
+    results are kept.
+    device: "cuda", "cpu", "auto" (that of a tensor or module, else CUDA if it is available), or "numpy" for a
+    function of NumPy arrays.
+    out: arrays to fill, "numpy", or "device". The default is like the points, and NumPy for indices.
+    extra: arrays among these are moved to the device once.
+    pad: repeat the last point at the end, so that all chunks have the same shape.
+    tile: chunks are multiples of it, and none is smaller. The default is 1,024.
+    most: with "auto", no chunk is larger, for frequent progress where a point takes few bytes and much time.
+    bytes_per_point: what a point of a chunk takes, if it is known; there are then no trials.
+    check: refuse a function that mixes rows.
     progress(done, total) is called before the first chunk and after each; report(flow) once at the end.
     """
     if not callable(function):
         raise BadInput(
-            f"the function is {function!r:.40}", hint="give stream a function first, then the points"
+            f"The function is {function!r:.40}, which cannot be called.",
+            hint="Give stream a function first, then the points.",
         )
-    given = _points(points)
-    wanted, tile = _sizes(chunk, tile, bytes_per_point, budget, most)
-    lane = _lane(function, given, device=device, out=out, extra=tuple(extra), pad=pad)
+    streamed = _points(points)
+    fixed_chunk, tile = _sizes(chunk, tile, bytes_per_point, budget, most)
+    lane = _lane(function, streamed, device=device, out=out, extra=tuple(extra), pad=pad)
     if check:
-        _check(lane, given.count, tile)
-    room = None if wanted is not None else lane.room(budget_bytes(budget))
+        _check(lane, streamed.count, tile)
+    room = None if fixed_chunk is not None else lane.room(budget_bytes(budget))
     pace = Pace(
-        given.count,
+        streamed.count,
         tile=tile,
         room=room,
-        chunk=wanted,
+        chunk=fixed_chunk,
         whole=pad,
         bytes_per_point=bytes_per_point,
         held_bytes=lane.held_bytes(),
         most=most,
     )
     try:
-        last, calls = _run(lane, pace, given.count, progress)
-        made = lane.result(trial=wanted or 1)
+        last, calls = _run(lane, pace, streamed.count, progress)
+        result = lane.result(trial=fixed_chunk or 1)
     finally:
         lane.close()
     if report is not None:
@@ -105,76 +110,77 @@ def stream(
             None if value is None else round(value) for value in (pace.fixed_bytes, pace.bytes_per_point)
         )
         report(
-            Flow(given.count, last, calls, pace.halvings, lane.device, bound, fixed, slope, pace.peak_bytes)
+            Flow(
+                streamed.count, last, calls, pace.halvings, lane.device, bound, fixed, slope, pace.peak_bytes
+            )
         )
-    return made
+    return result
 
 
 def _run(lane: Lane, pace: Pace, count: int, progress: Progress | None) -> tuple[int, int]:
-    """Every point through the lane; the last chunk and the number of calls."""
+    """Process every point; return the last chunk and the number of calls."""
     tell = progress or (lambda done, total: None)
     at = done = chunk = calls = 0
-    flying: deque[int] = deque()  # where each chunk under way ends
+    pending: deque[int] = deque()  # the end of each chunk that is being computed
 
     def land() -> None:
         nonlocal done
         lane.land()
-        done = flying.popleft()
+        done = pending.popleft()
         tell(done, count)
 
     try:
         tell(0, count)
-        while at < count or flying:
-            if at == count or len(flying) == lane.depth:
+        while at < count or pending:
+            if at == count or len(pending) == lane.depth:
                 land()
                 continue
-            wanted, failed = pace.next(count - at), None
-            if wanted != chunk:
-                while flying:
+            next_chunk, failed = pace.next(count - at), None
+            if next_chunk != chunk:
+                while pending:
                     land()
-                chunk = wanted
+                chunk = next_chunk
                 failed = _attempt(lane, lane.resize, chunk)
             if failed is None:
                 calls += 1
                 failed = _attempt(lane, lane.launch, at, min(at + chunk, count), watch=pace.is_trial())
             if failed is None:
                 at = min(at + chunk, count)
-                flying.append(at)
+                pending.append(at)
                 peak = lane.peak_bytes()
                 if peak is not None:
-                    pace.saw(chunk, peak)
+                    pace.record(chunk, peak)
                 continue
-            while flying:
+            while pending:
                 land()
             lane.clear()
             pace.halve(chunk, why=failed, free_bytes=lane.free_bytes())
             chunk = 0
     except BaseException as error:
-        with suppress(
-            Exception
-        ):  # landing may be what failed, and fails again: the first fault is the one to tell
-            while flying:  # what was sent before the fault is whole, Ctrl-C or not
+        # Landing may be what failed, and may fail again: the first error is the one to report.
+        with suppress(Exception):
+            while pending:  # chunks that were sent before the error are complete, also on Ctrl-C
                 lane.land()
-                done = flying.popleft()
+                done = pending.popleft()
         error.add_note(f"stream: the results of {done:,} of {count:,} points are stored")
         raise
     return chunk, calls
 
 
 def _check(lane: Lane, count: int, size: int) -> None:
-    """Try the function on a sample, halved for as long as memory runs out."""
+    """Check the function on some points, halving their number while memory runs out."""
     while (failed := _attempt(lane, check_rowwise, lane, count, size)) is not None:
         if size < 4:
             raise DoesNotFit(
-                f"memory ran out at {size} points, with {show_bytes(lane.free_bytes())} free",
-                hint="free memory",
+                f"Memory ran out at {size} points, with {show_bytes(lane.free_bytes())} free.",
+                hint="Free memory on the device.",
             ) from failed
         lane.clear()
         size //= 2
 
 
 def _attempt(lane: Lane, run: Callable[..., None], *args: Any, **options: Any) -> BaseException | None:
-    """The error, if memory ran out; its frames are let go, for they hold the tensors that filled the memory."""
+    """The error if memory ran out, without its frames, which refer to the tensors that filled the memory."""
     try:
         run(*args, **options)
     except Exception as error:
@@ -194,14 +200,16 @@ def _points(points: Any) -> Points:
     if not shapes or not all(shapes):
         kinds = ", ".join(type(array).__name__ for array in arrays)
         raise BadInput(
-            f"points are ({kinds})" if isinstance(points, (tuple, list)) else f"points are {points!r:.40}",
-            hint="give an array (N, ...), a tuple of them, or a number of points",
+            f"The points are ({kinds}), which cannot be streamed."
+            if isinstance(points, (tuple, list))
+            else f"The points are {points!r:.40}, which cannot be streamed.",
+            hint="Give an array (N, ...), a tuple of arrays, or a number of points.",
         )
     counts = [int(shape[0]) for shape in shapes if shape]
     if len(set(counts)) > 1:
         raise BadInput(
-            f"the arrays of points have {', '.join(f'{count:,}' for count in counts)} rows",
-            hint="give arrays of the same first dimension; what all points share goes into extra=",
+            f"The arrays of points have different numbers of rows: {', '.join(f'{n:,}' for n in counts)}.",
+            hint="Give arrays with the same first dimension; what all points share belongs in extra=.",
         )
     return Points(counts[0], arrays)
 
@@ -210,27 +218,30 @@ def _sizes(
     chunk: int | str, tile: int | None, bytes_per_point: int | None, budget: Any, most: int | None
 ) -> tuple[int | None, int]:
     """The chunk, None for auto, and the tile."""
-    wanted = None if chunk == "auto" else parse_size(chunk)
-    if wanted is not None and (budget is not None or bytes_per_point is not None or most is not None):
+    fixed_chunk = None if chunk == "auto" else parse_size(chunk)
+    if fixed_chunk is not None and (budget is not None or bytes_per_point is not None or most is not None):
         raise BadInput(
-            "both a chunk and a budget, most or bytes_per_point were given", hint="leave one of them out"
+            "Both a chunk and a budget, most or bytes_per_point are set.", hint="Leave one of them out."
         )
     if most is not None and most < (tile or TILE):
         raise BadInput(
-            f"most is {most:,} points, less than a tile",
-            hint=f"give at least {tile or TILE:,}, or a smaller tile=",
+            f"most= is {most:,} points, which is less than a tile.",
+            hint=f"Give at least {tile or TILE:,}, or a smaller tile=.",
         )
     if bytes_per_point is not None and bytes_per_point < 1:
         raise BadInput(
-            f"bytes_per_point is {bytes_per_point}", hint="give a whole number above 0, or leave it out"
+            f"bytes_per_point is {bytes_per_point}, but it must be positive.",
+            hint="Give a whole number above 0, or leave it out.",
         )
     if tile is not None and tile < 1:
-        raise BadInput(f"a tile of {tile} points", hint="give a tile of at least 1 point")
-    return wanted, tile or (TILE if wanted is None else max(1, min(TILE, wanted >> HALVINGS)))
+        raise BadInput(
+            f"tile= is {tile} points, but it must be at least 1.", hint="Give a tile of at least 1 point."
+        )
+    return fixed_chunk, tile or (TILE if fixed_chunk is None else max(1, min(TILE, fixed_chunk >> HALVINGS)))
 
 
 def budget_bytes(budget: str | int | Card | None) -> int | None:
-    """Bytes for tensors: of a card, what its context leaves."""
+    """Bytes for tensors; for a card, its memory without the context."""
     if budget is None:
         return None
     if isinstance(budget, str) and not budget.strip().lstrip("+-.")[:1].isdigit():
@@ -251,7 +262,7 @@ def _lane(
         from pinchpoint.backends.torch.streaming import open_lane
     except ModuleNotFoundError as error:
         raise Missing(
-            "torch is not installed",
-            hint="pip install 'pinchpoint[torch]', or device=\"numpy\" for a function of numpy arrays",
+            "PyTorch is not installed.",
+            hint="Run pip install 'pinchpoint[torch]', or use device=\"numpy\" for functions of arrays.",
         ) from error
     return open_lane(function, points, device=device, out=out, extra=extra, pad=pad)

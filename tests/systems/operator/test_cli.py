@@ -84,7 +84,7 @@ def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
 
 def test_a_group_without_a_command_says_where_help_is(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["operator"]) == 2
-    assert capsys.readouterr().err == "error: Missing command.\n  hint: see pinchpoint operator --help\n"
+    assert capsys.readouterr().err == "error: Missing command.\n  hint: See pinchpoint operator --help.\n"
 
 
 def test_data_sums_up_what_it_made_and_makes_nothing_twice(

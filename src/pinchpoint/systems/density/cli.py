@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from pinchpoint.console import printing, progress_bar
-from pinchpoint.console.list_options import listing
+from pinchpoint.console.list_options import command_with_lists
 from pinchpoint.systems.common.overrides import Overrides
 from pinchpoint.systems.common.progress import show as show_step
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
@@ -159,7 +159,7 @@ def evaluate(
         printing.say(f"note: {note}")
 
 
-@app.command("data", cls=listing("--from", "--test-files"))
+@app.command("data", cls=command_with_lists("--from", "--test-files"))
 def data(
     output: Path = typer.Option(
         ..., "-o", "--output", metavar="DIR", help="Folder of the data set; gone on with if it is one."
