@@ -59,7 +59,9 @@ ERRORS = {
 }
 PLACEHOLDER = "{}"
 VERBS = set(
-    """
+    re.findall(
+        r"[a-z']+",
+        """
     is are was were be been am has have had do does did can cannot could may might must shall should will would
     accepts allocates allows appears applies asks became becomes begins belongs breaks calls came comes compares
     computes contains converges costs covers cuts defines depends describes died differs diverged downloads ended
@@ -68,9 +70,10 @@ VERBS = set(
     loads made makes matches mean means measures mixes needs names occurs overlaps passed passes points prints
     processes produces puts raised raises ran reaches reads records refers refuses remains repeats requires returned
     returns rose runs samples saves says sees selects sends shows sits spans stands starts stays stopped stops stores
-    supports takes takes took trains tried tries uses used varies wants went works write writes
+    supports takes took trains tried tries uses used varies wants went works write writes
     aren't can't didn't doesn't don't hasn't isn't wasn't won't
-    """.split()
+        """,
+    )
 )
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput, TargetFailed, TimedOut
 from pinchpoint.core.units import GIB, MIB
-from pinchpoint.planning.search import SearchResult, Sample, largest_that_fits
+from pinchpoint.planning.search import Sample, SearchResult, largest_that_fits
 
 STEP = 20 * MIB
 
