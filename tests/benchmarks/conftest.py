@@ -1,4 +1,4 @@
-"""Benchmarks are scripts that import their neighbours by bare names: found while a module's tests run, forgotten after."""
+"""Imports for tests of benchmarks, whose scripts import their siblings by bare names."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 
 
 @pytest.fixture(scope="module", autouse=True)
-def neighbours(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The scripts in a test module's FOLDER. Two folders may have a `compare.py`, and each is to get its own."""
+def sibling_scripts(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Make the scripts of a test module's FOLDER importable, and forget them after: folders share names."""
     folder: Path | None = getattr(request.module, "FOLDER", None)
     if folder is None:
         yield

@@ -1,8 +1,11 @@
-"""The tables of the operator's page: numbers of the records stand where they belong, and nothing else moves."""
+"""The tables of the operator's memory page.
+
+Numbers of the records in the right cells, and nothing else changes.
+"""
 
 from __future__ import annotations
 
-import sys
+import importlib
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +14,15 @@ import pytest
 from pinchpoint.core.records import Law, Point, Study
 
 ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "benchmarks" / "operator"
 
 
 @pytest.fixture(scope="module")
 def script() -> Any:
-    sys.path.insert(0, str(ROOT / "benchmarks"))
-    try:
-        import operator_memory
-    finally:
-        sys.path.remove(str(ROOT / "benchmarks"))
-    return operator_memory
+    return importlib.import_module("memory")
 
 
-def made(*, slope: float, gpu: str | None = None, time_s: float | None = None) -> Study:
+def study_of(*, slope: float, gpu: str | None = None, time_s: float | None = None) -> Study:
     name = "eager[mlp=128,128,128]"
     return Study(
         target="operator",
@@ -55,11 +54,11 @@ def made(*, slope: float, gpu: str | None = None, time_s: float | None = None) -
     )
 
 
-def test_the_tables_hold_predicted_and_measured_side_by_side(script: Any) -> None:
+def test_the_tables_show_predicted_and_measured_side_by_side(script: Any) -> None:
     text = script.page(
         (ROOT / "docs" / "operator-memory.md").read_text(encoding="utf-8"),
-        {"encoder": made(slope=3_700.0)},
-        {"encoder": made(slope=3_750.0, gpu="NVIDIA H200", time_s=0.0102)},
+        {"encoder": study_of(slope=3_700.0)},
+        {"encoder": study_of(slope=3_750.0, gpu="NVIDIA H200", time_s=0.0102)},
     )
     assert "| encoder | [128]x3 | 3,700 (3,750) | 1,233 (1,250) | 3.00 | - | - |" in text
     assert "| eager | 1M | 3.45 GiB | 3.49 GiB | -1.33 % | 10.20 ms |" in text
@@ -68,7 +67,7 @@ def test_the_tables_hold_predicted_and_measured_side_by_side(script: Any) -> Non
 
 
 def test_filling_the_page_again_changes_nothing(script: Any) -> None:
-    """Also: the page that is committed holds the tables of the records that are."""
+    """The committed page therefore has the tables of the committed records."""
     text = (ROOT / "docs" / "operator-memory.md").read_text(encoding="utf-8")
     assert script.page(text, script.read(script.PREDICTED), script.read(script.MEASURED)) == text
 

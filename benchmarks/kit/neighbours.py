@@ -1,12 +1,14 @@
-"""Neighbours within a radius against scipy's k-d tree, on the CPU of this machine.
+"""Comparison of the kit's neighbour search with scipy's k-d tree, on the CPU of this machine.
 
-    python benchmarks/neighbours.py [-o record.json] [--points 50000] [--threads 2] [--repeats 15]
+    python benchmarks/kit/neighbours.py [-o record.json] [--points 50000] [--threads 2] [--repeats 15]
 
-lattice  surface points and the tokens of a 16 x 16 x 16 lattice: `lattice_edges`, both directions,
-         against the tree, one direction only (lists of points a token, or pairs: whichever is faster)
-free     the same surface points and others of the same surface: `radius_edges` against the tree, one direction
-Ours and the tree's run in turn. Building the tree is inside the clock, as is all of ours. Prints a table of
-medians with 95 % intervals and writes a JSON record. `taskset -c 0,1` before it keeps it to two cores.
+lattice  surface points and the tokens of a 16 x 16 x 16 lattice: `lattice_edges` in both directions,
+         against the tree in one direction (lists of points per token, or pairs, whichever is faster)
+free     the same surface points and others of the same surface: `radius_edges` against the tree, in one
+         direction
+The two run in alternation. The times include building the tree, and all of our work. The script prints a
+table of medians with 95 % intervals and writes a JSON record. Prefix it with `taskset -c 0,1` to limit it
+to two cores.
 """
 
 from __future__ import annotations
@@ -29,19 +31,19 @@ from pinchpoint.core.records import now
 from pinchpoint.kit import Lattice, lattice_edges, radius_edges
 from pinchpoint.studies.timing import interleave, measure, ratio_interval, timing_of
 
-RESULT = Path(__file__).parent / "results" / "neighbours_cpu.json"
+RESULT = Path(__file__).parents[1] / "results" / "neighbours_cpu.json"
 PER_POINT = (2, 8, 30)
 LATTICE = Lattice((16, 16, 16), (-1.0,) * 3, (1.0,) * 3)
 
 
 def surface(count: int, seed: int) -> torch.Tensor:
-    """(count, 3) on an ellipsoid inside the lattice."""
+    """Return points, (count, 3), on an ellipsoid inside the lattice."""
     points = np.random.default_rng(seed).normal(size=(count, 3))
     return torch.from_numpy(points / np.linalg.norm(points, axis=1, keepdims=True) * [0.9, 0.5, 0.4]).float()
 
 
 def trees(x: Any, y: Any, radius: float, workers: int) -> dict[str, Callable[[], Any]]:
-    """The ways of a k-d tree to find all pairs within a radius, each from the bare coordinates."""
+    """Return the calls of a k-d tree that find all pairs within a radius, each from the bare coordinates."""
     return {
         "query_ball_point": lambda: cKDTree(x).query_ball_point(y, radius, workers=workers),
         "sparse_distance_matrix": lambda: cKDTree(x).sparse_distance_matrix(
@@ -53,7 +55,7 @@ def trees(x: Any, y: Any, radius: float, workers: int) -> dict[str, Callable[[],
 def compare(
     kind: str, ours: Callable[[], Any], theirs: dict[str, Callable[[], Any]], repeats: int
 ) -> dict[str, Any]:
-    """Ours against the fastest of theirs, in turn."""
+    """Time ours and the fastest of theirs in alternation."""
     alone = {
         name: measure(run, wait=lambda _: None, warmup=1, repeats=5).median_s for name, run in theirs.items()
     }
@@ -80,7 +82,7 @@ def compare(
 
 
 def rows(points: int, threads: int, repeats: int) -> list[dict[str, Any]]:
-    found = []
+    results = []
     x, y = surface(points, 0), surface(points, 1)
     tokens, wide = LATTICE.points().double().numpy(), [cloud.double().numpy() for cloud in (x, y)]
     for per_point in PER_POINT:
@@ -91,19 +93,19 @@ def rows(points: int, threads: int, repeats: int) -> list[dict[str, Any]]:
             trees(wide[0], tokens, radius, threads),
             repeats,
         )
-        found.append({"radius": radius, "edges": lattice_edges(x, LATTICE, radius)[0].count, **row})
+        results.append({"radius": radius, "edges": lattice_edges(x, LATTICE, radius)[0].count, **row})
     for per_point in PER_POINT:
-        radius = float(np.sqrt(per_point * 4.16 / np.pi / points))  # of a surface of 4.16 in all
+        radius = float(np.sqrt(per_point * 4.16 / np.pi / points))  # the area of the surface is 4.16
         row = compare(
             "free", lambda r=radius: radius_edges(x, y, r), trees(wide[1], wide[0], radius, threads), repeats
         )
-        found.append({"radius": radius, "edges": radius_edges(x, y, radius).count, **row})
-    return found
+        results.append({"radius": radius, "edges": radius_edges(x, y, radius).count, **row})
+    return results
 
 
-def table(found: list[dict[str, Any]]) -> str:
-    lines = [f"{'':8} {'edges':>9}  {'ours, ms':>22}  {'tree, ms':>22}  {'ours/tree':>18}  tree's call"]
-    for row in found:
+def table(results: list[dict[str, Any]]) -> str:
+    lines = [f"{'':8} {'edges':>9}  {'ours, ms':>22}  {'tree, ms':>22}  {'ours/tree':>18}  call of the tree"]
+    for row in results:
         times = [
             f"{row[k + '_s'] * 1e3:.1f} [{row[k + '_low_s'] * 1e3:.1f}, {row[k + '_high_s'] * 1e3:.1f}]"
             for k in ("ours", "tree")
@@ -119,27 +121,29 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-o", "--output", type=Path, default=RESULT)
-    parser.add_argument("--points", type=int, default=50_000)
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--repeats", type=int, default=15)
-    asked = parser.parse_args()
-    check_output(asked.output)
-    torch.set_num_threads(asked.threads)
+    parser.add_argument("-o", "--output", type=Path, default=RESULT, help="File of the record.")
+    parser.add_argument("--points", type=int, default=50_000, help="Number of points.")
+    parser.add_argument("--threads", type=int, default=2, help="Threads of both programs.")
+    parser.add_argument("--repeats", type=int, default=15, help="Timed runs of each program.")
+    args = parser.parse_args()
+    check_output(args.output)
+    torch.set_num_threads(args.threads)
     before = os.getloadavg()[0]
-    found = rows(asked.points, asked.threads, asked.repeats)
+    results = rows(args.points, args.threads, args.repeats)
     record = {
-        "command": f"python benchmarks/neighbours.py --points {asked.points} --threads {asked.threads} --repeats {asked.repeats}",
+        "command": f"python benchmarks/kit/neighbours.py --points {args.points} --threads {args.threads}"
+        f" --repeats {args.repeats}",
         "created": now(),
         "machine": describe() | {"scipy": scipy.__version__, "cores_used": len(os.sched_getaffinity(0))},
-        "load_before": before,  # others at work on the machine slow both, ours more: its threads wait for each other
-        "points": asked.points,
+        # Other work on the machine slows both, and ours more, because its threads wait for each other.
+        "load_before": before,
+        "points": args.points,
         "tokens": LATTICE.count,
-        "threads": asked.threads,
-        "rows": found,
+        "threads": args.threads,
+        "rows": results,
     }
-    write_text(asked.output, json.dumps(record, indent=1) + "\n")
-    print(table(found))
+    write_text(args.output, json.dumps(record, indent=1) + "\n")
+    print(table(results))
 
 
 if __name__ == "__main__":

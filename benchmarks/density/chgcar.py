@@ -1,10 +1,11 @@
-"""Reading and writing a CHGCAR against ASE and pymatgen, on one core of this machine.
+"""Comparison of reading and writing a CHGCAR with ASE and pymatgen, on one core of this machine.
 
-    OMP_NUM_THREADS=1 python benchmarks/chgcar.py [-o record.json] [--grid 80] [--repeats 15]
+    OMP_NUM_THREADS=1 python benchmarks/density/chgcar.py [-o record.json] [--grid 80] [--repeats 15]
 
-All programs read the same file, in VASP's own form, and write the same density (12 atoms, HfO2's cell). They run in turn, each
-turn in another order. Times are CPU seconds of the process, from a path to the density in memory and back; wall seconds
-are kept beside them. ASE and pymatgen take part where they are installed. Prints a table and writes a JSON record.
+All programs read the same file, in VASP's own format, and write the same density (12 atoms, HfO2's cell).
+They run in alternation, each round in another order. Times are CPU seconds of the process, from a path to
+the density in memory and back; wall seconds are recorded beside them. ASE and pymatgen take part if they
+are installed. The script prints a table and writes a JSON record.
 """
 
 from __future__ import annotations
@@ -30,12 +31,15 @@ from pinchpoint.systems.density.files.structures import to_ase
 from pinchpoint.systems.density.files.volume import Volume, grid_points
 from pinchpoint.systems.density.grid.structure import Structure
 
-RESULT = Path(__file__).parent / "results" / "chgcar_cpu.json"
+RESULT = Path(__file__).parents[1] / "results" / "chgcar_cpu.json"
 PEERS = ("ase", "pymatgen")
 
 
 def hafnia(points: int) -> Volume:
-    """12 atoms in monoclinic HfO2's cell with a Gaussian at each: 96 electrons, all numbers positive."""
+    """Return 12 atoms in the cell of monoclinic HfO2 with a Gaussian at each.
+
+    96 electrons, all values positive.
+    """
     beta = np.radians(99.18)
     lattice = np.array([[5.1156, 0, 0], [0, 5.1722, 0], [5.2948 * np.cos(beta), 0, 5.2948 * np.sin(beta)]])
     first = np.array([[0.2759, 0.0404, 0.2081], [0.0742, 0.3313, 0.3447], [0.4496, 0.7573, 0.4798]])
@@ -60,27 +64,27 @@ def hafnia(points: int) -> Volume:
 def programs(
     volume: Volume, source: Path, folder: Path
 ) -> tuple[dict[str, Callable[[], Any]], dict[str, Callable[[], Any]]]:
-    """Readers and writers by program: ours, and those of the peers that are installed."""
+    """Return readers and writers by program: ours, and those of the installed peers."""
     reads: dict[str, Callable[[], Any]] = {"pinchpoint": lambda: read_chgcar(source)}
     writes: dict[str, Callable[[], Any]] = {"pinchpoint": lambda: write_chgcar(folder / "ours", volume)}
     if _version("ase"):
         from ase.calculators.vasp import VaspChargeDensity
 
-        held = VaspChargeDensity(None)
-        held.atoms, held.chg = [to_ase(volume.structure)], [volume.total]
+        density = VaspChargeDensity(None)
+        density.atoms, density.chg = [to_ase(volume.structure)], [volume.total]
         reads["ase"] = lambda: VaspChargeDensity(str(source))
-        writes["ase"] = lambda: held.write(str(folder / "ase"), format="chgcar")
+        writes["ase"] = lambda: density.write(str(folder / "ase"), format="chgcar")
     if _version("pymatgen"):
         from pymatgen.io.vasp.outputs import Chgcar
 
-        loaded = Chgcar.from_file(str(source))
+        chgcar = Chgcar.from_file(str(source))
         reads["pymatgen"] = lambda: Chgcar.from_file(str(source))
-        writes["pymatgen"] = lambda: loaded.write_file(str(folder / "pymatgen"))
+        writes["pymatgen"] = lambda: chgcar.write_file(str(folder / "pymatgen"))
     return reads, writes
 
 
-def in_turn(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, dict[str, list[float]]]:
-    """CPU and wall seconds of each call, after one untimed call of each."""
+def alternate(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, dict[str, list[float]]]:
+    """Return CPU and wall seconds of each call, after one untimed call of each."""
     for run in runs.values():
         run()
     times: dict[str, dict[str, list[float]]] = {name: {"cpu": [], "wall": []} for name in runs}
@@ -95,12 +99,12 @@ def in_turn(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, dict[
 
 
 def rows(verb: str, times: dict[str, dict[str, list[float]]]) -> list[dict[str, Any]]:
-    found = []
+    results = []
     ours = times["pinchpoint"]["cpu"]
     for name, seconds in times.items():
         timing = timing_of(seconds["cpu"])
         ratio, low, high = ratio_interval(ours, seconds["cpu"])
-        found.append(
+        results.append(
             {
                 "verb": verb,
                 "program": name,
@@ -115,12 +119,12 @@ def rows(verb: str, times: dict[str, dict[str, list[float]]]) -> list[dict[str, 
                 "ratio_high": high,
             }
         )
-    return found
+    return results
 
 
-def table(found: list[dict[str, Any]]) -> str:
-    lines = [f"{'':6} {'':11} {'CPU, ms':>24}  {'ours over it':>20}"]
-    for row in found:
+def table(results: list[dict[str, Any]]) -> str:
+    lines = [f"{'':6} {'':11} {'CPU, ms':>24}  {'ours / program':>20}"]
+    for row in results:
         cpu = f"{row['cpu_s'] * 1e3:.1f} [{row['low_s'] * 1e3:.1f}, {row['high_s'] * 1e3:.1f}]"
         ratio = f"{row['ours_over_it']:.3f} [{row['ratio_low']:.3f}, {row['ratio_high']:.3f}]"
         lines.append(f"{row['verb']:6} {row['program']:11} {cpu:>24}  {ratio:>20}")
@@ -138,30 +142,34 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-o", "--output", type=Path, default=RESULT)
-    parser.add_argument("--grid", type=int, default=80)
-    parser.add_argument("--repeats", type=int, default=15)
-    asked = parser.parse_args()
-    check_output(asked.output)
+    parser.add_argument("-o", "--output", type=Path, default=RESULT, help="File of the record.")
+    parser.add_argument("--grid", type=int, default=80, help="Grid points along each axis.")
+    parser.add_argument("--repeats", type=int, default=15, help="Timed calls of each program.")
+    args = parser.parse_args()
+    check_output(args.output)
     before = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder) / "CHGCAR"
-        volume = hafnia(asked.grid)
+        volume = hafnia(args.grid)
         write_chgcar(source, volume)
         reads, writes = programs(volume, source, Path(folder))
-        found = rows("read", in_turn(reads, asked.repeats)) + rows("write", in_turn(writes, asked.repeats))
+        results = rows("read", alternate(reads, args.repeats)) + rows(
+            "write", alternate(writes, args.repeats)
+        )
         size = source.stat().st_size
     record = {
-        "command": f"OMP_NUM_THREADS=1 python benchmarks/chgcar.py --grid {asked.grid} --repeats {asked.repeats}",
+        "command": f"OMP_NUM_THREADS=1 python benchmarks/density/chgcar.py --grid {args.grid}"
+        f" --repeats {args.repeats}",
         "created": now(),
         "machine": describe() | {name: _version(name) for name in PEERS},
-        "load_before": before,  # others at work on the machine slow all programs, those with more memory traffic more
-        "grid": [asked.grid] * 3,
+        # Other work on the machine slows all programs, and most those with more memory traffic.
+        "load_before": before,
+        "grid": [args.grid] * 3,
         "file_bytes": size,
-        "rows": found,
+        "rows": results,
     }
-    write_text(asked.output, json.dumps(record, indent=1) + "\n")
-    print(table(found))
+    write_text(args.output, json.dumps(record, indent=1) + "\n")
+    print(table(results))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,12 @@
 """The operator's memory study over parts and MLPs, as one record, and the tables of docs/operator-memory.md.
 
-    python benchmarks/operator_memory.py study -o benchmarks/results/operator_predicted.json
-    python benchmarks/operator_memory.py study --on cuda --parts encoder -o benchmarks/results/operator_h200.json
-    python benchmarks/operator_memory.py page
+    python benchmarks/operator/memory.py study -o benchmarks/results/operator_predicted.json
+    python benchmarks/operator/memory.py study --on cuda --parts encoder -o
+    benchmarks/results/operator_h200.json
+    python benchmarks/operator/memory.py page
 
-pinchpoint must be importable. `study` runs one study for each part with the MLPs as its second axis;
-`page` writes the tables between the page's markers from the records that are there.
+pinchpoint must be importable. `study` runs one study per part, with the MLPs as its second axis. `page`
+writes the tables between the page's markers from the existing records.
 """
 
 from __future__ import annotations
@@ -23,26 +24,30 @@ from pinchpoint.core.records import Law, Point, Study
 from pinchpoint.core.units import show_bytes, show_seconds, show_size
 from pinchpoint.studies.study import study
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "benchmarks" / "results"
 PREDICTED, MEASURED = RESULTS / "operator_predicted.json", RESULTS / "operator_h200.json"
 PAGE = ROOT / "docs" / "operator-memory.md"
 PARTS = ("encoder", "decoder", "full")
 MLPS = ("64,64", "128,128,128", "256,256,256")
-ALONE = "128,128,128"  # the MLP that all variants are compared with
+MAIN_MLP = "128,128,128"  # the MLP with which all variants are compared
 Studies = dict[str, Study]
 
 
 def run(
     *, parts: list[str], mlps: list[str], variants: str, sizes: str, on: str, repeats: int, output: Path
 ) -> None:
-    """One study a part. The record is written after each, so that a lost machine costs one; parts not redone stay in it."""
+    """Run one study per part.
+
+    The record is written after each study, so that a lost machine costs one. Parts that are not run again
+    stay in the record.
+    """
     record: dict[str, Any] = {"commands": {}, "studies": {}}
     if output.is_file():
         record = json.loads(output.read_text(encoding="utf-8"))
-    command = " ".join(["python", "benchmarks/operator_memory.py", *sys.argv[1:]])
+    command = " ".join(["python", "benchmarks/operator/memory.py", *sys.argv[1:]])
     for part in parts:
-        found = study(
+        result = study(
             "operator",
             sizes=sizes,
             variants=variants,
@@ -53,9 +58,9 @@ def run(
                 f"{part} {done}/{total} {text}", file=sys.stderr
             ),
         )
-        data = found.to_dict()
+        data = result.to_dict()
         for point in data["points"]:
-            point["modules"] = ()  # the tables need none, and they are most of the bytes
+            point["modules"] = ()  # the tables do not use them, and they are most of the bytes
         record["studies"][part], record["commands"][part] = data, command
         write_text(output, json.dumps(record, indent=1) + "\n")
 
@@ -69,41 +74,44 @@ def read(path: Path) -> Studies:
     }
 
 
-def name_of(variant: str, mlp: str, made: Study) -> str:
-    """The line of a study: the MLP is in its name where several were studied."""
-    return variant if "mlp" in made.settings else f"{variant}[mlp={mlp}]"
+def line_name(variant: str, mlp: str, record: Study) -> str:
+    """Return the name of a line of the study, which contains the MLP if there are several."""
+    return variant if "mlp" in record.settings else f"{variant}[mlp={mlp}]"
 
 
 def law(studies: Studies, part: str, variant: str, mlp: str, mode: str) -> Law | None:
-    made = studies.get(part)
-    if made is None or made.settings.get("mlp", mlp) != mlp:
+    record = studies.get(part)
+    if record is None or record.settings.get("mlp", mlp) != mlp:
         return None
     return next(
-        (one for one in made.laws if (one.variant, one.mode) == (name_of(variant, mlp, made), mode)), None
+        (one for one in record.laws if (one.variant, one.mode) == (line_name(variant, mlp, record), mode)),
+        None,
     )
 
 
 def points(studies: Studies, part: str, variant: str, mlp: str, mode: str) -> list[Point]:
-    made = studies.get(part)
-    if made is None or made.settings.get("mlp", mlp) != mlp:
+    record = studies.get(part)
+    if record is None or record.settings.get("mlp", mlp) != mlp:
         return []
     return [
-        p for p in made.points if (p.variant, p.mode, p.status) == (name_of(variant, mlp, made), mode, "ok")
+        p
+        for p in record.points
+        if (p.variant, p.mode, p.status) == (line_name(variant, mlp, record), mode, "ok")
     ]
 
 
-def shown_mlp(mlp: str) -> str:
+def format_mlp(mlp: str) -> str:
     widths = mlp.split(",")
     return f"[{widths[0]}]x{len(widths)}" if len(widths) > 2 and len(set(widths)) == 1 else f"[{mlp}]"
 
 
 def slopes(predicted: Studies, measured: Studies) -> Iterator[list[str]]:
-    """Bytes an edge: predicted, measured in brackets where there is a record."""
+    """Yield rows of bytes per edge: predicted, and measured in brackets if there is a record."""
 
     def both(part: str, variant: str, mlp: str, mode: str) -> str:
-        said, met = (law(studies, part, variant, mlp, mode) for studies in (predicted, measured))
-        text = "-" if said is None else f"{said.slope_bytes_per_point:,.0f}"
-        return text if met is None else f"{text} ({met.slope_bytes_per_point:,.0f})"
+        forecast, measurement = (law(studies, part, variant, mlp, mode) for studies in (predicted, measured))
+        text = "-" if forecast is None else f"{forecast.slope_bytes_per_point:,.0f}"
+        return text if measurement is None else f"{text} ({measurement.slope_bytes_per_point:,.0f})"
 
     for part in PARTS:
         for mlp in MLPS:
@@ -116,15 +124,15 @@ def slopes(predicted: Studies, measured: Studies) -> Iterator[list[str]]:
             row = [
                 both(part, variant, mlp, mode) for variant in ("eager", "flat") for mode in ("train", "infer")
             ]
-            yield [part, shown_mlp(mlp), row[0], row[1], ratio, row[2], row[3]]
+            yield [part, format_mlp(mlp), row[0], row[1], ratio, row[2], row[3]]
 
 
 def peaks(predicted: Studies, measured: Studies) -> Iterator[list[str]]:
-    """Peaks and times of a training step of the encoder, each size and variant."""
+    """Yield rows of peaks and times of the encoder's training step, for each size and variant."""
     for variant in ("eager", "checkpoint", "flat"):
-        met = {p.size: p for p in points(measured, "encoder", variant, ALONE, "train")}
-        for point in points(predicted, "encoder", variant, ALONE, "train"):
-            real = met.get(point.size)
+        by_size = {p.size: p for p in points(measured, "encoder", variant, MAIN_MLP, "train")}
+        for point in points(predicted, "encoder", variant, MAIN_MLP, "train"):
+            real = by_size.get(point.size)
             error = "-"
             if real is not None and real.peak_allocated_bytes and real.theory_bytes:
                 error = f"{100 * (real.theory_bytes / real.peak_allocated_bytes - 1):+.2f} %"
@@ -139,20 +147,20 @@ def peaks(predicted: Studies, measured: Studies) -> Iterator[list[str]]:
 
 
 def cards(predicted: Studies) -> Iterator[list[str]]:
-    """The largest number of edges a card trains, with a tenth of it in reserve."""
-    made = predicted.get("encoder")
-    rows = [] if made is None else [row for row in made.cards if row["mode"] == "train"]
+    """Yield rows of the most edges that each card can train with, a tenth of its memory left free."""
+    record = predicted.get("encoder")
+    rows = [] if record is None else [row for row in record.cards if row["mode"] == "train"]
     for card, memory in dict.fromkeys((row["card"], row["memory_bytes"]) for row in rows):
         sizes = {row["variant"]: row["size"] for row in rows if row["card"] == card}
-        assert made is not None
-        line = [sizes.get(name_of("eager", mlp, made)) for mlp in MLPS] + [
-            sizes.get(name_of("flat", ALONE, made))
+        assert record is not None
+        line = [sizes.get(line_name("eager", mlp, record)) for mlp in MLPS] + [
+            sizes.get(line_name("flat", MAIN_MLP, record))
         ]
         yield [card, show_bytes(memory), *("-" if size is None else show_size(_round(size)) for size in line)]
 
 
 def _round(size: int) -> int:
-    """Three digits: more would be noise."""
+    """Round down to three digits; more would be noise."""
     digits = max(len(str(size)) - 3, 0)
     return size // 10**digits * 10**digits
 
@@ -162,37 +170,37 @@ def table(header: list[str], rows: Iterator[list[str]]) -> str:
 
 
 def fill(text: str, name: str, body: str) -> str:
-    """The page with what lies between the markers of `name` exchanged."""
-    found = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
-    if not found.search(text):
-        raise SystemExit(f"{PAGE} has no markers for {name}")
-    return found.sub(lambda match: f"{match[1]}{body}\n{match[2]}", text)
+    """Return the page with the text between the markers of `name` replaced."""
+    pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+    if not pattern.search(text):
+        raise SystemExit(f"{PAGE} has no markers for {name}.")
+    return pattern.sub(lambda match: f"{match[1]}{body}\n{match[2]}", text)
 
 
 def page(text: str, predicted: Studies, measured: Studies) -> str:
-    """The page's text with every table made anew."""
-    where = {made.machine.get("gpu") for made in measured.values()}
-    said = (
+    """Return the page's text with every table rewritten."""
+    where = {record.machine.get("gpu") for record in measured.values()}
+    source = (
         f"Measured on {', '.join(sorted(filter(None, where)))}."
         if measured
-        else "Predicted; no record of a measurement is here."
+        else "These peaks are predicted; there is no record of a measurement."
     )
-    mlps = [shown_mlp(mlp) for mlp in MLPS]
+    mlps = [format_mlp(mlp) for mlp in MLPS]
     columns = ["variant", "edges", "predicted", "measured", "error", "step"]
-    shown = len(columns) if measured else 3  # no columns of dashes
-    compared = table(columns[:shown], (row[:shown] for row in peaks(predicted, measured)))
-    made = {
+    column_count = len(columns) if measured else 3  # without columns of dashes
+    peak_table = table(columns[:column_count], (row[:column_count] for row in peaks(predicted, measured)))
+    tables = {
         "slopes": table(
             ["part", "MLP", "eager train", "eager infer", "train / infer", "flat train", "flat infer"],
             slopes(predicted, measured),
         ),
-        "peaks": f"{compared}\n\n{said}",
+        "peaks": f"{peak_table}\n\n{source}",
         "cards": table(
-            ["card", "memory", *(f"eager {mlp}" for mlp in mlps), f"flat {shown_mlp(ALONE)}"],
+            ["card", "memory", *(f"eager {mlp}" for mlp in mlps), f"flat {format_mlp(MAIN_MLP)}"],
             cards(predicted),
         ),
     }
-    for name, body in made.items():
+    for name, body in tables.items():
         text = fill(text, name, body)
     return text
 
@@ -202,25 +210,27 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     verbs = parser.add_subparsers(dest="verb", required=True)
-    runs = verbs.add_parser("study")
-    runs.add_argument("--parts", default=",".join(PARTS))
-    runs.add_argument("--mlp", action="append", help="hidden widths; may be given for several")
-    runs.add_argument("--variants", default="all")
-    runs.add_argument("--sizes", default="500k,1M,2M")
-    runs.add_argument("--on", default="fake")
-    runs.add_argument("--repeats", type=int, default=10)
-    runs.add_argument("-o", "--output", type=Path, required=True)
-    verbs.add_parser("page")
-    asked = parser.parse_args()
-    if asked.verb == "study":
+    runs = verbs.add_parser("study", help="Run the studies and write the record.")
+    runs.add_argument("--parts", default=",".join(PARTS), help="Parts of the operator.")
+    runs.add_argument(
+        "--mlp", action="append", help="Hidden widths of an MLP; repeat the option for several."
+    )
+    runs.add_argument("--variants", default="all", help="Variants to study.")
+    runs.add_argument("--sizes", default="500k,1M,2M", help="Numbers of edges.")
+    runs.add_argument("--on", default="fake", help="Where to run: fake, cpu, cuda or card:24GiB.")
+    runs.add_argument("--repeats", type=int, default=10, help="Timed runs per point.")
+    runs.add_argument("-o", "--output", type=Path, required=True, help="File of the record.")
+    verbs.add_parser("page", help="Write the tables of the page.")
+    args = parser.parse_args()
+    if args.verb == "study":
         run(
-            parts=asked.parts.split(","),
-            mlps=asked.mlp or list(MLPS),
-            variants=asked.variants,
-            sizes=asked.sizes,
-            on=asked.on,
-            repeats=asked.repeats,
-            output=asked.output,
+            parts=args.parts.split(","),
+            mlps=args.mlp or list(MLPS),
+            variants=args.variants,
+            sizes=args.sizes,
+            on=args.on,
+            repeats=args.repeats,
+            output=args.output,
         )
     else:
         write_text(PAGE, page(PAGE.read_text(encoding="utf-8"), read(PREDICTED), read(MEASURED)))

@@ -1,12 +1,16 @@
-"""The operator's edge transform on a GPU: peak against prediction, time against eager, and the largest graph in 24 GiB.
+"""The operator's edge transform on a GPU: peaks, their forecasts, times, and the largest graph in 24 GiB.
 
-    python benchmarks/edge_transform.py predict -o predicted.json      # anywhere, no GPU needed
-    python benchmarks/edge_transform.py measure predicted.json -o benchmarks/results/edge_transform_h200.json
-    python benchmarks/edge_transform.py show benchmarks/results/edge_transform_h200.json
+    python benchmarks/operator/edge_transform.py predict -o predicted.json      # on any machine, without a
+    GPU
+    python benchmarks/operator/edge_transform.py measure predicted.json \\
+        -o benchmarks/results/edge_transform_h200.json
+    python benchmarks/operator/edge_transform.py show benchmarks/results/edge_transform_h200.json
 
-memory  peak allocated of a step for every part, MLP, variant and mode, without the libraries' workspaces on either side
-time    a training step of eager and of flat in turn, same precision; and flat in bf16 against eager in float32
-large   one training step of flat with the allocator held to 24 GiB
+memory  the allocated peak of a step for every part, MLP, variant and mode, without the libraries' workspaces
+        on either side
+time    a training step of eager and of flat in alternation, in the same precision, and flat in bf16 against
+        eager in float32
+large   one training step of flat with the allocator limited to 24 GiB
 """
 
 from __future__ import annotations
@@ -31,22 +35,23 @@ MLPS = ("64,64", "128,128,128", "256,256,256")
 VARIANTS = ("eager", "checkpoint", "flat")
 MODES = ("train", "infer")
 SIZES = (125_000, 1_000_000)
-TIMED = (1_000_000, 4_000_000)
+TIMED_SIZES = (1_000_000, 4_000_000)
 LARGE = 100_000_000
 LARGE_BUDGET = 24 * GIB
 REPEATS = 20
-CHUNK = 398_000  # edges: what edge_transform(chunk="auto") takes of the network that is timed, to within a percent
+# The edges that edge_transform(chunk="auto") chooses for the network that is timed, to within a percent.
+CHUNK = 398_000
 
 
 def cases() -> Iterator[dict[str, Any]]:
     names = ("part", "mlp", "variant", "mode", "size")
     yield from (dict(zip(names, case, strict=True)) for case in product(PARTS, MLPS, VARIANTS, MODES, SIZES))
-    timed = {"part": "encoder", "mlp": "128,128,128", "variant": "flat", "mode": "train", "chunk": CHUNK}
-    yield from ({**timed, "size": size} for size in TIMED)
+    case = {"part": "encoder", "mlp": "128,128,128", "variant": "flat", "mode": "train", "chunk": CHUNK}
+    yield from ({**case, "size": size} for size in TIMED_SIZES)
 
 
 def predict(output: Path) -> None:
-    """Every case's peak on a machine without a GPU."""
+    """Predict the peak of every case, on a machine without a GPU."""
     from pinchpoint.forecasting.forecaster import Forecaster
 
     rows = []
@@ -68,19 +73,20 @@ def predict(output: Path) -> None:
 
 
 def measure(predicted: Path, output: Path) -> None:
+    """Measure the peaks of the predicted cases, the times and the largest graph."""
     import torch
 
-    known = json.loads(predicted.read_text())
+    forecasts = json.loads(predicted.read_text())
     total = torch.cuda.get_device_properties(0).total_memory
     record = {
         "command": _command(),
         "created": now(),
         "machine": describe(),
-        "predicted_on": known["machine"],
-        "memory": [{**row, "measured_bytes": _peak(row)} for row in known["rows"]],
+        "predicted_on": forecasts["machine"],
+        "memory": [{**row, "measured_bytes": _peak(row)} for row in forecasts["rows"]],
         "time": [
-            _timed(size, a, b)
-            for size in TIMED
+            _time_pair(size, a, b)
+            for size in TIMED_SIZES
             for a, b in (("fp32", "fp32"), ("bf16", "bf16"), ("fp32", "bf16"))
         ],
         "large": _large(total),
@@ -97,7 +103,7 @@ def _step(
 
 
 def _peak(case: dict[str, Any]) -> int:
-    """Most bytes allocated in a second step, without the workspaces that libraries keep."""
+    """Return the most bytes allocated in the second step, without the workspaces that libraries keep."""
     import torch
 
     step = _step(
@@ -116,7 +122,7 @@ def _peak(case: dict[str, Any]) -> int:
     return peak - torch.cuda.memory_allocated()
 
 
-def _timed(size: int, eager: str, flat: str) -> dict[str, Any]:
+def _time_pair(size: int, eager: str, flat: str) -> dict[str, Any]:
     import torch
 
     from pinchpoint.studies.timing import interleave, ratio_interval, timing_of
@@ -150,50 +156,51 @@ def _large(total: int) -> dict[str, Any]:
     torch.cuda.reset_peak_memory_stats()
     start = time.perf_counter()
     loss = float(step())
-    took = time.perf_counter() - start
-    made = {"edges": LARGE, "budget_bytes": LARGE_BUDGET, "step_s": took, "loss": loss}
-    made |= {
+    step_s = time.perf_counter() - start
+    result = {"edges": LARGE, "budget_bytes": LARGE_BUDGET, "step_s": step_s, "loss": loss}
+    result |= {
         "peak_allocated_bytes": torch.cuda.max_memory_allocated(),
         "peak_reserved_bytes": torch.cuda.max_memory_reserved(),
     }
-    print(made, flush=True)
-    return made
+    print(result, flush=True)
+    return result
 
 
 def show(path: Path) -> None:
-    """The record as tables."""
+    """Print the record as tables."""
     record = json.loads(path.read_text())
     print(
-        "| part | MLP | variant | mode | edges | predicted MiB | measured MiB | off | bytes an edge |\n|"
+        "| part | MLP | variant | mode | edges | predicted MiB | measured MiB | error | bytes per edge |\n|"
         + "---|" * 9
     )
     slopes = _slopes(record["memory"])
     for row in record["memory"]:
-        off = row["predicted_bytes"] / row["measured_bytes"] - 1
+        error = row["predicted_bytes"] / row["measured_bytes"] - 1
         key = _case(row)
         print(
-            f"| {' | '.join(key)} | {row['size']:,} | {row['predicted_bytes'] / MIB:,.1f} | {row['measured_bytes'] / MIB:,.1f} "
-            f"| {off:+.2%} | {slopes[key]:,.1f} |"
+            f"| {' | '.join(key)} | {row['size']:,} | {row['predicted_bytes'] / MIB:,.1f}"
+            f" | {row['measured_bytes'] / MIB:,.1f} | {error:+.2%} | {slopes[key]:,.1f} |"
         )
     worst = max(abs(row["predicted_bytes"] / row["measured_bytes"] - 1) for row in record["memory"])
     print(
-        f"\nworst prediction: {worst:.2%}\n\n| edges | eager | flat | eager ms | flat ms | flat / eager |\n|"
-        + "---|" * 6
+        f"\nworst error of a prediction: {worst:.2%}\n\n| edges | eager | flat | eager ms | flat ms | flat /"
+        " eager |\n|" + "---|" * 6
     )
     for row in record["time"]:
         print(
-            f"| {row['size']:,} | {row['eager_precision']} | {row['flat_precision']} | {row['eager_s'] * 1e3:.2f} "
-            f"| {row['flat_s'] * 1e3:.2f} | {row['flat_over_eager']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}] |"
+            f"| {row['size']:,} | {row['eager_precision']} | {row['flat_precision']}"
+            f" | {row['eager_s'] * 1e3:.2f} | {row['flat_s'] * 1e3:.2f}"
+            f" | {row['flat_over_eager']:.2f} [{row['ratio_low']:.2f}, {row['ratio_high']:.2f}] |"
         )
     large = record["large"]
     print(
         f"\n{large['edges']:,} edges in {large['budget_bytes'] / GIB:.0f} GiB: "
-        f"peak {large['peak_allocated_bytes'] / GIB:.2f} GiB, {large['step_s']:.2f} s a step"
+        f"peak {large['peak_allocated_bytes'] / GIB:.2f} GiB, {large['step_s']:.2f} s per step"
     )
 
 
 def _slopes(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], float]:
-    """Measured bytes an edge between the smallest and the largest size of each case."""
+    """Return the measured bytes per edge between the smallest and the largest size of each case."""
     sizes: dict[tuple[str, ...], list[tuple[int, int]]] = {}
     for row in rows:
         key = _case(row)
@@ -202,12 +209,12 @@ def _slopes(rows: list[dict[str, Any]]) -> dict[tuple[str, ...], float]:
 
 
 def _case(row: dict[str, Any]) -> tuple[str, ...]:
-    variant = row["variant"] + (f", {row['chunk']:,} edges a chunk" if "chunk" in row else "")
+    variant = row["variant"] + (f", {row['chunk']:,} edges per chunk" if "chunk" in row else "")
     return row["part"], row["mlp"], variant, row["mode"]
 
 
 def _command() -> str:
-    return "python benchmarks/edge_transform.py " + " ".join(
+    return "python benchmarks/operator/edge_transform.py " + " ".join(
         Path(arg).name if "/" in arg else arg for arg in sys.argv[1:]
     )
 
@@ -216,16 +223,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=("predict", "measure", "show"))
-    parser.add_argument("record", nargs="?", type=Path)
-    parser.add_argument("-o", "--output", type=Path)
-    given = parser.parse_args()
-    if given.what == "predict":
-        predict(given.output)
-    elif given.what == "measure":
-        measure(given.record, given.output)
+    parser.add_argument("what", choices=("predict", "measure", "show"), help="The action.")
+    parser.add_argument("record", nargs="?", type=Path, help="The record that `measure` and `show` read.")
+    parser.add_argument("-o", "--output", type=Path, help="File of the record.")
+    args = parser.parse_args()
+    if args.what == "predict":
+        predict(args.output)
+    elif args.what == "measure":
+        measure(args.record, args.output)
     else:
-        show(given.record)
+        show(args.record)
 
 
 if __name__ == "__main__":

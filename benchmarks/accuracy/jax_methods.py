@@ -1,6 +1,6 @@
 """Comparison of predicted and measured peaks of JAX steps on this machine's GPU.
 
-    python benchmarks/jax_topology_check.py record.json [--jobs 4] [--only mlp,scan]
+    python benchmarks/accuracy/jax_methods.py record.json [--jobs 4] [--only mlp,scan]
 
 For each step, in separate processes:
   topology    XLA's analysis for this card, compiled without the GPU (what `predict` does)
@@ -26,7 +26,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-SOURCE = Path(__file__).resolve().parents[1] / "src"
+SOURCE = Path(__file__).resolve().parents[2] / "src"
 CARD = "h200"
 ORBITAL = {
     f"orbital-{variant}-{size}": (variant, size)
