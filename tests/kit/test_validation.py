@@ -1,4 +1,4 @@
-"""What is handed to the kit in another kind than it reads is refused with a hint, never by an error of torch's own."""
+"""Arguments of the wrong type raise an error with a hint, not one of torch's own errors."""
 
 from __future__ import annotations
 
@@ -30,67 +30,67 @@ MLP = nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 4))
 BOX = Lattice((3, 3, 3), (0.0, 0.0, 0.0), (1.0, 1.0, 1.0))
 
 
-def transformed(**other: Any) -> Any:
+def transform(**other: Any) -> Any:
     return edge_transform(**{"mlp": MLP, "x": X, "y": Y, "f": F, "edges": INDEX, **other})
 
 
 @pytest.mark.parametrize(
     ("call", "what", "hint"),
     [
-        (lambda: transformed(edges=INDEX.numpy()), "edges is a numpy.ndarray", r"torch\.as_tensor\(edges\)"),
-        (lambda: transformed(edges=INDEX.tolist()), "edges is a list", "as_tensor"),
-        (lambda: transformed(edges=None), "edges is None", "as_tensor"),
-        (lambda: transformed(x=X.numpy()), "x is a numpy.ndarray", r"as_tensor\(x\)"),
-        (lambda: transformed(y=Y.tolist()), "y is a list", "as_tensor"),
-        (lambda: transformed(f=F.numpy()), "f is a numpy.ndarray", "as_tensor"),
-        (lambda: transformed(f=F[:, 0]), r"f of shape \(6,\)", r"f\[:, None\]"),
+        (lambda: transform(edges=INDEX.numpy()), "edges is a numpy.ndarray", r"torch\.as_tensor\(edges\)"),
+        (lambda: transform(edges=INDEX.tolist()), "edges is a list", "as_tensor"),
+        (lambda: transform(edges=None), "edges is None", "as_tensor"),
+        (lambda: transform(x=X.numpy()), "x is a numpy.ndarray", r"as_tensor\(x\)"),
+        (lambda: transform(y=Y.tolist()), "y is a list", "as_tensor"),
+        (lambda: transform(f=F.numpy()), "f is a numpy.ndarray", "as_tensor"),
+        (lambda: transform(f=F[:, 0]), r"f has shape \(6,\)", r"f\[:, None\]"),
         (
-            lambda: transformed(weights="quadrature", quadrature=[1.0] * 6),
+            lambda: transform(weights="quadrature", quadrature=[1.0] * 6),
             "quadrature is a list",
             "as_tensor",
         ),
         (
-            lambda: transformed(mlp=lambda edges: edges[:, :4]),
+            lambda: transform(mlp=lambda edges: edges[:, :4]),
             "the function <lambda>",
-            "nn.Module of your own",
+            "your own nn.Module",
         ),
-        (lambda: transformed(mlp=nn.Linear), "the class Linear", r"Linear\(\.\.\.\)"),
-        (lambda: transformed(mlp=None), "mlp is None", "nn.Module"),
+        (lambda: transform(mlp=nn.Linear), "the class Linear", r"Linear\(\.\.\.\)"),
+        (lambda: transform(mlp=None), "mlp is None", "nn.Module"),
         (
-            lambda: transformed(weights="attention", attention=lambda d: d[:, :1]),
+            lambda: transform(weights="attention", attention=lambda d: d[:, :1]),
             "attention is the function",
             "nn.Module",
         ),
-        (lambda: transformed(chunk="big"), "a chunk of 'big'", "'auto'"),
-        (lambda: transformed(chunk=1.5), "a chunk of 1.5", "'auto'"),
-        (lambda: transformed(chunk=None), "a chunk of None", "'auto'"),
-        (lambda: transformed(chunk=True), "a chunk of True", "'auto'"),
+        (lambda: transform(chunk="big"), "chunk is 'big'", "'auto'"),
+        (lambda: transform(chunk=1.5), "chunk is 1.5", "'auto'"),
+        (lambda: transform(chunk=None), "chunk is None", "'auto'"),
+        (lambda: transform(chunk=True), "chunk is True", "'auto'"),
         (
-            lambda: transformed(x=X.double(), y=Y.double()),
-            "mlp in torch.float32 for edges in torch.float64",
+            lambda: transform(x=X.double(), y=Y.double()),
+            "mlp is in torch.float32, but the edges are in torch.float64",
             r"mlp\.to\(",
         ),
         (lambda: radius_edges(X.numpy(), Y.numpy(), 0.5), "x is a numpy.ndarray", r"as_tensor\(x\)"),
         (lambda: radius_edges(X, Y.tolist(), 0.5), "y is a list", r"as_tensor\(y\)"),
-        (lambda: radius_edges(X, Y, "0.5"), "a radius of '0.5'", "a number"),
-        (lambda: radius_edges(X, Y, [0.5]), "a radius of", "a number"),
+        (lambda: radius_edges(X, Y, "0.5"), "radius is '0.5'", "a number"),
+        (lambda: radius_edges(X, Y, [0.5]), "radius is", "a number"),
         (lambda: lattice_edges(X.numpy(), BOX, 0.5), "points is a numpy.ndarray", "as_tensor"),
-        (lambda: lattice_edges(X, (3, 3, 3), 0.5), r"a lattice that is \(3, 3, 3\)", "Lattice"),
-        (lambda: radius_for(X, (3, 3, 3)), "a lattice that is", "Lattice"),
+        (lambda: lattice_edges(X, (3, 3, 3), 0.5), r"lattice is \(3, 3, 3\)", "Lattice"),
+        (lambda: radius_for(X, (3, 3, 3)), "lattice is", "Lattice"),
         (lambda: least_radius(X.numpy(), BOX), "points is a numpy.ndarray", "as_tensor"),
         (lambda: require_radius(X.numpy(), BOX, 0.5), "points is a numpy.ndarray", "as_tensor"),
-        (lambda: Lattice(3, (0.0,), (1.0,)), "a lattice of shape 3", "each axis"),
-        (lambda: coverage(INDEX), "edges that are a Tensor", "Edges.of_index"),
+        (lambda: Lattice(3, (0.0,), (1.0,)), "lattice's shape is 3", "each axis"),
+        (lambda: coverage(INDEX), "edges are a Tensor", "Edges.from_index"),
         (
             lambda: Edges(np.zeros(3), torch.zeros(0, dtype=torch.int32), 4),
             "offsets is a numpy.ndarray",
             "as_tensor",
         ),
-        (lambda: Edges.of_index(INDEX, queries=5.0, sources=6), "queries = 5.0", "whole"),
-        (lambda: Edges.of_index(INDEX, queries=5, sources=-1), "sources = -1", "whole"),
+        (lambda: Edges.from_index(INDEX, queries=5.0, sources=6), "queries is 5.0", "number of queries"),
+        (lambda: Edges.from_index(INDEX, queries=5, sources=-1), "sources is -1", "number of sources"),
     ],
 )
-def test_another_kind_is_refused_with_what_was_given_and_what_to_give(
+def test_an_argument_of_the_wrong_type_is_refused_with_its_type_and_what_to_give(
     call: Callable[[], Any], what: str, hint: str
 ) -> None:
     with pytest.raises(BadInput, match=what) as refused:
@@ -98,13 +98,13 @@ def test_another_kind_is_refused_with_what_was_given_and_what_to_give(
     assert refused.match(f"(?s)hint.*{hint}")
 
 
-def test_a_graph_cache_wants_a_lattice_too(tmp_path: Any) -> None:
-    with pytest.raises(BadInput, match="a lattice that is None"):
+def test_a_graph_cache_requires_a_lattice_too(tmp_path: Any) -> None:
+    with pytest.raises(BadInput, match="lattice is None"):
         GraphCache(tmp_path).lattice_edges(X, None, [0.5])  # pyright: ignore[reportArgumentType]
 
 
-def test_numbers_of_numpy_are_numbers() -> None:
-    assert torch.equal(transformed(chunk=np.int64(2)), transformed(chunk=2))
+def test_numpy_numbers_are_accepted() -> None:
+    assert torch.equal(transform(chunk=np.int64(2)), transform(chunk=2))
     assert radius_edges(X, Y, np.float32(0.5)).count == radius_edges(X, Y, float(np.float32(0.5))).count
 
 
@@ -118,11 +118,11 @@ def test_a_module_that_casts_for_itself_may_have_weights_of_another_dtype() -> N
             return self.inner(edges.float()).double()
 
     doubles = {"x": X.double(), "y": Y.double(), "f": F.double()}
-    assert torch.allclose(transformed(mlp=Casting(), **doubles).float(), transformed(), atol=1e-6)
+    assert torch.allclose(transform(mlp=Casting(), **doubles).float(), transform(), atol=1e-6)
 
 
-def test_edges_say_how_many_they_are_and_not_which() -> None:
-    edges = Edges.of_index(torch.arange(1000) * torch.tensor([[1], [0]]), queries=2, sources=1000)
+def test_the_repr_of_edges_counts_them() -> None:
+    edges = Edges.from_index(torch.arange(1000) * torch.tensor([[1], [0]]), queries=2, sources=1000)
     assert len(edges) == edges.count == 1000
     assert repr(edges) == "Edges(1,000 edges from 1,000 sources to 2 destinations, cpu)"
-    assert Edges.of_index(INDEX[:, :0], queries=5, sources=6), "a graph without edges is a graph"
+    assert Edges.from_index(INDEX[:, :0], queries=5, sources=6), "a graph without edges is a graph"

@@ -1,4 +1,4 @@
-"""Fast building blocks for models of very many points; torch or JAX is imported when one is used."""
+"""Building blocks for models with very many points; torch or JAX is imported when one is first used."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ __all__ = [
     "take_rows",
 ]
 
-_WHERE = {
+_MODULES = {
     "Coverage": "edges.coverage",
     "Degrees": "edges.coverage",
     "Edges": "edges.edges",
@@ -86,9 +86,9 @@ _WHERE = {
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _WHERE:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"pinchpoint.kit.{_WHERE[name]}"), name)
+    return getattr(import_module(f"pinchpoint.kit.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

@@ -1,7 +1,7 @@
-"""Loops for a CPU compiled by numba, where it is installed; imported late, and never needed for an answer.
+"""Optional CPU loops compiled by numba, imported late; every result can also be computed without them.
 
-Compiled functions hold no lock of Python's and start no threads: numba's own pools end the process after a fork, or where
-two threads use them at the same time.
+Compiled functions release the GIL and start no threads: numba's own thread pools end the process after a
+fork, or when two threads use them at the same time.
 """
 
 # pyright: reportMissingImports=false, reportMissingTypeStubs=false
@@ -15,7 +15,7 @@ from typing import Any
 
 @cache
 def numba_works() -> bool:
-    """Is it there, and does it take the numpy that is?"""
+    """Whether numba is installed and accepts the installed NumPy."""
     try:
         import_module("numba")
     except ImportError:
@@ -23,11 +23,11 @@ def numba_works() -> bool:
     return True
 
 
-def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled at its first call, and kept on disk where numba finds a folder it may write to."""
+def compile_loop(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile the function at its first call, and cache it on disk if numba finds a writable folder."""
     import numba
 
     try:
         return numba.njit(nogil=True, cache=True)(function)
-    except RuntimeError:  # no such folder: compiled anew by each process
+    except RuntimeError:  # no writable folder: each process compiles it again
         return numba.njit(nogil=True)(function)

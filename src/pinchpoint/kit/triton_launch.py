@@ -1,6 +1,7 @@
-"""Triton kernels launched with little work on the host: what was compiled is looked up once for each kind of arguments.
+"""A launcher for Triton kernels with little host time: compiled code is looked up by argument types.
 
-To launch by `kernel[grid](...)` looks at every argument again, which takes longer than many of our kernels run.
+Launching with `kernel[grid](...)` inspects every argument again, which takes longer than many of our kernels
+run.
 """
 
 from __future__ import annotations
@@ -9,13 +10,14 @@ from typing import Any
 
 from torch import Tensor
 
-_ALIGNED = 16  # bytes: Triton compiles otherwise for tensors that begin elsewhere
+_ALIGNED = 16  # bytes: Triton compiles different code for tensors that are not aligned
 
 
 class Launcher:
-    """A kernel of tensors, numbers that it is not specialised on (whole ones below 2**31), and constants, in this order.
+    """Launches a kernel whose arguments are, in this order, tensors, numbers and constants.
 
-    All on the current device.
+    The kernel is not specialised on the numbers; whole numbers must be below 2**31. All tensors are on the
+    current device.
     """
 
     def __init__(self, kernel: Any) -> None:
@@ -32,11 +34,11 @@ class Launcher:
     ) -> None:
         grid = (programs, 1, 1)
         device = tensors[0].device.index
-        # A distance given as 3 is another kind of argument than one of 3.0.
+        # Triton compiles different code for a distance passed as 3 and as 3.0.
         key = (device, warps, constants, *(one.dtype for one in tensors), *map(type, numbers))
         if any(one.data_ptr() % _ALIGNED for one in tensors):
             self.kernel[grid](*tensors, *numbers, *constants, num_warps=warps)
-        elif (known := self._compiled.get(key)) is not None:
-            known[grid](*tensors, *numbers, *constants)
+        elif (kernel := self._compiled.get(key)) is not None:
+            kernel[grid](*tensors, *numbers, *constants)
         else:
             self._compiled[key] = self.kernel[grid](*tensors, *numbers, *constants, num_warps=warps)

@@ -1,4 +1,4 @@
-"""What a user hands in, refused where it is of another kind than a building block reads, before anything is computed."""
+"""Checks of argument types that the building blocks share, made before anything is computed."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from pinchpoint.core.errors import BadInput
 
 
 def require_tensor(name: str, value: object) -> None:
-    """Numpy arrays and lists are not taken silently: which device and dtype they are meant for is the caller's to say."""
+    """Refuse NumPy arrays and lists: only the caller knows which device and dtype they are meant for."""
     if not isinstance(value, Tensor):
         raise BadInput(
-            f"{name} is {_kind(value)}, not a tensor", hint=f"give a torch tensor: torch.as_tensor({name})"
+            f"{name} is {_kind(value)}, not a tensor.", hint=f"Give a torch tensor: torch.as_tensor({name})."
         )
 
 
 def require_module(name: str, value: object, *, reads: str) -> None:
-    """Weights of a plain function could not be found, and so not trained."""
+    """Refuse a plain function: its weights could not be found, and so not be trained."""
     if isinstance(value, nn.Module):
         return
     if isinstance(value, type) and issubclass(value, nn.Module):
         raise BadInput(
-            f"{name} is the class {value.__name__}, not a module",
-            hint=f"make one of it first: {value.__name__}(...)",
+            f"{name} is the class {value.__name__}, not a module.",
+            hint=f"Create an instance first: {value.__name__}(...).",
         )
     raise BadInput(
-        f"{name} is {_kind(value)}, not a torch.nn.Module",
-        hint=f"give a module that maps {reads}: a function goes into the forward of an nn.Module of your own",
+        f"{name} is {_kind(value)}, not a torch.nn.Module.",
+        hint=f"Give a module that maps {reads}; call your function in the forward of your own nn.Module.",
     )
 
 
 def whole_number(value: Any) -> int | None:
-    """An int, of numpy's too; None for anything else, True and False among it."""
+    """The value as an int (NumPy integers count), or None for anything else, including True and False."""
     if isinstance(value, bool):
         return None
     try:

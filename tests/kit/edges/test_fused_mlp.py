@@ -66,7 +66,7 @@ def test_values_and_gradients_are_those_of_float64(
     x = torch.rand(EDGES, inputs, device="cuda") * 2 - 1
     gradient = torch.randn(EDGES, outputs, device="cuda")
     truth = _truth(mlp, x, gradient)
-    made = fused_mlp.Fused(list(mlp), dtype, x)
+    made = fused_mlp.FusedMLP(list(mlp), dtype, x)
     into = {at: torch.zeros_like(p) for at, p in enumerate(mlp.parameters())}
     of_inputs, values = made.backward(x, gradient.to(dtype), into, want_inputs=True, want_values=True)
     made.finish(into)
@@ -124,9 +124,9 @@ def network_like(mlp: nn.Sequential) -> nn.Sequential:
 def test_other_networks_are_not_taken(parts: list[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     good = four(6, 128, 16)
-    assert fused_mlp.fits(good, torch.float32, torch.device("cuda"))
-    assert not fused_mlp.fits(parts, torch.float32, torch.device("cuda"))
-    assert not fused_mlp.fits(good, torch.float64, torch.device("cuda"))
+    assert fused_mlp.supports(good, torch.float32, torch.device("cuda"))
+    assert not fused_mlp.supports(parts, torch.float32, torch.device("cuda"))
+    assert not fused_mlp.supports(good, torch.float64, torch.device("cuda"))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -135,9 +135,9 @@ def test_what_was_compared_with_float64_on_a_card_is_taken(
     inputs: int, outputs: int, between: int, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
-    assert fused_mlp.fits(list(network(inputs, outputs, between)), dtype, torch.device("cuda"))
+    assert fused_mlp.supports(list(network(inputs, outputs, between)), dtype, torch.device("cuda"))
 
 
 def test_another_card_is_not_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (8, 0))
-    assert not fused_mlp.fits(four(6, 128, 16), torch.float32, torch.device("cuda"))
+    assert not fused_mlp.supports(four(6, 128, 16), torch.float32, torch.device("cuda"))

@@ -80,14 +80,14 @@ def test_every_part_of_the_question_is_part_of_its_name() -> None:
 
 
 @pytest.mark.parametrize("damage", ["flip", "cut", "empty"])
-def test_a_damaged_file_is_made_anew_and_says_so(tmp_path: Path, built: list[int], damage: str) -> None:
+def test_a_damaged_file_is_replaced_with_a_warning(tmp_path: Path, built: list[int], damage: str) -> None:
     cache = GraphCache(tmp_path)
     whole = cache.lattice_edges(cloud(), LATTICE, RADII)
     (path,) = tmp_path.iterdir()
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 1
     path.write_bytes({"flip": bytes(data), "cut": bytes(data[: len(data) // 3]), "empty": b""}[damage])
-    with pytest.warns(UserWarning, match="is damaged; the graph is made anew"):
+    with pytest.warns(UserWarning, match="is damaged; the graph is computed again"):
         assert equal(cache.lattice_edges(cloud(), LATTICE, RADII), whole)
     assert equal(cache.lattice_edges(cloud(), LATTICE, RADII), whole)
     assert len(built) == 2
@@ -103,11 +103,11 @@ def test_bad_points_leave_no_file(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(BadInput, match="Cannot create the folder"):
+    with pytest.raises(BadInput, match="cannot be created"):
         GraphCache(tmp_path / "file")
 
 
-def test_the_graph_unused_for_longest_goes_first(tmp_path: Path, built: list[int]) -> None:
+def test_the_least_recently_used_graph_is_removed_first(tmp_path: Path, built: list[int]) -> None:
     plain = GraphCache(tmp_path)
     for seed in (0, 1):
         plain.lattice_edges(cloud(seed), LATTICE, RADII)

@@ -59,7 +59,7 @@ def test_a_compiled_order_is_that_of_a_stable_sort(
     ids = torch.randint(
         -(span // 2), span - span // 2, (40_000,), generator=torch.Generator().manual_seed(0)
     ).to(dtype)
-    for least in ("_MANY", "_VERY_MANY"):
+    for least in ("_MIN_COMPILED", "_MIN_LOAD"):
         monkeypatch.setattr(kit_segments, least, len(ids))
     found = Segments.from_ids(ids)
     assert found.order.equal(torch.sort(ids, stable=True).indices.int())
@@ -120,50 +120,48 @@ def test_moving_keeps_what_the_host_knows() -> None:
 @pytest.mark.parametrize(
     ("xyz", "cell", "says"),
     [
-        (torch.zeros(0, 3), 0.1, "without points"),
+        (torch.zeros(0, 3), 0.1, "no points"),
         (torch.tensor([[0.0, float("nan"), 0.0]]), 0.1, "NaN"),
         (torch.tensor([[0.0, 1.0, 0.0], [float("inf"), 0.0, 0.0]]), 0.1, "infinite"),
-        (torch.rand(5, 3), 0.0, "size 0.0"),
-        (torch.rand(5, 3), -1.0, "size -1.0"),
-        (torch.rand(5, 3), float("nan"), "size nan"),
-        (torch.rand(5, 3), True, "size True"),
-        (torch.eye(3) * 100, 1e-6, "more than 64 bits number"),
-        (torch.eye(3) * 1e6, 1e-12, "cannot be told apart"),
+        (torch.rand(5, 3), 0.0, "size is 0.0"),
+        (torch.rand(5, 3), -1.0, "size is -1.0"),
+        (torch.rand(5, 3), float("nan"), "size is nan"),
+        (torch.rand(5, 3), True, "size is True"),
+        (torch.eye(3) * 100, 1e-6, "more than 64 bits can number"),
+        (torch.eye(3) * 1e6, 1e-12, "cannot be distinguished"),
         (torch.rand(5, 2), 0.1, "(5, 2)"),
         (torch.ones(5, 3, dtype=torch.int64), 0.1, "int64"),
         (np.zeros((5, 3)), 0.1, "not a tensor"),
     ],
 )
-def test_coordinates_that_have_no_cells_are_refused(xyz: torch.Tensor, cell: float, says: str) -> None:
+def test_invalid_coordinates_and_cell_sizes_are_refused(xyz: torch.Tensor, cell: float, says: str) -> None:
     with pytest.raises(BadInput, match="hint:") as refused:
         Segments.from_coords(xyz, cell)
     assert says in refused.value.what
 
 
-def test_the_hint_of_too_small_cells_names_cells_that_do() -> None:
+def test_the_hint_for_too_small_cells_names_a_size_that_works() -> None:
     xyz = torch.eye(3) * 100
     with pytest.raises(BadInput) as refused:
         Segments.from_coords(xyz, 1e-6)
-    least = float(refused.value.hint.split()[-1])
+    least = float(refused.value.hint.split()[-1].rstrip("."))
     assert Segments.from_coords(xyz, least).cells == 3
 
 
 @pytest.mark.parametrize(
     ("offsets", "order", "says"),
     [
-        ([0, 3, 2, 5], None, "fall"),
-        ([1, 3], None, "begin at 1"),
-        ([0], None, "1 offsets"),
-        ([0, 0], None, "without points"),
-        ([0, 3], [0, 1], "an order of 2 points"),
+        ([0, 3, 2, 5], None, "decreases"),
+        ([1, 3], None, "starts at 1"),
+        ([0], None, "1 entries"),
+        ([0, 0], None, "no points"),
+        ([0, 3], [0, 1], "order has 2 points"),
         ([0, 3], [0, 1, 1], "leaves points out"),
         ([0, 3], [0, 1, 7], "leaves points out"),
         ([0.0, 3.0], None, "float32"),
     ],
 )
-def test_offsets_that_share_out_no_points_are_refused(
-    offsets: list[int], order: list[int] | None, says: str
-) -> None:
+def test_invalid_offsets_are_refused(offsets: list[int], order: list[int] | None, says: str) -> None:
     with pytest.raises(BadInput) as refused:
         Segments.from_offsets(torch.tensor(offsets), None if order is None else torch.tensor(order))
     assert says in refused.value.what and refused.value.hint
@@ -179,11 +177,11 @@ def test_offsets_that_share_out_no_points_are_refused(
         [1, 2],
     ],
 )
-def test_ids_that_are_no_row_of_whole_numbers_are_refused(ids: torch.Tensor) -> None:
+def test_ids_that_are_not_a_row_of_integers_are_refused(ids: torch.Tensor) -> None:
     with pytest.raises(BadInput):
         Segments.from_ids(ids)
 
 
 def test_a_batch_of_another_length_is_refused() -> None:
-    with pytest.raises(BadInput, match="2 batch numbers for 3 points"):
+    with pytest.raises(BadInput, match="batch has 2 entries, but there are 3 points"):
         Segments.from_coords(torch.rand(3, 3), 0.1, torch.tensor([0, 1]))

@@ -127,7 +127,7 @@ if child == 0:
     os._exit(0 if sample_subset(segments, 0.5, seed=0).tolist() == drawn else 7)
 raise SystemExit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
-    assert subprocess.run([sys.executable, "-c", script], timeout=60, check=False).returncode == 0
+    assert subprocess.run([sys.executable, "-c", script], timeout=600, check=False).returncode == 0
 
 
 def test_smaller_nested_draws_lie_inside_larger_ones_whatever_the_view() -> None:
@@ -228,26 +228,26 @@ def test_a_draw_whose_size_is_known_needs_no_numbers_on_a_gpu_that_is_only_thoug
 @pytest.mark.parametrize(
     ("counts", "options", "says"),
     [
-        (1.5, {}, "ratio = 1.5"),
-        (-0.1, {}, "ratio = -0.1"),
-        (float("nan"), {}, "ratio = nan"),
-        (True, {}, "counts = True"),
-        (-1, {}, "counts = -1"),
-        ("0.5", {}, "counts = '0.5'"),
+        (1.5, {}, "ratio is 1.5"),
+        (-0.1, {}, "ratio is -0.1"),
+        (float("nan"), {}, "ratio is nan"),
+        (True, {}, "counts is True"),
+        (-1, {}, "counts is -1"),
+        ("0.5", {}, "counts is '0.5'"),
         (torch.tensor([1, 1]), {}, "(2,)"),
         (torch.ones(3), {}, "float32"),
-        (torch.tensor([1, 1, 9]), {}, "above the points"),
+        (torch.tensor([1, 1, 9]), {}, "above the number of points"),
         (torch.tensor([1, -1, 1]), {}, "below 0"),
-        (0.5, {"seed": -1}, "seed = -1"),
-        (0.5, {"seed": 1.5}, "seed = 1.5"),
-        (0.5, {"step": "3"}, "step = '3'"),
-        (0.5, {"method": "prefix"}, "method = 'prefix'"),
-        (1, {"total": 5}, "total = 5 where the counts sum to 3"),
-        (1, {"total": -1}, "total = -1"),
-        (1, {"total": 7}, "total = 7"),
-        (1, {"method": "sort", "total": 2}, "total = 2"),
-        (2, {"method": "bernoulli"}, "counts = 2"),
-        (0.5, {"method": "bernoulli", "total": 3}, "not known before"),
+        (0.5, {"seed": -1}, "seed is -1"),
+        (0.5, {"seed": 1.5}, "seed is 1.5"),
+        (0.5, {"step": "3"}, "step is '3'"),
+        (0.5, {"method": "prefix"}, "method 'prefix' does not exist"),
+        (1, {"total": 5}, "total is 5, but the counts sum to 3"),
+        (1, {"total": -1}, "total is -1"),
+        (1, {"total": 7}, "total is 7"),
+        (1, {"method": "sort", "total": 2}, "total is 2"),
+        (2, {"method": "bernoulli"}, "counts is 2"),
+        (0.5, {"method": "bernoulli", "total": 3}, "total cannot be given"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(counts: Tensor, options: dict[str, int], says: str) -> None:
@@ -258,12 +258,12 @@ def test_what_cannot_be_drawn_is_refused(counts: Tensor, options: dict[str, int]
 
 
 @pytest.mark.parametrize("ratio", [(0.7, 0.3), (0.1, 1.1), (0.1,), (0.1, 0.2, 0.3), "0.5", None, True])
-def test_ratios_that_are_none_are_refused(ratio: tuple[float, float]) -> None:
+def test_an_invalid_ratio_is_refused(ratio: tuple[float, float]) -> None:
     with pytest.raises(BadInput, match="lo <= hi"):
         draw_counts(cloud([3]), ratio, seed=0)
 
 
-def test_cells_without_points_have_none_to_give_and_say_so() -> None:
+def test_drawing_one_point_from_an_empty_cell_is_refused() -> None:
     with pytest.raises(BadInput, match="sample_subset"):
         sample_one(cloud([2, 0]), seed=0)
     with pytest.raises(BadInput, match="from_ids"):

@@ -13,7 +13,7 @@ from pinchpoint.systems.operator import budget
 from pinchpoint.systems.operator.budget import chunk_for
 from pinchpoint.systems.operator.data.dataset import open_dataset
 from pinchpoint.systems.operator.data.sample import Sample
-from pinchpoint.systems.operator.inference import answer
+from pinchpoint.systems.operator.inference import infer
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.graph import Graph, graph_of
 from pinchpoint.systems.operator.model.model import Operator
@@ -71,7 +71,7 @@ def test_chunks_of_points_give_what_the_whole_body_does(
     graph = graph_of(sample.points, config, areas=sample.areas, features=sample.features)
     whole = forward(model, sample, graph, told)
     seen: list[tuple[int, int]] = []
-    found = answer(
+    found = infer(
         model, sample, graph, told, points=50, progress=lambda done, total: seen.append((done, total))
     )
     assert found.shape == whole.shape
@@ -90,7 +90,7 @@ def test_the_peak_grows_by_what_the_encoder_reads_of_a_point(
         sample = many(tiny_data, copies)
         graph = graph_of(sample.points, config, areas=sample.areas, features=sample.features)
         ways = (
-            lambda s=sample, g=graph: answer(model, s, g, told, points=128),
+            lambda s=sample, g=graph: infer(model, s, g, told, points=128),
             lambda s=sample, g=graph: forward(model, s, g, told),
         )
         peaks.append([len(sample.points), *((account(way) or 0) - held(sample, graph) for way in ways)])
@@ -110,6 +110,6 @@ def test_what_a_budget_is_compared_with_is_what_the_chunks_take(
     model, told = Operator(config).eval(), Settings(memory="flat")
     found = chunk_for(config, told, graph, budget="1GiB", device="cpu", mode="infer")
     told = Settings(memory="flat", chunk=found.chunk)
-    needed = account(lambda: answer(model, sample, graph, told))
+    needed = account(lambda: infer(model, sample, graph, told))
     assert needed is not None
     assert found.predicted_bytes == pytest.approx(needed, rel=0.05)

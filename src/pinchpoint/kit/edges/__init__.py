@@ -1,1 +1,1 @@
-"""Graphs between points: neighbour search, edge lists, and transforms over edges with flat memory (torch)."""
+"""Graphs between points (torch): neighbour search, edge lists, and transforms over edges with flat memory."""

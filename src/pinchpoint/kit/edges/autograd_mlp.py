@@ -1,4 +1,4 @@
-"""A network over edges that may be any module: its backward pass is torch's own, a chunk at a time."""
+"""A network over edges that can be any module: autograd runs its backward pass, one chunk at a time."""
 
 from __future__ import annotations
 
@@ -10,69 +10,71 @@ from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
 
-Gradients = dict[
-    int, Tensor
-]  # by the parameter's place among the module's parameters, added to chunk by chunk
+# Keyed by the parameter's position among the module's parameters; each chunk adds to them.
+Gradients = dict[int, Tensor]
 
 
 @dataclass(frozen=True)
-class ByAutograd:
-    """Any module, through torch's own backward pass."""
+class AutogradMLP:
+    """A `Network` of any module, differentiated by autograd."""
 
     module: nn.Module
     autocast: tuple[bool, torch.dtype]
     dtype: torch.dtype | None = None
 
     def forward(self, inputs: Tensor) -> Tensor:
-        with self._cast(inputs):
+        with self._autocast(inputs):
             return self.module(inputs).contiguous()
 
     def backward(
         self, inputs: Tensor, gradient: Tensor, into: Gradients, *, want_inputs: bool, want_values: bool
     ) -> tuple[Tensor | None, Tensor | None]:
         leaf = inputs.detach().requires_grad_(want_inputs)
-        # Leaves of our own: a hook on a parameter sees its whole gradient, once, not that of every chunk.
-        scripted = any(
-            isinstance(part, torch.jit.ScriptModule) for part in self.module.modules()
-        )  # takes none but its own
-        named = {
+        # Leaves of our own: a hook on a parameter sees its whole gradient once, not that of every chunk.
+        # A scripted module accepts only its own parameters.
+        scripted = any(isinstance(part, torch.jit.ScriptModule) for part in self.module.modules())
+        parameters = {
             name: value if scripted else value.detach() for name, value in self.module.named_parameters()
         }
-        own = list(named.values())
-        asked = [own[at].requires_grad_() for at in into] + ([leaf] if want_inputs else [])
-        with torch.enable_grad(), self._cast(inputs):
-            made = self.module(leaf) if scripted else torch.func.functional_call(self.module, named, (leaf,))
-        found: Sequence[Tensor | None] = [None] * len(asked)
-        if asked and made.requires_grad:
-            found = torch.autograd.grad(made, asked, gradient.to(made.dtype), allow_unused=True)
-        for at, value in zip(into, found, strict=False):
+        values = list(parameters.values())
+        leaves = [values[at].requires_grad_() for at in into] + ([leaf] if want_inputs else [])
+        with torch.enable_grad(), self._autocast(inputs):
+            outputs = (
+                self.module(leaf)
+                if scripted
+                else torch.func.functional_call(self.module, parameters, (leaf,))
+            )
+        gradients: Sequence[Tensor | None] = [None] * len(leaves)
+        if leaves and outputs.requires_grad:
+            gradients = torch.autograd.grad(outputs, leaves, gradient.to(outputs.dtype), allow_unused=True)
+        for at, value in zip(into, gradients, strict=False):
             if value is not None:
                 into[at].add_(value)
-        of_inputs = found[-1] if want_inputs else None
-        # Copied: what is made may be part of something else, and is written over.
-        values = made.detach().clone(memory_format=torch.contiguous_format) if want_values else None
-        return None if of_inputs is None else of_inputs.contiguous(), values
+        of_inputs = gradients[-1] if want_inputs else None
+        # Copied: the outputs may be a view of another tensor, and the caller overwrites them.
+        copied = outputs.detach().clone(memory_format=torch.contiguous_format) if want_values else None
+        return None if of_inputs is None else of_inputs.contiguous(), copied
 
     def finish(self, into: Gradients) -> None:
-        """Nothing is held back."""
+        """Do nothing: no gradient is held back."""
 
-    def _cast(self, inputs: Tensor) -> torch.autocast:
-        """The autocast of the forward pass, which keeps no cast weights: made without gradients, they would cut them off."""
+    def _autocast(self, inputs: Tensor) -> torch.autocast:
+        """The autocast of the forward pass, without its cache: weights cast without gradients block them."""
         enabled, dtype = self.autocast
         return torch.autocast(inputs.device.type, dtype, enabled=enabled, cache_enabled=False)
 
 
 def saved_bytes(module: nn.Module, inputs: Tensor) -> int:
-    """What autograd keeps of one pass through a module, without its parameters, and as much again for gradients."""
+    """Bytes that autograd saves in a pass through a module, without its parameters, doubled for gradients."""
     own = {compat.storage_key(parameter.untyped_storage()) for parameter in module.parameters()}
-    kept: dict[int, int] = {}
+    sizes: dict[int, int] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def save(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
         if (key := compat.storage_key(storage)) not in own:
-            kept[key] = storage.nbytes()
+            sizes[key] = storage.nbytes()
         return tensor
 
-    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+    with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(save, lambda tensor: tensor):
         out = module(inputs.requires_grad_())
-    return 2 * (sum(kept.values()) + out.untyped_storage().nbytes())
+    return 2 * (sum(sizes.values()) + out.untyped_storage().nbytes())

@@ -1,7 +1,7 @@
-"""What a graph between points and tokens leaves out, and the radius that fixes it.
+"""Checks of which points and tokens a graph leaves without edges, and the radius that covers all points.
 
-A point without an edge gets no value from the tokens, and nothing from it reaches them. `coverage`
-counts such holes in a graph that exists; `require_radius` finds them beforehand, from points and lattice alone.
+A point without an edge receives no value from the tokens and passes none to them. `coverage` counts such
+points in an existing graph; `require_radius` finds them beforehand, from the points and the lattice alone.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from pinchpoint.kit.edges.edges import Edges
 from pinchpoint.kit.edges.lattice import Lattice, require_lattice
 from pinchpoint.kit.edges.neighbours import check_points, check_radius, squared_radius
 
-_NAMED = 5  # uncovered points named one by one
-_BAR = 40
+_MAX_LISTED = 5  # uncovered points that are listed by number
+_BAR_WIDTH = 40
 
 
 @dataclass(frozen=True)
 class Degrees:
-    """Edges a row: their median and most, and how many rows have 0, 1, 2-3, 4-7, ... of them."""
+    """Edges per row: the median, the most, and how many rows have 0, 1, 2-3, 4-7, ... edges."""
 
     median: float
     most: int
-    bins: tuple[tuple[int, int, int], ...]  # fewest, most edges of the bin, and the rows in it
+    bins: tuple[tuple[int, int, int], ...]  # the fewest and most edges of the bin, and its rows
 
     @staticmethod
     def of(degrees: Tensor) -> Degrees:
@@ -36,7 +36,7 @@ class Degrees:
             return Degrees(0.0, 0, ())
         ordered = degrees.sort().values
         middle = ordered[[(len(degrees) - 1) // 2, len(degrees) // 2, -1]].tolist()
-        # Whole numbers, not logarithms: a degree of 2**k falls into its own bin for any k.
+        # Integers, not logarithms: a degree of 2**k is the first of its bin for every k.
         edges = torch.tensor([0, *(2**k for k in range(middle[2].bit_length()))], device=degrees.device)
         counts = (
             torch.searchsorted(ordered, torch.cat([edges, edges.new_tensor([middle[2] + 1])])).diff().tolist()
@@ -46,26 +46,25 @@ class Degrees:
         return Degrees((middle[0] + middle[1]) / 2, middle[2], tuple(zip(fewest, most, counts, strict=True)))
 
     def lines(self) -> list[str]:
-        """One line a bin, with a bar as long as its share."""
+        """One line per bin, with a bar whose length shows its share."""
         total, widest = sum(rows for *_, rows in self.bins), max((rows for *_, rows in self.bins), default=0)
         lines = []
         for low, high, rows in self.bins:
             span = str(low) if low == high else f"{low}-{high}"
-            lines.append(
-                f"  {span:>13} {rows:>12,} {rows / total:>6.1%}  {'#' * round(_BAR * rows / widest)}".rstrip()
-            )
+            bar = "#" * round(_BAR_WIDTH * rows / widest)
+            lines.append(f"  {span:>13} {rows:>12,} {rows / total:>6.1%}  {bar}".rstrip())
         return lines
 
 
 @dataclass(frozen=True)
 class Coverage:
-    """A graph between points and tokens in plain numbers."""
+    """Counts that describe a graph between points and tokens."""
 
     points: int
     tokens: int
     edges: int
     uncovered: int
-    uncovered_first: tuple[int, ...]  # the first few of them
+    uncovered_first: tuple[int, ...]  # the first few uncovered points
     empty_tokens: int
     of_points: Degrees
     of_tokens: Degrees
@@ -76,55 +75,63 @@ class Coverage:
 
     @property
     def complete(self) -> bool:
-        """Whether every token sees every point."""
+        """Whether every token is connected to every point."""
         return self.tokens > 1 and self.edges == self.points * self.tokens
 
     def text(self) -> str:
         """A summary for one screen of 80 columns."""
-        named = f": {_list(self.uncovered_first, self.uncovered)}" if self.uncovered else ""
+        listed = f": {_list(self.uncovered_first, self.uncovered)}" if self.uncovered else ""
         return "\n".join(
             [
                 f"{self.points:,} points, {self.tokens:,} tokens, {self.edges:,} edges",
-                f"uncovered points {self.uncovered:,}{named}",
+                f"uncovered points {self.uncovered:,}{listed}",
                 f"empty tokens     {self.empty_tokens:,} ({self.empty_share:.1%})",
-                f"edges a point    median {self.of_points.median:g}, most {self.of_points.most:,}",
+                f"edges per point  median {self.of_points.median:g}, most {self.of_points.most:,}",
                 *self.of_points.lines(),
-                f"edges a token    median {self.of_tokens.median:g}, most {self.of_tokens.most:,}",
+                f"edges per token  median {self.of_tokens.median:g}, most {self.of_tokens.most:,}",
                 *self.of_tokens.lines(),
             ]
         )
 
     def require_covered(self, points: Tensor | None = None, lattice: Lattice | None = None) -> None:
-        """Raise where a point has no edge, or every token sees every point. With both given, the hint names the radius."""
-        hint = "raise the radius: least_radius(points, lattice) is the least that covers them"
-        lower = "lower the radius: radius_for(points, lattice) gives one"
+        """Raise `BadInput` if a point has no edge, or if every token is connected to every point.
+
+        With points and lattice, the hint names a radius.
+        """
+        hint = "Raise the radius: least_radius(points, lattice) is the smallest that covers all points."
+        lower = "Lower the radius: radius_for(points, lattice) suggests one."
         if points is not None and lattice is not None:
-            hint, lower = _hint(points, lattice), f"lower the radius to about {radius_for(points, lattice):g}"
+            hint, lower = (
+                _hint(points, lattice),
+                f"Lower the radius to about {radius_for(points, lattice):g}.",
+            )
         if self.uncovered:
-            raise BadInput(_holes(self.uncovered, self.points, self.uncovered_first), hint=hint)
+            holes = _describe_holes(self.uncovered, self.points, self.uncovered_first)
+            raise BadInput(f"In this graph, {holes}.", hint=hint)
         if self.complete:
-            raise BadInput(_everything(self.points, self.tokens), hint=lower)
+            raise BadInput(f"In this graph, {_describe_complete(self.points, self.tokens)}.", hint=lower)
 
 
 def coverage(into_tokens: Edges, into_points: Edges | None = None) -> Coverage:
-    """Count holes and degrees. into_tokens: rows are tokens, sources points; into_points the other way.
+    """Count uncovered points, empty tokens and degrees.
 
-    Without `into_points` its degrees are counted from the first: they are the same for `lattice_edges`.
+    into_tokens: rows are tokens, sources are points; into_points: the other way round. Without `into_points`,
+    the degrees of the points are counted from `into_tokens`: for `lattice_edges` they are the same.
     """
     for edges in (into_tokens, into_points):
         if edges is not None and not isinstance(edges, Edges):
             raise BadInput(
-                f"edges that are a {type(edges).__name__}",
-                hint="give Edges, as lattice_edges and Edges.of_index return them",
+                f"The edges are a {type(edges).__name__}, not Edges.",
+                hint="Give Edges, as lattice_edges and Edges.from_index return them.",
             )
     if into_points is not None and (into_points.queries, into_points.source_count) != (
         into_tokens.source_count,
         into_tokens.queries,
     ):
         raise BadInput(
-            f"edges from {into_tokens.source_count:,} points to {into_tokens.queries:,} tokens, and back from "
-            f"{into_points.source_count:,} tokens to {into_points.queries:,} points",
-            hint="give both directions of one graph, tokens first, as lattice_edges returns them",
+            f"into_tokens joins {into_tokens.source_count:,} points to {into_tokens.queries:,} tokens, but "
+            f"into_points joins {into_points.source_count:,} tokens to {into_points.queries:,} points.",
+            hint="Give both directions of one graph, tokens first, as lattice_edges returns them.",
         )
     if into_points is None:
         degrees = torch.bincount(into_tokens.sources, minlength=into_tokens.source_count)
@@ -137,7 +144,7 @@ def coverage(into_tokens: Edges, into_points: Edges | None = None) -> Coverage:
         tokens=into_tokens.queries,
         edges=into_tokens.count,
         uncovered=len(bare),
-        uncovered_first=tuple(bare[:_NAMED].tolist()),
+        uncovered_first=tuple(bare[:_MAX_LISTED].tolist()),
         empty_tokens=int((of_tokens == 0).sum()),
         of_points=Degrees.of(degrees),
         of_tokens=Degrees.of(of_tokens),
@@ -145,33 +152,39 @@ def coverage(into_tokens: Edges, into_points: Edges | None = None) -> Coverage:
 
 
 def least_radius(points: Tensor, lattice: Lattice) -> float:
-    """The least radius, in the points' dtype, at which `lattice_edges` leaves no point without a token. points: (P, d)."""
+    """The smallest radius, in the points' dtype, at which `lattice_edges` gives every point a token.
+
+    points: (P, d).
+    """
     squared = _nearest(points, lattice).max()
     radius = squared.sqrt()
-    # The root is rounded: go up until its own square reaches the distance again.
+    # The root is rounded: raise it until its square reaches the squared distance again.
     while bool(radius.square() < squared) or bool(radius == 0):
         radius = torch.nextafter(radius, torch.full_like(radius, math.inf))
     return float(radius)
 
 
 def radius_for(points: Tensor, lattice: Lattice, *, edges_per_point: float = 8.0) -> float:
-    """A radius to begin with: covers every point, and gives one well inside the lattice about so many edges."""
+    """A first choice of radius, which covers every point.
+
+    A point well inside the lattice gets about `edges_per_point` edges.
+    """
     require_lattice(lattice)
     steps = [step for step, size in zip(lattice.spacing, lattice.shape, strict=True) if size > 1]
-    ball = math.pi ** (len(steps) / 2) / math.gamma(len(steps) / 2 + 1)  # of radius 1
-    wanted = (edges_per_point * math.prod(steps) / ball) ** (1 / len(steps)) if steps else 0.0
-    radius = max(least_radius(points, lattice), wanted)
+    ball = math.pi ** (len(steps) / 2) / math.gamma(len(steps) / 2 + 1)  # volume of the unit ball
+    suggestion = (edges_per_point * math.prod(steps) / ball) ** (1 / len(steps)) if steps else 0.0
+    radius = max(least_radius(points, lattice), suggestion)
     digits = 2 - math.floor(math.log10(radius))
     return math.ceil(radius * 10.0**digits) / 10.0**digits if 0 <= digits < 300 else radius
 
 
 def require_radius(points: Tensor, lattice: Lattice, radius: float) -> None:
-    """Raise, before any edge is made, where the radius leaves holes or reaches from every token to every point."""
+    """Raise `BadInput`, before edges are built, if the radius leaves points uncovered or joins everything."""
     check_radius(radius)
     uncovered = (_nearest(points, lattice) > squared_radius(radius, points)).nonzero().squeeze(1)
     if len(uncovered):
-        what = _holes(len(uncovered), len(points), tuple(uncovered[:_NAMED].tolist()))
-        raise BadInput(f"with a radius of {radius:g} {what}", hint=_hint(points, lattice))
+        holes = _describe_holes(len(uncovered), len(points), tuple(uncovered[:_MAX_LISTED].tolist()))
+        raise BadInput(f"With a radius of {radius:g}, {holes}.", hint=_hint(points, lattice))
     ends = [(planes[0], planes[-1]) for planes in lattice.axes(dtype=points.dtype, device=points.device)]
     furthest = sum(
         torch.maximum((points[:, axis] - low).square(), (points[:, axis] - high).square())
@@ -179,17 +192,17 @@ def require_radius(points: Tensor, lattice: Lattice, radius: float) -> None:
     )
     if lattice.count > 1 and bool((furthest <= squared_radius(radius, points)).all()):
         raise BadInput(
-            f"with a radius of {radius:g} {_everything(len(points), lattice.count)}",
-            hint=f"lower the radius to about {radius_for(points, lattice):g}",
+            f"With a radius of {radius:g}, {_describe_complete(len(points), lattice.count)}.",
+            hint=f"Lower the radius to about {radius_for(points, lattice):g}.",
         )
 
 
 def _nearest(points: Tensor, lattice: Lattice) -> Tensor:
-    """(P,) squared distances to the nearest token, summed axis by axis as the edges' are."""
+    """(P,) squared distances to the nearest token, summed axis by axis as they are for edges."""
     require_lattice(lattice)
     check_points(points, axes=len(lattice.shape))
     if not len(points):
-        raise BadInput("no points to join to the lattice", hint="give at least one point")
+        raise BadInput("There are no points to join to the lattice.", hint="Give at least one point.")
     squared = torch.zeros((), dtype=points.dtype, device=points.device)
     for axis, planes in enumerate(lattice.axes(dtype=points.dtype, device=points.device)):
         place = points[:, axis].detach().contiguous()
@@ -202,26 +215,27 @@ def _nearest(points: Tensor, lattice: Lattice) -> Tensor:
 def _hint(points: Tensor, lattice: Lattice) -> str:
     low, high = points.new_tensor(lattice.low), points.new_tensor(lattice.high)
     outside = int(((points < low) | (points > high)).any(1).sum())
-    text = f"raise the radius to {_up(least_radius(points, lattice))} for these points"
+    text = f"Raise the radius to {_round_up(least_radius(points, lattice))} for these points"
     if outside:
-        return f"{text}, or widen the lattice: {outside:,} points lie outside it"
-    return f"{text}; {_up(lattice.half_diagonal)}, half the diagonal of a cell, covers any point inside the lattice"
+        return f"{text}, or widen the lattice: {outside:,} points lie outside it."
+    any_point = f"{_round_up(lattice.half_diagonal)}, half the diagonal of a cell"
+    return f"{text}; {any_point}, covers any point inside the lattice."
 
 
-def _up(radius: float) -> str:
-    """Rounded up in print, past what rounding of the points can take: who types it has a radius that covers."""
+def _round_up(radius: float) -> str:
+    """The radius rounded up by more than rounding can move a point: typed in, it still covers all points."""
     radius *= 1 + 1e-6
     text = f"{radius:.4g}"
     return text if float(text) >= radius else f"{float(text) * (1 + 1e-3):.4g}"
 
 
-def _holes(uncovered: int, points: int, first: tuple[int, ...]) -> str:
-    return f"{uncovered:,} of {points:,} points have no token: {_list(first, uncovered)}"
+def _describe_holes(uncovered: int, points: int, first: tuple[int, ...]) -> str:
+    return f"{uncovered:,} of {points:,} points have no token ({_list(first, uncovered)})"
 
 
 def _list(first: tuple[int, ...], count: int) -> str:
     return ", ".join(str(number) for number in first) + (", ..." if count > len(first) else "")
 
 
-def _everything(points: int, tokens: int) -> str:
-    return f"every token sees every point: {points:,} x {tokens:,} = {points * tokens:,} edges"
+def _describe_complete(points: int, tokens: int) -> str:
+    return f"every token is connected to every point: {points:,} x {tokens:,} = {points * tokens:,} edges"

@@ -1,8 +1,8 @@
-"""A network over edges whose backward pass is done by hand or by autograd, a chunk at a time.
+"""Networks over edges, evaluated and differentiated one chunk at a time.
 
-`network_of` takes an `nn.Sequential` of linear layers and plain activations apart, so that a chunk
-costs a few kernels and its buffers serve every chunk; any other module goes through autograd.
-Both give the same numbers to rounding. Letters: e edges of a chunk, W wide inputs, C outputs.
+`network_of` splits an `nn.Sequential` of linear layers and plain activations into its layers, so that a chunk
+costs a few kernels and its buffers are reused for every chunk; any other module goes through autograd.
+Both give the same numbers up to rounding. Letters: e edges of a chunk, W input width, C outputs.
 """
 
 from __future__ import annotations
@@ -16,60 +16,67 @@ from torch import Tensor, nn
 
 from pinchpoint.backends.torch import compat
 from pinchpoint.kit.edges import fused_mlp
-from pinchpoint.kit.edges.autograd_mlp import ByAutograd, Gradients, saved_bytes
+from pinchpoint.kit.edges.autograd_mlp import AutogradMLP, Gradients, saved_bytes
 from pinchpoint.kit.edges.edge_ops import own_kernels
 
 _aten = torch.ops.aten
-_SAMPLE = 64  # edges sent through a module that is not known, to see what it keeps
+_SAMPLE = 64  # edges sent through a module of unknown type, to measure what autograd saves
 
 
 @dataclass(frozen=True)
 class Activation:
-    """value(z, out): the activation into `out`, which may be z; slope(g, z): g times its derivative at z, into g."""
+    """An activation and its derivative.
+
+    value(z, out) writes the activation of z to `out`, which may be z; slope(g, z) multiplies g, in place, by
+    the derivative at z.
+    """
 
     value: Callable[[Tensor, Tensor], Any]
     slope: Callable[[Tensor, Tensor], Any]
 
 
 class Network(Protocol):
-    """What the flat transform asks of a network, one chunk after the other."""
+    """What the flat transform needs from a network, one chunk after the other."""
 
     @property
     def dtype(self) -> torch.dtype | None:
-        """Of its outputs, and so of their gradient; None where only calling it tells."""
+        """The dtype of the outputs, and so of their gradient; None if it is known only after a call."""
         ...
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(e, W) to (e, C); nothing is kept."""
+        """(e, W) to (e, C); nothing is saved for backward."""
         ...
 
     def backward(
         self, inputs: Tensor, gradient: Tensor, into: Gradients, *, want_inputs: bool, want_values: bool
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Add the parameters' gradients to `into`; give the inputs' gradient (e, W) and the outputs (e, C) if wanted.
+        """Add the parameters' gradients to `into`; return the inputs' gradient (e, W) and the outputs (e, C).
 
-        gradient: (e, C), which may be written over.
+        Each of the two is None unless it is requested. gradient: (e, C), which may be overwritten.
         """
         ...
 
     def finish(self, into: Gradients) -> None:
-        """After the last chunk of a pass: add to `into` what is still held back, and hold no chunk's memory any longer."""
+        """End a pass: add gradients still held back to `into`, and free the memory of the chunks."""
         ...
 
 
 def network_of(module: nn.Module, *, edges: int, inputs: Tensor) -> Network:
-    """edges: most of a chunk. inputs: any tensor of the dtype and device that inputs will have."""
+    """The fastest `Network` for a module.
+
+    edges: the most edges of a chunk. inputs: any tensor with the dtype and device of the inputs.
+    """
     device, dtype = inputs.device.type, arithmetic(inputs)
     layers = _by_hand(module, inputs)
     if layers is None:
-        return ByAutograd(module, (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)))
+        return AutogradMLP(module, (torch.is_autocast_enabled(device), torch.get_autocast_dtype(device)))
     if is_one_kernel(module, like=inputs):
-        return fused_mlp.Fused(list(cast("nn.Sequential", module)), dtype, inputs)
+        return fused_mlp.FusedMLP(list(cast("nn.Sequential", module)), dtype, inputs)
     return _Perceptron([_Layer.of(layer, act, dtype) for layer, act in layers], edges, dtype)
 
 
 def _by_hand(module: nn.Module, inputs: Tensor) -> list[tuple[nn.Linear, Activation | None]] | None:
-    """The layers of a module that need no autograd; None for others, and for weights of another dtype than the inputs'."""
+    """The layers of a module that needs no autograd and whose weights have the inputs' dtype, else None."""
     dtype, layers = arithmetic(inputs), layers_of(module)
     if layers is None or any(
         layer.weight.dtype is not dtype and dtype is inputs.dtype for layer, _ in layers
@@ -79,17 +86,20 @@ def _by_hand(module: nn.Module, inputs: Tensor) -> list[tuple[nn.Linear, Activat
 
 
 def is_one_kernel(module: nn.Module, *, like: Tensor) -> bool:
-    """Does the whole network run as one kernel? like: a tensor of the dtype and device of its inputs."""
+    """Whether the whole network runs as one kernel.
+
+    like: a tensor with the dtype and device of its inputs.
+    """
     if not own_kernels(like) or type(module) is not nn.Sequential or _by_hand(module, like) is None:
         return False
-    return fused_mlp.fits(list(module), arithmetic(like), like.device)
+    return fused_mlp.supports(list(module), arithmetic(like), like.device)
 
 
 def edge_bytes(module: nn.Module, width: int, *, like: Tensor, by_hand: bool = True) -> int:
-    """What an edge takes in a training chunk of `network_of(module)`, beside its inputs and what is made of its outputs.
+    """Bytes per edge in a training chunk of `network_of(module)`, without its inputs and uses of its outputs.
 
-    width: of the inputs; like: a tensor of the dtype and device that they will have. by_hand: not by autograd,
-    where that can be.
+    width: of the inputs; like: a tensor with their dtype and device. by_hand: without autograd where
+    possible.
     """
     layers = _by_hand(module, like) if by_hand else None
     if layers is not None:
@@ -101,7 +111,7 @@ def edge_bytes(module: nn.Module, width: int, *, like: Tensor, by_hand: bool = T
 
 
 def arithmetic(inputs: Tensor) -> torch.dtype:
-    """The dtype that products of these inputs are taken in: autocast's, where it is on. It leaves float64 alone."""
+    """The dtype in which these inputs are multiplied: that of autocast if it is on (never for float64)."""
     device = inputs.device.type
     if inputs.dtype is torch.float64 or not torch.is_autocast_enabled(device):
         return inputs.dtype
@@ -109,8 +119,8 @@ def arithmetic(inputs: Tensor) -> torch.dtype:
 
 
 def layers_of(module: nn.Module) -> list[tuple[nn.Linear, Activation | None]] | None:
-    """Linear layers and the activation after each, or None where the module is, or may be, anything else."""
-    found: list[tuple[nn.Linear, Activation | None]] = []
+    """The linear layers and the activation after each, or None if the module is, or may be, anything else."""
+    layers: list[tuple[nn.Linear, Activation | None]] = []
     parts = list(module) if type(module) is nn.Sequential else [module]
     if len(set(parts)) < len(parts) or any(compat.has_hooks(part) for part in {module, *parts}):
         return None  # a layer used twice adds to one gradient twice; a hook may do anything
@@ -123,12 +133,12 @@ def layers_of(module: nn.Module) -> list[tuple[nn.Linear, Activation | None]] | 
         return None  # layers that share a weight add to one gradient too
     for part in parts:
         if type(part) is nn.Linear:
-            found.append((part, None))
-        elif (activation := _activation(part)) is not None and found and found[-1][1] is None:
-            found[-1] = found[-1][0], activation
+            layers.append((part, None))
+        elif (activation := _activation(part)) is not None and layers and layers[-1][1] is None:
+            layers[-1] = layers[-1][0], activation
         elif type(part) is not nn.Identity:
             return None
-    return found or None
+    return layers or None
 
 
 def _activation(module: nn.Module) -> Activation | None:
@@ -176,27 +186,27 @@ class _Layer:
 
 @dataclass
 class _Perceptron:
-    """Linear layers by hand.
+    """A `Network` of linear layers with a handwritten backward pass.
 
-    A chunk in backward holds the values before each activation and two more of the widest: what one
-    layer hands the next, and its gradient.
+    A chunk in backward holds the values before each activation and two buffers as wide as the widest layer:
+    the input of the next layer, and its gradient.
     """
 
     layers: list[_Layer]
     edges: int
     dtype: torch.dtype
-    _kept: list[Tensor] = field(
-        default_factory=list
-    )  # (edges, width) before the activation of each layer but the last
-    _spare: list[Tensor] = field(default_factory=list)  # two, (edges * widest,)
+    # (edges, width), before the activation of each layer but the last.
+    _before: list[Tensor] = field(default_factory=list)
+    # Two of (edges * widest,).
+    _spare: list[Tensor] = field(default_factory=list)
 
     def forward(self, inputs: Tensor) -> Tensor:
         values = inputs.to(self.dtype)
         for at, layer in enumerate(self.layers):
             out = (
-                self._place(at % 2, len(inputs), layer.weight)
+                self._output_buffer(at % 2, len(inputs), layer.weight)
                 if at < len(self.layers) - 1
-                else self._made(inputs, layer)
+                else self._outputs(inputs, layer)
             )
             layer.apply(values, out)
             if layer.activation is not None:
@@ -207,69 +217,74 @@ class _Perceptron:
     def backward(
         self, inputs: Tensor, gradient: Tensor, into: Gradients, *, want_inputs: bool, want_values: bool
     ) -> tuple[Tensor | None, Tensor | None]:
-        entered = inputs.to(self.dtype)
-        values = self._again(entered, outputs=want_values)
+        first_inputs = inputs.to(self.dtype)
+        values = self._recompute(first_inputs, outputs=want_values)
         slope = gradient.to(self.dtype)
         number = sum(2 if layer.bias is not None else 1 for layer in self.layers)
         for at in reversed(range(len(self.layers))):
             layer = self.layers[at]
             if layer.activation is not None:
-                layer.activation.slope(slope, self._kept[at][: len(slope)])
+                layer.activation.slope(slope, self._before[at][: len(slope)])
             number -= 2 if layer.bias is not None else 1
             if number in into:
-                _add_product(into[number], slope, entered if at == 0 else self._entering(at, len(slope)))
+                _add_product(
+                    into[number], slope, first_inputs if at == 0 else self._layer_inputs(at, len(slope))
+                )
             if layer.bias is not None and number + 1 in into:
                 into[number + 1].add_(slope.sum(0))
             if at == 0:
                 return torch.mm(slope, layer.weight) if want_inputs else None, values
-            # Over the place of what entered: that has served.
-            slope = torch.mm(slope, layer.weight, out=self._wide(at % 2, len(slope), layer.weight))
+            # Overwrites the layer's inputs, which are no longer needed.
+            slope = torch.mm(slope, layer.weight, out=self._input_buffer(at % 2, len(slope), layer.weight))
         raise AssertionError("a network has layers")
 
     def finish(self, into: Gradients) -> None:
-        """Nothing is held back; the buffers go."""
-        self._kept.clear()
+        """Free the buffers; no gradient is held back."""
+        self._before.clear()
         self._spare.clear()
 
-    def _again(self, inputs: Tensor, *, outputs: bool) -> Tensor | None:
-        """Go forward, keeping what comes before each activation; the last layer only where it is needed."""
+    def _recompute(self, inputs: Tensor, *, outputs: bool) -> Tensor | None:
+        """Recompute the values before each activation; the last layer runs only if its outputs are needed."""
         values = inputs
         for at, layer in enumerate(self.layers):
             last = at == len(self.layers) - 1
             if last and layer.activation is None:
                 if not outputs:
                     return None
-                out = self._made(inputs, layer)
+                out = self._outputs(inputs, layer)
                 layer.apply(values, out)
                 return out
-            out = self._before(at, inputs)
+            out = self._before_activation(at, inputs)
             layer.apply(values, out)
             values = out
             if layer.activation is not None:
-                values = self._made(inputs, layer) if last else self._place(0, len(inputs), layer.weight)
+                values = (
+                    self._outputs(inputs, layer)
+                    if last
+                    else self._output_buffer(0, len(inputs), layer.weight)
+                )
                 layer.activation.value(out, values)
         return values
 
-    def _entering(self, at: int, edges: int) -> Tensor:
-        """What went into a layer that is not the first, made again from what is kept."""
-        below, kept = self.layers[at - 1], self._kept[at - 1][:edges]
+    def _layer_inputs(self, at: int, edges: int) -> Tensor:
+        """The inputs of a layer other than the first, recomputed from the values before the activation."""
+        below, before = self.layers[at - 1], self._before[at - 1][:edges]
         if below.activation is None:
-            return kept
-        values = self._wide(at % 2, edges, self.layers[at].weight)
-        below.activation.value(kept, values)
+            return before
+        values = self._input_buffer(at % 2, edges, self.layers[at].weight)
+        below.activation.value(before, values)
         return values
 
-    def _before(self, at: int, inputs: Tensor) -> Tensor:
-        while len(self._kept) <= at:
-            self._kept.append(
-                inputs.new_empty(self.edges, self.layers[len(self._kept)].weight.shape[0], dtype=self.dtype)
-            )
-        return self._kept[at][: len(inputs)]
+    def _before_activation(self, at: int, inputs: Tensor) -> Tensor:
+        while len(self._before) <= at:
+            width = self.layers[len(self._before)].weight.shape[0]
+            self._before.append(inputs.new_empty(self.edges, width, dtype=self.dtype))
+        return self._before[at][: len(inputs)]
 
-    def _place(self, which: int, edges: int, weight: Tensor) -> Tensor:
+    def _output_buffer(self, which: int, edges: int, weight: Tensor) -> Tensor:
         return self._buffer(which, edges, weight.shape[0], weight)
 
-    def _wide(self, which: int, edges: int, weight: Tensor) -> Tensor:
+    def _input_buffer(self, which: int, edges: int, weight: Tensor) -> Tensor:
         return self._buffer(which, edges, weight.shape[1], weight)
 
     def _buffer(self, which: int, edges: int, width: int, like: Tensor) -> Tensor:
@@ -278,12 +293,12 @@ class _Perceptron:
             self._spare.append(like.new_empty(self.edges * widest))
         return self._spare[which][: edges * width].view(edges, width)
 
-    def _made(self, inputs: Tensor, layer: _Layer) -> Tensor:
+    def _outputs(self, inputs: Tensor, layer: _Layer) -> Tensor:
         return inputs.new_empty(len(inputs), layer.weight.shape[0], dtype=self.dtype)
 
 
 def _add_product(into: Tensor, slope: Tensor, values: Tensor) -> None:
-    """The gradient of a weight, (out, in), added in the dtype of the sum: chunks in bf16 add up in float32."""
+    """Add the gradient of a weight, (out, in), in the dtype of the sum: chunks in bf16 add up in float32."""
     if into.dtype is slope.dtype:
         into.addmm_(slope.t(), values)
     else:

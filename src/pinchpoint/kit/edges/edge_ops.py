@@ -1,7 +1,7 @@
-"""What the flat transform does along the edges of a chunk: gather, reduce, spread, add up by source.
+"""Operations of the flat transform on the edges of a chunk: gather, reduce, spread, sum by source.
 
-Letters: e edges of the chunk, q rows, C channels. On a GPU each is one Triton kernel of ours
-(`along_triton`), elsewhere plain torch; both give the same sums in the same order every time.
+Letters: e edges of the chunk, q rows, C channels. On a GPU each is one Triton kernel
+(`edge_ops_triton`), elsewhere plain torch; both add in the same order every time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinchpoint.kit.edges.row_chunks import Rows
 
 
 def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows) -> tuple[Tensor, Tensor]:
-    """What the network reads, (e, 2d) of [y, x] or (e, 2d + C) with f last; and the row of every edge, (e,)."""
+    """The network's inputs, (e, 2d) of [y, x] or (e, 2d + C) with f last; and the row of every edge, (e,)."""
     if own_kernels(x):
         at = torch.empty(rows.count, dtype=torch.int32, device=x.device)
         width = x.shape[1] + y.shape[1] + (0 if f is None else f.shape[1])
@@ -39,9 +39,9 @@ def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows) -> tuple[Tensor, 
 
 
 def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows) -> None:
-    """Add to the chunk's rows of `out`, (Q, C), the sum over each of weights * kernel * f[source].
+    """Add to each of the chunk's rows of `out`, (Q, C), its sum of weights * kernel * f[source].
 
-    kernel: (e, C); f: (S, C), or None for a kernel that stands alone; weights: (e,).
+    kernel: (e, C); f: (S, C), or None to use the kernel alone; weights: (e,).
     """
     if own_kernels(out):
         if not is_fake(out):
@@ -58,27 +58,30 @@ def reduce_into(out: Tensor, kernel: Tensor, f: Tensor | None, weights: Tensor |
 def spread(
     gradient: Tensor, f: Tensor | None, weights: Tensor | None, rows: Rows, at: Tensor, dtype: torch.dtype
 ) -> Tensor:
-    """The way back of `reduce_into` to the kernel: (e, C) of weights * gradient[row] * f[source], in `dtype`.
+    """Gradient of `reduce_into` for the kernel: (e, C) of weights * gradient[row] * f[source], in `dtype`.
 
     gradient: (Q, C) of the rows; at: (e,) the row of every edge.
     """
     if own_kernels(gradient):
-        made = torch.empty(rows.count, gradient.shape[1], dtype=dtype, device=gradient.device)
+        values = torch.empty(rows.count, gradient.shape[1], dtype=dtype, device=gradient.device)
         if not is_fake(gradient):
             from pinchpoint.kit.edges import edge_ops_triton
 
-            edge_ops_triton.spread(gradient, f, weights, rows, at, made)
-        return made
-    made = gradient.index_select(0, at)
+            edge_ops_triton.spread(gradient, f, weights, rows, at, values)
+        return values
+    values = gradient.index_select(0, at)
     if f is not None:
-        made = made * f.index_select(0, rows.sources())
-    return (made if weights is None else made * weights[:, None]).to(dtype)
+        values = values * f.index_select(0, rows.sources())
+    return (values if weights is None else values * weights[:, None]).to(dtype)
 
 
 def spread_to_f(gradient: Tensor, kernel: Tensor, weights: Tensor | None, rows: Rows, at: Tensor) -> Tensor:
-    """The way back to f, edge by edge: (e, C) of weights * gradient[row] * kernel, over `kernel` where dtypes agree."""
+    """Gradient for f, edge by edge: (e, C) of weights * gradient[row] * kernel.
+
+    Overwrites `kernel` if the dtypes agree.
+    """
     if own_kernels(gradient):
-        made = (
+        values = (
             kernel
             if kernel.dtype is gradient.dtype
             else torch.empty(kernel.shape, dtype=gradient.dtype, device=kernel.device)
@@ -86,28 +89,27 @@ def spread_to_f(gradient: Tensor, kernel: Tensor, weights: Tensor | None, rows: 
         if not is_fake(gradient):
             from pinchpoint.kit.edges import edge_ops_triton
 
-            edge_ops_triton.spread_to_f(gradient, kernel, weights, rows, at, made)
-        return made
-    made = gradient.index_select(0, at) * kernel
-    return made if weights is None else made * weights[:, None]
+            edge_ops_triton.spread_to_f(gradient, kernel, weights, rows, at, values)
+        return values
+    values = gradient.index_select(0, at) * kernel
+    return values if weights is None else values * weights[:, None]
 
 
 def spread_to_weights(gradient: Tensor, kernel: Tensor, f: Tensor | None, rows: Rows, at: Tensor) -> Tensor:
-    """The way back to the weights: (e,), the sum over channels of gradient[row] * kernel * f[source]."""
-    made = gradient.index_select(0, at) * kernel
-    made = made if f is None else made * f.index_select(0, rows.sources())
-    return made.sum(
-        1, dtype=torch.promote_types(made.dtype, torch.float32)
-    )  # a softmax takes the row's mean off it again
+    """Gradient for the weights: (e,), the sum over channels of gradient[row] * kernel * f[source]."""
+    values = gradient.index_select(0, at) * kernel
+    values = values if f is None else values * f.index_select(0, rows.sources())
+    # float32 at least: a softmax subtracts the row's mean from it again.
+    return values.sum(1, dtype=torch.promote_types(values.dtype, torch.float32))
 
 
 def add_by_source(total: Tensor, values: Tensor, rows: Rows) -> None:
-    """Add the values of the chunk's edges, (e, W), to the points they come from: total (S, W)."""
+    """Add the values of the chunk's edges, (e, W), to their sources: total (S, W)."""
     if not rows.count:
         return
     if own_kernels(total):
-        # Sorted, so that each source's values are added by one program in the order of their edges: atomics
-        # would add them in another order every time.
+        # Sorted, so that one program adds each source's values in the order of their edges: atomics would add
+        # them in a different order every time.
         ordered, order = torch.sort(rows.sources(), stable=True)
         if not is_fake(total):
             from pinchpoint.kit.edges import edge_ops_triton
@@ -118,12 +120,12 @@ def add_by_source(total: Tensor, values: Tensor, rows: Rows) -> None:
 
 
 def add_by_row(total: Tensor, values: Tensor, rows: Rows) -> None:
-    """Add the values of the chunk's edges, (e, W), to the rows they lead to: total (Q, W)."""
+    """Add the values of the chunk's edges, (e, W), to their destination rows: total (Q, W)."""
     reduce_into(total, values, None, None, rows)
 
 
 def widest(*tensors: Tensor | None) -> torch.dtype:
-    """The dtype that holds them all."""
+    """The dtype to which all of them are promoted."""
     dtypes = [tensor.dtype for tensor in tensors if tensor is not None]
     widest = dtypes[0]
     for dtype in dtypes[1:]:
@@ -132,25 +134,28 @@ def widest(*tensors: Tensor | None) -> torch.dtype:
 
 
 def own_kernels(tensor: Tensor) -> bool:
-    """Do our own kernels run there? On a GPU that is only thought of they are taken to."""
+    """Whether our own Triton kernels run on the tensor's device. For a fake GPU the answer is yes."""
     return tensor.is_cuda and (is_fake(tensor) or _triton_works(tensor.device))
 
 
 def on_device(tensor: Tensor) -> AbstractContextManager[Any]:
-    """Our kernels are launched on the current GPU, which must be the tensor's."""
+    """Make the tensor's GPU the current one, on which our kernels are launched."""
     if not tensor.is_cuda or is_fake(tensor) or tensor.device.index == torch.cuda.current_device():
         return nullcontext()
     return torch.cuda.device(tensor.device)
 
 
 def is_fake(tensor: Tensor) -> bool:
-    """Is there nothing but its shape? So it is where a step's peak is predicted."""
+    """Whether the tensor has a shape but no data, as when the peak of a step is predicted."""
     return isinstance(tensor, compat.FakeTensor)
 
 
 @cache
 def _triton_works(device: torch.device) -> bool:
-    """Is it there, with a C compiler for its launchers and a card it makes code for? Else plain torch does the work."""
+    """Whether Triton, a C compiler for its launchers and a supported GPU are present.
+
+    If not, plain torch is used.
+    """
     compilers = (os.environ.get("CC"), "gcc", "clang", "cc")
     has_compiler = any(shutil.which(name) for name in compilers if name)
     return (

@@ -1,9 +1,9 @@
-"""The kernels of `along` for CUDA, in Triton. Imported only where there is a GPU and Triton.
+"""Triton kernels of `edge_ops` for CUDA. Imported only where a GPU and Triton are present.
 
-Sums are taken in float32 (float64 for float64) by one program each, in the order of the edges.
+One program computes each sum, in the order of the edges, in float32 (float64 for float64).
 """
 
-# Triton reads these functions' source: annotations must be plain, so they are left to Triton's own.
+# Triton reads these functions' source: only annotations that Triton knows are allowed.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from pinchpoint.kit.edges.row_chunks import Rows
 
-_TILE = 2048  # values a program holds at one time
+_TILE = 2048  # values that a program holds at one time
 
 
 def gather(x: Tensor, y: Tensor, f: Tensor | None, rows: Rows, at: Tensor, inputs: Tensor) -> None:
@@ -119,7 +119,7 @@ def _spread_to(
 
 
 def add_runs(total: Tensor, values: Tensor, ordered: Tensor, order: Tensor) -> None:
-    """total: (S, W) += values: (e, W) taken in `order`, whose sources are `ordered`."""
+    """Add values (e, W), taken in `order`, to total (S, W); `ordered` are their sources, sorted."""
     width = values.shape[1]
     wide = triton.next_power_of_2(width)
     tall = 16
@@ -168,7 +168,7 @@ def _gather(
 ):
     edge = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     there = edge < count
-    # The row of an edge is the last whose offset is not above its number: found by halving.
+    # The row of an edge is the last whose offset is not above the edge's number (binary search).
     low = tl.zeros((BLOCK,), tl.int32)
     high = low + rows
     number = edge + begin
@@ -211,7 +211,7 @@ def _reduce(
     SUM: tl.constexpr,
 ):
     row = (first + tl.program_id(0)).to(tl.int64)
-    start = tl.maximum(tl.load(offsets + row), begin)  # of a row cut in pieces only this chunk's edges
+    start = tl.maximum(tl.load(offsets + row), begin)  # of a row split over chunks, only this chunk's edges
     stop = tl.minimum(tl.load(offsets + row + 1), end)
     channel = tl.arange(0, WIDE)
     wanted = channel < C
@@ -288,7 +288,7 @@ def _add_runs(
     place = tl.program_id(0).to(tl.int64)
     source = tl.load(ordered + place)
     before = tl.load(ordered + place - 1, mask=place > 0, other=-1)
-    if source != before:  # the first of its run adds them all
+    if source != before:  # the first of its run adds the whole run
         column = tl.arange(0, WIDE)
         wanted = column < W
         summed = tl.zeros((TALL, WIDE), SUM)
@@ -302,7 +302,7 @@ def _add_runs(
             summed += tl.load(
                 values + edge[:, None] * values_stride + column[None, :], mask=both, other=0
             ).to(SUM)
-            same = tl.sum(mine.to(tl.int32), axis=0) // TALL  # a full tile: there may be more
+            same = tl.sum(mine.to(tl.int32), axis=0) // TALL  # the tile is full: more may follow
             at += TALL
         to = total + source.to(tl.int64) * total_stride + column
         found = tl.sum(summed, axis=0) + tl.load(to, mask=wanted, other=0).to(SUM)

@@ -1,7 +1,7 @@
-"""Edges of a bipartite graph, ordered by destination: offsets of rows and the source of every edge.
+"""Edges of a bipartite graph, ordered by destination: row offsets and the source of every edge.
 
-Destinations are not stored: the row an edge lies in tells its own. Sources take 4 bytes, offsets 8,
-since the number of edges may pass what 32 bits hold while the number of points does not.
+Destinations are not stored: the row of an edge is its destination. Sources take 4 bytes and offsets 8,
+since the number of edges may exceed 32 bits while the number of points does not.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ INT32_MOST = 2**31 - 1
 
 @dataclass(frozen=True)
 class Edges:
-    """offsets: (Q + 1,) int64; sources: (E,) int32. Row q holds the edges offsets[q] to offsets[q + 1].
+    """A compressed sparse row graph: row q holds the edges offsets[q] to offsets[q + 1].
 
-    source_count: S, the number of sources there are, with or without edges.
-    known_starts: the offsets on the host, where they are known: cutting into chunks then waits for no device, and
-    checks nothing.
+    offsets: (Q + 1,) int64; sources: (E,) int32. source_count: S, the number of sources, with or without
+    edges. known_starts: the offsets on the host, if they are known: splitting into chunks then neither waits
+    for the device nor checks anything.
     """
 
     offsets: Tensor
@@ -40,21 +40,22 @@ class Edges:
         require_tensor("sources", self.sources)
         if self.offsets.dim() != 1 or self.sources.dim() != 1 or not len(self.offsets):
             raise BadInput(
-                f"offsets of shape {tuple(self.offsets.shape)} and sources of shape {tuple(self.sources.shape)}",
-                hint="give offsets (Q + 1,) and sources (E,)",
+                f"offsets has shape {tuple(self.offsets.shape)} and sources has shape "
+                f"{tuple(self.sources.shape)}; both must have one axis, and offsets at least one entry.",
+                hint="Give offsets (Q + 1,) and sources (E,).",
             )
         if self.offsets.dtype is not torch.int64 or self.sources.dtype is not torch.int32:
             raise BadInput(
-                f"edges of {self.offsets.dtype} offsets and {self.sources.dtype} sources",
-                hint="offsets are int64 and sources int32; Edges.of_index makes them from any index",
+                f"offsets is {self.offsets.dtype} and sources is {self.sources.dtype}, not int64 and int32.",
+                hint="Convert them, or build the edges from any index with Edges.from_index.",
             )
 
     def __len__(self) -> int:
-        """E: `count`."""
+        """E, as `count`."""
         return self.count
 
     def __bool__(self) -> bool:
-        """A graph is one without edges too."""
+        """True, also for a graph without edges."""
         return True
 
     def __repr__(self) -> str:
@@ -73,7 +74,8 @@ class Edges:
     def starts(self) -> np.ndarray[Any, Any]:
         """(Q + 1,) int64 on the host: the offsets, copied and checked at most once.
 
-        Sources out of range are refused here too: our kernels on a GPU would read and write beyond the points.
+        Raises `BadInput` for sources out of range too: our GPU kernels would read and write beyond the
+        points.
         """
         if self.known_starts is not None:
             return self.known_starts
@@ -82,13 +84,14 @@ class Edges:
             low, high = torch.stack(torch.aminmax(self.sources)).tolist()
             if low < 0 or high >= self.source_count:
                 raise BadInput(
-                    f"edges from sources {low:,} to {high:,} where there are {self.source_count:,}",
-                    hint=f"sources are numbered from 0 to {self.source_count - 1:,}",
+                    f"The edges name sources from {low:,} to {high:,}, but there are {self.source_count:,}.",
+                    hint=f"Number the sources from 0 to {self.source_count - 1:,}.",
                 )
         if starts[0] != 0 or starts[-1] != self.count or bool((np.diff(starts) < 0).any()):
             raise BadInput(
-                f"offsets of rows that do not share out {self.count:,} edges",
-                hint="offsets begin at 0, never fall and end at the number of edges; Edges.of_index makes them from any index",
+                f"offsets does not divide {self.count:,} edges into rows: it must start at 0, never "
+                f"decrease and end at {self.count:,}.",
+                hint="Correct the offsets, or build the edges from any index with Edges.from_index.",
             )
         return starts
 
@@ -97,57 +100,62 @@ class Edges:
         return self.offsets.diff()
 
     def destinations(self) -> Tensor:
-        """(E,) int32: the row of every edge, made anew."""
+        """(E,) int32: the row of every edge, computed on each call."""
         rows = torch.arange(self.queries, dtype=torch.int32, device=self.offsets.device)
         return rows.repeat_interleave(self.degrees(), output_size=self.count)
 
     def to(self, device: str | torch.device) -> Edges:
-        return self.mapped(lambda values: values.to(device))
+        return self.apply(lambda values: values.to(device))
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Edges:
-        """The same edges with both tensors changed: moved, or pinned."""
-        return Edges(change(self.offsets), change(self.sources), self.source_count, self.starts)
+    def apply(self, function: Callable[[Tensor], Tensor]) -> Edges:
+        """The same edges with both tensors passed through a function that moves or pins them."""
+        return Edges(function(self.offsets), function(self.sources), self.source_count, self.starts)
 
     def rows(self, first: int, last: int) -> Edges:
-        """Rows first to last as a graph of their own, with the sources of the whole."""
+        """Rows first to last as a separate graph, with all sources of this one."""
         starts = self.starts[first : last + 1]
         offsets = torch.from_numpy(starts - starts[0]).to(self.offsets.device)
         return Edges(
             offsets, self.sources[int(starts[0]) : int(starts[-1])], self.source_count, starts - starts[0]
         )
 
-    def turned(self) -> Edges:
-        """The same edges the other way: rows are sources, in the order of their destinations."""
+    def transpose(self) -> Edges:
+        """The reversed edges: rows are sources, and the edges of a row are sorted by destination."""
         order = torch.sort(self.sources, stable=True).indices
         counts = torch.bincount(self.sources, minlength=self.source_count)
         return Edges(offsets_of(counts), self.destinations()[order], self.queries)
 
     @staticmethod
-    def of_index(index: Tensor, *, queries: int, sources: int) -> Edges:
-        """From a (2, E) index of (source, destination) in any order; edges of a row keep theirs."""
+    def from_index(index: Tensor, *, queries: int, sources: int) -> Edges:
+        """Edges from a (2, E) index of (source, destination) in any order, which the edges of a row keep."""
         require_tensor("edges", index)
         for name, number in (("queries", queries), ("sources", sources)):
-            if (found := whole_number(number)) is None or found < 0:
-                raise BadInput(f"{name} = {number!r}", hint=f"give the number of {name}, a whole one")
+            if (count := whole_number(number)) is None or count < 0:
+                raise BadInput(
+                    f"{name} is {number!r}, not a whole number of at least 0.",
+                    hint=f"Give the number of {name}.",
+                )
         if index.dim() != 2 or index.shape[0] != 2:
             raise BadInput(
-                f"an index of shape {tuple(index.shape)}",
-                hint="give (2, E): a row of sources and one of destinations",
+                f"The index has shape {tuple(index.shape)}, not (2, E).",
+                hint="Give (2, E): a row of sources and a row of destinations.",
             )
         if index.dtype is torch.bool or index.is_floating_point() or index.is_complex():
-            raise BadInput(f"an index in {index.dtype}", hint="give whole numbers: index.long()")
+            raise BadInput(
+                f"The index is {index.dtype}; it must hold integers.", hint="Convert it: index.long()."
+            )
         if max(queries, sources) > INT32_MOST:
             raise BadInput(
-                f"{max(queries, sources):,} points",
-                hint=f"points are numbered in 32 bits: at most {INT32_MOST:,}",
+                f"There are {max(queries, sources):,} points; points are numbered in 32 bits.",
+                hint=f"Give at most {INT32_MOST:,} points.",
             )
         source, destination = index[0], index[1]
         if index.numel() and (
             int(index.min()) < 0 or int(source.max()) >= sources or int(destination.max()) >= queries
         ):
             raise BadInput(
-                f"an index beyond {sources:,} sources and {queries:,} destinations",
-                hint="row 0 numbers the sources (of y and f), row 1 the destinations (of x)",
+                f"The index names a point outside the {sources:,} sources or {queries:,} destinations.",
+                hint="Put the sources (rows of y and f) in row 0 and the destinations (rows of x) in row 1.",
             )
         order = torch.sort(destination, stable=True).indices
         counts = torch.bincount(destination, minlength=queries)
@@ -155,7 +163,7 @@ class Edges:
 
 
 def offsets_of(counts: Tensor) -> Tensor:
-    """Row counts (Q,) to offsets (Q + 1,): summed in int64, exact for any number of edges."""
+    """Offsets (Q + 1,) from row counts (Q,), summed in int64: exact for any number of edges."""
     offsets = torch.zeros(counts.shape[0] + 1, dtype=torch.int64, device=counts.device)
     torch.cumsum(counts, 0, out=offsets[1:])
     return offsets

@@ -1,11 +1,11 @@
-"""The edge transform with memory that does not grow with the edges: chunks of rows, computed again in backward.
+"""The edge transform with memory that does not grow with the edges: chunks of rows, recomputed in backward.
 
-Only inputs are kept. With weights w, kernel k and gradient g of a row, the way back along an edge is
+Only inputs are saved. With weights w, kernel k and gradient g of a row, the gradients of an edge are
 
     dk = w g f      df = w g k      dw = sum over channels of g k f
 
-and a softmax's scores get w (dw - sum over channels of g out), where w = exp(score - lse) and lse
-is the row's logarithm of summed exponentials: one number a row, so that a row may be cut in pieces.
+and those of softmax scores are w (dw - sum over channels of g out), where w = exp(score - lse) and lse
+is the row's log-sum-exp: one number per row, so that a row may be split into pieces.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pinchpoint.kit.edges.row_chunks import Rows
 
 @dataclass(frozen=True)
 class Job:
-    """One transform: what is asked and the chunks it is done in.
+    """One transform and the chunks it is computed in.
 
-    reads_f: the network reads f too. times_f: the kernel is multiplied with f.
+    reads_f: f is also an input of the network. times_f: the kernel is multiplied by f.
     weights: mean, sum, quadrature or attention.
     """
 
@@ -39,7 +39,7 @@ class Job:
 
     @property
     def longest(self) -> int:
-        """Edges of the largest chunk."""
+        """The number of edges of the largest chunk."""
         return max(part.count for part in self.parts)
 
     @property
@@ -48,13 +48,13 @@ class Job:
 
 
 def flat_rows(job: Job, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None) -> Tensor:
-    """(Q, C) of all parts. x: (Q, d), y: (S, d), f: (S, C), quadrature: (S,)."""
+    """The transform of all chunks, (Q, C). x: (Q, d), y: (S, d), f: (S, C), quadrature: (S,)."""
     x, y, f = _dense(x), _dense(y), None if f is None else _dense(f)
     attended = [] if job.attention is None else list(job.attention.parameters())
-    return _Flat.apply(job, x, y, f, quadrature, *job.mlp.parameters(), *attended)  # type: ignore[no-any-return]
+    return _FlatTransform.apply(job, x, y, f, quadrature, *job.mlp.parameters(), *attended)  # type: ignore[no-any-return]
 
 
-class _Flat(torch.autograd.Function):
+class _FlatTransform(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
@@ -66,7 +66,7 @@ class _Flat(torch.autograd.Function):
         *parameters: Tensor,
     ) -> Tensor:
         with edge_ops.on_device(x):
-            return _Flat._forward(ctx, job, x, y, f, quadrature, *parameters)
+            return _FlatTransform._forward(ctx, job, x, y, f, quadrature, *parameters)
 
     @staticmethod
     def _forward(
@@ -78,10 +78,14 @@ class _Flat(torch.autograd.Function):
         quadrature: Tensor | None,
         *parameters: Tensor,
     ) -> Tensor:
-        read = x.new_empty(0, dtype=edge_ops.widest(x, y, f if job.reads_f else None))
-        near = x.new_empty(0, dtype=edge_ops.widest(x, y))
-        network = network_of(job.mlp, edges=job.longest, inputs=read)
-        scores = None if job.attention is None else network_of(job.attention, edges=job.longest, inputs=near)
+        mlp_inputs = x.new_empty(0, dtype=edge_ops.widest(x, y, f if job.reads_f else None))
+        attention_inputs = x.new_empty(0, dtype=edge_ops.widest(x, y))
+        network = network_of(job.mlp, edges=job.longest, inputs=mlp_inputs)
+        scores = (
+            None
+            if job.attention is None
+            else network_of(job.attention, edges=job.longest, inputs=attention_inputs)
+        )
         lse = None if scores is None else _lse(job, scores, x, y)
         out: Tensor | None = None
         dtype: torch.dtype | None = None
@@ -97,9 +101,9 @@ class _Flat(torch.autograd.Function):
                 if factor is not None:
                     check_channels(kernel, factor)
                 dtype = edge_ops.widest(kernel, factor, quadrature, score)
-                # float32 at least, as a row in many pieces is added to many times.
-                summed = torch.promote_types(dtype, torch.float32)
-                out = torch.zeros(x.shape[0], kernel.shape[1], dtype=summed, device=x.device)
+                # float32 at least: a row in many pieces is added to many times.
+                sum_dtype = torch.promote_types(dtype, torch.float32)
+                out = torch.zeros(x.shape[0], kernel.shape[1], dtype=sum_dtype, device=x.device)
             edge_ops.reduce_into(out, kernel, factor, weights, part)
         assert out is not None and dtype is not None
         if job.weights == "mean":
@@ -120,20 +124,21 @@ class _Flat(torch.autograd.Function):
         x, y, f, quadrature, lse, out, *parameters = ctx.saved_tensors
         enabled, dtype = ctx.autocast
         with torch.no_grad(), edge_ops.on_device(x), torch.autocast(x.device.type, dtype, enabled=enabled):
-            back = _Back(job, (ctx.network, ctx.scores), x, y, f, quadrature, lse, ctx.needs_input_grad[1:])
-            back.run(_entering(job, gradients[0]), out)
-        found = back.found(parameters)
+            back = _BackwardPass(
+                job, (ctx.network, ctx.scores), x, y, f, quadrature, lse, ctx.needs_input_grad[1:]
+            )
+            back.run(_row_gradient(job, gradients[0]), out)
+        results = back.gradients(parameters)
         if torch.is_grad_enabled():  # create_graph=True
-            at = [place for place, value in enumerate(found) if value is not None]
-            for place, value in zip(
-                at, _Once.apply(*(found[place].requires_grad_() for place in at)), strict=True
-            ):  # type: ignore[union-attr]
-                found[place] = value
-        return None, *found
+            at = [place for place, value in enumerate(results) if value is not None]
+            once = _OnceDifferentiable.apply(*(results[place].requires_grad_() for place in at))  # type: ignore[union-attr]
+            for place, value in zip(at, once, strict=True):
+                results[place] = value
+        return None, *results
 
 
-class _Once(torch.autograd.Function):
-    """Gradients as they are, which cannot be differentiated again. Without this they would pass for constants."""
+class _OnceDifferentiable(torch.autograd.Function):
+    """Passes gradients on, but raises if they are differentiated again: they would pass for constants."""
 
     @staticmethod
     def forward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:
@@ -142,20 +147,20 @@ class _Once(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         raise BadInput(
-            "a gradient of memory='flat' differentiated again",
-            hint="use memory='eager' where gradients are part of the loss",
+            "memory='flat' does not support second derivatives.",
+            hint="Use memory='eager' if gradients are part of the loss.",
         )
 
 
-def _entering(job: Job, gradient: Tensor) -> Tensor:
-    """The gradient of each row's plain sum, row after row whatever order it came in."""
+def _row_gradient(job: Job, gradient: Tensor) -> Tensor:
+    """The gradient of each row's plain sum, as a contiguous tensor."""
     if job.weights == "mean":
         gradient = gradient / job.rows.degrees().clamp_min_(1)[:, None]
     return gradient.contiguous()
 
 
-class _Back:
-    """The backward pass over all chunks, and what it adds up."""
+class _BackwardPass:
+    """The backward pass over all chunks, and the gradients it sums."""
 
     def __init__(
         self,
@@ -166,34 +171,34 @@ class _Back:
         f: Tensor | None,
         quadrature: Tensor | None,
         lse: Tensor | None,
-        wanted: tuple[bool, ...],
+        needs_grad: tuple[bool, ...],
     ) -> None:
         self.job, self.x, self.y, self.f, self.quadrature, self.lse = job, x, y, f, quadrature, lse
         points = [x, y, f, quadrature]
         self.of_points = [
-            _sum_like(value) if want else None for value, want in zip(points, wanted[:4], strict=True)
+            _sum_like(value) if want else None for value, want in zip(points, needs_grad[:4], strict=True)
         ]
         self.network, self.scores = networks
         own = list(job.mlp.parameters())
         split = 4 + len(own)
-        self.of_mlp = _sums(own, wanted[4:split])
+        self.of_mlp = _sums(own, needs_grad[4:split])
         self.of_attention = (
-            {} if job.attention is None else _sums(list(job.attention.parameters()), wanted[split:])
+            {} if job.attention is None else _sums(list(job.attention.parameters()), needs_grad[split:])
         )
 
     def run(self, gradient: Tensor, out: Tensor | None) -> None:
-        """gradient: (Q, C) of the plain sums; out: (Q, C), what the softmax gave."""
-        held = None if out is None or self.lse is None else (gradient * out.to(self.lse.dtype)).sum(1)
+        """gradient: (Q, C) of the plain sums; out: (Q, C), the forward output, for softmax weights only."""
+        row_dots = None if out is None or self.lse is None else (gradient * out.to(self.lse.dtype)).sum(1)
         try:
             for part in self.job.parts:
                 if part.count:
-                    self._chunk(gradient, held, part)
-        finally:  # also after a failure, as a kept graph may be gone through again
+                    self._chunk(gradient, row_dots, part)
+        finally:  # also after a failure: a retained graph may be run backward again
             self.network.finish(self.of_mlp)
             if self.scores is not None:
                 self.scores.finish(self.of_attention)
 
-    def _chunk(self, gradient: Tensor, held: Tensor | None, part: Rows) -> None:
+    def _chunk(self, gradient: Tensor, row_dots: Tensor | None, part: Rows) -> None:
         job = self.job
         of_x, of_y, of_f, of_quadrature = self.of_points
         factor = self.f if job.times_f else None
@@ -220,8 +225,8 @@ class _Back:
             if of_quadrature is not None:
                 edge_ops.add_by_source(of_quadrature[:, None], of_weights[:, None], part)
             if self.scores is not None:
-                assert weights is not None and held is not None
-                of_score = (weights * (of_weights - held.index_select(0, at)))[:, None]
+                assert weights is not None and row_dots is not None
+                of_score = (weights * (of_weights - row_dots.index_select(0, at)))[:, None]
                 of_relative, _ = self.scores.backward(
                     relative, of_score, self.of_attention, want_inputs=moves, want_values=False
                 )
@@ -242,8 +247,8 @@ class _Back:
         if of_f is not None and gradient.shape[1] > 2 * dims:
             edge_ops.add_by_source(of_f, gradient[:, 2 * dims :], part)
 
-    def found(self, parameters: list[Tensor]) -> list[Tensor | None]:
-        """In the order and the dtypes of the inputs."""
+    def gradients(self, parameters: list[Tensor]) -> list[Tensor | None]:
+        """The gradients in the order and the dtypes of the inputs."""
         own = len(list(self.job.mlp.parameters()))
         of_parameters = [self.of_mlp.get(at) for at in range(own)]
         of_parameters += [self.of_attention.get(at) for at in range(len(parameters) - own)]
@@ -254,20 +259,22 @@ class _Back:
         ]
 
 
-def _sums(parameters: list[Any], wanted: tuple[bool, ...]) -> Gradients:
+def _sums(parameters: list[Any], needs_grad: tuple[bool, ...]) -> Gradients:
     return {
-        at: _sum_like(value) for at, (value, want) in enumerate(zip(parameters, wanted, strict=True)) if want
+        at: _sum_like(value)
+        for at, (value, want) in enumerate(zip(parameters, needs_grad, strict=True))
+        if want
     }
 
 
 def _sum_like(value: Any) -> Tensor:
-    """Zeros to add many chunks to: float32 at least, since in 16 bits late chunks would be lost."""
+    """Zeros to which many chunks are added: float32 at least, since 16 bits would lose the late chunks."""
     wide = torch.promote_types(value.dtype, torch.float32)
     return torch.zeros_like(value, dtype=wide, memory_format=torch.contiguous_format)
 
 
 def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:
-    """(Q,) logarithm of each row's summed exponentials of scores, piece by piece where a row is cut."""
+    """(Q,) log-sum-exp of each row's scores, piece by piece if a row is split."""
     lse = torch.full(
         (x.shape[0],), -torch.inf, dtype=torch.promote_types(x.dtype, torch.float32), device=x.device
     )
@@ -277,46 +284,47 @@ def _lse(job: Job, scores: Network, x: Tensor, y: Tensor) -> Tensor:
             score = scores.forward(_relative(inputs, x, y)).to(lse.dtype)
             check_score(score)
             largest = part.largest(score)
-            # A row without edges has -inf for its largest: no shift, and a sum of nothing.
+            # The largest of a row without edges is -inf: it gets no shift, and its sum is empty.
             shift = torch.where(largest.isinf(), 0, largest)
-            summed = part.sum(torch.exp(score - shift.index_select(0, part.local())))
+            sums = part.sum(torch.exp(score - shift.index_select(0, part.local())))
             here = lse[part.first : part.last]
-            torch.logaddexp(here, (shift + torch.log(summed))[:, 0], out=here)
+            torch.logaddexp(here, (shift + torch.log(sums))[:, 0], out=here)
     return lse
 
 
 def _relative(inputs: Tensor, x: Tensor, y: Tensor) -> Tensor:
-    """(e, d) from destination to source, of inputs that begin with [y, x], in the dtype of those two."""
+    """(e, d) from destination to source, from inputs that begin with [y, x], in the dtype of those two."""
     dims = x.shape[1]
     return (inputs[:, :dims] - inputs[:, dims : 2 * dims]).to(edge_ops.widest(x, y))
 
 
 def _dense(points: Tensor) -> Tensor:
-    """(P, W) whose rows lie number after number, as the kernels of a GPU read them."""
+    """(P, W) whose rows are contiguous, as the GPU kernels require."""
     return points if points.stride(1) == 1 else points.contiguous()
 
 
 def check_channels(kernel: Tensor, f: Tensor) -> None:
-    """Refuse a kernel (e, C) that is not as wide as f: (S, C)."""
+    """Raise `BadInput` if the kernel (e, C) and f (S, C) differ in width."""
     if kernel.shape[1:] != f.shape[1:]:
         raise BadInput(
-            f"mlp gives {tuple(kernel.shape[1:])} channels an edge where f has {tuple(f.shape[1:])}",
-            hint="let the last layer give as many as f has, or widen f: f.expand(-1, C)",
+            f"mlp returns {tuple(kernel.shape[1:])} channels per edge, but f has {tuple(f.shape[1:])}.",
+            hint="Give the last layer as many outputs as f has channels, or widen f: f.expand(-1, C).",
         )
 
 
 def check_score(score: Tensor) -> None:
-    """Refuse anything but one score an edge, (e, 1)."""
+    """Raise `BadInput` unless there is one score per edge, (e, 1)."""
     if score.shape[1:] != (1,):
         raise BadInput(
-            f"attention gives {tuple(score.shape)} for its edges", hint="give a module (e, d) -> (e, 1)"
+            f"attention returns shape {tuple(score.shape)}; it must return one score per edge, (e, 1).",
+            hint="Give a module that maps (e, d) to (e, 1).",
         )
 
 
 def _weights(
     score: Tensor | None, lse: Tensor | None, quadrature: Tensor | None, at: Tensor, part: Rows
 ) -> Tensor | None:
-    """(e,) the weight of every edge in its row's sum, or None where all weigh the same."""
+    """(e,) the weight of every edge in its row's sum, or None if all weights are equal."""
     if score is not None and lse is not None:
         return torch.exp(score[:, 0].to(lse.dtype) - lse.index_select(0, at))
     return None if quadrature is None else quadrature.index_select(0, part.sources())

@@ -1,12 +1,12 @@
-"""A small perceptron as one kernel forward and a few back, for CUDA: what `network_of` gives where it fits.
+"""A small MLP as one CUDA kernel forward and a few backward, used by `network_of` where it is supported.
 
-Fits: two to four linear layers with GELU between them and none at the end, the widest hidden one between
-65 and 128, at most 32 inputs and outputs, in float32, bf16 or float16: what has been seen to come out right.
-The kernels themselves take SiLU and ReLU too. Between layers nothing is stored, so an edge costs its inputs
-and outputs alone.
+Supported are two to four linear layers with GELU between them and none at the end, the widest hidden layer
+between 65 and 128, at most 32 inputs and outputs, in float32, bf16 or float16: the shapes whose results were
+verified. The kernels themselves also implement SiLU and ReLU. Nothing is stored between layers, so an edge
+costs only its inputs and outputs.
 
-float32 products are made on the matrix units from bf16 parts, to float32's own accuracy, or in tf32
-where `torch.backends.cuda.matmul.allow_tf32` asks for it.
+float32 products are computed on the matrix units from bf16 parts, with the accuracy of float32, or in tf32
+if `torch.backends.cuda.matmul.allow_tf32` is set.
 """
 
 from __future__ import annotations
@@ -22,26 +22,29 @@ from pinchpoint.backends.torch import compat
 
 Gradients = dict[int, Tensor]
 _ACTIVATIONS: dict[type[nn.Module], int] = {nn.GELU: 0, nn.SiLU: 1, nn.ReLU: 2}
-_WIDEST = 128
-# Edges a tile, warps a program, loads ahead: the fastest of those tried on an H200 that come out right.
+_MAX_HIDDEN = 128
+# Edges per tile, warps per program, pipeline stages: the fastest on an H200 of those with correct results.
 _FORWARD = {"BE": 64, "num_warps": 8, "num_stages": 3}
 _BACKWARD = {"BE": 32, "num_warps": 8, "num_stages": 1}
-_TESTED = (9, 0)  # the compute capability these are tested on; elsewhere layers go one by one
-_LEAST = 16  # the matrix units take no narrower tile
-# Some tiles of several products come out of Triton 3.6 wrong on sm_90 (its issues 10486 and 11366), silently: taken is
-# only what was compared with float64 on an H200.
-_NARROWEST = 65
-_MOST_ENDS = 32  # inputs, and outputs
-_SEEN_PARTS, _SEEN_DTYPES = (3, 5, 7), (torch.float32, torch.bfloat16, torch.float16)
+_TESTED_CAPABILITY = (9, 0)  # the compute capability they are tested on; elsewhere layers run one by one
+_MIN_TILE = 16  # the narrowest tile of the matrix units
+# Triton 3.6 silently computes some tiles of several products wrongly on sm_90 (its issues 10486 and 11366):
+# only shapes that were compared with float64 on an H200 are used.
+_MIN_HIDDEN = 65
+_MAX_ENDS = 32  # inputs, and outputs
+_TESTED_LENGTHS, _TESTED_DTYPES = (3, 5, 7), (torch.float32, torch.bfloat16, torch.float16)
 
 
-def fits(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> bool:
-    """Is this run of modules one that the kernels compute there? parts: linear layers and activations in turn."""
-    if torch.cuda.get_device_capability(device) != _TESTED:
+def supports(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> bool:
+    """Whether the kernels support these modules on the device.
+
+    parts: alternating linear layers and activations.
+    """
+    if torch.cuda.get_device_capability(device) != _TESTED_CAPABILITY:
         return False
     linear: list[Any] = parts[0::2]
     between = parts[1::2]
-    if len(parts) not in _SEEN_PARTS or dtype not in _SEEN_DTYPES:
+    if len(parts) not in _TESTED_LENGTHS or dtype not in _TESTED_DTYPES:
         return False
     if not all(type(layer) is nn.Linear and layer.bias is not None for layer in linear):
         return False
@@ -49,28 +52,28 @@ def fits(parts: list[nn.Module], dtype: torch.dtype, device: torch.device) -> bo
         return False
     widths = [layer.in_features for layer in linear] + [linear[-1].out_features]
     if any(above.in_features != below.out_features for below, above in pairwise(linear)):
-        return False  # for torch to refuse
-    return _NARROWEST <= max(widths[1:-1]) <= _WIDEST and max(widths[0], widths[-1]) <= _MOST_ENDS
+        return False  # torch raises the error
+    return _MIN_HIDDEN <= max(widths[1:-1]) <= _MAX_HIDDEN and max(widths[0], widths[-1]) <= _MAX_ENDS
 
 
 @dataclass(frozen=True)
-class _Packed:
+class _PaddedWeights:
     """The weights of one or several layers, padded with zeros, in the dtype of the products.
 
-    parts: 3 where a weight is the sum of three bf16 ones; else 1.
+    parts: 3 if a weight is the sum of three bf16 numbers, else 1.
     """
 
     weight: Tensor  # (parts, layers, rows, columns)
-    turned: Tensor  # (parts, layers, columns, rows)
+    transpose: Tensor  # (parts, layers, columns, rows)
     bias: Tensor  # (layers, rows) in float32
 
     @staticmethod
     def of(
         layers: list[nn.Linear], rows: int, columns: int, dtype: torch.dtype, parts: int, like: Tensor
-    ) -> _Packed:
-        count = max(len(layers), 1)  # a kernel takes no empty tensor
+    ) -> _PaddedWeights:
+        count = max(len(layers), 1)  # a kernel accepts no empty tensor
         weight = like.new_empty(parts, count, rows, columns, dtype=torch.bfloat16 if parts == 3 else dtype)
-        turned = like.new_empty(parts, count, columns, rows, dtype=weight.dtype)
+        transpose = like.new_empty(parts, count, columns, rows, dtype=weight.dtype)
         bias = like.new_empty(count, rows, dtype=torch.float32)
         if not isinstance(like, compat.FakeTensor):
             from pinchpoint.kit.edges import fused_mlp_triton
@@ -81,7 +84,7 @@ class _Packed:
                 kernel[(rows,)](
                     *own,
                     weight[:, at],
-                    turned[:, at],
+                    transpose[:, at],
                     bias[at],
                     *layer.weight.shape,
                     layer.in_features,
@@ -91,11 +94,11 @@ class _Packed:
                     PARTS=parts,
                     num_warps=1,
                 )
-        return _Packed(weight, turned, bias)
+        return _PaddedWeights(weight, transpose, bias)
 
 
-class Fused:
-    """A `Network` in Triton. Gradients are summed in float32, by program, and handed over by `finish`."""
+class FusedMLP:
+    """A `Network` in Triton. Each program sums its gradients in float32, and `finish` adds the sums up."""
 
     def __init__(self, parts: list[nn.Module], dtype: torch.dtype, like: Tensor) -> None:
         self.layers: list[Any] = parts[0::2]
@@ -104,11 +107,11 @@ class Fused:
         self._act = _ACTIVATIONS[type(parts[1])]
         self._mid = len(self.layers) - 2
         first, *mid, last = self.layers
-        self._wide = _padded(max(layer.out_features for layer in self.layers[:-1]))
-        self._kin, self._cout = _padded(first.in_features), _padded(last.out_features)
-        self._in = _Packed.of([first], self._wide, self._kin, dtype, self._parts, like)
-        self._between = _Packed.of(mid, self._wide, self._wide, dtype, self._parts, like)
-        self._out = _Packed.of([last], self._cout, self._wide, dtype, self._parts, like)
+        self._wide = _pad_width(max(layer.out_features for layer in self.layers[:-1]))
+        self._kin, self._cout = _pad_width(first.in_features), _pad_width(last.out_features)
+        self._in = _PaddedWeights.of([first], self._wide, self._kin, dtype, self._parts, like)
+        self._between = _PaddedWeights.of(mid, self._wide, self._wide, dtype, self._parts, like)
+        self._out = _PaddedWeights.of([last], self._cout, self._wide, dtype, self._parts, like)
         self._sums: dict[tuple[str, int], Tensor] = {}
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -139,7 +142,7 @@ class Fused:
         return of_inputs, values
 
     def finish(self, into: Gradients) -> None:
-        """Add up what the programs have summed."""
+        """Add the sums of all programs to `into`."""
         for (name, at), partial in self._sums.items():
             layer, number = self.layers[at], 2 * at + (name == "bias")
             if number in into:
@@ -152,7 +155,7 @@ class Fused:
     ) -> None:
         programs = torch.cuda.get_device_properties(inputs.device).multi_processor_count
         top, bottom = low == self._mid, low <= 1
-        shapes = [  # in the order of the kernel's arguments
+        shapes = [  # in the order of the kernel's arguments; the last entry says whether this pass writes it
             ("weight", 0, (self._wide, self._kin), bottom),
             ("bias", 0, (self._wide,), bottom),
             ("weight", low, (self._wide, self._wide), self._mid > 0),
@@ -176,9 +179,9 @@ class Fused:
                 inputs if of_inputs is None else of_inputs,
                 inputs if values is None else values,
                 *self._weights(),
-                self._between.turned,
-                self._in.turned,
-                self._out.turned,
+                self._between.transpose,
+                self._in.transpose,
+                self._out.transpose,
                 *sums,
                 len(inputs),
                 inputs.shape[1],
@@ -217,5 +220,5 @@ class Fused:
         }
 
 
-def _padded(width: int) -> int:
-    return max(_LEAST, 1 << (width - 1).bit_length())
+def _pad_width(width: int) -> int:
+    return max(_MIN_TILE, 1 << (width - 1).bit_length())

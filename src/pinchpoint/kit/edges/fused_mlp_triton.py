@@ -1,17 +1,18 @@
-"""A small perceptron over edges in one kernel, forward and back: nothing between its layers reaches memory. Triton.
+"""Triton kernels of a small MLP over edges, forward and backward: nothing between its layers reaches memory.
 
-Layers: inputs (K wide) -> H, then MID times H -> H, then H -> C. Widths are padded to what the
-matrix units take; padding is zero, and the activations map zero to zero. Everything is held
-transposed, features x edges, so that the weights' rows fill the matrix units and a tile of edges
-may be small. Backward goes over the tiles once for each weight of H x H, computing again what it
-needs, since one such sum is what the registers of a multiprocessor hold. Each program writes its
-own partial sums; they are added up afterwards in a fixed order.
+Layers: inputs (width K) -> H, then MID times H -> H, then H -> C. Widths are padded to the sizes of the
+matrix units; padding is zero, and the activations map zero to zero. All values are transposed,
+features x edges, so that the weights' rows fill the matrix units and a tile of edges may be small.
+Backward visits the tiles once for each H x H weight and recomputes what it needs, since the registers of a
+multiprocessor hold one such sum. Each program writes its own partial sums; they are added up afterwards in a
+fixed order.
 
-PARTS = 1: products in DTYPE. PARTS = 3: float32 by matrix units, each number held as the sum of
-three bf16 ones (24 bits in all) and the six largest of their nine products added up.
+PARTS = 1: products in DTYPE. PARTS = 3: float32 on the matrix units, where each number is the sum of three
+bf16 numbers (24 bits in all) and the six largest of their nine products are added up.
 """
 
-# pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false, reportPossiblyUnboundVariable=false
+# pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
+# pyright: reportPossiblyUnboundVariable=false
 from __future__ import annotations
 
 import triton
@@ -45,7 +46,7 @@ def _slope(z, ACT: tl.constexpr):
 
 @triton.jit
 def _split(v):
-    """Three bf16 numbers whose sum is v to float32's own rounding."""
+    """Three bf16 numbers whose sum is v, up to the rounding of float32."""
     first = v.to(tl.bfloat16)
     rest = v - first.to(tl.float32)
     second = rest.to(tl.bfloat16)
@@ -54,7 +55,7 @@ def _split(v):
 
 @triton.jit
 def _six(a1, a2, a3, b1, b2, b3):
-    total = tl.dot(a1, b3)  # the small ones first
+    total = tl.dot(a1, b3)  # the smallest products first
     total = tl.dot(a3, b1, total)
     total = tl.dot(a2, b2, total)
     total = tl.dot(a1, b2, total)
@@ -78,7 +79,7 @@ def _times(a, b, DTYPE: tl.constexpr, PARTS: tl.constexpr):
 def _apply(
     weight, part, b, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DTYPE: tl.constexpr, PARTS: tl.constexpr
 ):
-    """A weight in memory (ROWS, COLUMNS), its parts `part` numbers from one another, times b (COLUMNS, BE)."""
+    """A weight in memory (ROWS, COLUMNS), whose parts are `part` numbers apart, times b (COLUMNS, BE)."""
     at = weight + tl.arange(0, ROWS)[:, None] * COLUMNS + tl.arange(0, COLUMNS)[None, :]
     if PARTS == 3:
         b1, b2, b3 = _split(b)
@@ -110,7 +111,7 @@ def pack(
     COLUMNS: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """A layer's weight (rows, columns) padded, in its parts, as it is and transposed; and its bias in float32."""
+    """Pad a layer's weight (rows, columns) and split it into parts, plain and transposed; bias in float32."""
     r = tl.program_id(0)
     c = tl.arange(0, COLUMNS)
     rest = tl.load(weight + r * row_stride + c, mask=(c < columns) & (r < rows), other=0.0).to(tl.float32)
@@ -204,11 +205,13 @@ def backward(
     DTYPE: tl.constexpr,
     PARTS: tl.constexpr,
 ):
-    """One pass for the weight of mid layer LOW (1..MID); the top pass adds the outer layer, the lowest the inner one.
+    """One pass for the weight of middle layer LOW (1..MID).
 
-    Weights with _t are the transposes: w_mid_t (MID, H in, H out), w_in_t (KIN, H), w_out_t (H, COUT).
-    WANT_VALUES: the top pass also writes what the forward pass gives. zero: 0, which the compiler does not
-    know. RELOAD: read the weights for every tile; else they are held, all at once, in shared memory.
+    The top pass adds the last layer, the lowest pass the first layer.
+
+    Weights with _t are transposes: w_mid_t (MID, H in, H out), w_in_t (KIN, H), w_out_t (H, COUT).
+    WANT_VALUES: the top pass also writes the outputs of the forward pass. zero: 0, a value unknown to the
+    compiler. RELOAD: read the weights again for every tile; otherwise shared memory holds them all at once.
     """
     TOP: tl.constexpr = LOW == MID
     BOTTOM: tl.constexpr = LOW <= 1
@@ -216,7 +219,7 @@ def backward(
     k = tl.arange(0, KIN)
     h = tl.arange(0, H)
     c = tl.arange(0, COUT)
-    # The sums go on from one chunk to the next.
+    # The sums continue from one chunk to the next.
     at_mid = of_mid + program * H * H + h[:, None] * H + h[None, :]
     at_in = of_in + program * H * KIN + h[:, None] * KIN + k[None, :]
     at_out = of_out + program * COUT * H + c[:, None] * H + h[None, :]

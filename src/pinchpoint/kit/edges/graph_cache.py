@@ -1,8 +1,8 @@
-"""Edges kept on disk by the content of what they were made from.
+"""A cache of edges on disk, keyed by the content of the points they connect.
 
-The caller owns the folder and the object; nothing is shared otherwise. The name of a file is a hash of
-the points' own bytes, their dtype and shape, the lattice and the radii, so that two meshes of equal size
-never meet. A file carries a hash of what it holds: a damaged one is made anew, with a warning.
+The caller owns the folder and the object; nothing else is shared. The name of a file is a hash of the
+points' bytes, their dtype and shape, the lattice and the radii, so that two meshes of equal size never
+collide. A file contains a hash of its content: a damaged file is replaced, with a warning.
 """
 
 from __future__ import annotations
@@ -26,11 +26,14 @@ from pinchpoint.kit.edges.neighbours import check_points, lattice_edges_multi
 
 _FORMAT = 1
 _SUFFIX = ".edges"
-_DIGEST = 32  # bytes of the hash a file begins with
+_DIGEST = 32  # bytes of the hash at the start of a file
 
 
 class GraphCache:
-    """A folder of graphs. most_bytes: what it may hold; the graphs unused for longest are removed beyond that."""
+    """A folder of graphs.
+
+    most_bytes: its size limit; beyond it, the least recently used graphs are removed.
+    """
 
     def __init__(self, folder: str | Path, *, most_bytes: int | None = None) -> None:
         self.folder = Path(folder)
@@ -39,21 +42,22 @@ class GraphCache:
             self.folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(
-                f"cannot make the folder {folder}: {error.strerror}", hint="name a folder that can be made"
+                f"The folder {folder} cannot be created: {error.strerror}.",
+                hint="Name a folder that can be created.",
             ) from error
 
     def lattice_edges(
         self, points: Tensor, lattice: Lattice, radii: Sequence[float]
     ) -> list[tuple[Edges, Edges]]:
-        """`lattice_edges_multi(points, lattice, radii)`, read from the folder where it has been made before."""
+        """`lattice_edges_multi(points, lattice, radii)`, read from the folder if it is there."""
         require_lattice(lattice)
         check_points(points, axes=len(lattice.shape))
         key = graph_key(points, lattice, radii)
         path = self.folder / f"{key}{_SUFFIX}"
-        graph = _read(path)
+        graph = _load(path)
         if graph is None:
             graph = lattice_edges_multi(points, lattice, radii)
-            write_bytes(path, _packed(graph))
+            write_bytes(path, _pack(graph))
             self._trim(path)
         else:
             with contextlib.suppress(FileNotFoundError):
@@ -68,30 +72,29 @@ class GraphCache:
             return
         files = []
         for path in self.folder.glob(f"*{_SUFFIX}"):
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # another process of the same folder removed it first
+            # Another process with the same folder may remove the file first.
+            with contextlib.suppress(FileNotFoundError):
                 files.append((path, path.stat()))
-        left = self.most_bytes
+        free_bytes = self.most_bytes
         for path, stat in sorted(
             files, key=lambda file: (file[0] == newest, file[1].st_mtime_ns), reverse=True
         ):
-            left -= stat.st_size
-            if left < 0 and path != newest:
+            free_bytes -= stat.st_size
+            if free_bytes < 0 and path != newest:
                 path.unlink(missing_ok=True)
 
 
 def graph_key(points: Tensor, lattice: Lattice, radii: Sequence[float]) -> str:
-    """A name for the graph of these points: equal only for equal bytes, dtype, shape, lattice and radii."""
+    """A name for the graph of these points: equal only if bytes, dtype, shape, lattice and radii are."""
     plain = points.detach().cpu().contiguous()
-    told = [_FORMAT, str(plain.dtype), tuple(plain.shape), [int(size) for size in lattice.shape]]
-    told += [[float(value).hex() for value in values] for values in (lattice.low, lattice.high, radii)]
-    digest = hashlib.sha256(repr(told).encode())
+    description = [_FORMAT, str(plain.dtype), tuple(plain.shape), [int(size) for size in lattice.shape]]
+    description += [[float(value).hex() for value in values] for values in (lattice.low, lattice.high, radii)]
+    digest = hashlib.sha256(repr(description).encode())
     digest.update(plain.numpy().data)
     return digest.hexdigest()
 
 
-def _packed(graph: list[tuple[Edges, Edges]]) -> bytes:
+def _pack(graph: list[tuple[Edges, Edges]]) -> bytes:
     plain = [
         [(edges.offsets.cpu(), edges.sources.cpu(), edges.source_count) for edges in both] for both in graph
     ]
@@ -100,18 +103,20 @@ def _packed(graph: list[tuple[Edges, Edges]]) -> bytes:
     return hashlib.sha256(buffer.getbuffer()).digest() + buffer.getvalue()
 
 
-def _read(path: Path) -> list[tuple[Edges, Edges]] | None:
-    """The graph of a file; None where there is none, or one that is damaged."""
+def _load(path: Path) -> list[tuple[Edges, Edges]] | None:
+    """The graph in a file, or None if the file is missing or damaged."""
     try:
         data = memoryview(path.read_bytes())
     except FileNotFoundError:
         return None
     except OSError as error:
         raise BadInput(
-            f"cannot read {path}: {error.strerror}", hint="make the file readable, or remove it"
+            f"{path} cannot be read: {error.strerror}.", hint="Make the file readable, or remove it."
         ) from error
     if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
-        warnings.warn(f"{path} is damaged; the graph is made anew and the file replaced", stacklevel=3)
+        warnings.warn(
+            f"{path} is damaged; the graph is computed again and the file is replaced.", stacklevel=3
+        )
         return None
     plain = torch.load(io.BytesIO(data[_DIGEST:]), weights_only=True)
     return [(Edges(*into_tokens), Edges(*into_points)) for into_tokens, into_points in plain]

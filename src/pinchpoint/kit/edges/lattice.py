@@ -1,4 +1,4 @@
-"""Lattice: a regular grid of tokens in a box, told by counts and corners."""
+"""A regular grid of tokens in a box, defined by counts and corners."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pinchpoint.kit.edges.edges import INT32_MOST
 class Lattice:
     """A regular grid of points: `shape` counts along each axis from `low` to `high`, both ends included.
 
-    An axis with a single plane has it at `low`.
+    The plane of an axis with a single plane is at `low`.
     """
 
     shape: tuple[int, ...]
@@ -28,30 +28,34 @@ class Lattice:
         for name in ("shape", "low", "high"):
             if not isinstance(getattr(self, name), Sequence):
                 raise BadInput(
-                    f"a lattice of {name} {getattr(self, name)!r}",
-                    hint=f"give a number for each axis: {name}=(...)",
+                    f"The lattice's {name} is {getattr(self, name)!r}, not a sequence.",
+                    hint=f"Give a number for each axis: {name}=(...).",
                 )
         if not len(self.shape) == len(self.low) == len(self.high) or not self.shape:
             raise BadInput(
-                f"a lattice of {len(self.shape)} counts, {len(self.low)} low ends and {len(self.high)} high ends",
-                hint="give one count, one low and one high end for each axis",
+                f"The lattice has {len(self.shape)} counts, {len(self.low)} low ends and "
+                f"{len(self.high)} high ends; each axis needs one of each.",
+                hint="Give one count, one low end and one high end for each axis.",
             )
         if any(size < 1 or size != int(size) for size in self.shape):
-            raise BadInput(f"a lattice of shape {self.shape}", hint="each axis has one plane or more")
+            raise BadInput(
+                f"The lattice has shape {self.shape}; each axis needs at least one plane, in whole numbers.",
+                hint="Give counts such as shape=(16, 16, 16).",
+            )
         for axis, (size, low, high) in enumerate(zip(self.shape, self.low, self.high, strict=True)):
             if not (math.isfinite(low) and math.isfinite(high)) or high < low or (size > 1 and high == low):
                 raise BadInput(
-                    f"a lattice whose axis {axis} goes from {low:g} to {high:g}",
-                    hint="give finite ends with low below high; they may be equal on an axis with a single plane",
+                    f"Axis {axis} of the lattice goes from {low:g} to {high:g}.",
+                    hint="Give finite ends with low below high; they may be equal if the axis has one plane.",
                 )
         if self.count > INT32_MOST:
             raise BadInput(
-                f"a lattice of {self.count:,} points",
-                hint=f"points are numbered in 32 bits: at most {INT32_MOST:,}",
+                f"The lattice has {self.count:,} points; points are numbered in 32 bits.",
+                hint=f"Give a shape with at most {INT32_MOST:,} points.",
             )
 
     def axes(self, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> list[Tensor]:
-        """The coordinates along each axis: made in float64 on the CPU, so that every device has the same."""
+        """The coordinates along each axis, computed in float64 on the CPU: the same for every device."""
         ends = zip(self.low, self.high, self.shape, strict=True)
         return [
             torch.linspace(low, high, count, dtype=torch.float64).to(dtype).to(device)
@@ -59,7 +63,7 @@ class Lattice:
         ]
 
     def points(self, *, dtype: torch.dtype = torch.float32, device: str | torch.device = "cpu") -> Tensor:
-        """(T, d), the last axis running fastest."""
+        """(T, d), with the last axis varying fastest."""
         axes = self.axes(dtype=dtype, device=device)
         return torch.stack(torch.meshgrid(*axes, indexing="ij"), dim=-1).reshape(-1, len(self.shape))
 
@@ -76,7 +80,7 @@ class Lattice:
 
     @property
     def half_diagonal(self) -> float:
-        """Half the diagonal of a cell: at this radius every point among the planes has a token."""
+        """Half the diagonal of a cell: at this radius every point inside the lattice has a token."""
         return (
             math.hypot(*(step for step, size in zip(self.spacing, self.shape, strict=True) if size > 1)) / 2
         )
@@ -85,6 +89,6 @@ class Lattice:
 def require_lattice(lattice: object) -> None:
     if not isinstance(lattice, Lattice):
         raise BadInput(
-            f"a lattice that is {lattice!r}",
-            hint="give Lattice(shape, low, high): counts and corners of its box",
+            f"The lattice is {lattice!r}, not a Lattice.",
+            hint="Give Lattice(shape, low, high): counts and corners of its box.",
         )

@@ -1,4 +1,4 @@
-"""Runs of whole rows of a graph, few enough edges at one time, and sums along them."""
+"""Chunks of whole rows of a graph with a limited number of edges, and reductions over them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from pinchpoint.kit.edges.edges import Edges
 
-LOOKED_AT = 256  # chunks of a transform that are gone through where its peak is predicted
+TRACED_CHUNKS = 256  # chunks of a transform that run when its peak is predicted
 
 
 @dataclass(frozen=True)
 class Rows:
-    """Rows first to last of a graph, whose edges are begin to end; or a piece of one row that is too long."""
+    """Rows first to last of a graph, with edges begin to end; or a piece of one row that is too long."""
 
     edges: Edges
     first: int
@@ -31,11 +31,11 @@ class Rows:
 
     @property
     def count(self) -> int:
-        """e, the edges of the run."""
+        """e, the number of edges."""
         return self.end - self.begin
 
     def degrees(self) -> Tensor:
-        """(q,) int64: the edges of each row that lie in this run."""
+        """(q,) int64: the number of edges of each row in this chunk."""
         if self.piece:
             return torch.full((1,), self.count, dtype=torch.int64, device=self.edges.offsets.device)
         return self.edges.offsets[self.first : self.last + 1].diff()
@@ -54,30 +54,30 @@ class Rows:
         return rows.repeat_interleave(self.degrees(), output_size=self.count)
 
     def sum(self, values: Tensor) -> Tensor:
-        """(e, C) to (q, C), each row summed in order: the same bits every time."""
-        if values.shape[0] == 0:  # zeros, and still part of the graph that backward goes through
+        """(e, C) to (q, C), each row summed in order: bit for bit the same every time."""
+        if values.shape[0] == 0:  # zeros that are still part of autograd's graph
             return values.new_zeros(self.last - self.first, *values.shape[1:]).index_add(
                 0, self.local(), values
             )
         return torch.segment_reduce(values, "sum", lengths=self.degrees(), axis=0, unsafe=True, initial=0)
 
     def largest(self, values: Tensor) -> Tensor:
-        """(e, C) to (q, C), -inf for a row without edges."""
+        """(e, C) to (q, C): the largest of each row, -inf for a row without edges."""
         if values.shape[0] == 0:
             return values.new_full((self.last - self.first, *values.shape[1:]), -torch.inf)
         return torch.segment_reduce(values, "max", lengths=self.degrees(), axis=0, unsafe=True)
 
     def softmax(self, scores: Tensor) -> Tensor:
-        """(e, 1) to (e, 1): over the edges of each row, shifted by the row's largest."""
+        """(e, 1) to (e, 1): the softmax over the edges of each row, shifted by the row's largest score."""
         local = self.local()
-        shifted = torch.exp(scores - self.largest(scores.detach()).index_select(0, local))
-        return shifted / self.sum(shifted).index_select(0, local)
+        powers = torch.exp(scores - self.largest(scores.detach()).index_select(0, local))
+        return powers / self.sum(powers).index_select(0, local)
 
 
-def row_chunks(edges: Edges, chunk: int, *, cut: bool = False) -> Iterator[Rows]:
-    """Runs of whole rows with at most `chunk` edges each.
+def row_chunks(edges: Edges, chunk: int, *, split_rows: bool = False) -> Iterator[Rows]:
+    """Split a graph into chunks of whole rows with at most `chunk` edges each.
 
-    A row with more is a run of its own, or with `cut` several pieces, one after the other.
+    A longer row is a chunk of its own, or, with `split_rows`, several pieces one after the other.
     """
     starts, first = edges.starts, 0
     while first < edges.queries:
@@ -88,21 +88,21 @@ def row_chunks(edges: Edges, chunk: int, *, cut: bool = False) -> Iterator[Rows]
             yield Rows(edges, first, last, begin, int(starts[last]))
         else:
             last, end = first + 1, int(starts[first + 1])
-            step = chunk if cut else end - begin
+            step = chunk if split_rows else end - begin
             for at in range(begin, end, step):
-                yield Rows(edges, first, last, at, min(at + step, end), piece=cut)
+                yield Rows(edges, first, last, at, min(at + step, end), piece=split_rows)
         first = last
 
 
-def looked_at(parts: list[Rows]) -> list[Rows]:
-    """The chunks that tell what all of them take: with nothing to compute, a thousandth of a billion edges is enough.
+def chunks_to_trace(parts: list[Rows]) -> list[Rows]:
+    """The chunks that are enough to predict the peak of all: of a billion edges, about a thousandth.
 
-    The longest, the one of the most rows and the last are among them; the others are spread over all. A few hundred are
-    taken as they are, so that what an allocator makes of chunks of unequal length shows.
+    They include the longest chunk, the one with the most rows and the last; the others are spread evenly. A
+    few hundred chunks are all used, so that the effect of their unequal lengths on the allocator is visible.
     """
-    if len(parts) <= LOOKED_AT:
+    if len(parts) <= TRACED_CHUNKS:
         return parts
-    numbers = set(range(0, len(parts), -(-len(parts) // LOOKED_AT))) | {len(parts) - 1}
+    numbers = set(range(0, len(parts), -(-len(parts) // TRACED_CHUNKS))) | {len(parts) - 1}
     numbers.add(max(range(len(parts)), key=lambda at: parts[at].count))
     numbers.add(max(range(len(parts)), key=lambda at: parts[at].last - parts[at].first))
     return [parts[at] for at in sorted(numbers)]

@@ -1,10 +1,10 @@
-"""The integral transform of neural operators: an MLP over edges, reduced to the nodes they lead to.
+"""The integral transform of neural operators: an MLP over edges, reduced to their destinations.
 
     out[q] = sum over edges (s -> q) of weight * kernel * f[s]
 
-`memory` chooses how it is computed, never what: `eager` holds every edge's features for backward,
-`checkpoint` and `flat` go through the edges in chunks of whole rows and compute them again in
-backward. `flat` holds nothing that grows with the edges beside the graph itself.
+`memory` chooses how it is computed, not what: `eager` saves the features of every edge for backward;
+`checkpoint` and `flat` process the edges in chunks of whole rows and recompute them in backward. With `flat`,
+nothing but the graph itself grows with the edges.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pinchpoint.kit.edges.edge_mlp import arithmetic, edge_bytes, is_one_kernel,
 from pinchpoint.kit.edges.edge_ops import is_fake
 from pinchpoint.kit.edges.edges import INT32_MOST, Edges
 from pinchpoint.kit.edges.flat_transform import Job, check_channels, check_score, flat_rows
-from pinchpoint.kit.edges.row_chunks import Rows, looked_at, row_chunks
+from pinchpoint.kit.edges.row_chunks import Rows, chunks_to_trace, row_chunks
 from pinchpoint.kit.validation import require_module, require_tensor, whole_number
 from pinchpoint.planning.chunk_size import largest_chunk
 
@@ -30,16 +30,17 @@ Memory = Literal["eager", "checkpoint", "flat"]
 Transform = Literal["linear", "nonlinear", "linear_kernelonly", "nonlinear_kernelonly"]
 Weights = Literal["mean", "sum", "quadrature", "attention"]
 
-CHUNK_BYTES = (
-    96 * MIB
-)  # what chunk="auto" lets a chunk take: more saves little time, less saves little memory
-# Of a card's memory, where each layer is kernels of its own: their launches cost as much as 50,000 edges do.
+# The bytes of a chunk with chunk="auto": more saves little time, less saves little memory.
+CHUNK_BYTES = 96 * MIB
+# The share of a GPU's memory if each layer launches its own kernels: the launches cost as much as 50,000
+# edges.
 CHUNK_SHARE = 0.02
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
-_CHUNK_MOST = (
-    2**30
-)  # edges at one time: a kernel's last block may pass them, and still be numbered in 32 bits
-_INDEX_BYTES = 36  # a row (4), and a source sorted with its place (4 + 8) beside what sorting takes (20)
+# Edges in a chunk: the last block of a kernel may go beyond them, and its indices must still fit 32 bits.
+_CHUNK_MOST = 2**30
+_INDEX_BYTES = (
+    36  # a row (4), a sorted source with its position (4 + 8), and the temporary memory of the sort (20)
+)
 
 
 def edge_transform(
@@ -56,19 +57,19 @@ def edge_transform(
     quadrature: Tensor | None = None,
     attention: nn.Module | None = None,
 ) -> Tensor:
-    """Transform f from its points to others. Returns (Q, C).
+    """Transform f from the sources to the queries. Returns (Q, C).
 
-    mlp: (e, 2d) -> (e, C), or (e, 2d + C) for the nonlinear transforms; its input is [y, x] and f last.
-    x: (Q, d) queries, the destinations; y: (S, d) sources; f: (S, C) carried by the sources, None for
-    linear_kernelonly. edges: `Edges`, or a (2, E) index of (source, destination) in any order.
-    transform: `linear` multiplies the kernel with f, `nonlinear` also feeds f to the kernel; the
-    kernel-only forms leave the product out. weights: `mean` over a row, plain `sum`, `quadrature`
-    (S,) given by the source, or `attention`, a softmax over each row of attention(y - x): (e, d) -> (e, 1).
-    chunk: edges at one time. Queries without edges get zeros.
+    mlp: (e, 2d) -> (e, C), or (e, 2d + C) -> (e, C) for the nonlinear transforms; its input is [y, x], then
+    f. x: (Q, d) queries, the destinations; y: (S, d) sources; f: (S, C) at the sources, None for
+    linear_kernelonly. edges: `Edges`, or a (2, E) index of (source, destination) in any order. transform:
+    `linear` multiplies the kernel by f, `nonlinear` also feeds f to the kernel; the kernel-only variants omit
+    the product. weights: `mean` over a row, plain `sum`, `quadrature` with a weight (S,) per source, or
+    `attention`, a softmax over each row of attention(y - x): (e, d) -> (e, 1). chunk: edges processed
+    together. Queries without edges get zeros.
     """
     _check_kinds(mlp, x, y, f, quadrature, attention)
     graph = (
-        edges if isinstance(edges, Edges) else Edges.of_index(edges, queries=x.shape[0], sources=y.shape[0])
+        edges if isinstance(edges, Edges) else Edges.from_index(edges, queries=x.shape[0], sources=y.shape[0])
     )
     _check(
         x,
@@ -83,21 +84,21 @@ def edge_transform(
     )
     kernel = EdgeKernel(transform, weights)
     wide = 2 * x.shape[1] + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
-    places = torch.promote_types(x.dtype, y.dtype)
-    reads = (
-        torch.promote_types(places, f.dtype)
+    points_dtype = torch.promote_types(x.dtype, y.dtype)
+    inputs_dtype = (
+        torch.promote_types(points_dtype, f.dtype)
         if f is not None and transform.startswith("nonlinear")
-        else places
+        else points_dtype
     )
-    _check_module("mlp", mlp, x.new_empty(0, wide, dtype=reads), memory)
+    _check_module("mlp", mlp, x.new_empty(0, wide, dtype=inputs_dtype), memory)
     if attention is not None:
-        _check_module("attention", attention, x.new_empty(0, x.shape[1], dtype=places), memory)
+        _check_module("attention", attention, x.new_empty(0, x.shape[1], dtype=points_dtype), memory)
     modules = nn.ModuleDict({"mlp": mlp} | ({"attention": attention} if attention is not None else {}))
-    asked = _chunk(chunk)
+    fixed_chunk = _chunk(chunk)
     if memory == "eager" or not graph.count:
         return kernel.rows(modules, x, y, f, quadrature, Rows.all_of(graph))
     by_hand = memory == "flat"
-    size = asked or auto_chunk(mlp, x, y, f, transform=transform, attention=attention, by_hand=by_hand)
+    size = fixed_chunk or auto_chunk(mlp, x, y, f, transform=transform, attention=attention, by_hand=by_hand)
     size = min(size, _CHUNK_MOST)
     if memory == "checkpoint":
         parts = row_chunks(graph, size)
@@ -109,8 +110,8 @@ def edge_transform(
         )
     reads_f = f is not None and transform.startswith("nonlinear")
     times_f = f is not None and not transform.endswith("kernelonly")
-    parts = list(row_chunks(graph, size, cut=True))
-    job = Job(mlp, attention, reads_f, times_f, weights, looked_at(parts) if is_fake(x) else parts)
+    parts = list(row_chunks(graph, size, split_rows=True))
+    job = Job(mlp, attention, reads_f, times_f, weights, chunks_to_trace(parts) if is_fake(x) else parts)
     return flat_rows(job, x, y, f if reads_f or times_f else None, quadrature)
 
 
@@ -125,10 +126,10 @@ def auto_chunk(
     budget_bytes: int | None = None,
     by_hand: bool = True,
 ) -> int:
-    """The edges that go through at one time so that a training chunk takes at most `budget_bytes`.
+    """The number of edges for which a training chunk takes at most `budget_bytes`.
 
-    Without a budget: 96 MiB, or a fiftieth of the card where that is more and the network does not run as one kernel.
-    by_hand: the backward pass is `flat`'s own; autograd keeps more of an edge.
+    The default budget is 96 MiB, or a fiftieth of the GPU's memory if that is more and the network does not
+    run as one kernel. by_hand: the backward pass is that of `flat`; autograd saves more bytes per edge.
     """
     if budget_bytes is None:
         budget_bytes = CHUNK_BYTES
@@ -139,7 +140,7 @@ def auto_chunk(
     dims = x.shape[1] + y.shape[1]
     width = dims + (f.shape[1] if f is not None and transform.startswith("nonlinear") else 0)
     wide = max(x.element_size(), 4)
-    # Inputs, row and sorted sources; the gradient of the kernel and that of f; the network's own.
+    # Inputs, row and sorted sources; the gradients of the kernel and of f; and what the network itself takes.
     own = width * wide + _INDEX_BYTES + 2 * (f.shape[1] if f is not None else 1) * wide
     own += edge_bytes(mlp, width, like=x, by_hand=by_hand)
     if attention is not None:
@@ -149,7 +150,7 @@ def auto_chunk(
 
 @dataclass(frozen=True)
 class EdgeKernel:
-    """What is done for a run of rows; the same for every way to hold memory."""
+    """The computation for a chunk of rows, the same for every `memory`."""
 
     transform: Transform
     weights: Weights
@@ -164,12 +165,12 @@ class EdgeKernel:
         rows: Rows,
     ) -> Tensor:
         """(q, C) of the rows. x: (Q, d), y: (S, d), f: (S, C)."""
-        return self.reduce(modules, *self.gathered(x, y, f, quadrature, rows), rows)
+        return self.reduce(modules, *self.gather(x, y, f, quadrature, rows), rows)
 
-    def gathered(
+    def gather(
         self, x: Tensor, y: Tensor, f: Tensor | None, quadrature: Tensor | None, rows: Rows
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """What the rows' edges read, edge by edge: (e, d), (e, d), (e, C), (e,)."""
+        """The values that the edges read, edge by edge: (e, d), (e, d), (e, C), (e,)."""
         sources = rows.sources()
 
         def at_edges(values: Tensor | None) -> Tensor | None:
@@ -191,7 +192,7 @@ class EdgeKernel:
         q_e: Tensor | None,
         rows: Rows,
     ) -> Tensor:
-        """From values at edges to (q, C) at the rows they lead to."""
+        """From values at edges to (q, C) at their destination rows."""
         inputs = [y_e, x_e] if f_e is None or self.transform.startswith("linear") else [y_e, x_e, f_e]
         values = modules["mlp"](torch.cat(inputs, dim=1))
         if f_e is not None and not self.transform.endswith("kernelonly"):
@@ -204,18 +205,21 @@ class EdgeKernel:
             score = modules["attention"](y_e - x_e)
             check_score(score)
             values = values * rows.softmax(score)
-        summed = rows.sum(values)
-        return summed / rows.degrees().clamp_min(1)[:, None] if self.weights == "mean" else summed
+        sums = rows.sum(values)
+        return sums / rows.degrees().clamp_min(1)[:, None] if self.weights == "mean" else sums
 
 
 def _chunk(chunk: int | str) -> int | None:
-    """Edges at one time; None for `auto`."""
+    """The edges of a chunk, or None for `auto`."""
     if isinstance(chunk, str) and chunk == "auto":
         return None
     number = whole_number(chunk)
     if number is None or not 1 <= number <= INT32_MOST:
-        shown = repr(chunk) if number is None else f"{number:,} edges"
-        raise BadInput(f"a chunk of {shown}", hint=f"give a chunk of 1 to {INT32_MOST:,} edges, or 'auto'")
+        value = repr(chunk) if number is None else f"{number:,} edges"
+        raise BadInput(
+            f"The chunk is {value}; it must be 1 to {INT32_MOST:,} edges, or 'auto'.",
+            hint="Give chunk='auto', or a positive number of edges.",
+        )
     return number
 
 
@@ -235,7 +239,8 @@ def _check_kinds(
             require_tensor(name, value)
     if x.dim() != 2 or y.dim() != 2 or x.shape[1] != y.shape[1]:
         raise BadInput(
-            f"points of shapes {tuple(x.shape)} and {tuple(y.shape)}", hint="give x: (Q, d) and y: (S, d)"
+            f"x has shape {tuple(x.shape)} and y has shape {tuple(y.shape)}, not (Q, d) and (S, d).",
+            hint="Give both two axes, with the same number of coordinates.",
         )
 
 
@@ -251,70 +256,73 @@ def _check(
     quadrature: Tensor | None,
     attention: nn.Module | None,
 ) -> None:
-    for what, given, known in (
+    for option, value, choices in (
         ("memory", memory, Memory),
         ("transform", transform, Transform),
         ("weights", weights, Weights),
     ):
-        if given not in get_args(known):
-            raise BadInput(f"unknown {what} {given!r}", hint=f"use one of: {', '.join(get_args(known))}")
+        if value not in get_args(choices):
+            raise BadInput(
+                f"{option} {value!r} does not exist.", hint=f"Use one of: {', '.join(get_args(choices))}."
+            )
     if edges.queries != x.shape[0] or edges.source_count != y.shape[0]:
         raise BadInput(
-            f"edges from {edges.source_count:,} to {edges.queries:,} points, where y has {y.shape[0]:,} and x {x.shape[0]:,}",
-            hint="make the edges from these points: radius_edges(x, y, radius)",
+            f"The edges join {edges.source_count:,} sources to {edges.queries:,} queries, but y has "
+            f"{y.shape[0]:,} points and x has {x.shape[0]:,}.",
+            hint="Build the edges from these points: radius_edges(x, y, radius).",
         )
     if f is None and transform != "linear_kernelonly":
         raise BadInput(
-            f"transform {transform!r} without f", hint="give f: (S, C), or transform='linear_kernelonly'"
+            f"The transform {transform!r} needs f, which is None.",
+            hint="Give f: (S, C), or transform='linear_kernelonly'.",
         )
     if f is not None and (f.dim() != 2 or f.shape[0] != y.shape[0]):
-        hint = "f has a row for every source: (S, C)" + (
-            "; one channel is f[:, None]" if f.dim() == 1 else ""
-        )
-        raise BadInput(f"f of shape {tuple(f.shape)} for {y.shape[0]:,} sources", hint=hint)
+        hint = "Give f one row per source: (S, C)" + ("; one channel is f[:, None]." if f.dim() == 1 else ".")
+        raise BadInput(f"f has shape {tuple(f.shape)}, but there are {y.shape[0]:,} sources.", hint=hint)
     if quadrature is not None and quadrature.shape != y.shape[:1]:
         raise BadInput(
-            f"quadrature of shape {tuple(quadrature.shape)} for {y.shape[0]:,} sources",
-            hint="give one number a source: (S,)",
+            f"quadrature has shape {tuple(quadrature.shape)}, but there are {y.shape[0]:,} sources.",
+            hint="Give one number per source: (S,).",
         )
     if (quadrature is None) == (weights == "quadrature"):
         raise BadInput(
-            "weights='quadrature' and quadrature= go together",
-            hint="give both, quadrature of shape (S,), or neither",
+            "weights='quadrature' and quadrature= must be given together.",
+            hint="Give both, with quadrature of shape (S,), or neither.",
         )
     if (attention is None) == (weights == "attention"):
         raise BadInput(
-            "weights='attention' and attention= go together",
-            hint="give both, a module (e, d) -> (e, 1), or neither",
+            "weights='attention' and attention= must be given together.",
+            hint="Give both, with a module that maps (e, d) to (e, 1), or neither.",
         )
 
 
 def _check_module(name: str, module: nn.Module, inputs: Tensor, memory: Memory) -> None:
-    """Refuse a network for other inputs than the edges give, and one whose outputs depend on how it is called.
+    """Raise `BadInput` if a network does not match the edges' inputs, or if its outputs depend on the chunks.
 
-    inputs: (0, width) in the dtype that an edge's have.
+    inputs: (0, width) in the dtype of an edge's inputs.
     """
     layers, width, dtype = layers_of(module), inputs.shape[1], arithmetic(inputs)
     if layers is not None and layers[0][0].in_features != width:
         raise BadInput(
-            f"{name} takes {layers[0][0].in_features} inputs where an edge has {width}",
-            hint="mlp reads [y, x], and f last in the nonlinear transforms: 2d or 2d + C numbers; attention reads y - x: d",
+            f"{name} takes {layers[0][0].in_features} inputs, but an edge has {width}.",
+            hint="Give an mlp of [y, x] (2d inputs; 2d + C with f in the nonlinear transforms), "
+            "and an attention of y - x (d inputs).",
         )
     for layer, _ in layers or ():
-        if (
-            layer.weight.dtype is not dtype and dtype is inputs.dtype
-        ):  # autocast casts weights; so may a module of the user's
+        # Autocast casts weights; a module of the user's may do so too.
+        if layer.weight.dtype is not dtype and dtype is inputs.dtype:
             raise BadInput(
-                f"{name} in {layer.weight.dtype} for edges in {dtype}",
-                hint=f"give one dtype: {name}.to({dtype})",
+                f"{name} is in {layer.weight.dtype}, but the edges are in {dtype}.",
+                hint=f"Convert it: {name}.to({dtype}).",
             )
     if memory == "eager" or layers is not None:
         return
     for part in module.modules():
-        # A checkpoint draws the same numbers again; `flat` does not.
+        # A checkpoint draws the same random numbers again; `flat` does not.
         drops = memory == "flat" and isinstance(part, _DROPOUTS) and part.training and part.p > 0
         if drops or (isinstance(part, nn.BatchNorm1d) and (part.training or part.running_mean is None)):
             raise BadInput(
-                f"{name} with {type(part).__name__} in training: computed again, or in chunks, it gives something else",
-                hint=f"use memory={'checkpoint' if drops else 'eager'!r}, or call eval() on that layer",
+                f"{name} has a {type(part).__name__} in training mode, which gives other results when it is "
+                "computed again or in chunks.",
+                hint=f"Use memory={'checkpoint' if drops else 'eager'!r}, or call eval() on that layer.",
             )

@@ -1,7 +1,7 @@
-"""The Laplacian of a scalar function at one point, or at many in chunks, and the kinetic energy it gives (JAX).
+"""The Laplacian of a scalar function at one point or at many in chunks, and the kinetic energy (JAX).
 
-Letters: B points, s the shape of a point (a walker: n electrons x 3). Nothing is jitted here: the caller's program takes it in.
-How each method works is in `derivatives`, what it takes in `laplace_plan`.
+Letters: B points, s the shape of a point (a walker: n electrons x 3). Nothing is jitted here: it becomes part
+of the caller's program. The methods are in `derivatives`, their memory in `chunk_plan`.
 """
 
 from __future__ import annotations
@@ -14,71 +14,76 @@ import jax
 import jax.numpy as jnp
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.kit.laplacians.chunk_plan import choose, plan_laplacian, whole
+from pinchpoint.kit.laplacians.chunk_plan import choose_method, is_positive_integer, plan_laplacian
 from pinchpoint.kit.laplacians.derivatives import (
-    WAYS,
-    Asked,
+    FUNCTIONS,
     Function,
     Laplace,
     Method,
+    MethodChoice,
     check_method,
-    checked,
-    fastest,
+    check_point,
+    fastest_method,
 )
 
 
 def laplacian(
-    f: Function, method: Asked = "auto", *, points: int = 1, budget: str | int | None = None
+    f: Function, method: MethodChoice = "auto", *, points: int = 1, budget: str | int | None = None
 ) -> Callable[[Any], Laplace]:
-    """A function of one point that gives f's value, gradient and Laplacian there; `jax.vmap` it for many.
+    """A function of one point that returns f's value, gradient and Laplacian; use `jax.vmap` for many points.
 
-    f: (s) -> a real scalar, written in JAX. method: `auto` takes `forward` (without folx `hessian` for few coordinates,
-    else `loop`), and `loop` where `points` at one time are predicted to pass the budget.
-    points: how many go through at one time, for `auto` alone. budget: bytes, as 8GiB; left out, a share of the device's.
+    f: (s) -> a real scalar, written in JAX. method: `auto` is `forward` (without folx `hessian` for few
+    coordinates, else `loop`), and `loop` if `points` together are predicted to exceed the budget. points: how
+    many points are processed together, used only by `auto`. budget: bytes, such as 8GiB; the default is a
+    share of the device's memory.
     """
     check_method(f, method)
-    if not whole(points):
-        raise BadInput(f"{points!r} points at one time", hint="give points a whole number above 0")
+    if not is_positive_integer(points):
+        raise BadInput(
+            f"points is {points!r}, not a positive whole number.", hint="Give points a whole number above 0."
+        )
 
-    def found(x: Any) -> Laplace:
-        x = checked(f, x)
+    def evaluate(x: Any) -> Laplace:
+        x = check_point(f, x)
         if method != "auto":
-            way: Method = method
+            name: Method = method
         elif budget is None and points == 1:
-            way = fastest(math.prod(x.shape))
+            name = fastest_method(math.prod(x.shape))
         else:
-            way = choose(f, jax.ShapeDtypeStruct(x.shape, x.dtype), points=points, budget=budget)
-        return WAYS[way](f, x)
+            name = choose_method(f, jax.ShapeDtypeStruct(x.shape, x.dtype), points=points, budget=budget)
+        return FUNCTIONS[name](f, x)
 
-    return found
+    return evaluate
 
 
 def laplacian_of_batch(
     f: Function,
     xs: Any,
     *,
-    method: Asked = "auto",
+    method: MethodChoice = "auto",
     chunk: int | Literal["auto"] | None = "auto",
     budget: str | int | None = None,
 ) -> Laplace:
-    """The same at many points, a chunk at a time. xs: (B, s). Gives (B,), (B, s), (B,).
+    """Value, gradient and Laplacian at many points, one chunk at a time.
 
-    chunk: points at one time; None: all; `auto`: as many as the budget takes by prediction, where `auto` may also choose
-    the method. Inside `jax.jit` the chunks are turns of one loop; the last may be shorter.
+    xs: (B, s). Returns (B,), (B, s), (B,). chunk: points processed together; None: all; `auto`: as many as
+    are predicted to fit the budget. method `auto` depends on the budget too. Inside `jax.jit` the chunks are
+    iterations of one loop; the last may be shorter.
     """
     check_method(f, method)
     xs = jnp.asarray(xs)
     if xs.ndim < 1 or 0 in xs.shape:
         raise BadInput(
-            f"points of shape {xs.shape}", hint="give an array (points, ...) of at least one point"
+            f"The points have shape {xs.shape}, which holds no point.",
+            hint="Give an array (points, ...) with at least one point.",
         )
-    checked(f, jax.ShapeDtypeStruct(xs.shape[1:], xs.dtype))
-    way, size = plan_laplacian(f, xs, method=method, chunk=chunk, budget=budget)
-    each = laplacian(f, way)
+    check_point(f, jax.ShapeDtypeStruct(xs.shape[1:], xs.dtype))
+    name, size = plan_laplacian(f, xs, method=method, chunk=chunk, budget=budget)
+    each = laplacian(f, name)
     return jax.vmap(each)(xs) if size >= len(xs) else jax.lax.map(each, xs, batch_size=size)
 
 
-def kinetic_energy(log_psi: Function, x: Any, *, method: Asked = "auto") -> Any:
+def kinetic_energy(log_psi: Function, x: Any, *, method: MethodChoice = "auto") -> Any:
     """-(lap log|psi| + |grad log|psi||^2) / 2 at one walker, in hartree. x: (n, 3) in bohr."""
-    found = laplacian(log_psi, method)(x)
-    return -0.5 * (found.laplacian + jnp.sum(found.gradient**2))
+    result = laplacian(log_psi, method)(x)
+    return -0.5 * (result.laplacian + jnp.sum(result.gradient**2))

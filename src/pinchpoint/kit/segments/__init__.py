@@ -1,1 +1,1 @@
-"""Points grouped by cell: grouping, reductions and random subsets (torch)."""
+"""Points grouped by cell (torch): grouping, reductions and random subsets."""

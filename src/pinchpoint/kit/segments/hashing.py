@@ -1,9 +1,9 @@
-"""Random numbers that are a function of what they are for: one 32-bit key for an index and a few words.
+"""Counter-based random numbers: a 32-bit key for each index, a function of seed and purpose of a draw.
 
-No generator and no state: the same (seed, step, rank, view) gives the same keys on a CPU and a GPU, in any
-order, for any launch. Two words of 32 bits are made on the host; the key of an index is a chain of steps each
-of which can be undone, so that different indices never get the same key. The compiled forms of the same
-chain are in `subset_triton` and `subset_cpu`; tests hold them to this one bit for bit. Not for secrets.
+There is no generator and no state: the same (seed, step, rank, view) gives the same keys on a CPU and a GPU,
+in any order, for any launch. The host computes two 32-bit words; the key of an index is a chain of invertible
+steps, so that different indices never get the same key. `subset_triton` and `subset_cpu` contain compiled
+copies of the chain; tests compare them with this one bit for bit. Not for cryptography.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from pinchpoint.backends.torch import compat
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.validation import whole_number
 
-SPREAD = 0x9E3779B1  # indices follow one another: an odd number moves each far from the next
-FIRST, SECOND, THIRD = 0xED5AD4BB, 0xAC4C1B51, 0x31848BAB  # odd multipliers of the three rounds
+SPREAD = 0x9E3779B1  # consecutive indices: an odd factor moves each far from the next
+FIRST, SECOND, THIRD = 0xED5AD4BB, 0xAC4C1B51, 0x31848BAB  # odd factors of the three rounds
 SHIFTS = (17, 11, 15, 14)
-ONE = 2**32  # keys are whole numbers in [0, ONE)
+ONE = 2**32  # keys are integers in [0, ONE)
 
-# What a draw is for is part of the words: the points' keys say nothing about the numbers drawn for cells.
+# The purpose of a draw is part of the words: the keys of points are independent of the numbers drawn for
+# cells.
 POINTS, COUNTS, RATIOS = 0, 1, 2
 
 _MASK_32, _MASK_64 = 2**32 - 1, 2**64 - 1
-# The chain for torch's own compiler of single passes, in C++.
+# The chain in C++, for torch's compiler of elementwise kernels.
 _PASS = f"""template <typename T> T key_in_cell(T index, T cell, T words) {{
     unsigned int x = (unsigned int)index * {SPREAD}u + (unsigned int)((unsigned long long)words >> 32);
     x = ((x ^ (x >> {SHIFTS[0]})) * {FIRST}u) ^ (unsigned int)words;
@@ -38,19 +39,19 @@ _PASS = f"""template <typename T> T key_in_cell(T index, T cell, T words) {{
 def words(
     *, seed: int, step: int = 0, rank: int = 0, view: int = 0, purpose: int = POINTS
 ) -> tuple[int, int]:
-    """Two words of 32 bits that tell this draw from all others."""
+    """Two 32-bit words that identify this draw."""
     state = 0
-    given = {"seed": seed, "step": step, "rank": rank, "view": view, "purpose": purpose}
-    for name, value in given.items():
-        state = _mixed((state + 0x9E3779B97F4A7C15) ^ _checked(name, value))
+    parts = {"seed": seed, "step": step, "rank": rank, "view": view, "purpose": purpose}
+    for name, value in parts.items():
+        state = _mix((state + 0x9E3779B97F4A7C15) ^ _check_word(name, value))
     return state >> 32, state & _MASK_32
 
 
 def keys(index: Tensor, of: tuple[int, int]) -> Tensor:
-    """The keys of whole numbers below 2**31, as int64 in [0, ONE): one for each, all different."""
+    """The keys of integers below 2**31, as int64 in [0, ONE): one for each, all different."""
     if compat.one_pass(index):
         return keys_in(index.new_zeros(1), index, of)
-    # In 64 bits, cut to 32 after each product: a shift of a number that is not negative brings in zeros.
+    # In 64 bits, masked to 32 after each product: shifting a non-negative number brings in zeros.
     x = index.to(int64) * SPREAD
     x.add_(of[0]).bitwise_and_(_MASK_32)
     x.bitwise_xor_(x >> SHIFTS[0]).mul_(FIRST).bitwise_and_(_MASK_32).bitwise_xor_(of[1])
@@ -60,7 +61,10 @@ def keys(index: Tensor, of: tuple[int, int]) -> Tensor:
 
 
 def keys_in(cells: Tensor, index: Tensor, of: tuple[int, int]) -> Tensor:
-    """The keys with the numbers of their cells above them, as int64. cells, index: (N,) whole numbers below 2**31."""
+    """Keys in the low 32 bits and cells in the high ones, as int64.
+
+    cells, index: (N,) integers below 2**31.
+    """
     if compat.one_pass(index):
         word = of[0] << 32 | of[1]
         words = index.new_full((1,), word - 2**64 if word >= 2**63 else word, dtype=int64)
@@ -69,7 +73,7 @@ def keys_in(cells: Tensor, index: Tensor, of: tuple[int, int]) -> Tensor:
 
 
 def key(index: int, of: tuple[int, int]) -> int:
-    """The key of one number, on the host."""
+    """The key of one index, on the host."""
     x = (index * SPREAD + of[0]) & _MASK_32
     x = ((x ^ x >> SHIFTS[0]) * FIRST & _MASK_32) ^ of[1]
     x = (x ^ x >> SHIFTS[1]) * SECOND & _MASK_32
@@ -78,20 +82,23 @@ def key(index: int, of: tuple[int, int]) -> int:
 
 
 def signed(word: int) -> int:
-    """The same 32 bits as a signed number, which a kernel takes as int32 whatever its size."""
+    """The same 32 bits as a signed number, which a kernel always receives as int32."""
     return word - ONE if word >= ONE // 2 else word
 
 
-def _mixed(state: int) -> int:
-    """SplitMix64's last steps."""
+def _mix(state: int) -> int:
+    """The final steps of SplitMix64."""
     state &= _MASK_64
     state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & _MASK_64
     state = (state ^ state >> 27) * 0x94D049BB133111EB & _MASK_64
     return state ^ state >> 31
 
 
-def _checked(name: str, value: Any) -> int:
-    found = whole_number(value)
-    if found is None or not 0 <= found <= _MASK_64:
-        raise BadInput(f"{name} = {value!r}", hint=f"give a whole {name} from 0 to 2**64 - 1")
-    return found
+def _check_word(name: str, value: Any) -> int:
+    number = whole_number(value)
+    if number is None or not 0 <= number <= _MASK_64:
+        raise BadInput(
+            f"{name} is {value!r}, not a whole number from 0 to 2**64 - 1.",
+            hint=f"Give a {name} such as 0 or 1.",
+        )
+    return number

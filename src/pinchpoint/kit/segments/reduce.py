@@ -1,8 +1,8 @@
-"""Mean, maximum and softmax over the points of every cell, with the same bits every time.
+"""Sum, mean, maximum and softmax over the points of every cell, bit for bit the same every time.
 
-Points are gathered in the order of their cells and each cell is summed from its first place to its last; the way back
-gathers too. Nothing is added by atomics, which would take another order in each run. Sums of half precision are taken
-in float32. Letters: N points, C cells, F features.
+Points are gathered in the order of their cells and each cell is summed from its first place to its last;
+backward gathers too. No atomics are used, which would add in a different order in each run. Half-precision
+values are summed in float32. Letters: N points, C cells, F features.
 """
 
 from __future__ import annotations
@@ -19,34 +19,35 @@ from pinchpoint.kit.validation import require_tensor
 
 
 def segment_sum(values: Tensor, segments: Segments) -> Tensor:
-    """values: (N, F) by point, to (C, F): the sum over each cell; 0 for one without points."""
+    """values: (N, F) by point, to (C, F): the sum over each cell; 0 for an empty cell."""
     _require_values(values, segments)
     return _Sum.apply(values, segments, segments.of_point())  # pyright: ignore[reportReturnType]
 
 
 def segment_mean(values: Tensor, segments: Segments) -> Tensor:
-    """values: (N, F) by point, to (C, F): the mean over each cell; 0 for one without points."""
+    """values: (N, F) by point, to (C, F): the mean over each cell; 0 for an empty cell."""
     _require_values(values, segments)
-    summed = segment_sum(_wide(values), segments)
-    return (summed / segments.counts.clamp(min=1)[:, None]).to(values.dtype)
+    sums = segment_sum(_wide(values), segments)
+    return (sums / segments.counts.clamp(min=1)[:, None]).to(values.dtype)
 
 
 def segment_max(values: Tensor, segments: Segments) -> Tensor:
-    """values: (N, F) by point, to (C, F): the greatest of each cell; -inf for one without points.
+    """values: (N, F) by point, to (C, F): the maximum of each cell; -inf for an empty cell.
 
-    The gradient goes to the points that hold it, in equal parts where there are several.
+    The gradient goes to the points that attain the maximum, in equal shares if there are several.
     """
     _require_values(values, segments)
     with torch.no_grad():
-        greatest = _reduced(values, segments, "max")
+        greatest = _reduce(values, segments, "max")
         of_point = segments.of_point()
         holds = (values == greatest.index_select(0, of_point)).to(_wide(values).dtype)
         shares = holds / _Spread.apply(_Sum.apply(holds, segments, of_point), segments, of_point)
     if not values.requires_grad:
         return greatest
-    # The sum of shares of equal numbers is that number but for rounding: its value is put back, its gradient is kept.
-    summed = _Sum.apply(torch.where(shares > 0, _wide(values) * shares, 0), segments, of_point)
-    return _Valued.apply(summed, greatest)  # pyright: ignore[reportReturnType]
+    # The sum of shares of equal numbers is that number up to rounding: use the exact value, and the sum's
+    # gradient.
+    sums = _Sum.apply(torch.where(shares > 0, _wide(values) * shares, 0), segments, of_point)
+    return _WithValue.apply(sums, greatest)  # pyright: ignore[reportReturnType]
 
 
 def segment_softmax(values: Tensor, segments: Segments) -> Tensor:
@@ -54,20 +55,20 @@ def segment_softmax(values: Tensor, segments: Segments) -> Tensor:
     _require_values(values, segments)
     of_point = segments.of_point()
     wide = _wide(values)
-    greatest = _reduced(wide.detach(), segments, "max").index_select(0, of_point)
+    greatest = _reduce(wide.detach(), segments, "max").index_select(0, of_point)
     powers = torch.exp(wide - greatest)
-    summed = _Spread.apply(_Sum.apply(powers, segments, of_point), segments, of_point)
-    return (powers / summed).to(values.dtype)  # pyright: ignore[reportOperatorIssue]
+    sums = _Spread.apply(_Sum.apply(powers, segments, of_point), segments, of_point)
+    return (powers / sums).to(values.dtype)  # pyright: ignore[reportOperatorIssue]
 
 
 class _Sum(torch.autograd.Function):
-    """(N, F) to (C, F). Its way back is `_Spread`, whose way back it is: any number of derivatives."""
+    """(N, F) to (C, F). Its backward is `_Spread`, whose backward is this: any order of derivatives works."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, segments: Segments, of_point: Tensor) -> Tensor:
         ctx.segments = segments
         ctx.save_for_backward(of_point)
-        return _reduced(_wide(values), segments, "sum").to(values.dtype)
+        return _reduce(_wide(values), segments, "sum").to(values.dtype)
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Any, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -75,7 +76,7 @@ class _Sum(torch.autograd.Function):
 
 
 class _Spread(torch.autograd.Function):
-    """(C, F) to (N, F): to each point what its cell has."""
+    """(C, F) to (N, F): each point gets the value of its cell."""
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, segments: Segments, of_point: Tensor) -> Tensor:
@@ -88,8 +89,8 @@ class _Spread(torch.autograd.Function):
         return _Sum.apply(gradient, ctx.segments, *ctx.saved_tensors), None, None
 
 
-class _Valued(torch.autograd.Function):
-    """The gradient of one tensor with the value of another."""
+class _WithValue(torch.autograd.Function):
+    """Has the value of one tensor and the gradient of another."""
 
     @staticmethod
     def forward(ctx: Any, graded: Tensor, value: Tensor) -> Tensor:
@@ -101,12 +102,12 @@ class _Valued(torch.autograd.Function):
         return gradient.to(ctx.dtype), None
 
 
-def _reduced(values: Tensor, segments: Segments, how: str) -> Tensor:
+def _reduce(values: Tensor, segments: Segments, how: str) -> Tensor:
     """(N, F) by point to (C, F), each cell from its first place to its last."""
-    ordered = values.index_select(0, segments.order)
+    by_cell = values.index_select(0, segments.order)
     start = 0 if how == "sum" else -torch.inf
     return torch.segment_reduce(
-        ordered, how, lengths=segments.counts.long(), axis=0, unsafe=True, initial=start
+        by_cell, how, lengths=segments.counts.long(), axis=0, unsafe=True, initial=start
     )
 
 
@@ -119,6 +120,7 @@ def _require_values(values: Tensor, segments: Segments) -> None:
     require_tensor("values", values)
     if values.dim() != 2 or values.shape[0] != segments.points or not values.is_floating_point():
         raise BadInput(
-            f"values of shape {tuple(values.shape)} in {values.dtype} for {segments.points:,} points",
-            hint=f"give ({segments.points}, F) real numbers, one row for each point",
+            f"values has shape {tuple(values.shape)} and dtype {values.dtype}, but there are "
+            f"{segments.points:,} points.",
+            hint=f"Give ({segments.points}, F) floating-point numbers, one row for each point.",
         )

@@ -1,9 +1,9 @@
 """Random subsets of the points of every cell, in one pass over all cells.
 
-A draw is defined once: every point has a 32-bit key, a function of its number and of (seed, step, rank, view), and the
-subset of a cell is the k points with the smallest keys. Keys are never equal. `exact` finds them by a Triton kernel on a
-GPU and by numba on a CPU, `sort` by one sort in plain torch: all give the same indices, bit for bit, on every device.
-Letters: N points, C cells, M points drawn.
+Every point has a 32-bit key, a function of its number and of (seed, step, rank, view), and the subset of a
+cell is the k points with the smallest keys. Keys are never equal. `exact` finds them with a Triton kernel on
+a GPU and with numba on a CPU, `sort` with one sort in plain torch: all return the same indices, bit for bit,
+on every device. Letters: N points, C cells, M points drawn.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pinchpoint.kit.validation import whole_number
 
 Method = Literal["exact", "nested", "bernoulli", "sort"]
 
-_LONGEST = 16384  # points of a cell
+_LONGEST = 16384  # points of a cell that the Triton kernel still draws
 
 
 def draw_counts(
@@ -40,32 +40,36 @@ def draw_counts(
     least: int = 1,
     together: bool = False,
 ) -> Tensor:
-    """How many points of each cell to draw, (C,) int32: floor(n r + u) with u uniform in [0, 1), so n r on average.
+    """Points to draw from each cell, (C,) int32: floor(n r + u), u uniform in [0, 1), so n r on average.
 
-    At least `least` are drawn of a cell, or all it has. ratio: r for all cells, or (lo, hi): r is drawn for each cell,
-    or with `together` once for all. In whole numbers throughout: the same on every device.
+    At least `least` points are drawn from a cell, or all it has. ratio: r for all cells, or (lo, hi): r is
+    drawn for each cell, or, with `together`, once for all. The arithmetic is in integers: the same on every
+    device.
     """
     require_segments(segments)
-    low, high = _fixed(ratio)
+    low, high = _to_fixed_point(ratio)
     if (fewest := whole_number(least)) is None or fewest < 0:
-        raise BadInput(f"least = {least!r}", hint="give the fewest points to draw of a cell: 0, 1, 2 ...")
+        raise BadInput(
+            f"least is {least!r}, not a whole number of at least 0.",
+            hint="Give the fewest points to draw from a cell: 0, 1, 2 ...",
+        )
     of_ratio = hashing.words(seed=seed, step=step, rank=rank, view=view, purpose=hashing.RATIOS)
     of = hashing.words(seed=seed, step=step, rank=rank, view=view, purpose=hashing.COUNTS)
     if together:
-        low = high = _between(low, high, hashing.key(0, of_ratio))
+        low = high = _scale_key(low, high, hashing.key(0, of_ratio))
     if own_kernels(segments.offsets):
-        drawn = torch.empty(segments.cells, dtype=torch.int32, device=segments.offsets.device)
-        if not is_fake(drawn):
+        points = torch.empty(segments.cells, dtype=torch.int32, device=segments.offsets.device)
+        if not is_fake(points):
             from pinchpoint.kit.segments import subset_triton
 
-            with on_device(drawn):
-                subset_triton.draw_counts(segments, low, high, of_ratio, of, fewest, drawn)
-        return drawn
+            with on_device(points):
+                subset_triton.draw_counts(segments, low, high, of_ratio, of, fewest, points)
+        return points
     lengths = segments.counts.long()
     cells = torch.arange(segments.cells, device=lengths.device)
-    shares = _between(low, high, hashing.keys(cells, of_ratio)) if low < high else low
-    drawn = hashing.keys(cells, of).add_(lengths * shares).bitwise_right_shift_(32)
-    return torch.minimum(drawn.clamp_(min=min(fewest, INT32_MOST)), lengths).to(torch.int32)
+    shares = _scale_key(low, high, hashing.keys(cells, of_ratio)) if low < high else low
+    points = hashing.keys(cells, of).add_(lengths * shares).bitwise_right_shift_(32)
+    return torch.minimum(points.clamp_(min=min(fewest, INT32_MOST)), lengths).to(torch.int32)
 
 
 def sample_subset(
@@ -79,20 +83,23 @@ def sample_subset(
     view: int = 0,
     total: int | None = None,
 ) -> Tensor:
-    """Numbers of the points drawn, (M,) int32: cell by cell, in a cell in the order of places.
+    """Draw points from every cell. Returns their numbers, (M,) int32: cell by cell, in the order of places.
 
-    counts: (C,) whole numbers, none above its cell's; or one number for all cells, of which a smaller cell gives all it
-    has; or a ratio in 0..1 as a float, for `draw_counts`. total: the sum of the counts, where it is known: on a GPU the
-    draw then waits for nothing (a total that is not the sum is refused on a CPU; on a GPU places left over hold -1).
+    counts: (C,) integers, none above the size of its cell; or one number for all cells, where a smaller cell
+    gives all its points; or a ratio in 0..1 as a float, for `draw_counts`. total: the sum of the counts, if
+    it is known: on a GPU the draw then does not wait for the device. A wrong total raises `BadInput` on a
+    CPU; on a GPU, places left over hold -1.
 
-    `exact`, `sort`: k points of every cell, each subset of k as likely as any other. `nested`: the same with `view` left
-    out, so that of two draws with the same (seed, step, rank) the one with smaller counts lies inside the other.
-    `bernoulli`: takes a ratio and keeps each point with that probability, and one of a cell where none was kept: its
-    counts are right on average only.
+    `exact`, `sort`: k points of every cell; all subsets of k points are equally likely. `nested`: the same
+    without `view`, so that of two draws with the same (seed, step, rank) the one with smaller counts is part
+    of the other. `bernoulli`: takes a ratio and keeps each point with that probability, and one point of a
+    cell if none was kept: its counts are right only on average.
     """
     require_segments(segments)
     if method not in get_args(Method):
-        raise BadInput(f"method = {method!r}", hint=f"give one of {', '.join(get_args(Method))}")
+        raise BadInput(
+            f"The method {method!r} does not exist.", hint=f"Use one of: {', '.join(get_args(Method))}."
+        )
     if method == "nested":
         view = 0
     of = hashing.words(seed=seed, step=step, rank=rank, view=view)
@@ -100,95 +107,106 @@ def sample_subset(
         return _bernoulli(segments, counts, of, total)
     if isinstance(counts, Real) and not isinstance(counts, bool) and whole_number(counts) is None:
         counts = draw_counts(segments, float(counts), seed=seed, step=step, rank=rank, view=view)
-    wanted = _checked_counts(segments, counts)
-    if total is not None and ((known := whole_number(total)) is None or not 0 <= known <= segments.points):
-        raise BadInput(f"total = {total!r}", hint="give the sum of the counts, or leave total out")
+    checked_counts = _check_counts(segments, counts)
+    if total is not None and ((value := whole_number(total)) is None or not 0 <= value <= segments.points):
+        raise BadInput(
+            f"total is {total!r}, not a number from 0 to {segments.points:,}.",
+            hint="Give the sum of the counts, or leave total out.",
+        )
     if method == "sort":
-        return _by_sort(segments, wanted, of, total)
+        return _by_sort(segments, checked_counts, of, total)
     if _one_kernel(segments):
-        return _by_kernel(segments, wanted, of, total)
+        return _by_kernel(segments, checked_counts, of, total)
     if _compiled_loop(segments):
         from pinchpoint.kit.segments import subset_cpu
 
-        return _of_total(subset_cpu.draw(segments, wanted, of), total)
-    return _by_sort(segments, wanted, of, total)
+        return _check_total(subset_cpu.draw(segments, checked_counts, of), total)
+    return _by_sort(segments, checked_counts, of, total)
 
 
 def sample_one(segments: Segments, *, seed: int, step: int = 0, rank: int = 0, view: int = 0) -> Tensor:
-    """One point of every cell, (C,) int32: the first that `sample_subset` draws. Never waits for the device."""
+    """One point of every cell, (C,) int32: the one that `sample_subset` with count 1 draws.
+
+    Never waits for the device.
+    """
     require_segments(segments)
     if segments.empty:
         raise BadInput(
-            "cells without points have none to draw",
-            hint="draw with sample_subset(segments, 1, ...): they give nothing",
+            "Some cells are empty, so that no point can be drawn from them.",
+            hint="Use sample_subset(segments, 1, ...), which skips empty cells.",
         )
     of = hashing.words(seed=seed, step=step, rank=rank, view=view)
     if _one_kernel(segments):
-        drawn = torch.empty(segments.cells, dtype=torch.int32, device=segments.order.device)
-        if not is_fake(drawn):
+        points = torch.empty(segments.cells, dtype=torch.int32, device=segments.order.device)
+        if not is_fake(points):
             from pinchpoint.kit.segments import subset_triton
 
-            with on_device(drawn):
-                subset_triton.draw_one(segments, of, drawn)
-        return drawn
+            with on_device(points):
+                subset_triton.draw_one(segments, of, points)
+        return points
     if _compiled_loop(segments):
         from pinchpoint.kit.segments import subset_cpu
 
         return subset_cpu.draw_one(segments, of)
-    # A key above its point's number, which takes 31 bits: the least of both together is the least key's.
+    # The key in the high bits, its point's number in the low 31: the minimum of both is that of the smallest
+    # key.
     values = (hashing.keys(segments.order, of) << 31).bitwise_or_(segments.order)
     return _least(segments, values).bitwise_and_(INT32_MOST).to(torch.int32)
 
 
 def _one_kernel(segments: Segments) -> bool:
-    """Does our kernel for GPUs draw? One program takes a whole cell, so that sorting all points is faster for a long one."""
+    """Whether our GPU kernel draws.
+
+    One program handles a whole cell, so that a sort is faster for a long one.
+    """
     return segments.longest <= _LONGEST and own_kernels(segments.order)
 
 
 def _compiled_loop(segments: Segments) -> bool:
-    """Does numba draw?"""
+    """Whether numba draws."""
     return segments.order.device.type == "cpu" and not is_fake(segments.order) and numba_works()
 
 
 def _by_kernel(segments: Segments, counts: Tensor, of: tuple[int, int], total: int | None) -> Tensor:
     ends = counts.cumsum(0, dtype=torch.int32)
-    drawn = torch.empty(int(ends[-1]) if total is None else total, dtype=torch.int32, device=counts.device)
-    if not is_fake(drawn):
+    points = torch.empty(int(ends[-1]) if total is None else total, dtype=torch.int32, device=counts.device)
+    if not is_fake(points):
         from pinchpoint.kit.segments import subset_triton
 
-        with on_device(drawn):
-            subset_triton.draw(segments, counts, ends, of, drawn)
-    return drawn
+        with on_device(points):
+            subset_triton.draw(segments, counts, ends, of, points)
+    return points
 
 
 def _by_sort(segments: Segments, counts: Tensor, of: tuple[int, int], total: int | None) -> Tensor:
-    """The k smallest keys of each cell: those up to the k-th, which one sort of all (cell, key) finds."""
+    """The k smallest keys of each cell: those up to the k-th, found by one sort of all (cell, key)."""
     cells = segments.of_place
     values = hashing.keys_in(cells, segments.order, of)
-    ordered = torch.sort(values).values
+    sorted_keys = torch.sort(values).values
     last = segments.offsets.narrow(0, 0, segments.cells) + (counts - 1)
-    # Where none is wanted the last is that of the cell before, which is less than all of this one; before the first is none.
-    limits = ordered.index_select(0, last.clamp(0, segments.points - 1)).masked_fill_(last < 0, -1)
-    chosen = values <= limits.index_select(0, cells)
-    if total is None or not chosen.is_cuda:
-        return _of_total(segments.order[chosen], total)
-    # Each goes to its number among the chosen, from 1; what is not chosen goes to place 0, which is cut off.
-    to = chosen.cumsum(0).mul_(chosen)
-    drawn = torch.full((total + 1,), -1, dtype=torch.int32, device=to.device)
-    return drawn.scatter_(0, to.clamp_(max=total), segments.order).narrow(0, 1, total)
+    # For a count of 0, the limit is the last key of the cell before, which is below all of this cell; before
+    # the first cell it is -1.
+    limits = sorted_keys.index_select(0, last.clamp(0, segments.points - 1)).masked_fill_(last < 0, -1)
+    mask = values <= limits.index_select(0, cells)
+    if total is None or not mask.is_cuda:
+        return _check_total(segments.order[mask], total)
+    # Each chosen point goes to its rank among them, from 1; all others go to place 0, which is removed.
+    to = mask.cumsum(0).mul_(mask)
+    points = torch.full((total + 1,), -1, dtype=torch.int32, device=to.device)
+    return points.scatter_(0, to.clamp_(max=total), segments.order).narrow(0, 1, total)
 
 
-def _of_total(drawn: Tensor, total: int | None) -> Tensor:
-    if total is not None and len(drawn) != total:
+def _check_total(points: Tensor, total: int | None) -> Tensor:
+    if total is not None and len(points) != total:
         raise BadInput(
-            f"total = {total:,} where the counts sum to {len(drawn):,}",
-            hint="give the sum of the counts as total",
+            f"total is {total:,}, but the counts sum to {len(points):,}.",
+            hint="Give the sum of the counts as total.",
         )
-    return drawn
+    return points
 
 
 def _least(segments: Segments, values: Tensor) -> Tensor:
-    """(C,) int64: the least of each cell, of (N,) int64 by place."""
+    """(C,) int64: the minimum of each cell. values: (N,) int64 by place."""
     least = torch.full((segments.cells,), 2**63 - 1, dtype=torch.int64, device=values.device)
     return least.scatter_reduce_(0, segments.of_place.long(), values, "amin")
 
@@ -196,68 +214,77 @@ def _least(segments: Segments, values: Tensor) -> Tensor:
 def _bernoulli(segments: Segments, ratio: object, of: tuple[int, int], total: int | None) -> Tensor:
     if total is not None:
         raise BadInput(
-            "bernoulli draws a number of points that is not known before",
-            hint='leave total out, or use method="exact"',
+            'method="bernoulli" draws a random number of points, so that total cannot be given.',
+            hint='Leave total out, or use method="exact".',
         )
     if not isinstance(ratio, Real) or whole_number(ratio) is not None or isinstance(ratio, bool):
         raise BadInput(
-            f"bernoulli with counts = {ratio!r}", hint="give a ratio in 0..1 as a float, such as 0.5"
+            f'method="bernoulli" needs a ratio, but counts is {ratio!r}.',
+            hint="Give a ratio in 0..1 as a float, such as 0.5.",
         )
     keys = hashing.keys(segments.order, of)
-    chosen = keys < _fixed(ratio)[1]
-    # Where any point of a cell is kept, the one with the smallest key is: the others' smallest are added.
-    chosen |= keys == _least(segments, keys).index_select(0, segments.of_place)
-    return segments.order[chosen]
+    mask = keys < _to_fixed_point(ratio)[1]
+    # If any point of a cell is kept, the one with the smallest key is: adding it changes only cells with
+    # none.
+    mask |= keys == _least(segments, keys).index_select(0, segments.of_place)
+    return segments.order[mask]
 
 
-def _between(low: int, high: int, key: Any) -> Any:
-    """Where a key, or a tensor of them, lies between two numbers up to 2**32. Half of a key: products stay below 2**63."""
+def _scale_key(low: int, high: int, key: Any) -> Any:
+    """Map keys to the range between two numbers up to 2**32.
+
+    Uses half of a key: products stay below 2**63.
+    """
     return low + ((key >> 1) * (high - low) >> 31)
 
 
-def _fixed(ratio: Any) -> tuple[int, int]:
-    """A ratio or a range of them as two whole numbers in [0, 2**32]."""
+def _to_fixed_point(ratio: Any) -> tuple[int, int]:
+    """A ratio, or a range of ratios, as two integers in [0, 2**32]."""
     pair = ratio if isinstance(ratio, tuple | list) else (ratio, ratio)
     fine = len(pair) == 2 and all(
         isinstance(end, Real) and not isinstance(end, bool) and math.isfinite(end) for end in pair
     )
     if not fine or not 0 <= pair[0] <= pair[1] <= 1:
         raise BadInput(
-            f"ratio = {ratio!r}", hint="give a ratio in 0..1, or a range (lo, hi) of such with lo <= hi"
+            f"The ratio is {ratio!r}; it must lie in 0..1.",
+            hint="Give a ratio in 0..1, or a range (lo, hi) of ratios with lo <= hi.",
         )
     low, high = (round(float(end) * hashing.ONE) for end in pair)
     return low, high
 
 
-def _checked_counts(segments: Segments, counts: object) -> Tensor:
-    """(C,) int32 on the segments' device. On a GPU the numbers themselves are not looked at, which would wait."""
+def _check_counts(segments: Segments, counts: object) -> Tensor:
+    """The counts, (C,) int32 on the segments' device.
+
+    On a GPU their values are not checked, which would wait.
+    """
     if isinstance(counts, Tensor):
         if counts.shape != (segments.cells,) or counts.dtype is torch.bool or counts.is_floating_point():
             raise BadInput(
-                f"counts of shape {tuple(counts.shape)} in {counts.dtype} for {segments.cells:,} cells",
-                hint=f"give ({segments.cells},) whole numbers, or a ratio as a float",
+                f"counts has shape {tuple(counts.shape)} and dtype {counts.dtype}, but there are "
+                f"{segments.cells:,} cells.",
+                hint=f"Give ({segments.cells},) integers, or a ratio as a float.",
             )
         device = segments.offsets.device
         if counts.device != device:
             raise BadInput(
-                f"counts on {counts.device}, cells on {device}", hint=f"counts.to({str(device)!r})"
+                f"counts is on {counts.device}, but the cells are on {device}.",
+                hint=f"Move it: counts.to({str(device)!r}).",
             )
         if device.type == "cpu" and not is_fake(counts):
-            held, lengths = (
-                counts.numpy(),
-                np.diff(segments.offsets.numpy()),
-            )  # torch would wake its threads for each step
-            if ((held < 0) | (held > lengths)).any():
+            # In NumPy: torch would wake its threads for each step.
+            values, lengths = counts.numpy(), np.diff(segments.offsets.numpy())
+            if ((values < 0) | (values > lengths)).any():
                 raise BadInput(
-                    "counts below 0 or above the points of their cell",
-                    hint="clamp them to 0 .. segments.counts",
+                    "Some counts are below 0 or above the number of points of their cell.",
+                    hint="Clamp them to 0 .. segments.counts.",
                 )
         return counts.to(torch.int32)
     same = whole_number(counts)
     if same is None or same < 0:
         raise BadInput(
-            f"counts = {counts!r}",
-            hint="give counts (C,), one whole number for all cells, or a ratio as a float",
+            f"counts is {counts!r}; it must be a tensor, a whole number of at least 0, or a ratio.",
+            hint="Give counts (C,), one whole number for all cells, or a ratio as a float.",
         )
     return segments.counts.clamp(max=min(same, INT32_MOST))
 
@@ -265,6 +292,6 @@ def _checked_counts(segments: Segments, counts: object) -> Tensor:
 def require_segments(segments: object) -> None:
     if not isinstance(segments, Segments):
         raise BadInput(
-            f"cells as a {type(segments).__name__}",
-            hint="make them with Segments.from_ids, from_coords or from_offsets",
+            f"segments is a {type(segments).__name__}, not Segments.",
+            hint="Create one with Segments.from_ids, from_coords or from_offsets.",
         )

@@ -1,7 +1,7 @@
-"""The k smallest keys of every cell on a CPU, compiled by numba. Imported only where numba is there.
+"""The k smallest keys of every cell on a CPU, compiled by numba. Imported only if numba is installed.
 
-Cells are shared out among plain threads, as many as torch uses. Places are added up as unsigned numbers: an index that may
-be negative is looked at one by one, and the loops below would not be turned into vector instructions.
+Cells are distributed over plain threads, as many as torch uses. Places are unsigned: an index that may be
+negative is checked one by one, and the compiler would not vectorise the loops below.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from pinchpoint.kit.numba_loops import compiled
+from pinchpoint.kit.numba_loops import compile_loop
 from pinchpoint.kit.segments import hashing
 from pinchpoint.kit.segments.segments import Segments
 
-_FEW = 512  # points of a cell up to which going over all of them a few times is faster than choosing
-_BLOCK = 4096  # points whose keys are made in one run: they stay in the nearest cache
-_SHARE = 2**16  # points below which another thread costs more than it brings
+_FEW = 512  # points of a cell up to which a few passes over all of them are faster than quickselect
+_BLOCK = 4096  # points whose keys are computed in one run: they stay in the nearest cache
+_SHARE = 2**16  # points per thread below which another thread costs more than it saves
 
 _SPREAD, _FIRST, _SECOND, _THIRD = (
     np.uint32(factor) for factor in (hashing.SPREAD, hashing.FIRST, hashing.SECOND, hashing.THIRD)
@@ -32,20 +32,20 @@ _S0, _S1, _S2, _S3 = (np.uint32(shift) for shift in hashing.SHIFTS)
 
 
 def draw(segments: Segments, counts: Tensor, of: tuple[int, int]) -> Tensor:
-    """(M,) int32. counts: (C,) int32, each between 0 and its cell's points."""
+    """The points drawn, (M,) int32. counts: (C,) int32, each between 0 and the size of its cell."""
     wanted = counts.contiguous().numpy()
     ends = _sums(wanted)
     out = torch.empty(int(ends[-1]), dtype=torch.int32)
-    given = wanted, ends, out.numpy(), segments.longest
-    _in_parts(segments, lambda first, last: _draw_cells(*_points(segments, of), *given, first, last))
+    arguments = wanted, ends, out.numpy(), segments.longest
+    _in_parts(segments, lambda first, last: _draw_cells(*_points(segments, of), *arguments, first, last))
     return out
 
 
 def draw_one(segments: Segments, of: tuple[int, int]) -> Tensor:
-    """(C,) int32: the point of the smallest key of each cell, none of which is empty."""
+    """(C,) int32: the point with the smallest key of each cell, none of which is empty."""
     out = torch.empty(segments.cells, dtype=torch.int32)
-    given = out.numpy(), segments.longest
-    _in_parts(segments, lambda first, last: _draw_one(*_points(segments, of), *given, first, last))
+    arguments = out.numpy(), segments.longest
+    _in_parts(segments, lambda first, last: _draw_one(*_points(segments, of), *arguments, first, last))
     return out
 
 
@@ -55,11 +55,11 @@ def _points(segments: Segments, of: tuple[int, int]) -> tuple[Any, ...]:
 
 
 def _in_parts(segments: Segments, draw_cells: Callable[[int, int], None]) -> None:
-    """Calls it for runs of cells that make up all of them."""
+    """Call `draw_cells` for runs of cells that together cover all of them."""
     threads = max(1, min(torch.get_num_threads(), segments.points // _SHARE))
     if threads == 1:
         return draw_cells(0, segments.cells)
-    # More parts than threads: one that is held up by other programs then leaves its rest to the others.
+    # More parts than threads: if other programs slow one thread down, the others take over its parts.
     ends = np.linspace(0, segments.points, 4 * threads + 1)[1:-1]
     cuts = [0, *np.searchsorted(segments.offsets.numpy()[1:], ends).tolist(), segments.cells]
     parts = deque(pairwise(cuts))
@@ -68,11 +68,12 @@ def _in_parts(segments: Segments, draw_cells: Callable[[int, int], None]) -> Non
         while True:
             try:
                 first, last = parts.popleft()
-            except IndexError:  # another thread took the last
+            except IndexError:  # another thread took the last part
                 return
             draw_cells(first, last)
 
-    # This thread works too, and each is asked once: handing over part by part costs as much as a tenth of the draw.
+    # This thread works too, and each thread starts once: submitting part by part costs up to a tenth of the
+    # draw.
     with ThreadPoolExecutor(threads - 1) as pool:
         others = [pool.submit(work) for _ in range(threads - 1)]
         work()
@@ -80,9 +81,9 @@ def _in_parts(segments: Segments, draw_cells: Callable[[int, int], None]) -> Non
             other.result()
 
 
-@compiled
+@compile_loop
 def _sums(counts: Any) -> Any:
-    """Their running sum: numpy's takes five times as long, and torch's wakes its threads."""
+    """The running sum of counts: NumPy's takes five times as long, and torch's wakes its threads."""
     ends = np.empty(len(counts), np.int64)
     total = 0
     for at in range(len(counts)):
@@ -91,7 +92,7 @@ def _sums(counts: Any) -> Any:
     return ends
 
 
-@compiled
+@compile_loop
 def _fill_keys(order: Any, first: Any, count: int, k0: Any, k1: Any, keys: Any) -> None:
     for j in range(count):
         x = np.uint32(np.uint32(order[first + np.uint64(j)]) * _SPREAD + k0)
@@ -101,9 +102,12 @@ def _fill_keys(order: Any, first: Any, count: int, k0: Any, k1: Any, keys: Any) 
         keys[j] = x ^ (x >> _S3)
 
 
-@compiled
+@compile_loop
 def _smallest(keys: Any, count: int, wanted: int) -> Any:
-    """The `wanted`-th smallest of keys[:count], from 1: Hoare's choosing, which moves them. They are random by themselves."""
+    """The `wanted`-th smallest of keys[:count], from 1, by quickselect, which moves them.
+
+    The keys are already random.
+    """
     low, high, at = 0, count - 1, wanted - 1
     while low < high:
         pivot = keys[(low + high) // 2]
@@ -126,19 +130,19 @@ def _smallest(keys: Any, count: int, wanted: int) -> Any:
     return keys[at]
 
 
-@compiled
+@compile_loop
 def _limit(keys: Any, at: Any, count: int, wanted: int) -> Any:
-    """The `wanted`-th smallest of the `count` keys from `at` on, or a number between it and the next; 0 < wanted < count.
+    """The `wanted`-th smallest of the `count` keys from `at` on, or a number between it and the next.
 
-    Keys are spread evenly, so that about `wanted` lie below wanted / count of their range: from there it is
-    a step or two, and each looks at all keys in one run without branches.
+    0 < wanted < count. Keys are uniform, so that about `wanted` of them lie below wanted / count of their
+    range: from there it takes a step or two, and each step visits all keys in one run without branches.
     """
     limit = np.uint32((np.uint64(wanted) << np.uint64(32)) // np.uint64(count) - np.uint64(1))
     below = np.int32(0)
     for j in range(count):
         below = np.int32(below + np.int32(keys[at + np.uint64(j)] <= limit))
-    # How far a key lies above the limit, less one; with all bits turned over, how far it lies below. Those on the other side
-    # go round the end and are far: the nearest is a plain minimum.
+    # The distance of a key above the limit, less one; with all bits inverted, its distance below. Keys on the
+    # other side wrap around and are far away: the nearest is a plain minimum.
     side = np.uint32(0) if below < wanted else _MOST
     for _ in range(abs(wanted - below)):
         nearest = _MOST
@@ -148,16 +152,16 @@ def _limit(keys: Any, at: Any, count: int, wanted: int) -> Any:
     return limit
 
 
-@compiled
+@compile_loop
 def _block_end(offsets: Any, cell: int, last: int) -> int:
-    """The cell after those from `cell` on whose keys are made at once: one, or as many as a block takes."""
+    """The end of the cells from `cell` on whose keys are computed together: one, or what fits a block."""
     end = cell + 1
     while end < last and offsets[end + 1] - offsets[cell] <= _BLOCK:
         end += 1
     return end
 
 
-@compiled
+@compile_loop
 def _draw_cells(
     order: Any,
     offsets: Any,
@@ -171,13 +175,13 @@ def _draw_cells(
     last: int,
 ) -> None:
     keys = np.empty(max(longest, _BLOCK), np.uint32)
-    moved = np.empty(longest if longest > _FEW else 0, np.uint32)
-    done = first
-    while done < last:
-        block_end = _block_end(offsets, done, last)
-        origin = np.uint64(offsets[done])
-        _fill_keys(order, origin, offsets[block_end] - offsets[done], k0, k1, keys)
-        for cell in range(done, block_end):
+    scratch = np.empty(longest if longest > _FEW else 0, np.uint32)
+    position = first
+    while position < last:
+        block_end = _block_end(offsets, position, last)
+        origin = np.uint64(offsets[position])
+        _fill_keys(order, origin, offsets[block_end] - offsets[position], k0, k1, keys)
+        for cell in range(position, block_end):
             at, count, wanted = (
                 np.uint64(offsets[cell]) - origin,
                 offsets[cell + 1] - offsets[cell],
@@ -190,8 +194,8 @@ def _draw_cells(
                 if count <= _FEW:
                     limit = _limit(keys, at, count, wanted)
                 else:
-                    moved[:count] = keys[np.int64(at) : np.int64(at) + count]
-                    limit = _smallest(moved, count, wanted)
+                    scratch[:count] = keys[np.int64(at) : np.int64(at) + count]
+                    limit = _smallest(scratch, count, wanted)
             _write(
                 order,
                 origin + at,
@@ -204,10 +208,10 @@ def _draw_cells(
                 ends[cell],
                 ends[last - 1],
             )
-        done = block_end
+        position = block_end
 
 
-@compiled
+@compile_loop
 def _write(
     order: Any,
     begin: Any,
@@ -220,10 +224,11 @@ def _write(
     end: int,
     part_end: int,
 ) -> None:
-    """The points of one cell whose keys are not above the limit, to out[first:end]."""
+    """Write the points of one cell whose keys are not above the limit to out[first:end]."""
     to = np.uint64(first)
     if end < part_end:
-        # One that is not drawn is written over by the next that is, after the last of this cell by the next cell's first.
+        # A point that is not drawn is overwritten by the next that is; after the last, by the next cell's
+        # first.
         for j in range(count):
             out[to] = order[begin + np.uint64(j)]
             to += np.uint64(keys[at + np.uint64(j)] <= limit)
@@ -234,17 +239,17 @@ def _write(
             to += np.uint64(1)
 
 
-@compiled
+@compile_loop
 def _draw_one(
     order: Any, offsets: Any, k0: Any, k1: Any, out: Any, longest: int, first: int, last: int
 ) -> None:
     keys = np.empty(max(longest, _BLOCK), np.uint32)
-    done = first
-    while done < last:
-        block_end = _block_end(offsets, done, last)
-        origin = np.uint64(offsets[done])
-        _fill_keys(order, origin, offsets[block_end] - offsets[done], k0, k1, keys)
-        for cell in range(done, block_end):
+    position = first
+    while position < last:
+        block_end = _block_end(offsets, position, last)
+        origin = np.uint64(offsets[position])
+        _fill_keys(order, origin, offsets[block_end] - offsets[position], k0, k1, keys)
+        for cell in range(position, block_end):
             at, count = np.uint64(offsets[cell]) - origin, offsets[cell + 1] - offsets[cell]
             least = _MOST
             for j in range(count):
@@ -253,4 +258,4 @@ def _draw_one(
             while keys[at + place] != least:
                 place += np.uint64(1)
             out[cell] = order[origin + at + place]
-        done = block_end
+        position = block_end

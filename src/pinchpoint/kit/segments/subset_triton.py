@@ -1,11 +1,11 @@
-"""The k smallest keys of every cell on a GPU, in Triton. Imported only where there is a GPU and Triton.
+"""The k smallest keys of every cell on a GPU, in Triton. Imported only where a GPU and Triton are present.
 
-A program takes several cells, each a row of lanes. Keys are spread evenly, so that the k-th smallest of n lies near k / n of
-their range: from there a row walks key by key to the limit that k keys do not exceed, all rows at once, a step or two on
-average. A cell longer than a row is gone through by its program alone, a tile at a time.
+A program handles several cells, each a row of lanes. Keys are uniform, so that the k-th smallest of n lies
+near k / n of their range: from there all rows at once move key by key to the limit that k keys do not exceed,
+a step or two on average. A cell longer than a row is processed by its program alone, one tile at a time.
 """
 
-# Triton reads these functions' source: annotations must be plain, so they are left to Triton's own.
+# Triton reads these functions' source: only annotations that Triton knows are allowed.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pinchpoint.kit.segments import hashing
 from pinchpoint.kit.segments.segments import Segments
 from pinchpoint.kit.triton_launch import Launcher
 
-_KEYS = 256  # of a warp
+_KEYS = 256  # keys per warp
 _SPREAD, _FIRST, _SECOND, _THIRD = (
     tl.constexpr(factor) for factor in (hashing.SPREAD, hashing.FIRST, hashing.SECOND, hashing.THIRD)
 )
@@ -25,7 +25,10 @@ _S0, _S1, _S2, _S3 = (tl.constexpr(shift) for shift in hashing.SHIFTS)
 
 
 def draw(segments: Segments, counts: Tensor, ends: Tensor, of: tuple[int, int], out: Tensor) -> None:
-    """Fills out, (M,) int32: -1 where nothing was drawn. counts: (C,) int32; ends: (C,) int32, their running sum."""
+    """Fill out, (M,) int32, with -1 where nothing is drawn.
+
+    counts: (C,) int32; ends: (C,) int32, their running sum.
+    """
     rows, wide, warps = _tile(segments)
     _draw(
         triton.cdiv(segments.cells, rows),
@@ -40,9 +43,9 @@ def draw(segments: Segments, counts: Tensor, ends: Tensor, of: tuple[int, int], 
 
 
 def draw_one(segments: Segments, of: tuple[int, int], out: Tensor) -> None:
-    """Fills out, (C,) int32, with the point of the smallest key of each cell."""
+    """Fill out, (C,) int32, with the point with the smallest key of each cell."""
     rows, wide, warps = _tile(segments)
-    rows *= 2  # little is kept of a cell: more of them fit a program
+    rows *= 2  # a cell needs few registers: more cells fit in a program
     _draw_one(
         triton.cdiv(segments.cells, rows),
         (segments.order, segments.offsets, out),
@@ -62,9 +65,9 @@ def draw_counts(
     least: int,
     out: Tensor,
 ) -> None:
-    """Fills out, (C,) int32. low, high: the ends of the ratio, times 2**32."""
+    """Fill out, (C,) int32. low, high: the ends of the ratio, times 2**32."""
     block = 256
-    # Ends in halves of 32 bits: their size must not change how they are passed on.
+    # Ends as halves of 32 bits: their size must not change their argument type.
     ratio = low >> 16, low & 0xFFFF, (high - low) >> 16, (high - low) & 0xFFFF
     _draw_counts(
         triton.cdiv(segments.cells, block),
@@ -76,9 +79,9 @@ def draw_counts(
 
 
 def _tile(segments: Segments) -> tuple[int, int, int]:
-    """Cells of a program, lanes of a cell, so that most cells fit and few lanes stay empty, and warps.
+    """Cells per program, lanes per cell (so that most cells fit and few lanes stay empty), and warps.
 
-    One warp where it can be: a sum over a row then needs no wait of warps for one another.
+    One warp if possible: a sum over a row then needs no synchronisation of warps.
     """
     mean = segments.points // segments.cells + 1
     wide = max(16, min(triton.next_power_of_2(min(segments.longest, 5 * mean // 2)), 1024))
@@ -100,7 +103,10 @@ def _keys(point, k0, k1):
 
 @triton.jit
 def _guess(wanted, length):
-    """Keys are spread evenly: about `wanted` of `length` lie up to here. In float32, as it is only where to begin."""
+    """Keys are uniform: about `wanted` of `length` lie up to here.
+
+    In float32, since it is only a starting point.
+    """
     share = wanted.to(tl.float32) / tl.maximum(length, 1).to(tl.float32)
     begin = tl.minimum(share * 4294967296.0, 4294967040.0).to(tl.uint32)
     return tl.where(wanted < length, begin, 0xFFFFFFFF).to(tl.uint32)
@@ -108,14 +114,14 @@ def _guess(wanted, length):
 
 @triton.jit
 def _jumped(limit, missing, length):
-    """The limit moved as far as `missing` keys take on average."""
+    """The limit moved by the average distance of `missing` keys."""
     there = limit.to(tl.int64) + missing.to(tl.int64) * (4294967296 // tl.maximum(length, 1).to(tl.int64))
     return tl.minimum(tl.maximum(there, 0), 0xFFFFFFFF).to(tl.uint32)
 
 
 @triton.jit
 def _next(key, inside, limit, up):
-    """What is least for the key next above the limit, or for the one next below it."""
+    """A value whose minimum is that of the next key above the limit, or of the next one below it."""
     above = tl.where(key > limit, key, 0xFFFFFFFF)
     below = tl.where(key <= limit, 0xFFFFFFFF - key, 0xFFFFFFFF)
     return tl.where(inside, tl.where(up, above, below), 0xFFFFFFFF).to(tl.uint32)
@@ -123,12 +129,12 @@ def _next(key, inside, limit, up):
 
 @triton.jit
 def _stepped(limit, least, missing):
-    """The limit with one key more below it, or one less, where any are missing or too many."""
+    """The limit with one more key below it, or one less, if keys are missing or too many."""
     moved = tl.where(missing > 0, least, 0xFFFFFFFF - least - 1).to(tl.uint32)
     return tl.where(missing == 0, limit, moved)
 
 
-# A draw's own numbers are not made part of the code: each new seed or size would compile it again.
+# The kernels are not specialised on a draw's numbers: each new seed or size would compile them again.
 @Launcher
 @triton.jit(do_not_specialize=["cells", "total", "k0", "k1"])
 def _draw(
@@ -174,7 +180,7 @@ def _draw(
     chosen = inside & (key <= limit[:, None])
     to = start[:, None] + tl.cumsum(chosen.to(tl.int32), axis=1) - 1
     tl.store(out + to, point, mask=chosen & (to >= 0) & (to < total))
-    # More than a cell has, and a total above the sum: nothing is drawn there.
+    # Counts above the size of a cell, and a total above the sum: nothing is drawn there.
     short = tl.where(length <= WIDE, asked - wanted, 0)
     for past in range(0, tl.max(short, axis=0), WIDE):
         beyond = past + lane
@@ -198,7 +204,7 @@ def _draw(
 
 @triton.jit
 def _draw_long(order, out, count, given, to, total, k0, k1, TALL: tl.constexpr):
-    """One cell, a tile at a time, from its first point on."""
+    """Draw from one cell, one tile at a time, starting at its first point."""
     tall = tl.arange(0, TALL)
     wanted = tl.maximum(tl.minimum(given, count), 0)
     limit = _guess(wanted, count)
@@ -232,7 +238,7 @@ def _clear(out, to, wanted, total):
 
 @triton.jit
 def _up_to(order, count, limit, k0, k1, TALL: tl.constexpr):
-    """How many of a cell's keys are not above the limit."""
+    """The number of a cell's keys that are not above the limit."""
     tall = tl.arange(0, TALL)
     seen = tl.zeros((TALL,), tl.int32)
     for tile in range(0, count, TALL):
@@ -254,7 +260,8 @@ def _draw_one(order, offsets, out, cells, k0, k1, ROWS: tl.constexpr, WIDE: tl.c
         lane = tile + tl.arange(0, WIDE)
         inside = lane[None, :] < length[:, None]
         point = tl.load(order + begin[:, None] + lane[None, :], mask=inside, other=0)
-        # The key above the point's number, which takes 31 bits: the least of both together is the least key's.
+        # The key in the high bits, the point's number in the low 31: the minimum of both is that of the
+        # smallest key.
         both = (_keys(point, k0, k1).to(tl.int64) << 31) | point
         best = tl.minimum(best, tl.min(tl.where(inside, both, 0x7FFFFFFFFFFFFFFF), axis=1))
     tl.store(out + cell, (best & 0x7FFFFFFF).to(tl.int32), mask=there)

@@ -1,6 +1,7 @@
-"""Rows of a table by their numbers, as fast as a GPU moves them.
+"""Gathering rows of a table at the memory bandwidth of the GPU.
 
-torch's own gathers read one number after another and reach a tenth of what a copy moves. Letters: N rows, M taken.
+torch's own gathers read one number after another and reach a tenth of the bandwidth of a copy. Letters: N
+rows, M rows taken.
 """
 
 from __future__ import annotations
@@ -12,14 +13,14 @@ from torch import Tensor
 
 from pinchpoint.kit.edges.edge_ops import is_fake, on_device, own_kernels
 
-_WIDEST = 4096  # values of a row: more fill a GPU by torch's own kernel too
+_WIDEST = 4096  # values per row: with more, torch's own kernel uses the GPU fully too
 
 
 def take_rows(values: Tensor, index: Tensor, *, absent: bool = False) -> Tensor:
-    """values: (N, ...); index: (M,) whole numbers in 0 .. N - 1 -> (M, ...), as index_select gives them.
+    """values: (N, ...); index: (M,) integers in 0 .. N - 1 -> (M, ...), as index_select returns them.
 
-    absent: the number N is taken too, and stands for a row of zeros. On a GPU the numbers are not looked at, which would wait:
-    any that is out of range gives zeros there.
+    absent: the index N is allowed too and gives a row of zeros. On a GPU the indices are not checked, which
+    would wait: any index out of range gives zeros there.
     """
     width = math.prod(values.shape[1:])
     differentiated = values.requires_grad and torch.is_grad_enabled()
@@ -31,15 +32,15 @@ def take_rows(values: Tensor, index: Tensor, *, absent: bool = False) -> Tensor:
         or not own_kernels(values)
     ):
         return (with_zeros(values) if absent else values).index_select(0, index)
-    taken = torch.empty(index.shape[0], *values.shape[1:], dtype=values.dtype, device=values.device)
+    rows = torch.empty(index.shape[0], *values.shape[1:], dtype=values.dtype, device=values.device)
     if index.shape[0] and not is_fake(values):
         from pinchpoint.kit.segments import take_rows_triton
 
         with on_device(values):
-            take_rows_triton.take(values, index, taken, width)
-    return taken
+            take_rows_triton.take(values, index, rows, width)
+    return rows
 
 
 def with_zeros(values: Tensor) -> Tensor:
-    """(N + 1, ...): a row of zeros after the others."""
+    """(N + 1, ...): the values and a last row of zeros."""
     return torch.cat([values, values.new_zeros(1, *values.shape[1:])])

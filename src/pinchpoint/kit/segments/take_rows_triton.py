@@ -1,6 +1,6 @@
-"""The kernel of `take` for CUDA, in Triton. Imported only where there is a GPU and Triton."""
+"""The Triton kernel of `take_rows` for CUDA. Imported only where a GPU and Triton are present."""
 
-# Triton reads these functions' source: annotations must be plain, so they are left to Triton's own.
+# Triton reads these functions' source: only annotations that Triton knows are allowed.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from pinchpoint.kit.triton_launch import Launcher
 
-_TILE = 2048  # values of a program
+_TILE = 2048  # values per program
 
 
 def take(values: Tensor, index: Tensor, out: Tensor, width: int) -> None:
-    """Fills out, (M, width), with the rows of values, (N, width); with zeros for a number that is out of range."""
+    """Fill out, (M, width), with the rows of values, (N, width); with zeros for an index out of range."""
     wide = triton.next_power_of_2(width)
     tall = max(1, _TILE // wide)
     count = index.shape[0]

@@ -1,14 +1,15 @@
-"""operator: a geometry-aware neural operator; here its study, how memory and time grow with the edges (torch)."""
+"""operator: a geometry-aware neural operator (torch), and the workload that studies its cost per edge."""
 
 from __future__ import annotations
 
 from pinchpoint.core.settings import Setting
 from pinchpoint.core.workload import Tolerance, Variant, Workload
 
-# Bytes an edge beside a chunk. The graph takes 4, points with 32 edges each some 5 more; the whole model keeps 2 kB of
-# every point for its backward pass, with 64 edges each.
-HELD = 48
-CHUNK = 131_072  # edges: small, not the fastest, so that half a million edges show how little more they take
+# Bytes per edge outside a chunk. The graph takes 4, points with 32 edges each about 5 more; the whole model
+# saves 2 kB of every point for its backward pass, with 64 edges each.
+HELD_BYTES_PER_EDGE = 48
+# Edges: small rather than fast, so that half a million edges show how little more memory they need.
+CHUNK = 131_072
 
 WORKLOAD = Workload(
     name="operator",
@@ -16,33 +17,35 @@ WORKLOAD = Workload(
     framework="torch",
     build="pinchpoint.systems.operator.workload:build",
     variants=(
-        Variant("eager", "every edge at once, its features kept for the backward pass", chunked=False),
+        Variant("eager", "all edges at once, with features saved for the backward pass", chunked=False),
         Variant(
             "checkpoint",
-            "chunks of whole rows, each computed again in backward by autograd",
+            "chunks of whole rows, recomputed in the backward pass by autograd",
             flat=True,
-            held_bytes=HELD,
+            held_bytes=HELD_BYTES_PER_EDGE,
         ),
         Variant(
             "flat",
-            "chunks, rows cut where they are long, backward by hand",
+            "chunks, with long rows split, and a handwritten backward pass",
             flat=True,
-            held_bytes=HELD,
+            held_bytes=HELD_BYTES_PER_EDGE,
             chunk=CHUNK,
         ),
     ),
-    about="edge transforms between the points of a surface and tokens on a lattice, alone or in the whole operator",
+    about="edge transforms between surface points and lattice tokens, alone or in the whole operator",
     tolerance=Tolerance(outputs=1e-5, gradients=1e-5),
     chunked=True,
     default_size=65_536,
     settings=(
-        Setting("part", "encoder", "what is run", choices=("encoder", "decoder", "full")),
+        Setting("part", "encoder", "part of the model to run", choices=("encoder", "decoder", "full")),
         Setting(
             "mlp",
             "128,128,128",
-            "hidden widths of the edge MLP with commas between",
+            "hidden widths of the edge MLP, separated by commas",
             pattern=r"[1-9]\d{0,4}(,[1-9]\d{0,4})*",
         ),
-        Setting("precision", "fp32", "of the forward pass: bf16 by autocast", choices=("fp32", "bf16")),
+        Setting(
+            "precision", "fp32", "precision of the forward pass; bf16 uses autocast", choices=("fp32", "bf16")
+        ),
     ),
 )

@@ -1,9 +1,9 @@
-"""The step of a given run as a workload, so that its peak can be predicted before it begins.
+"""One step of a run as a workload, so that its peak can be predicted before the run starts.
 
-What to build is read from the folder that the environment variable PINCHPOINT_OPERATOR_STEP names:
-config.json of the model and settings, offsets.npz with the rows of the largest body's graph. The
-step is the trainer's own; only the numbers in its tensors are missing, which no peak depends on.
-P points, L tokens, E edges.
+The environment variable PINCHPOINT_OPERATOR_STEP names the folder that describes the step: config.json with
+the model and settings, offsets.npz with the row offsets of the largest body's graph. The step is the
+trainer's own; only the values of its tensors are missing, which no peak depends on. P points, L tokens, E
+edges.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pinchpoint.core.workload import Case, Variant, Workload
 from pinchpoint.kit.edges.edges import Edges
 from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.operator.data.sample import Sample
-from pinchpoint.systems.operator.inference import answer_one_chunk
+from pinchpoint.systems.operator.inference import infer_one_chunk
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.geometry import COLUMNS, TURNING
 from pinchpoint.systems.operator.model.graph import Graph
@@ -30,31 +30,31 @@ from pinchpoint.systems.operator.settings import Settings
 from pinchpoint.systems.operator.training_step import Stepper
 
 WHERE = "PINCHPOINT_OPERATOR_STEP"
-WALKED = 3  # chunks of a transform that are walked through: the peak of one is that of any
+TRACED_CHUNKS = 3  # chunks of a transform that run: all have the same peak
 
 
-def describe(folder: Path, config: OperatorConfig, told: Settings, graph: Graph) -> None:
-    """Write what `build` reads."""
-    said = {"model": json.loads(config.to_json()), "told": told.to_dict()}
-    (folder / "config.json").write_text(json.dumps(said), encoding="utf-8")
+def describe(folder: Path, config: OperatorConfig, settings: Settings, graph: Graph) -> None:
+    """Write the description that `build` reads."""
+    description = {"model": json.loads(config.to_json()), "settings": settings.to_dict()}
+    (folder / "config.json").write_text(json.dumps(description), encoding="utf-8")
     rows: dict[str, Any] = {f"encoder{at}": edges.starts for at, edges in enumerate(graph.encoder)}
     rows |= {f"decoder{at}": edges.starts for at, edges in enumerate(graph.decoder)}
     np.savez(folder / "offsets.npz", **rows)
 
 
 def build(size: int, *, device: str, mode: str, variant: str, seed: int, chunk: int | None = None) -> Case:
-    """One case: `size` is the number of edges of the described body, which cannot be another."""
-    return described(Path(os.environ[WHERE]), device=device, mode=mode, memory=variant, chunk=chunk)
+    """One case. `size` is the number of edges of the described body, which is fixed."""
+    return load_case(Path(os.environ[WHERE]), device=device, mode=mode, memory=variant, chunk=chunk)
 
 
-def described(folder: Path, *, device: str, mode: str, memory: str, chunk: int | None) -> Case:
-    """The step that `describe` wrote of."""
-    said = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    config = OperatorConfig.from_json(json.dumps(said["model"]))
-    told = apply_choices(Settings.from_dict(said["told"]), {"memory": memory, "chunk": chunk})
+def load_case(folder: Path, *, device: str, mode: str, memory: str, chunk: int | None) -> Case:
+    """The step that `describe` wrote to the folder."""
+    description = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    config = OperatorConfig.from_json(json.dumps(description["model"]))
+    settings = apply_choices(Settings.from_dict(description["settings"]), {"memory": memory, "chunk": chunk})
     with np.load(folder / "offsets.npz") as rows:
         points = len(rows["decoder0"]) - 1
-        most = WALKED * chunk if chunk is not None and memory != "eager" else None
+        most = TRACED_CHUNKS * chunk if chunk is not None and memory != "eager" else None
         graph = _graph(config, dict(rows), points, device, most)
     sample = Sample(
         "largest",
@@ -63,19 +63,19 @@ def described(folder: Path, *, device: str, mode: str, memory: str, chunk: int |
         torch.zeros(points, config.out_features, device=device),
         torch.ones(points, device=device),
     )
-    stepper = Stepper(config, told, device)
-    # Two bodies one after the other need what any number of them do.
-    turns = min(told.accumulate, 2)
+    stepper = Stepper(config, settings, device)
+    # Two bodies one after the other need as much memory as any number of them.
+    turns = min(settings.accumulate, 2)
     steps: dict[str, Callable[[], Tensor]] = {
         "train": lambda: stepper.step(_copies(sample, graph, turns), number=1),
-        "infer": lambda: _answer(stepper, sample, graph, told),
+        "infer": lambda: _answer(stepper, sample, graph, settings),
     }
     return Case(step=steps[mode], processed=graph.edges)
 
 
 @torch.no_grad()
-def _answer(stepper: Stepper, sample: Sample, graph: Graph, told: Settings) -> Tensor:
-    return answer_one_chunk(stepper.model.eval(), sample, graph, told)
+def _answer(stepper: Stepper, sample: Sample, graph: Graph, settings: Settings) -> Tensor:
+    return infer_one_chunk(stepper.model.eval(), sample, graph, settings)
 
 
 def _copies(sample: Sample, graph: Graph, turns: int) -> Any:
@@ -83,15 +83,15 @@ def _copies(sample: Sample, graph: Graph, turns: int) -> Any:
 
 
 def _graph(config: OperatorConfig, rows: dict[str, Any], points: int, device: str, most: int | None) -> Graph:
-    """The graph in its full size; beyond `most` edges its rows are thinned evenly for the walk through them."""
+    """The graph in its full size; with more than `most` edges, its rows are shortened evenly for the run."""
     tokens = config.lattice[0] * config.lattice[1] * config.lattice[2]
 
     def edges(starts: Any, sources: int) -> Edges:
         count = int(starts[-1])
         offsets = torch.zeros(len(starts), dtype=torch.int64, device=device)
-        walked = starts if most is None or count <= most else (starts * (most / count)).astype(np.int64)
+        shortened = starts if most is None or count <= most else (starts * (most / count)).astype(np.int64)
         return Edges(
-            offsets, torch.zeros(count, dtype=torch.int32, device=device), sources, known_starts=walked
+            offsets, torch.zeros(count, dtype=torch.int32, device=device), sources, known_starts=shortened
         )
 
     radii = range(len(config.radii))
@@ -113,6 +113,6 @@ STEP = Workload(
     framework="torch",
     build=build,
     variants=(Variant("eager"), Variant("checkpoint"), Variant("flat", flat=True)),
-    about="one step of a described run on its largest body",
+    about="one step of a run on its largest body",
     chunked=True,
 )

@@ -1,6 +1,6 @@
-"""Errors of a trained operator on bodies whose field is known, beside those of the mean field, and pictures.
+"""Errors of a trained operator on bodies with a known field, compared with the mean field, and plots.
 
-The mean field says the training bodies' mean everywhere: what one would answer without a model.
+The mean field predicts the mean of the training bodies everywhere: the best answer without a model.
 """
 
 from __future__ import annotations
@@ -30,10 +30,13 @@ from pinchpoint.systems.operator.records import Evaluation
 from pinchpoint.systems.operator.runs import Trained, Which, trained
 from pinchpoint.systems.operator.training_step import forward
 
-DEFINITION = "relative L1 = sum a |p - t| / sum a |t|; relative L2 = sqrt(sum a (p - t)^2 / sum a t^2); a: area of a panel"
+DEFINITION = (
+    "relative L1 = sum a |p - t| / sum a |t|; "
+    "relative L2 = sqrt(sum a (p - t)^2 / sum a t^2); a: area of a panel"
+)
 RECORD = "evaluation.json"
-PICTURED = ("best", "median", "worst")
-_FILES = {"errors.csv", *(f"{which}.png" for which in PICTURED)}
+PLOTS = ("best", "median", "worst")
+_FILES = {"errors.csv", *(f"{which}.png" for which in PLOTS)}
 LABELS = {"cp": "Cp", "potential": "potential"}
 
 
@@ -48,37 +51,42 @@ def evaluate(
     pictures: bool = True,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Errors on every body of a split: errors.csv, evaluation.json and pictures of three bodies in `output`."""
+    """Measure the errors on every body of a split.
+
+    Writes errors.csv, evaluation.json and pictures of three bodies to `output`.
+    """
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
-    found = trained(Path(run), which=which, device=device)
-    # Bodies may be finer than those of training, where all edges at once would not fit.
-    told = replace(found.settings, memory="flat", precision=usable(found.settings.precision, device))
-    found = replace(found, settings=told)
+    trained_run = trained(Path(run), which=which, device=device)
+    # Bodies may be finer than in training, so that all edges at once might not fit.
+    settings = replace(
+        trained_run.settings, memory="flat", precision=usable(trained_run.settings.precision, device)
+    )
+    trained_run = replace(trained_run, settings=settings)
     dataset = open_dataset(data)
-    names = _names(dataset, found, split)
+    names = _names(dataset, trained_run, split)
     fields: dict[str, Any] = {}
     rows = []
     refuse_others(Path(output), own=RECORD)
     folder = make_folder(output)
-    earlier = _earlier(folder)
-    with matmuls(told.precision):
+    earlier = _earlier_files(folder)
+    with matmuls(settings.precision):
         for number, name in enumerate(names):
-            row, fields[name] = _one(found, dataset, name, device)
+            row, fields[name] = _evaluate_body(trained_run, dataset, name, device)
             rows.append(row)
             if progress is not None:
                 progress(number + 1, len(names))
-    files = [_table(folder / "errors.csv", rows)]
+    files = [_write_table(folder / "errors.csv", rows)]
     if pictures:
-        files += _pictures(folder, dataset, rows, fields)
+        files += _draw_pictures(folder, dataset, rows, fields)
     l1, l2, mean_l1, mean_l2 = (
         asdict(middle_of([row[key] for row in rows])) for key in ("l1", "l2", "mean_l1", "mean_l2")
     )
-    made = Evaluation(
+    evaluation = Evaluation(
         target=str(run),
         data=str(data),
         split=split,
-        step=found.step,
+        step=trained_run.step,
         bodies=tuple(rows),
         l1=l1,
         l2=l2,
@@ -89,14 +97,14 @@ def evaluate(
         definition=DEFINITION,
         files=tuple(file.name for file in files),
     )
-    made.save(folder / RECORD)
-    for name in earlier - set(made.files):  # of bodies and a model that are not those of this evaluation
+    evaluation.save(folder / RECORD)
+    for name in earlier - set(evaluation.files):  # they show other bodies or another model
         (folder / name).unlink(missing_ok=True)
-    return made
+    return evaluation
 
 
-def _earlier(folder: Path) -> set[str]:
-    """The files an earlier evaluation says it left in the folder."""
+def _earlier_files(folder: Path) -> set[str]:
+    """The files that the record of an earlier evaluation in the folder lists."""
     try:
         files = json.loads((folder / RECORD).read_text(encoding="utf-8"))["files"]
         return {name for name in files if name in _FILES}
@@ -104,43 +112,50 @@ def _earlier(folder: Path) -> set[str]:
         return set()
 
 
-def _names(dataset: Dataset, found: Trained, split: Split) -> list[str]:
-    if dataset.kind != found.settings.kind:
+def _names(dataset: Dataset, trained_run: Trained, split: Split) -> list[str]:
+    if dataset.kind != trained_run.settings.kind:
         raise BadInput(
-            f"the run was trained on {found.settings.kind} data, and {dataset.path} holds {dataset.kind} data",
-            hint="name a data set of the same kind",
+            f"The run was trained on {trained_run.settings.kind} data, but {dataset.path} contains "
+            f"{dataset.kind} data.",
+            hint="Name a dataset of the same kind.",
         )
     names = dataset.names(split)
     if not names:
         raise BadInput(
-            f"{dataset.path} has no bodies to {split}",
-            hint=f"take another --split, or make some: operator data --{split} 16",
+            f"{dataset.path} has no bodies in the {split} split.",
+            hint=f"Choose another --split, or create bodies with operator data --{split} 16.",
         )
     return names
 
 
-def _one(found: Trained, dataset: Dataset, name: str, device: str) -> tuple[dict[str, Any], np.ndarray]:
-    """The row of a body, and what is predicted on it: (F, T)."""
+def _evaluate_body(
+    trained_run: Trained, dataset: Dataset, name: str, device: str
+) -> tuple[dict[str, Any], np.ndarray]:
+    """The errors of a body as a table row, and the prediction on it: (F, T)."""
     sample = dataset.sample(name)
-    graph = graph_of(sample.points, found.config, areas=sample.areas, features=sample.features)
+    graph = graph_of(sample.points, trained_run.config, areas=sample.areas, features=sample.features)
     with torch.no_grad():
-        predicted = forward(found.model, sample.to(device), graph.to(device), found.settings).float().cpu()
-    errors = relative_errors(predicted, sample.target, sample.areas)
-    mean = sample.target.new_tensor(found.config.target_shift).expand_as(sample.target)
-    without = relative_errors(mean, sample.target, sample.areas)
+        prediction = (
+            forward(trained_run.model, sample.to(device), graph.to(device), trained_run.settings)
+            .float()
+            .cpu()
+        )
+    errors = relative_errors(prediction, sample.target, sample.areas)
+    mean = sample.target.new_tensor(trained_run.config.target_shift).expand_as(sample.target)
+    mean_errors = relative_errors(mean, sample.target, sample.areas)
     row = {
         "name": name,
         "points": len(sample.points),
         "edges": graph.edges,
         "l1": errors.l1,
         "l2": errors.l2,
-        "mean_l1": without.l1,
-        "mean_l2": without.l2,
+        "mean_l1": mean_errors.l1,
+        "mean_l2": mean_errors.l2,
     }
-    return row, predicted.numpy()
+    return row, prediction.numpy()
 
 
-def _table(path: Path, rows: list[dict[str, Any]]) -> Path:
+def _write_table(path: Path, rows: list[dict[str, Any]]) -> Path:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -151,25 +166,25 @@ def _table(path: Path, rows: list[dict[str, Any]]) -> Path:
     return write_text(path, text.getvalue())
 
 
-def _pictures(
+def _draw_pictures(
     folder: Path, dataset: Dataset, rows: list[dict[str, Any]], fields: dict[str, Any]
 ) -> list[Path]:
-    """The best, the median and the worst body, of which some are the same where there are fewer than three."""
-    ordered = sorted(rows, key=lambda row: row["l1"])
-    chosen = (ordered[0], ordered[(len(ordered) - 1) // 2], ordered[-1])
-    made, target = [], dataset.targets[0]
-    for which, row in zip(PICTURED, chosen, strict=True):
+    """Draw the best, the median and the worst body; some are the same if there are fewer than three."""
+    by_error = sorted(rows, key=lambda row: row["l1"])
+    bodies = (by_error[0], by_error[(len(by_error) - 1) // 2], by_error[-1])
+    paths, target = [], dataset.targets[0]
+    for which, row in zip(PLOTS, bodies, strict=True):
         body = dataset.body(row["name"])
         title = f"{which} body: {row['name']}, relative L1 {row['l1']:.1%} (mean field {row['mean_l1']:.1%})"
-        true, predicted = body.fields[target].numpy(), fields[row["name"]][:, 0]
-        made.append(
+        true, prediction = body.fields[target].numpy(), fields[row["name"]][:, 0]
+        paths.append(
             picture(
                 folder / f"{which}.png",
                 body.mesh,
-                predicted,
+                prediction,
                 true,
                 title=title,
                 label=LABELS.get(target, target),
             )
         )
-    return made
+    return paths

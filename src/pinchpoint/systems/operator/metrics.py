@@ -1,7 +1,7 @@
-"""How far a prediction is from the truth on a body, and how far a constant would be.
+"""Errors of a prediction on a body, and statistics of the training bodies.
 
-Both errors are integrals over the surface, areas being the weights, so that a finer mesh of the
-same body has the same error:
+Both errors are integrals over the surface, weighted by area, so that a finer mesh of the same body has the
+same error:
     relative L1 = sum a |p - t| / sum a |t|        relative L2 = sqrt(sum a (p - t)^2 / sum a t^2)
 P points, T targets.
 """
@@ -17,12 +17,12 @@ from torch import Tensor
 from pinchpoint.studies.timing import timing_of
 from pinchpoint.systems.operator.data.sample import Sample
 
-_LEAST = 1e-6  # a feature that hardly varies is centred, not blown up
+_LEAST = 1e-6  # a feature that hardly varies is centred, not scaled
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Means and spreads over the training bodies, by area: T of the target, K of the features."""
+    """Means and deviations over the training bodies, weighted by area: T of the target, K of the features."""
 
     target_mean: tuple[float, ...]
     target_std: tuple[float, ...]
@@ -30,11 +30,14 @@ class Statistics:
     feature_std: tuple[float, ...]
     feature_low: tuple[float, ...]
     feature_high: tuple[float, ...]
-    panel_side: float  # root of the mean area of a panel
+    panel_side: float  # square root of the mean area of a panel
 
 
 def statistics_of(samples: Iterable[Sample]) -> Statistics:
-    """Over all bodies, in double precision, each panel by its area. What hardly varies gets a spread of 1."""
+    """Statistics over all bodies in float64, weighted by area.
+
+    Values that hardly vary get a deviation of 1.
+    """
     weight, count, sums = 0.0, 0, [torch.zeros((), dtype=torch.float64)] * 4
     lows, highs = [], []
     for sample in samples:
@@ -46,29 +49,29 @@ def statistics_of(samples: Iterable[Sample]) -> Statistics:
         lows.append(features.amin(0))
         highs.append(features.amax(0))
     target, features = (
-        _spread(sums[0] / weight, sums[1] / weight),
-        _spread(sums[2] / weight, sums[3] / weight),
+        _mean_and_std(sums[0] / weight, sums[1] / weight),
+        _mean_and_std(sums[2] / weight, sums[3] / weight),
     )
     low, high = torch.stack(lows).amin(0), torch.stack(highs).amax(0)
     return Statistics(*target, *features, tuple(low.tolist()), tuple(high.tolist()), (weight / count) ** 0.5)
 
 
-def _spread(mean: Tensor, square: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    spread = (square - mean.square()).clamp_min(0).sqrt()
-    return tuple(mean.tolist()), tuple(torch.where(spread > _LEAST, spread, torch.ones_like(spread)).tolist())
+def _mean_and_std(mean: Tensor, square: Tensor) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    std = (square - mean.square()).clamp_min(0).sqrt()
+    return tuple(mean.tolist()), tuple(torch.where(std > _LEAST, std, torch.ones_like(std)).tolist())
 
 
 @dataclass(frozen=True)
 class Errors:
-    """Of one body, all targets together."""
+    """Relative errors on one body, over all targets."""
 
     l1: float
     l2: float
 
 
-def relative_errors(predicted: Tensor, target: Tensor, areas: Tensor) -> Errors:
-    """predicted, target: (P, T); areas: (P,)."""
-    p, t, a = predicted.double(), target.double(), areas.double()[:, None]
+def relative_errors(prediction: Tensor, target: Tensor, areas: Tensor) -> Errors:
+    """prediction, target: (P, T); areas: (P,)."""
+    p, t, a = prediction.double(), target.double(), areas.double()[:, None]
     l1 = (a * (p - t).abs()).sum() / (a * t.abs()).sum()
     l2 = ((a * (p - t).square()).sum() / (a * t.square()).sum()).sqrt()
     return Errors(float(l1), float(l2))
@@ -76,7 +79,7 @@ def relative_errors(predicted: Tensor, target: Tensor, areas: Tensor) -> Errors:
 
 @dataclass(frozen=True)
 class Middle:
-    """The median of some bodies and its 95 % interval; the whole range where they are fewer than 6."""
+    """The median over some bodies and its 95 % interval; the whole range for fewer than 6."""
 
     median: float
     low: float
@@ -84,5 +87,5 @@ class Middle:
 
 
 def middle_of(values: Sequence[float]) -> Middle:
-    found = timing_of(values)
-    return Middle(found.median_s, found.low_s, found.high_s)
+    interval = timing_of(values)
+    return Middle(interval.median_s, interval.low_s, interval.high_s)

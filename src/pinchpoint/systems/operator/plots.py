@@ -1,8 +1,7 @@
 """Pictures of a field on a body: predicted, true and their difference, from the front and from the back.
 
-Faces are projected and drawn back to front, those that look away left out: sharper than a 3-D axes
-and as quick for 20,000 faces. Predicted and true share one scale of colours; the difference has its own.
-F faces.
+Faces are projected and drawn from back to front without those that face away, which is sharper than 3-D axes
+and as fast for 20,000 faces. Predicted and true share one colour scale; the difference has its own. F faces.
 """
 
 from __future__ import annotations
@@ -18,19 +17,18 @@ from pinchpoint.core.files import write_bytes
 from pinchpoint.reporting.figures import style
 from pinchpoint.systems.operator.data.surface import Mesh
 
-VIEWS = (
-    (-148.0, 22.0),
-    (32.0, 22.0),
-)  # degrees of azimuth and elevation of the eye: ahead and behind, both from one side up
+# Azimuth and elevation of the eye in degrees: from ahead and from behind, both from one side and above.
+VIEWS = ((-148.0, 22.0), (32.0, 22.0))
 VALUES, DIFFERENCE = "RdYlBu_r", "PuOr_r"
-_SHADE = 0.10  # how much darker a face gets that the light only grazes: more, and a colour could not be told from the bar
-_CLIP = 0.5  # percent of the faces at each end that do not stretch the colours
+# Darkening of a face at grazing light: with more, a colour could not be compared with the colour bar.
+_SHADE = 0.10
+_CLIP = 0.5  # percent of the faces at each end that do not affect the colour scale
 
 
 def picture(
     path: Path, mesh: Mesh, predicted: np.ndarray, true: np.ndarray, *, title: str, label: str
 ) -> Path:
-    """Write a PNG. predicted, true: (F,); label: what the colours are."""
+    """Write a PNG. predicted, true: (F,); label: the quantity that the colours show."""
     vertices, faces = mesh.vertices.cpu().numpy(), mesh.faces.cpu().numpy()
     with style.applied():
         figure, axes = style.canvas(rows=len(VIEWS), columns=3, width=11.5, height=5.6)
@@ -64,15 +62,15 @@ def _draw(
     corners = vertices[faces]  # (F, 3, 3)
     normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     normals /= np.maximum(np.linalg.norm(normals, axis=1, keepdims=True), 1e-30)
-    seen = normals @ eye > 0
-    order = np.argsort(corners[seen].mean(axis=1) @ eye)
-    flat = np.stack([corners[seen] @ right, corners[seen] @ up], axis=-1)[order]
-    share = np.clip((values[seen][order] - limits[0]) / (limits[1] - limits[0]), 0, 1)
+    visible = normals @ eye > 0
+    order = np.argsort(corners[visible].mean(axis=1) @ eye)
+    flat = np.stack([corners[visible] @ right, corners[visible] @ up], axis=-1)[order]
+    share = np.clip((values[visible][order] - limits[0]) / (limits[1] - limits[0]), 0, 1)
     light = (0.35 * right + 0.75 * up + 0.6 * eye) / math.sqrt(0.35**2 + 0.75**2 + 0.6**2)
-    shade = 1 - _SHADE * (1 - np.clip(normals[seen][order] @ light, 0, 1))
+    shade = 1 - _SHADE * (1 - np.clip(normals[visible][order] @ light, 0, 1))
     paint = colormaps[colours](share)
     paint[:, :3] *= shade[:, None]
-    # Edges in the colour of their face: without them the page shines through between neighbours.
+    # Edges in the colour of their face: without them the background is visible between neighbours.
     axes.add_collection(PolyCollection(list(flat), facecolors=paint, edgecolors=paint, linewidths=0.35))
     axes.autoscale_view()
     axes.set_aspect("equal")
@@ -81,7 +79,7 @@ def _draw(
 
 
 def _camera(azimuth: float, elevation: float) -> tuple[Any, Any, Any]:
-    """Right, up and towards the eye, each (3,)."""
+    """Unit vectors to the right, up and towards the eye, each (3,)."""
     a, e = math.radians(azimuth), math.radians(elevation)
     eye = np.array([math.cos(e) * math.cos(a), math.cos(e) * math.sin(a), math.sin(e)])
     right = np.array([-math.sin(a), math.cos(a), 0.0])
@@ -106,9 +104,9 @@ def _bar(
 
     ends = {(False, False): "neither", (True, False): "min", (False, True): "max", (True, True): "both"}
     extend = ends[bool(values.min() < limits[0]), bool(values.max() > limits[1])]
-    shown = ScalarMappable(Normalize(*limits), cmap=colours)
+    mappable = ScalarMappable(Normalize(*limits), cmap=colours)
     bar = figure.colorbar(
-        shown,
+        mappable,
         ax=axes.ravel().tolist(),
         location="bottom",
         shrink=0.6,

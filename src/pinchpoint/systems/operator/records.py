@@ -1,4 +1,4 @@
-"""What training and evaluating an operator leave behind: records that survive JSON."""
+"""Records of training and evaluating an operator, which survive JSON."""
 
 from __future__ import annotations
 
@@ -12,10 +12,13 @@ from pinchpoint.systems.common.records import TrainingRecord
 
 @dataclass(frozen=True, kw_only=True)
 class Training(TrainingRecord):
-    """loss: of normalised targets; validation: median relative L1 of the bodies held back; chunk: edges."""
+    """A training run.
+
+    loss: of normalised targets; validation: median relative L1 of held-back bodies; chunk: edges.
+    """
 
     kind: ClassVar[str] = "operator-training"
-    bodies: int  # trained on
+    bodies: int  # used for training
     points: int  # of the largest body
     edges: int  # of the largest body, encoder and decoder together
 
@@ -38,13 +41,12 @@ class Evaluation(Record):
     split: str
     step: int  # of the checkpoint
     bodies: tuple[dict[str, Any], ...]  # {"name", "points", "l1", "l2", "mean_l1", "mean_l2"}
-    l1: dict[
-        str, float
-    ]  # {"median", "low", "high"}: relative L1 over the bodies, 95 % interval of the median
+    # {"median", "low", "high"}: relative L1 over the bodies, with the 95 % interval of the median.
+    l1: dict[str, float]
     l2: dict[str, float]
-    mean_l1: dict[str, float]  # the same of predicting the training bodies' mean everywhere
+    mean_l1: dict[str, float]  # the same for the mean of the training bodies everywhere
     mean_l2: dict[str, float]
-    factor: float  # median relative L1 of the mean over the model's
+    factor: float  # median relative L1 of the mean field divided by that of the model
     seconds: float
     definition: str
     files: tuple[str, ...] = ()
@@ -52,13 +54,13 @@ class Evaluation(Record):
     created: str = field(default_factory=now)
 
     def summary(self) -> list[tuple[str, str]]:
-        def shown(of: dict[str, float]) -> str:
-            return f"{of['median']:.2%} [{of['low']:.2%}, {of['high']:.2%}]"
+        def show(error: dict[str, float]) -> str:
+            return f"{error['median']:.2%} [{error['low']:.2%}, {error['high']:.2%}]"
 
         return [
             ("run", f"{self.target}, step {self.step:,}"),
             ("bodies", f"{len(self.bodies):,} of {self.data}, {self.split}"),
-            ("relative L1", f"{shown(self.l1)}   mean field {shown(self.mean_l1)}"),
-            ("relative L2", f"{shown(self.l2)}   mean field {shown(self.mean_l2)}"),
+            ("relative L1", f"{show(self.l1)}   mean field {show(self.mean_l1)}"),
+            ("relative L2", f"{show(self.l2)}   mean field {show(self.mean_l2)}"),
             ("better than the mean", f"{self.factor:.2f} times, in relative L1"),
         ]

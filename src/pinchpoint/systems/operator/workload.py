@@ -1,9 +1,9 @@
 """The operator as a workload: one edge transform, or the whole model, over a graph of exactly `size` edges.
 
-Letters: P points, L tokens, E edges, C = 16 channels. `encoder`: rows are tokens, sources points;
-`decoder` the other way; both are one transform whose values f are trained along, as those of a
-layer before it would be. `full`: the model of this package, half of the edges into tokens, half
-into points. Training is a step of Adam on a mean of squares; inference gives the values.
+Letters: P points, L tokens, E edges, C = 16 channels. `encoder`: rows are tokens, sources points; `decoder`:
+the other way round; both are one transform whose values f get a gradient too, as if from an earlier layer.
+`full`: the whole model, with half of the edges into tokens and half into points. Training is a step of Adam
+on the mean square of the outputs; inference returns the outputs.
 """
 
 from __future__ import annotations
@@ -28,16 +28,19 @@ from pinchpoint.systems.operator.model.kernels import mlp_of
 from pinchpoint.systems.operator.model.model import Operator
 
 CHANNELS = 16
-CHECKPOINT_CHUNK = 32_768  # edges at one time; autograd holds 3.7 kB of each with three layers of 128
+CHECKPOINT_CHUNK = 32_768  # edges; with three layers of 128, autograd saves 3.7 kB per edge
 FLAT_CHUNK_BYTES = 64 * MIB
-FEATURES = 7  # of the whole model: normal, onset flow, clearance
+FEATURES = 7  # inputs of the whole model: normal, onset flow, clearance
 
 Chunk = int | Literal["auto"]
 
 
 @dataclass(frozen=True)
 class Part:
-    """What is run: `forward` gives (Q, C) or (P, T); `values` is what flows in and gets a gradient too."""
+    """The part of the model to run.
+
+    `forward` returns (Q, C) or (P, T); `values` are inputs with a gradient.
+    """
 
     module: nn.Module
     values: Tensor
@@ -55,19 +58,22 @@ def build(
     chunk: int | None = None,
     settings: dict[str, str],
 ) -> Case:
-    """One case. `eager` has no chunks."""
+    """One case. `eager` does not use chunks."""
     if chunk is not None and chunk < 1:
-        raise BadInput(f"a chunk of {chunk} edges", hint="give a chunk of at least 1 edge")
+        raise BadInput(
+            f"The chunk is {chunk} edges; it must be at least 1.", hint="Give a chunk of at least 1 edge."
+        )
     torch.manual_seed(seed)
     hidden = tuple(int(width) for width in settings["mlp"].split(","))
     make = _whole if settings["part"] == "full" else _transform
-    memory, cut = cast(Memory, variant), chunk or (CHECKPOINT_CHUNK if variant == "checkpoint" else "auto")
+    memory = cast(Memory, variant)
+    chunk_size = chunk or (CHECKPOINT_CHUNK if variant == "checkpoint" else "auto")
     part = make(
         size,
         settings["part"],
         hidden,
         memory=memory,
-        chunk=cut,
+        chunk=chunk_size,
         seed=seed,
         device=device,
         train=mode == "train",
@@ -116,7 +122,10 @@ def _whole(
 ) -> Part:
     """The whole model: lift, encoder, patch transformer, decoder."""
     if size < 2:
-        raise BadInput("1 edge for an encoder and a decoder", hint="give a size of at least 2")
+        raise BadInput(
+            f"The size is {size}, but the encoder and the decoder need an edge each.",
+            hint="Give a size of at least 2.",
+        )
     sheet = Sheet(size - size // 2)
     config = OperatorConfig(
         in_features=FEATURES,
@@ -130,7 +139,7 @@ def _whole(
         geometry="none",
     )
     into_points = sheet.into_points(device)
-    if size % 2:  # the decoder's half is the smaller one: its last edge is left out
+    if size % 2:  # the decoder's half is the smaller one: drop its last edge
         into_points = _without_last(into_points)
     graph = Graph(encoder=(sheet.into_tokens(device),), decoder=(into_points,))
     points = sheet.points(seed=seed, device=device)
@@ -187,23 +196,26 @@ def _train(part: Part, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
 
 
 def _probe(part: Part, run: Callable[[], Tensor], *, gradients: bool) -> Probe:
-    """Values, the loss, and the gradients of every weight and of what flows in."""
+    """The outputs, the loss, and the gradients of every weight and of the inputs."""
     part.module.zero_grad()
     part.values.grad = None
     with torch.set_grad_enabled(gradients):
         values = run().float()
-        # Odd in the values, unlike the training loss, so that a wrong sign shows.
+        # Not even in the values, unlike the training loss, so that a wrong sign is detected.
         loss = (values + 0.25 * values.square()).mean()
     if gradients:
         loss.backward()
-    named = (
+    gradients_by_name = (
         {name: p.grad for name, p in part.module.named_parameters()} | {"values": part.values.grad}
         if gradients
         else {}
     )
     return Probe(
         outputs={"values": _array(values), "loss": _array(loss)},
-        gradients={name: None if gradient is None else _array(gradient) for name, gradient in named.items()},
+        gradients={
+            name: None if gradient is None else _array(gradient)
+            for name, gradient in gradients_by_name.items()
+        },
     )
 
 

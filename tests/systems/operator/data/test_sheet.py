@@ -19,7 +19,7 @@ def test_both_directions_are_the_same_edges_and_as_many_as_asked_for(edges: int)
     into_points, into_tokens = sheet.into_points("cpu"), sheet.into_tokens("cpu")
     assert into_points.count == into_tokens.count == edges
     index = torch.stack([into_points.destinations().long(), into_points.sources.long()])
-    sorted_out = Edges.of_index(
+    sorted_out = Edges.from_index(
         index, queries=LATTICE.count, sources=sheet.count
     )  # by sorting, where ours only counts
     assert torch.equal(into_tokens.offsets, sorted_out.offsets)

@@ -17,10 +17,10 @@ from pinchpoint.systems.operator.data.harmonic import largest_box as largest_bal
 from pinchpoint.systems.operator.data.surface import (
     Mesh,
     edges_of,
-    evened,
     facets,
     mirror_partners,
     neighbours,
+    smooth,
     smooth_normals,
     volume,
 )
@@ -129,10 +129,10 @@ def test_what_alternates_is_taken_off_and_what_is_smooth_stays():
     beside = neighbours(edges_of(faces)[1])
     colours = (faces >= 3).sum(dim=1).double() % 2 * 2 - 1  # every neighbour has the other colour
     assert (colours[beside] == -colours[:, None]).all()
-    assert torch.allclose(evened(3 + 0.7 * colours, beside), torch.full((8,), 3.0, dtype=torch.float64))
+    assert torch.allclose(smooth(3 + 0.7 * colours, beside), torch.full((8,), 3.0, dtype=torch.float64))
     mesh = car_mesh(draw_car(0, 3), 5000)
     along = facets(mesh).centroids / 4.5
-    assert (evened(along, neighbours(edges_of(mesh.faces)[1])) - along).abs().mean() < 3e-4
+    assert (smooth(along, neighbours(edges_of(mesh.faces)[1])) - along).abs().mean() < 3e-4
 
 
 def test_smooth_normals_are_those_of_a_much_finer_mesh(monkeypatch):

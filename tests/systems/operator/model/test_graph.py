@@ -12,7 +12,7 @@ import torch
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import GraphCache
 from pinchpoint.systems.operator.model.config import OperatorConfig
-from pinchpoint.systems.operator.model.graph import capped, disc_shares, graph_of, lattice_of
+from pinchpoint.systems.operator.model.graph import cap_edges, disc_shares, graph_of, lattice_of
 
 
 def config(**changes: Any) -> OperatorConfig:
@@ -125,7 +125,7 @@ def test_the_cap_keeps_the_first_neighbours_of_a_row_and_only_where_it_is_asked_
                 few.sources[few.offsets[row] : few.offsets[row + 1]].tolist()
                 == full.sources[begin : min(end, begin + 3)].tolist()
             )
-    assert torch.equal(capped(whole.encoder[0], 10**6).sources, whole.encoder[0].sources)
+    assert torch.equal(cap_edges(whole.encoder[0], 10**6).sources, whole.encoder[0].sources)
 
 
 def test_a_flat_surface_through_a_ball_adds_up_to_one() -> None:

@@ -11,7 +11,7 @@ from torch import nn
 from pinchpoint.kit import edge_transform, lattice_edges
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.graph import lattice_of
-from pinchpoint.systems.operator.model.kernels import MultiScale, Scaling, begin, mlp_of
+from pinchpoint.systems.operator.model.kernels import MultiScale, Scaling, initialise, mlp_of
 
 
 def config(**changes: Any) -> OperatorConfig:
@@ -29,7 +29,7 @@ def test_first_weights_hand_a_signal_on_as_strong_as_it_came() -> None:
     torch.manual_seed(0)
     values = torch.randn(2_000, 64)
     plain, ours = (mlp_of((64,) * 9) for _ in range(2))
-    begin(ours)
+    initialise(ours)
     assert float(plain(values).detach().std(0).mean()) < 0.01  # what comes in makes no difference any more
     assert 0.3 < float(ours(values).detach().std(0).mean()) < 2
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pinchpoint.systems.operator.model.rotary import BASE_1D, BASE_3D, angles, grid, turn
+from pinchpoint.systems.operator.model.rotary import BASE_1D, BASE_3D, angles, grid, rotate
 
 SHAPE = (5, 4, 3)
 
@@ -13,7 +13,7 @@ SHAPE = (5, 4, 3)
 def scores(places: torch.Tensor, query: torch.Tensor, key: torch.Tensor, base: float) -> torch.Tensor:
     """(N, N): the same query and key set down at every place."""
     turns = angles(places.double(), len(query), base=base)
-    q, k = (turn(v.expand(len(places), -1), turns.cos(), turns.sin()) for v in (query, key))
+    q, k = (rotate(v.expand(len(places), -1), turns.cos(), turns.sin()) for v in (query, key))
     return q @ k.T
 
 
@@ -48,7 +48,7 @@ def test_a_turn_keeps_lengths_and_the_first_patch_as_it_is() -> None:
     torch.manual_seed(0)
     values = torch.randn(60, 20, dtype=torch.float64)
     turns = angles(grid(SHAPE).double(), 20, base=BASE_3D)
-    turned = turn(values, turns.cos(), turns.sin())
+    turned = rotate(values, turns.cos(), turns.sin())
     assert torch.allclose(turned.norm(dim=1), values.norm(dim=1), rtol=1e-12)
     assert torch.equal(turned[0], values[0])
     # 10 pairs over 3 axes: the one left over stays unturned, and is the last of each half.

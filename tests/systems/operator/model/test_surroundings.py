@@ -9,8 +9,14 @@ import torch
 
 from pinchpoint.kit import radius_edges
 from pinchpoint.systems.operator.model import surroundings
-from pinchpoint.systems.operator.model.geometry import departure, statistics, turned, turned_columns
-from pinchpoint.systems.operator.model.surroundings import CELLS, merged, own_statistics, shifted, together
+from pinchpoint.systems.operator.model.geometry import departure, statistics, turning_columns, turning_inputs
+from pinchpoint.systems.operator.model.surroundings import (
+    CELLS,
+    block_order,
+    merge_cells,
+    own_statistics,
+    shift_moments,
+)
 
 RADIUS = 0.4
 
@@ -55,7 +61,7 @@ def test_single_precision_is_told_in_single_precision() -> None:
 
 def test_a_mesh_finer_than_the_cells_is_read_as_if_it_were_not() -> None:
     points, weights = (values[:10_000] for values in sphere(60_000))  # a cap of it
-    sources, some = merged(points / RADIUS, weights), points[::100]
+    sources, some = merge_cells(points / RADIUS, weights), points[::100]
     assert len(sources) < 0.9 * len(points)
     assert float(sources[:, 0].sum()) == pytest.approx(float(weights.sum()))
     found = departure(own_statistics(points, radius=RADIUS, weights=weights)[::100])
@@ -66,7 +72,7 @@ def test_a_mesh_finer_than_the_cells_is_read_as_if_it_were_not() -> None:
 
 def test_sources_do_not_grow_with_a_mesh_that_is_finer_than_the_cells() -> None:
     few, many = (
-        len(merged(points / RADIUS, weights)) for points, weights in (sphere(150_000), sphere(300_000))
+        len(merge_cells(points / RADIUS, weights)) for points, weights in (sphere(150_000), sphere(300_000))
     )
     assert many < 1.1 * few
 
@@ -102,7 +108,7 @@ def test_how_a_sphere_turns_is_as_in_closed_form() -> None:
     wind = torch.tensor([[0.6, -0.3, 0.8]], dtype=torch.float64).expand_as(points)
     sums = own_statistics(points, radius=RADIUS, weights=weights, normals=points)[:, None, 9:]
     sizes = (2.5, 2.5, 10, 10, 30, 30, 30, 30)
-    parts = (part[::50] / size for part, size in zip(turned(sums, points, [wind]), sizes, strict=True))
+    parts = (part[::50] / size for part, size in zip(turning_inputs(sums, points, [wind]), sizes, strict=True))
     away, facing, total, across, aside, added, through, along = parts
     n, r = points[::50], RADIUS
     u = wind[::50] - (wind[::50] * n).sum(1, keepdim=True) * n
@@ -119,7 +125,7 @@ def test_how_a_sphere_turns_is_as_in_closed_form() -> None:
         (along, facet * u.square().sum(1, keepdim=True)),
     ):
         assert float((part - truth).abs().max()) < 5e-4
-    assert sum(part.shape[1] for part in turned(sums, points, [wind])) == turned_columns(1)
+    assert sum(part.shape[1] for part in turning_inputs(sums, points, [wind])) == turning_columns(1)
 
 
 def test_a_plane_does_not_turn_and_a_rotated_body_turns_the_same() -> None:
@@ -134,7 +140,7 @@ def test_a_plane_does_not_turn_and_a_rotated_body_turns_the_same() -> None:
     shares = torch.full((len(grid),), 1 / 400 / math.pi / RADIUS**2, dtype=torch.float64)
     middle = (grid.norm(dim=1) < 0.5).nonzero()[:, 0]
     flat = own_statistics(grid, radius=RADIUS, weights=shares, normals=up)[middle, None, 9:]
-    assert all(float(part.abs().max()) < 3e-2 for part in turned(flat, up[middle], [wind[middle]]))
+    assert all(float(part.abs().max()) < 3e-2 for part in turning_inputs(flat, up[middle], [wind[middle]]))
 
     points, weights = sphere(2000)
     points = points * torch.tensor([1.5, 1.0, 0.7], dtype=torch.float64)
@@ -146,7 +152,7 @@ def test_a_plane_does_not_turn_and_a_rotated_body_turns_the_same() -> None:
     parts = []
     for q in (torch.eye(3, dtype=torch.float64), turn):
         sums = own_statistics(points @ q, radius=RADIUS, weights=weights, normals=normals @ q)[:, None, 9:]
-        parts.append(turned(sums, normals @ q, [wind @ q]))
+        parts.append(turning_inputs(sums, normals @ q, [wind @ q]))
     for first, second in zip(*parts, strict=True):
         assert torch.allclose(first if first.shape[1] == 1 else first @ turn, second, atol=3e-2)
 
@@ -154,7 +160,7 @@ def test_a_plane_does_not_turn_and_a_rotated_body_turns_the_same() -> None:
 def test_points_all_in_one_place_are_one_source() -> None:
     points = torch.full((300, 3), 2.0)
     found = own_statistics(points, radius=RADIUS)
-    assert len(merged(points.double(), torch.ones(300, dtype=torch.float64))) == 1
+    assert len(merge_cells(points.double(), torch.ones(300, dtype=torch.float64))) == 1
     assert found[0].tolist() == pytest.approx([900, 0, 0, 0, 0, 0, 0, 0, 0], abs=1e-5)
 
 
@@ -176,13 +182,13 @@ def test_moments_about_another_origin_are_those_of_moved_points() -> None:
     origin = torch.tensor([0.1, -0.7, 0.3], dtype=torch.float64)
     moved = places - origin
     truth = torch.cat([torch.ones(40, 1), moved, moved * moved, moved * moved[:, [1, 2, 0]]], dim=1)
-    assert torch.allclose(shifted(merged(places, weights), origin)[0], weights @ truth.double())
+    assert torch.allclose(shift_moments(merge_cells(places, weights), origin)[0], weights @ truth.double())
 
 
 def test_runs_of_the_order_lie_close_together() -> None:
     torch.manual_seed(0)
     places = torch.rand(5_000, 3)
-    order = together(places, 100)
+    order = block_order(places, 100)
     assert order.sort().values.tolist() == list(range(5_000))
     widths = torch.stack([places[part].amax(0) - places[part].amin(0) for part in order.split(100)])
     assert float(widths.prod(1).mean()) < 1.5 * 100 / 5_000  # as much of the cube as of the points

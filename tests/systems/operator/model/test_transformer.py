@@ -10,7 +10,12 @@ import pytest
 import torch
 
 from pinchpoint.systems.operator.model.config import OperatorConfig
-from pinchpoint.systems.operator.model.transformer import Attention, PatchTransformer, patched, unpatched
+from pinchpoint.systems.operator.model.transformer import (
+    Attention,
+    PatchTransformer,
+    from_patches,
+    to_patches,
+)
 
 LATTICE = (6, 4, 2)
 CONFIG = OperatorConfig.preset(
@@ -28,7 +33,7 @@ CONFIG = OperatorConfig.preset(
 
 def test_a_patch_holds_its_eight_tokens_in_order() -> None:
     tokens = torch.arange(48.0)[:, None]
-    cut = patched(tokens, LATTICE, 2)
+    cut = to_patches(tokens, LATTICE, 2)
     by_hand = [
         [(2 * a + i) * 8 + (2 * b + j) * 2 + (2 * c + k) for i in (0, 1) for j in (0, 1) for k in (0, 1)]
         for a in range(3)
@@ -41,7 +46,7 @@ def test_a_patch_holds_its_eight_tokens_in_order() -> None:
 @pytest.mark.parametrize("patch", [1, 2])
 def test_joining_undoes_cutting(patch: int) -> None:
     tokens = torch.randn(48, 5)
-    assert torch.equal(unpatched(patched(tokens, LATTICE, patch), LATTICE, patch), tokens)
+    assert torch.equal(from_patches(to_patches(tokens, LATTICE, patch), LATTICE, patch), tokens)
 
 
 def test_attention_is_the_softmax_of_products_written_out() -> None:

@@ -1,1 +1,1 @@
-"""Datasets of bodies with known fields."""
+"""Datasets of bodies with known fields, and the solvers that create them."""

@@ -1,9 +1,10 @@
-"""Body: a mesh with the field known on it, made from (kind, seed, number, panels), and its file.
+"""A body: a mesh with a known field on it, created from (kind, seed, number, panels), and its file.
 
-A body's shape depends on (seed, number) alone; `panels` only says how finely it is meshed. The file is an .npz with the
-same bytes for the same body: vertices (V, 3) float32, faces (F, 3) int32, one float32 array (F,) per field, and `about`,
-a JSON text with the rest: also what the body was made from and a sha256 of all it holds, so that a file alone tells whether
-it is whole and which data set it belongs to. The field is computed on the mesh as it is stored, rounded to float32.
+A body's shape depends only on (seed, number); `panels` is the resolution of its mesh. The file is an .npz
+with the same bytes for the same body: vertices (V, 3) float32, faces (F, 3) int32, one float32 array (F,) per
+field, and `about`, a JSON text with the rest. That includes the origin of the body and a sha256 of its
+content, so that a file shows by itself whether it is complete and which dataset it belongs to. The field is
+computed on the stored mesh, rounded to float32.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ from pinchpoint.systems.operator.data.surface import Mesh, facets, smooth_normal
 
 Kind = Literal["flow", "harmonic"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-# Rises with every change that gives a body other numbers; a data set of another generator is not continued.
+# Increased with every change that alters the numbers of a body; a dataset of another generator is not
+# continued.
 GENERATOR = 2
 FEATURES: dict[Kind, tuple[str, ...]] = {
     "flow": ("normal_x", "normal_y", "normal_z", "onset_x", "onset_y", "onset_z", "clearance"),
@@ -35,7 +37,7 @@ TARGETS: dict[Kind, tuple[str, ...]] = {"flow": ("cp",), "harmonic": ("potential
 
 @dataclass(frozen=True)
 class Origin:
-    """What a body was made from: all that decides its numbers."""
+    """Everything that determines the numbers of a body."""
 
     generator: int
     kind: str
@@ -51,9 +53,9 @@ class Body:
     kind: Kind
     mesh: Mesh
     fields: dict[str, Tensor]  # each (F,) float32; flow: cp; harmonic: potential, flux
-    parameters: dict[str, Any]  # what it was drawn as: a Car's fields, or a Ball's
+    parameters: dict[str, Any]  # the random shape: the fields of a Car or a Ball
     quality: dict[str, float]
-    faults: tuple[str, ...]  # why it is left out of the splits; empty for a good body
+    faults: tuple[str, ...]  # why it is excluded from the splits; empty for a good body
 
     @property
     def ok(self) -> bool:
@@ -65,10 +67,10 @@ def make_body(kind: Kind, *, name: str, seed: int, number: int, panels: int, dev
     origin = Origin(GENERATOR, kind, seed, panels, number)
     if kind == "flow":
         car = cars.draw_car(seed, number)
-        mesh = _stored(cars.car_mesh(car, panels))
-        found = flow.solve_flow(mesh, yaw_deg=car.yaw_deg, device=device)
-        fields = {"cp": found.cp.cpu().float()}
-        quality = dataclasses.asdict(found.quality)
+        mesh = _round_to_float32(cars.car_mesh(car, panels))
+        solution = flow.solve_flow(mesh, yaw_deg=car.yaw_deg, device=device)
+        fields = {"cp": solution.cp.cpu().float()}
+        quality = dataclasses.asdict(solution.quality)
         return Body(
             name,
             origin,
@@ -77,10 +79,10 @@ def make_body(kind: Kind, *, name: str, seed: int, number: int, panels: int, dev
             fields,
             dataclasses.asdict(car),
             quality,
-            tuple(flow.faults(found.quality)),
+            tuple(flow.faults(solution.quality)),
         )
     ball = harmonic.draw_ball(seed, number)
-    mesh = _stored(harmonic.ball_mesh(ball, panels))
+    mesh = _round_to_float32(harmonic.ball_mesh(ball, panels))
     value, flux, net = harmonic.surface_fields(ball, mesh)
     faults = (
         () if net <= harmonic.FLUX_LIMIT else (f"net flux {net:.3g} is beyond {harmonic.FLUX_LIMIT:.3g}",)
@@ -91,12 +93,12 @@ def make_body(kind: Kind, *, name: str, seed: int, number: int, panels: int, dev
 
 
 def making_bytes(kind: Kind, panels: int) -> int:
-    """Memory of the host that making one body takes, about: a matrix of panels by panels for flow, and torch itself."""
+    """Approximate host memory to create one body: a matrix of panels x panels for flow, and torch itself."""
     return (8 * panels**2 if kind == "flow" else 0) + 2**29
 
 
 def body_sample(body: Body) -> Sample:
-    """The body as the operator sees it."""
+    """The body as an input of the operator."""
     shape = facets(body.mesh)
     if body.kind == "flow":
         normals = smooth_normals(body.mesh, shape.normals)
@@ -110,13 +112,13 @@ def body_sample(body: Body) -> Sample:
 
 
 def flow_features(normals: Tensor, *, yaw_deg: float, clearance: float) -> Tensor:
-    """(P, 7) float32 from outward normals (P, 3): normal, direction of the onset flow, ground clearance in metres."""
+    """(P, 7) float32 from outward normals (P, 3): normal, onset flow direction, clearance in metres."""
     same = torch.cat([flow.onset(yaw_deg), torch.tensor([clearance], dtype=torch.float64)])
     return torch.cat([normals.double(), same.expand(len(normals), 4).to(normals.device)], dim=1).float()
 
 
 def pack(body: Body) -> bytes:
-    """The bytes of the body's file: the same for the same body."""
+    """The bytes of the body's file, the same for the same body."""
     arrays: dict[str, np.ndarray] = {f"field_{name}": values.numpy() for name, values in body.fields.items()}
     arrays["vertices"] = body.mesh.vertices.numpy().astype(np.float32)
     arrays["faces"] = body.mesh.faces.numpy().astype(np.int32)
@@ -126,7 +128,7 @@ def pack(body: Body) -> bytes:
 
 
 def unpack(data: bytes, *, where: str) -> Body:
-    """The body of a file's bytes; BadInput names the file where they are none, or not as they were written."""
+    """The body in a file's bytes. Raises `BadInput` with the file's name if they are not a complete body."""
     try:
         arrays, about = sample_file.opened(data)
         mesh = Mesh(torch.from_numpy(arrays["vertices"]).double(), torch.from_numpy(arrays["faces"]).long())
@@ -147,10 +149,10 @@ def unpack(data: bytes, *, where: str) -> Body:
         )
     except sample_file.FAILURES as error:
         raise BadInput(
-            f"{where} is not a body of a data set: {error}",
-            hint="name a body-*.npz made by `pinchpoint operator data`",
+            f"{where} is not a body of a dataset: {error}.",
+            hint="Name a body-*.npz created by `pinchpoint operator data`.",
         ) from error
 
 
-def _stored(mesh: Mesh) -> Mesh:
+def _round_to_float32(mesh: Mesh) -> Mesh:
     return Mesh(mesh.vertices.float().double(), mesh.faces)

@@ -1,10 +1,11 @@
-"""Car-like bodies: a smooth closed surface from 15 numbers, drawn from (seed, number) and meshed at any panel count.
+"""Car-like bodies: smooth closed surfaces from 15 numbers, drawn from (seed, number), at any resolution.
 
-The body is a rounded box |x|^p + |y|^q + |z|^q = 1, p apart for nose and tail, which is then stretched:
-first the height by a smooth silhouette (bonnet, cabin with two rakes, deck, rising underbody), then the width
-by a taper along the length and towards the roof. Each stretch is monotone along its axis, so the map is
-one-to-one and the surface closed and free of self-crossings. The nose looks to -x, z is up, the ground is z = 0,
-and y = 0 is a plane of symmetry. Two more numbers, clearance and yaw, say how the car stands in the flow.
+The body is a rounded box |x|^p + |y|^q + |z|^q = 1, with separate p for nose and tail, which is then
+stretched: first the height by a smooth silhouette (bonnet, cabin with two rakes, deck, rising underbody),
+then the width by a taper along the length and towards the roof. Each stretch is monotone along its axis, so
+that the map is one-to-one and the surface is closed and does not intersect itself. The nose points to -x, z
+is up, the ground is z = 0, and y = 0 is a plane of symmetry. Two more numbers, clearance and yaw, describe
+how the car stands in the flow.
 """
 
 from __future__ import annotations
@@ -23,28 +24,31 @@ from pinchpoint.systems.operator.data.triangulation import counts_for, triangula
 
 @dataclass(frozen=True)
 class Car:
-    """A shape and the way it stands in the flow. Lengths in metres; places along the car in lengths from its middle."""
+    """A shape and its position in the flow.
+
+    Lengths are in metres; places along the car in lengths from its middle.
+    """
 
     length: float
     width: float
-    height: float  # of the body, the gap below it not counted
-    bonnet: float  # height of the nose over that of the roof
-    deck: float  # height of the tail over that of the roof
+    height: float  # of the body, without the gap below it
+    bonnet: float  # height of the nose relative to the roof
+    deck: float  # height of the tail relative to the roof
     windscreen: float  # middle of the front rake
     windscreen_run: float  # length along which the front rake rises
     backlight: float  # middle of the rear rake
     backlight_run: float  # length along which the rear rake falls
-    nose: float  # exponent p ahead of the middle: 2 is a half ellipse, more is blunter
+    nose: float  # exponent p in front of the middle: 2 is a half ellipse, more is blunter
     tail: float  # exponent p behind the middle
     section: float  # exponent q of the cross section
     taper: float  # width lost towards nose and tail
     tumblehome: float  # width lost towards the roof
-    diffuser: float  # rise of the underbody at the tail over the height
+    diffuser: float  # rise of the underbody at the tail relative to the height
     clearance: float  # metres between ground and body
-    yaw_deg: float  # angle of the onset flow against the car's axis
+    yaw_deg: float  # angle between the onset flow and the car's axis
 
 
-# Drawn evenly between these; the fields of Car in the same order.
+# Drawn uniformly from these ranges; the fields of Car in the same order.
 _RANGES = {
     "length": (3.8, 5.0),
     "width": (1.65, 2.0),
@@ -67,36 +71,37 @@ _RANGES = {
 
 
 def draw_car(seed: int, number: int) -> Car:
-    """The car of this number: the same on every machine, whatever it is meshed with."""
+    """The car with this number, the same on every machine and for every resolution."""
     rng = np.random.default_rng([seed, number])
     return Car(**{name: float(rng.uniform(low, high)) for name, (low, high) in _RANGES.items()})
 
 
 def largest_box() -> tuple[tuple[float, float, float], tuple[float, float, float]]:
-    """Low and high corner of a box that holds every car that can be drawn."""
+    """Low and high corner of a box that contains every car that can be drawn."""
     length, width = _RANGES["length"][1], _RANGES["width"][1]
     top = _RANGES["height"][1] + _RANGES["clearance"][1]
     return (-length / 2, -width / 2, _RANGES["clearance"][0]), (length / 2, width / 2, top)
 
 
 def car_mesh(car: Car, panels: int) -> Mesh:
-    """The car's surface in about `panels` triangles (within a few per cent)."""
+    """The car's surface with about `panels` triangles (within a few per cent)."""
     profile, section = _profile(car), _section(car)
-    made = triangulation(counts_for(panels, length=profile.length, girth=2 * section.length))
-    at, turn = profile.angles(made.along), section.angles(2 * made.around.abs())
-    # (cos^(2/p))^p + (sin^(2/q))^q = 1, whatever the exponents: each point lies on the rounded box to the last digit.
+    mesh = triangulation(counts_for(panels, length=profile.length, girth=2 * section.length))
+    at, turn = profile.angles(mesh.along), section.angles(2 * mesh.around.abs())
+    # (cos^(2/p))^p + (sin^(2/q))^q = 1 for all exponents: each point lies on the rounded box to the last
+    # digit.
     power = torch.where(at < math.pi / 2, 2 / car.nose, 2 / car.tail)
     x = -torch.cos(at).sign() * torch.cos(at).abs().pow(power)
     reach = torch.sin(at).abs().pow(2 / car.section)
-    side = torch.where(made.around.abs() == 0.5, 0.0, made.around.sign())  # the sine of pi is not quite 0
+    side = torch.where(mesh.around.abs() == 0.5, 0.0, mesh.around.sign())  # sin(pi) is not exactly 0
     y = side * torch.sin(turn).abs().pow(2 / car.section) * reach
     z = -torch.cos(turn).sign() * torch.cos(turn).abs().pow(2 / car.section) * reach
-    return Mesh(_stretch(car, torch.stack([x, y, z], dim=1)), made.faces)
+    return Mesh(_stretch(car, torch.stack([x, y, z], dim=1)), mesh.faces)
 
 
 @dataclass(frozen=True)
 class _Curve:
-    """The arc length of a curve over an angle from 0 to pi, in a table."""
+    """A table of the arc length of a curve over an angle from 0 to pi."""
 
     angle: np.ndarray
     arc: np.ndarray
@@ -106,7 +111,7 @@ class _Curve:
         return float(self.arc[-1])
 
     def angles(self, fraction: Tensor) -> Tensor:
-        """The angles at which these fractions of the length are reached."""
+        """The angles at which the arc length reaches these fractions of the total."""
         return torch.from_numpy(np.interp(fraction.numpy() * self.length, self.arc, self.angle))
 
 
@@ -117,7 +122,7 @@ def _curve(first: Callable[[np.ndarray], np.ndarray], second: Callable[[np.ndarr
 
 
 def _profile(car: Car) -> _Curve:
-    """From the tip of the nose over the body's middle line to that of the tail, with a mean radius for its girth."""
+    """The middle line of the body from the nose's tip to the tail's, with a mean radius for its girth."""
 
     def x(angle: np.ndarray) -> np.ndarray:
         power = np.where(angle < math.pi / 2, 2 / car.nose, 2 / car.tail)
@@ -129,7 +134,7 @@ def _profile(car: Car) -> _Curve:
 
 
 def _section(car: Car) -> _Curve:
-    """Half way around the widest section, from the floor over the side to the roof."""
+    """Half of the widest section, from the floor along the side to the roof."""
     power = 2 / car.section
     return _curve(
         lambda angle: np.abs(np.sin(angle)) ** power * (car.width / 2),
@@ -138,12 +143,12 @@ def _section(car: Car) -> _Curve:
 
 
 def _step(x: Tensor, middle: float, run: float) -> Tensor:
-    """From 0 to 1, smooth, most of the way within `run` around `middle`."""
+    """A smooth step from 0 to 1, most of it within `run` around `middle`."""
     return 0.5 * (1 + torch.tanh((x - middle) * (2 / run)))
 
 
 def _stretch(car: Car, box: Tensor) -> Tensor:
-    """The rounded box (V, 3) within [-1, 1]^3 to the car, standing over the ground."""
+    """Map the rounded box (V, 3) within [-1, 1]^3 to the car over the ground."""
     x, y, z = box.unbind(dim=1)
     along = x / 2  # in lengths from the middle
     front = _step(along, car.windscreen, car.windscreen_run)

@@ -1,9 +1,10 @@
-"""Data sets on disk: many bodies with their fields, made in parallel, continued where they stopped, checked when read.
+"""Datasets on disk: bodies with their fields, created in parallel, resumed after a stop, checked when read.
 
-`DIR/index.json` says what the set is and holds a sha256 of every body's file, `DIR/body-NUMBER.npz`. Bodies for training
-are numbered from 0, bodies for testing from 900,000, so the same test bodies belong to sets of every size. A body whose
-solution breaks a limit stays on disk with its faults and is left out of the splits. Files appear whole or not at all, and
-each says by itself what it was made from: an index that is lost or damaged is made again from them.
+`DIR/index.json` describes the dataset and holds a sha256 of every body's file, `DIR/body-NUMBER.npz`. Bodies
+for training are numbered from 0, bodies for testing from 900,000, so that datasets of all sizes share their
+test bodies. A body whose solution exceeds a limit stays on disk with its faults and is excluded from the
+splits. Files are written atomically, and each records its origin: a lost or damaged index is rebuilt from
+them.
 """
 
 from __future__ import annotations
@@ -40,15 +41,14 @@ _MARGIN = 0.05  # of the box, on every side
 
 @dataclass(frozen=True)
 class Dataset:
-    """Bodies on disk. A file is read, and its sha256 compared, when its body is asked for."""
+    """Bodies on disk. A file is read, and its sha256 compared, when its body is requested."""
 
     path: Path
     kind: Kind
     seed: int
     panels: int
-    low: tuple[
-        float, float, float
-    ]  # corners of a box that holds every body of this kind, also those not drawn yet
+    # Corners of a box that contains every body of this kind, also those not drawn yet.
+    low: tuple[float, float, float]
     high: tuple[float, float, float]
     features: tuple[str, ...]
     targets: tuple[str, ...]
@@ -67,13 +67,13 @@ class Dataset:
         return check_sample(body_sample(self.body(name)))
 
     def left_out(self) -> dict[str, list[str]]:
-        """The bodies that broke a limit, and which."""
+        """The bodies that exceed a limit, and their faults."""
         return samples.faults_of(self.bodies)
 
     def beyond(self) -> list[str]:
-        """Sound bodies of a larger set that was made here before; in neither split."""
-        taken = {name for names in self.splits.values() for name in names}
-        return [name for name, entry in self.bodies.items() if name not in taken and not entry["faults"]]
+        """Good bodies of a larger dataset that was created here before; they are in neither split."""
+        in_splits = {name for names in self.splits.values() for name in names}
+        return [name for name, entry in self.bodies.items() if name not in in_splits and not entry["faults"]]
 
 
 def make_dataset(
@@ -88,11 +88,11 @@ def make_dataset(
     device: str = "cpu",
     progress: Callable[[int, int], None] | None = None,
 ) -> Dataset:
-    """Make what `output` lacks of this data set and give it back.
+    """Create the bodies that `output` lacks, and return the dataset.
 
-    A folder that holds an earlier, interrupted or damaged run of the same kind, panels and seed is continued: whole bodies
-    stay, with or without an index. `progress(made, wanted)` is called before the first body and after each, with those
-    already there counted.
+    A folder with an earlier, interrupted or damaged dataset of the same kind, panels and seed is continued:
+    complete bodies stay, with or without an index. `progress(finished, total)` is called before the first
+    body and after each, and counts existing bodies.
     """
     folder = Path(output)
     _check(kind, train, test, panels, seed, jobs, device)
@@ -120,7 +120,7 @@ def make_dataset(
 
 
 def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
-    """The data set of a folder. check=False leaves out the comparison of sha256 when a body is read."""
+    """The dataset in a folder. check=False skips the comparison of sha256 when a body is read."""
     folder = Path(path)
     with samples.finished_index(folder, SET) as index:
         return Dataset(
@@ -140,23 +140,23 @@ def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
 
 def _check(kind: str, train: int, test: int, panels: int, seed: int, jobs: int | None, device: str) -> None:
     if kind not in KINDS:
-        raise BadInput(f"there is no kind of data {kind!r}", hint=f"choose {' or '.join(KINDS)}")
+        raise BadInput(f"The kind of data {kind!r} does not exist.", hint=f"Choose {' or '.join(KINDS)}.")
     if train < 0 or test < 0 or train + test == 0 or train > FIRST_TEST:
         raise BadInput(
-            f"cannot make {train:,} bodies to train and {test:,} to test",
-            hint=f"ask for at least one in all, and for at most {FIRST_TEST:,} to train",
+            f"A dataset of {train:,} training and {test:,} test bodies is not possible.",
+            hint=f"Request at least one body in all, and at most {FIRST_TEST:,} for training.",
         )
     if seed < 0:
-        raise BadInput(f"a seed of {seed}", hint="give 0 or more")
+        raise BadInput(f"The seed is {seed}; it must not be negative.", hint="Give a seed of 0 or more.")
     samples.check_jobs(jobs)
-    counts_for(panels, length=1.0, girth=1.0)  # refuses a count too small before any process is started
+    counts_for(panels, length=1.0, girth=1.0)  # refuses a too small count before any process starts
     if device.partition(":")[0] not in ("cpu", "cuda"):
-        raise BadInput(f"cannot make data on {device!r}", hint="choose cpu or cuda")
+        raise BadInput(f"The device {device!r} cannot create data.", hint="Choose cpu or cuda.")
     if device != "cpu":
         import torch
 
         if not torch.cuda.is_available():
-            raise Missing("there is no CUDA device here", hint="make the data with --device cpu")
+            raise Missing("This machine has no CUDA device.", hint="Create the data with --device cpu.")
 
 
 def _save(folder: Path, identity: dict[str, Any], held: samples.Entries, numbers: dict[str, int]) -> None:
@@ -188,14 +188,14 @@ def _look(data: bytes, where: str) -> samples.Found:
 
 
 def _processes(kind: Kind, panels: int, jobs: int | None, device: str) -> int:
-    """How many bodies are made at one time."""
+    """How many bodies are created at the same time."""
     if device != "cpu":
         return 1
     return samples.processes(
         jobs,
         need_bytes=making_bytes(kind, panels),
         what=f"a body of {panels:,} panels takes",
-        hint="ask for fewer --panels, or make it with --device cuda",
+        hint="Request fewer --panels, or use --device cuda.",
     )
 
 

@@ -1,11 +1,12 @@
-"""Inviscid flow over a closed body, not RANS: sources on its panels such that nothing passes through it.
+"""Inviscid flow (not RANS) over a closed body, by sources on its panels such that nothing passes through it.
 
-No wake, no friction, no lift by circulation: the pressure is that of ideal flow, with zero drag in truth, and the
-drag found is therefore an error, kept as a quality of the body. The onset speed is 1.
+No wake, no friction, no lift by circulation: the pressure is that of ideal flow, whose exact drag is zero.
+The computed drag is therefore an error, recorded in the quality of the body. The onset speed is 1.
 
-Flat panels of constant strength err by a part of the panel size, which three cheap steps take away: a panel's influence on
-itself is set so that all it sends out passes through the body (a flat panel does not see its own curvature); once found,
-strengths grow linearly within each panel; and the pressure is freed of what changes sign from panel to panel.
+Flat panels of constant strength have an error proportional to the panel size, which three cheap steps remove:
+a panel's influence on itself is set so that its whole flux passes through the body (a flat panel ignores its
+own curvature); after the solution, strengths vary linearly within each panel; and the component of the
+pressure that changes sign from panel to panel is removed.
 """
 
 from __future__ import annotations
@@ -18,25 +19,28 @@ from torch import Tensor
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.operator.data.panels import normal_influence, panels_of, slopes, surface_velocity
-from pinchpoint.systems.operator.data.surface import Mesh, evened, neighbours
+from pinchpoint.systems.operator.data.surface import Mesh, neighbours, smooth
 
-# Below this an LU is quicker than the start of the iteration; its cost grows with the cube.
+# For fewer panels an LU is faster than starting the iteration; its cost grows with the cube.
 _DIRECT = 1024
 _TOLERANCE = 1e-10
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How far a solution is from what must hold exactly. All are 0 in truth, but for `lowest_cp`."""
+    """Errors of a solution in relations that hold exactly.
 
-    net_source: float  # sum of strength x area, over that of their absolutes
-    drag: float  # force along the flow over dynamic pressure x the area seen from ahead
-    residual: float  # of the linear system, relative
-    leak: float  # mean velocity through the panels, which is taken off; falls with their size
+    All are 0 for the exact solution, except `lowest_cp`.
+    """
+
+    net_source: float  # sum of strength x area, divided by the sum of absolute values
+    drag: float  # force along the flow / (dynamic pressure x frontal area)
+    residual: float  # relative residual of the linear system
+    leak: float  # mean velocity through the panels, which is subtracted; shrinks with their size
     lowest_cp: float
 
 
-# A body beyond one of these is kept but left out of the splits.
+# A body that exceeds one of these stays on disk but is excluded from the splits.
 LIMITS = Quality(net_source=1e-6, drag=0.05, residual=1e-8, leak=0.05, lowest_cp=-4.0)
 
 
@@ -49,7 +53,7 @@ class Flow:
 
 
 def onset(yaw_deg: float) -> Tensor:
-    """(3,) the direction the flow goes: along +x without yaw, turned towards +y by it."""
+    """(3,) the direction of the flow: +x without yaw, rotated towards +y by yaw."""
     turn = math.radians(yaw_deg)
     return torch.tensor([math.cos(turn), math.sin(turn), 0.0], dtype=torch.float64)
 
@@ -57,39 +61,38 @@ def onset(yaw_deg: float) -> Tensor:
 def solve_flow(
     mesh: Mesh, *, yaw_deg: float = 0.0, ground: bool = True, device: torch.device | str = "cpu"
 ) -> Flow:
-    """The flow over a closed mesh whose faces look outward, above the ground z = 0 where there is one."""
+    """Solve the flow over a closed mesh with outward faces, above the ground z = 0 if `ground`."""
     if ground and float(mesh.vertices[:, 2].min()) <= 0:
         raise BadInput(
-            "the body reaches into the ground (z <= 0)", hint="raise it, or solve with ground=False"
+            "The body reaches into the ground (z <= 0).", hint="Raise it, or solve with ground=False."
         )
     panels = panels_of(mesh.to(device))
     wind = onset(yaw_deg).to(device)
     matrix = normal_influence(panels, ground=ground)
-    matrix.diagonal().add_(
-        (panels.areas - panels.areas @ matrix) / panels.areas
-    )  # all that a panel sends out: its area
-    wanted = -(panels.normals @ wind)
-    strengths = torch.linalg.solve(matrix, wanted) if len(wanted) < _DIRECT else gmres(matrix, wanted)
-    residual = float(torch.linalg.vector_norm(matrix @ strengths - wanted) / torch.linalg.vector_norm(wanted))
+    # The whole flux of a panel is its area.
+    matrix.diagonal().add_((panels.areas - panels.areas @ matrix) / panels.areas)
+    rhs = -(panels.normals @ wind)
+    strengths = torch.linalg.solve(matrix, rhs) if len(rhs) < _DIRECT else gmres(matrix, rhs)
+    residual = float(torch.linalg.vector_norm(matrix @ strengths - rhs) / torch.linalg.vector_norm(rhs))
     del matrix
-    found = wind + surface_velocity(panels, strengths, ground=ground, slope=slopes(panels, strengths))
-    through = (found * panels.normals).sum(dim=1)
-    found = found - through[:, None] * panels.normals
-    cp = evened(1 - found.square().sum(dim=1), neighbours(panels.face_edges))
-    carried = strengths * panels.areas
-    seen = float((panels.areas * (panels.normals @ wind).abs()).sum() / 2)
+    velocity = wind + surface_velocity(panels, strengths, ground=ground, slope=slopes(panels, strengths))
+    through = (velocity * panels.normals).sum(dim=1)
+    velocity = velocity - through[:, None] * panels.normals
+    cp = smooth(1 - velocity.square().sum(dim=1), neighbours(panels.face_edges))
+    fluxes = strengths * panels.areas
+    frontal_area = float((panels.areas * (panels.normals @ wind).abs()).sum() / 2)
     quality = Quality(
-        net_source=float(carried.sum().abs() / carried.abs().sum()),
-        drag=float(-(cp * panels.areas) @ (panels.normals @ wind)) / seen,
+        net_source=float(fluxes.sum().abs() / fluxes.abs().sum()),
+        drag=float(-(cp * panels.areas) @ (panels.normals @ wind)) / frontal_area,
         residual=residual,
         leak=float((through.abs() @ panels.areas) / panels.areas.sum()),
         lowest_cp=float(cp.min()),
     )
-    return Flow(cp, found, strengths, quality)
+    return Flow(cp, velocity, strengths, quality)
 
 
 def faults(quality: Quality) -> list[str]:
-    """Which limits a solution breaks, in words; none for a good one."""
+    """The limits that a solution exceeds, in words; empty for a good one."""
     broken = [
         f"{name} {getattr(quality, name):.3g} is beyond {getattr(LIMITS, name):.3g}"
         for name in ("net_source", "drag", "residual", "leak")
@@ -100,35 +103,35 @@ def faults(quality: Quality) -> list[str]:
     return broken
 
 
-def gmres(matrix: Tensor, wanted: Tensor, *, tolerance: float = _TOLERANCE, most: int = 200) -> Tensor:
-    """Solve matrix (n, n) @ x = wanted (n,) by minimal residuals from zero.
+def gmres(matrix: Tensor, rhs: Tensor, *, tolerance: float = _TOLERANCE, most: int = 200) -> Tensor:
+    """Solve matrix (n, n) @ x = rhs (n,) with GMRES from zero.
 
-    Without restarts: a second-kind equation needs some tens of steps. Gives its best where `most` is reached, so look at
-    the residual.
+    There are no restarts: an equation of the second kind needs a few dozen steps. After `most` steps it
+    returns the best solution so far, so check the residual.
     """
-    norm = float(torch.linalg.vector_norm(wanted))
+    norm = float(torch.linalg.vector_norm(rhs))
     if norm == 0:
-        return torch.zeros_like(wanted)
-    basis = [wanted / norm]
+        return torch.zeros_like(rhs)
+    basis = [rhs / norm]
     columns: list[Tensor] = []  # of the Hessenberg matrix, on the host
-    answer = torch.zeros(0, dtype=wanted.dtype)
+    answer = torch.zeros(0, dtype=rhs.dtype)
     for step in range(1, most + 1):
         vector = matrix @ basis[-1]
-        held = torch.stack(basis)
+        vectors = torch.stack(basis)
         # Twice: one pass of classical Gram-Schmidt loses the last digits.
-        first = held @ vector
-        vector = vector - first @ held
-        second = held @ vector
-        vector = vector - second @ held
+        first = vectors @ vector
+        vector = vector - first @ vectors
+        second = vectors @ vector
+        vector = vector - second @ vectors
         size = torch.linalg.vector_norm(vector)
         columns.append(torch.cat([first + second, size[None]]).cpu())
-        small = torch.zeros(step + 1, step, dtype=wanted.dtype)
+        small = torch.zeros(step + 1, step, dtype=rhs.dtype)
         for k, column in enumerate(columns):
             small[: len(column), k] = column
-        goal = torch.zeros(step + 1, dtype=wanted.dtype)
+        goal = torch.zeros(step + 1, dtype=rhs.dtype)
         goal[0] = norm
         answer = torch.linalg.lstsq(small, goal[:, None]).solution[:, 0]
         if float(torch.linalg.vector_norm(small @ answer - goal)) <= tolerance * norm or float(size) == 0:
             break
         basis.append(vector / size)
-    return answer.to(wanted.device) @ torch.stack(basis[: len(answer)])
+    return answer.to(rhs.device) @ torch.stack(basis[: len(answer)])

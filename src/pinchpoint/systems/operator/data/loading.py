@@ -1,8 +1,8 @@
-"""The bodies of a data set as a trainer takes them: samples and their graphs, each made once.
+"""Samples and graphs of a dataset's bodies for training, each computed once.
 
-Both are kept in memory up to a limit. Graphs are kept on disk too, by the content of the points and the
-code that made them, so that a resumed run makes none again: most of their time goes into the statistics
-of every point's surroundings, which the edges alone would not save.
+Both are cached in memory up to a limit. Graphs are also cached on disk, keyed by the content of the points
+and the code that computes them, so that a resumed run does not compute them again: most of the time goes into
+the statistics of every point's surroundings, which caching the edges alone would not save.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.graph import Graph, graph_of
 
 HELD_BYTES = 4 * GIB
-_DECIDING = (
+_KEY_FIELDS = (
     "low",
     "high",
     "radii",
@@ -36,13 +36,14 @@ _DECIDING = (
     "compat",
     "neighbour_cap",
 )
-_DIGEST = 32  # bytes of the hash a file begins with
+_DIGEST = 32  # bytes of the hash at the start of a file
 
 
 class Supply:
-    """Samples and graphs by name, on the CPU. graphs: the folder that keeps graphs; none are kept without it.
+    """Samples and graphs by name, on the CPU.
 
-    pinned: what is held lies in pinned memory, from which a GPU fetches it while it computes.
+    graphs: the folder for graphs; without it they are not written to disk. pinned: cached tensors are in
+    pinned memory, from which a GPU copies them while it computes.
     """
 
     def __init__(
@@ -55,36 +56,36 @@ class Supply:
         pinned: bool = False,
     ) -> None:
         self.data, self.config, self.graphs, self.pinned = data, config, graphs, pinned
-        self._held: dict[str, tuple[Sample, Graph]] = {}
-        self._room = held_bytes
+        self._cache: dict[str, tuple[Sample, Graph]] = {}
+        self._free_bytes = held_bytes
 
     def get(self, name: str) -> tuple[Sample, Graph]:
-        if name in self._held:
-            return self._held[name]
+        if name in self._cache:
+            return self._cache[name]
         sample = self.data.sample(name)
-        made = sample, self._graph(sample)
-        size = sum(tensor.nbytes for tensor in _tensors(*made))
-        if size <= self._room:
-            self._room -= size
+        pair = sample, self._graph(sample)
+        size = sum(tensor.nbytes for tensor in _tensors(*pair))
+        if size <= self._free_bytes:
+            self._free_bytes -= size
             if self.pinned:
-                made = made[0].mapped(torch.Tensor.pin_memory), made[1].mapped(torch.Tensor.pin_memory)
-            self._held[name] = made
-        return made
+                pair = pair[0].apply(torch.Tensor.pin_memory), pair[1].apply(torch.Tensor.pin_memory)
+            self._cache[name] = pair
+        return pair
 
     def _graph(self, sample: Sample) -> Graph:
         path = None if self.graphs is None else self.graphs / f"{_key(sample, self.config)}.graph"
-        found = None if path is None else _read(path)
-        if found is None:
-            found = graph_of(sample.points, self.config, areas=sample.areas, features=sample.features)
+        body_graph = None if path is None else _load(path)
+        if body_graph is None:
+            body_graph = graph_of(sample.points, self.config, areas=sample.areas, features=sample.features)
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                write_bytes(path, _packed(found))
-        return found
+                write_bytes(path, _pack(body_graph))
+        return body_graph
 
 
 def _key(sample: Sample, config: OperatorConfig) -> str:
-    """What a graph follows from: the points' own bytes, the configuration, and the code."""
-    digest = hashlib.sha256(json.dumps([getattr(config, name) for name in _DECIDING]).encode())
+    """A hash of everything that determines a graph: the points' bytes, the configuration, and the code."""
+    digest = hashlib.sha256(json.dumps([getattr(config, name) for name in _KEY_FIELDS]).encode())
     for file in (geometry.__file__, graph.__file__, surroundings.__file__):
         digest.update(Path(file).read_bytes())
     normals = graph.normals_of(sample.features, config)
@@ -93,19 +94,20 @@ def _key(sample: Sample, config: OperatorConfig) -> str:
     return digest.hexdigest()
 
 
-def _packed(made: Graph) -> bytes:
-    """A hash of what follows, and the graph's tensors."""
+def _pack(body_graph: Graph) -> bytes:
+    """The bytes of a file: a hash, and the graph's tensors."""
     plain: list[Any] = [
-        [(e.offsets, e.sources, e.source_count) for e in edges] for edges in (made.encoder, made.decoder)
+        [(e.offsets, e.sources, e.source_count) for e in edges]
+        for edges in (body_graph.encoder, body_graph.decoder)
     ]
-    plain += [list(made.token_statistics), list(made.point_statistics)]
+    plain += [list(body_graph.token_statistics), list(body_graph.point_statistics)]
     buffer = io.BytesIO()
     torch.save(plain, buffer)
     return hashlib.sha256(buffer.getbuffer()).digest() + buffer.getvalue()
 
 
-def _read(path: Path) -> Graph | None:
-    """The graph of a file; None where there is none or a damaged one, which is then made again."""
+def _load(path: Path) -> Graph | None:
+    """The graph in a file, or None if the file is missing or damaged; it is then computed again."""
     data = path.read_bytes() if path.exists() else b""
     if hashlib.sha256(data[_DIGEST:]).digest() != data[:_DIGEST]:
         return None
@@ -115,21 +117,22 @@ def _read(path: Path) -> Graph | None:
     )
 
 
-def _tensors(sample: Sample, made: Graph) -> list[torch.Tensor]:
-    edges = [part for edges in (*made.encoder, *made.decoder) for part in (edges.offsets, edges.sources)]
+def _tensors(sample: Sample, body_graph: Graph) -> list[torch.Tensor]:
+    lists = (*body_graph.encoder, *body_graph.decoder)
+    edges = [part for edges in lists for part in (edges.offsets, edges.sources)]
     return [
         sample.points,
         sample.features,
         sample.target,
         sample.areas,
         *edges,
-        *made.token_statistics,
-        *made.point_statistics,
+        *body_graph.token_statistics,
+        *body_graph.point_statistics,
     ]
 
 
 def fingerprint(data: Dataset) -> str:
-    """What a data set is, wherever it lies: its kind, its box and the files of its training bodies."""
+    """A hash that identifies a dataset in any folder: its kind, its box and its training bodies' files."""
     files = [(name, data.bodies[name]["sha256"]) for name in data.names("train")]
-    said = {"kind": data.kind, "low": list(data.low), "high": list(data.high), "train": files}
-    return hashlib.sha256(json.dumps(said).encode()).hexdigest()
+    identity = {"kind": data.kind, "low": list(data.low), "high": list(data.high), "train": files}
+    return hashlib.sha256(json.dumps(identity).encode()).hexdigest()

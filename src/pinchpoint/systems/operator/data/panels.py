@@ -1,23 +1,26 @@
-"""Source panels: the exact velocity of triangles that carry a source of constant or linear strength.
+"""Source panels: the exact velocity of triangles with a source density of constant or linear strength.
 
-Letters: F panels, E edges, V vertices, B evaluation points. A unit source density on a flat triangle gives, at x,
+Letters: F panels, E edges, V vertices, B evaluation points. A unit source density on a flat triangle gives,
+at x,
 
     v(x) = 1/(4 pi) * (n * Omega(x) + sum over its edges of m_e * L_e(x))
 
-with n the normal, Omega the solid angle (2 pi just above the panel, -2 pi just below), m_e the in-plane normal of an
-edge that looks out of the panel, and L_e = log((r1 + r2 + l) / (r1 + r2 - l)) from the distances to the edge's ends
-and its length. L_e belongs to the edge, not the panel, so neighbours share it: half the logarithms of a panel loop.
-A density s + g . (y - c), with g in the panel's plane, adds only products of Omega and L_e with x, and distances:
+with n the normal, Omega the solid angle (2 pi just above the panel, -2 pi just below), m_e the in-plane
+normal of an edge that points out of the panel, and L_e = log((r1 + r2 + l) / (r1 + r2 - l)) from the
+distances to the edge's ends and its length. L_e belongs to the edge, not the panel, so neighbours share it:
+half the logarithms of a loop over panels. A density s + g . (y - c), with g in the panel's plane, adds only
+products of Omega and L_e with x, and distances:
 
-    n (g.(x-c) Omega - z g.M) + sum over edges of m_e (g.(f_e-c) L_e + (g.t_e) (r2 - r1)) - g (sum of d_e L_e - z Omega)
+    n (g.(x-c) Omega - z g.M) + sum over edges of m_e (g.(f_e-c) L_e + (g.t_e) (r2 - r1)) - g (sum of d_e L_e
+    - z Omega)
 
-z being the height of x over the plane, M the sum of m_e L_e, t_e the edge's direction, f_e the foot of x on the edge's line
-and d_e the distance from x to that line within the plane. So a sum over panels is a product with 12 columns for each Omega
-and L_e: a constant vector, and one that multiplies x.
+where z is the height of x over the plane, M the sum of m_e L_e, t_e the edge's direction, f_e the foot of x
+on the edge's line and d_e the distance from x to that line within the plane. So a sum over panels is a
+product with 12 columns for each Omega and L_e: a constant vector, and a matrix that multiplies x.
 
-The ground z = 0 is a mirror: each panel has an image of equal strength below it. A body that is its own image in y = 0
-needs the influence on one half alone; the other half is the same with panels exchanged. Arrays are (panel, point),
-because then picking the values of an edge or corner copies whole rows.
+The ground z = 0 is a mirror: each panel has an image of equal strength below it. A body that is symmetric in
+y = 0 needs the influence on one half only; the other half is the same with panels exchanged. Arrays are
+(panel, point), so that selecting the values of an edge or corner copies whole rows.
 """
 
 from __future__ import annotations
@@ -31,24 +34,24 @@ from torch import Tensor
 
 from pinchpoint.systems.operator.data.surface import Mesh, edges_of, facets, mirror_partners
 
-# Panel-point pairs worked on at a time: about ten arrays of that many doubles are alive.
+# Panel-point pairs processed together: about ten arrays of that many doubles are alive.
 _PAIRS = {"cpu": 1 << 18, "cuda": 1 << 26}
 
 
 @dataclass(frozen=True)
 class Panels:
-    """A closed mesh made ready for evaluation; float64 on one device."""
+    """A closed mesh prepared for evaluation; float64 on one device."""
 
     vertices: Tensor  # (V, 3)
     faces: Tensor  # (F, 3)
     edges: Tensor  # (E, 2)
     face_edges: Tensor  # (F, 3) edge k of a face joins its corners k and k + 1
     lengths: Tensor  # (E,)
-    across: Tensor  # (3, F, 3) in-plane unit normals of a face's edges, looking out of it
+    across: Tensor  # (3, F, 3) in-plane unit normals of a face's edges, pointing outward
     centroids: Tensor  # (F, 3)
     normals: Tensor  # (F, 3)
     areas: Tensor  # (F,)
-    partners: Tensor | None  # (F,) each panel's image in y = 0, where the mesh is its own image
+    partners: Tensor | None  # (F,) each panel's image in y = 0, if the mesh is symmetric
 
 
 def panels_of(mesh: Mesh) -> Panels:
@@ -74,7 +77,7 @@ def panels_of(mesh: Mesh) -> Panels:
 
 
 def slopes(panels: Panels, strengths: Tensor) -> Tensor:
-    """(F, 3) how strengths (F,) grow within each panel of a closed mesh: between the means around its corners."""
+    """(F, 3) gradients of strengths (F,) in each panel of a closed mesh, from means around its corners."""
     total, count = (
         torch.zeros(len(panels.vertices), dtype=strengths.dtype, device=strengths.device) for _ in range(2)
     )
@@ -82,16 +85,15 @@ def slopes(panels: Panels, strengths: Tensor) -> Tensor:
         _add(total, panels.faces[:, k], strengths)
         _add(count, panels.faces[:, k], torch.ones_like(strengths))
     corner = (total / count)[panels.faces]
-    # The weight of a corner falls from 1 to 0 along the way to the edge that faces it.
+    # The weight of a corner falls from 1 to 0 towards the opposite edge.
     over = panels.lengths[panels.face_edges] / (2 * panels.areas[:, None])
-    fall = torch.stack(
-        [over[:, k] * corner[:, (k + 2) % 3] for k in range(3)]
-    )  # (3, F), along the edges' outward normals
+    # (3, F), along the edges' outward normals.
+    fall = torch.stack([over[:, k] * corner[:, (k + 2) % 3] for k in range(3)])
     return -(fall[:, :, None] * panels.across).sum(dim=0)
 
 
 def normal_influence(panels: Panels, *, ground: bool) -> Tensor:
-    """(F, F): entry (i, j) is the velocity along normal i, just outside centroid i, due to unit strength on panel j."""
+    """(F, F): entry (i, j) is the velocity along normal i, just outside centroid i, from unit panel j."""
     matrix = torch.empty(
         len(panels.faces), len(panels.faces), dtype=torch.float64, device=panels.vertices.device
     )
@@ -110,10 +112,10 @@ def normal_influence(panels: Panels, *, ground: bool) -> Tensor:
 def surface_velocity(
     panels: Panels, strengths: Tensor, *, ground: bool, slope: Tensor | None = None
 ) -> Tensor:
-    """(F, 3): the velocity just outside each centroid due to panels of these strengths (F,), growing by slope (F, 3)."""
+    """(F, 3): the velocity just outside each centroid. strengths: (F,); slope: (F, 3), their gradients."""
     sums = [_Sums.of(panels, strengths, slope)]
-    found = torch.empty_like(panels.centroids)
-    across = found.new_tensor([1.0, -1.0, 1.0])
+    velocities = torch.empty_like(panels.centroids)
+    across = velocities.new_tensor([1.0, -1.0, 1.0])
     partners = panels.partners
     if partners is not None:
         sums.append(
@@ -121,30 +123,30 @@ def surface_velocity(
         )
     for rows in _blocks(panels):
         here, *image = _total(panels, sums, panels.centroids[rows], ground, own=rows)
-        found[rows] = here
+        velocities[rows] = here
         if partners is not None:
-            found[partners[rows]] = image[0] * across
-    return found
+            velocities[partners[rows]] = image[0] * across
+    return velocities
 
 
 def velocity(
     panels: Panels, strengths: Tensor, points: Tensor, *, ground: bool = False, slope: Tensor | None = None
 ) -> Tensor:
-    """(B, 3): the velocity at any points (B, 3) off the panels due to panels of these strengths (F,)."""
+    """(B, 3): the velocity at points (B, 3) that are not on a panel. strengths: (F,)."""
     chunks = points.split(max(1, _PAIRS[points.device.type] // len(panels.faces)))
     sums = [_Sums.of(panels, strengths, slope)]
     return torch.cat([_total(panels, sums, chunk, ground, own=None)[0] for chunk in chunks])
 
 
 def solid_angles(panels: Panels, points: Tensor) -> Tensor:
-    """(F, B): the angle a panel fills as seen from a point, positive on the side its normal looks to."""
+    """(F, B): the solid angle of a panel as seen from a point, positive on the side of its normal."""
     return _solid(
         panels, points, torch.cdist(panels.vertices, points, compute_mode="donot_use_mm_for_euclid_dist")
     )
 
 
 def _blocks(panels: Panels) -> Iterator[Tensor]:
-    """Numbers of panels, some at a time; of two that are each other's image the first alone."""
+    """Blocks of panel indices; of two panels that are mirror images, only the first."""
     numbers = torch.arange(len(panels.faces), device=panels.faces.device)
     if panels.partners is not None:
         numbers = numbers[numbers <= panels.partners]
@@ -157,7 +159,7 @@ def _mirror(like: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class _Sums:
-    """What solid angles, logarithms and distances are multiplied with, summed over the panels that share them."""
+    """The factors of solid angles, logarithms and distances, summed over the panels that share them."""
 
     solid: Tensor  # (F, 12): 3 for a constant vector, 9 for a matrix that multiplies the point
     logs: Tensor  # (E, 12)
@@ -191,7 +193,7 @@ class _Sums:
 
 
 def _add(into: Tensor, rows: Tensor, values: Tensor) -> None:
-    # Unlike index_add_, this sums in one order on a GPU too: the same body has the same bytes.
+    # Unlike index_add_, this sums in a fixed order on a GPU too: the same body has the same bytes.
     into.index_put_((rows,), values, accumulate=True)
 
 
@@ -207,7 +209,7 @@ def _outer(one: Tensor, other: Tensor) -> Tensor:
 def _total(
     panels: Panels, sums: list[_Sums], points: Tensor, ground: bool, own: Tensor | None
 ) -> list[Tensor]:
-    """The velocity (B, 3) at points (B, 3) for each of the sums: all from one evaluation of the panels."""
+    """The velocity (B, 3) at points (B, 3) for each of the sums, from one evaluation of the panels."""
 
     def each(at: Tensor, own: Tensor | None) -> list[Tensor]:
         solid, logs, distance = _terms(panels, at, own)
@@ -218,17 +220,18 @@ def _total(
             answers.append((constant + linear + distance.T @ one.distance) / (4 * math.pi))
         return answers
 
-    found = each(points, own)
+    velocities = each(points, own)
     if ground:
         mirror = _mirror(points)
-        found = [
-            direct + image * mirror for direct, image in zip(found, each(points * mirror, None), strict=True)
+        velocities = [
+            direct + image * mirror
+            for direct, image in zip(velocities, each(points * mirror, None), strict=True)
         ]
-    return found
+    return velocities
 
 
 def _along(panels: Panels, points: Tensor, directions: Tensor, own: Tensor | None) -> Tensor:
-    """(F, B): velocity of each unit panel at points (B, 3), along directions (B, 3)."""
+    """(F, B): the velocity of each unit panel at points (B, 3), along directions (B, 3)."""
     solid, logs, _ = _terms(panels, points, own)
     total = solid.mul_(panels.normals @ directions.T)
     for k in range(3):
@@ -237,21 +240,24 @@ def _along(panels: Panels, points: Tensor, directions: Tensor, own: Tensor | Non
 
 
 def _terms(panels: Panels, points: Tensor, own: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Solid angles (F, B), edge logarithms (E, B), distances (V, B). `own`: the panels whose centroids the points are."""
+    """Solid angles (F, B), edge logarithms (E, B), distances (V, B).
+
+    own: the panels that have the points as centroids.
+    """
     distance = torch.cdist(panels.vertices, points, compute_mode="donot_use_mm_for_euclid_dist")  # (V, B)
     solid = _solid(panels, points, distance)
     if own is not None:
-        # In its own plane a panel's angle is 2 pi from outside; rounding would choose the side by chance.
+        # In its own plane a panel's angle is 2 pi from outside; rounding would choose the side at random.
         solid[own, torch.arange(len(own), device=own.device)] = 2 * math.pi
     length = panels.lengths[:, None]
     reach = distance[panels.edges[:, 0]].add_(distance[panels.edges[:, 1]])
-    # On the edge itself the velocity is infinite; the clamp keeps it a number.
+    # On the edge itself the velocity is infinite; the clamp keeps it finite.
     logs = (reach + length).div_((reach.sub_(length)).clamp_min_(1e-300)).log_()
     return solid, logs, distance
 
 
 def _solid(panels: Panels, points: Tensor, distance: Tensor) -> Tensor:
-    """From the distances alone: a.b = (|a|^2 + |b|^2 - |a - b|^2) / 2 for the vectors to two corners."""
+    """Solid angles from distances: a.b = (|a|^2 + |b|^2 - |a - b|^2) / 2 for the vectors to two corners."""
     a, b, c = (distance[panels.faces[:, k]] for k in range(3))
     ab, bc, ca = (panels.lengths[panels.face_edges[:, k]].square()[:, None] for k in range(3))
     aa, bb, cc = a.square(), b.square(), c.square()

@@ -1,7 +1,7 @@
-"""Sample: one body as the operator sees it, whatever the data set or mesh it comes from.
+"""A sample: one body as an input of the operator, from a dataset or a mesh.
 
 Letters: P points of the body (centroids of its panels), K input features, T targets.
-Everything is float32 on one device; the double-precision truth stays with whoever made it.
+All tensors are float32 on one device; the solvers keep their double-precision values.
 """
 
 from __future__ import annotations
@@ -17,45 +17,46 @@ from pinchpoint.core.errors import BadInput
 
 @dataclass(frozen=True)
 class Sample:
-    """One body: where its points lie, what is known there, and what is asked for."""
+    """One body: its points, the features known there, and the target to predict."""
 
     name: str
-    points: Tensor  # (P, 3) metres of the data set
-    features: Tensor  # (P, K) what the operator reads at a point
-    target: Tensor  # (P, T) what it is to say there; T = 0 where nobody knows the truth (a user's mesh)
+    points: Tensor  # (P, 3) in metres
+    features: Tensor  # (P, K) inputs of the operator at each point
+    target: Tensor  # (P, T) true values; T = 0 if they are unknown (a user's mesh)
     areas: Tensor  # (P,) quadrature weights
 
     def to(self, device: torch.device | str) -> Sample:
-        return self.mapped(lambda values: moved(values, device))
+        return self.apply(lambda values: move(values, device))
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Sample:
-        """The same body with all tensors changed: moved, or pinned."""
+    def apply(self, function: Callable[[Tensor], Tensor]) -> Sample:
+        """The same body with all tensors passed through a function that moves or pins them."""
         return replace(
-            self, **{name: change(getattr(self, name)) for name in ("points", "features", "target", "areas")}
+            self,
+            **{name: function(getattr(self, name)) for name in ("points", "features", "target", "areas")},
         )
 
 
-def moved(values: Tensor, device: torch.device | str) -> Tensor:
-    """On the device. To a GPU from pinned memory without waiting; from elsewhere torch waits, and from a GPU it must."""
+def move(values: Tensor, device: torch.device | str) -> Tensor:
+    """The tensor on the device. Copies from pinned memory to a GPU do not wait; all other copies do."""
     return values.to(device, non_blocking=torch.device(device).type == "cuda")
 
 
 def check_sample(sample: Sample) -> Sample:
-    """The sample itself where its shapes agree and every number is finite; else BadInput."""
+    """The sample itself. Raises `BadInput` if its shapes disagree or a number is not finite."""
     count = len(sample.points)
     if count == 0:
-        raise BadInput(f"{sample.name} has zero points", hint="give a body with at least one face")
+        raise BadInput(f"{sample.name} has no points.", hint="Give a body with at least one face.")
     for name in ("points", "features", "target", "areas"):
         values: Tensor = getattr(sample, name)
         if len(values) != count:
             raise BadInput(
-                f"{sample.name} has {count:,} points and {len(values):,} rows of {name}",
-                hint="make the body again",
+                f"{sample.name} has {count:,} points, but {len(values):,} rows of {name}.",
+                hint="Create the body again.",
             )
         bad = int((~torch.isfinite(values)).sum())
         if bad:
             raise BadInput(
-                f"{bad:,} numbers in {name} of {sample.name} are NaN or infinite",
-                hint="make or clean the body again",
+                f"{bad:,} numbers in {name} of {sample.name} are NaN or infinite.",
+                hint="Create or repair the body again.",
             )
     return sample

@@ -1,12 +1,12 @@
-"""Points on a curved sheet, the lattice around it, and exactly as many edges between them as are asked for.
+"""Points on a curved sheet, the lattice around it, and a graph between them with an exact number of edges.
 
-Letters: P points, M columns of cells, K = 32 edges a point, E edges, L tokens. The sheet is a height over
-the plane, as a car's body is seen from above. The plane is cut into M columns of lattice cells that hold
-equally many points; every point is linked to the 4 x 4 x 2 tokens around its column's part of the sheet.
-The last point takes what edges are left, so that E is any number.
+Letters: P points, M columns of cells, K = 32 edges per point, E edges, L tokens. The sheet is a height over
+the plane, like a car's body seen from above. The plane is divided into M columns of lattice cells with
+equally many points; every point is connected to the 4 x 4 x 2 tokens around its column's part of the sheet.
+The last point gets the remaining edges, so that E can be any number.
 
-The counts of every row then follow from P alone, on the host: no search, nothing is read back from
-the device, and the graph of 100 million edges is made there in a second, block by block.
+The counts of every row follow from P on the host: there is no search, nothing is read back from the device,
+and the graph of 100 million edges is built there in a second, block by block.
 """
 
 from __future__ import annotations
@@ -27,11 +27,9 @@ LATTICE = Lattice((32, 32, 16), (-1.0, -1.0, -0.5), (1.0, 1.0, 0.5))
 ACROSS = (-1, 0, 1, 2)  # tokens of a point along x and y, from its cell's lower corner
 UP = (0, 1)
 K = len(ACROSS) ** 2 * len(UP)
-_BLOCK, _BLOCKS = (
-    1 << 18,
-    512,
-)  # edges numbered at one time, 3 MB beside the graph itself; but in no more blocks than this
-# Powers of 1/g with g**3 = g + 1: two strides that fill a square evenly, however many points there are.
+# Edges numbered together (3 MB beside the graph itself), and the most blocks.
+_BLOCK, _BLOCKS = 1 << 18, 512
+# Powers of 1/g with g**3 = g + 1: two strides that fill a square evenly with any number of points.
 _STRIDES = (0.7548776662466927, 0.5698402909980532)
 
 Array = np.ndarray[Any, Any]
@@ -45,11 +43,13 @@ class Sheet:
 
     def __post_init__(self) -> None:
         if self.edges < 1:
-            raise BadInput(f"{self.edges} edges", hint="give a size of at least 1")
+            raise BadInput(
+                f"The size is {self.edges} edges; it must be at least 1.", hint="Give a size of at least 1."
+            )
         if self.count > INT32_MOST:
             raise BadInput(
-                f"{self.edges:,} edges",
-                hint=f"points are numbered in 32 bits: at most {K * INT32_MOST:,} edges",
+                f"The size is {self.edges:,} edges; points are numbered in 32 bits.",
+                hint=f"Give at most {K * INT32_MOST:,} edges.",
             )
 
     @property
@@ -59,7 +59,7 @@ class Sheet:
 
     @property
     def starts(self) -> Array:
-        """(M + 1,) the first point of every column; they hold equally many, to one."""
+        """(M + 1,) the first point of every column; their sizes differ by at most one."""
         columns = len(_columns())
         return np.arange(columns + 1, dtype=np.int64) * self.count // columns
 
@@ -67,7 +67,7 @@ class Sheet:
         """(P, 3) on the sheet, in the order of their columns."""
         columns = torch.from_numpy(_columns()).to(device)
         corner = columns.index_select(0, self.column_of_point(device)).double()
-        # In float64: at point 1e8 a float32 product would have lost every digit after the comma.
+        # In float64: at point 1e8 a float32 product would lose all fractional digits.
         index = torch.arange(1, self.count + 1, dtype=torch.float64, device=device)[:, None]
         within = torch.frac(
             index * torch.tensor(_STRIDES, dtype=torch.float64, device=device)
@@ -87,23 +87,24 @@ class Sheet:
         return torch.arange(len(counts), device=device).repeat_interleave(counts, output_size=self.count)
 
     def into_points(self, device: str) -> Edges:
-        """Rows are points, sources tokens: the decoder's."""
+        """The decoder's edges: rows are points, sources are tokens."""
         tokens = torch.from_numpy(_tokens()).to(device)
         sources = tokens.index_select(0, self.column_of_point(device)).reshape(-1)[: self.edges]
         starts = np.minimum(np.arange(self.count + 1, dtype=np.int64) * K, self.edges)
         return Edges(torch.from_numpy(starts).to(device), sources, LATTICE.count, starts)
 
     def into_tokens(self, device: str) -> Edges:
-        """Rows are tokens, sources points: the encoder's, the same edges turned around.
+        """The encoder's edges: rows are tokens, sources are points; the same edges reversed.
 
-        The points of a column are numbered in a run, so a token's row is one run for each column around it.
+        The points of a column have consecutive numbers, so a token's row is one run for each column around
+        it.
         """
         tokens = _tokens().reshape(-1)  # (M * K,)
         order = np.argsort(tokens, kind="stable")
         column, place = order // K, order % K
         lengths = np.diff(self.starts)[column]
-        left = self.edges - (self.count - 1) * K  # of the last point
-        lengths -= (column == len(_columns()) - 1) & (place >= left)
+        last_edges = self.edges - (self.count - 1) * K  # edges of the last point
+        lengths -= (column == len(_columns()) - 1) & (place >= last_edges)
         ends = np.cumsum(lengths)
         begins = ends - lengths
         first = self.starts[column]
@@ -127,13 +128,13 @@ class Sheet:
 
 
 def reach() -> float:
-    """No edge is longer: the farthest corner of the 4 x 4 x 2 tokens, with the sheet's rise across half a cell."""
+    """A bound on the length of an edge: the farthest of the 4 x 4 x 2 tokens, and the rise in half a cell."""
     x, y, z = LATTICE.spacing
     return math.hypot(2 * x, 2 * y, z + 0.5 * (x + y) * 0.5)
 
 
 def _columns() -> Array:
-    """(M, 2) int64: the lower corner of every cell of the plane that has tokens on all sides."""
+    """(M, 2) int64: the lower corner of every cell of the plane with tokens on all sides."""
     x, y, _ = LATTICE.shape
     low, high = -min(ACROSS), max(ACROSS)
     both = np.meshgrid(np.arange(low, x - high), np.arange(low, y - high), indexing="ij")

@@ -1,9 +1,9 @@
-"""A closed triangulation that every body is made from: two caps of rings and a tube of staggered rows between them.
+"""The closed triangulation of every body: two caps of rings, and a tube of staggered rows between them.
 
-Around the two tips `sectors` wedges meet; ring k of a cap holds sectors x k points, the last ring as many as each row of the
-tube. Rows are shifted by half a step against each other, so that the triangles come close to equilateral: on right-angled
-ones, as a grid of squares gives, the panel method errs twice as much. It is its own mirror image, as a body is that
-stands straight in the flow. Letters: V vertices, F faces.
+At each of the two tips, `sectors` wedges meet; ring k of a cap has sectors x k points, the last ring as many
+as each row of the tube. Rows are shifted by half a step against each other, so that the triangles are nearly
+equilateral: with right-angled triangles, as from a grid of squares, the error of the panel method is twice as
+large. The triangulation is mirror-symmetric, like a body without yaw. Letters: V vertices, F faces.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Counts:
 
     sectors: int  # wedges around a tip
     rings: int  # of a cap
-    rows: int  # of the tube, even: else the far cap would stand askew
+    rows: int  # of the tube; even, so that the far cap is aligned
 
     @property
     def panels(self) -> int:
@@ -34,40 +34,38 @@ class Counts:
 
     @property
     def steps(self) -> int:
-        """From tip to tip."""
+        """The number of steps from tip to tip."""
         return 2 * self.rings + self.rows
 
 
 @dataclass(frozen=True)
 class Triangulation:
-    along: Tensor  # (V,) from 0 at the one tip to 1 at the other
-    around: Tensor  # (V,) in (-1/2, 1/2], of a full turn; mirrored points differ in sign alone
-    faces: (
-        Tensor  # (F, 3) anticlockwise from outside where `along` goes to x and `around` from -z over y to z
-    )
+    along: Tensor  # (V,) from 0 at one tip to 1 at the other
+    around: Tensor  # (V,) fraction of a full turn in (-1/2, 1/2]; mirrored points differ only in sign
+    # (F, 3) anticlockwise from outside if `along` points to x and `around` goes from -z over y to z.
+    faces: Tensor
 
 
 def counts_for(panels: int, *, length: float, girth: float) -> Counts:
-    """The counts for about `panels` triangles that suits a body of this length from tip to tip over its surface, and girth."""
+    """Counts for about `panels` triangles on a body with this girth and surface length from tip to tip."""
     if panels < FEWEST_PANELS:
         raise BadInput(
-            f"{panels} panels cannot show a body; {FEWEST_PANELS} is the least",
-            hint=f"ask for {FEWEST_PANELS} or more",
+            f"{panels} panels are too few for a body; it needs at least {FEWEST_PANELS}.",
+            hint=f"Request {FEWEST_PANELS} panels or more.",
         )
 
     def cost(counts: Counts) -> float:
         step, base = length / counts.steps, girth / (counts.sectors * counts.rings)
-        slender = abs(
-            math.log(step / (0.9 * base))
-        )  # between equilateral in the tube (0.87) and even in the caps (0.95)
+        # Between equilateral in the tube (0.87) and regular in the caps (0.95).
+        slender = abs(math.log(step / (0.9 * base)))
         return 8 * abs(counts.panels / panels - 1) + slender + 0.05 * abs(counts.sectors - 6)
 
-    found = []
+    candidates = []
     for sectors in (5, 6, 7):
         for rings in range(1, math.isqrt(panels // (2 * sectors)) + 2):
             rows = max(0, 2 * round((panels / (2 * sectors * rings) - rings) / 2))
-            found.append(Counts(sectors, rings, rows))
-    return min(found, key=cost)
+            candidates.append(Counts(sectors, rings, rows))
+    return min(candidates, key=cost)
 
 
 def triangulation(counts: Counts) -> Triangulation:
@@ -87,16 +85,16 @@ def triangulation(counts: Counts) -> Triangulation:
 
 
 def _between(counts: Counts, level: int, here: int, there: int) -> Tensor:
-    """The triangles between two neighbouring levels, whose points begin at `here` and `there`."""
+    """The triangles between two adjacent levels, whose points start at `here` and `there`."""
     if level < counts.rings:
         return _widening(counts.sectors, level, here, there)
     if level >= counts.rings + counts.rows:
-        # The far cap is the near one seen from behind: the same triangles, turned over.
+        # The far cap is the near one seen from behind: the same triangles, flipped.
         return _widening(counts.sectors, counts.steps - 1 - level, there, here).flip(1)
     size = counts.sectors * counts.rings
     j = torch.arange(size)
     after = (j + 1) % size
-    if (level - counts.rings) % 2 == 0:  # this row is unshifted, the next half a step on
+    if (level - counts.rings) % 2 == 0:  # this row is not shifted, the next is by half a step
         triangles = [(here + j, here + after, there + j), (here + after, there + after, there + j)]
     else:
         triangles = [(here + j, here + after, there + after), (here + j, there + after, there + j)]
@@ -104,7 +102,7 @@ def _between(counts: Counts, level: int, here: int, there: int) -> Tensor:
 
 
 def _widening(sectors: int, ring: int, inner: int, outer: int) -> Tensor:
-    """Between ring `ring` (0 is the tip) and the next wider one."""
+    """The triangles between ring `ring` (0 is the tip) and the next wider one."""
     wedge = torch.arange(sectors)[:, None]
 
     def inside(i: Tensor) -> Tensor:

@@ -1,4 +1,7 @@
-"""Bodies made by processes of their own: run as a program it is one of them. A GPU is used by one process alone."""
+"""Worker processes that create bodies; run as a program, this module is one of them.
+
+Only one process uses a GPU.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,13 @@ from pinchpoint.systems.common.workers import Program, made_by, serve_pipes
 PROGRAM = Program(
     "pinchpoint.systems.operator.data.workers",
     "bodies",
-    hint="run it again with fewer --jobs or --panels: it makes only what is missing",
+    hint="Run it again with fewer --jobs or --panels: it creates only the missing bodies.",
 )
 
 
 @dataclass(frozen=True)
 class Order:
-    """One body to make."""
+    """One body to create."""
 
     kind: str
     name: str
@@ -28,12 +31,15 @@ class Order:
 
 
 def made_bodies(orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, bytes]]:
-    """Each order with its file's bytes, as they come ready. All processes end with the iteration, however it ends."""
+    """Each order with its file's bytes, as they finish.
+
+    All processes end with the iteration, however it ends.
+    """
     return made_by(PROGRAM, orders, jobs=jobs)
 
 
 def make(order: dict[str, Any]) -> bytes:
-    """An order's values -> the bytes of the body's file."""
+    """The bytes of the body's file, from the fields of an order."""
     from pinchpoint.systems.operator.data.body import make_body, pack
 
     return pack(make_body(**order))

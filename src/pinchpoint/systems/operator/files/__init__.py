@@ -1,1 +1,1 @@
-"""Mesh files: reading and writing VTK, STL and the other formats of meshio."""
+"""Mesh files: VTK PolyData without a library, and the formats of meshio."""

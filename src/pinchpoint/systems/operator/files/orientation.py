@@ -1,8 +1,8 @@
-"""Faces turned so that all of a closed surface look outward.
+"""Orientation of the faces of a closed surface, so that all point outward.
 
-Two neighbours agree when they run along their shared edge in opposite directions. Within each connected part the faces
-are made to agree with one of them, then all are turned when the part's volume comes out negative. A part inside another
-(a cavity) is taken for a body of its own and looks outward too. Pure NumPy.
+Two neighbours agree if they run along their shared edge in opposite directions. In each connected part the
+faces are flipped to agree with one of them, then all are flipped if the part's volume is negative. A part
+inside another (a cavity) is treated as a separate body and points outward too. Pure NumPy.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import numpy as np
 from pinchpoint.core.errors import BadInput
 
 
-def turned_outward(vertices: np.ndarray, faces: np.ndarray) -> tuple[np.ndarray, int]:
-    """Faces (F, 3) of a closed manifold with vertices (V, 3), turned where needed, and how many were turned."""
+def orient_outward(vertices: np.ndarray, faces: np.ndarray) -> tuple[np.ndarray, int]:
+    """Faces (F, 3) of a closed manifold with vertices (V, 3), oriented outward, and the number of flips."""
     neighbour, disagree = _neighbours(faces)
     part = np.full(len(faces), -1)
-    turn = np.zeros(len(faces), dtype=bool)
+    flip = np.zeros(len(faces), dtype=bool)
     parts = 0
     start = 0
     while start < len(faces):
@@ -24,33 +24,33 @@ def turned_outward(vertices: np.ndarray, faces: np.ndarray) -> tuple[np.ndarray,
         front = np.array([start])
         while len(front):  # one ring of faces after another
             beside = neighbour[front]
-            wanted = turn[front][:, None] ^ disagree[front]
+            target = flip[front][:, None] ^ disagree[front]
             fresh = part[beside] < 0
-            goal, value = beside[fresh], wanted[fresh]
+            goal, value = beside[fresh], target[fresh]
             part[goal] = parts
-            turn[goal] = value
+            flip[goal] = value
             front = np.unique(goal)
         parts += 1
         rest = np.flatnonzero(part[start:] < 0)
         start = start + int(rest[0]) if len(rest) else len(faces)
-    if np.any(turn[neighbour] ^ turn[:, None] ^ disagree):
+    if np.any(flip[neighbour] ^ flip[:, None] ^ disagree):
         raise BadInput(
-            "the surface has one side only: its faces cannot all look outward",
-            hint="cut it where it crosses itself",
+            "The surface has only one side, so that its faces cannot all point outward.",
+            hint="Cut it where it intersects itself.",
         )
     corner = vertices[faces]
     sixfold = np.einsum("fi,fi->f", corner[:, 0], np.cross(corner[:, 1], corner[:, 2]))
-    signed = np.where(turn, -sixfold, sixfold)
+    signed = np.where(flip, -sixfold, sixfold)
     inward = np.bincount(part, weights=signed, minlength=parts) < 0
-    turn ^= inward[part]
-    return np.where(turn[:, None], faces[:, ::-1], faces), int(turn.sum())
+    flip ^= inward[part]
+    return np.where(flip[:, None], faces[:, ::-1], faces), int(flip.sum())
 
 
 def _neighbours(faces: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(F, 3) the face beyond each edge, and whether the two run along it the same way (they disagree)."""
+    """(F, 3) the face beyond each edge, and whether the two disagree (run along it in the same direction)."""
     sides = np.stack([faces, np.roll(faces, -1, axis=1)], axis=2).reshape(-1, 2)
     ends = np.sort(sides, axis=1)
-    order = np.lexsort((ends[:, 1], ends[:, 0]))  # the two uses of an edge come together
+    order = np.lexsort((ends[:, 1], ends[:, 0]))  # the two uses of an edge become adjacent
     first, second = order[0::2], order[1::2]
     same = sides[first, 0] == sides[second, 0]
     beyond = np.empty(len(sides), dtype=np.int64)

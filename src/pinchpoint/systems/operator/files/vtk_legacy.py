@@ -1,7 +1,8 @@
-"""Legacy VTK files (.vtk) that hold PolyData, read without a library: the surface alone, no values.
+"""A reader of legacy VTK files (.vtk) with PolyData, without a library: only the surface, no values.
 
-Reads ASCII and binary, polygons as lists with their counts (up to version 4) or as offsets and connectivity (version 5).
-Lines, single points and what follows the cells are passed over. Other data sets of such files are left to meshio.
+Reads ASCII and binary, polygons as lists with their counts (up to version 4) or as offsets and connectivity
+(version 5). Lines, single points and what follows the cells are skipped. Other datasets in such files are
+left to meshio.
 """
 
 from __future__ import annotations
@@ -28,29 +29,29 @@ _TYPES = {
     "vtktypeint32": "i4",
     "vtktypeint64": "i8",
 }
-_HEAD = 1024  # bytes the four lines before the data fit into
+_HEAD = 1024  # bytes that contain the four lines before the data
 
 
 def is_polydata(path: Path) -> bool:
-    """Whether a .vtk file says that it holds PolyData."""
+    """Whether the header of a .vtk file declares PolyData."""
     with path.open("rb") as file:
         lines = file.read(_HEAD).split(b"\n")
     return len(lines) > 3 and lines[3].upper().split() == [b"DATASET", b"POLYDATA"]
 
 
 def read_polydata(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Points (V, 3) float64, and the polygons in arrays (count, corners) of int64, one for each run of equal corner count."""
+    """Points (V, 3) float64, and polygons as int64 arrays (count, corners), one per run of equal size."""
     try:
-        return _read(_Rest(path.read_bytes()))
+        return _parse(_Rest(path.read_bytes()))
     except (ValueError, KeyError, IndexError) as error:
         raise BadInput(
-            f"cannot read {path} as legacy VTK PolyData: {error}",
-            hint="write it again, in ParaView as .vtp or .stl",
+            f"{path} cannot be read as legacy VTK PolyData: {error}.",
+            hint="Export it again, in ParaView as .vtp or .stl.",
         ) from error
 
 
 class _Rest:
-    """What is not read yet of a file: header lines, and arrays between them."""
+    """The unread rest of a file: header lines, and arrays between them."""
 
     def __init__(self, data: bytes) -> None:
         _, _, form, _, self.data = data.split(b"\n", 4)
@@ -58,7 +59,7 @@ class _Rest:
         self.binary = form.strip().upper() == b"BINARY"
 
     def words(self) -> list[str]:
-        """The next line that is not empty, in words; none at the end of the file."""
+        """The words of the next line that is not empty; an empty list at the end of the file."""
         while self.at < len(self.data):
             end = self.data.find(b"\n", self.at)
             end = len(self.data) if end < 0 else end
@@ -69,7 +70,7 @@ class _Rest:
         return []
 
     def skip_block(self) -> None:
-        """To behind the next empty line."""
+        """Skip to the line after the next empty line."""
         end = self.data.find(b"\n\n", self.at)
         self.at = len(self.data) if end < 0 else end + 2
 
@@ -89,7 +90,7 @@ class _Rest:
         return np.array([part.decode("latin-1") for part in parts[:count]], dtype=str).astype(dtype)
 
 
-def _read(rest: _Rest) -> tuple[np.ndarray, list[np.ndarray]]:
+def _parse(rest: _Rest) -> tuple[np.ndarray, list[np.ndarray]]:
     points, polygons = np.zeros((0, 3)), []
     while words := rest.words():
         key = words[0].upper()
@@ -100,7 +101,9 @@ def _read(rest: _Rest) -> tuple[np.ndarray, list[np.ndarray]]:
             if key == "POLYGONS":
                 polygons = runs_of(corners, ends)
         elif key == "TRIANGLE_STRIPS":
-            raise ValueError("it holds triangle strips, which are not read: apply the filter Triangulate")
+            raise ValueError(
+                "it contains triangle strips, which are not supported: apply the filter Triangulate"
+            )
         elif key == "METADATA":
             rest.skip_block()
         elif key == "FIELD":
@@ -115,21 +118,20 @@ def _read(rest: _Rest) -> tuple[np.ndarray, list[np.ndarray]]:
 
 
 def _cells(rest: _Rest, first: int, second: int) -> tuple[np.ndarray, np.ndarray]:
-    """The corners of all cells of a section, one after the other, and where each cell ends among them."""
+    """The corners of all cells of a section, one after the other, and the end of each cell among them."""
     before = rest.at
     words = rest.words()
-    if words[:1] == ["OFFSETS"]:  # the two numbers are of the offsets and of the corners
+    if words[:1] == ["OFFSETS"]:  # the two numbers count the offsets and the corners
         offsets = rest.numbers(first, words[1]).astype(np.int64)
         kind = rest.words()[1]
         return rest.numbers(second, kind).astype(np.int64), offsets[1:]
-    rest.at = (
-        before  # the two numbers are of the cells and of all integers: a count before each cell's corners
-    )
+    # The two numbers count the cells and all integers, with a count before each cell's corners.
+    rest.at = before
     listed = rest.numbers(second, "int").astype(np.int64)
     heads, at = np.zeros(first, dtype=np.int64), 0
     for cell in range(first):
         heads[cell] = at
         at += 1 + max(0, int(listed[at]))
     if at != len(listed):
-        raise ValueError("its cells do not fit together")
+        raise ValueError("its cell counts are inconsistent")
     return np.delete(listed, heads), np.cumsum(listed[heads])

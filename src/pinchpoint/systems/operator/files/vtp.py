@@ -1,7 +1,8 @@
-"""VTK PolyData files (.vtp): surfaces with values on their faces, read and written without a library.
+"""A reader and writer of VTK PolyData files (.vtp), without a library.
 
-Reads ASCII, inline base64 and appended data (base64 or raw), plain or zlib-compressed, with polygons of any size;
-lines, single points and values are passed over. Writes one piece with inline base64, which ParaView opens.
+Reads ASCII, inline base64 and appended data (base64 or raw), plain or zlib-compressed, with polygons of any
+size; lines, single points and values are skipped. Writes one piece with inline base64 and values on faces,
+which ParaView opens.
 """
 
 from __future__ import annotations
@@ -38,10 +39,10 @@ _NAMES = {np.dtype(code).name: name for name, code in _TYPES.items()}
 
 
 def read_vtp(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
-    """Points (V, 3) float64, and the polygons in arrays (count, corners) of int64, one for each run of equal corner count."""
+    """Points (V, 3) float64, and polygons as int64 arrays (count, corners), one per run of equal size."""
     data = path.read_bytes()
     try:
-        return _read(data)
+        return _parse(data)
     except (
         ValueError,
         KeyError,
@@ -53,20 +54,23 @@ def read_vtp(path: Path) -> tuple[np.ndarray, list[np.ndarray]]:
         binascii.Error,
     ) as error:
         raise BadInput(
-            f"cannot read {path} as VTK PolyData: {error}", hint="write it again, in ParaView as .vtp or .stl"
+            f"{path} cannot be read as VTK PolyData: {error}.",
+            hint="Export it again, in ParaView as .vtp or .stl.",
         ) from error
 
 
 def write_vtp(path: Path, points: np.ndarray, faces: np.ndarray, cell_data: Mapping[str, np.ndarray]) -> Path:
-    """points: (V, 3), faces: (F, 3), cell_data: name -> (F,) or (F, n)."""
+    """Write a mesh. points: (V, 3), faces: (F, 3), cell_data: name -> (F,) or (F, n)."""
     ends = np.arange(1, len(faces) + 1, dtype=np.int64) * faces.shape[1]
     cells = "".join(_array(name, values) for name, values in cell_data.items())
     text = (
-        '<?xml version="1.0"?>\n<VTKFile type="PolyData" version="1.0" byte_order="LittleEndian" header_type="UInt64">\n'
-        f'<PolyData>\n<Piece NumberOfPoints="{len(points)}" NumberOfVerts="0" NumberOfLines="0" NumberOfStrips="0"'
-        f' NumberOfPolys="{len(faces)}">\n'
+        '<?xml version="1.0"?>\n'
+        '<VTKFile type="PolyData" version="1.0" byte_order="LittleEndian" header_type="UInt64">\n'
+        f'<PolyData>\n<Piece NumberOfPoints="{len(points)}" NumberOfVerts="0" NumberOfLines="0"'
+        f' NumberOfStrips="0" NumberOfPolys="{len(faces)}">\n'
         f"<PointData/>\n<CellData>\n{cells}</CellData>\n<Points>\n{_array('Points', points)}</Points>\n"
-        f"<Polys>\n{_array('connectivity', faces.astype(np.int64).reshape(-1))}{_array('offsets', ends)}</Polys>\n"
+        f"<Polys>\n{_array('connectivity', faces.astype(np.int64).reshape(-1))}"
+        f"{_array('offsets', ends)}</Polys>\n"
         "</Piece>\n</PolyData>\n</VTKFile>\n"
     )
     return write_bytes(path, text.encode("utf-8"))
@@ -78,22 +82,23 @@ def _array(name: str, values: np.ndarray) -> str:
     raw = values.astype(values.dtype.newbyteorder("<")).tobytes()
     coded = base64.b64encode(np.array(len(raw), dtype="<u8").tobytes() + raw).decode("ascii")
     kind = _NAMES[values.dtype.name]
-    return f'<DataArray type="{kind}" Name={quoteattr(name)} NumberOfComponents="{width}" format="binary">\n{coded}\n</DataArray>\n'
+    head = f'type="{kind}" Name={quoteattr(name)} NumberOfComponents="{width}" format="binary"'
+    return f"<DataArray {head}>\n{coded}\n</DataArray>\n"
 
 
 @dataclass(frozen=True)
 class _File:
     order: Literal["<", ">"]
     header: np.dtype  # of the byte counts before the data
-    packed: bool  # by zlib
+    compressed: bool  # by zlib
     appended: bytes
     appended_raw: bool
 
 
-def _read(data: bytes) -> tuple[np.ndarray, list[np.ndarray]]:
-    tree, appended = _apart(data)
+def _parse(data: bytes) -> tuple[np.ndarray, list[np.ndarray]]:
+    tree, appended = _split_appended(data)
     if tree.tag != "VTKFile" or tree.get("type") != "PolyData":
-        raise ValueError(f"it holds {tree.get('type') or tree.tag}, not PolyData")
+        raise ValueError(f"it contains {tree.get('type') or tree.tag}, not PolyData")
     packer = tree.get("compressor", "vtkZLibDataCompressor")
     if packer != "vtkZLibDataCompressor":
         raise ValueError(f"its data is compressed by {packer}")
@@ -111,7 +116,9 @@ def _read(data: bytes) -> tuple[np.ndarray, list[np.ndarray]]:
     before = 0
     for piece in tree.iter("Piece"):
         if int(piece.get("NumberOfStrips", "0")):
-            raise ValueError("it holds triangle strips, which are not read: apply the filter Triangulate")
+            raise ValueError(
+                "it contains triangle strips, which are not supported: apply the filter Triangulate"
+            )
         place = piece.find("Points/DataArray")
         here = _values(place, file).reshape(-1, 3) if place is not None else np.zeros((0, 3))
         arrays = {part.get("Name"): part for part in piece.findall("Polys/DataArray")}
@@ -125,8 +132,8 @@ def _read(data: bytes) -> tuple[np.ndarray, list[np.ndarray]]:
     return np.concatenate(points) if points else np.zeros((0, 3)), polygons
 
 
-def _apart(data: bytes) -> tuple[ElementTree.Element, bytes]:
-    """The XML without its appended data, which need not be XML, and that data."""
+def _split_appended(data: bytes) -> tuple[ElementTree.Element, bytes]:
+    """The XML without its appended data, which may not be XML, and that data."""
     start = data.find(b"<AppendedData")
     if start < 0:
         return ElementTree.fromstring(data), b""
@@ -145,44 +152,47 @@ def _values(part: ElementTree.Element, file: _File) -> np.ndarray:
     else:
         source, coded = (part.text or "").strip().encode("ascii"), True
     return np.frombuffer(
-        _inflated(source, coded, file) if file.packed else _plain(source, coded, file), dtype=dtype
+        _inflate(source, coded, file) if file.compressed else _plain(source, coded, file), dtype=dtype
     )
 
 
 def _take(source: bytes, start: int, count: int, coded: bool) -> tuple[bytes, int]:
-    """`count` bytes from position `start` of the source, and the position after them; base64 goes in groups of 4 letters."""
+    """`count` bytes from position `start` of the source, and the position after them.
+
+    base64 is in groups of 4 letters.
+    """
     length = -(-count // 3) * 4 if coded else count
     piece = source[start : start + length]
-    taken = (base64.b64decode(piece, validate=True) if coded else piece)[:count]
-    if len(taken) != count:
+    content = (base64.b64decode(piece, validate=True) if coded else piece)[:count]
+    if len(content) != count:
         raise ValueError("the file ends within an array")
-    return taken, start + length
+    return content, start + length
 
 
 def _plain(source: bytes, coded: bool, file: _File) -> bytes:
     size = file.header.itemsize
-    # The first whole group of letters that holds the count; count and data share one stream of base64.
+    # The first complete group of letters that contains the count; count and data share one base64 stream.
     count = int(np.frombuffer(_take(source, 0, size, coded)[0], dtype=file.header)[0])
     return _take(source, 0, size + count, coded)[0][size:]
 
 
-def _inflated(source: bytes, coded: bool, file: _File) -> bytes:
+def _inflate(source: bytes, coded: bool, file: _File) -> bytes:
     size = file.header.itemsize
     blocks = int(np.frombuffer(_take(source, 0, size, coded)[0], dtype=file.header)[0])
     head, start = _take(source, 0, size * (3 + blocks), coded)
     sizes = np.frombuffer(head, dtype=file.header)[3:].astype(np.int64)
-    packed, _ = _take(source, start, int(sizes.sum()), coded)
+    content, _ = _take(source, start, int(sizes.sum()), coded)
     ends = np.cumsum(sizes)
     return b"".join(
-        zlib.decompress(packed[end - length : end]) for end, length in zip(ends, sizes, strict=True)
+        zlib.decompress(content[end - length : end]) for end, length in zip(ends, sizes, strict=True)
     )
 
 
 def runs_of(corners: np.ndarray, ends: np.ndarray) -> list[np.ndarray]:
-    """Polygons given by their ends in `corners`, in runs of equal corner count, in order."""
+    """Polygons in runs of equal corner count, in order. ends: the end of each polygon in `corners`."""
     counts = np.diff(ends, prepend=0)
     if len(ends) and (counts.min() < 3 or ends[-1] != len(corners)):
-        raise ValueError("its polygons do not fit together")
+        raise ValueError("its polygon counts are inconsistent")
     edges = [0, *(np.flatnonzero(np.diff(counts)) + 1).tolist(), len(counts)]
     return [
         corners[ends[first] - counts[first] : ends[last - 1]].reshape(last - first, counts[first])

@@ -1,1 +1,1 @@
-"""The operator network and the graphs it reads."""
+"""The operator network, its configuration and its graphs."""

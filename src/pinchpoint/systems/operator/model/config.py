@@ -1,7 +1,7 @@
-"""OperatorConfig: every choice that makes one operator, as plain values that survive JSON.
+"""The configuration of an operator, as plain values that survive JSON.
 
 Imports no framework. Lengths (`low`, `high`, `radii`, `local_radii`) are in the units of the points;
-`OperatorConfig.preset` finds radii that leave no holes from the lattice's own spacing.
+`OperatorConfig.preset` derives radii that leave no point uncovered from the spacing of the lattice.
 """
 
 from __future__ import annotations
@@ -17,24 +17,27 @@ from pinchpoint.systems.common.settings import option
 
 Geometry = Literal["none", "statistics", "pointnet"]
 Weights = Literal["mean", "quadrature", "attention"]
-# Not linear_kernelonly: it reads nothing but coordinates, so no feature would reach the output.
+# Not linear_kernelonly: it reads only coordinates, so no feature would reach the output.
 Transform = Literal["linear", "nonlinear", "nonlinear_kernelonly"]
 Triple = tuple[int, int, int]
 Corner = tuple[float, float, float]
 
 _CHOICES = {"geometry": Geometry, "weights": Weights, "transform": Transform}
-# A ball this many panels in radius looks the same when they are cut in four; one of fewer does not, and what a network
-# learns of it would mislead it on a finer mesh.
+# The statistics of a ball with a radius of this many panels stay the same if each panel is divided in four.
+# Those of a smaller ball do not, and a network that learns from them would be misled on a finer mesh.
 PANELS = 3.5
 _COUNTS = ("in_features", "out_features", "channels", "width", "depth", "heads")
 
 
 @dataclass(frozen=True)
 class OperatorConfig(JsonConfig):
-    """One operator. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
+    """One operator.
 
-    in_features: int  # K read at every point
-    out_features: int  # T returned at every point
+    Created directly, by `preset`, or by `from_json`; invalid values raise `BadInput` here, never later.
+    """
+
+    in_features: int  # K inputs at every point
+    out_features: int  # T outputs at every point
     low: Corner = option(help="Lower corner of the box the lattice fills.", default_text="that of the data")
     high: Corner = option(help="Upper corner of that box.", default_text="that of the data")
     radii: tuple[float, ...] = option(
@@ -62,12 +65,12 @@ class OperatorConfig(JsonConfig):
     )
     mirror: int | None = option(
         None,
-        "Column with the y part of such a vector: bodies with it below zero are read mirrored, y -> -y.",
+        "Column with the y component of such a vector: bodies where it is negative are mirrored, y -> -y.",
         default_text="that of the wind, if there is one",
     )
     turning: bool = option(
         False,
-        "Also read how the outward normal, the first vector, turns within the local balls.",
+        "Also read how the outward normal (the first vector) varies within the local balls.",
         default_text="true if the data have wind",
     )
     # (K,) subtracted, then divided by the scale; empty: features are left unchanged
@@ -76,7 +79,7 @@ class OperatorConfig(JsonConfig):
     # (T,) added to the output of the network, after the scale
     target_shift: tuple[float, ...] = option((), "Shift of each target.", default_text="from the data")
     target_scale: tuple[float, ...] = option((), "Scale of each target.", default_text="from the data")
-    compat: bool = option(False, "Compute as the model of the GINO memory study does.")
+    compat: bool = option(False, "Follow GAOT-3D where this model differs.")
     neighbour_cap: int | None = option(
         None, "With compat: largest number of edges per row; the others are dropped.", default_text="none"
     )
@@ -84,12 +87,15 @@ class OperatorConfig(JsonConfig):
     def __post_init__(self) -> None:
         for name in _COUNTS:
             if getattr(self, name) < 1:
-                raise BadInput(f"{name} = {getattr(self, name)}", hint=f"give {name} of at least 1")
-        for name, known in _CHOICES.items():
-            if getattr(self, name) not in get_args(known):
                 raise BadInput(
-                    f"unknown {name} {getattr(self, name)!r}",
-                    hint=f"use one of: {', '.join(get_args(known))}",
+                    f"{name} is {getattr(self, name)}; it must be at least 1.",
+                    hint=f"Give a {name} of at least 1.",
+                )
+        for name, choices in _CHOICES.items():
+            if getattr(self, name) not in get_args(choices):
+                raise BadInput(
+                    f"The {name} {getattr(self, name)!r} does not exist.",
+                    hint=f"Use one of: {', '.join(get_args(choices))}.",
                 )
         self._check_box()
         self._check_transformer()
@@ -100,7 +106,7 @@ class OperatorConfig(JsonConfig):
 
     @property
     def spacing(self) -> Corner:
-        """Between neighbouring tokens, along each axis."""
+        """The distance between adjacent tokens along each axis."""
         return _spacing(self.low, self.high, self.lattice)
 
     @property
@@ -110,12 +116,12 @@ class OperatorConfig(JsonConfig):
 
     @property
     def half_length(self) -> float:
-        """Half the longest side of the box: the unit of length the network reads."""
+        """Half the longest side of the box: the network's unit of length."""
         return max(b - a for a, b in zip(self.low, self.high, strict=True)) / 2
 
     @property
     def patches(self) -> Triple:
-        """How many patches there are along each axis."""
+        """The number of patches along each axis."""
         x, y, z = (count // self.patch for count in self.lattice)
         return x, y, z
 
@@ -131,30 +137,32 @@ class OperatorConfig(JsonConfig):
         panel_side: float = 0.0,
         **changes: Any,
     ) -> Self:
-        """A tried set of choices for a box, with radii in proportion to its lattice. `changes` are fields to set otherwise.
+        """A tested configuration for a box, with radii in proportion to its lattice.
 
-        panel_side: root of a panel's area in training; local radii are widened where they would hold too few panels.
+        changes: fields to override. panel_side: square root of a panel's area in training; local radii that
+        contain too few panels are enlarged.
         """
         if name not in PRESETS:
-            raise BadInput(f"unknown preset {name!r}", hint=f"use one of: {', '.join(PRESETS)}")
-        chosen: dict[str, Any] = {**PRESETS[name], **changes}
-        reach, local_reach, far_reach = (chosen.pop(name) for name in ("reach", "local_reach", "far_reach"))
-        if chosen.get("turning"):
+            raise BadInput(f"The preset {name!r} does not exist.", hint=f"Use one of: {', '.join(PRESETS)}.")
+        fields: dict[str, Any] = {**PRESETS[name], **changes}
+        reach, local_reach, far_reach = (fields.pop(name) for name in ("reach", "local_reach", "far_reach"))
+        if fields.get("turning"):
             local_reach += far_reach
         corners = _corner(low, "low"), _corner(high, "high")
-        lattice = _lattice(chosen.get("lattice", cls.lattice))
+        lattice = _lattice(fields.get("lattice", cls.lattice))
         half = math.hypot(*_spacing(*corners, lattice)) / 2
-        chosen.setdefault("radii", tuple(r * half for r in reach))
+        fields.setdefault("radii", tuple(r * half for r in reach))
         widest = math.dist(*corners)
         if "radii" not in changes and max(reach) * half > widest:
             raise BadInput(
-                f"a lattice of {lattice} is too coarse: a radius of {max(reach):g} half diagonals of its cells passes the box",
-                hint=f"give it more planes, such as {PRESETS['small']['lattice']}, or choose radii too",
+                f"A lattice of {lattice} is too coarse: a radius of {max(reach):g} half diagonals of a cell "
+                "is larger than the box.",
+                hint=f"Give it more planes, such as {PRESETS['small']['lattice']}, or set the radii too.",
             )
         local = [min(max(r * half, PANELS * panel_side * 2**at), widest) for at, r in enumerate(local_reach)]
-        chosen.setdefault("local_radii", () if chosen.get("compat") else tuple(local))
+        fields.setdefault("local_radii", () if fields.get("compat") else tuple(local))
         return cls(
-            in_features=in_features, out_features=out_features, low=corners[0], high=corners[1], **chosen
+            in_features=in_features, out_features=out_features, low=corners[0], high=corners[1], **fields
         )
 
     def _check_box(self) -> None:
@@ -162,18 +170,22 @@ class OperatorConfig(JsonConfig):
             a >= b for a, b in zip(self.low, self.high, strict=True)
         ):
             raise BadInput(
-                f"a box from {self.low} to {self.high}",
-                hint="give finite corners, low below high along every axis",
+                f"The box from {self.low} to {self.high} is empty or not finite.",
+                hint="Give finite corners, with low below high along every axis.",
             )
         _lattice(self.lattice)
         if not self.radii:
-            raise BadInput("no radius", hint=f"give at least one; {self.covering_radius:.4g} leaves no holes")
+            raise BadInput(
+                "The list of radii is empty.",
+                hint=f"Give at least one radius; {self.covering_radius:.4g} covers all points.",
+            )
         largest = math.dist(self.low, self.high)
         for radius in (*self.radii, *self.local_radii):
             if not 0 < radius <= largest:
                 raise BadInput(
-                    f"a radius of {radius:g} in a box whose diagonal is {largest:.4g}",
-                    hint=f"give a radius above zero and below the diagonal; {self.covering_radius:.4g} leaves no holes",
+                    f"A radius is {radius:g}; it must be above 0 and at most {largest:.4g}, the diagonal "
+                    "of the box.",
+                    hint=f"Give another radius; {self.covering_radius:.4g} covers all points.",
                 )
 
     def _check_transformer(self) -> None:
@@ -182,24 +194,26 @@ class OperatorConfig(JsonConfig):
                 max(1, round(count / max(self.patch, 1))) * max(self.patch, 1) for count in self.lattice
             )
             raise BadInput(
-                f"a lattice of {self.lattice} does not divide into patches of {self.patch}",
-                hint=f"take lattice {near}, or patch 1",
+                f"A lattice of {self.lattice} cannot be divided into patches of {self.patch}.",
+                hint=f"Use lattice {near}, or patch 1.",
             )
         if self.width % self.heads:
             raise BadInput(
-                f"width {self.width} does not divide by {self.heads} heads",
-                hint=f"take width {-(-self.width // self.heads) * self.heads}",
+                f"A width of {self.width} cannot be divided by {self.heads} heads.",
+                hint=f"Use width {-(-self.width // self.heads) * self.heads}.",
             )
         head = self.width // self.heads
         least = 2 if self.compat else 6
         if head % 2 or head < least:
             raise BadInput(
-                f"heads {head} wide are too narrow or odd for the rotary embedding",
-                hint=f"a head needs an even width of at least {least} (a pair for each axis): widen, or take fewer heads",
+                f"The heads have a width of {head}; the rotary embedding needs an even width of at least "
+                f"{least}, a pair for each axis.",
+                hint="Raise the width, or use fewer heads.",
             )
         if not self.mlp or min(self.mlp) < 1:
             raise BadInput(
-                f"edge MLPs with hidden widths {self.mlp}", hint="give at least one width, such as (64, 64)"
+                f"The hidden widths of the edge MLPs are {self.mlp}; at least one of 1 or more is needed.",
+                hint="Give at least one width, such as (64, 64).",
             )
 
     def _check_scales(self) -> None:
@@ -207,20 +221,21 @@ class OperatorConfig(JsonConfig):
             shift, scale = getattr(self, f"{name}_shift"), getattr(self, f"{name}_scale")
             if len(shift) not in (0, count) or len(scale) != len(shift) or any(not s > 0 for s in scale):
                 raise BadInput(
-                    f"{name}_shift of {len(shift)} and {name}_scale of {len(scale)} numbers for {count}",
-                    hint=f"give {count} of each, scales above zero, or none",
+                    f"{name}_shift has {len(shift)} and {name}_scale has {len(scale)} numbers; {count} shifts "
+                    f"and {count} positive scales are needed, or none.",
+                    hint=f"Give {count} of each, with scales above zero, or none.",
                 )
         if any(not 0 <= column <= self.in_features - 3 for column in self.vectors):
             raise BadInput(
-                f"vectors that begin at columns {self.vectors} of {self.in_features} features",
-                hint="a vector takes 3 columns",
+                f"Vectors cannot begin at columns {self.vectors} of {self.in_features} features.",
+                hint="Leave 3 columns for each vector.",
             )
 
     def _check_turning(self) -> None:
         if self.turning and not (self.vectors and self.local_radii):
             raise BadInput(
-                f"turning=True with vectors {self.vectors} and local_radii {self.local_radii}",
-                hint="name the column of the normal first in vectors, and give local_radii; or turning=False",
+                f"turning=True needs vectors and local_radii, not {self.vectors} and {self.local_radii}.",
+                hint="Name the normal's column first in vectors, and give local_radii; or set turning=False.",
             )
 
     def _check_mirror(self) -> None:
@@ -229,20 +244,21 @@ class OperatorConfig(JsonConfig):
         parts = [column + 1 for column in self.vectors]
         if self.mirror not in parts:
             raise BadInput(
-                f"mirror = {self.mirror} is the y part of no vector",
-                hint=f"name one of {parts}: a column of `vectors` and one more",
+                f"mirror is {self.mirror}, which is not the y component of a vector.",
+                hint=f"Use one of {parts}: a column of `vectors` plus one.",
             )
         if abs(self.low[1] + self.high[1]) > 1e-6 * (self.high[1] - self.low[1]):
             raise BadInput(
-                f"a mirror at y = 0 in a box from y = {self.low[1]:g} to {self.high[1]:g}",
-                hint="give a box as wide on both sides",
+                f"A mirror at y = 0 needs a symmetric box, but it goes from y = {self.low[1]:g} to "
+                f"{self.high[1]:g}.",
+                hint="Give a box that is equally wide on both sides.",
             )
 
     def _check_compat(self) -> None:
         if self.neighbour_cap is not None and (not self.compat or self.neighbour_cap < 1):
             raise BadInput(
-                f"neighbour_cap = {self.neighbour_cap}",
-                hint="it drops edges, as the original did: give it with compat=True and at least 1, or leave it out",
+                f"neighbour_cap is {self.neighbour_cap}; it must be at least 1 and needs compat=True.",
+                hint="Set compat=True and a cap of at least 1, or leave neighbour_cap out: it drops edges.",
             )
         for name, wrong in (
             ("weights", self.weights == "quadrature"),
@@ -251,13 +267,13 @@ class OperatorConfig(JsonConfig):
         ):
             if self.compat and wrong:
                 raise BadInput(
-                    f"{name} = {getattr(self, name)!r} with compat=True",
-                    hint="the original has none: leave it out",
+                    f"{name} is {getattr(self, name)!r}, which compat=True does not allow: GAOT-3D has none.",
+                    hint=f"Leave {name} out.",
                 )
 
 
-# Radii in units of the covering radius (half the diagonal of a cell); `far_reach` comes to `local_reach` where `turning` is read:
-# the velocity at a point is due to how the surface turns near it and far from it.
+# Radii in units of the covering radius (half the diagonal of a cell). `far_reach` is added to `local_reach`
+# with `turning`: the velocity at a point depends on how the normals vary near it and far from it.
 PRESETS: dict[str, dict[str, Any]] = {
     "base": {"reach": (1.25, 2.5), "local_reach": (2.0, 5.0), "far_reach": (12.0, 30.0)},
     "small": {
@@ -288,12 +304,15 @@ def _spacing(low: Corner, high: Corner, lattice: Triple) -> Corner:
 
 def _lattice(counts: Triple) -> Triple:
     if len(counts) != 3 or min(counts) < 2:
-        raise BadInput(f"a lattice of {counts}", hint="give three counts of at least 2, such as (32, 16, 16)")
+        raise BadInput(
+            f"The lattice is {counts}, not three counts of at least 2.",
+            hint="Give three counts, such as (32, 16, 16).",
+        )
     return counts
 
 
 def _corner(values: Sequence[float], name: str) -> Corner:
     if len(values) != 3:
-        raise BadInput(f"a corner {name} of {len(values)} numbers", hint="give three: x, y, z")
+        raise BadInput(f"The corner {name} has {len(values)} numbers, not three.", hint="Give x, y and z.")
     x, y, z = (float(v) for v in values)
     return x, y, z

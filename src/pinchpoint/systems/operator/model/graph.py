@@ -1,7 +1,7 @@
-"""Graph: who reads whom in an operator, and what each place's surroundings look like; made once a body.
+"""The graph of a body: edges between its points and the tokens, and statistics of their surroundings.
 
-P points, L tokens. One pair of edges for every radius. Points outside the box or without a token
-are refused: nothing could be said there.
+P points, L tokens. It is computed once per body, with a pair of edges for every radius. Points outside the
+box or without a token raise `BadInput`: the operator could not predict anything there.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import Edges, GraphCache, Lattice, lattice_edges_multi, require_radius
 from pinchpoint.kit.edges.edges import offsets_of
-from pinchpoint.systems.operator.data.sample import moved
+from pinchpoint.systems.operator.data.sample import move
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.geometry import departure, readable, statistics
 from pinchpoint.systems.operator.model.surroundings import own_statistics
@@ -24,31 +24,30 @@ from pinchpoint.systems.operator.model.surroundings import own_statistics
 
 @dataclass(frozen=True)
 class Graph:
-    """What an `Operator` needs to know of a body's points beside what they carry."""
+    """What an `Operator` needs to know about a body's points besides their features."""
 
-    encoder: tuple[Edges, ...]  # one for each radius, rows are tokens, sources are points
+    encoder: tuple[Edges, ...]  # one for each radius; rows are tokens, sources are points
     decoder: tuple[Edges, ...]  # rows are points, sources are tokens
-    token_statistics: tuple[
-        Tensor, ...
-    ] = ()  # (L, 9) for each radius, `readable`; where the geometry embedding is `statistics`
-    # (P, 9) for each local radius, as `departure` gives them; (P, 21) where the configuration asks for `turning`
+    # (L, 9) for each radius, as `readable` returns them, if the geometry embedding is `statistics`.
+    token_statistics: tuple[Tensor, ...] = ()
+    # (P, 9) for each local radius, as `departure` returns them; (P, 21) with `turning`.
     point_statistics: tuple[Tensor, ...] = ()
 
     @property
     def edges(self) -> int:
-        """Of all transforms together."""
+        """The number of edges of all transforms together."""
         return sum(edges.count for edges in (*self.encoder, *self.decoder))
 
     def to(self, device: str | torch.device) -> Graph:
-        return self.mapped(lambda values: moved(values, device))
+        return self.apply(lambda values: move(values, device))
 
-    def mapped(self, change: Callable[[Tensor], Tensor]) -> Graph:
-        """The same graph with all tensors changed: moved, or pinned."""
+    def apply(self, function: Callable[[Tensor], Tensor]) -> Graph:
+        """The same graph with all tensors passed through a function that moves or pins them."""
         return Graph(
-            tuple(edges.mapped(change) for edges in self.encoder),
-            tuple(edges.mapped(change) for edges in self.decoder),
-            tuple(change(values) for values in self.token_statistics),
-            tuple(change(values) for values in self.point_statistics),
+            tuple(edges.apply(function) for edges in self.encoder),
+            tuple(edges.apply(function) for edges in self.decoder),
+            tuple(function(values) for values in self.token_statistics),
+            tuple(function(values) for values in self.point_statistics),
         )
 
 
@@ -66,26 +65,26 @@ def graph_of(
 ) -> Graph:
     """The graph of points (P, 3).
 
-    areas: (P,), wanted where statistics are: by them a finer mesh of a body looks the same. features: (P, K), wanted for
-    their normals where the configuration asks for `turning`. cache: where edges are kept.
+    areas: (P,), needed for statistics, which are then the same for a finer mesh of a body. features: (P, K),
+    whose normals are needed with `turning`. cache: a cache of edges on disk.
     """
     lattice = lattice_of(config)
     _check_points(points, config)
     described = config.geometry == "statistics" or config.local_radii
     if described and not config.compat and areas is None:
         raise BadInput(
-            "statistics of a surface without its areas",
-            hint="graph_of(points, config, areas=areas), areas of shape (P,)",
+            "The statistics of a surface need its areas, which are missing.",
+            hint="Call graph_of(points, config, areas=areas), with areas of shape (P,).",
         )
     if config.turning and features is None:
         raise BadInput(
-            "turning=True without the features, which hold the normals",
-            hint="graph_of(points, config, areas=areas, features=features), features of shape (P, K)",
+            "turning=True needs the features, which contain the normals; they are missing.",
+            hint="Call graph_of(points, config, areas=areas, features=features), with features (P, K).",
         )
     require_radius(points, lattice, max(config.radii))
     pairs = (cache.lattice_edges if cache is not None else lattice_edges_multi)(points, lattice, config.radii)
     if config.neighbour_cap is not None:
-        pairs = [(capped(a, config.neighbour_cap), capped(b, config.neighbour_cap)) for a, b in pairs]
+        pairs = [(cap_edges(a, config.neighbour_cap), cap_edges(b, config.neighbour_cap)) for a, b in pairs]
     weights = None if config.compat else areas
     tokens = lattice.points(dtype=points.dtype, device=points.device)
     return Graph(
@@ -114,7 +113,7 @@ def graph_of(
 
 
 def normals_of(features: Tensor | None, config: OperatorConfig) -> Tensor | None:
-    """(P, 3) of features (P, K), where the configuration asks for them."""
+    """The normals (P, 3) in features (P, K), or None without `turning`."""
     return (
         features[:, config.vectors[0] : config.vectors[0] + 3]
         if config.turning and features is not None
@@ -123,12 +122,12 @@ def normals_of(features: Tensor | None, config: OperatorConfig) -> Tensor | None
 
 
 def disc_shares(areas: Tensor | None, radius: float) -> Tensor | None:
-    """Areas in units of a disc of that radius: a flat surface through the middle of a ball adds up to one."""
+    """Areas in units of a disc with that radius: a flat surface through a ball's middle adds up to one."""
     return None if areas is None else areas / (math.pi * radius**2)
 
 
-def capped(edges: Edges, most: int) -> Edges:
-    """The first `most` edges of every row; the others are dropped, which is a fault of the original."""
+def cap_edges(edges: Edges, most: int) -> Edges:
+    """The first `most` edges of every row; the others are dropped, as in GAOT-3D, where it is a fault."""
     degrees = edges.degrees()
     within = torch.arange(edges.count, device=degrees.device) - edges.offsets[:-1].repeat_interleave(degrees)
     return Edges(offsets_of(degrees.clamp_max(most)), edges.sources[within < most], edges.source_count)
@@ -136,14 +135,17 @@ def capped(edges: Edges, most: int) -> Edges:
 
 def _check_points(points: Tensor, config: OperatorConfig) -> None:
     if points.dim() != 2 or points.shape[1] != 3 or not len(points):
-        raise BadInput(f"points of shape {tuple(points.shape)}", hint="give (P, 3) with at least one point")
+        raise BadInput(
+            f"points has shape {tuple(points.shape)}, not (P, 3) with at least one point.",
+            hint="Give one row of three coordinates per point.",
+        )
     low, high = points.new_tensor(config.low), points.new_tensor(config.high)
     outside = int(((points < low) | (points > high)).any(1).sum())
     if outside:
-        reached = points.min(0).values.tolist(), points.max(0).values.tolist()
+        least, most = points.min(0).values.tolist(), points.max(0).values.tolist()
         raise BadInput(
-            f"{outside:,} of {len(points):,} points lie outside the box from {config.low} to {config.high}",
-            hint=f"these points reach from {_show(reached[0])} to {_show(reached[1])}: move the body, or train with such a box",
+            f"{outside:,} of {len(points):,} points lie outside the box from {config.low} to {config.high}.",
+            hint=f"Move the body (now from {_show(least)} to {_show(most)}), or train with a larger box.",
         )
 
 

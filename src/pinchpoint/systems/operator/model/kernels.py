@@ -1,4 +1,4 @@
-"""Edge transforms at several radii, their first weights, and the units a network reads.
+"""Edge transforms at several radii, their initial weights, and the units of the network.
 
 P points, L tokens, C channels, S scales. Edge MLPs are plain sequences of Linear and GELU.
 """
@@ -29,19 +29,20 @@ def mlp_of(widths: tuple[int, ...]) -> nn.Sequential:
 
 
 @torch.no_grad()
-def begin(mlp: nn.Sequential) -> None:
-    """First weights that hand signals on as strong as they come; those torch makes lose half at every layer."""
+def initialise(mlp: nn.Sequential) -> None:
+    """Set initial weights that preserve signal strength; torch's default loses half at every layer."""
     for number, layer in enumerate(mlp):
         if isinstance(layer, nn.Linear):
-            # GELU lets through about 0.43 of the mean square of what it reads.
+            # GELU passes about 0.43 of the mean square of its inputs.
             nn.init.normal_(layer.weight, std=(layer.in_features * (0.43 if number else 1)) ** -0.5)
             nn.init.uniform_(layer.bias, -0.5, 0.5)
 
 
 class Scaling(nn.Module):
-    """Units: places in halves of the box's longest side, features and targets as the configuration says.
+    """Units of the network: half the box's longest side for places, shifts and scales for features and targets.
 
-    All follow from the configuration, so none is saved; they are buffers, which no step has to send to the device.
+    All follow from the configuration, so none is saved; they are buffers, so that no step has to copy them to
+    the device.
     """
 
     tokens: Tensor  # (L, 3)
@@ -54,14 +55,14 @@ class Scaling(nn.Module):
     def __init__(self, config: OperatorConfig) -> None:
         super().__init__()
         self.unit = config.half_length
-        known = {
+        buffers = {
             "centre": [(a + b) / 2 for a, b in zip(config.low, config.high, strict=True)],
             "feature_shift": config.feature_shift or [0.0] * config.in_features,
             "feature_scale": config.feature_scale or [1.0] * config.in_features,
             "target_shift": config.target_shift or [0.0] * config.out_features,
             "target_scale": config.target_scale or [1.0] * config.out_features,
         }
-        for name, values in known.items():
+        for name, values in buffers.items():
             self.register_buffer(name, torch.tensor(values), persistent=False)
         self.register_buffer("tokens", self.places(lattice_of(config).points()), persistent=False)
 
@@ -79,7 +80,7 @@ class Scaling(nn.Module):
 
 
 class Cosine(nn.Module):
-    """The original's score of an edge: the cosine between absolute places. (e, 6) = [y, x] to (e, 1)."""
+    """GAOT-3D's score of an edge: the cosine between absolute places. (e, 6) = [y, x] to (e, 1)."""
 
     def forward(self, both: Tensor) -> Tensor:
         y, x = both.chunk(2, dim=1)
@@ -87,7 +88,7 @@ class Cosine(nn.Module):
 
 
 class MultiScale(nn.Module):
-    """One edge transform for each radius, added with softmax weights for each channel: (S sources, C) to (Q, C)."""
+    """One edge transform per radius, added with softmax weights per channel: (S sources, C) to (Q, C)."""
 
     def __init__(self, config: OperatorConfig, *, weights: Weights, kernel_only: bool = False) -> None:
         super().__init__()
@@ -109,7 +110,7 @@ class MultiScale(nn.Module):
             nn.Parameter(torch.zeros(len(self.radii), config.channels)) if len(self.radii) > 1 else None
         )
         if not config.compat:
-            self._begin(multiplies=not self.transform.endswith("kernelonly"))
+            self._initialise(multiplies=not self.transform.endswith("kernelonly"))
 
     def forward(
         self,
@@ -122,9 +123,10 @@ class MultiScale(nn.Module):
         memory: Memory,
         chunk: Chunk,
     ) -> Tensor:
-        """x: (Q, 3), y: (S, 3), f: (S, C), areas: (S,), all in the units of the box."""
+        """x: (Q, 3), y: (S, 3), f: (S, C), areas: (S,), all in the units of the network."""
         if self.absolute:
-            # The kit scores an offset; laid side by side the places come through as they are: [y, 0] - [0, -x] = [y, x].
+            # The kit scores an offset; side by side the places pass through unchanged: [y, 0] - [0, -x] = [y,
+            # x].
             x, y = torch.cat([torch.zeros_like(x), -x], dim=1), torch.cat([y, torch.zeros_like(y)], dim=1)
         parts = []
         for number, (radius, graph) in enumerate(zip(self.radii, edges, strict=True)):
@@ -146,17 +148,17 @@ class MultiScale(nn.Module):
             return parts[0]
         first, *others = zip(parts, self.mix.softmax(0), strict=True)
         whole = first[0] * first[1]
-        for part, share in others:  # one after the other: stacked, all scales would be held twice
+        for part, share in others:  # one after the other: stacking would hold all scales twice
             whole = torch.addcmul(whole, part, share)
         return whole
 
     @torch.no_grad()
-    def _begin(self, *, multiplies: bool) -> None:
-        """First weights that see the offset in units of the radius; in those of the box every edge would look alike."""
+    def _initialise(self, *, multiplies: bool) -> None:
+        """Set initial weights for offsets in units of the radius; in units of the box, all look alike."""
         for number, radius in enumerate(self.radii):
             kernel = self.kernels[number]
             assert isinstance(kernel, nn.Sequential)
-            begin(kernel)
+            initialise(kernel)
             first, last = kernel[0], kernel[-1]
             assert isinstance(first, nn.Linear) and isinstance(last, nn.Linear)
             offset = torch.randn(first.out_features, 3) / 3**0.5
@@ -165,12 +167,11 @@ class MultiScale(nn.Module):
             first.weight[:, 3:6] = place - offset / radius
             nn.init.uniform_(first.bias, -1, 1)
             if multiplies:
-                nn.init.ones_(
-                    last.bias
-                )  # a kernel of about one: what f carries comes through from the first step
+                # A kernel of about one: f passes through from the first step.
+                nn.init.ones_(last.bias)
             for score in self.scores[number : number + 1]:
                 assert isinstance(score, nn.Sequential)
-                begin(score)
+                initialise(score)
                 reads = score[0]
                 assert isinstance(reads, nn.Linear)
                 nn.init.normal_(reads.weight, std=1 / (3**0.5 * radius))

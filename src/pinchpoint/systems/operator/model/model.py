@@ -1,20 +1,20 @@
-"""Operator: from what is known at the points of a body to a field there, through tokens on a lattice.
+"""The operator network: from features at the points of a body to a field there, through tokens on a lattice.
 
 Letters: P points, K features, T targets, L tokens, C channels, S scales (radii). Encoder and decoder are edge
-transforms, one for each radius; scales are added with softmax weights learned for each channel. Coordinates
-reach the kernels in units of the box's longest half, so that they lie in [-1, 1].
+transforms, one for each radius; scales are added with learned softmax weights for each channel. The kernels
+read coordinates in units of half the box's longest side, so that they lie in [-1, 1].
 
-`compat=True` takes the choices of the original where ours differ:
+`compat=True` follows GAOT-3D where this model differs:
 | what | here | compat |
 |---|---|---|
 | rotary embedding | three axes of the patch | one axis over flattened patches |
 | attention weights | an MLP of the offset y - x | cosine between absolute coordinates y and x |
 | weights without attention | areas of the panels (`quadrature`) | mean over neighbours |
-| statistics | by area, so that a finer mesh looks the same | by number of points |
-| the query in the decoder | reads its own features and surroundings | reads decoded values alone |
-| tokens | pass beside the transformer as well | pass through it alone |
-| first weights | keep signals' strength; kernels see offsets in units of the radius | as torch makes them |
-| neighbours | all | all, or the first `neighbour_cap` of a row where that is given |
+| statistics | by area, so that they are the same for a finer mesh | by number of points |
+| the query in the decoder | reads its own features and surroundings | reads only decoded values |
+| tokens | also bypass the transformer (residual) | pass only through it |
+| initial weights | preserve signal strength; kernels see offsets in units of the radius | torch's defaults |
+| neighbours | all | all, or the first `neighbour_cap` of a row |
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import Edges
 from pinchpoint.kit.edges.transform import Memory
 from pinchpoint.systems.operator.model.config import OperatorConfig
-from pinchpoint.systems.operator.model.geometry import COLUMNS, turned, turned_columns
+from pinchpoint.systems.operator.model.geometry import COLUMNS, turning_columns, turning_inputs
 from pinchpoint.systems.operator.model.graph import Graph
-from pinchpoint.systems.operator.model.kernels import Chunk, MultiScale, Scaling, begin, mlp_of
+from pinchpoint.systems.operator.model.kernels import Chunk, MultiScale, Scaling, initialise, mlp_of
 from pinchpoint.systems.operator.model.mirror import Mirror
 from pinchpoint.systems.operator.model.transformer import PatchTransformer
 
-_THIN = 1e-3  # of the box: a body without any width along an axis has still a spread
+_THIN = 1e-3  # of the box: a body without any width along an axis still has a deviation
 
 
 class Operator(nn.Module):
@@ -49,7 +49,7 @@ class Operator(nn.Module):
         self.scaling = Scaling(config)
         self.lift = mlp_of((inputs, wide, channels))
         self.encoder = MultiScale(config, weights=config.weights)
-        # Tokens are spread evenly, so that the mean over them is their quadrature.
+        # Tokens are evenly spaced, so that the mean over them is a quadrature.
         self.decoder = MultiScale(config, weights="attention" if config.weights == "attention" else "mean")
         described = {"none": 0, "statistics": COLUMNS * len(config.radii), "pointnet": channels}[
             config.geometry
@@ -63,8 +63,8 @@ class Operator(nn.Module):
             (channels + (0 if config.compat else inputs), 2 * wide, 2 * wide, wide, config.out_features)
         )
         if not config.compat:
-            begin(self.lift)
-            begin(self.project)
+            initialise(self.lift)
+            initialise(self.project)
 
     def forward(
         self,
@@ -84,33 +84,34 @@ class Operator(nn.Module):
         return self.decode(body, tokens, places, inputs, graph.decoder, memory=memory, chunk=chunk)
 
     def body(self, points: Tensor, features: Tensor, areas: Tensor) -> Body:
-        """What all points of a body share; from then on any of them can be read without the others."""
+        """What all points of a body share; with it, any points can be processed without the others."""
         mirror = Mirror(self.config, features)
         if self.config.compat:
             return Body(mirror, None)
         return Body(mirror, spread_of(mirror.places(self.scaling.places(points)), areas))
 
     def places(self, body: Body, points: Tensor) -> Tensor:
-        """(P, 3) in the units the network reads."""
+        """(P, 3) in the units of the network."""
         return body.mirror.places(self.scaling.places(points))
 
     def inputs(self, body: Body, places: Tensor, features: Tensor, surroundings: Sequence[Tensor]) -> Tensor:
-        """(P, I): features, place, products of vectors, the surroundings of every point, and its place on the body.
+        """(P, I): features, place, products of vectors, surroundings, and the place on the body.
 
-        Of any points of the body. surroundings: (P, 9) or (P, 21) each, the graph's `point_statistics`.
+        For any points of the body. surroundings: (P, 9) or (P, 21) each, the graph's `point_statistics`.
         """
         features = body.mirror.features(features)
         vectors = [features[:, at : at + 3] for at in self.config.vectors]
         around: Sequence[Tensor] = ()
         turns: list[Tensor] = []
         if surroundings:
-            found = body.mirror.surroundings(torch.stack(tuple(surroundings), dim=1)).to(places.dtype)
-            around = found[..., :COLUMNS].unbind(1)
-            turns = turned(found[..., COLUMNS:], vectors[0], vectors[1:]) if self.config.turning else []
+            stacked = body.mirror.surroundings(torch.stack(tuple(surroundings), dim=1)).to(places.dtype)
+            around = stacked[..., :COLUMNS].unbind(1)
+            if self.config.turning:
+                turns = turning_inputs(stacked[..., COLUMNS:], vectors[0], vectors[1:])
         products = [
             (one * other).sum(1, keepdim=True)
             for number, one in enumerate(vectors)
-            for other in (*vectors[:number], *(found[:, 3:6] for found in around))
+            for other in (*vectors[:number], *(statistics[:, 3:6] for statistics in around))
         ]
         on_body = [] if body.spread is None else on_body_of(places, *body.spread)
         return torch.cat(
@@ -128,7 +129,7 @@ class Operator(nn.Module):
         memory: Memory,
         chunk: Chunk,
     ) -> Tensor:
-        """(L, C) from all points of the body. lifted: (P, C), what `lift` makes of their inputs."""
+        """(L, C) from all points of the body. lifted: (P, C), the result of `lift` for their inputs."""
         at_tokens = body.mirror.places(self.scaling.tokens)
         tokens = self.encoder(
             at_tokens,
@@ -144,7 +145,7 @@ class Operator(nn.Module):
             beside.append(self.pointnet(at_tokens, places, None, graph.encoder, memory=memory, chunk=chunk))
         elif self.config.geometry == "statistics":
             beside.extend(
-                body.mirror.surroundings(found).to(tokens.dtype) for found in graph.token_statistics
+                body.mirror.surroundings(values).to(tokens.dtype) for values in graph.token_statistics
             )
         tokens = self.combine(torch.cat([tokens, *beside], dim=1))
         processed = body.mirror.tokens(self.transformer(body.mirror.tokens(tokens)))
@@ -161,7 +162,7 @@ class Operator(nn.Module):
         memory: Memory,
         chunk: Chunk,
     ) -> Tensor:
-        """(P, T) at any points of the body. edges: into these points, one for each radius."""
+        """(P, T) at any points of the body. edges: to these points, one for each radius."""
         decoded = self.decoder(
             places, body.mirror.places(self.scaling.tokens), tokens, edges, memory=memory, chunk=chunk
         )
@@ -172,32 +173,32 @@ class Operator(nn.Module):
 
 @dataclass(frozen=True)
 class Body:
-    """What all points of a body share. spread: its middle and spread, each (3,); None where the network reads no such thing."""
+    """What all points of a body share. spread: its middle and deviation, each (3,); None with `compat`."""
 
     mirror: Mirror
     spread: tuple[Tensor, Tensor] | None
 
 
 def spread_of(points: Tensor, areas: Tensor) -> tuple[Tensor, Tensor]:
-    """Middle and spread of a body, each (3,). By area, so that a finer mesh of the body gives the same."""
+    """Middle and standard deviation of a body, each (3,), weighted by area: the same for a finer mesh."""
     shares = (areas / areas.sum())[:, None]
     middle = (shares * points).sum(0)
     return middle, (shares * (points - middle).square()).sum(0).add(_THIN**2).sqrt()
 
 
 def on_body_of(points: Tensor, middle: Tensor, spread: Tensor) -> list[Tensor]:
-    """Three of (P, 3): a point's place in units of the body's own spread, the body's middle, and the logarithm of its spread.
+    """Three of (P, 3): the place in units of the body's deviation, the body's middle, and its log deviation.
 
-    A nose is a nose on a long body and on a short one.
+    With them, a nose looks like a nose on a long body and on a short one.
     """
     return [(points - middle) / spread, middle.expand_as(points), spread.log().expand_as(points)]
 
 
 def input_count(config: OperatorConfig) -> int:
-    """Columns that `Operator.inputs` gives."""
+    """The number of columns of `Operator.inputs`."""
     vectors, around = len(config.vectors), len(config.local_radii)
     products = vectors * (vectors - 1) // 2 + vectors * around
-    turns = turned_columns(vectors - 1) * around if config.turning else 0
+    turns = turning_columns(vectors - 1) * around if config.turning else 0
     return config.in_features + 3 + products + COLUMNS * around + (0 if config.compat else 9) + turns
 
 
@@ -205,16 +206,17 @@ def _check(config: OperatorConfig, points: Tensor, features: Tensor, areas: Tens
     count = len(points)
     if features.shape != (count, config.in_features) or areas.shape != (count,):
         raise BadInput(
-            f"features of shape {tuple(features.shape)} and areas of {tuple(areas.shape)} for {count:,} points",
-            hint=f"this operator reads features ({count}, {config.in_features}) and areas ({count},)",
+            f"features has shape {tuple(features.shape)} and areas has shape {tuple(areas.shape)}, but there "
+            f"are {count:,} points.",
+            hint=f"Give features ({count}, {config.in_features}) and areas ({count},).",
         )
     described = len(config.radii) if config.geometry == "statistics" else 0
-    made = len(graph.encoder), len(graph.decoder), len(graph.token_statistics), len(graph.point_statistics)
+    counts = len(graph.encoder), len(graph.decoder), len(graph.token_statistics), len(graph.point_statistics)
     if (
-        made != (len(config.radii), len(config.radii), described, len(config.local_radii))
+        counts != (len(config.radii), len(config.radii), described, len(config.local_radii))
         or graph.decoder[0].queries != count
     ):
         raise BadInput(
-            "a graph of other points or another configuration",
-            hint="make it with graph_of(points, config, areas=areas)",
+            "The graph belongs to other points or to another configuration.",
+            hint="Build it with graph_of(points, config, areas=areas).",
         )

@@ -1,7 +1,7 @@
-"""The processor: tokens of a lattice in patches through a pre-norm transformer, and back.
+"""The processor: a pre-norm transformer over patches of the lattice's tokens.
 
-L tokens of C channels, N patches of p**3 tokens, D the width. Layers of the first half are also
-read by their mirror in the second half (long skips), which lets detail pass by the middle.
+L tokens of C channels, N patches of p**3 tokens, D the width. Outputs of layers in the first half are also
+inputs of their counterparts in the second half (long skips), so that detail can bypass the middle.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from pinchpoint.systems.operator.model.config import OperatorConfig, Triple
-from pinchpoint.systems.operator.model.rotary import BASE_1D, BASE_3D, angles, grid, turn
+from pinchpoint.systems.operator.model.rotary import BASE_1D, BASE_3D, angles, grid, rotate
 
 
-def patched(tokens: Tensor, lattice: Triple, patch: int) -> Tensor:
-    """(L, C) to (N, p**3 C), patches and tokens within them in the order of the lattice."""
+def to_patches(tokens: Tensor, lattice: Triple, patch: int) -> Tensor:
+    """(L, C) to (N, p**3 C), with patches and the tokens within them in the order of the lattice."""
     x, y, z = (count // patch for count in lattice)
     split = tokens.reshape(x, patch, y, patch, z, patch, -1)
     return split.permute(0, 2, 4, 1, 3, 5, 6).reshape(x * y * z, -1)
 
 
-def unpatched(patches: Tensor, lattice: Triple, patch: int) -> Tensor:
-    """(N, p**3 C) to (L, C): undoes `patched`."""
+def from_patches(patches: Tensor, lattice: Triple, patch: int) -> Tensor:
+    """(N, p**3 C) to (L, C), the inverse of `to_patches`."""
     x, y, z = (count // patch for count in lattice)
     split = patches.reshape(x, y, z, patch, patch, patch, -1)
     return split.permute(0, 3, 1, 4, 2, 5, 6).reshape(x * y * z * patch**3, -1)
 
 
 class Attention(nn.Module):
-    """(N, D) to (N, D), every patch reading every other, places told by rotation."""
+    """(N, D) to (N, D): attention between all patches, with rotary position embedding."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -40,14 +40,14 @@ class Attention(nn.Module):
     def forward(self, hidden: Tensor, cosines: Tensor, sines: Tensor) -> Tensor:
         count, width = hidden.shape
         query, key, value = self.read(hidden).reshape(count, 3, self.heads, -1).permute(1, 2, 0, 3).unbind(0)
-        query, key = (turn(part, cosines, sines).to(value.dtype) for part in (query, key))
-        # A batch of one: the fused kernels want four axes.
+        query, key = (rotate(part, cosines, sines).to(value.dtype) for part in (query, key))
+        # A batch of one: the fused kernels need four axes.
         mixed = functional.scaled_dot_product_attention(query[None], key[None], value[None])[0]
         return self.write(mixed.transpose(0, 1).reshape(count, width))
 
 
 class SwiGLU(nn.Module):
-    """(N, D) to (N, D) through a gated layer, as many parameters as a plain one four times as wide."""
+    """(N, D) to (N, D) through a gated layer, with as many parameters as a plain one four times as wide."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class SwiGLU(nn.Module):
 
 
 class Layer(nn.Module):
-    """One pre-norm layer; `skips` layers also read the mirror of theirs in the first half."""
+    """One pre-norm layer; with `skips`, it also reads the output of its counterpart in the first half."""
 
     def __init__(self, width: int, heads: int, *, skips: bool) -> None:
         super().__init__()
@@ -105,11 +105,12 @@ class PatchTransformer(nn.Module):
         self.register_buffer("sines", turns.sin(), persistent=False)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        # What layers add to is held as the weights are: under autocast half precision would lose small additions.
-        hidden = self.read(patched(tokens, self.lattice, self.patch)).to(self.norm.weight.dtype)
-        kept: list[Tensor] = []
+        # The residual stream has the dtype of the weights: under autocast, half precision would lose small
+        # additions.
+        hidden = self.read(to_patches(tokens, self.lattice, self.patch)).to(self.norm.weight.dtype)
+        skips: list[Tensor] = []
         for number, layer in enumerate(self.layers):
-            hidden = layer(hidden, kept.pop() if layer.merge is not None else None, self.cosines, self.sines)
+            hidden = layer(hidden, skips.pop() if layer.merge is not None else None, self.cosines, self.sines)
             if number < len(self.layers) // 2:
-                kept.append(hidden)
-        return unpatched(self.write(self.norm(hidden)), self.lattice, self.patch)
+                skips.append(hidden)
+        return from_patches(self.write(self.norm(hidden)), self.lattice, self.patch)

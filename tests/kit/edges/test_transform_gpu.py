@@ -36,7 +36,7 @@ def problem(
         "x": torch.rand(Q, 3, requires_grad=True),
         "y": torch.rand(S, 3, requires_grad=True),
         "f": torch.randn(S, channels, requires_grad=True),
-        "edges": Edges.of_index(index, queries=Q, sources=S),
+        "edges": Edges.from_index(index, queries=Q, sources=S),
         "transform": transform,
         "weights": weights,
         "quadrature": torch.rand(S, requires_grad=True) if weights == "quadrature" else None,

@@ -112,7 +112,7 @@ def test_an_index_in_any_order_is_the_same_graph() -> None:
 
 def test_queries_without_edges_get_zeros_and_no_gradient() -> None:
     given = problem("linear", "mean")
-    nobody = Edges.of_index(torch.zeros(2, 0, dtype=torch.int64), queries=Q, sources=S)
+    nobody = Edges.from_index(torch.zeros(2, 0, dtype=torch.int64), queries=Q, sources=S)
     for memory in ("eager", "checkpoint", "flat"):
         assert torch.equal(
             edge_transform(**{**given, "edges": nobody}, memory=memory),
@@ -123,15 +123,15 @@ def test_queries_without_edges_get_zeros_and_no_gradient() -> None:
 @pytest.mark.parametrize(
     ("wrong", "what"),
     [
-        ({"memory": "small"}, "unknown memory"),
-        ({"transform": "cubic"}, "unknown transform"),
-        ({"chunk": 0}, "a chunk of 0"),
-        ({"f": None}, "without f"),
-        ({"weights": "quadrature"}, "go together"),
-        ({"weights": "attention"}, "go together"),
-        ({"edges": torch.tensor([[S], [0]])}, "an index beyond"),
-        ({"f": torch.zeros(S - 1, C)}, "f of shape"),
-        ({"y": torch.rand(S + 1, D, dtype=torch.float64)}, "edges from"),
+        ({"memory": "small"}, "memory 'small' does not exist"),
+        ({"transform": "cubic"}, "transform 'cubic' does not exist"),
+        ({"chunk": 0}, "chunk is 0 edges"),
+        ({"f": None}, "needs f"),
+        ({"weights": "quadrature"}, "given together"),
+        ({"weights": "attention"}, "given together"),
+        ({"edges": torch.tensor([[S], [0]])}, "names a point outside"),
+        ({"f": torch.zeros(S - 1, C)}, "f has shape"),
+        ({"y": torch.rand(S + 1, D, dtype=torch.float64)}, "edges join"),
     ],
 )
 def test_what_does_not_go_together_is_refused(wrong: dict[str, Any], what: str) -> None:
@@ -201,5 +201,5 @@ def test_frozen_weights_get_no_gradient_and_the_rest_theirs() -> None:
 
 @pytest.mark.parametrize("chunk", [0, -1, 2**31])
 def test_a_chunk_beyond_32_bits_or_below_one_is_refused(chunk: int) -> None:
-    with pytest.raises(BadInput, match="a chunk of"):
+    with pytest.raises(BadInput, match="chunk is"):
         edge_transform(**problem("linear", "mean"), chunk=chunk)
