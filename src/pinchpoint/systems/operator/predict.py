@@ -205,7 +205,7 @@ def _hint(extent: list[float], box: list[float], scale: float) -> str:
         if fits and max(metres) >= 0.5 * max(box):
             return f"Add --scale {factor * scale:g} if the mesh is in {name}."
     return (
-        "Give it in metres with --scale, with x along the car and z up, and set its height with --clearance."
+        "Give it in metres with --scale, x along the car and z up, and set its height with --clearance."
     )
 
 

@@ -221,8 +221,8 @@ class OperatorConfig(JsonConfig):
             shift, scale = getattr(self, f"{name}_shift"), getattr(self, f"{name}_scale")
             if len(shift) not in (0, count) or len(scale) != len(shift) or any(not s > 0 for s in scale):
                 raise BadInput(
-                    f"{name}_shift has {len(shift)} and {name}_scale has {len(scale)} numbers; {count} shifts "
-                    f"and {count} positive scales are needed, or none.",
+                    f"{name}_shift has {len(shift)} and {name}_scale has {len(scale)} numbers; {count} "
+                    f"shifts and {count} positive scales are needed, or none.",
                     hint=f"Give {count} of each, with scales above zero, or none.",
                 )
         if any(not 0 <= column <= self.in_features - 3 for column in self.vectors):

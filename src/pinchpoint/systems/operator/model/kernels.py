@@ -39,7 +39,7 @@ def initialise(mlp: nn.Sequential) -> None:
 
 
 class Scaling(nn.Module):
-    """Units of the network: half the box's longest side for places, shifts and scales for features and targets.
+    """Units of the network: half the box's longest side for places, and scales for features and targets.
 
     All follow from the configuration, so none is saved; they are buffers, so that no step has to copy them to
     the device.
