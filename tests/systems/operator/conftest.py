@@ -1,7 +1,9 @@
-"""A data set of a few tiny bodies and a model that learns from them in a blink."""
+"""A dataset of a few tiny bodies, and a model that trains on them in milliseconds."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +12,22 @@ import pytest
 pytest.importorskip("torch", reason="the operator is torch's")
 
 
+@pytest.fixture(scope="session", autouse=True)
+def bodies_in_process() -> Iterator[None]:
+    """Create bodies in this process: a worker process takes seconds to import torch. test_dataset tests the workers."""
+    from pinchpoint.systems.operator.data import dataset, workers
+
+    def create(orders: Any, *, jobs: int) -> Iterator[tuple[Any, bytes]]:
+        return ((order, workers.make(asdict(order))) for order in orders)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataset, "made_bodies", create)
+        yield
+
+
 @pytest.fixture(scope="session")
 def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """6 bodies to train and 3 to test, of about 100 panels each."""
+    """6 training and 3 test bodies with about 100 panels each."""
     from pinchpoint.systems.operator.data.dataset import make_dataset
 
     folder = tmp_path_factory.mktemp("operator") / "data"
@@ -23,6 +38,6 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def tiny_model() -> dict[str, Any]:
-    """Choices of a run that takes milliseconds a step."""
+    """Settings of a run that takes milliseconds per step."""
     model = {"lattice": (4, 2, 2), "mlp": (8,), "channels": 8, "width": 16, "depth": 1, "heads": 2}
     return {"model": model, "device": "cpu", "validation": 0}

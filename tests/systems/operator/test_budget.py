@@ -78,7 +78,7 @@ def test_the_largest_chunk_within_the_budget_is_taken(
 ) -> None:
     most = max(edges.count for edges in (*body[1].encoder, *body[1].decoder))
     asked = pretend(monkeypatch, lambda chunk: 1_000_000 + 1_000 * chunk)
-    wanted = (budget.LEAST + most) // 2
+    wanted = (budget.MIN_CHUNK + most) // 2
     found = chunk_for(
         config, Settings(), body[1], budget=1_000_000 + 1_000 * wanted, device="cpu", mode="train"
     )
@@ -97,7 +97,7 @@ def test_a_budget_that_holds_no_chunk_is_refused_with_the_numbers(
     ) as caught:
         chunk_for(config, Settings(), body[1], budget="50MiB", device="cpu", mode="train")
     assert caught.value.exit_code == 1
-    assert "raise --budget by at least 14." in caught.value.hint
+    assert "Raise --budget by at least 14." in caught.value.hint
 
 
 def test_eager_that_does_not_fit_is_told_of_flat(

@@ -1,4 +1,4 @@
-"""Evaluation and prediction: errors of bodies by hand, meshes back with their Cp, the mean field beaten."""
+"""Evaluation and prediction: errors computed by hand, meshes with their Cp, and a gain over the mean field."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_another_kind_of_data_and_an_empty_split_are_refused(
     with pytest.raises(BadInput, match="trained on flow data"):
         evaluate(run, charges, tmp_path / "out", device="cpu")
     make_dataset(tmp_path / "none", kind="flow", train=1, test=0, panels=100, jobs=1)
-    with pytest.raises(BadInput, match="no bodies to test"):
+    with pytest.raises(BadInput, match="no bodies in the test split"):
         evaluate(run, tmp_path / "none", tmp_path / "out", device="cpu")
     with pytest.raises(BadInput, match="no run in"):
         evaluate(tmp_path / "nothing", tiny_data, tmp_path / "out", device="cpu")
@@ -188,7 +188,7 @@ def test_a_mesh_in_millimetres_is_refused_and_the_scale_named(
     large = write_fields(tmp_path / "mm.vtp", Mesh(body.mesh.vertices * 1000, body.mesh.faces), {})
     with pytest.raises(BadInput, match="does not lie in the training box") as caught:
         predict(run, large, tmp_path / "out.vtp", device="cpu")
-    assert caught.value.hint == "is the mesh in millimetres? then add --scale 0.001"
+    assert caught.value.hint == "Add --scale 0.001 if the mesh is in millimetres."
     assert not (tmp_path / "out.vtp").exists()
     one = predict(run, large, tmp_path / "mm_out.vtp", scale=0.001, device="cpu")
     other = predict(run, path, tmp_path / "m_out.vtp", device="cpu")
@@ -219,7 +219,7 @@ def test_a_flow_from_an_angle_never_trained_is_answered_and_noted(
     yaw, height = (sum(values) / len(values) for values in (yaws, heights))
     made = predict(run, car[0], tmp_path / "out.vtp", yaw=60.0, clearance=height, device="cpu")
     assert made.notes == (
-        f"the yaw is 60 degrees; training saw {min(yaws):.3g} to {max(yaws):.3g}, so this is a guess",
+        f"the yaw is 60 degrees; training covered {min(yaws):.3g} to {max(yaws):.3g}, so this is a guess",
     )
     made = predict(run, car[0], tmp_path / "out.vtp", yaw=yaw, clearance=height, device="cpu")
     assert made.notes == ()
@@ -228,7 +228,7 @@ def test_a_flow_from_an_angle_never_trained_is_answered_and_noted(
 def test_a_file_that_cannot_be_written_is_refused_before_the_work(
     run: Path, tmp_path: Path, car: tuple[Path, Any]
 ) -> None:
-    with pytest.raises(BadInput, match=r"cannot write fields to 'out\.stl'"):
+    with pytest.raises(BadInput, match=r"Fields cannot be written to 'out\.stl'"):
         predict(run, car[0], tmp_path / "out.stl", device="cpu")
     with pytest.raises(BadInput, match="--scale"):
         predict(run, car[0], tmp_path / "out.vtp", scale=0.0, device="cpu")
@@ -239,9 +239,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
 @pytest.mark.parametrize(
     ("how", "what"),
     [
-        ({"yaw": math.nan}, "--yaw nan"),
-        ({"clearance": math.inf}, "--clearance inf"),
-        ({"scale": math.inf}, "--scale inf"),
+        ({"yaw": math.nan}, "--yaw is nan"),
+        ({"clearance": math.inf}, "--clearance is inf"),
+        ({"scale": math.inf}, "--scale is inf"),
         ({"budget": "much"}, "unknown card 'much'"),
         ({"budget": "-3GiB"}, "-3GiB"),
     ],
@@ -281,7 +281,9 @@ def test_a_mesh_with_y_up_is_noticed(run: Path, tmp_path: Path, car: tuple[Path,
     across = write_fields(tmp_path / "across.vtp", Mesh(mesh.vertices[:, [1, 0, 2]], mesh.faces), {})
     with pytest.raises(BadInput, match="does not lie in") as caught:
         predict(run, across, tmp_path / "out.vtp", device="cpu")
-    assert caught.value.hint == "x is along the car and z up: does it stand across x? turn it"
+    assert caught.value.hint == (
+        "Rotate the mesh so that x is along the car and z is up: y seems to be along the car."
+    )
 
 
 def box() -> Mesh:
@@ -295,9 +297,7 @@ def box() -> Mesh:
 
 def test_a_mesh_coarser_than_those_of_training_is_answered_and_noted(run: Path, tmp_path: Path) -> None:
     made = predict(run, write_fields(tmp_path / "c.vtp", box(), {}), tmp_path / "out.vtp", device="cpu")
-    assert any(
-        note.startswith("the mesh is coarser than those of training (12 faces)") for note in made.notes
-    )
+    assert any(note.startswith("the mesh (12 faces) is coarser than in training") for note in made.notes)
 
 
 def test_a_run_on_other_data_says_nothing_of_a_mesh(

@@ -1,4 +1,4 @@
-"""Data sets on disk: the same bytes for any number of jobs, continued, checked, and refused when damaged."""
+"""Datasets on disk: the same bytes for any number of jobs, resumed, checked, and refused when damaged."""
 
 from __future__ import annotations
 
@@ -32,10 +32,12 @@ SETTINGS = {"kind": "flow", "train": 3, "test": 2, "panels": 200}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """One data set made with one job; a test that changes it takes a copy."""
+    """One dataset created by one worker process; a test that changes it takes a copy."""
     folder = tmp_path_factory.mktemp("data") / "new" / "flow"
     calls: list[tuple[int, int]] = []
-    make_dataset(folder, **SETTINGS, jobs=1, progress=lambda done, wanted: calls.append((done, wanted)))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataset_module, "made_bodies", made_bodies)
+        make_dataset(folder, **SETTINGS, jobs=1, progress=lambda done, total: calls.append((done, total)))
     return folder, calls
 
 
@@ -46,7 +48,7 @@ def copy(made, tmp_path):
 
 @pytest.fixture
 def here(monkeypatch):
-    """Bodies are made in this process, without new ones, and counted."""
+    """Bodies are created in this process, and counted."""
     names: list[str] = []
 
     def in_process(orders, *, jobs):
@@ -72,7 +74,8 @@ def bytes_of(folder):
     return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
-def test_the_bytes_do_not_depend_on_the_number_of_jobs(made, tmp_path):
+def test_the_bytes_do_not_depend_on_the_number_of_jobs(made, tmp_path, monkeypatch):
+    monkeypatch.setattr(dataset_module, "made_bodies", made_bodies)
     make_dataset(tmp_path, **SETTINGS, jobs=2)
     assert bytes_of(tmp_path) == bytes_of(made[0])
     assert sorted(bytes_of(tmp_path)) == [
@@ -253,14 +256,14 @@ def test_a_bad_body_stays_on_disk_and_out_of_the_splits(tmp_path, monkeypatch, h
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"kind": "rans"}, "no kind of data 'rans'"),
-        ({"train": 0, "test": 0}, "cannot make 0 bodies"),
-        ({"train": -1}, "cannot make -1"),
-        ({"train": 900_001}, "cannot make 900,001"),
-        ({"panels": 8}, "8 panels cannot show a body"),
+        ({"kind": "rans"}, "kind of data 'rans' does not exist"),
+        ({"train": 0, "test": 0}, "0 training and 0 test bodies is not possible"),
+        ({"train": -1}, "-1 training"),
+        ({"train": 900_001}, "900,001 training"),
+        ({"panels": 8}, "8 panels are too few"),
         ({"jobs": 0}, "0 jobs make nothing"),
-        ({"seed": -1}, "a seed of -1"),
-        ({"device": "tpu"}, "cannot make data on 'tpu'"),
+        ({"seed": -1}, "seed is -1"),
+        ({"device": "tpu"}, "device 'tpu' cannot create data"),
     ],
 )
 def test_settings_that_cannot_be_are_refused_before_a_file_is_made(tmp_path, change, said):
@@ -332,7 +335,7 @@ def test_an_error_in_a_maker_is_its_answer_and_the_next_order_is_made():
     )
     answers.seek(0)
     error = from_dict(json.loads(answers.readline()))
-    assert isinstance(error, BadInput) and "cannot show a body" in error.what
+    assert isinstance(error, BadInput) and "too few for a body" in error.what
     data = answers.read(json.loads(answers.readline())["bytes"])
     assert data == pack(make_body("harmonic", name="b", seed=0, number=1, panels=200))
     assert answers.read() == b""

@@ -195,5 +195,5 @@ def test_a_ball_stays_in_its_box_and_is_sound():
 
 
 def test_too_few_panels_are_refused():
-    with pytest.raises(BadInput, match="cannot show a body"):
+    with pytest.raises(BadInput, match="too few for a body"):
         counts_for(10, length=math.pi, girth=2 * math.pi)

@@ -50,15 +50,15 @@ def test_local_radii_hold_some_panels_of_training_however_coarse_they_are() -> N
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"lattice": (15, 8, 8)}, "does not divide into patches"),
-        ({"width": 66}, "does not divide by 4 heads"),
+        ({"lattice": (15, 8, 8)}, "cannot be divided into patches"),
+        ({"width": 66}, "cannot be divided by 4 heads"),
         ({"width": 16}, "rotary"),
         ({"width": 20, "heads": 4}, "rotary"),
         ({"lattice": (16, 8, 1)}, "lattice"),
-        ({"radii": ()}, "no radius"),
-        ({"radii": (0.0,)}, "radius of 0"),
+        ({"radii": ()}, "list of radii is empty"),
+        ({"radii": (0.0,)}, "radius is 0"),
         ({"radii": (9.0,)}, "diagonal"),
-        ({"radii": (float("nan"),)}, "radius of nan"),
+        ({"radii": (float("nan"),)}, "radius is nan"),
         ({"low": (3.0, -1.0, 0.0)}, "box"),
         ({"high": (2.0, 1.0, float("inf"))}, "box"),
         ({"high": (2.0, 1.0)}, "corner"),
@@ -68,14 +68,14 @@ def test_local_radii_hold_some_panels_of_training_however_coarse_they_are() -> N
         ({"geometry": "shape"}, "geometry"),
         ({"weights": "sum"}, "weights"),
         ({"transform": "linear_kernelonly"}, "transform"),
-        ({"vectors": (5,)}, "vectors"),
-        ({"vectors": (0,), "mirror": 4}, "y part of no vector"),
-        ({"vectors": (3,), "mirror": 4, "low": (-2.0, -0.5, 0.0)}, "mirror at y = 0"),
+        ({"vectors": (5,)}, "Vectors cannot begin"),
+        ({"vectors": (0,), "mirror": 4}, "not the y component of a vector"),
+        ({"vectors": (3,), "mirror": 4, "low": (-2.0, -0.5, 0.0)}, "mirror at y = 0 needs a symmetric box"),
         ({"feature_shift": (0.0,), "feature_scale": (1.0,)}, "feature_shift"),
         ({"target_shift": (0.0,), "target_scale": (0.0,)}, "target_shift"),
         ({"neighbour_cap": 32}, "neighbour_cap"),
-        ({"turning": True}, "turning=True with vectors"),
-        ({"turning": True, "vectors": (0,), "local_radii": ()}, "turning=True with vectors"),
+        ({"turning": True}, "turning=True needs vectors"),
+        ({"turning": True, "vectors": (0,), "local_radii": ()}, "turning=True needs vectors"),
         ({"compat": True}, "quadrature"),
         ({"compat": True, "weights": "mean", "vectors": (0,)}, "vectors"),
     ],
@@ -128,14 +128,12 @@ def test_json_holds_plain_values_alone() -> None:
 @pytest.mark.parametrize(
     ("lattice", "what", "hint"),
     [
-        ((2, 2, 2), r"a lattice of \(2, 2, 2\) is too coarse", "more planes"),
-        ((4, 4), r"a lattice of \(4, 4\)", "three counts"),
-        ((8, 8, 1), r"a lattice of \(8, 8, 1\)", "three counts"),
+        ((2, 2, 2), r"A lattice of \(2, 2, 2\) is too coarse", "more planes"),
+        ((4, 4), r"lattice is \(4, 4\)", "three counts"),
+        ((8, 8, 1), r"lattice is \(8, 8, 1\)", "three counts"),
     ],
 )
-def test_a_lattice_that_cannot_be_is_blamed_and_not_what_follows_from_it(
-    lattice: Any, what: str, hint: str
-) -> None:
+def test_an_invalid_lattice_is_named_in_the_error(lattice: Any, what: str, hint: str) -> None:
     with pytest.raises(BadInput, match=what) as refused:
         OperatorConfig.preset("small", low=(0, 0, 0), high=(5, 2, 2), in_features=7, lattice=lattice)
     assert hint in refused.value.hint

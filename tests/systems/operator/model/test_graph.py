@@ -36,7 +36,7 @@ def body(count: int = 60) -> tuple[torch.Tensor, torch.Tensor]:
 def test_turning_wants_the_features_and_reads_their_normals() -> None:
     points, areas = body()
     made = config(vectors=(1,), in_features=5, turning=True)
-    with pytest.raises(BadInput, match="without the features") as refused:
+    with pytest.raises(BadInput, match="needs the features") as refused:
         graph_of(points, made, areas=areas)
     assert "features=features" in refused.value.hint
     features = torch.rand(60, 5)
@@ -80,7 +80,7 @@ def test_a_point_without_a_token_is_refused_with_the_radius_that_would_do() -> N
 
 def test_a_radius_from_every_token_to_every_point_is_refused() -> None:
     points = torch.tensor([[0.0, 0.0, 0.5], [0.1, 0.0, 0.5]])
-    with pytest.raises(BadInput, match="every token sees every point"):
+    with pytest.raises(BadInput, match="every token is connected to every point"):
         graph_of(points, config(radii=(4.0,)), areas=torch.ones(2))
 
 
@@ -109,7 +109,7 @@ def test_points_that_cannot_be_placed_are_refused(points: torch.Tensor, says: st
 
 
 def test_statistics_without_areas_are_refused() -> None:
-    with pytest.raises(BadInput, match="without its areas"):
+    with pytest.raises(BadInput, match="need its areas"):
         graph_of(body()[0], config())
     assert graph_of(body()[0], config(geometry="none", local_radii=())).token_statistics == ()
 

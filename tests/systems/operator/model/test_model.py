@@ -1,4 +1,4 @@
-"""The operator: the same however memory is held and however points are ordered, and it learns."""
+"""The operator: equal for every `memory` and every order of the points, and able to learn."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ from pinchpoint.systems.operator.model.graph import graph_of
 from pinchpoint.systems.operator.model.kernels import Cosine
 from pinchpoint.systems.operator.model.model import Operator, on_body_of, spread_of
 
+# The eigenvalues of a covariance of few points go through acos near 1, which turns a rounding of 1e-16, such as from
+# another order of a sum, into 1e-8. A real fault changes the field by far more than a millionth.
+ROUNDING = {"rtol": 1e-6, "atol": 1e-8}
 OURS: dict[str, Any] = {"vectors": (0, 3)}
 KINDS: dict[str, dict[str, Any]] = {
     "quadrature, statistics": OURS,
@@ -109,7 +112,7 @@ def test_points_in_another_order_give_the_same_field_in_that_order(kind: str) ->
         areas[order],
         graph_of(points[order], made, areas=areas[order], features=features[order]),
     )
-    assert torch.allclose(moved, first[order], rtol=1e-9, atol=1e-12)
+    assert torch.allclose(moved, first[order], **ROUNDING)
 
 
 def test_a_point_split_in_two_halves_of_its_area_changes_nothing_for_the_others() -> None:
@@ -119,7 +122,11 @@ def test_a_point_split_in_two_halves_of_its_area_changes_nothing_for_the_others(
     first = model(points, features, areas, graph_of(points, made, areas=areas, features=features))
     twice = [torch.cat([part, part]) for part in (points, features, areas / 2)]
     second = model(*twice, graph_of(twice[0], made, areas=twice[2], features=twice[1]))
-    assert torch.allclose(second, torch.cat([first, first]), rtol=1e-9, atol=1e-12)
+    assert torch.allclose(second, torch.cat([first, first]), **ROUNDING)
+    unweighted = model(
+        *twice[:2], 2 * twice[2], graph_of(twice[0], made, areas=2 * twice[2], features=twice[1])
+    )
+    assert not torch.allclose(unweighted, torch.cat([first, first]), rtol=1e-3, atol=1e-3)
 
 
 def reflected(points: torch.Tensor, features: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -145,7 +152,7 @@ def test_a_mirrored_body_has_the_mirrored_field_where_a_mirror_is_asked_for(turn
                 points, features, areas, graph_of(points, made, areas=areas, features=features)
             )
             assert torch.equal(plain, right), "a body on the right side is read as it is"
-    assert gaps[4] < 1e-9 < 1e-3 < gaps[None]
+    assert gaps[4] < 1e-6 < 1e-3 < gaps[None]
 
 
 def test_features_and_targets_pass_through_their_scales() -> None:
@@ -183,7 +190,7 @@ def test_the_place_on_a_body_does_not_depend_on_where_it_stands_and_how_long_it_
     )
 
 
-def test_the_original_scores_edges_by_the_cosine_of_absolute_places() -> None:
+def test_compat_scores_edges_by_the_cosine_of_absolute_places() -> None:
     made = config(**KINDS["compat"])
     points, features, areas = body()
     model = model_of(made)
@@ -211,8 +218,8 @@ def test_the_original_scores_edges_by_the_cosine_of_absolute_places() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"features": torch.zeros(150, 6)}, "features of shape"),
-        ({"areas": torch.zeros(149)}, "areas of"),
+        ({"features": torch.zeros(150, 6)}, "features has shape"),
+        ({"areas": torch.zeros(149)}, "areas has shape"),
         ({"graph": "another"}, "another configuration"),
         ({"graph": "fewer"}, "other points"),
     ],
@@ -244,7 +251,7 @@ def test_it_learns_a_smooth_field_of_place_and_normal() -> None:
     model, graph = Operator(made), graph_of(points, made, areas=areas, features=features)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     losses = []
-    for _ in range(60):
+    for _ in range(40):
         loss = functional.mse_loss(model(points, features, areas, graph), truth)
         optimizer.zero_grad()
         loss.backward()

@@ -108,7 +108,9 @@ def test_how_a_sphere_turns_is_as_in_closed_form() -> None:
     wind = torch.tensor([[0.6, -0.3, 0.8]], dtype=torch.float64).expand_as(points)
     sums = own_statistics(points, radius=RADIUS, weights=weights, normals=points)[:, None, 9:]
     sizes = (2.5, 2.5, 10, 10, 30, 30, 30, 30)
-    parts = (part[::50] / size for part, size in zip(turning_inputs(sums, points, [wind]), sizes, strict=True))
+    parts = (
+        part[::50] / size for part, size in zip(turning_inputs(sums, points, [wind]), sizes, strict=True)
+    )
     away, facing, total, across, aside, added, through, along = parts
     n, r = points[::50], RADIUS
     u = wind[::50] - (wind[::50] * n).sum(1, keepdim=True) * n
