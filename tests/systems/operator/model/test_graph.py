@@ -72,7 +72,7 @@ def test_a_point_without_a_token_is_refused_with_the_radius_that_would_do() -> N
     made = config(radii=(0.1,), local_radii=())
     with pytest.raises(BadInput, match="points have no token") as caught:
         graph_of(points, made, areas=areas)
-    named = re.search(r"raise the radius to ([\d.]+)", caught.value.hint)
+    named = re.search(r"Raise the radius to ([\d.]+)", caught.value.hint)
     assert named is not None
     enough = graph_of(points, config(radii=(0.1, float(named[1]))), areas=areas)
     assert int(enough.decoder[1].degrees().min()) >= 1
