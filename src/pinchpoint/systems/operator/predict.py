@@ -204,9 +204,7 @@ def _hint(extent: list[float], box: list[float], scale: float) -> str:
         fits = all(value <= side for value, side in zip(metres, box, strict=True))
         if fits and max(metres) >= 0.5 * max(box):
             return f"Add --scale {factor * scale:g} if the mesh is in {name}."
-    return (
-        "Give it in metres with --scale, x along the car and z up, and set its height with --clearance."
-    )
+    return "Give it in metres with --scale, x along the car and z up, and set its height with --clearance."
 
 
 def _beyond_training(sample: Sample, settings: Settings) -> tuple[str, ...]:
