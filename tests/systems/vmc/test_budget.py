@@ -126,7 +126,7 @@ def test_without_a_budget_the_memory_of_the_device_is_one(monkeypatch: pytest.Mo
 
     with on("cpu", precision="float32") as host:
         assert (device_bytes(host) or 0) > resident_bytes()
-        monkeypatch.setattr(budgets, "fastest", lambda coordinates: "forward")
+        monkeypatch.setattr(budgets, "fastest_method", lambda coordinates: "forward")
         monkeypatch.setattr(budgets, "resident_bytes", lambda: 0)
         for memory, wanted in ((4000, ("forward", None)), (1490, ("forward", 48)), (1050, ("loop", 24))):
             monkeypatch.setattr(budgets, "device_bytes", lambda host, memory=memory: memory * 2**20)
@@ -144,7 +144,9 @@ def test_a_run_keeps_what_was_chosen_and_its_record_says_why(
 ) -> None:
     from pinchpoint.systems.vmc import budget as budgets
 
-    monkeypatch.setattr(budgets, "fastest", lambda coordinates: "hessian")  # compiled for other tests already
+    monkeypatch.setattr(
+        budgets, "fastest_method", lambda coordinates: "hessian"
+    )  # compiled for other tests already
     run, told = tmp_path / "run", {**tiny, "steps": 10, "optimizer": "adam", "method": "auto"}
     said: list[str] = []
 

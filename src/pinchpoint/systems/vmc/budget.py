@@ -15,8 +15,8 @@ from typing import Any
 from pinchpoint.backends.jax import xla
 from pinchpoint.core.errors import DoesNotFit, Missing
 from pinchpoint.core.units import show_bytes
-from pinchpoint.kit.laplacians.chunk_plan import LEAST
-from pinchpoint.kit.laplacians.derivatives import fastest
+from pinchpoint.kit.laplacians.chunk_plan import MIN_FAST_CHUNK
+from pinchpoint.kit.laplacians.derivatives import fastest_method
 from pinchpoint.systems.common.budgets import budget_of
 from pinchpoint.systems.vmc.optimization.devices import Host, resident_bytes
 from pinchpoint.systems.vmc.records import taken
@@ -78,7 +78,7 @@ def fit(
         # Devices of a CPU share its memory. Read after compiling: what that took stays resident while training.
         return step + context if host.name == "cuda" else step * len(host.devices) + resident_bytes()
 
-    first: Method = fastest(3 * electrons) if settings.method == "auto" else settings.method
+    first: Method = fastest_method(3 * electrons) if settings.method == "auto" else settings.method
     at_most = (
         CACHED_WALKERS * len(host.devices) if host.name == "cpu" and electrons >= CACHED_ELECTRONS else None
     )
@@ -135,7 +135,7 @@ def quickest(
         ):  # all walkers at once are out of the question where a quicker method had to give way
             sizes = within if refused and within else [*within, *whole]
         else:
-            large = [part for part in within if part is not None and part >= LEAST * devices]
+            large = [part for part in within if part is not None and part >= MIN_FAST_CHUNK * devices]
             sizes = [*large, *whole] or within[-1:]
         found, needed, most = _largest(lambda size, method=method: need(method, size), sizes, budget_bytes)
         if needed <= budget_bytes:
