@@ -1,9 +1,9 @@
-"""The models the accuracy table is made of, each at two sizes, in two sets.
+"""The models of the accuracy table, each at two sizes, in two sets.
 
-The forecast was developed with the development set in view. The held-out set was written apart from it and no
-forecast code was tuned on it: the bars are judged on that set alone. A set whose results were used to change the
-forecast is development from then on. Every model is a plain factory
-`NAME(size, device) -> step` in a file under its set's folder; listing them imports no framework.
+The forecast was developed with the development set. The held-out set was written separately, and no forecast
+code was tuned on it, so the bars are judged on that set alone. A set whose results are used to change the
+forecast belongs to development from then on. Every model is a plain factory `NAME(size, device) -> step` in a
+file in its set's folder; listing them imports no framework.
 """
 
 from __future__ import annotations
@@ -23,7 +23,12 @@ FOLDERS: dict[Set, Path] = {
 
 @dataclass(frozen=True)
 class Entry:
-    """factory: `file.py:NAME` in the set's folder; sizes: the smaller and the larger; what: one line for the table."""
+    """One model.
+
+    factory: `file.py:NAME` in the set's folder
+    sizes: the smaller and the larger size
+    what: one line for the table
+    """
 
     set: Set
     factory: str
@@ -35,7 +40,7 @@ class Entry:
         return str(FOLDERS[self.set] / self.factory)
 
 
-def held(factory: str, sizes: tuple[int, int], what: str) -> Entry:
+def heldout(factory: str, sizes: tuple[int, int], what: str) -> Entry:
     return Entry("heldout", factory, sizes, what)
 
 
@@ -44,43 +49,43 @@ def dev(factory: str, sizes: tuple[int, int], what: str) -> Entry:
 
 
 MODELS: dict[str, Entry] = {
-    "house_prices": held(
+    "house_prices": heldout(
         "house_prices.py:house_prices", (80_000, 500_000), "MLP, layer norm, dropout, Gaussian loss, Adagrad"
     ),
-    "enzyme_classes": held(
+    "enzyme_classes": heldout(
         "enzyme_classes.py:enzyme_classes", (40_000, 200_000), "MLP by checkpoint_sequential, AMSGrad"
     ),
-    "galaxies": held(
+    "galaxies": heldout(
         "galaxies.py:galaxies", (192, 1_000), "CNN + batch norm, channels-last, AdamW, one-cycle schedule"
     ),
-    "bird_calls": held(
+    "bird_calls": heldout(
         "bird_calls.py:bird_calls", (16, 100), "pre-activation ResNet, squeeze and excitation, momentum SGD"
     ),
-    "fault_lines": held(
+    "fault_lines": heldout(
         "fault_lines.py:fault_lines",
         (20, 120),
         "U-Net, instance norm, bilinear upsampling, focal loss, NAdam",
     ),
-    "melodies": held(
+    "melodies": heldout(
         "melodies.py:melodies", (16, 90), "causal transformer with a float mask of distances, AdamW"
     ),
-    "stations": held(
+    "stations": heldout(
         "stations.py:stations", (32, 200), "latent transformer, cross attention, no mask, RAdam"
     ),
-    "alloys": held("alloys.py:alloys", (160, 900), "gated GNN with energies and forces: double backward"),
-    "shieldings": held(
+    "alloys": heldout("alloys.py:alloys", (160, 900), "gated GNN with energies and forces: double backward"),
+    "shieldings": heldout(
         "shieldings.py:shieldings", (12_000, 72_000), "e3nn uvu tensor products, norm activations, batch norm"
     ),
-    "plane_field": held(
+    "plane_field": heldout(
         "plane_field.py:plane_field", (4_000, 24_000), "feature planes, two passes, fp16 autocast, GradScaler"
     ),
-    "battery_fade": held(
+    "battery_fade": heldout(
         "battery_fade.py:battery_fade", (116, 812), "three-layer LSTM, two numbers a sequence, AdamW"
     ),
-    "heartbeats": held(
+    "heartbeats": heldout(
         "heartbeats.py:heartbeats", (24, 150), "gated 1-D convolutions with EMA, clipping and accumulation"
     ),
-    "tree_crowns": held(
+    "tree_crowns": heldout(
         "tree_crowns.py:tree_crowns", (400_000, 2_400_000), "boolean masks: a range cut, scores above median"
     ),
     "variable_stars": dev(
@@ -180,14 +185,15 @@ def names_in(which: str) -> list[str]:
     return [name for name, entry in MODELS.items() if which in (entry.set, "all")]
 
 
-def chosen(which: str, only: str | None) -> Iterator[tuple[str, Entry, int]]:
+def select(which: str, only: str | None) -> Iterator[tuple[str, Entry, int]]:
     """Every model and size of a set, or those of the comma-separated names. An unknown name is an error."""
-    known = names_in(which)
-    names = known if only is None else [name.strip() for name in only.split(",")]
-    unknown = [name for name in names if name not in known]
-    if unknown:
+    available = names_in(which)
+    names = available if only is None else [name.strip() for name in only.split(",")]
+    missing = [name for name in names if name not in available]
+    if missing:
         raise SystemExit(
-            f"no model {', '.join(unknown)} in the set {which}\n  hint: use some of {', '.join(known)}, or --set all"
+            f"The set {which} has no model {', '.join(missing)}.\n"
+            f"  hint: Use some of {', '.join(available)}, or --set all."
         )
     for name in names:
         for size in MODELS[name].sizes:

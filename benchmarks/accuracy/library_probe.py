@@ -1,10 +1,11 @@
-"""What cuDNN takes for convolutions and recurrent layers, over many shapes, from the allocator's own events.
+"""Memory that cuDNN uses for convolutions and recurrent layers of many shapes, from the allocator's events.
 
     PYTHONPATH=src python benchmarks/accuracy/library_probe.py rnn -o rnn_probe.json
     PYTHONPATH=src python benchmarks/accuracy/library_probe.py conv -o conv_probe.json
 
-A record holds its columns once and a row for every call. Workspaces are the blocks that come and go within a
-call (of a convolution: of forward, of backward); `reserve_bytes` is what a recurrent forward leaves for backward.
+A record holds its columns once and a row for every call. Workspaces are the blocks that are allocated and
+freed within a call (of a convolution: of forward, of backward); `reserve_bytes` is what a recurrent forward
+pass saves for backward.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ KINDS = {"lstm": nn.LSTM, "gru": nn.GRU, "rnn_tanh": nn.RNN}
 FORMATS = {2: torch.channels_last, 3: torch.channels_last_3d}
 
 
-def passing_and_kept(run: Callable[[], Any]) -> tuple[Any, list[int], list[int]]:
-    """What `run` returns, the blocks that came and went while it ran, and those that stayed, in order."""
+def observe_blocks(run: Callable[[], Any]) -> tuple[Any, list[int], list[int]]:
+    """The result of `run`, the blocks that it allocated and freed, and those that stayed, in order."""
     torch.cuda.memory._record_memory_history(
         "all", context=None, stacks="python", max_entries=20_000, clear_history=True
     )
@@ -83,11 +84,11 @@ def passing_and_kept(run: Callable[[], Any]) -> tuple[Any, list[int], list[int]]
     return result, passing, list(alive.values())
 
 
-# -- recurrent layers ------------------------------------------------------------------------
+# --- recurrent layers
 
 
 def rnn_shapes() -> Iterator[dict[str, Any]]:
-    """How the workspace follows each quantity alone, then calls drawn at random."""
+    """Shapes that vary one quantity at a time, then random shapes."""
     steps = (1, 2, 4, 16, 31, 64, 100, 128, 200, 256, 257, 300, 384, 480, 512, 640, 1000, 2048)
     for length, (batch, width, hidden), layers in product(
         steps, ((64, 256, 256), (128, 192, 320), (32, 512, 512), (16, 64, 128)), (1, 2)
@@ -146,11 +147,11 @@ def probe_rnn(
     backward, reserve = 0, 0
     with torch.set_grad_enabled(training):
         layer(source)  # the first call also loads kernels
-        (out, _), passing, kept = passing_and_kept(lambda: layer(source))
+        (out, _), passing, remaining = observe_blocks(lambda: layer(source))
         forward = max(passing)
         if training:
-            gradient, reserve = torch.ones_like(out), kept[-1]
-            _, passing, _ = passing_and_kept(
+            gradient, reserve = torch.ones_like(out), remaining[-1]
+            _, passing, _ = observe_blocks(
                 lambda: torch.autograd.grad(out, list(layer.parameters()), gradient)
             )
             backward = max(passing)
@@ -171,7 +172,7 @@ def probe_rnn(
     ]
 
 
-# -- convolutions ----------------------------------------------------------------------------
+# --- convolutions
 
 
 def conv_shapes() -> Iterator[dict[str, Any]]:
@@ -253,17 +254,17 @@ def probe_conv(
     source.requires_grad_(wants_input)
     weight.requires_grad_()
     call = getattr(F, f"conv_transpose{dims}d" if transposed else f"conv{dims}d")
-    wanted = [t for t in (source, weight) if t.requires_grad]
+    inputs = [t for t in (source, weight) if t.requires_grad]
     forward: list[int] = []
     backward: list[int] = []
     sides_out: list[int] = []
     for _ in range(2):  # the first call also loads kernels
-        out, forward, _ = passing_and_kept(
+        out, forward, _ = observe_blocks(
             lambda: call(source, weight, stride=stride, padding=padding, dilation=dilation, groups=groups)
         )
         gradient, sides_out = torch.ones_like(out), list(out.shape[2:])
-        _, backward, _ = passing_and_kept(
-            lambda out=out, gradient=gradient: torch.autograd.grad(out, wanted, gradient)
+        _, backward, _ = observe_blocks(
+            lambda out=out, gradient=gradient: torch.autograd.grad(out, inputs, gradient)
         )
     return [
         batch,
@@ -290,29 +291,31 @@ def main(argv: list[str] | None = None) -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("what", choices=["rnn", "conv"])
-    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
-    parser.add_argument("--count", type=int, default=1000, help="calls at most (default: %(default)s)")
-    asked = parser.parse_args(argv)
+    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write.")
+    parser.add_argument("--count", type=int, default=1000, help="Most calls to probe (default: %(default)s).")
+    args = parser.parse_args(argv)
     if not torch.cuda.is_available():
         print(
-            "error: no CUDA device is visible here\n  hint: run the probe on a machine with a GPU",
+            "error: No CUDA device is available on this machine.\n"
+            "  hint: Run the probe on a machine with a GPU.",
             file=sys.stderr,
         )
         return 3
     columns, shapes, probe = {
         "rnn": (RNN_COLUMNS, rnn_shapes(), probe_rnn),
         "conv": (CONV_COLUMNS, conv_shapes(), probe_conv),
-    }[asked.what]
+    }[args.what]
     rows, start = [], time.perf_counter()
-    for _, shape in zip(range(asked.count), shapes, strict=False):
+    for _, shape in zip(range(args.count), shapes, strict=False):
         rows.append(probe(**shape))
     record = {
-        "kind": f"{asked.what}-probe",
+        "kind": f"{args.what}-probe",
         "schema": 1,
         "target": "cuDNN",
         "created": now(),
         "machine": machine.describe(),
-        "command": f"python benchmarks/accuracy/library_probe.py {asked.what} -o {asked.output.name} --count {asked.count}",
+        "command": f"python benchmarks/accuracy/library_probe.py {args.what} "
+        f"-o {args.output.name} --count {args.count}",
         "torch": torch.__version__,
         "cudnn": torch.backends.cudnn.version(),
         "took_s": round(time.perf_counter() - start, 1),
@@ -320,9 +323,9 @@ def main(argv: list[str] | None = None) -> int:
     }
     lines = ",\n".join(json.dumps(row) for row in rows)
     write_text(
-        asked.output, json.dumps(record, indent=1).removesuffix("\n}") + f',\n "rows": [\n{lines}\n]}}\n'
+        args.output, json.dumps(record, indent=1).removesuffix("\n}") + f',\n "rows": [\n{lines}\n]}}\n'
     )
-    print(f"{len(rows)} calls in {record['took_s']} s: {asked.output}")
+    print(f"{len(rows)} calls in {record['took_s']} s: {args.output}")
     return 0
 
 

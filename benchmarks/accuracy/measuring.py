@@ -1,9 +1,9 @@
-"""What the GPU really used, each model and size in a process of its own.
+"""Measured peaks on the GPU, with each model and size in a separate process.
 
-The libraries are imported once in a parent that never touches CUDA; every case is forked from it, so it has a
-fresh CUDA context and allocator but pays no import. In that process the model is built and stepped, its peaks
-are read, and then it is built and stepped again under caps at the
-boundary from which the forecast says that it fits, and 2 % to either side.
+The libraries are imported once in a parent that never uses CUDA; every case is forked from it, so it has a
+fresh CUDA context and allocator but no import time. That process builds and steps the model, reads its peaks,
+and then builds and steps it again under memory caps: at the boundary from which the forecast says that it
+fits, and 2 % to either side.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def load_factory(entry: Entry) -> Callable[[int, str], Callable[[], Any]]:
 
 
 def idle_bytes() -> int | None:
-    """What the driver counts on the card while nothing of ours runs; None where nvidia-smi is not to be had."""
+    """Bytes that the driver counts on the idle card; None if nvidia-smi is not available."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"]
     try:
         reply = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
@@ -75,27 +75,27 @@ def measure_case(factory: Callable[[int, str], Callable[[], Any]], size: int) ->
     step = factory(size, "cuda")
     for _ in range(STEPS):
         step()
-    found: dict[str, Any] = {**read_peaks(), "after_three": {}}
+    peaks: dict[str, Any] = {**read_peaks(), "after_three": {}}
     start = time.perf_counter()
     for _ in range(MORE_STEPS - STEPS):
         step()
     torch.cuda.synchronize()
-    found["step_s"] = time.perf_counter() - start
-    found["after_three"] = read_peaks()
-    found["driver_bytes"] = driver_bytes()
-    found["context_bytes"] = driver_bytes() - torch.cuda.memory_reserved()
-    return found
+    peaks["step_s"] = time.perf_counter() - start
+    peaks["after_three"] = read_peaks()
+    peaks["driver_bytes"] = driver_bytes()
+    peaks["context_bytes"] = driver_bytes() - torch.cuda.memory_reserved()
+    return peaks
 
 
 def run_capped(
     factory: Callable[[int, str], Callable[[], Any]], size: int, limit_bytes: int
 ) -> dict[str, Any]:
-    """Build and step with the allocator refusing to reserve more than the limit."""
+    """Build and step while the allocator may not reserve more than the limit."""
     forget()
     total = torch.cuda.get_device_properties(0).total_memory
-    found: dict[str, Any] = {"limit_bytes": limit_bytes, "ran": False, "retries": 0}
+    outcome: dict[str, Any] = {"limit_bytes": limit_bytes, "ran": False, "retries": 0}
     if limit_bytes >= total:
-        return {**found, "ran": None, "reason": "the limit is larger than the card"}
+        return {**outcome, "ran": None, "reason": "the limit is larger than the card"}
     torch.cuda.set_per_process_memory_fraction(limit_bytes / total)
     before = torch.cuda.memory_stats()["num_alloc_retries"]
     try:
@@ -103,37 +103,39 @@ def run_capped(
         for _ in range(MORE_STEPS):
             step()
         torch.cuda.synchronize()
-        found["ran"] = True
-    except (
-        RuntimeError
-    ) as error:  # an out-of-memory error, or a library (cuDNN, cuBLAS) that could not allocate
-        found["reason"] = " ".join(str(error).split())[:300]
-    # A retry is the allocator giving back cached blocks to stay below the cap: it fits, with less to spare.
-    found["retries"] = torch.cuda.memory_stats()["num_alloc_retries"] - before
-    found["peak_reserved_bytes"] = torch.cuda.max_memory_reserved()
-    return found
+        outcome["ran"] = True
+    # An out-of-memory error, or a library (cuDNN, cuBLAS) that could not allocate.
+    except RuntimeError as error:
+        outcome["reason"] = " ".join(str(error).split())[:300]
+    # In a retry the allocator frees cached blocks to stay below the cap: it fits, with less to spare.
+    outcome["retries"] = torch.cuda.memory_stats()["num_alloc_retries"] - before
+    outcome["peak_reserved_bytes"] = torch.cuda.max_memory_reserved()
+    return outcome
 
 
 def work(entry: Entry, size: int, boundary_bytes: int | None, threads: int, pipe: Connection) -> None:
-    """The forked process: measures, then caps, and sends what it found after each, so a crash loses only the rest."""
+    """Measure in the forked process, first without and then with caps.
+
+    The results are sent after each run, so a crash loses only the rest.
+    """
     torch.set_num_threads(threads)
     try:
         factory = load_factory(entry)
         torch.cuda.init()
-        found = measure_case(factory, size)
-        pipe.send({"status": "ok", **found})
+        peaks = measure_case(factory, size)
+        pipe.send({"status": "ok", **peaks})
         if boundary_bytes is not None:
             for cap in CAPS:
                 pipe.send({f"cap_{cap:.2f}": run_capped(factory, size, int(boundary_bytes * cap))})
     except torch.cuda.OutOfMemoryError as error:
         pipe.send({"status": "oom", "reason": " ".join(str(error).split())[:300]})
-    except Exception as error:  # a case that fails is one line of the table, not the end of it
+    except Exception as error:  # a failed case is one line of the table and does not stop the others
         pipe.send({"status": "failed", "reason": f"{type(error).__name__}: {error}"[:500]})
     pipe.send(None)
 
 
 def describe(pipe: Connection) -> None:
-    """Runs forked: asking for the GPU's name starts CUDA, which the parent must not."""
+    """Describe the machine in a forked process, because asking for the GPU's name starts CUDA."""
     about = machine.describe()
     if torch.cuda.is_available():
         free, total = torch.cuda.mem_get_info()
@@ -146,33 +148,33 @@ def describe(pipe: Connection) -> None:
 
 
 def fork(job: Callable[..., None], *args: Any, timeout_s: float) -> dict[str, Any]:
-    """Run a job in a forked process and gather the dicts it sends until it says None."""
+    """Run a job in a forked process and merge the dicts it sends until it sends None."""
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
     process = context.Process(target=job, args=(*args, theirs))
     process.start()
     theirs.close()
-    found: dict[str, Any] = {}
+    results: dict[str, Any] = {}
     deadline = time.monotonic() + timeout_s
     try:
         while ours.poll(max(0.0, deadline - time.monotonic())):
             part = ours.recv()
             if part is None:
                 break
-            found.update(part)
+            results.update(part)
         else:
-            found = {**found, "status": "timeout", "reason": f"no answer within {timeout_s:.0f} s"}
+            results = {**results, "status": "timeout", "reason": f"no answer within {timeout_s:.0f} s"}
             process.kill()
     except EOFError:
         process.join()
-        found = {
-            **found,
+        results = {
+            **results,
             "status": "failed",
             "reason": f"the process ended with exit code {process.exitcode}",
         }
     process.join(30)
     ours.close()
-    return found
+    return results
 
 
 def preload() -> None:
@@ -184,6 +186,5 @@ def preload() -> None:
                 try:
                     importlib.import_module(line.split()[1])
                 except ImportError:
-                    print(
-                        f"{path.name}: {line.split()[1]} is not installed; the model will be recorded as failed"
-                    )
+                    package = line.split()[1]
+                    print(f"{path.name}: {package} is not installed; the model will be recorded as failed")

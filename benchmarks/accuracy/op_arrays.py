@@ -1,4 +1,4 @@
-"""Work on whole arrays: losses and reductions, elementwise, indexing, images, geometry."""
+"""Operations on whole arrays: losses and reductions, elementwise, indexing, images, geometry."""
 
 from __future__ import annotations
 

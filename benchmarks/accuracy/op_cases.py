@@ -1,4 +1,4 @@
-"""The operations `op_probe.py` looks at, in the order of how often a forecast meets them."""
+"""The operations that `op_probe.py` measures, those most frequent in forecasts first."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from op_live import Case
 
 
 def cases() -> Iterator[Case]:
-    """Every operation; matrix products first, so that their first call in the process is the process's first."""
+    """Every operation; matrix products first, so that they are the first calls of the process."""
     for group in (
         op_layers.matrix_cases,
         op_layers.attention_cases,

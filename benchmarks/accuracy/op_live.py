@@ -1,4 +1,4 @@
-"""How an operation is put on the device and run in stages, for `op_probe.py`."""
+"""`Live`: an operation with its inputs on the device, run in stages by `op_probe.py`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Stage = tuple[str, Callable[[], Any]]
 
 @dataclass
 class Live:
-    """An operation with its inputs on the device. `reset` puts it back before the first stage."""
+    """An operation with its inputs on the device. `reset` restores the state before the first stage."""
 
     stages: list[Stage]
     reset: Callable[[], None] = lambda: None
@@ -28,38 +28,38 @@ class Case:
 
 
 def once(make: Callable[[str], Callable[[], Any]]) -> Callable[[str], Live]:
-    """A case of one stage; what the call returns stays alive until the stage's figures are read."""
+    """A case of one stage; the result of the call stays alive until the figures are read."""
 
     def build(device: str) -> Live:
         call = make(device)
-        held: list[Any] = []
+        results: list[Any] = []
 
         def run() -> None:
-            held.append(call())
+            results.append(call())
 
-        return Live([("call", run)], reset=held.clear)
+        return Live([("call", run)], reset=results.clear)
 
     return build
 
 
 def both_ways(make: Callable[[str], tuple[Callable[[], Tensor], list[Tensor]]]) -> Callable[[str], Live]:
-    """Forward, then backward with a gradient made beforehand; gradients are dropped at every reset."""
+    """Forward, then backward with a gradient created beforehand; every reset drops the gradients."""
 
     def build(device: str) -> Live:
-        forward, wanted = make(device)
-        held: dict[str, Tensor] = {}
+        forward, inputs = make(device)
+        results: dict[str, Tensor] = {}
         with torch.no_grad():
             gradient = torch.ones_like(forward())
 
         def run_forward() -> None:
-            held["y"] = forward()
+            results["y"] = forward()
 
         def run_backward() -> None:
-            held.pop("y").backward(gradient)
+            results.pop("y").backward(gradient)
 
         def reset() -> None:
-            held.clear()
-            for tensor in wanted:
+            results.clear()
+            for tensor in inputs:
                 tensor.grad = None
 
         return Live([("forward", run_forward), ("backward", run_backward)], reset=reset)

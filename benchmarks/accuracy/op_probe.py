@@ -1,11 +1,11 @@
-"""What the CUDA allocator is asked for by single operations: every request, in order, with its size.
+"""Requests of single operations to the CUDA allocator, in order, with their sizes.
 
     PYTHONPATH=src python benchmarks/accuracy/op_probe.py -o ops.json
 
-Each operation is run three times from fresh cuBLAS workspaces; the first (`cold`) and the third (`steady`)
-are recorded stage by stage (forward, backward, step). Sizes are the bytes requested, before rounding.
-A failing operation is recorded with its error and the probe goes on. `--device cpu` only checks that the
-operations run; it records nothing.
+Each operation is run three times from fresh cuBLAS workspaces; the first run (`cold`) and the third
+(`steady`) are recorded stage by stage (forward, backward, step). Sizes are the bytes requested, before
+rounding. A failing operation is recorded with its error, and the probe continues. `--device cpu` only checks
+that the operations run; it records nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def record_history(on: bool) -> None:
 
 
 def observe(run: Any) -> dict[str, Any]:
-    """One stage: its allocator events, the most it added to the allocated bytes, and what it left allocated."""
+    """One stage: its allocator events, the most bytes it added, and the bytes it left allocated."""
     torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
@@ -71,7 +71,7 @@ def observe(run: Any) -> dict[str, Any]:
 
 
 def context_bytes() -> int:
-    """What the driver counts beyond the allocator: the context, loaded kernels, library state."""
+    """Bytes that the driver counts beyond the allocator: the context, loaded kernels, library state."""
     free, total = torch.cuda.mem_get_info()
     return total - free - torch.cuda.memory_reserved()
 
@@ -85,16 +85,16 @@ def clear_workspaces() -> None:
 def probe_on_cuda(case: Case) -> dict[str, Any]:
     live = case.build("cuda")
     clear_workspaces()  # building may have called the operation
-    found: dict[str, Any] = {"notes": live.notes, "stages": {name: {} for name, _ in live.stages}}
+    record: dict[str, Any] = {"notes": live.notes, "stages": {name: {} for name, _ in live.stages}}
     for label in ROUNDS:
         live.reset()
         for name, run in live.stages:
             if label == "warm":
                 run()
             else:
-                found["stages"][name][label] = observe(run)
-    found["context_bytes"] = context_bytes()
-    return found
+                record["stages"][name][label] = observe(run)
+    record["context_bytes"] = context_bytes()
+    return record
 
 
 def probe_on_cpu(case: Case) -> dict[str, Any]:
@@ -114,12 +114,12 @@ def probe_all(device: str, *, only: str, limit_s: float) -> dict[str, Any]:
         if time.perf_counter() - start > limit_s:
             ops[case.name] = {"error": f"not run: the probe's {limit_s:.0f} s were spent"}
             continue
-        began = time.perf_counter()
+        case_start = time.perf_counter()
         try:
             ops[case.name] = probe_on_cuda(case) if device == "cuda" else probe_on_cpu(case)
-        except Exception as error:  # one operation this build lacks must not cost the other hundred
+        except Exception as error:  # an operation that this build lacks must not stop the others
             ops[case.name] = {"error": f"{type(error).__name__}: {error}"}
-        ops[case.name]["took_s"] = round(time.perf_counter() - began, 3)
+        ops[case.name]["took_s"] = round(time.perf_counter() - case_start, 3)
     return ops
 
 
@@ -127,16 +127,17 @@ def main(argv: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write")
+    parser.add_argument("-o", "--output", type=Path, required=True, help="JSON file to write.")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
-    parser.add_argument("--only", default="*", help="shell pattern of operation names")
+    parser.add_argument("--only", default="*", help="Shell pattern of operation names (default: all).")
     parser.add_argument(
-        "--limit-s", type=float, default=55.0, help="start no further operation after this many seconds"
+        "--limit-s", type=float, default=55.0, help="Start no further operation after this many seconds."
     )
     args = parser.parse_args(argv)
     if args.device == "cuda" and not torch.cuda.is_available():
         print(
-            "no CUDA device is visible here\nmend: run on a machine with a GPU, or check the operations with --device cpu"
+            "No CUDA device is available on this machine.\n"
+            "  hint: Run on a machine with a GPU, or check the operations with --device cpu."
         )
         return 3
     record: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""What a training loop does around the network: optimizers, clipping, scaling, copies."""
+"""Operations of a training loop around the network: optimizers, clipping, scaling, copies."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def optimizer_cases() -> Iterator[Case]:
 
     yield Case("clip_grad_norm", clip)
 
-    def scaled(device: str) -> Live:
+    def scale_and_step(device: str) -> Live:
         params = [nn.Parameter(torch.randn(*shape, device=device)) for shape in shapes()]
         stepper = torch.optim.Adam(params)
         scaler = torch.amp.GradScaler(device)
@@ -72,37 +72,40 @@ def optimizer_cases() -> Iterator[Case]:
         ]
         return Live(stages, reset=reset)
 
-    yield Case("grad_scaler", scaled)
+    yield Case("grad_scaler", scale_and_step)
 
     def average(device: str) -> Live:
         params = [torch.randn(*shape, device=device) for shape in shapes()]
-        kept = [p.clone() for p in params]
+        averages = [p.clone() for p in params]
 
         def loop() -> None:
-            for k, p in zip(kept, params, strict=True):
+            for k, p in zip(averages, params, strict=True):
                 k.mul_(0.99).add_(p, alpha=0.01)
 
         return Live(
-            [("loop", loop), ("foreach", lambda: torch.ops.aten._foreach_lerp_.Scalar(kept, params, 0.01))]
+            [
+                ("loop", loop),
+                ("foreach", lambda: torch.ops.aten._foreach_lerp_.Scalar(averages, params, 0.01)),
+            ]
         )
 
     yield Case("ema", average)
 
 
 def transfer_cases() -> Iterator[Case]:
-    def pinned(device: str) -> Callable[[], Any]:
+    def copy_pinned(device: str) -> Callable[[], Any]:
         x = torch.randn(4096, 4096)
         if device == "cuda":
             x = x.pin_memory()
         return lambda: x.to(device, non_blocking=True)
 
-    yield Case("copy-pinned", once(pinned))
+    yield Case("copy-pinned", once(copy_pinned))
 
-    def halved(device: str) -> Callable[[], Any]:
+    def copy_half(device: str) -> Callable[[], Any]:
         x = torch.randn(4096, 4096)
         return lambda: x.to(device, torch.float16)
 
-    yield Case("copy-half", once(halved))
+    yield Case("copy-half", once(copy_half))
     yield Case("item", call_case(lambda x: x.sum().item(), (4096, 4096)))
     yield Case("randn", once(lambda device: lambda: torch.randn(4096, 4096, device=device)))
     yield Case("randint", once(lambda device: lambda: torch.randint(9, (4096, 4096), device=device)))

@@ -1,4 +1,4 @@
-"""Forecasts of every model and size, made without a GPU."""
+"""Forecasts of every model and size, which need no GPU."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STEPS = 2
 
 
 def predict_case(name: str, entry: Entry, size: int, *, card: str, timeout_s: float) -> dict[str, Any]:
-    """What the forecast says; a forecast that could not be made is recorded with its reason."""
+    """The forecast of one case; a failed forecast is recorded with its reason."""
     case: dict[str, Any] = {"model": name, "size": size}
     start = time.perf_counter()
     try:

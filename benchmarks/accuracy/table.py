@@ -1,9 +1,9 @@
-"""Predicted against measured, and whether the bars are met.
+"""The comparison of predicted and measured peaks, and whether the bars are met.
 
-Bars: allocated within 1 % for 10 of 12 models (of n models: n * 10 / 12, rounded down) and within 5 % for all;
-reserved within 10 % for all; and no case that ran out of memory at the boundary from which its forecast says it fits
-(`needs_bytes`), or 2 % above. They are judged on the held-out models; development models, where asked for, have a table
-of their own that says what it is.
+Bars: allocated within 1 % for 10 of 12 models (of n models: n * 10 / 12, rounded down) and within 5 % for
+all; reserved within 10 % for all; and no case that ran out of memory at the boundary from which its forecast
+says it fits (`needs_bytes`), or 2 % above. They are judged on the held-out models; development models, if
+requested, have a separate table.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TITLES: dict[Set, tuple[str, str]] = {
 
 @dataclass(frozen=True)
 class Row:
-    """One model at one size. Errors are (predicted - measured) / measured; None where one side is missing."""
+    """One model at one size. Errors are (predicted - measured) / measured; None if one side is missing."""
 
     model: str
     size: int
@@ -50,7 +50,10 @@ class Row:
         return self.predicted[name] / self.measured[name] - 1
 
     def ran_at(self, cap: str) -> bool | None:
-        """Did it run with this share of the boundary from which the forecast says it fits? None: not tried."""
+        """Whether it ran with this share of the boundary from which the forecast says it fits.
+
+        None if it was not tried.
+        """
         return self.measured.get(f"cap_{cap}", {}).get("ran")
 
 
@@ -62,7 +65,7 @@ class Bar:
 
 
 def rows_of(predicted: dict[str, Any], measured: dict[str, Any], which: str) -> list[Row]:
-    """Every model and size of a set in the listed order; what was not run has an empty side."""
+    """Every model and size of a set in the listed order; a case that was not run has an empty side."""
     return [
         Row(
             name,
@@ -76,13 +79,13 @@ def rows_of(predicted: dict[str, Any], measured: dict[str, Any], which: str) -> 
 
 
 def by_set(rows: list[Row]) -> dict[Set, list[Row]]:
-    """Held-out first; a set without rows is left out."""
+    """Rows by set, held-out first; a set without rows is omitted."""
     parts: dict[Set, list[Row]] = {name: [row for row in rows if row.set == name] for name in TITLES}
     return {name: part for name, part in parts.items() if part}
 
 
-def judged(rows: list[Row]) -> list[Row]:
-    """The held-out rows; the development rows only where those alone were asked for."""
+def rows_to_judge(rows: list[Row]) -> list[Row]:
+    """The held-out rows; the development rows only if there are no others."""
     return next(iter(by_set(rows).values()))
 
 
@@ -105,7 +108,7 @@ def judge(rows: list[Row]) -> list[Bar]:
     far, loose = (
         [m for m, e in errors.items() if e > bar] for errors, bar in ((allocated, 0.05), (reserved, 0.10))
     )
-    # Both are asked for: a boundary that holds only with a margin, or only without one, is no boundary.
+    # Both are required: a boundary that holds only with a margin, or only without one, is wrong.
     burst = [
         f"{row.model} at {row.size:,}" for row in rows if any(row.ran_at(cap) is not True for cap in FIT_CAPS)
     ]
@@ -139,12 +142,12 @@ def percent(value: float | None) -> str:
     return "-" if value is None else f"{100 * value:+.2f} %"
 
 
-def said(ran: bool | None) -> str:
+def outcome(ran: bool | None) -> str:
     return {True: "ran", False: "OOM", None: "-"}[ran]
 
 
 def section(rows: list[Row]) -> list[str]:
-    """One set's table, worst allocated error first, what its models are, and the bars."""
+    """The table of one set, worst allocated error first, followed by the bars and the models."""
     title, about = TITLES[rows[0].set]
     ordered = sorted(
         rows, key=lambda row: -abs(e) if (e := row.error("peak_allocated_bytes")) is not None else -math.inf
@@ -162,7 +165,7 @@ def section(rows: list[Row]) -> list[str]:
         cells = [row.model, f"{row.size:,}"]
         for name in ("peak_allocated_bytes", "peak_reserved_bytes"):
             cells += [gib(row.predicted.get(name)), gib(row.measured.get(name)), percent(row.error(name))]
-        lines.append("| " + " | ".join([*cells, *(said(row.ran_at(cap)) for cap in CAPS)]) + " |")
+        lines.append("| " + " | ".join([*cells, *(outcome(row.ran_at(cap)) for cap in CAPS)]) + " |")
     lines += ["", "| bar | met | |", "|---|---|---|"]
     lines += [f"| {bar.name} | {'pass' if bar.met else 'FAIL'} | {bar.detail} |" for bar in judge(rows)]
     lines += ["", *(f"- {name}: {MODELS[name].what}" for name in dict.fromkeys(row.model for row in rows))]
@@ -179,7 +182,8 @@ def markdown(rows: list[Row], machine: dict[str, Any]) -> str:
     lines = [
         "# Predicted against measured",
         "",
-        f"Measured on {machine.get('gpu') or 'no GPU'}, torch {versions.get('torch', '?')}; two training steps; GiB.",
+        f"Measured on {machine.get('gpu') or 'no GPU'}, torch {versions.get('torch', '?')}; "
+        "two training steps; GiB.",
     ]
     for part in by_set(rows).values():
         lines += ["", *section(part)]

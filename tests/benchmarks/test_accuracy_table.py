@@ -1,4 +1,4 @@
-"""The accuracy table's judgement: what it must refuse."""
+"""The bars of the accuracy table: what they must refuse."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def sides(
     allocated: dict[str, float] | None = None,
     reserved: dict[str, float] | None = None,
 ) -> Any:
-    """Measured 1 GB allocated and 1.1 GB reserved everywhere; predictions off by the given relative errors."""
+    """Measured 1 GB allocated and 1.1 GB reserved for every case; predictions with these relative errors."""
     predicted: dict[str, Any] = {"cases": {}}
     measured: dict[str, Any] = {"cases": {}}
-    for name, _, size in entries.chosen("all", None):
+    for name, _, size in entries.select("all", None):
         key = entries.key(name, size)
         predicted["cases"][key] = {
             "status": "ok",
@@ -58,16 +58,16 @@ def sides(
 
 
 def first_case(entries: ModuleType) -> str:
-    name, _, size = next(entries.chosen("heldout", None))
+    name, _, size = next(entries.select("heldout", None))
     return entries.key(name, size)
 
 
-def missed(table: ModuleType, predicted: Any, measured: Any) -> list[str]:
+def missed_bars(table: ModuleType, predicted: Any, measured: Any) -> list[str]:
     return [bar.name for bar in table.judge(table.rows_of(predicted, measured, "heldout")) if not bar.met]
 
 
 def test_exact_predictions_meet_every_bar(table: ModuleType, entries: ModuleType) -> None:
-    assert missed(table, *sides(entries)) == []
+    assert missed_bars(table, *sides(entries)) == []
 
 
 @pytest.mark.parametrize("cap", ["cap_1.00", "cap_1.02"])
@@ -76,14 +76,14 @@ def test_a_run_out_of_memory_at_or_above_the_predicted_boundary_is_refused(
 ) -> None:
     predicted, measured = sides(entries)
     measured["cases"][first_case(entries)][cap] = {"ran": False}
-    assert missed(table, predicted, measured) == [FITS]
+    assert missed_bars(table, predicted, measured) == [FITS]
 
 
 @pytest.mark.parametrize("cap", ["cap_1.00", "cap_1.02"])
 def test_a_boundary_that_was_never_tried_is_refused(table: ModuleType, entries: ModuleType, cap: str) -> None:
     predicted, measured = sides(entries)
     del measured["cases"][first_case(entries)][cap]
-    assert missed(table, predicted, measured) == [FITS]
+    assert missed_bars(table, predicted, measured) == [FITS]
 
 
 @pytest.mark.parametrize("below", [{"ran": True}, {"ran": False}, {}])
@@ -92,7 +92,7 @@ def test_what_happens_below_the_boundary_is_not_judged(
 ) -> None:
     predicted, measured = sides(entries)
     measured["cases"][first_case(entries)]["cap_0.98"] = below
-    assert missed(table, predicted, measured) == []
+    assert missed_bars(table, predicted, measured) == []
 
 
 def test_the_columns_say_what_ran_at_above_and_below_the_boundary(
@@ -101,7 +101,7 @@ def test_the_columns_say_what_ran_at_above_and_below_the_boundary(
     predicted, measured = sides(entries)
     measured["cases"][first_case(entries)]["cap_1.02"] = {"ran": None}
     lines = table.markdown(table.rows_of(predicted, measured, "heldout"), {}).splitlines()
-    name, _, size = next(entries.chosen("heldout", None))
+    name, _, size = next(entries.select("heldout", None))
     assert next(line for line in lines if line.startswith("| model")).endswith(
         "| at the boundary | 2 % above | 2 % below |"
     )
@@ -114,7 +114,7 @@ def test_one_model_six_percent_off_is_refused_whatever_the_sign(
     table: ModuleType, entries: ModuleType
 ) -> None:
     for error in (0.06, -0.06):
-        assert missed(table, *sides(entries, allocated={"galaxies": error})) == [
+        assert missed_bars(table, *sides(entries, allocated={"galaxies": error})) == [
             "allocated within 5 % for all"
         ]
 
@@ -132,7 +132,9 @@ def test_ten_of_twelve_or_thirteen_models_must_be_within_one_percent(
 
 
 def test_reserved_eleven_percent_off_is_refused(table: ModuleType, entries: ModuleType) -> None:
-    assert missed(table, *sides(entries, reserved={"heartbeats": -0.11})) == ["reserved within 10 % for all"]
+    assert missed_bars(table, *sides(entries, reserved={"heartbeats": -0.11})) == [
+        "reserved within 10 % for all"
+    ]
 
 
 def test_a_failed_measurement_counts_against_every_bar_but_the_count(
@@ -140,14 +142,14 @@ def test_a_failed_measurement_counts_against_every_bar_but_the_count(
 ) -> None:
     predicted, measured = sides(entries)
     measured["cases"][first_case(entries)] = {"status": "failed", "reason": "segmentation fault"}
-    refused = missed(table, predicted, measured)
+    refused = missed_bars(table, predicted, measured)
     assert refused == [
         "allocated within 5 % for all",
         "reserved within 10 % for all",
         FITS,
     ]
     text = table.markdown(table.rows_of(predicted, measured, "heldout"), {})
-    name, _, size = next(entries.chosen("heldout", None))
+    name, _, size = next(entries.select("heldout", None))
     assert f"{name} at {size:,}, measured: segmentation fault" in text
 
 
@@ -172,7 +174,7 @@ def test_a_bad_development_model_changes_no_bar_and_stands_in_the_second_table(
 ) -> None:
     predicted, measured = sides(entries, allocated={"gpt": 0.5})
     rows = table.rows_of(predicted, measured, "all")
-    assert all(bar.met for bar in table.judge(table.judged(rows)))
+    assert all(bar.met for bar in table.judge(table.rows_to_judge(rows)))
     heldout, development = table.markdown(rows, {}).split("## Development models")
     assert set(first_cells(heldout)) == set(entries.names_in("heldout"))
     assert first_cells(development)[0] == "gpt"
@@ -180,17 +182,17 @@ def test_a_bad_development_model_changes_no_bar_and_stands_in_the_second_table(
 
 
 def test_a_development_model_is_not_among_the_held_out(entries: ModuleType) -> None:
-    with pytest.raises(SystemExit, match="no model gpt in the set heldout"):
-        list(entries.chosen("heldout", "melodies,gpt"))
-    assert {entry.set for _, entry, _ in entries.chosen("all", "melodies,gpt")} == {"heldout", "development"}
+    with pytest.raises(SystemExit, match="The set heldout has no model gpt"):
+        list(entries.select("heldout", "melodies,gpt"))
+    assert {entry.set for _, entry, _ in entries.select("all", "melodies,gpt")} == {"heldout", "development"}
 
 
 def test_every_model_is_a_plain_factory_that_knows_nothing_of_pinchpoint(entries: ModuleType) -> None:
     for name, entry in entries.MODELS.items():
         path, _, factory = entry.target.rpartition(":")
         source = Path(path).read_text(encoding="utf-8")
-        found = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
-        assert [arg.arg for arg in found[factory].args.args] == ["size", "device"], name
+        functions = {node.name: node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)}
+        assert [arg.arg for arg in functions[factory].args.args] == ["size", "device"], name
         assert "pinchpoint" not in source, name
         assert entry.sizes[0] < entry.sizes[1], name
 
@@ -198,12 +200,12 @@ def test_every_model_is_a_plain_factory_that_knows_nothing_of_pinchpoint(entries
 def test_every_held_out_file_is_listed_and_needs_only_torch_e3nn_and_the_standard_library(
     entries: ModuleType,
 ) -> None:
-    listed = {
+    files = {
         Path(entry.target.rpartition(":")[0]) for entry in entries.MODELS.values() if entry.set == "heldout"
     }
-    assert listed == set(entries.FOLDERS["heldout"].glob("*.py"))
-    allowed = {"torch", "e3nn", *sys.stdlib_module_names}
-    for path in listed:
+    assert files == set(entries.FOLDERS["heldout"].glob("*.py"))
+    packages = {"torch", "e3nn", *sys.stdlib_module_names}
+    for path in files:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 names = (
@@ -211,4 +213,4 @@ def test_every_held_out_file_is_listed_and_needs_only_torch_e3nn_and_the_standar
                     if isinstance(node, ast.ImportFrom)
                     else [alias.name for alias in node.names]
                 )
-                assert {name.split(".")[0] for name in names} <= allowed, path.name
+                assert {name.split(".")[0] for name in names} <= packages, path.name

@@ -1,4 +1,4 @@
-"""A gated graph network for crystals trained on energies and on forces, the gradient of the energy: double backward."""
+"""A gated graph network for crystals, trained on energies and on forces (double backward)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Capacity and resistance of a lithium cell from one discharge record: three-layer LSTM, dropout, last step, Huber, AdamW."""
+"""Capacity and resistance of a lithium cell from one discharge: three-layer LSTM, dropout, Huber, AdamW."""
 
 from __future__ import annotations
 

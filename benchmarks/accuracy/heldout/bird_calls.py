@@ -1,4 +1,4 @@
-"""Pre-activation residual blocks with squeeze and excitation on spectrograms; several calls at a time, momentum SGD."""
+"""Pre-activation residual blocks with squeeze and excitation on spectrograms; momentum SGD."""
 
 from __future__ import annotations
 

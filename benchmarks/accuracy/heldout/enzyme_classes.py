@@ -1,4 +1,4 @@
-"""A deep MLP over sequence embeddings, cut into four segments by checkpoint_sequential; label smoothing, AMSGrad."""
+"""A deep MLP on sequence embeddings in four checkpoint_sequential segments; label smoothing, AMSGrad."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A U-Net on seismic sections: instance norm, strided convolutions down, bilinear steps up, added skips, focal loss."""
+"""A U-Net on seismic sections: instance norm, strided convolutions, bilinear upsampling, focal loss."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Convolutions with batch norm in channels-last layout that tell kinds of galaxies apart; AdamW, one-cycle schedule."""
+"""Convolutions with batch norm in channels-last layout that classify galaxies; AdamW, one-cycle schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Dilated gated convolutions over an electrocardiogram: AveragedModel as EMA, clipping, four micro-batches a step."""
+"""Dilated gated convolutions on an electrocardiogram: AveragedModel as EMA, clipping, four micro-batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A tabular MLP that gives a mean and a variance for every row: layer norm, SiLU, dropout, Gaussian likelihood, Adagrad."""
+"""A tabular MLP for a mean and a variance per row: layer norm, SiLU, dropout, Gaussian loss, Adagrad."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transformer that writes melodies: causal attention within a window, distances as a bias (a float mask), AdamW."""
+"""A transformer that writes melodies: causal windowed attention with distances as a float mask, AdamW."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NOTES, LENGTH, WIDTH, HEADS = 1_283, 320, 432, 6
 
 
 def distance_mask(length: int, heads: int, window: int) -> torch.Tensor:
-    """(1, heads, length, length): slope times distance back in time; -inf for the future and beyond the window."""
+    """(1, heads, length, length): slope times distance to the past; -inf outside the window and the past."""
     position = torch.arange(length)
     back = position[:, None] - position[None, :]
     slopes = torch.tensor([2.0 ** (-8 * (h + 1) / heads) for h in range(heads)])

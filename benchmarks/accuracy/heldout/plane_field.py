@@ -1,4 +1,4 @@
-"""A radiance field on three feature planes with coarse and fine samples along rays; fp16 autocast and a gradient scaler."""
+"""A radiance field on three feature planes with coarse and fine ray samples; fp16 autocast, GradScaler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An e3nn network for the shielding tensor at every atom: uvu tensor products over edges, norm activations, batch norm."""
+"""An e3nn network for the shielding tensors of atoms: uvu tensor products, norm activations, batch norm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DEGREE = 12
 
 
 class Interaction(nn.Module):
-    """Weighted products of neighbours and spherical harmonics, summed at the atoms, plus a term of the atom itself."""
+    """Weighted products of neighbours and spherical harmonics, summed at the atoms, plus a self term."""
 
     def __init__(self, before: o3.Irreps, harmonics: o3.Irreps, after: o3.Irreps, radial: int) -> None:
         super().__init__()

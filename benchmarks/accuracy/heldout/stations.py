@@ -1,4 +1,4 @@
-"""Weather stations read by a few latent vectors: cross attention in and out, self attention between, no mask, RAdam."""
+"""Weather stations with a few latent vectors: cross attention in and out, self attention, no mask, RAdam."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Crown heights from an aerial point cloud: points in range are scored, the upper half by score is refined, AdamW."""
+"""Crown heights from an aerial point cloud: points in range are scored, the upper half is refined, AdamW."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Hits in a particle detector: noise is cut by a boolean mask, the rest is grouped into cells by torch.unique."""
+"""Hits in a particle detector: a boolean mask removes noise, torch.unique groups the rest into cells."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""An e3nn network that reads atoms' surroundings and gives each atom a dipole: full tensor products and gates."""
+"""An e3nn network for a dipole per atom: full tensor products and gates."""
 
 import torch
 from e3nn import o3

@@ -1,4 +1,4 @@
-"""A signed-distance field trained with the eikonal equation: the gradient of the output is part of the loss."""
+"""A signed-distance field with the eikonal loss, which contains the gradient of the output."""
 
 import torch
 from torch import nn

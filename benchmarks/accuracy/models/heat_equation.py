@@ -1,4 +1,4 @@
-"""A physics-informed network for the heat equation in the plane: second derivatives by two calls of autograd.grad."""
+"""A physics-informed network for the heat equation: second derivatives by two calls of autograd.grad."""
 
 import torch
 from torch import nn

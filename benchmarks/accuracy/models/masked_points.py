@@ -1,4 +1,4 @@
-"""A point cloud network that keeps only some points: boolean masks, nonzero and unique decide how many go on."""
+"""A point cloud network that keeps only some points, with boolean masks, nonzero and unique."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Attention over a graph's edges in the manner of PyG: gather, softmax over neighbours by scatter, sum, max pooling."""
+"""Attention over a graph's edges as in PyG: gather, softmax over neighbours by scatter, sum, max pooling."""
 
 import torch
 import torch.nn.functional as F

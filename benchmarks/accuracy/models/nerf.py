@@ -1,4 +1,4 @@
-"""A radiance field under mixed precision: `nerf_bf16` with autocast alone, `nerf_fp16` with a gradient scaler and clipping."""
+"""A radiance field in mixed precision: `nerf_bf16`, and `nerf_fp16` with a gradient scaler and clipping."""
 
 import torch
 import torch.nn.functional as F

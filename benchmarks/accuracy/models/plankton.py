@@ -1,4 +1,4 @@
-"""A plain stack of convolutions with batch norm that tells small grey images apart."""
+"""A plain stack of convolutions with batch norm that classifies small grey images."""
 
 import torch
 import torch.nn.functional as F

@@ -1,4 +1,4 @@
-"""Sleep staging from a night of sensor features: a linear layer, two LSTM layers, a class for every frame, Adam."""
+"""Sleep staging from a night of sensor features: a linear layer, two LSTM layers, a class per frame, Adam."""
 
 from __future__ import annotations
 

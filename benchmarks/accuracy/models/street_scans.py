@@ -1,4 +1,4 @@
-"""A two-stage laser-scan network: far returns are dropped by a mask of the data, background by a mask of its own score."""
+"""A two-stage laser-scan network: masks of the data and of its own score drop far and background returns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A transformer encoder over scaled-dot-product attention: `transformer`, and `transformer_masked` with a padding mask."""
+"""A transformer encoder with SDPA: `transformer`, and `transformer_masked` with a padding mask."""
 
 import torch
 import torch.nn.functional as F

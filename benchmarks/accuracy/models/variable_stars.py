@@ -1,4 +1,4 @@
-"""Kinds of variable star from light curves: three-layer bidirectional LSTM with dropout, attention pooling, AdamW."""
+"""Kinds of variable stars from light curves: three-layer bidirectional LSTM, attention pooling, AdamW."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def variable_stars(size: int, device: str) -> Callable[[], torch.Tensor]:
     torch.manual_seed(23)
     model = LightCurves().to(device)
     optimizer = torch.optim.AdamW(model.parameters(), lr=8e-4, weight_decay=0.02)
-    # Every star is seen 214 times: gap since the last visit, magnitude, its error, and two colours.
+    # Every star has 214 observations: time since the last one, magnitude, its error, and two colours.
     curves = torch.randn(size, 214, 5, device=device)
     kind = torch.randint(0, 9, (size,), device=device)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.05)
