@@ -30,7 +30,7 @@ LOOKS = {
 
 def plot(path: Path, table: list[dict[str, Any]]) -> Path:
     """Write a PNG: equal steps and equal points side by side. table: as `robustness_table.table_of` makes it."""
-    with style.applied():
+    with style.figure_style():
         figure, axes = style.canvas(columns=2, width=9.6, height=4.6, sharey=True)
         for one, regime in zip(axes[0], ("steps", "points"), strict=True):
             for recipe in LOOKS:

@@ -18,16 +18,12 @@ PENDING = (
     "backends",
     "docs",
     "kit",
-    "reporting",
-    "studies",
     "systems/cloud",
     "systems/common",
     "systems/density",
     "systems/operator",
     "systems/radiance",
     "systems/vmc",
-    "verification",
-    "workloads",
 )
 
 PHRASES = (

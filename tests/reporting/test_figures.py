@@ -101,7 +101,7 @@ def study() -> Study:
 
 
 def draw(module, record):
-    with style.applied():
+    with style.figure_style():
         figure = module.draw(record)
         assert figure is not None
         figure.canvas.draw()

@@ -10,6 +10,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput, CannotFake, Missing, TargetFailed, TimedOut
 from pinchpoint.core.records import Study, load
+from pinchpoint.reporting.figures import gallery
 from pinchpoint.studies.forecast_process import RestartingForecaster
 from pinchpoint.studies.study import study
 
@@ -83,7 +84,10 @@ def test_the_record_keeps_the_contract(forecasts, tmp_path):
     assert result.complete
 
 
-def test_the_folder_holds_record_table_figures_and_verdict(forecasts, tmp_path):
+def test_the_folder_holds_record_table_figures_and_verdict(forecasts, tmp_path, monkeypatch):
+    figures = {name: gallery.drawers()[name] for name in ("peak", "breakdown", "ratio", "theory")}
+    # The others take seconds and have their own tests.
+    monkeypatch.setattr(gallery, "drawers", lambda: figures)
     result = study("field", sizes=SIZES, forecaster=forecasts(), output=tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
     assert {
@@ -486,6 +490,7 @@ def test_a_flat_variant_is_held_to_its_claim_under_every_setting(forecasts):
     assert all("declared to grow by no more than 48 B/point" in reason for reason in result.gate)
 
 
+@pytest.mark.usefixtures("no_figures")
 def test_settings_reach_the_fresh_interpreters_and_the_record(forecasts, workers, tmp_path):
     run = workers()
     arguments = {"mlp": "64,64", "part": "decoder"}

@@ -36,7 +36,7 @@ def draw_all(study: Study) -> dict[str, bytes]:
     """Return file name -> content for every figure that has data in this study."""
     files: dict[str, bytes] = {}
     for name, draw in drawers().items():
-        with style.applied():
+        with style.figure_style():
             figure = draw(study)
             if figure is None:
                 continue

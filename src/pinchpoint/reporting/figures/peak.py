@@ -87,12 +87,12 @@ def _cards(axes: Axes, study: Study) -> None:
     low, high = axes.get_ylim()
     cards = sorted({(row["memory_bytes"], row["card"]) for row in study.cards})
     above = [card for card in cards if card[0] > high][:1]
-    shown = [card for card in cards if low < card[0] <= high]
+    visible = [card for card in cards if low < card[0] <= high]
     if above and above[0][0] < 3 * high:
-        shown += above
+        visible += above
         axes.set_ylim(low, above[0][0] * 1.15)
     last = 0.0
-    for memory, name in sorted(shown):
+    for memory, name in sorted(visible):
         axes.axhline(memory, color=style.MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=1)
         if memory < last * (high / low) ** 0.035:
             continue  # its name would overlap the one below

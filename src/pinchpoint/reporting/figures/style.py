@@ -61,7 +61,7 @@ RC: Any = {
 
 
 @contextmanager
-def applied() -> Iterator[None]:
+def figure_style() -> Iterator[None]:
     """Apply this style, and no other settings of matplotlib, inside the block only."""
     import matplotlib
 

@@ -18,7 +18,7 @@ def choices(study: Study) -> dict[str, list[Point]]:
     lines = style.lines_of(study)
     by_mode = {}
     for mode in dict.fromkeys(mode for _, mode in lines):
-        timed = {
+        times = {
             variant: {
                 p.size: p
                 for p in lines.get((variant, mode), [])
@@ -26,10 +26,10 @@ def choices(study: Study) -> dict[str, list[Point]]:
             }
             for variant in style.variants_of(study)
         }
-        timed = {variant: points for variant, points in timed.items() if points}
-        common = set.intersection(*(set(points) for points in timed.values())) if len(timed) > 1 else set()
+        times = {variant: points for variant, points in times.items() if points}
+        common = set.intersection(*(set(points) for points in times.values())) if len(times) > 1 else set()
         if common:
-            by_mode[mode] = [points[max(common)] for points in timed.values()]
+            by_mode[mode] = [points[max(common)] for points in times.values()]
     return by_mode
 
 

@@ -294,13 +294,13 @@ def thin(events: tuple[tuple[int, int, str], ...], most: int) -> list[tuple[int,
 
 def _lines(record: Forecast) -> Html:
     lines = sorted(record.lines, key=lambda line: -line.bytes)
-    shown, rest = lines[:LINES_SHOWN], lines[LINES_SHOWN:]
+    largest, rest = lines[:LINES_SHOWN], lines[LINES_SHOWN:]
 
     def row(line: Line) -> tuple[object, ...]:
         source = tag("code", line.code.strip()) if line.code else tag("span", "-", class_="quiet")
         part = join(
             [
-                meter(share(line.bytes, shown[0].bytes)),
+                meter(share(line.bytes, largest[0].bytes)),
                 f"{share(line.bytes, record.peak_allocated_bytes):.1%}",
             ]
         )
@@ -322,7 +322,7 @@ def _lines(record: Forecast) -> Html:
     note = "The bytes of each source line that are alive at the peak."
     if rest:
         note += f" {len(rest)} more lines hold {show_bytes(sum(line.bytes for line in rest))} in total."
-    return panel("Source lines at the peak", table(columns, [row(line) for line in shown]), note=note)
+    return panel("Source lines at the peak", table(columns, [row(line) for line in largest]), note=note)
 
 
 def _modules(record: Forecast) -> Figure:

@@ -208,8 +208,10 @@ def _cards(record: Plan, names: list[str]) -> Html:
     along = "size" if len({count(item, "size") for item in cards.values()} - {None}) != 1 else "chunk"
     top = max(count(item, along) or 0 for item in cards.values())
 
-    def rows(shown: Iterable[str]) -> list[tuple[object, ...]]:
-        return [_card(name, cards[name], share(count(cards[name], along) or 0, top), names) for name in shown]
+    def rows(card_names: Iterable[str]) -> list[tuple[object, ...]]:
+        return [
+            _card(name, cards[name], share(count(cards[name], along) or 0, top), names) for name in card_names
+        ]
 
     columns = (Column("card"), *number_columns("memory", "size", "chunk"), Column(""), Column("variant"))
     first = shortlist({name: number(item, "budget_bytes") for name, item in cards.items()})

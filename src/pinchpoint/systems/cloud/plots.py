@@ -20,7 +20,7 @@ NAMES = {
 
 def plot(path: Path, rows: list[dict[str, Any]], *, title: str, majority: str) -> Path:
     """Write a PNG. rows: as an Evaluation holds them; majority: the class that could be said everywhere."""
-    with style.applied():
+    with style.figure_style():
         figure, axes = style.canvas(columns=2, width=9.6, height=4.4)
         for one, (key, name) in zip(axes[0], (("miou", "mIoU"), ("accuracy", "accuracy")), strict=True):
             _draw(one, rows, key, majority)

@@ -211,7 +211,7 @@ def draw_slices(
     path: Path, predicted: np.ndarray, reference: Volume, *, at: tuple[float, float, float], title: str
 ) -> Path:
     """Write a PNG. predicted: (nx, ny, nz) on the grid of the reference; at: the point, fractional."""
-    with style.applied():
+    with style.figure_style():
         figure, axes = style.canvas(rows=3, columns=3, width=10.5, height=10.0)
         planes = [
             [plane_of(part, axis, at[axis]) for axis in range(3)] for part in (predicted, reference.total)

@@ -30,7 +30,7 @@ def picture(
 ) -> Path:
     """Write a PNG. predicted, true: (F,); label: the quantity that the colours show."""
     vertices, faces = mesh.vertices.cpu().numpy(), mesh.faces.cpu().numpy()
-    with style.applied():
+    with style.figure_style():
         figure, axes = style.canvas(rows=len(VIEWS), columns=3, width=11.5, height=5.6)
         scale, off = _scale(np.concatenate([predicted, true])), _around_zero(predicted - true)
         parts = ((predicted, VALUES, scale), (true, VALUES, scale), (predicted - true, DIFFERENCE, off))

@@ -22,7 +22,7 @@ def draw(path: Path, report: MemoryReport) -> Path:
 
     at = report.peaks_at
     gib = 2**30
-    with style.applied():
+    with style.figure_style():
         figure, axes = style.canvas(columns=2, width=10.4, height=6.4, sharey=True)
         peak, spent = axes[0]
         for place, row in enumerate(report.rows):

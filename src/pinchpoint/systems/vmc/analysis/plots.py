@@ -38,7 +38,7 @@ def draw_convergence(
     path: Path, steps: Any, energies: Any, variances: Any, seconds: Any, *, exact_ha: float | None, title: str
 ) -> Path:
     """The picture of a training. All: (T,), of a step each."""
-    with style.applied():
+    with style.figure_style():
         return _written(
             convergence(steps, energies, variances, seconds, exact_ha=exact_ha, title=title), path
         )
@@ -134,7 +134,7 @@ def draw_scan(
     title: str,
 ) -> Path:
     """Energies along a bond. lowest: bond and energy of the minimum; reference: bond and energy of the known point."""
-    with style.applied():
+    with style.figure_style():
         figure, axes = style.canvas()
         (only,) = axes[0]
         only.errorbar(
