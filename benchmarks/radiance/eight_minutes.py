@@ -1,15 +1,17 @@
-"""Cars in eight minutes: data, pace, training for so many seconds, scores beside a ladder of the same size, pictures.
+"""Cars in eight minutes: data, pace, timed training, scores beside a ladder of the same size, and pictures.
 
     python benchmarks/radiance/eight_minutes.py WORK -o benchmarks/results/radiance_eight_minutes_h200.json
-    python benchmarks/radiance/eight_minutes.py WORK --until pace -o eight.json   # the same call without --until goes on
-    python benchmarks/radiance/eight_minutes.py WORK --device cpu --preset tiny --seconds 20 --images 50 --scored 8 -o small.json
+    python benchmarks/radiance/eight_minutes.py WORK --until pace -o eight.json   # resume without --until
+    python benchmarks/radiance/eight_minutes.py WORK --device cpu --preset tiny --seconds 20 --images 50 \\
+        --scored 8 -o small.json
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`; the distances need its extra `radiance`. A short run tells the
-steps a second, from which the length of the run follows, as rates and annealing go by its share; at the limit it is stopped with
-a checkpoint all the same. What lies in WORK is gone on with: data and pace are kept, training is resumed, and the seconds of all
-its parts count together. Of its checkpoints the one nearest to the images it learned from is scored, or the last where none was
-judged: against cars of another seed, which it never saw, and against a ladder of as many images of that size. --set changes the
-recipe, below, and whatever else a run may be told; --field changes the field.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`; the distances need its extra `radiance`. A
+short run measures the steps per second, from which the length of the run follows, because rates and annealing
+depend on it; at the time limit the run is stopped with a checkpoint in any case. WORK is resumed: data and
+pace are kept, training continues, and the seconds of all its parts add up. The checkpoint nearest to the
+training images is scored, or the last one if no distances were measured: against cars of another seed, which
+it never saw, and against a ladder of as many images of that size. --set changes the recipe below and any
+other setting of a run; --field changes the field.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ from pinchpoint.systems.radiance.records import Training
 from pinchpoint.systems.radiance.settings import PRESETS, Settings
 from pinchpoint.systems.radiance.train import Log, train
 
-# Beside what the preset says. The cars lie inside the unit sphere, on white.
+# Added to the preset. The cars lie inside the unit sphere, on white.
 RECIPE: dict[str, Any] = {
     "precision": "bf16",
     "superres": 2,
@@ -54,14 +56,14 @@ RECIPE: dict[str, Any] = {
     "eval_every": 4000,
 }
 STAGES = ("data", "pace", "train", "score")
-PACED = 40  # steps of the short run before its clock is read: what is compiled or tuned is by then
-SPARE = 0.085  # of the seconds, for sheets, distances and checkpoints on the way
+PACED = 40  # steps of the short run before timing starts: compilation and tuning are done by then
+SPARE = 0.085  # fraction of the seconds reserved for sheets, distances and checkpoints
 RUNG, NAME = "no wheels", "KD-efflite0"
 EIGHT = 480.0  # seconds
 
 
 def pace(data: Path, folder: Path, choices: dict[str, Any], *, steps: int) -> float:
-    """Steps a second of a short run; kept in its folder."""
+    """Steps per second of a short run; stored in its folder."""
     file = folder / "pace.json"
     if file.exists():
         return json.loads(file.read_text(encoding="utf-8"))["steps_per_s"]
@@ -71,7 +73,7 @@ def pace(data: Path, folder: Path, choices: dict[str, Any], *, steps: int) -> fl
         if report.row is not None:
             times.append((report.row.step, report.row.seconds))
 
-    shutil.rmtree(folder, ignore_errors=True)  # of a short run that was stopped
+    shutil.rmtree(folder, ignore_errors=True)  # left by an interrupted short run
     quiet = {"eval_images": 0, "sample_every": 2 * (PACED + steps), "checkpoint_every": 2 * (PACED + steps)}
     train(data, folder, progress=watch, **{**choices, **quiet, "steps": PACED + steps})
     first = next(one for one in times if one[0] >= PACED)
@@ -81,7 +83,9 @@ def pace(data: Path, folder: Path, choices: dict[str, Any], *, steps: int) -> fl
 
 
 def limit_seconds(seconds: float, tell: Callable[[Report], None]) -> Callable[[Report], None]:
-    """A watcher that asks for a checkpoint and an end, as SIGTERM does, once the steps have taken so long."""
+    """A watcher that requests a checkpoint and an end, as SIGTERM does, once the steps have
+    taken `seconds`.
+    """
 
     def watch(report: Report) -> None:
         tell(report)
@@ -92,7 +96,7 @@ def limit_seconds(seconds: float, tell: Callable[[Report], None]) -> Callable[[R
 
 
 def train_run(data: Path, run: Path, choices: dict[str, Any], *, steps: int, seconds: float) -> Training:
-    """The run, begun or gone on with, up to its last step or to the limit."""
+    """Start or resume the run, up to its last step or the time limit."""
     last_print = [time.perf_counter()]
 
     def tell(report: Report) -> None:
@@ -102,7 +106,8 @@ def train_run(data: Path, run: Path, choices: dict[str, Any], *, steps: int, sec
             last_print[0] = time.perf_counter()
             distance = "" if report.row.validation is None else f", KD {report.row.validation:.1f}"
             print(
-                f"step {report.done:,} of {report.total:,}, {report.row.seconds:.0f} s, loss {report.loss:.3f}{distance}",
+                f"step {report.done:,} of {report.total:,}, {report.row.seconds:.0f} s, "
+                f"loss {report.loss:.3f}{distance}",
                 flush=True,
             )
 
@@ -110,12 +115,12 @@ def train_run(data: Path, run: Path, choices: dict[str, Any], *, steps: int, sec
     settings = {"device": choices["device"]} if exists else {**choices, "steps": steps}
     try:
         return train(data, run, resume=exists, progress=limit_seconds(seconds, tell), **settings)
-    except SystemExit:  # the limit's own
+    except SystemExit:  # raised at the time limit
         return Training.from_json((run / "record.json").read_text(encoding="utf-8"))
 
 
 def read_distances(run: Path) -> list[dict[str, float]]:
-    """The distances to the images it learned from that were measured on the way."""
+    """The distances to the training images measured during training."""
     return [
         {"step": row.step, NAME: row.validation}
         for row in Log.read(run / "log.csv")
@@ -126,7 +131,7 @@ def read_distances(run: Path) -> list[dict[str, float]]:
 def score_run(
     args: argparse.Namespace, data: Path, run: Path, training: Training, side: int
 ) -> dict[str, Any]:
-    """Scores of the run, the ladder they are read by, and the pictures."""
+    """Scores of the run, the ladder to read them by, and the pictures."""
     device = training.device
     pictures = make_folder(args.work / "pictures")
     how: dict[str, Any] = {
@@ -145,7 +150,7 @@ def score_run(
 
 
 def verdicts(scores: dict[str, Any], training: dict[str, Any]) -> list[dict[str, Any]]:
-    """Each bar: held or missed."""
+    """Each bar with its verdict: held or missed."""
     rung = next(one["distances"][NAME] for one in scores["ladder"] if one["rung"] == RUNG)
     distance = scores["evaluation"]["distances"][NAME]
     bars = [(f"{NAME} below {RUNG!r}", distance, rung), ("seconds of training", training["seconds"], EIGHT)]
@@ -188,7 +193,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
     clock = time.perf_counter()
 
     def done(stage: str, **more: Any) -> bool:
-        """Write what there is; whether this was the last stage asked for."""
+        """Write the record so far; return whether this was the last requested stage."""
         nonlocal clock
         record["took_s"][stage], clock = time.perf_counter() - clock, time.perf_counter()
         record.update(more)
@@ -202,7 +207,7 @@ def run(args: argparse.Namespace) -> dict[str, Any]:
         return record
     rate = pace(work / "cars", work / "pace", choices, steps=args.paced)
     steps = args.steps or max(1, int((1 - SPARE) * args.seconds * rate))
-    print(f"{rate:.2f} steps a second: {steps:,} steps", flush=True)
+    print(f"{rate:.2f} steps per second: {steps:,} steps", flush=True)
     if done("pace", steps_per_s=rate, steps=steps):
         return record
     training = train_run(work / "cars", work / "run", choices, steps=steps, seconds=args.seconds)
@@ -218,18 +223,18 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("work", type=Path, metavar="WORK", help="folder for data, run and pictures")
-    parser.add_argument("--seconds", type=float, default=475.0, help="of training")
+    parser.add_argument("--seconds", type=float, default=475.0, help="seconds of training")
     parser.add_argument(
-        "--steps", type=int, help="instead of what the pace gives; the limit of seconds stays"
+        "--steps", type=int, help="steps, instead of those the pace gives; the time limit still applies"
     )
-    parser.add_argument("--paced", type=int, default=100, help="steps that are timed for the pace")
-    parser.add_argument("--until", choices=STAGES, default="score", help="the last stage of this call")
-    parser.add_argument("--images", type=int, default=4000, help="to train with")
+    parser.add_argument("--paced", type=int, default=100, help="steps timed for the pace")
+    parser.add_argument("--until", choices=STAGES, default="score", help="last stage of this call")
+    parser.add_argument("--images", type=int, default=4000, help="training images")
     parser.add_argument(
-        "--scored", type=int, default=512, help="images made, and unseen ones they are compared with"
+        "--scored", type=int, default=512, help="generated images, and unseen ones to compare with"
     )
     parser.add_argument("--orbits", type=int, default=8)
-    parser.add_argument("--size", type=int, default=64, help="pixels a side that are rendered")
+    parser.add_argument("--size", type=int, default=64, help="rendered pixels per side")
     parser.add_argument("--preset", default="tuned", choices=tuple(PRESETS))
     parser.add_argument("--set", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the run")
     parser.add_argument("--field", nargs="*", default=[], metavar="KEY=VALUE", help="settings of the field")

@@ -1,15 +1,17 @@
-"""The field's part of a GAN's iteration in every form and memory: time in turn with the folded bf16 one, peak and its forecast.
+"""Time and memory of the field's share of a GAN iteration, in every form and memory strategy.
 
     python benchmarks/radiance/field.py -o benchmarks/results/radiance_field_h200.json
-    python benchmarks/radiance/field.py --device cpu --preset tiny --batch 2 --side 8 --samples 8 --repeats 3 -o small.json
+    python benchmarks/radiance/field.py --device cpu --preset tiny --batch 2 --side 8 --samples 8 \\
+        --repeats 3 -o small.json
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. The step is the one `train --budget` predicts: a render without
-gradients, one with, and its backward pass, without an optimizer, chunks chosen so that allocated bytes stay within --budget. Each
-row runs in turn with folded bf16 in one process, the device awaited; medians and ratios with 95 % intervals: every kernel
-launched by itself, and on a GPU replayed as one graph too, which is how training takes it. Peaks are allocated bytes of two
-steps, measured in a process of their own that renders every chunk, and predicted for --card. Then a whole iteration of both
-players with super-resolution x2, as training takes it. Bars are judged on a GPU at the full size; the record is written after
-every row.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. The step is the one `train --budget` predicts:
+a render without gradients, one with, and its backward pass, without an optimizer, in chunks whose allocated
+bytes stay within --budget. Each row runs in turn with folded bf16 in one process, with the device
+synchronised; medians and ratios have 95 % intervals: with every kernel launched separately and, on a GPU,
+also replayed as one graph, as in training. Peaks are allocated bytes of two steps, measured in a process of
+their own that renders every chunk, and predicted for --card. A whole iteration of both players with
+super-resolution x2 follows, as in training. Bars are judged on a GPU at the full size; the record is written
+after every row.
 """
 
 from __future__ import annotations
@@ -49,19 +51,19 @@ from pinchpoint.systems.radiance.training_step import Stepper
 TARGET = "pinchpoint.systems.radiance.budget:STEP"
 FULL = {"preset": "graf", "batch": 8, "side": 32, "samples": 64}
 MOST_S, MOST_BYTES, SLOWER, OFF = 0.015, GIB, 1.35, 0.05  # the bars
-DENSE = 989e12  # bf16 operations a second of an H200, as its maker says
+DENSE = 989e12  # bf16 operations per second of an H200, per its data sheet
 PEER_S = {
     "eager fp32": 0.0746,
     "eager tf32": 0.0336,
     "eager bf16": 0.0259,
-}  # a plain field of that size on an H200
+}  # seconds of a plain field of that size on an H200
 Row = dict[str, Any]
 Step = Callable[[], Any]
 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to take the step."""
+    """One way to compute the step."""
 
     form: str
     precision: str
@@ -98,13 +100,15 @@ class Bench:
         self.used.wait(self.device, result)
 
     def ways(self) -> list[tuple[Way, Row]]:
-        """Those this device has, with the chunks that the budget allows and their peaks, several at one time."""
+        """The ways this device supports, with the chunks the budget allows and their peaks, computed in
+        parallel.
+        """
         ways = [way for way in WAYS if way.precision != "tf32" or self.device == "cuda"]
         with ThreadPoolExecutor(min(len(ways), max(2, (os.cpu_count() or 1) // 2))) as pool:
             return list(pool.map(self.peaks, ways))
 
     def peaks(self, way: Way) -> tuple[Way, Row]:
-        """A way with its chunk, its predicted peak and, on a GPU, its measured one: other processes' bytes are none of its."""
+        """A way with its chunk, its predicted peak and, on a GPU, its peak measured in a separate process."""
         way = way if way.memory == "none" else replace(way, chunk=self.chunk(way))
         with Forecaster(
             TARGET, card=self.args.card, settings=self.build_settings(way, walked="some")
@@ -170,16 +174,18 @@ class Bench:
         return run
 
     def replay(self, way: Way) -> Step:
-        """The step as one graph. Its random numbers are drawn once: a graph draws them from the device's own generator only."""
+        """The step as one graph, with random numbers drawn once: a graph can only use the device's own
+        generator.
+        """
         step = self.step(way, drawn="once")
         return ReplayedTurn(lambda: (step(),), pool=new_pool())
 
     def yardsticks(self) -> tuple[Step, Step | None]:
-        """Launched kernel by kernel and, on a GPU, replayed."""
+        """The yardstick launched kernel by kernel and, on a GPU, replayed."""
         return self.step(YARDSTICK), self.replay(YARDSTICK) if self.device == "cuda" else None
 
     def row(self, way: Way, peak: Row, yardsticks: tuple[Step, Step | None]) -> Row:
-        """The times of one way, and their ratios to the yardsticks'."""
+        """The times of one way, and their ratios to the yardsticks."""
         launched, replay = yardsticks
         same = way == YARDSTICK
         times = self.timed(launched if same else self.step(way), launched)
@@ -208,7 +214,7 @@ class Bench:
         }
 
     def iteration(self) -> Row:
-        """One iteration of both players: enlarged x2, images on the device, bf16, folded."""
+        """One iteration of both players: super-resolution x2, images on the device, bf16, folded."""
         args = self.args
         settings = replace(
             Settings(**PRESETS[args.preset]),
@@ -234,7 +240,7 @@ class Bench:
             "generator": lambda: stepper.generate(next(numbers)),
         }
         with matmuls("bf16"):
-            # Turns are recorded as graphs at their fourth run: before the clock starts.
+            # Turns are recorded as graphs at their fourth run, before timing starts.
             timings = {
                 name: measure(run, wait=self.wait, warmup=5, repeats=args.repeats)
                 for name, run in runs.items()
@@ -258,10 +264,10 @@ class Bench:
 def operations(config: FieldConfig, points: int, form: str) -> int:
     """Multiplications and additions of the linear layers over the points in one step, by arithmetic.
 
-    Two forward passes; backward, the weights of every layer and the inputs of those whose input is computed by a layer.
+    Two forward passes; backward, the weights of every layer and the inputs of layers whose input is computed.
     """
     width, half, deep = config.width, config.features, config.depth - 1
-    if form == "eager":  # a layer is one product, whatever its input is put together from
+    if form == "eager":  # one product per layer, however its input is assembled
         read = config.encoded_point + config.z_shape
         first, again = read * width, read * width
         view = (width + config.encoded_direction + config.z_app) * half
@@ -273,7 +279,7 @@ def operations(config: FieldConfig, points: int, form: str) -> int:
 
 
 def verdicts(rows: list[Row]) -> list[Row]:
-    """Each bar with what was found: held or missed where the whole 95 % interval lies on one side, else open."""
+    """Each bar with its value: held or missed if the whole 95 % interval is on one side, else open."""
     by = {row["row"]: row for row in rows}
     plain, again = by[YARDSTICK.name], by[f"{YARDSTICK.name} checkpoint"]
     worst = max((row["predicted_off"] for row in rows), key=abs)
@@ -307,7 +313,10 @@ def _judge(bar: str, value: float, low: float, high: float, most: float) -> Row:
 
 def describe_row(row: Row) -> str:
     ratio, low, high = row["over_folded_bf16"]
-    text = f"{row['row']:22} {show_seconds(row['seconds']):>9}, {ratio:6.3f} [{low:.3f}, {high:.3f}] of folded bf16's; "
+    text = (
+        f"{row['row']:22} {show_seconds(row['seconds']):>9}, {ratio:6.3f} [{low:.3f}, {high:.3f}] "
+        "of folded bf16's; "
+    )
     if "replayed" in row:
         ratio, low, high = row["replayed"]["over_folded_bf16"]
         text += f"replayed {show_seconds(row['replayed']['seconds'])}, {ratio:.3f} [{low:.3f}, {high:.3f}]; "
@@ -360,8 +369,9 @@ def run(args: argparse.Namespace) -> Row:
     del yardsticks
     iteration = bench.iteration()
     print(
-        f"whole iteration {show_seconds(iteration['seconds'])}, {iteration['steps_per_s']:.1f} a second; discriminators "
-        f"{show_seconds(iteration['discriminators_s'])}, generator {show_seconds(iteration['generator_s'])}",
+        f"whole iteration {show_seconds(iteration['seconds'])}, {iteration['steps_per_s']:.1f} per second; "
+        f"discriminators {show_seconds(iteration['discriminators_s'])}, "
+        f"generator {show_seconds(iteration['generator_s'])}",
         flush=True,
     )
     full = device == "cuda" and sizes == FULL
@@ -376,10 +386,10 @@ def main() -> int:
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("--preset", default=FULL["preset"], choices=tuple(PRESETS))
     parser.add_argument("--batch", type=int, default=FULL["batch"])
-    parser.add_argument("--side", type=int, default=FULL["side"], help="rays a side of an image")
+    parser.add_argument("--side", type=int, default=FULL["side"], help="rays per side of an image")
     parser.add_argument("--samples", type=int, default=FULL["samples"])
-    parser.add_argument("--budget", default="1GiB", help="of allocated bytes, for the ways in chunks")
-    parser.add_argument("--card", default="h200", help="whose workspaces are predicted")
+    parser.add_argument("--budget", default="1GiB", help="budget of allocated bytes for the ways in chunks")
+    parser.add_argument("--card", default="h200", help="GPU whose workspaces are predicted")
     parser.add_argument("--repeats", type=int, default=20)
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()

@@ -1,10 +1,14 @@
-"""The ladder that distances between sets of images are read by: cars worse in one known way each.
+"""A ladder to read distances by: sets of cars that are each worse in one known way, measured against good
+ones.
 
-    python benchmarks/radiance/ladder.py [-o record.json] [--images 128] [--size 64] [--seeds 0 1 2] [--inception FILE]
+    python benchmarks/radiance/ladder.py [-o record.json] [--images 128] [--size 64] [--seeds 0 1 2]
+        [--inception FILE]
 
-Each rung is measured against as many cars of its own kind, for every seed, by EfficientNet-Lite0's features (or FID's
-Inception where its file is given). Prints a table of means with the smallest and the largest, and writes a JSON record.
-Needs pinchpoint importable (installed, or PYTHONPATH=src) and its extra `radiance`.
+Each rung is measured against as many cars of the same kind that it does not contain, for every seed, with the
+features of EfficientNet-Lite0 (or FID's Inception if its file is given). The lowest rung, cars of the same
+kind, shows what chance alone gives; a generator's distance lies between two rungs. Prints a table of means
+with minimum and maximum, and writes a JSON record. Needs pinchpoint importable (installed, or PYTHONPATH=src)
+and its extra `radiance`.
 """
 
 from __future__ import annotations
@@ -33,12 +37,12 @@ from pinchpoint.systems.radiance.metrics.metrics import distances
 
 RESULT = Path(__file__).parents[1] / "results" / "radiance_ladder_cpu.json"
 
-COLLAPSED = 8  # images that a collapsed generator still makes
+COLLAPSED = 8  # images a collapsed generator still produces
 
 
 @dataclass(frozen=True)
 class Rung:
-    """A way to be worse and the distances it has."""
+    """A kind of defect and its distances."""
 
     rung: str
     distances: dict[str, float]
@@ -47,7 +51,9 @@ class Rung:
 def rungs(*, images: int, size: int, seed: int, device: str | torch.device = "cpu") -> dict[str, Tensor]:
     """The reference, under "reference", and the images (N, 3, W, W) in [-1, 1] of every rung."""
     if images < COLLAPSED:
-        raise BadInput(f"a ladder of {images} images", hint=f"give {COLLAPSED} or more")
+        raise BadInput(
+            f"A ladder of {images} images is too small.", hint=f"Give --images {COLLAPSED} or more."
+        )
     pairs = [draw_car(seed, number) for number in range(2 * images)]
     reference, good = _pictures(pairs[:images], size, device), _pictures(pairs[images:], size, device)
     bare = _pictures([(replace(car, wheels=False), pose) for car, pose in pairs[images:]], size, device)
@@ -76,7 +82,7 @@ def ladder(
     seed: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[Rung]:
-    """Every rung's distances to the reference, with these features."""
+    """The distances of every rung to the reference, with these features."""
     sets = rungs(images=images, size=size, seed=seed, device=extract.device)
     reference = extract(sets.pop("reference"))
     rungs_measured = []
@@ -93,7 +99,7 @@ def _pictures(pairs: list[tuple[Car, Pose]], size: int, device: str | torch.devi
 
 
 def _blur(images: Tensor, sigma: float) -> Tensor:
-    """By a Gaussian of this many pixels; the edge goes on outside as it is."""
+    """Blur by a Gaussian of `sigma` pixels; edges are extended."""
     reach = int(4 * sigma + 0.5)
     weights = torch.exp(-0.5 * (torch.arange(-reach, reach + 1, device=images.device) / sigma) ** 2)
     weights = (weights / weights.sum()).view(1, 1, 1, -1).expand(3, 1, 1, -1)
@@ -103,7 +109,7 @@ def _blur(images: Tensor, sigma: float) -> Tensor:
 
 
 def measure(args: argparse.Namespace) -> tuple[str, list[dict[str, Any]]]:
-    """The features' name, and per rung its distances for every seed."""
+    """The name of the features, and the distances of each rung for every seed."""
     extract = open_extractor(inception_file=args.inception, device=args.device)
     rows: dict[str, dict[str, Any]] = {}
     for seed in args.seeds:

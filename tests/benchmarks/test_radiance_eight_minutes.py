@@ -1,4 +1,4 @@
-"""Cars in eight minutes: the length of a run from its pace, the limit that stops it, and how its bars are judged."""
+"""Cars in eight minutes: the length of a run from its pace, the limit that stops it, and its verdicts."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_run_is_stopped_at_its_limit_with_a_checkpoint_and_goes_on_where_it_wa
         PIL.new("RGB", (32, 32), (shade, 2, 3)).save(tmp_path / "cars" / f"{shade}.png")
     result = script.train_run(tmp_path / "cars", tmp_path / "run", TINY, steps=4, seconds=0.0)
     assert result.step == 1 and not result.complete
-    # With its own settings and length, whatever the pace now says.
+    # With its own settings and length, whatever the pace now gives.
     result = script.train_run(tmp_path / "cars", tmp_path / "run", {**TINY, "batch": 3}, steps=9, seconds=1e9)
     assert result.step == 4 and result.complete and result.settings["batch"] == 2
     assert script.read_distances(tmp_path / "run") == [], "no distance was asked for"
@@ -113,12 +113,15 @@ def test_the_checkpoint_nearest_to_the_images_it_learned_from_is_scored(
 
 def test_a_call_ends_with_the_stage_it_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script, path = loaded(), tmp_path / "eight.json"
-    settings = f"eight_minutes.py {tmp_path / 'work'} --device cpu --preset tiny --size 16 --images 2 --scored 2 --until data -o {path}"
+    command = (
+        f"eight_minutes.py {tmp_path / 'work'} --device cpu --preset tiny --size 16 --images 2 --scored 2 "
+        f"--until data -o {path}"
+    )
     ordered: list[Any] = []
     monkeypatch.setattr(
         script, "make_dataset", lambda folder, **how: ordered.append((folder.name, how["size"], how["seed"]))
     )
-    monkeypatch.setattr(script.sys, "argv", [*settings.split(), "--set", "r1=3", "superres=4"])
+    monkeypatch.setattr(script.sys, "argv", [*command.split(), "--set", "r1=3", "superres=4"])
     assert script.main() == 0
     record = json.loads(path.read_text())
     assert (
@@ -127,5 +130,5 @@ def test_a_call_ends_with_the_stage_it_is_asked_for(tmp_path: Path, monkeypatch:
     assert ordered == [("cars", 64, 0), ("unseen", 64, 1)], (
         "of the size after super-resolution, and of two seeds"
     )
-    monkeypatch.setattr(script.sys, "argv", [*settings.split(), "--set", "rate=3"])
+    monkeypatch.setattr(script.sys, "argv", [*command.split(), "--set", "rate=3"])
     assert script.main() == 2

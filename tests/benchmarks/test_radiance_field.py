@@ -1,4 +1,4 @@
-"""The benchmark of a radiance field's step: what it counts, that it takes whole steps, and how its bars are judged."""
+"""The benchmark of a field's step: operations it counts, whole steps, and verdicts on its bars."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pinchpoint.systems.radiance.model.config import FieldConfig  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "radiance"
 aten = torch.ops.aten
-# What torch's own counter does not know: the folded field's products with more in them.
+# Products of the folded field that torch's own counter does not know.
 MORE = {
     aten._addmm_activation: lambda bias, a, b, *_, **__: 2 * a[0] * a[1] * b[1],
     aten.baddbmm_: lambda out, a, b, *_, **__: 2 * a[0] * a[1] * a[2] * b[2],
@@ -60,7 +60,7 @@ def test_the_operations_are_those_torch_counts_but_for_what_folding_fills_up(for
     with FlopCounterMode(display=False, custom_mapping=MORE) as counter:
         case.step()
     ratio = counter.get_total_flops() / loaded().operations(config, 32 * 32, form)
-    # Layers of directions and codes, which folding applies to rays and images, are none of the points'.
+    # Layers of directions and codes, which folding applies to rays and images, do not count per point.
     assert 1.0 <= ratio <= most + 1e-12 if form == "folded" else ratio == pytest.approx(1.0)
 
 

@@ -60,13 +60,12 @@ def test_the_ladder_measures_every_rung_against_the_reference() -> None:
     )
     assert all(set(rung.distances) == {"KD-efflite0", "FD-efflite0"} for rung in value)
     values = {rung.rung: rung.distances["KD-efflite0"] for rung in value}
-    assert (
-        values["noise 0.1"] > values["noise 0.05"]
-    )  # of white, noise can only take: the mean colour darkens
+    # on white, noise can only darken
+    assert values["noise 0.1"] > values["noise 0.05"]
 
 
 def test_too_few_images_are_refused() -> None:
-    with pytest.raises(BadInput, match="a ladder of 7 images"):
+    with pytest.raises(BadInput, match="A ladder of 7 images"):
         script().rungs(images=7, size=16, seed=0)
 
 

@@ -1,4 +1,4 @@
-"""What the page on radiance fields says of its records is what the records hold."""
+"""The page on radiance fields states what its records hold."""
 
 from __future__ import annotations
 
@@ -98,8 +98,8 @@ def test_times_and_peaks_of_the_field_are_the_records() -> None:
         )
         peak = f"{row['measured_bytes'] / 2**30:.2f} GiB | {row['predicted_off']:+.2%}"
         assert (
-            f"| {row['row']} | {1e3 * row['seconds']:.1f} ms | {1e3 * replayed['seconds']:.2f} ms | {over} | {peak} |"
-            in text
+            f"| {row['row']} | {1e3 * row['seconds']:.1f} ms | {1e3 * replayed['seconds']:.2f} ms | "
+            f"{over} | {peak} |" in text
         )
     whole = result["iteration"]
     assert f"takes {1e3 * whole['seconds']:.1f} ms, {whole['steps_per_s']:.1f} a second" in text

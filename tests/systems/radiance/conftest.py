@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-_PEAKS: dict[tuple[Any, ...], int] = {}  # of a step, by what it is: the same in every test
+_PEAKS: dict[tuple[Any, ...], int] = {}  # live bytes per distinct step, shared by all tests
 
 
 @pytest.fixture
 def remembered_peaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Count the tensors of each distinct fake step once per session; searches ask for the same steps again."""
+    """Count the tensors of each distinct fake step once per session; searches repeat the same steps."""
     pytest.importorskip("torch", reason="the radiance fields are torch's")
     from pinchpoint.systems.radiance import budget
 

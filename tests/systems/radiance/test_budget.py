@@ -1,4 +1,4 @@
-"""A budget picks the chunk: by the peak of the field's own step, counted before it runs."""
+"""A budget chooses the chunk by the predicted peak of the field's own step."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STEP: dict[str, Any] = {"batch": 2, "rays": 64, "samples": 8}
 
 @pytest.fixture
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A process that holds nothing: what is left is the step's own."""
+    """A process without resident memory: only the step's own bytes count."""
     monkeypatch.setattr(budget, "resident_bytes", lambda: 0)
 
 

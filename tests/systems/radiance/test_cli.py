@@ -1,4 +1,4 @@
-"""`pinchpoint radiance`: from nothing to a turning car, and two lines for every mistake."""
+"""The `pinchpoint radiance` commands, from data to an orbit, and two lines for every mistake."""
 
 from __future__ import annotations
 
@@ -48,7 +48,8 @@ def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, st
 def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
     code = (
         "import sys\nfrom pinchpoint.cli.main import run\n"
-        "codes = [run(args) for args in (['radiance', '--help'], *(['radiance', name, '--help'] for name in sys.argv[1:]))]\n"
+        "helps = (['radiance', '--help'], *(['radiance', name, '--help'] for name in sys.argv[1:]))\n"
+        "codes = [run(args) for args in helps]\n"
         "assert not any(codes), codes\nassert not {'torch', 'numpy', 'rich'} & set(sys.modules), 'imported'"
     )
     names = ["data", "train", "eval", "orbit", "explain-memory"]

@@ -1,6 +1,6 @@
-"""Turns as graphs, with a stand-in for CUDA's: what is copied in, what comes out, and when another is recorded.
+"""Turns as graphs, with a stand-in for CUDA graphs: inputs, outputs, and when another graph is recorded.
 
-And what a graph cannot hold: no turn of the GAN reads from the device or copies to it.
+Also what a graph cannot hold: no turn of the GAN reads from the device or copies to it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pinchpoint.systems.radiance.training_step import Stepper, _noisy  # noqa: E
 
 
 class Pool:
-    """Says when a run is aside, and into which graph it is recorded."""
+    """Tracks when a run is on the side stream, and into which graph it is recorded."""
 
     def __init__(self) -> None:
         self.aside_now, self.recorded, self.into = False, 0, None
@@ -48,7 +48,7 @@ class Pool:
 
 
 class Graph:
-    """Replays by running again, into the memory of the run that was recorded."""
+    """Replays by running again, into the memory of the recorded run."""
 
     again: Callable[[], None]
 
@@ -57,7 +57,7 @@ class Graph:
 
 
 class Turn:
-    """Gives w x and leaves its gradient, x, at w."""
+    """Returns w x and leaves its gradient, x, on w."""
 
     def __init__(self, weight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         self.weight, self.runs, self.pool = weight, 0, Pool()
@@ -95,12 +95,12 @@ def test_a_turn_is_recorded_at_its_fourth_run_and_replayed_with_new_numbers(
         assert weight.grad is not None and weight.grad.tolist() == [number, 1.0]
     assert [float(loss) for _, loss in remaining] == [
         2.0 * number + 3.0 for number, _ in remaining
-    ]  # none was written over
+    ]  # none was overwritten
     assert turn.runs == 4 and turn.pool.recorded == 1
 
 
 def test_tensors_of_another_shape_or_dtype_are_recorded_apart(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One value would be spread over three, and a wide number rounded to a narrow one, without a word."""
+    """Otherwise one value would be broadcast to three, and a float64 silently rounded to float32."""
     weight = torch.nn.Parameter(torch.tensor(2.0))
     turn = Turn(weight, monkeypatch)
     result = turn.replayed()
@@ -161,7 +161,7 @@ def test_a_turn_that_cannot_be_recorded_says_how_to_train_without() -> None:
 
 
 class Host(TorchDispatchMode):
-    """Notes what would wait for a device, or copy to it from memory that is not pinned."""
+    """Records operations that would wait for a device, or copy to it from memory that is not pinned."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class Host(TorchDispatchMode):
         masks = "index" in name and any(
             leaf.dtype is torch.bool for leaf in tree_leaves(args) if isinstance(leaf, torch.Tensor)
         )
-        # A number that is written into a tensor is lifted too, and travels with the launch.
+        # A number written into a tensor is lifted too, and travels with the launch.
         lifted = name == "aten::lift_fresh" and made.dim() > 0
         if (
             lifted
@@ -222,9 +222,8 @@ def test_no_turn_reads_from_the_device_or_copies_to_it(
     )
     result = Stepper(FieldConfig.preset("tiny"), settings, images(), "cpu")
     request, real = result.request(1, "made"), result.real(1)
-    result._discriminator_part(
-        real, request, None
-    )  # the scaler makes its scale when it is first used, before anything is recorded
+    # The scaler creates its scale on first use, before anything is recorded.
+    result._discriminator_part(real, request, None)
     with Host() as host:
         result.critics.refresh()
         result._discriminator_part(real, request, None)
@@ -234,11 +233,11 @@ def test_no_turn_reads_from_the_device_or_copies_to_it(
 
 
 def test_what_a_step_of_fp16_tells_is_not_waited_for() -> None:
-    """Whether the scale has been halved to nothing is found out where it lies."""
+    """Whether the scale was halved to nothing is computed on the device."""
     settings = Settings(preset="tiny", steps=9, size=32, samples=3, batch=2, critic_width=4, precision="fp16")
     result = Stepper(FieldConfig.preset("tiny"), settings, images(), "cpu")
     norm, loss = torch.tensor(torch.inf), torch.tensor(1.0)
-    result.scaler.scale(loss)  # the scale is made when it is first used
+    result.scaler.scale(loss)  # the scale is created on first use
     with Host() as host:
         result._reported_norm(norm, loss)
     assert host.seen > 3 and not host.found

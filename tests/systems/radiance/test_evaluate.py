@@ -1,4 +1,6 @@
-"""Scores of a run: the distances are those of what was made, the record survives JSON, the pictures can be looked at."""
+"""Scores of a run: distances are those of its images, the record survives JSON, and the pictures are
+readable.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from pinchpoint.systems.radiance.train import train  # noqa: E402
 
 
 class Averages:
-    """Stands in for a network of features: means of the image's quarters."""
+    """A stand-in for a feature network: means of the image's quarters."""
 
     name = "efflite0"
     device = torch.device("cpu")
@@ -164,7 +166,7 @@ def test_orbits_that_cannot_be_written_are_refused_before_they_are_made(
 
 @pytest.fixture
 def unmade(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever renders fails the test."""
+    """Rendering anything fails the test."""
     monkeypatch.setattr(scoring, "open_extractor", lambda **how: Averages())
     for module in (scoring, turning):
         monkeypatch.setattr(

@@ -1,4 +1,6 @@
-"""Our own kernels of the folded field, on a GPU, against plain torch there: values, gradients, sizes of every kind."""
+"""Our own kernels of the folded field, on a GPU, against plain torch: values, gradients,
+sizes of every kind.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures: sheets pixel by pixel, movies that can be read again."""
+"""Sheets pixel by pixel, and movies that can be read back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs: begun with the right images, refused with the wrong ones, read for what they learned."""
+"""Runs: started with the right images, refused with the wrong ones, loaded for their generator."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_a_run_in_the_folder_of_its_images_is_refused_and_nothing_is_written(tmp
 
 
 def test_a_run_that_lies_among_its_images_goes_on_once_it_is_moved_out(tmp_path: Path) -> None:
-    """As versions before this refusal left it."""
+    """A run folder inside the image folder."""
     data = folder_of(tmp_path / "data", side=32)
     run, _ = begin(tmp_path / "run", data, resume=False, choices=TINY)
     run.write()

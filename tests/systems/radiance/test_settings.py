@@ -1,4 +1,4 @@
-"""What a run is told: schedules by hand, and what is refused."""
+"""Settings of a run: schedules computed by hand, and refusals."""
 
 from __future__ import annotations
 

@@ -74,7 +74,7 @@ def whole(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     [(512, {}), (4096, {"bound": 1.0}), (4096, {"optimizer": "rmsprop", "sr_pairs": 0.0})],
 )
 def test_a_budget_counts_all_that_two_steps_hold(chunk: int, changes: dict[str, Any]) -> None:
-    """Field and what lies beside it, predicted, against every tensor of real steps."""
+    """Field and everything beside it, predicted, against every tensor of real steps."""
     config = FieldConfig.preset("tiny")
     settings = Settings(
         size=32, superres=2, samples=8, batch=8, sr_width=16, critic_width=16, memory="checkpoint", steps=9
@@ -152,7 +152,7 @@ def _shown(config: FieldConfig, settings: Settings) -> Any:
 
 
 def at_step(number: int, act: Callable[[], None]) -> Callable[[Report], None]:
-    """A watcher that acts once, when that step is done."""
+    """A watcher that acts once, after that step."""
 
     def watch(report: Report) -> None:
         if report.stage == "train" and report.done == number:
@@ -256,7 +256,7 @@ def test_a_loss_that_is_no_number_ends_the_run_with_the_last_good_checkpoint_nam
 def test_a_generator_that_is_cut_off_is_refused_at_its_first_step(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The original's form in place of ours: the run ends before it wastes an hour."""
+    """The guide's super-resolution in place of ours: the run ends before it wastes an hour."""
     forward = Generator.forward
 
     def original(self: Generator, request: Any, **how: Any) -> GeneratedImages:

@@ -1,4 +1,6 @@
-"""One iteration: a batch in parts is the whole batch, one scaler for both players, averages that follow."""
+"""One iteration: a batch in micro-batches equals the whole batch, one scaler for both players, averages that
+follow.
+"""
 
 from __future__ import annotations
 
@@ -63,13 +65,13 @@ def weights(result: Stepper) -> dict[str, Any]:
 
 
 def far(value: dict[str, Any], expected: dict[str, Any]) -> dict[str, float]:
-    """How far each is from what it should be, over the size of that; of nothing but zeros no number, and so never near."""
+    """Relative distance of each from its target; NaN, and so never near, if the target is zero."""
     assert set(value) == set(expected) and len(expected) > 20
     return {name: float((value[name] - one).norm() / one.norm()) for name, one in expected.items()}
 
 
 def in_four_passes(result: Stepper, real: Real, request: Request) -> Any:
-    """(): the generator's loss, every kind of image through the super-resolution by itself."""
+    """(): the generator's loss, with every kind of image through the super-resolution separately."""
     net, output = result.generator.superres, result.generator(request)
     assert net is not None and output.features is not None and real.high is not None
     low, features = output.low.detach(), output.features.detach()
@@ -146,7 +148,7 @@ def test_a_batch_in_parts_has_the_gradient_of_the_whole(micro: int, step: int) -
 
 
 def test_a_tail_counted_like_a_whole_part_is_another_gradient() -> None:
-    """What an accumulation that divides by the number of parts would do: shown to be told apart by the test above."""
+    """What dividing by the number of micro-batches would give: the test above can tell it apart."""
     settings = replace(SETTINGS, micro=4)
     right, wrong = stepper(settings), stepper(settings)
     right.generate(1)
@@ -166,7 +168,8 @@ def test_memory_chunk_and_form_leave_losses_and_gradients_as_they_are(
     result = [stepper(), stepper(replace(SETTINGS, memory=memory, chunk=chunk, form=form))]
     expected, value = (torch.stack([*one.discriminate(1), one.generate(1)]) for one in result)
     assert torch.allclose(value, expected, rtol=1e-5)
-    # Not weights after a step: Adam divides a gradient by its own size, so that half of it would be the same step.
+    # Gradients, not weights after a step: Adam divides a gradient by its size, so half of it would be the
+    # same step.
     apart = far(gradients(result[1]), gradients(result[0]))
     assert all(share < 1e-4 for share in apart.values()), apart
 
@@ -185,7 +188,7 @@ def test_each_process_takes_its_own_part_of_one_draw() -> None:
 def test_two_processes_take_the_step_that_one_takes_with_all_their_images(
     batch: int, whole: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each a thread here. Of patches of whole pixels one has more than the other, or all there are."""
+    """Each process is a thread here. One has more patches of whole pixels than the other, or all of them."""
     settings = replace(SETTINGS, size=64, patch=32, superres=2, bound=1.0, whole=0.5, batch=batch, ranks=2)
     inputs: list[Any] = []
 
@@ -249,8 +252,8 @@ def test_a_stepper_is_let_go_with_the_memory_of_its_graphs_as_soon_as_nobody_hol
     monkeypatch.setattr(cuda_graphs, "new_pool", lambda: cuda_graphs.Pool(None, None))
     result = stepper()
     state = weakref.ref(result)
-    gc.collect()  # torch's first optimizer of a process leaves a circle that would hold it
-    gc.disable()  # else what holds itself would be found in time, or not: a card may be full before
+    gc.collect()  # torch's first optimizer in a process leaves a reference cycle that would keep it
+    gc.disable()  # otherwise cycles would be collected eventually, or too late for a full card
     try:
         del result
         assert state() is None
@@ -356,7 +359,7 @@ def test_a_run_of_a_cpu_goes_on_in_fp16_on_a_gpu() -> None:
 def test_turns_that_are_replayed_train_as_turns_that_are_run(
     superres: int, precision: str, form: str, memory: str
 ) -> None:
-    """Noise ends on the way, and one graph serves both."""
+    """Noise ends during the run, and one graph serves both."""
     settings = replace(
         SETTINGS,
         steps=14,
@@ -378,7 +381,7 @@ def test_turns_that_are_replayed_train_as_turns_that_are_run(
     )
     assert replayed._turns is not None and run._turns is None
     for optimizer in (replayed.optimizer_g, replayed.optimizer_d, run.optimizer_g, run.optimizer_d):
-        # As it is, a gradient that is rounding and nothing else would be a step like any other, to one side or the other.
+        # Otherwise a gradient of pure rounding would be a step like any other, in either direction.
         optimizer.param_groups[0]["eps"] = 1e-3
     start = weights(run)
     exact, near = (5e-3, 0.1) if precision == "fp32" else (5e-2, 0.5)

@@ -1,4 +1,6 @@
-"""radiance as a workload: every variant is the same image and the same gradients, over as many rays as were asked for."""
+"""radiance as a workload: every variant gives the same image and gradients, over exactly the
+requested rays.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,7 @@ def off(value: np.ndarray, true: np.ndarray) -> float:
 def test_every_variant_makes_the_baselines_image_and_gradients(
     variant: str, settings: dict[str, str]
 ) -> None:
-    """Pixels in fp32; both in float64, where rounding moves nothing to the other side of an activation's zero."""
+    """Pixels in fp32; both in float64, where rounding pushes nothing across an activation's zero."""
     true, value = probe("eager", **settings), probe(variant, **settings)
     assert {str(array.dtype) for array in true.outputs.values()} == {"float32", "float64"}
     for name, array in true.outputs.items():
@@ -81,7 +83,7 @@ def test_the_probe_of_a_precision_that_is_set_is_taken_in_it() -> None:
 def test_variants_in_chunks_take_two_at_least_unless_told(
     size: int, chunk: int | None, taken: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One alone would be rendered twice and lower no peak."""
+    """A single chunk would be rendered twice and lower no peak."""
     calls: list[int | None] = []
     monkeypatch.setattr(workload, "render", lambda *_, chunk, **__: calls.append(chunk))
     case = load_workload("radiance").case(
@@ -127,7 +129,8 @@ def test_predicted_peaks_grow_with_the_rays_by_what_is_held_and_flat_ones_hardly
             return (high - low) / 1024
 
         declared = {variant.name: variant for variant in load_workload("radiance").variants}
-        # By hand, numbers of a point the layers hold: what it reads (46), four hidden layers, the skip, remap and view.
+        # By hand, numbers per point held by the layers: its inputs (46), four hidden layers, the skip, remap
+        # and view.
         assert slope("eager") > 64 * 4 * (46 + 4 * 32 + 67 + 55)
         assert [name for name, variant in declared.items() if variant.flat] == [
             "checkpoint",

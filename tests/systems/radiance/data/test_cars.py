@@ -1,4 +1,6 @@
-"""Procedural cars: drawn by number, inside the unit sphere, with distances that never exceed the true ones."""
+"""Procedural cars: drawn by number, inside the unit sphere, with distances that never exceed
+the true ones.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,7 @@ def test_every_car_lies_inside_the_unit_sphere() -> None:
 
 
 def test_the_distance_never_changes_faster_than_the_place() -> None:
-    """Or a ray could step through a surface."""
+    """Otherwise a ray could step through a surface."""
     one = points(6000, 0.9)
     two = one + points(6000, 0.01, seed=1)
     steps = (one - two).norm(dim=1)

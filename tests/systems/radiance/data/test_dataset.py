@@ -1,4 +1,6 @@
-"""Data sets of cars: the same bytes for any number of jobs, continued, checked, and refused when damaged or of other settings."""
+"""Data sets of cars: the same bytes for any number of jobs, resumed, verified, and refused if damaged or
+different.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from pinchpoint.systems.radiance.data.workers import made_sheets, make  # noqa: 
 
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Sheets are made in this process, of 4 images each, and counted."""
+    """Sheets of 4 images each are created in this process, and counted."""
     names: list[str] = []
 
     def in_process(orders, *, jobs):
@@ -74,7 +76,7 @@ def test_a_set_is_continued_and_a_longer_one_keeps_its_cars(here, tmp_path: Path
 def test_processes_make_the_bytes_that_this_one_makes(tmp_path: Path) -> None:
     orders = [dataset_module.Order(f"cars-{first:06d}-02", 1, first, 2, 12, "cpu") for first in (0, 2)]
     threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # as the processes have it
+    torch.set_num_threads(1)  # as in the worker processes
     try:
         expected = {
             order.name: pack(make_sheet(seed=1, first=order.first, count=2, size=12)) for order in orders

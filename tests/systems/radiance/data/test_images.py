@@ -1,4 +1,4 @@
-"""Images of data sets and of folders: what is read is what was written, and folders that cannot be used are refused."""
+"""Images of data sets and folders: reading returns what was written, and unusable folders are refused."""
 
 from __future__ import annotations
 
@@ -110,7 +110,10 @@ def test_a_few_broken_images_are_skipped_and_named(tmp_path: Path) -> None:
 def test_a_folder_with_many_broken_images_is_refused(tmp_path: Path) -> None:
     written(tmp_path, noise(60))
     broken(tmp_path, 4)
-    message = r"4 of the 64 images .* are broken, more than 5%: broken0.png: .*; broken1.png: .*; broken2.png: .*; and 1 more\.\n"
+    message = (
+        r"4 of the 64 images .* are broken, more than 5%: broken0.png: .*; broken1.png: .*; "
+        r"broken2.png: .*; and 1 more\.\n"
+    )
     with pytest.raises(BadInput, match=message):
         open_images(tmp_path)
     (tmp_path / "0000.png").unlink()

@@ -1,4 +1,6 @@
-"""Patches of photographs: of the places that rays are of, as sharp as they are, by cubic curves where they are enlarged."""
+"""Patches of photographs: at the places of rays, equally sharp, with cubic interpolation where they are
+enlarged.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def test_a_patch_over_whole_pixels_is_those_pixels_of_the_photograph() -> None:
 
 
 def test_real_patches_between_pixels_are_cubic_for_a_super_resolution_and_straight_without() -> None:
-    """Half a pixel to the right: (-3, 19, 19, -3) / 32 of four neighbours by the kernel of a = -0.75, else the mean of two."""
+    """Half a pixel to the right: (-3, 19, 19, -3) / 32 of four neighbours by the kernel of a = -0.75, else
+    the mean of two.
+    """
     row = torch.rand(1, 1, 1, 64, generator=torch.Generator().manual_seed(0)).expand(1, 3, 64, 64) * 0.5
     scale, shift = torch.tensor([1.0]), torch.tensor([[1 / 64, 0.0]])
     _, high = cut_patches(row, replace(SETTINGS, superres=2, size=32), scale, shift)
@@ -45,7 +49,7 @@ def test_real_patches_stay_within_white_and_black() -> None:
 
 
 def test_real_patches_are_no_more_blurred_where_rays_are_far_apart() -> None:
-    """Waves of three pixels of the render: a pixel takes sin(pi / 3) / (pi / 3) of them, whatever part of the image is cut."""
+    """Waves of three pixels of the render: a pixel keeps sin(pi / 3) / (pi / 3) of them in every patch."""
     settings = replace(SETTINGS, superres=2, size=64)
     waves = torch.sin(2 * torch.pi * (torch.arange(128) + 0.5) / 6).expand(1, 3, 128, 128)
     spread = {}

@@ -1,4 +1,4 @@
-"""Pictures of cars against a slow walk along every ray, against symmetry and against larger pictures."""
+"""Pictures of cars against a slow march along every ray, against symmetry and against larger pictures."""
 
 from __future__ import annotations
 

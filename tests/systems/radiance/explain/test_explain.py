@@ -1,4 +1,4 @@
-"""explain_memory: the verdicts follow from numbers, and the numbers from real iterations and predicted peaks."""
+"""explain_memory: verdicts follow from numbers, and numbers from real iterations and predicted peaks."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ HELPING = ("amp", "checkpoint", "deferred", "folded")
 
 def gradients(name: str):  # type: ignore[no-untyped-def]
     ways = next(trick.ways for trick in TRICKS if trick.name == name)
-    torch.manual_seed(5)  # what is drawn must not come from here
+    torch.manual_seed(5)  # draws must not depend on this seed
     return Iteration(SMALL, ways, device="cpu", seed=1).gradients()
 
 
@@ -122,7 +122,8 @@ def test_a_run_over_some_tricks_writes_its_record_and_figure(tmp_path: Path) -> 
     crashed = result.row("fewer-rays")
     assert crashed.peak_allocated_bytes is None
     assert "16 x 16" in crashed.reason
-    # 2 images of 1,024 rays of 8 points; the field's layers alone hold 296 numbers of each (see test_workload).
+    # 2 images of 1,024 rays of 8 points; the layers of the field alone hold 296 numbers per point (see
+    # test_workload).
     assert (result.row("baseline").peak_allocated_bytes or 0) > 16_384 * 4 * 296
 
 
@@ -195,7 +196,7 @@ def test_peaks_are_measured_side_by_side_as_far_as_the_card_has_room(monkeypatch
         nonlocal running, most
         with lock:
             running, most = running + 1, max(most, running + 1)
-        barrier.wait()  # each waits for another: one at a time would never end
+        barrier.wait()  # each waits for another: run one at a time, this would never end
         with lock:
             running -= 1
         return {"allocated_bytes": forecast.total_bytes - 1}
@@ -203,9 +204,8 @@ def test_peaks_are_measured_side_by_side_as_far_as_the_card_has_room(monkeypatch
     monkeypatch.setattr(explain.gpu_measurement, "measure", measure)
     monkeypatch.setattr(explain.os, "cpu_count", lambda: 16)
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    monkeypatch.setattr(
-        torch.cuda, "mem_get_info", lambda: (260, 1000)
-    )  # two of 100, with a fifth to spare, and not three
+    # room for two of 100 with a fifth to spare, but not for three
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (260, 1000))
     ran = list(TRICKS[:4])
     predicted = {trick.name: (SimpleNamespace(total_bytes=100 - at), 0) for at, trick in enumerate(ran)}
     value = explain._measure_peaks(ran, predicted, 0, lambda *text: settings.append(text))

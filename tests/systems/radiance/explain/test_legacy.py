@@ -1,4 +1,4 @@
-"""The original's super-resolution trains nothing, and the check on gradients says so."""
+"""The super-resolution of the GRAF memory guide trains nothing, and the gradient check says so."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from pinchpoint.systems.radiance.model.losses import check_gradients, loss_as_re
 
 
 def one_step(cut: bool) -> tuple[torch.nn.Module, float]:
-    """A stand-in for the field, the super-resolution and the discriminator; how much the weights move in a step."""
+    """A stand-in for field, super-resolution and discriminator; returns how much the weights
+    move in a step.
+    """
     torch.manual_seed(0)
     net = torch.nn.ModuleDict(
         {"field": torch.nn.Conv2d(3, 3, 1), "superres": LegacySuperRes(32, width=4, views=3, up=2, cut=cut)}

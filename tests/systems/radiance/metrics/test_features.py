@@ -1,4 +1,6 @@
-"""Features of networks: the known weights classify a photograph, numbers do not depend on the batch, other files are refused."""
+"""Image features: the known weights classify a photograph, batches do not matter, and other files are
+refused.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,7 @@ def images(count: int, size: int = 16) -> torch.Tensor:
 
 
 def test_the_network_knows_what_a_photograph_shows(extract) -> None:
-    """Grace Hopper in uniform, as matplotlib ships her: order of channels, scale and padding must all be right for it."""
+    """Grace Hopper in uniform, from matplotlib: channel order, scale and padding must all be right."""
     cbook = pytest.importorskip("matplotlib.cbook")
     image = pytest.importorskip("PIL.Image")
     with cbook.get_sample_data("grace_hopper.jpg") as file:

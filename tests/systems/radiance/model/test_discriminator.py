@@ -1,4 +1,4 @@
-"""The patch discriminator: sizes as published, norms as defined, images that do not touch each other."""
+"""The patch discriminator: sizes as published, norms as defined, no influence between images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The folded form: the same values from fewer operations, and what it holds for a backward pass."""
+"""The folded form: the same values with fewer operations, and what it holds for the backward pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pinchpoint.systems.radiance.rendering.render import Codes, Draws, draw, gen
 from pinchpoint.systems.radiance.rendering.strategies import wider
 
 BATCH, SAMPLES = 2, 8
-POINTS = BATCH * SAMPLES  # for each ray more
+POINTS = BATCH * SAMPLES  # points per additional ray
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def prepared(rays: int) -> tuple[Any, ...]:
 def saved_bytes(field: Field, rays: int, **options: Any) -> int:
     """Storages that autograd holds after a render, without the parameters."""
     own = {compat.storage_key(parameter.untyped_storage()) for parameter in field.parameters()}
-    remaining: dict[int, Any] = {}  # the storages themselves: a freed one would lend its place to another
+    remaining: dict[int, Any] = {}  # the storages themselves: a freed one could lend its address to another
 
     def keep(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
@@ -87,7 +87,7 @@ def saved_bytes(field: Field, rays: int, **options: Any) -> int:
 
 
 def peak_bytes(field: Field, rays: int, **options: Any) -> int:
-    """The peak of a step: counted, not computed, where `field` is of fake tensors."""
+    """The peak of a step; nothing is computed if `field` has fake tensors."""
     inputs = prepared(rays)
 
     def step() -> None:
@@ -159,9 +159,9 @@ def test_a_wider_chunk_without_gradients_needs_no_more_than_one_with_them(
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device is visible here")
 @pytest.mark.parametrize(("precision", "worse", "far"), [("fp32", 1.5, 1e-5), ("bf16", 1.5, 0.05)])
 def test_on_a_gpu_gradients_are_those_of_the_field(precision: Any, worse: float, far: float) -> None:
-    """No farther from those in float64 than autograd's own of that precision: an activation's kink flips by rounding.
+    """Gradients are no farther from float64 than autograd's own: an activation's kink flips by rounding.
 
-    The layers there are kernels of their own: bias and activation in the product.
+    On a GPU the layers have kernels of their own, with bias and activation in the product.
     """
     rays, codes, draws = prepared(256)
 

@@ -1,4 +1,4 @@
-"""The players: patches of renders and of photographs are of the same places, and every weight learns."""
+"""The players: patches of renders and photographs cover the same places, and every weight learns."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_super_resolution_is_judged_and_learns_by_patches_of_whole_pixels_alon
 
 @pytest.mark.parametrize("share", [0.3, 0.5])
 def test_losses_of_parts_are_that_of_the_batch_however_the_whole_pixels_fall(share: float) -> None:
-    """Parts of one image each: some have a patch of whole pixels, some have none."""
+    """Micro-batches of one image: some have a patch of whole pixels, some have none."""
     settings = replace(SETTINGS, superres=2, size=64, batch=4, whole=share)
     generator, critics = Generator(CONFIG, settings), Critics(settings)
     request, real = (
@@ -289,7 +289,7 @@ def test_whole_images_take_no_more_points_at_one_time_than_a_chunk_of_training(
 
 
 class Shell(torch.nn.Module):
-    """A sphere thinner than training's points are apart: what a field learns that is looked at with jittered points."""
+    """A shell thinner than the spacing of training's points, as a field learns from jittered points."""
 
     config = CONFIG
 

@@ -1,4 +1,4 @@
-"""Super-resolution: true to the render it enlarges, the same seen from 0 and from 360 degrees."""
+"""Super-resolution: faithful to the render it enlarges, and equal at 0 and 360 degrees."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rays against a pinhole turned by hand, and patches against the pixels of a whole image."""
+"""Rays against a pinhole camera rotated by hand, and patches against the pixels of a whole image."""
 
 from __future__ import annotations
 

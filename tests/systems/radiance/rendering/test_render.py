@@ -1,4 +1,6 @@
-"""Compositing against a slow loop and a slab in closed form; images of points drawn before; what is refused."""
+"""Compositing against a slow loop and a slab in closed form; rendering of points drawn
+beforehand; refusals.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def test_compositing_is_that_of_a_slow_loop(white: bool, endless: bool) -> None:
 
 
 def test_a_slab_of_constant_density_is_as_opaque_as_its_closed_form() -> None:
-    """Density 2 from 3.5 to 4.5: 1 - exp(-2) is seen, from a depth known by integration."""
+    """Density 2 from 3.5 to 4.5: 1 - exp(-2) is visible, at a depth known by integration."""
     rays = Rays(torch.zeros(1, 1, 3), torch.ones(1, 1, 3), 3.0, 5.0)
     depths = depths_of(rays, torch.zeros(1, 1, 4000).double())
     within = (depths >= 3.5) & (depths < 4.5)
@@ -154,7 +156,9 @@ def test_a_render_follows_the_autocast_around_it_and_composites_in_fp32() -> Non
 @pytest.mark.parametrize("form", ["eager", "folded"])
 @pytest.mark.parametrize("noise", [0.0, 0.1])
 def test_a_bound_leaves_a_ball_whose_chords_are_known(form: Any, noise: float) -> None:
-    """Density 2 everywhere: a ray is as opaque as its way through the ball is long, and one that misses it sees nothing."""
+    """Density 2 everywhere: a ray's opacity follows from its path through the ball; a ray that misses it sees
+    nothing.
+    """
     field, rays, codes, _ = scene(side=9)
     with torch.no_grad():
         field.density.weight.zero_()

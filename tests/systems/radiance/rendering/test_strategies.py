@@ -1,4 +1,6 @@
-"""Every form and memory gives the image and the gradients of the baseline, with the same random numbers."""
+"""Every form and memory strategy gives the image and the gradients of the baseline, with the same random
+numbers.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +160,7 @@ def test_autocast_is_replayed_where_a_render_is_computed_again(form: str, memory
     plain, half = taken(inputs, form=form), taken(inputs, form=form, precision="bf16")
     assert worst(half, plain) > 1e-3, "bf16 is seen in the gradients"
     assert worst(taken(inputs, form=form, memory=memory, precision="bf16"), half) <= 1e-6
-    # Set around the forward pass only, as a trainer does: backward has to know of it.
+    # Set around the forward pass only, as a trainer does: the backward pass must restore it.
     field, rays, codes, draws = inputs
     field.zero_grad()
     with torch.autocast("cpu", torch.bfloat16):
@@ -191,7 +193,7 @@ def test_every_trainable_parameter_gets_a_gradient_from_the_colours_alone(form: 
 
 @pytest.mark.parametrize("memory", ["checkpoint", "deferred"])
 def test_a_hook_on_a_parameter_sees_its_whole_gradient_once(memory: Any) -> None:
-    """Data parallel training counts on it."""
+    """Data-parallel training relies on it."""
     field, rays, codes, draws = scene(FieldConfig.preset("tiny"), torch.float32)
     observed: list[Tensor] = []
     field.trunk[1].weight.register_hook(lambda gradient: observed.append(gradient.clone()))
@@ -215,7 +217,9 @@ def test_frozen_parameters_get_none() -> None:
 def test_a_step_takes_few_operations_where_our_kernels_run(
     memory: str, chunk: int | None, most: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each costs the host microseconds, views too: with more of them a GPU waits. Kernels are left out, as for fake tensors."""
+    """Each operation costs the host microseconds, views too: with more of them a GPU waits. Kernels are left
+    out, as for fake tensors.
+    """
     monkeypatch.setattr("pinchpoint.systems.radiance.rendering.passes.own_kernels", lambda _: True)
     for module in ("points", "shading"):
         monkeypatch.setattr(f"pinchpoint.systems.radiance.{module}.is_fake", lambda _: True)
