@@ -41,9 +41,8 @@ from pinchpoint.systems.radiance.evaluate import evaluate
 from pinchpoint.systems.radiance.metrics.features import open_extractor
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.orbit import orbit
-from pinchpoint.systems.radiance.records import Training
 from pinchpoint.systems.radiance.settings import PRESETS, Settings
-from pinchpoint.systems.radiance.train import Log, train
+from pinchpoint.systems.radiance.train import Log, Training, train
 
 # Added to the preset. The cars lie inside the unit sphere, on white.
 RECIPE: dict[str, Any] = {

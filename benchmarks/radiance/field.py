@@ -299,9 +299,11 @@ def verdicts(rows: list[Row]) -> list[Row]:
         _judge(
             f"checkpoint <= {SLOWER} of folded bf16's time, replayed",
             *again["replayed"]["over_folded_bf16"],
-            SLOWER,
+            most=SLOWER,
         ),
-        _judge(f"checkpoint <= {SLOWER} of folded bf16's time, launched", *again["over_folded_bf16"], SLOWER),
+        _judge(
+            f"checkpoint <= {SLOWER} of folded bf16's time, launched", *again["over_folded_bf16"], most=SLOWER
+        ),
         *(_judge(bar, value, value, value, most) for bar, value, most in exact),
     ]
 

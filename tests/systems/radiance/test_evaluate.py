@@ -21,6 +21,7 @@ from pinchpoint.systems.radiance import evaluate as scoring  # noqa: E402
 from pinchpoint.systems.radiance import orbit as turning  # noqa: E402
 from pinchpoint.systems.radiance.data.images import open_images  # noqa: E402
 from pinchpoint.systems.radiance.evaluate import (  # noqa: E402
+    Evaluation,  # noqa: E402
     evaluate,
     generate_images,
     measure_kernel_distance,
@@ -29,7 +30,6 @@ from pinchpoint.systems.radiance.evaluate import (  # noqa: E402
 from pinchpoint.systems.radiance.metrics.metrics import distances  # noqa: E402
 from pinchpoint.systems.radiance.model.superres import enlarge  # noqa: E402
 from pinchpoint.systems.radiance.orbit import held_bytes, orbit  # noqa: E402
-from pinchpoint.systems.radiance.records import Evaluation  # noqa: E402
 from pinchpoint.systems.radiance.runs import load_trained  # noqa: E402
 from pinchpoint.systems.radiance.train import train  # noqa: E402
 

@@ -42,7 +42,7 @@ def test_the_size_of_the_render_follows_from_the_images(tmp_path: Path) -> None:
 
 
 def test_images_that_do_not_go_with_the_choices_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="patches of 32 x 32 in images of 16 x 16"):
+    with pytest.raises(BadInput, match="Patches of 32 x 32 do not fit into images of 16 x 16"):
         begin(tmp_path / "run", folder_of(tmp_path / "small", side=16), resume=False, choices=TINY)
     with pytest.raises(BadInput, match=r"images are 33 x 33 pixels, which super-resolution x2"):
         begin(

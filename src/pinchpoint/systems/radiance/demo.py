@@ -13,8 +13,7 @@ from pinchpoint.core.demo import Show
 
 if TYPE_CHECKING:
     from pinchpoint.systems.common.training_loop import Report
-    from pinchpoint.systems.radiance.records import Training
-    from pinchpoint.systems.radiance.train import Row
+    from pinchpoint.systems.radiance.train import Row, Training
 
 SHOW = Show(
     "radiance",
@@ -60,7 +59,7 @@ def example(
     from pinchpoint.core.files import make_folder
     from pinchpoint.systems.common.runs import CONFIG
     from pinchpoint.systems.radiance.data.sheets import make_sheet
-    from pinchpoint.systems.radiance.plots import save_sheet
+    from pinchpoint.systems.radiance.orbit import save_sheet
     from pinchpoint.systems.radiance.train import SAMPLES, Log, Row, train
 
     place = make_folder(folder)

@@ -8,16 +8,19 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
+from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder
+from pinchpoint.core.records import Record, now
+from pinchpoint.core.units import show_count, show_seconds
 from pinchpoint.systems.common.folders import refuse_others, refuse_within
 from pinchpoint.systems.common.precision import matmuls, usable
 from pinchpoint.systems.radiance.data.images import Images, open_images, pillow
@@ -27,9 +30,7 @@ from pinchpoint.systems.radiance.metrics.view_consistency import orbit_consisten
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.objective import Generator, draw_codes, whole_images
 from pinchpoint.systems.radiance.model.superres import enlarge, residual
-from pinchpoint.systems.radiance.orbit import STEEP, VIEWS, codes_of
-from pinchpoint.systems.radiance.plots import save_sheet, tile_images
-from pinchpoint.systems.radiance.records import Evaluation
+from pinchpoint.systems.radiance.orbit import STEEP, VIEWS, codes_of, save_sheet, tile_images
 from pinchpoint.systems.radiance.rendering.rays import draw_poses
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
 from pinchpoint.systems.radiance.runs import TrainedModel, Which, fingerprint, load_trained
@@ -45,6 +46,85 @@ DEFINITION = (
 _SHOWN = 64  # images on a sheet
 IMAGES_PER_BATCH = 32  # images generated between two progress reports
 _ORBIT = 24  # views
+
+
+@dataclass(frozen=True)
+class Evaluation(Record):
+    """Scores of a run against a set of real images, stored as evaluation.json."""
+
+    kind: ClassVar[str] = "radiance-evaluation"
+    target: str  # folder of the run
+    data: str
+    step: int  # step of the checkpoint
+    images: int  # made
+    real: int  # real images compared with
+    size: int  # pixels a side
+    features: str  # efflite0 or inception
+    distances: dict[str, float]  # generated to real images: KD-efflite0 and FD-efflite0, or KIDx1000 and FID
+    # The same distances for the bicubically enlarged render, if there is a super-resolution.
+    bicubic: dict[str, float] | None
+    hue_coverage: dict[str, float]  # keys: made (generated), real
+    silhouette_area: dict[str, float]  # mean and standard deviation: made, made_spread, real, real_spread
+    consistency: dict[
+        str, float | None
+    ]  # Means over the orbits: area_roughness, hue_spread, depth_error, colour_error.
+    orbits: int
+    projection_residual: float | None  # largest difference between the averaged large images and the render
+    seed: int
+    seconds: float
+    definition: str
+    files: tuple[str, ...] = ()
+    enlarged: int = 0  # images of the data set that had to be enlarged
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        rows = [
+            ("run", f"{self.target}, step {self.step:,}"),
+            (
+                "images",
+                f"{self.images:,} generated against {self.real:,} of {self.data}, {self.size} x {self.size}",
+            ),
+        ]
+        if self.real < self.images:
+            rows.append(
+                (
+                    "note",
+                    f"only {self.real:,} real images against {self.images:,} generated ones: "
+                    "the distances are less certain",
+                )
+            )
+        if self.enlarged:
+            rows.append(
+                (
+                    "note",
+                    f"{self.enlarged:,} of the images in {self.data} were smaller, "
+                    "so they were enlarged and are blurred",
+                )
+            )
+        for name, value in self.distances.items():
+            beside = (
+                "" if self.bicubic is None else f"   (bicubically enlarged render: {self.bicubic[name]:.1f})"
+            )
+            rows.append((name, f"{value:.1f}{beside}"))
+        area = self.silhouette_area
+        rows += [
+            ("hue coverage", f"{self.hue_coverage['made']:.2f}   (real {self.hue_coverage['real']:.2f})"),
+            (
+                "silhouette area",
+                f"{area['made']:.1%} +- {area['made_spread']:.1%}   "
+                f"(real {area['real']:.1%} +- {area['real_spread']:.1%})",
+            ),
+        ]
+        agreement = ", ".join(
+            f"{name.replace('_', ' ')} {_show_number(value)}" for name, value in self.consistency.items()
+        )
+        rows.append((show_count(self.orbits, "orbit"), agreement))
+        if self.projection_residual is not None:
+            rows.append(
+                ("projection", f"averages differ from the render by at most {self.projection_residual:.1e}")
+            )
+        return [*rows, ("time", show_seconds(self.seconds))]
 
 
 def evaluate(
@@ -251,3 +331,7 @@ def _earlier(folder: Path) -> set[str]:
         return {name for name in files if name in SHEETS}
     except (OSError, ValueError, KeyError, TypeError):
         return set()
+
+
+def _show_number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

@@ -1,34 +1,73 @@
-"""Orbits around generated objects, as a movie and a sheet.
+"""Orbits around generated objects, and the sheets (PNG) and movies (GIF, MP4) of images.
 
-Letters: K objects, A views of each, W pixels per side.
+Files are written whole or not at all. Letters: K objects, A views of each, N images, H and W pixels. Images
+are (N, 3, W, W) in [-1, 1], frames (A, H, W, 3) uint8.
 """
 
 from __future__ import annotations
 
+import io
+import shutil
+import subprocess
+import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
-from pinchpoint.core.errors import BadInput
-from pinchpoint.core.files import check_output
+from pinchpoint.core import machine as _machine
+from pinchpoint.core.errors import BadInput, Missing
+from pinchpoint.core.files import check_output, write_bytes
 from pinchpoint.core.host_memory import free_bytes
-from pinchpoint.core.units import show_bytes
+from pinchpoint.core.records import Record, now
+from pinchpoint.core.units import show_bytes, show_count, show_seconds
 from pinchpoint.systems.common.precision import matmuls, usable
-from pinchpoint.systems.radiance.data.images import pillow
+from pinchpoint.systems.radiance.data.images import pillow, to_bytes
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.objective import GeneratedImages, Generator, draw_codes, whole_images
-from pinchpoint.systems.radiance.plots import GAP, check_movie, save_movie, save_sheet, tile_images
-from pinchpoint.systems.radiance.records import Orbit
 from pinchpoint.systems.radiance.rendering.render import Codes, generator_for
 from pinchpoint.systems.radiance.runs import Which, load_trained
 
 VIEWS = 8  # views of each object on a sheet
 STEEP = 0.75  # camera height as a fraction of the way from v_low to v_high
 _WIDEST_GIF = 65535
+GAP = 2  # pixels between two images of a sheet
+MOVIES = (".gif", ".mp4")
+_COLOURS = 128
+
+
+@dataclass(frozen=True)
+class Orbit(Record):
+    """Objects rendered from all around; the files `radiance orbit` wrote."""
+
+    kind: ClassVar[str] = "radiance-orbit"
+    target: str
+    step: int
+    things: int
+    frames: int
+    size: int  # side of one image in pixels
+    files: tuple[str, ...]
+    seconds: float
+    machine: dict[str, Any] = field(default_factory=_machine.describe)
+    created: str = field(default_factory=now)
+
+    def summary(self) -> list[tuple[str, str]]:
+        return [
+            ("run", f"{self.target}, step {self.step:,}"),
+            (
+                "orbit",
+                f"{show_count(self.things, 'object')}, {show_count(self.frames, 'view')} each, "
+                f"{self.size} x {self.size}",
+            ),
+            ("written", ", ".join(self.files)),
+            ("time", show_seconds(self.seconds)),
+        ]
 
 
 def orbit(
@@ -151,3 +190,110 @@ def views(
     return whole_images(
         generator, codes, like.new_full((len(like),), u), like.new_full((len(like),), v), size=size
     )
+
+
+def tile_images(images: Tensor, *, columns: int, zoom: int = 1) -> np.ndarray:
+    """Arrange (N, 3, W, W) row by row on white: (H, W', 3) uint8. zoom: factor by which each pixel is
+    enlarged.
+    """
+    pixels = to_bytes(images).cpu().numpy().repeat(zoom, axis=1).repeat(zoom, axis=2)
+    count, side = len(pixels), pixels.shape[1]
+    rows = -(-count // columns)
+    sheet = np.full((rows * (side + GAP) - GAP, columns * (side + GAP) - GAP, 3), 255, dtype=np.uint8)
+    for number, picture in enumerate(pixels):
+        top, left = (side + GAP) * (number // columns), (side + GAP) * (number % columns)
+        sheet[top : top + side, left : left + side] = picture
+    return sheet
+
+
+def save_sheet(path: str | Path, sheet: np.ndarray) -> Path:
+    """Write a sheet as PNG."""
+    data = io.BytesIO()
+    pillow().Image.fromarray(sheet).save(data, format="PNG")
+    return write_bytes(path, data.getvalue())
+
+
+def check_movie(path: str | Path) -> None:
+    """Refuse an unknown suffix, or an MP4 without ffmpeg, before any frame is rendered."""
+    suffix = Path(path).suffix.lower()
+    if suffix not in MOVIES:
+        raise BadInput(
+            f"A movie cannot be written to {path}.",
+            hint=f"Name a file that ends in {' or '.join(MOVIES)}.",
+        )
+    if suffix == ".mp4":
+        _ffmpeg()
+
+
+def save_movie(path: str | Path, frames: Sequence[np.ndarray], *, fps: float) -> Path:
+    """Write frames as an endlessly looping GIF, or as an MP4."""
+    check_movie(path)
+    return write_bytes(path, _gif(frames, fps) if Path(path).suffix.lower() == ".gif" else _mp4(frames, fps))
+
+
+def _gif(frames: Sequence[np.ndarray], fps: float) -> bytes:
+    image = pillow().Image
+    # One palette for all frames: with one per frame, the colours of what stands still flicker.
+    palette = image.fromarray(np.concatenate(list(frames[:: max(1, len(frames) // 8)]))).quantize(_COLOURS)
+    first, *others = [image.fromarray(frame).quantize(palette=palette, dither=0) for frame in frames]
+    data = io.BytesIO()
+    first.save(
+        data,
+        format="GIF",
+        save_all=True,
+        append_images=others,
+        duration=round(1000 / fps),
+        loop=0,
+        disposal=1,
+    )
+    return data.getvalue()
+
+
+def _mp4(frames: Sequence[np.ndarray], fps: float) -> bytes:
+    """H.264 needs even sides: an odd side gets one more line of white."""
+    high, wide = frames[0].shape[:2]
+    full = [np.pad(frame, ((0, high % 2), (0, wide % 2), (0, 0)), constant_values=255) for frame in frames]
+    size = f"{wide + wide % 2}x{high + high % 2}"
+    with tempfile.TemporaryDirectory(prefix="pinchpoint-radiance-") as folder:
+        movie = Path(folder) / "movie.mp4"
+        command = [
+            _ffmpeg(),
+            "-v",
+            "error",
+            "-f",
+            "rawvideo",
+            "-pix_fmt",
+            "rgb24",
+            "-s",
+            size,
+            "-r",
+            f"{fps:g}",
+            "-i",
+            "-",
+            "-pix_fmt",
+            "yuv420p",
+            str(movie),
+        ]
+        result = subprocess.run(
+            command, input=b"".join(frame.tobytes() for frame in full), capture_output=True, check=False
+        )
+        if result.returncode:
+            raise BadInput(
+                f"ffmpeg could not write the movie: {result.stderr.decode()[-200:].strip()}.",
+                hint="Write a .gif instead.",
+            )
+        return movie.read_bytes()
+
+
+def _ffmpeg() -> str:
+    path = shutil.which("ffmpeg")
+    if path:
+        return path
+    try:
+        import imageio_ffmpeg  # pyright: ignore[reportMissingImports]
+    except ImportError as error:
+        raise Missing(
+            "Writing an MP4 needs ffmpeg, which is not installed.",
+            hint="Write a .gif, or run: pip install imageio-ffmpeg",
+        ) from error
+    return imageio_ffmpeg.get_ffmpeg_exe()

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -22,6 +22,7 @@ from pinchpoint.systems.common.budgets import Chosen, budget_of
 from pinchpoint.systems.common.distributed import NEXT, Ranks, joined
 from pinchpoint.systems.common.lockstep import follow, lead
 from pinchpoint.systems.common.precision import check_precision
+from pinchpoint.systems.common.records import TrainingRecord
 from pinchpoint.systems.common.runs import CONFIG, at_data, data_folder
 from pinchpoint.systems.common.torch_loop import take_steps
 from pinchpoint.systems.common.training_loop import Ended, Progress, Report, preparing
@@ -29,9 +30,7 @@ from pinchpoint.systems.radiance.budget import beside_bytes, chunk_for
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.evaluate import measure_kernel_distance, sample_real
 from pinchpoint.systems.radiance.metrics.features import Extractor, open_extractor
-from pinchpoint.systems.radiance.orbit import VIEWS, codes_of, views
-from pinchpoint.systems.radiance.plots import save_sheet, tile_images
-from pinchpoint.systems.radiance.records import Training
+from pinchpoint.systems.radiance.orbit import VIEWS, codes_of, save_sheet, tile_images, views
 from pinchpoint.systems.radiance.runs import Run, begin, read_settings
 from pinchpoint.systems.radiance.settings import Settings
 from pinchpoint.systems.radiance.training_step import Stepper
@@ -39,6 +38,48 @@ from pinchpoint.systems.radiance.training_step import Stepper
 SAMPLES = "samples"
 _SHOWN = 4  # objects on a sheet of samples
 _HEIGHT = 0.35  # v of the camera on those sheets
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training(TrainingRecord):
+    """Result of `radiance train`.
+
+    loss: the generator's; validation: kernel distance between generated and real images; chunk: rays.
+    """
+
+    kind: ClassVar[str] = "radiance-training"
+    images: int  # training images
+    skipped: tuple[str, ...] = ()  # files that could not be read
+    critic_parameters: int = 0
+    steps_per_s: float | None = None  # in this session
+    samples: tuple[str, ...] = ()  # image sheets, relative to RUN
+
+    def summary(self) -> list[tuple[str, str]]:
+        side = self.settings["size"] * self.settings["superres"]
+        trained_on = (
+            "images",
+            f"{self.images:,} of {side} x {side}"
+            + (f"; {len(self.skipped)} skipped" if self.skipped else ""),
+        )
+        rows = self.rows(
+            trained_on, loss="of the generator (mean of the last tenth)", error="", points="rays"
+        )
+        replacements = {
+            "parameters": f"{self.parameters:,}, and {self.critic_parameters:,} in the discriminator"
+        }
+        if self.validation is not None:
+            replacements["held back"] = (
+                f"KD-efflite0 {self.validation:.1f} at step {self.best_step:,}, the best"
+            )
+        rows = [
+            ("distance" if label == "held back" else label, replacements.get(label, value))
+            for label, value in rows
+        ]
+        if self.steps_per_s:
+            rows.append(("speed", f"{self.steps_per_s:.2f} steps per second"))
+        if self.samples:
+            rows.append(("pictures", f"{self.target}/{self.samples[-1]}"))
+        return rows
 
 
 def train(

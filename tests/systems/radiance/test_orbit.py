@@ -11,31 +11,31 @@ torch = pytest.importorskip("torch", reason="the radiance fields are torch's")
 PIL = pytest.importorskip("PIL.Image", reason="pictures are pillow's")
 
 from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
-from pinchpoint.systems.radiance import plots  # noqa: E402
+from pinchpoint.systems.radiance import orbit  # noqa: E402
 
 
 def test_a_sheet_holds_its_images_row_by_row(tmp_path: Path) -> None:
     values = torch.linspace(-1, 1, 5)[:, None, None, None].expand(5, 3, 4, 4)
-    sheet = plots.tile_images(values, columns=3)
-    assert sheet.shape == (4 + plots.GAP + 4, 3 * 4 + 2 * plots.GAP, 3)
+    sheet = orbit.tile_images(values, columns=3)
+    assert sheet.shape == (4 + orbit.GAP + 4, 3 * 4 + 2 * orbit.GAP, 3)
     expected = [0, 64, 128, 191, 255]
     for number, value in enumerate(expected):
-        top, left = (4 + plots.GAP) * (number // 3), (4 + plots.GAP) * (number % 3)
+        top, left = (4 + orbit.GAP) * (number // 3), (4 + orbit.GAP) * (number % 3)
         assert (
             abs(int(sheet[top, left, 0]) - value) <= 1
             and (sheet[top : top + 4, left : left + 4] == sheet[top, left]).all()
         )
     assert (sheet[-1, -1] == 255).all(), "white where there is none"
-    path = plots.save_sheet(tmp_path / "sheet.png", sheet)
+    path = orbit.save_sheet(tmp_path / "sheet.png", sheet)
     assert np.array_equal(np.array(PIL.open(path)), sheet)
-    assert plots.tile_images(values, columns=5, zoom=3).shape[0] == 12
+    assert orbit.tile_images(values, columns=5, zoom=3).shape[0] == 12
 
 
 def test_a_gif_has_every_frame_in_its_colours(tmp_path: Path) -> None:
     frames = [np.full((8, 10, 3), 255, dtype=np.uint8) for _ in range(5)]
     for number, frame in enumerate(frames):
         frame[2:6, 2 * number : 2 * number + 2] = (200, 30, 40)
-    path = plots.save_movie(tmp_path / "turn.gif", frames, fps=10)
+    path = orbit.save_movie(tmp_path / "turn.gif", frames, fps=10)
     with PIL.open(path) as read:
         assert read.n_frames == 5 and read.info["duration"] == 100
         for number, frame in enumerate(frames):
@@ -47,11 +47,11 @@ def test_other_files_and_an_mp4_without_ffmpeg_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(BadInput, match=r"turn\.avi") as caught:
-        plots.check_movie(tmp_path / "turn.avi")
+        orbit.check_movie(tmp_path / "turn.avi")
     assert ".gif or .mp4" in caught.value.hint
-    monkeypatch.setattr(plots.shutil, "which", lambda name: None)
+    monkeypatch.setattr(orbit.shutil, "which", lambda name: None)
     monkeypatch.setitem(__import__("sys").modules, "imageio_ffmpeg", None)
     with pytest.raises(Missing, match="ffmpeg") as missing:
-        plots.check_movie(tmp_path / "turn.mp4")
+        orbit.check_movie(tmp_path / "turn.mp4")
     assert ".gif" in missing.value.hint
     assert not list(tmp_path.iterdir())
