@@ -44,7 +44,7 @@ def test_what_does_not_learn_or_has_no_gradient_does_not_pass(
         {"norms": (0.1, float("inf"))},
     ):
         assert not replace(good, **wrong).passed
-    assert not replace(good, made=replace(good.training, complete=False)).passed
+    assert not replace(good, training=replace(good.training, complete=False)).passed
 
     def cut(self: Generator, *inputs: Any, **how: Any) -> Any:
         images = forward(self, *inputs, **how)

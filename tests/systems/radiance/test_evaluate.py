@@ -105,7 +105,7 @@ def test_an_evaluation_holds_the_distances_of_what_it_shows(
     assert {"KD-efflite0", "FD-efflite0", "hue coverage", "silhouette area", "2 orbits", "projection"} <= set(
         labels
     )
-    assert "enlarged smoothly" in labels["KD-efflite0"]
+    assert "bicubically enlarged" in labels["KD-efflite0"]
     again = evaluate(run, data, tmp_path / "scores", images=5, orbits=2, device="cpu", pictures=False)
     assert not again.files and not list((tmp_path / "scores").glob("*.png")), (
         "those of an earlier evaluation are not its own"
@@ -216,12 +216,15 @@ def test_a_few_enlarged_and_too_few_real_images_are_told(
     assert settings.enlarged == 1 and (settings.images, settings.real) == (2, 2)
     assert (
         dict(settings.summary())["note"]
-        == f"1 of the images in {real} were smaller and are enlarged, so blurred"
+        == f"1 of the images in {real} were smaller, so they were enlarged and are blurred"
     )
     few = evaluate(run, data, tmp_path / "scores", images=7, **how)
     assert (few.images, few.real, few.enlarged) == (7, 6, 0)
-    assert dict(few.summary())["note"] == "only 6 real images against 7 made: the distances are less sure"
-    assert dict(few.summary())["images"].startswith("7 made against 6 of ")
+    assert (
+        dict(few.summary())["note"]
+        == "only 6 real images against 7 generated ones: the distances are less certain"
+    )
+    assert dict(few.summary())["images"].startswith("7 generated against 6 of ")
 
 
 def test_a_run_that_learned_from_enlarged_images_may_be_compared_with_these_alone(
