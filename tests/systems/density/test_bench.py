@@ -1,4 +1,4 @@
-"""`density bench`: three forms in turn, the slow ones scaled up, and a record that says so."""
+"""`bench density`: three forms in turn, the slow ones scaled up, and a record that says so."""
 
 from __future__ import annotations
 

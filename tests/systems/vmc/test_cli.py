@@ -21,7 +21,7 @@ from pinchpoint.systems.vmc import cli
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.settings import RunOptions, Settings
 
-NAMES = ["train", "eval", "scan", "orbitals", "bench"]
+NAMES = ["train", "eval", "scan", "orbitals"]
 TINY = [
     "--device",
     "cpu",
@@ -68,7 +68,7 @@ def test_help_of_the_group_and_of_its_commands_needs_no_framework() -> None:
     code = (
         "import sys\nfrom pinchpoint.cli.main import run\n"
         "codes = [run(args) for args in (['vmc', '--help'], *(['vmc', name, '--help'] for name in sys.argv[1:]))]\n"
-        "assert codes == [0] * 6, codes\nassert not {'torch', 'jax', 'numpy', 'rich'} & set(sys.modules), 'imported'"
+        "assert not any(codes), codes\nassert not {'torch', 'jax', 'numpy', 'rich'} & set(sys.modules), 'imported'"
     )
     done = subprocess.run([sys.executable, "-c", code, *NAMES], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def test_lapack_is_told_to_take_one_thread_before_it_is_loaded_and_a_users_numbe
     told: dict[str, str], taken: str, tmp_path: Path
 ) -> None:
     code = (
-        "import os, sys\nfrom pinchpoint.systems.vmc.cli import _start\n_start()\nassert 'scipy.linalg' not in sys.modules\n"
+        "import os, sys\nfrom pinchpoint.systems.vmc.cli import start_jax\nstart_jax()\nassert 'scipy.linalg' not in sys.modules\n"
         "import jax\njax.numpy.linalg.cholesky(jax.numpy.eye(3)).block_until_ready()\n"
         "assert 'scipy.linalg' in sys.modules, 'JAX takes another LAPACK'\nprint(os.environ['OPENBLAS_NUM_THREADS'])"
     )

@@ -1,4 +1,4 @@
-"""One draw from every cell by all variants, in turn, and three views with a gather: seconds, ratios and floors.
+"""Times of sampling from every cell by all variants, and of three views with a gather.
 
 From cells and counts that lie on the device, and whose sum is known, to the drawn indices there, waited for. `loop` and
 `grouped` are the original's whole draw, from its own dictionary of cells: `loop` finds out their counts every time, `grouped`
@@ -16,10 +16,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 import torch
+import typer
 from torch import Tensor
 
 from pinchpoint.backends.base import Backend, backend, resolve_device
@@ -27,12 +29,13 @@ from pinchpoint.backends.torch.measurement import device_seconds
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Record, now
-from pinchpoint.core.units import show_seconds
+from pinchpoint.core.units import parse_size, show_seconds
 from pinchpoint.kit.segments.subset import Method, sample_one, sample_subset
 from pinchpoint.kit.segments.take_rows import take_rows
 from pinchpoint.studies.timing import Clock, ratio_interval, timing_of
 from pinchpoint.systems.cloud.baseline import GridSampler, grid_of, grouped
 from pinchpoint.systems.cloud.workload import Problem, off_by, problem_of
+from pinchpoint.systems.common import bench_command
 
 OURS = ("sort", "exact", "nested")
 THEIRS = ("loop", "grouped", "grouped, cells given")
@@ -76,7 +79,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Benchmark(Record):
-    """What `cloud bench` makes."""
+    """The record of `pinchpoint bench cloud`."""
 
     kind: ClassVar[str] = "cloud-bench"
     target: str
@@ -354,3 +357,39 @@ def _notes(device: str, loop_cells: int, cells: int) -> tuple[str, ...]:
     if device == "cpu":
         notes.append(f"{torch.get_num_threads()} threads; floors by a copy in memory")
     return tuple(notes)
+
+
+def command(
+    output: Path = bench_command.OUTPUT,
+    points: str = typer.Option("1M", "--points", help="Points in all."),
+    cells: str = typer.Option("50k", "--cells", help="Cells that hold the points."),
+    large: str = typer.Option(
+        None, "--large", help="Points of a second problem with equally full cells.  [default: 10M on a GPU]"
+    ),
+    repeats: int = typer.Option(15, "--repeats", help="Runs of each variant."),
+    loop_cells: int = typer.Option(
+        None,
+        "--loop-cells",
+        help="Cells that the loop is timed on; its time is scaled up.  [default: all; 5,000 on a GPU]",
+    ),
+    seed: int = typer.Option(0, "--seed", help="Seed of the cells and the samples."),
+    device: str = bench_command.DEVICE,
+) -> None:
+    """Time one sample from every cell by all variants.
+
+    In turn and waited for: the loop over the cells of the point-cloud trainer's optimisation report, its
+    grouped form, one sort of all points, and exact; then three views with a gather of 128 B per point.
+    The record says where a time was scaled up, what a plain copy could do, and whether the sampled
+    points are right.
+    """
+    measure = partial(
+        bench,
+        points=parse_size(points),
+        cells=parse_size(cells),
+        large=None if large is None else parse_size(large),
+        repeats=repeats,
+        loop_cells=loop_cells,
+        seed=seed,
+        device=device,
+    )
+    bench_command.run_bench(measure, output=output)

@@ -1,7 +1,7 @@
 """Train a network over point clouds that holds at any density, measure it, and thin clouds fast.
 
 `data` makes labelled rooms, `train` learns to class their points at many densities, `eval` scores a run against density,
-`sample` thins a file, keeping some points of every cell; `bench` times drawing from cells beside the original's sampler.
+`sample` thins a file, keeping some points of every cell.
 """
 
 from __future__ import annotations
@@ -287,54 +287,3 @@ def sample(
         printing.say(
             "note: more stays than was asked for, as every cell keeps a point: a larger --cell holds more of them"
         )
-
-
-@app.command("bench")
-def bench(
-    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="The record."),
-    points: str = typer.Option("1M", "--points", help="Points in all."),
-    cells: str = typer.Option("50k", "--cells", help="Cells they lie in."),
-    large: str = typer.Option(
-        None, "--large", help="Points of a second problem with cells as full.  [10M on a GPU]"
-    ),
-    repeats: int = typer.Option(15, "--repeats", help="Runs of each."),
-    loop_cells: int = typer.Option(
-        None, "--loop-cells", help="Cells the loop is timed on, its time scaled up.  [all; 5,000 on a GPU]"
-    ),
-    seed: int = typer.Option(0, "--seed", help="Of the cells and the draws."),
-    device: str = DEVICE,
-) -> None:
-    """Time one draw from every cell by all variants.
-
-    In turn and waited for: the original's loop over the cells, its grouped form, one sort of all
-    points, and exact; then three views with a gather of 128 B a point. The record says where a time
-    was scaled up, what a plain copy could do, and whether the points drawn are right.
-    """
-    from pinchpoint.backends.base import backend
-    from pinchpoint.core.files import check_output
-    from pinchpoint.core.units import parse_size
-
-    sizes = {
-        "points": parse_size(points),
-        "cells": parse_size(cells),
-        "large": None if large is None else parse_size(large),
-    }
-    if output is not None:
-        check_output(output)
-    with printing.loading("torch"):
-        backend("torch")
-        from pinchpoint.systems.cloud.bench import bench as measure
-
-    with printing.explain_interrupt("nothing was written"), progress_bar.bar("bench") as tell:
-        made = measure(
-            **sizes,
-            repeats=repeats,
-            loop_cells=loop_cells,
-            seed=seed,
-            device=device,
-            output=output,  # pyright: ignore[reportArgumentType]
-            progress=lambda stage, done, total: tell(stage, done, total),
-        )
-    printing.show_pairs([*made.summary(), *([("written", str(output))] if output is not None else [])])
-    for note in made.notes:
-        printing.say(f"note: {note}")

@@ -1,4 +1,4 @@
-"""The forms side by side on HfO2: seconds of the probe stage for a whole grid, peaks, and how well they agree.
+"""Times and peaks of the forms of the model on HfO2, and how well they agree.
 
 A form's seconds run from described atoms to densities in host memory, neighbours included; `original` describes the atoms
 again for each of its chunks, which is what sets it apart. `plain` is the scalar form by torch's kernels alone, which on a CPU
@@ -13,11 +13,13 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
+import typer
 from torch import Tensor
 
 from pinchpoint.backends.base import Backend, backend, resolve_device
@@ -26,9 +28,10 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_seconds
 from pinchpoint.studies.timing import ratio_interval, timing_of
+from pinchpoint.systems.common import bench_command
 from pinchpoint.systems.density.data.data_settings import check_seed
 from pinchpoint.systems.density.grid.bricks import Surroundings, bricks_of, surroundings_of
-from pinchpoint.systems.density.grid.grids import choose_grid
+from pinchpoint.systems.density.grid.grids import choose_grid, parse_grid
 from pinchpoint.systems.density.grid.hafnia import hafnia
 from pinchpoint.systems.density.grid.periodic_images import atom_graph
 from pinchpoint.systems.density.grid.sweep import sweep
@@ -68,7 +71,7 @@ class FormTimes:
 
 @dataclass(frozen=True)
 class Benchmark(Record):
-    """What `density bench` makes."""
+    """The record of `pinchpoint bench density`."""
 
     kind: ClassVar[str] = "density-bench"
     target: str
@@ -334,3 +337,36 @@ def _check(forms: tuple[Form, ...], repeats: int, chunks: int, chunk: int) -> No
         raise BadInput(
             f"{repeats} repeats of {chunks} chunks of {chunk} probes", hint="give at least 1 of each"
         )
+
+
+def command(
+    output: Path = bench_command.OUTPUT,
+    grid: str = typer.Option(
+        None, "--grid", metavar="NX,NY,NZ", help="Grid of HfO2.  [default: 80,80,80 on cuda, 12,12,12 on cpu]"
+    ),
+    mul: int = typer.Option(None, "--mul", help="Width of the network.  [default: 500 on cuda, 100 on cpu]"),
+    forms: str | None = typer.Option(
+        None,
+        "--forms",
+        help="Some of original,full,plain,scalar; the first is the baseline. plain is scalar by torch alone.",
+    ),
+    repeats: int = typer.Option(7, "--repeats", help="Runs of each form."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the weights."),
+    device: str = bench_command.DEVICE,
+) -> None:
+    """Time the forms of the model in turn on HfO2.
+
+    Seconds of the probe stage for a whole grid, peaks, and how well the forms agree. The slow ones are
+    timed on a few chunks and scaled up, which the record says.
+    """
+    names: Any = None if forms is None else tuple(word.strip() for word in forms.split(","))
+    measure = partial(
+        bench,
+        device=device,
+        grid=None if grid is None else parse_grid(grid),
+        mul=mul,
+        forms=names,
+        repeats=repeats,
+        seed=seed,
+    )
+    bench_command.run_bench(measure, output=output)

@@ -50,7 +50,7 @@ def train(
     row per step), convergence.png, checkpoints (the last two) and record.json. An energy that becomes
     NaN or explodes stops the run (exit code 1), and the error names the last good checkpoint.
     """
-    _start()
+    start_jax()
     from pinchpoint.systems.vmc.train import train as run_training
 
     with followed("vmc", by=lambda tell, report, _: _show(tell, report)) as watch:
@@ -90,7 +90,7 @@ def evaluate(
     samples; above an R-hat of 1.01 the walkers have not mixed. Where the log allows it the energy is
     also extrapolated to zero variance.
     """
-    _start()
+    start_jax()
     from pinchpoint.systems.vmc.evaluate import evaluate as measure
 
     with printing.explain_interrupt("there is no evaluation"), progress_bar.bar("vmc") as tell:
@@ -145,7 +145,7 @@ def scan(
     steps of the first. DIR holds scan.csv, scan.png, scan.json and a run for each length. The same
     command resumes a scan that was stopped.
     """
-    _start()
+    start_jax()
     from pinchpoint.systems.vmc.scan import scan as run_scan
 
     def watch(number: int, count: int, length: float, report: Report) -> None:
@@ -203,52 +203,7 @@ def orbitals(
     )
 
 
-@app.command("bench")
-def bench(
-    molecule: str = typer.Argument("H2", metavar="MOLECULE", help="H2, LiH ... or an .xyz file."),
-    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="The record."),
-    config: str = typer.Option(
-        None,
-        "--config",
-        help="report: 128 walkers, 10 moves; report-cpu: 256 and 5.  [report on cuda, else report-cpu]",
-    ),
-    repeats: int = typer.Option(15, "--repeats", help="Runs of each."),
-    seed: int = typer.Option(0, "--seed", help="Of parameters and walkers."),
-    device: str = DEVICE,
-) -> None:
-    """Time a step and its parts beside the original's.
-
-    train_step, mcmc, energy_gradient, optimizer and forward over the same boundary, in turn, waited
-    for. The original's nested energies come last, timed on 2 walkers and scaled up, which the record
-    says; it is written before them too.
-    """
-    _start()
-    from pinchpoint.core.files import check_output
-    from pinchpoint.systems.vmc.bench import bench as measure
-
-    if output is not None:
-        check_output(output)
-    kept = (
-        "nothing was written"
-        if output is None
-        else f"{output} holds what was timed, if all but the nested energy was"
-    )
-    with printing.explain_interrupt(kept), progress_bar.bar("vmc") as tell:
-        made = measure(
-            molecule,
-            config,
-            device=device,
-            repeats=repeats,
-            seed=seed,
-            output=output,
-            progress=lambda stage, done, total: tell(stage, done, total),
-        )
-    printing.show_summary(made)
-    for note in made.notes:
-        printing.say(f"note: {note}")
-
-
-def _start() -> None:
+def start_jax() -> None:
     """JAX, or how to install it; programs that were compiled before are taken from the user's cache."""
     import os
 
