@@ -1,6 +1,6 @@
-"""pinchpoint: know, shrink and prove what many points cost in time and memory.
+"""pinchpoint: predict, reduce and verify what many points cost in time and memory.
 
-Names resolve on first use, so `import pinchpoint` needs neither torch nor JAX and takes milliseconds.
+Names are resolved on first use, so `import pinchpoint` needs neither torch nor JAX and takes milliseconds.
 """
 
 from __future__ import annotations

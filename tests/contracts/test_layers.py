@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -152,6 +153,18 @@ def test_the_check_sees_a_cycle_through_a_third_module_and_a_late_import() -> No
         "core/d.py": "from pinchpoint.core.a import name",
     }
     assert cycles(import_graph(sources)) == [["core/a.py", "core/b.py", "core/c.py"]]
+
+
+def test_the_toolkit_names_no_system() -> None:
+    names = "|".join(path.name for path in (ROOT / "systems").iterdir() if (path / "cli.py").exists())
+    offenders = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in modules()
+        if path.relative_to(ROOT).parts[0] not in ("systems", "workloads")
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if re.search(rf"systems[./]({names})\b", line)
+    ]
+    assert offenders == []
 
 
 def test_every_folder_of_the_package_is_a_known_layer() -> None:

@@ -36,8 +36,8 @@ class AddedProgress:
     def __call__(self, done: int, total: int) -> None:
         if self._first is None:
             self._first = done
-        new, spent = done - self._first, time.perf_counter() - self._start
-        self._tell(self._stage, done, total, eta_s=spent / new * (total - done) if new else None)
+        new, elapsed_s = done - self._first, time.perf_counter() - self._start
+        self._tell(self._stage, done, total, eta_s=elapsed_s / new * (total - done) if new else None)
 
     @property
     def there(self) -> int:
@@ -95,11 +95,11 @@ def bar(label: str) -> Iterator[Bar]:
         console=out,
         transient=True,
         redirect_stdout=sys.stdout.isatty(),
-    ) as shown:
-        task = shown.add_task(label, count="", text="", left="", total=None)
+    ) as progress:
+        task = progress.add_task(label, count="", text="", left="", total=None)
 
         def move(stage: str, done: int, total: int, *, text: str = "", eta_s: float | None = None) -> None:
-            shown.update(
+            progress.update(
                 task,
                 description=stage,
                 completed=done,

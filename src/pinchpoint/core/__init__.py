@@ -1,1 +1,1 @@
-"""Errors, records, workloads, units: what every other layer stands on."""
+"""Foundations: errors, records, workloads, targets, settings and units."""

@@ -92,8 +92,8 @@ def fit(sizes: Numbers, peaks: Numbers, *, seed: int = 0) -> Fit:
     x, y = _arrays(sizes, peaks)
     assert len(x) >= LEAST, f"{len(x)} sizes do not give a law"
     curve = _choose(x, y)
-    lost = float(np.sum(_residuals(x, y, curve) ** 2))
-    rows = _redraw(_design(x, curve.breaks) @ curve.hinges, y, lost, 2 + 2 * len(curve.breaks), seed)
+    loss = float(np.sum(_residuals(x, y, curve) ** 2))
+    rows = _redraw(_design(x, curve.breaks) @ curve.hinges, y, loss, 2 + 2 * len(curve.breaks), seed)
     return Fit(
         tuple(float(size) for size in x),
         curve,
@@ -102,14 +102,14 @@ def fit(sizes: Numbers, peaks: Numbers, *, seed: int = 0) -> Fit:
 
 
 def law(
-    sizes: Numbers, peaks: Numbers, *, mode: str, variant: str, seed: int = 0, fitted: Fit | None = None
+    sizes: Numbers, peaks: Numbers, *, mode: str, variant: str, seed: int = 0, known_fit: Fit | None = None
 ) -> Law:
-    """The `Law` record of one mode and variant. fitted: the fit of the same data, if it exists already."""
+    """The `Law` record of one mode and variant. known_fit: the fit of the same data, if it exists already."""
     x, y = _arrays(sizes, peaks)
-    fitted = fitted or fit(x, y, seed=seed)
-    curve = fitted.curve
-    slope_low, slope_high = fitted.interval(lambda drawn: drawn.slopes[-1])
-    intercept_low, intercept_high = fitted.interval(lambda drawn: drawn.intercepts[-1])
+    peak_fit = known_fit or fit(x, y, seed=seed)
+    curve = peak_fit.curve
+    slope_low, slope_high = peak_fit.interval(lambda curve: curve.slopes[-1])
+    intercept_low, intercept_high = peak_fit.interval(lambda curve: curve.intercepts[-1])
     power, power_low, power_high = exponent(x, y, seed=seed)
     edges = [float(x[0]), *curve.breaks, float(x[-1])]
     return Law(
@@ -133,7 +133,7 @@ def law(
         exponent_low=power_low,
         exponent_high=power_high,
         band=tuple(
-            (float(size), *fitted.interval(lambda drawn, size=size: drawn.at(size)))
+            (float(size), *peak_fit.interval(lambda curve, size=size: curve.at(size)))
             for size in np.geomspace(x[0], x[-1], BAND)
         ),
     )
@@ -163,13 +163,13 @@ def exponent(
     if at in (0, len(EXPONENTS) - 1):
         return None, None, None
     near = EXPONENTS[at] + np.arange(-100, 101) * (STEP / 100)
-    fine, lost = _profile(_powers(x, near), y, y[None])
+    fine, loss = _profile(_powers(x, near), y, y[None])
     value = float(near[fine[0]])
     design = _powers(x, near[fine])[0]
-    rows = _redraw(design @ _solve(design / y[:, None], np.ones_like(y)), y, float(lost[fine[0], 0]), 3, seed)
-    drawn, drawn_losses = _profile(_powers(x, EXPONENTS), y, rows)
+    rows = _redraw(design @ _solve(design / y[:, None], np.ones_like(y)), y, float(loss[fine[0], 0]), 3, seed)
+    best_draws, draw_losses = _profile(_powers(x, EXPONENTS), y, rows)
     low, high = _interval(
-        _parabola(at, losses[:, 0]), [_parabola(int(i), drawn_losses[:, d]) for d, i in enumerate(drawn)]
+        _parabola(at, losses[:, 0]), [_parabola(int(i), draw_losses[:, d]) for d, i in enumerate(best_draws)]
     )
     coarse = _parabola(at, losses[:, 0])
     return value, value + low - coarse, value + high - coarse
@@ -190,10 +190,10 @@ def _choose(x: Floats, y: Floats) -> Curve:
         if count and left < 1:
             break
         curve = _refine(x, y, _refit(x, y, y[None], count)[0])
-        lost = float(np.mean(_residuals(x, y, curve) ** 2))
+        loss = float(np.mean(_residuals(x, y, curve) ** 2))
         # Plain BIC finds a break in every third ladder of 8 noisy sizes that have none.
         penalty = parameters * math.log(len(x)) * len(x) / max(left, 1)
-        bic = len(x) * math.log(max(lost, RESOLUTION**2)) + penalty
+        bic = len(x) * math.log(max(loss, RESOLUTION**2)) + penalty
         if best is None or bic < best[0]:
             best = (bic, curve)
     assert best is not None
@@ -216,13 +216,13 @@ def _refine(x: Floats, y: Floats, curve: Curve) -> Curve:
     edges = (-math.inf, *curve.breaks, math.inf)
     sides = [(x > low) & (x <= high) for low, high in itertools.pairwise(edges)]
     lines = [_solve(_design(x[side], ()) / y[side, None], np.ones(side.sum())) for side in sides]
-    moved: list[float] = []
+    positions: list[float] = []
     for (left, right), (a, b), (c, d) in zip(itertools.pairwise(sides), lines, lines[1:], strict=False):
         meet = float((a - c) / (d - b)) if d != b else math.inf
         if not x[left][-1] <= meet <= x[right][0]:
             return curve
-        moved.append(meet)
-    better = Curve(tuple(moved), _solve(_design(x, tuple(moved)) / y[:, None], np.ones_like(y)))
+        positions.append(meet)
+    better = Curve(tuple(positions), _solve(_design(x, tuple(positions)) / y[:, None], np.ones_like(y)))
     return better if np.sum(_residuals(x, y, better) ** 2) < np.sum(_residuals(x, y, curve) ** 2) else curve
 
 
@@ -243,16 +243,16 @@ def _places(x: Floats, count: int) -> Iterator[Breaks]:
         for gap in range(1, len(x) - 2)
         for part in range(PER_GAP)
     ]
-    for chosen in itertools.combinations(spots, count):
-        if all(right - left >= 2 for (left, _), (right, _) in itertools.pairwise(chosen)):
-            yield tuple(at for _, at in chosen)
+    for places in itertools.combinations(spots, count):
+        if all(right - left >= 2 for (left, _), (right, _) in itertools.pairwise(places)):
+            yield tuple(at for _, at in places)
 
 
-def _redraw(means: Floats, y: Floats, lost: float, parameters: int, seed: int) -> Floats:
+def _redraw(means: Floats, y: Floats, loss: float, parameters: int, seed: int) -> Floats:
     """Peaks (DRAWS, N) that another run might give: spread by the residual of the fit, plus the grain."""
     rng = np.random.default_rng(seed)
     left = max(1, len(y) - parameters)
-    variance = lost / rng.chisquare(left, size=(DRAWS, 1)) + (GRAIN_BYTES / y) ** 2
+    variance = loss / rng.chisquare(left, size=(DRAWS, 1)) + (GRAIN_BYTES / y) ** 2
     return means + y * np.sqrt(variance) * rng.normal(size=(DRAWS, len(y)))
 
 

@@ -14,8 +14,8 @@ _GROUPS = (
 def free_bytes(root: Path = Path("/")) -> int:
     """Bytes that can be allocated without swapping. root: the folder that holds /proc and /sys, for tests."""
     limits = [_available(root)]
-    for limit, used in _GROUPS:
-        most, now = _number(root / limit[1:]), _number(root / used[1:])
+    for limit, usage in _GROUPS:
+        most, now = _number(root / limit[1:]), _number(root / usage[1:])
         if most is not None and now is not None:
             limits.append(max(0, most - now))
     return min(limits)

@@ -126,14 +126,14 @@ class Workload:
 
     def check_chunk(self, variant: str | None) -> None:
         """Raise if this variant does not process its points in chunks."""
-        chosen = self.variant(variant)
+        candidate = self.variant(variant)
         others = [v.name for v in self.variants if v.chunked] if self.chunked else []
-        if self.chunked and chosen.chunked:
+        if self.chunked and candidate.chunked:
             return
         if not others:
             raise BadInput(f"{self.name} does not support chunking.", hint="Leave --chunk out.")
         raise BadInput(
-            f"The variant {chosen.name!r} of {self.name} does not support chunking.",
+            f"The variant {candidate.name!r} of {self.name} does not support chunking.",
             hint=f"Choose a variant that does with --variant ({', '.join(others)}), or leave --chunk out.",
         )
 

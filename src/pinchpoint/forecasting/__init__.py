@@ -1,1 +1,1 @@
-"""Predicting peaks: fake runs replayed through a model of the allocator."""
+"""Forecasting: the peak of a step from a fake run, replayed through a model of the allocator."""

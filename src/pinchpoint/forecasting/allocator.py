@@ -105,14 +105,14 @@ class Allocator:
         page = SMALL_SEGMENT_BYTES if small else LARGE_SEGMENT_BYTES
         tail = self._tails[small]
         spare = tail.size_bytes if tail is not None and tail.free else 0
-        grown = self._reserve(round_up(size - spare, page))
+        growth = self._reserve(round_up(size - spare, page))
         if tail is not None and tail.free:
             self._forget(tail)
-            tail.size_bytes += grown
+            tail.size_bytes += growth
             tail.free = False
             return tail
         address = (tail.address + tail.size_bytes) if tail is not None else (0 if small else 1 << 50)
-        block = Block(address, grown, small, before=tail)
+        block = Block(address, growth, small, before=tail)
         if tail is not None:
             tail.after = block
         self._tails[small] = block

@@ -91,9 +91,9 @@ def nameless(name: str, memory_bytes: int, *, like: Card) -> Card:
 
 def user_file() -> Path | None:
     """The user's card file: $PINCHPOINT_CARDS, or cards.json in the configuration folder if it exists."""
-    named = os.environ.get(CARDS_VARIABLE)
-    if named:
-        return Path(named).expanduser()
+    path_text = os.environ.get(CARDS_VARIABLE)
+    if path_text:
+        return Path(path_text).expanduser()
     folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
     path = Path(folder).expanduser() / "pinchpoint" / "cards.json"
     return path if path.is_file() else None
@@ -117,7 +117,7 @@ def _parse(text: str, where: str) -> dict[str, Card]:
 def _card(name: str, entry: Any, where: str) -> Card:
     if not _NAME.fullmatch(name):
         raise _damaged(
-            where, f"has a card named {name!r}, but names are lower-case letters, digits, '-' and '.'"
+            where, f"has a card path_text {name!r}, but names are lower-case letters, digits, '-' and '.'"
         )
     if not isinstance(entry, dict) or "memory" not in entry:
         raise _damaged(where, f"has a card {name} without memory")

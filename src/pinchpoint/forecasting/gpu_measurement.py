@@ -70,7 +70,7 @@ def _measure(request: dict[str, Any]) -> dict[str, int | None]:
     thing = targets.load(Target(**request["target"]))
     framework.seed(request["seed"])
     framework.reset_peak(device)
-    built = build(
+    step = build(
         thing,
         request["size"],
         text=request["target"]["text"],
@@ -82,7 +82,7 @@ def _measure(request: dict[str, Any]) -> dict[str, int | None]:
         settings=request["settings"],
     )
     for _ in range(request["steps"]):
-        framework.wait(device, built.run())
+        framework.wait(device, step.run())
     peaks = framework.peaks(device)
     return {
         "allocated_bytes": peaks.allocated_bytes,

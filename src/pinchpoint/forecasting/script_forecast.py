@@ -124,8 +124,8 @@ def _limit_cpu(seconds: float) -> None:
     """Let the system end this process once it has used this much CPU time."""
     import resource
 
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    limit = int(used.ru_utime + used.ru_stime + seconds)
+    usage = resource.getrusage(resource.RUSAGE_SELF)
+    limit = int(usage.ru_utime + usage.ru_stime + seconds)
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit))
 
 

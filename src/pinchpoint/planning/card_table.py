@@ -28,8 +28,8 @@ def select_cards(names: str | Sequence[str] | None) -> list[Card]:
         return []
     if names == "all":
         return list(cards().values())
-    listed = names.split(",") if isinstance(names, str) else names
-    return sorted((card(name.strip()) for name in listed), key=lambda c: c.memory_bytes)
+    texts = names.split(",") if isinstance(names, str) else names
+    return sorted((card(name.strip()) for name in texts), key=lambda c: c.memory_bytes)
 
 
 def rows(
@@ -63,7 +63,7 @@ def rows(
         sample, limit = trials.at_chunks(trial.variant, trial.size), min(up_to, trial.size)
         floor = min(limit, max(1, trial.size // CHUNKS))
     known = {s.number: s for s in search.samples}
-    stopped = need_curve.refine(known, sample, budgets.values(), floor=floor, up_to=limit, runs=RUNS)
+    error = need_curve.refine(known, sample, budgets.values(), floor=floor, up_to=limit, runs=RUNS)
     for name, budget in budgets.items():
         reading = need_curve.read(known.values(), budget, floor=floor, up_to=limit)
         how = "predicted" if reading.sampled else "interpolated"
@@ -76,8 +76,8 @@ def rows(
                 else (trial.size, reading.number, how)
             )
     ending_notes = (
-        (f"cards: {stopped.what} Larger cards show the largest {along} that was predicted.",)
-        if stopped is not None
+        (f"cards: {error.what} Larger cards show the largest {along} that was predicted.",)
+        if error is not None
         else ()
     )
     return _rows(table_cards, trial, answers), (_NOTE, *ending_notes)

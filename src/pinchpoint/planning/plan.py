@@ -152,8 +152,8 @@ def _budget(budget: str | int | None, cards: Sequence[Card]) -> tuple[int, str]:
     if isinstance(budget, int) or budget.strip()[:1].isdigit():
         number = parse_bytes(budget)
         return number, f"{number}B"
-    named = card(budget)
-    return named.memory_bytes, named.name
+    budget_card = card(budget)
+    return budget_card.memory_bytes, budget_card.name
 
 
 def _subject(target: str | Workload | Callable[..., Any], vary: str | None, args: tuple[str, ...]) -> Subject:
@@ -161,17 +161,17 @@ def _subject(target: str | Workload | Callable[..., Any], vary: str | None, args
         resolved = targets.find(target)
         if resolved.kind == "script":
             return Subject(resolved.text, script=Script(check_vary(vary), args))
-        loaded = targets.load(resolved)
+        thing = targets.load(resolved)
         text = resolved.text
     else:
-        loaded = target
+        thing = target
         text = target.name if isinstance(target, Workload) else getattr(target, "__name__", repr(target))
     if vary is not None or args:
         raise BadInput(
             f"{text} is not a script, so it takes neither --vary nor arguments after --.",
             hint="Leave them out; plan varies its size by itself.",
         )
-    return Subject(text, loaded if isinstance(loaded, Workload) else None)
+    return Subject(text, thing if isinstance(thing, Workload) else None)
 
 
 def _variants(subject: Subject, variant: str | None) -> tuple[str | None, ...]:

@@ -107,7 +107,7 @@ def largest_that_fits(
         except (TimedOut, TargetFailed) as error:
             if state.fits is None or number < state.fits.number:
                 raise
-            state.stopped, state.reason = (
+            state.early_ending, state.reason = (
                 ("timed_out" if isinstance(error, TimedOut) else "failed"),
                 error.what,
             )
@@ -131,7 +131,7 @@ class _Search:
         self.tolerance = tolerance
         self.prove_floor = prove_floor
         self.may_fall = may_fall
-        self.stopped: Ending | None = None
+        self.early_ending: Ending | None = None
         self.reason = ""
         self.descents = 0  # guesses while nothing fits
         self.side = ""  # on which side of the estimate the last guess was
@@ -154,9 +154,9 @@ class _Search:
         return min(above, key=lambda s: s.number, default=None)
 
     def add(self, new: Sample) -> None:
-        fitted = new.need_bytes <= self.budget
-        missed = fitted if self.side == "over" else not fitted
-        self.misses = self.misses + 1 if self.side and missed else 0
+        fits_budget = new.need_bytes <= self.budget
+        miss = fits_budget if self.side == "over" else not fits_budget
+        self.misses = self.misses + 1 if self.side and miss else 0
         self.samples[new.number] = new
         if self.fits is not None and self.fails is not None and self.width < math.inf:
             left = math.log(self.fails.number / self.fits.number)
@@ -172,8 +172,8 @@ class _Search:
 
     def ending(self) -> Ending | None:
         fits, fails = self.fits, self.fails
-        if self.stopped is not None:
-            return self.stopped
+        if self.early_ending is not None:
+            return self.early_ending
         if fails is not None and fails.number <= self.floor:
             return "bracketed"
         if fits is None:
@@ -198,10 +198,10 @@ class _Search:
         if len(self.samples) < 2:
             return False
         low, high = sorted(self.samples.values(), key=lambda s: s.number)[-2:]
-        grown = high.live_bytes - low.live_bytes
-        if high.number < 8 * low.number or grown > _FLAT * low.live_bytes:
+        growth = high.live_bytes - low.live_bytes
+        if high.number < 8 * low.number or growth > _FLAT * low.live_bytes:
             return False
-        slope = grown / (high.number - low.number)
+        slope = growth / (high.number - low.number)
         return high.need_bytes + slope * (self.up_to - high.number) <= self.budget
 
     def guess(self, start: int, *, last: bool) -> int:

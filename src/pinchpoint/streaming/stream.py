@@ -135,16 +135,16 @@ def _run(lane: Lane, pace: Pace, count: int, progress: Progress | None) -> tuple
             if at == count or len(pending) == lane.depth:
                 land()
                 continue
-            next_chunk, failed = pace.next(count - at), None
+            next_chunk, oom = pace.next(count - at), None
             if next_chunk != chunk:
                 while pending:
                     land()
                 chunk = next_chunk
-                failed = _attempt(lane, lane.resize, chunk)
-            if failed is None:
+                oom = _attempt(lane, lane.resize, chunk)
+            if oom is None:
                 calls += 1
-                failed = _attempt(lane, lane.launch, at, min(at + chunk, count), watch=pace.is_trial())
-            if failed is None:
+                oom = _attempt(lane, lane.launch, at, min(at + chunk, count), watch=pace.is_trial())
+            if oom is None:
                 at = min(at + chunk, count)
                 pending.append(at)
                 peak = lane.peak_bytes()
@@ -154,7 +154,7 @@ def _run(lane: Lane, pace: Pace, count: int, progress: Progress | None) -> tuple
             while pending:
                 land()
             lane.clear()
-            pace.halve(chunk, why=failed, free_bytes=lane.free_bytes())
+            pace.halve(chunk, why=oom, free_bytes=lane.free_bytes())
             chunk = 0
     except BaseException as error:
         # Landing may be what failed, and may fail again: the first error is the one to report.
@@ -169,12 +169,12 @@ def _run(lane: Lane, pace: Pace, count: int, progress: Progress | None) -> tuple
 
 def _check(lane: Lane, count: int, size: int) -> None:
     """Check the function on some points, halving their number while memory runs out."""
-    while (failed := _attempt(lane, check_rowwise, lane, count, size)) is not None:
+    while (oom := _attempt(lane, check_rowwise, lane, count, size)) is not None:
         if size < 4:
             raise DoesNotFit(
                 f"Memory ran out at {size} points, with {show_bytes(lane.free_bytes())} free.",
                 hint="Free memory on the device.",
-            ) from failed
+            ) from oom
         lane.clear()
         size //= 2
 

@@ -74,7 +74,7 @@ def finished_study(
                 f"{variant} {mode}: no peak can be measured on {config.on}; the law is fitted to theory"
             )
         peak_fit = fit(sizes, peaks, seed=config.seed)
-        laws.append(law(sizes, peaks, mode=mode, variant=variant, seed=config.seed, fitted=peak_fit))
+        laws.append(law(sizes, peaks, mode=mode, variant=variant, seed=config.seed, known_fit=peak_fit))
         reserved = [p.peak_reserved_bytes for p in ok_points]
         known = [value for value in reserved if value is not None]
         card_fit = fit(sizes, known, seed=config.seed) if len(known) == len(sizes) else peak_fit
