@@ -1,4 +1,4 @@
-"""What every test stands on: no user's settings, no GPU unless there is one, one sample of each record."""
+"""Shared fixtures: no user settings, no GPU tests without a GPU, one sample of each record."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from pinchpoint.core.records import Forecast, Law, Line, Plan, Point, Record, St
 os.environ.setdefault("MPLBACKEND", "Agg")
 os.environ.setdefault("JAX_PLATFORMS", "cpu" if not Path("/dev/nvidiactl").exists() else "")
 if "PYTEST_XDIST_WORKER" in os.environ:
-    # Each worker has a core of its own; frameworks that start a thread per core would fight over them.
+    # Each worker has a core of its own; frameworks that start one thread per core would compete for them.
     os.environ.setdefault("OMP_NUM_THREADS", "1")
 if os.environ["JAX_PLATFORMS"] == "cpu" and find_spec("jaxlib") and version("jaxlib").startswith("0.10."):
-    # Programs of tests are compiled once and run for milliseconds: XLA spends less than half the time on one when it
-    # makes plainer code of it. Only where the flags are known: one that is not ends the process.
+    # Programs in tests are compiled once and run for milliseconds. With less optimisation XLA needs less than
+    # half the time for one. Only for versions that know the flags: an unknown one ends the process.
     os.environ["XLA_FLAGS"] = " ".join(
         [
             "--xla_cpu_use_fusion_emitters=false --xla_backend_optimization_level=1",
@@ -33,7 +33,7 @@ if (
     signal.getsignal(signal.SIGINT) is signal.SIG_IGN
     and threading.current_thread() is threading.main_thread()
 ):
-    # As a shell leaves it to what it starts in the background: tests of Ctrl-C would wait for what never comes.
+    # A shell leaves SIGINT ignored for background jobs, and tests of Ctrl-C would then wait forever.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -60,14 +60,14 @@ def _no_user_settings(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.
 
 @pytest.fixture(scope="session")
 def template() -> Iterator[Template]:
-    made = Template()
-    yield made
-    made.end()
+    workers = Template()
+    yield workers
+    workers.end()
 
 
 @pytest.fixture(scope="module")
 def quick_workers(template: Template) -> Iterator[None]:
-    """Workers of torch targets are forked from one that has imported torch: for pages that start many."""
+    """Workers of torch targets are forked from one that has imported torch, for files that start many."""
     from pinchpoint.core.targets import likely_framework
     from pinchpoint.forecasting import forecaster
 
@@ -172,7 +172,7 @@ def samples() -> dict[str, Record]:
 
 @pytest.fixture(scope="session")
 def density_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data set of two molecules whose densities are superposed Gaussians: made in a blink, without PySCF."""
+    """A data set of two molecules whose densities are superposed Gaussians: quick, and without PySCF."""
     pytest.importorskip("torch", reason="densities are torch's")
     import numpy as np
 

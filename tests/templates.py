@@ -1,8 +1,9 @@
-"""Workers forked from a template that has imported torch, where a test is of what a worker answers and not of its start.
+"""Workers forked from a template that has imported torch, for tests of what a worker answers.
 
-Importing torch takes seconds, a fake run none. Only what `pinchpoint.forecasting.worker` imports before it comes to its target is
-imported beforehand, and a worker that is asked for in another environment than the template's is started anew.
-Starts themselves are held by tests/cli/test_stopped.py and test_predict.py.
+Importing torch takes seconds, and a fake run takes almost no time. The template imports only what
+`pinchpoint.forecasting.worker` imports before its target, and a worker for an environment that differs from
+the template's is started normally. Tests of the start itself are in tests/cli/test_stopped.py and
+test_predict.py.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import time
 from typing import Any
 
 WORKER = [sys.executable, "-m", "pinchpoint.forecasting.worker"]
-# What is read later than the imports, or left by a library in a process that imports it.
+# Variables that are read after the imports, or set by a library in a process that imports it.
 AFTER_IMPORTS = (
     "PYTEST_CURRENT_TEST",
     "TMPDIR",
@@ -31,11 +32,11 @@ AFTER_IMPORTS = (
 )
 
 
-LONGEST_S = 120.0  # that anything here is waited for
+LONGEST_S = 600.0  # limit of any wait here; it only ends a test that fails
 
 
-class Forked:
-    """As much of a Popen as `Forecaster` and `Warden` use."""
+class ForkedWorker:
+    """The part of a Popen that `Forecaster` and `Warden` use."""
 
     def __init__(self, pid: int, stdin: int, stdout: int) -> None:
         self.pid = pid
@@ -48,12 +49,12 @@ class Forked:
                 os.kill(self.pid, 0)
             except ProcessLookupError:
                 return
-            time.sleep(0.002)  # the child of another process: there is nothing to wait on
+            time.sleep(0.002)  # the child of another process cannot be waited for
         raise TimeoutError(f"worker {self.pid} did not end")
 
 
 class Template:
-    """Started with the first worker that is asked for."""
+    """Starts with the first worker that is requested."""
 
     PIPE = subprocess.PIPE
 
@@ -73,7 +74,7 @@ class Template:
                 return self._fork(stderr, env)
         return subprocess.Popen(command, stderr=stderr, env=env, **options)
 
-    def _fork(self, stderr: Any, env: dict[str, str]) -> Forked:
+    def _fork(self, stderr: Any, env: dict[str, str]) -> ForkedWorker:
         (told, stdin), (stdout, answers) = os.pipe(), os.pipe()
         try:
             asked = json.dumps({"env": env, "cwd": os.getcwd()}).encode()
@@ -84,7 +85,7 @@ class Template:
         finally:
             os.close(told)
             os.close(answers)
-        return Forked(pid, stdin, stdout)
+        return ForkedWorker(pid, stdin, stdout)
 
     def _begin(self, env: dict[str, str], kept: dict[str, str]) -> None:
         self._line, theirs = socket.socketpair()

@@ -172,6 +172,7 @@ def test_a_setting_that_is_no_pair_is_bad_usage(
     assert capsys.readouterr().err.splitlines()[-2] == "error: --set 'mlp' does not have the form KEY=VALUE."
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_chunk_changes_the_forecast_of_a_variant_that_supports_chunks(capsys) -> None:
     pytest.importorskip("torch", reason="the field is a torch workload")
     peaks = []
@@ -182,6 +183,7 @@ def test_a_chunk_changes_the_forecast_of_a_variant_that_supports_chunks(capsys) 
     assert peaks[0] < peaks[1]
 
 
+@pytest.mark.usefixtures("quick_workers")
 def test_a_chunk_is_refused_by_a_variant_that_would_ignore_it(capsys) -> None:
     pytest.importorskip("torch", reason="the field is a torch workload")
     assert run(["predict", "field", "--size", "1k", "--chunk", "10"]) == 2

@@ -1,4 +1,4 @@
-"""A command that is stopped, kindly or not, leaves no process running and no file behind."""
+"""A command that is stopped by SIGTERM or SIGKILL leaves no process running and no file behind."""
 
 from __future__ import annotations
 
@@ -43,14 +43,12 @@ COMMANDS = {
     "study": ("study", "{path}:step_of", "--sizes", "8,16,32", "--on", "cpu"),
 }
 MODULES = {"predict": "pinchpoint.forecasting.worker", "study": "pinchpoint.studies.worker"}
-WORKERS = {
-    "predict": 3,
-    "study": 2,
-}  # predict: the worker, the fork of the request, and in it that of the script
+# For predict: the worker, the fork of the request, and in it the fork of the script.
+WORKERS = {"predict": 3, "study": 2}
 
 
-class Started:
-    """A command line running in a temporary folder of its own; its processes are known by a mark in their environment."""
+class RunningCommand:
+    """A command that runs in a temporary folder; a mark in their environment identifies its processes."""
 
     def __init__(self, verb: str, folder: Path) -> None:
         target = folder / "hang.py"
@@ -68,60 +66,62 @@ class Started:
         )
 
     def alive(self) -> dict[int, str]:
-        """Command lines by process. A process that has ended but is not yet awaited has no environment any more."""
-        found = {}
+        """Command lines by process. A process that has ended but is not reaped yet has no environment."""
+        processes = {}
         for path in Path("/proc").glob("[0-9]*"):
             try:
                 if self.mark.encode() in (path / "environ").read_bytes():
-                    found[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                    processes[int(path.name)] = (path / "cmdline").read_bytes().replace(b"\0", b" ").decode()
             except OSError:
                 continue  # ended meanwhile, or another user's
-        return found
+        return processes
 
     def workers(self) -> list[int]:
         return [pid for pid, line in self.alive().items() if self.module in line]
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[str], Started]]:
-    made: list[Started] = []
+def start(tmp_path: Path) -> Iterator[Callable[[str], RunningCommand]]:
+    commands: list[RunningCommand] = []
 
-    def starting(verb: str) -> Started:
-        made.append(Started(verb, tmp_path))
-        return made[-1]
+    def start_command(verb: str) -> RunningCommand:
+        commands.append(RunningCommand(verb, tmp_path))
+        return commands[-1]
 
-    yield starting
-    for one in made:
-        for pid in one.alive():
+    yield start_command
+    for command in commands:
+        for pid in command.alive():
             os.kill(pid, signal.SIGKILL)
-        one.process.wait()
+        command.process.wait()
 
 
-def until(true: Callable[[], bool], *, seconds: float) -> bool:
-    end = time.monotonic() + seconds
-    while not (found := true()) and time.monotonic() < end:
-        time.sleep(0.05)  # another process's doing: there is nothing to wait on
-    return found
+def wait_until(condition: Callable[[], bool]) -> bool:
+    """Poll, because other processes give nothing to wait for. The limit only ends a test that fails."""
+    end = time.monotonic() + 600
+    while not (reached := condition()) and time.monotonic() < end:
+        time.sleep(0.05)
+    return reached
 
 
 @needs_proc
+@pytest.mark.slow
 @pytest.mark.parametrize("verb", ["predict", "study"])
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGKILL, -9)])
 def test_a_command_that_is_stopped_leaves_neither_workers_nor_files(
-    start: Callable[[str], Started], verb: str, number: int, code: int
+    start: Callable[[str], RunningCommand], verb: str, number: int, code: int
 ) -> None:
     started = start(verb)
-    assert until(lambda: len(started.workers()) >= WORKERS[verb], seconds=60), started.alive()
+    assert wait_until(lambda: len(started.workers()) >= WORKERS[verb]), started.alive()
     assert any(started.temp.iterdir())
     started.process.send_signal(number)
-    assert started.process.wait(timeout=60) == code
-    assert until(lambda: not started.alive(), seconds=60), started.alive()
-    assert until(lambda: not any(started.temp.iterdir()), seconds=60), list(started.temp.rglob("*"))
+    assert started.process.wait(timeout=600) == code
+    assert wait_until(lambda: not started.alive()), started.alive()
+    assert wait_until(lambda: not any(started.temp.iterdir())), list(started.temp.rglob("*"))
 
 
 @pytest.fixture
 def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where this process, and those it starts, put their temporary files."""
+    """The folder for temporary files of this process and those it starts."""
     folder = tmp_path / "temp"
     folder.mkdir()
     monkeypatch.setenv("TMPDIR", str(folder))
@@ -132,10 +132,10 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_script_that_never_steps_leaves_nothing_in_the_temporary_folder(tmp_path: Path, temp: Path) -> None:
     script = tmp_path / "hang.py"
     script.write_text(SCRIPT, encoding="utf-8")
-    with Forecaster(str(script)) as made:
-        made.timeout_s = 2.0  # from here on: importing torch may take longer
+    with Forecaster(str(script)) as forecaster:
+        forecaster.timeout_s = 2.0  # only now, because importing torch may take longer
         with pytest.raises(TimedOut):
-            made.predict()
+            forecaster.predict()
         assert any(temp.rglob("pinchpoint-script-*")), "the limit ends the worker before it can clean up"
     assert list(temp.iterdir()) == []
     assert not (tmp_path / "made.txt").exists()

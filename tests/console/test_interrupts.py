@@ -1,4 +1,4 @@
-"""A signal that comes in the midst of an import is heard after it, whatever the module does with exceptions."""
+"""A signal during an import takes effect after it, whatever the module does with exceptions."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_an_import_that_swallows_everything_swallows_no_signal(
     (tmp_path / "swallows.py").write_text(SWALLOWS, encoding="utf-8")
     known = {**os.environ, "PYTHONPATH": str(tmp_path), "SIGNAL": name, "AT_WORK": at_work}
     ran = subprocess.run(
-        [sys.executable, "-c", WAITS], env=known, capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", WAITS], env=known, capture_output=True, text=True, timeout=600, check=False
     )
     assert ran.returncode == code, ran.stderr
     assert "AssertionError" not in ran.stderr
@@ -57,10 +57,12 @@ def test_an_import_that_swallows_everything_swallows_no_signal(
 def test_a_signal_that_is_ignored_stays_ignored(tmp_path: Path) -> None:
     """As Ctrl-C is in a job that a shell started in the background."""
     code = (
-        "import os, signal; signal.signal(signal.SIGINT, signal.SIG_IGN); from pinchpoint.console import interrupts;"
-        "interrupts.install({signal.SIGINT: signal.default_int_handler}); os.kill(os.getpid(), signal.SIGINT); print('ran on')"
+        "import os, signal; from pinchpoint.console import interrupts;"
+        "signal.signal(signal.SIGINT, signal.SIG_IGN);"
+        "interrupts.install({signal.SIGINT: signal.default_int_handler});"
+        "os.kill(os.getpid(), signal.SIGINT); print('ran on')"
     )
     ran = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
     )
     assert (ran.returncode, ran.stdout) == (0, "ran on\n")

@@ -72,7 +72,8 @@ def test_on_a_terminal_lines_are_folded_between_words(monkeypatch: pytest.Monkey
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr("sys.stdout", out := Terminal())
     printing.show(
-        "  flat train: declared flat, but grows by 12 B/point at /a/long/path/that/is/never/cut/in/two/whatever\n\nend"
+        "  flat train: declared flat, but grows by 12 B/point"
+        " at /a/long/path/that/is/never/cut/in/two/whatever\n\nend"
     )
     lines = out.getvalue().splitlines()
     assert lines[:2] == ["  flat train: declared flat, but grows", "    by 12 B/point at"]

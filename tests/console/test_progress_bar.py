@@ -1,4 +1,4 @@
-"""Progress of things that are added to others: what was there before says nothing of how long the rest takes."""
+"""Progress of work that is partly done: what existed before does not affect the remaining time."""
 
 from __future__ import annotations
 

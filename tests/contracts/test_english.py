@@ -54,20 +54,20 @@ ERRORS = {
     "Diverged",
 }
 PLACEHOLDER = "{}"
+# Finite verbs; words that are nouns as well (points, runs, samples) are left out.
 VERBS = set(
     re.findall(
         r"[a-z']+",
         """
-    is are was were be been am has have had do does did can cannot could may might must shall should will would
-    accepts allocates allows appears applies asks became becomes begins belongs breaks calls came comes compares
-    computes contains converges costs covers cuts defines depends describes died differs diverged downloads ended
-    ends equals exceeds exists exited expects explains failed fails falls fills fit fits follows forms found gave
-    gets gives goes grew grows happened happens holds imports includes installs keeps lacks leaves lie lies lists
-    loads made makes matches mean means measures mixes needs names occurs overlaps passed passes points prints
-    processes produces puts raised raises ran reaches reads records refers refuses remains repeats requires returned
-    returns rose runs samples saves says sees selects sends shows sits spans stands starts stays stopped stops stores
-    supports takes took trains tried tries uses used varies wants went works write writes
-    aren't can't didn't doesn't don't hasn't isn't wasn't won't
+        accepts allocates allows am appears applies are aren't asks be became becomes been begins belongs
+        breaks came can can't cannot comes compares computes contains converges could covers defines depends
+        describes did didn't died differs diverged do does doesn't don't downloads ended ends equals exceeds
+        exists exited expects explains failed fails fills fit fits follows gave gets gives goes grew grows had
+        happened happens has hasn't have holds imports includes installs is isn't keeps lacks leaves lie lies
+        loads makes matches may mean means might mixes must needs occurs overlaps passed passes prints
+        produces puts raised raises ran reaches reads refers refuses remains repeats requires returned returns
+        rose saves says sees selects sends shall should shows sits stands starts stays stopped stops stores
+        supports takes took tried tries varies wants was wasn't went were will won't would writes
         """,
     )
 )

@@ -1,4 +1,4 @@
-"""Importing and listing cost little and need no framework."""
+"""Importing and listing are quick and need no framework."""
 
 from __future__ import annotations
 
@@ -22,17 +22,16 @@ sys.meta_path.insert(0, Refuse())
 
 
 def python(code: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 def loaded_after(code: str) -> set[str]:
-    out = python(
-        f"import contextlib, io, sys\nwith contextlib.redirect_stdout(io.StringIO()):\n {code}\nprint(*sys.modules)"
-    )
+    quiet = "with contextlib.redirect_stdout(io.StringIO()):"
+    out = python(f"import contextlib, io, sys\n{quiet}\n {code}\nprint(*sys.modules)")
     return {name.partition(".")[0] for name in out.split()} & set(HEAVY)
 
 
@@ -51,10 +50,18 @@ def test_the_help_of_every_verb_loads_nothing_heavy() -> None:
     assert loaded_after(code) == set()
 
 
-def test_the_command_line_imports_in_under_0_3_seconds_of_cpu() -> None:
-    code = "import time; start = time.process_time(); import pinchpoint.cli.main as m; m.build(); print(time.process_time() - start)"
-    # The best of a few runs: the first may write bytecode, and others share this machine.
-    assert min(float(python(code)) for _ in range(3)) < 0.3
+def test_building_the_command_line_takes_little_more_cpu_time_than_importing_typer() -> None:
+    code = """
+from time import process_time
+start = process_time()
+import typer
+middle = process_time()
+import pinchpoint.cli.main as main
+main.build()
+print((process_time() - middle) / (middle - start))
+"""
+    # A ratio of CPU times does not depend on the load. The best of a few runs: the first may write bytecode.
+    assert min(float(python(code)) for _ in range(3)) < 3
 
 
 def test_listing_workloads_needs_no_framework() -> None:

@@ -101,7 +101,7 @@ def test_imports_point_down_and_frameworks_stay_home() -> None:
 
 
 def import_graph(sources: dict[str, str]) -> dict[str, set[str]]:
-    """The modules that each module imports, late imports included. sources: text by path under the package."""
+    """The modules that each module imports, also late. sources: text by path under the package."""
     packages = {}
     for place in sources:
         parts = Path(place).with_suffix("").parts

@@ -1,4 +1,4 @@
-"""Optional packages are imported late, and where one is missing the command says so with its hint: exit 3, no traceback."""
+"""Optional packages are imported late, and a command that misses one exits with 3 and a hint."""
 
 from __future__ import annotations
 

@@ -130,7 +130,7 @@ def test_the_check_refuses_a_private_name_of_another(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "class A:\n    def __init__(self):\n        self._held = 1\n    def f(self):\n        return self._held, self.__dict__",
+        "class A:\n def __init__(self):\n  self._size = 1\n def f(self):\n  return self._size, self.__dict__",
         "import torch\n_aten = torch.ops.aten\n_aten._to_copy.default(x)",
         "import torch\ntorch.ops.aten._unique2(x)",
         "import os\nos._exit(0)",

@@ -17,7 +17,8 @@ WORKLOAD = """
 from pinchpoint.core.workload import Case, Variant, Workload
 def build(size, **options):
     return Case(step=lambda: None, processed=size)
-WORKLOAD = Workload("{name}", "points", "jax", build, (Variant("only"),), about="a workload of another package")
+VARIANTS = (Variant("only"),)
+WORKLOAD = Workload("{name}", "points", "jax", build, VARIANTS, about="a workload of another package")
 """
 
 

@@ -25,7 +25,8 @@ def test_exact_affine_peaks_give_slope_intercept_and_exponent_one():
     assert law.breaks == ()
     assert law.residual < 1e-12
     assert law.holdout_error == pytest.approx(0.0, abs=1e-12)
-    # Exact data are known to the allocator's 512 B, no better: 1 M points of rounding is under 0.01 B a point.
+    # Exact data are known to the allocator's 512 B, no better: 1 M points of rounding is under 0.01 B a
+    # point.
     assert 0 < law.slope_high - law.slope_low < 0.02
     assert law.slope_low <= 11_296 <= law.slope_high
 
@@ -49,7 +50,8 @@ def test_growth_below_the_rounding_of_the_allocator_is_no_growth():
 
 
 def test_a_known_break_is_found_where_two_lines_meet():
-    # max of two instants of a step: 70 MB + 1,000 B a point, then 30 MB + 2,000 B a point; they meet at 40,000.
+    # max of two instants of a step: 70 MB + 1,000 B a point, then 30 MB + 2,000 B a point; they meet at
+    # 40,000.
     law = law_of(np.maximum(70e6 + 1_000 * SIZES, 30e6 + 2_000 * SIZES))
     assert law.breaks == pytest.approx((40_000,), rel=1e-6)
     assert law.slope_bytes_per_point == pytest.approx(2_000, rel=1e-9)

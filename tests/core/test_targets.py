@@ -142,7 +142,8 @@ def test_a_live_workload_of_a_users_file_becomes_its_address(folder: Path) -> No
         "workload_of_mine.py",
         """
         from pinchpoint import Case, Variant, Workload
-        MINE = Workload("mine", "rays", "torch", lambda size, **_: Case(lambda: None, size), (Variant("plain"),))
+        PLAIN = (Variant("plain"),)
+        MINE = Workload("mine", "rays", "torch", lambda size, **_: Case(lambda: None, size), PLAIN)
         """,
     )
     workload = load(find("workload_of_mine.py:MINE"))

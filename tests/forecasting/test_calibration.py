@@ -30,12 +30,17 @@ def target(count):
 plain = target(lambda x, s, device: x.repeat(1, 64))
 float_item = target(lambda x, s, device: x[: int((s > -100).float().sum().item())].repeat(1, 64))
 int_tensor = target(lambda x, s, device: x[: (s > -100).sum()].repeat(1, 64))
-numpy_mask = target(lambda x, s, device: x[torch.from_numpy((s > -100).cpu().numpy().nonzero()[0]).to(device)].repeat(1, 64))
-lists = target(lambda x, s, device: torch.cat([x.new_zeros(n, 512) for n in (s > -100).view(4, -1).sum(1).tolist()]))
+numpy_mask = target(
+    lambda x, s, device: x[torch.from_numpy((s > -100).cpu().numpy().nonzero()[0]).to(device)].repeat(1, 64)
+)
+lists = target(
+    lambda x, s, device: torch.cat([x.new_zeros(n, 512) for n in (s > -100).view(4, -1).sum(1).tolist()])
+)
 
 def metrics(x, s, device):
     predicted = (s > 0).cpu().numpy()
-    right = int((s > 0).sum()) + sum((s > 0).long().tolist()[:3]) + np.bincount(predicted).max() + round(s.mean().item() * 100)
+    right = int((s > 0).sum()) + sum((s > 0).long().tolist()[:3])
+    right += np.bincount(predicted).max() + round(s.mean().item() * 100)
     print(f"{right:d}", np.mean(predicted == 1))
     return x.repeat(1, 64)
 

@@ -44,7 +44,7 @@ class Run:
 
 @pytest.fixture
 def step() -> Run:
-    """One step: weights, data, two activations, a temporary in each pass, gradients, state. The peak is in backward."""
+    """One step: weights, data, two activations, a temporary per pass, gradients, state; peak in backward."""
     made = Run()
     made.take(10, "data", role="weights", line=1, module="Net")
     made.take(4, "data", line=2)

@@ -1,9 +1,9 @@
-"""Unmodified training scripts that say cuda, predicted without a GPU and compared with counts done by hand.
+"""Unmodified training scripts that use CUDA, predicted without a GPU and compared with counts done by hand.
 
 The hand counts leave out the 512-byte rounding and tensors below a megabyte, so they are compared within 1 %
-(weights and optimizer state within 0.1 %). They also leave out the buffers in which the GPU stages long sums, up
-to 132 MiB for a bias gradient: the peaks counted here are larger than those moments. U is one hidden activation of
-the classifier scripts, 65,536 x 2,048 floats; W is all weights of a script.
+(weights and optimizer state within 0.1 %). They also leave out the buffers in which the GPU stages long sums,
+up to 132 MiB for a bias gradient: the peaks counted here are larger than those moments. U is one hidden
+activation of the classifier scripts, 65,536 x 2,048 floats; W is all weights of a script.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ CLASSIFIER_W = (64 * 2_048 + 2_048 + 2_048 * 2_048 + 2_048 + 2_048 * 10 + 10) * 
 CLASSIFIER_INPUTS = 65_536 * 64 * F32 + 65_536 * 8  # images in fp32, labels in int64
 LOGITS = 65_536 * 10 * F32
 
-# Both ReLUs keep their output, h1 and h2. The peak is the second ReLU's backward: h1, h2, the gradient that came
-# in and the one going out; beside it the weights with two Adam moments, the batch, and small logits.
+# Both ReLUs keep their output, h1 and h2. The peak is the second ReLU's backward: h1, h2, the gradient that
+# came in and the one going out; beside it the weights with two Adam moments, the batch, and small logits.
 CLASSIFIER_PEAK = 4 * U + 3 * CLASSIFIER_W + CLASSIFIER_INPUTS + LOGITS
 
 Predict = Callable[..., Forecast]
@@ -103,8 +103,8 @@ def check_classifier(forecast: Forecast, script: str) -> None:
     assert forecast.breakdown["optimizer"] == pytest.approx(2 * CLASSIFIER_W, rel=1e-3)
     assert forecast.breakdown["inputs"] == pytest.approx(CLASSIFIER_INPUTS, rel=1e-3)
     assert forecast.breakdown["gradients"] < 1.01 * CLASSIFIER_W
-    # h1 and h2 are made by the two lines of forward. In backward the line after h2 makes the gradient of h2, and
-    # the line of h2 passes it through its ReLU.
+    # h1 and h2 are made by the two lines of forward. In backward the line after h2 makes the gradient of h2,
+    # and the line of h2 passes it through its ReLU.
     assert bytes_at(forecast, script, "self.first(x)", "forward") == pytest.approx(U, rel=0.01)
     assert bytes_at(forecast, script, "self.second(x)", "forward") == pytest.approx(U, rel=0.01)
     assert bytes_at(forecast, script, "self.last(x)", "backward") == pytest.approx(U, rel=0.01)
@@ -143,8 +143,8 @@ def test_a_script_that_takes_fewer_steps_than_asked_is_still_predicted(run: Pred
 def test_fp16_with_a_scaler_keeps_half_size_activations_and_full_size_weights(run: Predict) -> None:
     forecast = run("amp_scaler.py")
     check_whole(forecast, "amp_scaler.py")
-    # GELU keeps its input, the linear after it its own: z1, h1, z2, h2 in fp16. The peak is in the last linear's
-    # backward (or the GELU's before it), with one gradient more: five halves of U.
+    # GELU keeps its input, the linear after it its own: z1, h1, z2, h2 in fp16. The peak is in the last
+    # linear's backward (or the GELU's before it), with one gradient more: five halves of U.
     half_weights = CLASSIFIER_W / 2
     half_inputs = 65_536 * 64 * 2
     expected = 5 * U / 2 + 3 * CLASSIFIER_W + half_weights + CLASSIFIER_INPUTS + half_inputs + LOGITS
@@ -194,8 +194,8 @@ def test_a_hugging_face_trainer_script_is_bounded_by_its_logits(run: Predict) ->
     # The embedding, 31.25 MiB, gets a block of 32: what is left of a block below 1 MiB is not split off.
     unsplit = 2**25 - vocabulary * width * F32
     assert forecast.breakdown["weights"] == pytest.approx(weights + unsplit, rel=1e-3)
-    # Cross entropy keeps its log-softmax and makes two gradients as large on the way back; the rest is two narrow
-    # layers, some forty (tokens, width) tensors each, at most.
+    # Cross entropy keeps its log-softmax and makes two gradients as large on the way back; the rest is two
+    # narrow layers, some forty (tokens, width) tensors each, at most.
     assert without_workspace(forecast) > 3 * logits + 3 * weights
     assert without_workspace(forecast) < 3 * logits + 4 * weights + 2 * 40 * tokens * width * F32 + logits / 2
 
@@ -204,7 +204,8 @@ def test_data_parallel_training_adds_its_gradient_buckets(run: Predict) -> None:
     forecast = run("ddp_torchrun.py")
     check_whole(forecast, "ddp_torchrun.py")
     weights = 8 * 4_096 * 4_096 * F32
-    # Weights, gradients, two moments, the foreach step's square roots; and the buckets, as large as the gradients.
+    # Weights, gradients, two moments, the foreach step's square roots; and the buckets, as large as the
+    # gradients.
     assert without_workspace(forecast) == pytest.approx(6 * weights + 128 * 4_096 * F32, rel=0.02)
 
 
@@ -286,7 +287,7 @@ def test_a_script_that_writes_everywhere_writes_nothing_real(run: Predict, tmp_p
     forecast = run("writes_everywhere.py", str(folder))
     check_whole(forecast, "writes_everywhere.py")
     assert snapshot(folder) == before
-    # Input and output of the layer are kept. The peak is the square's backward, gradient * (2 * y**1): the gradient,
-    # y**1, its double and the product are alive until the expression ends.
+    # Input and output of the layer are kept. The peak is the square's backward, gradient * (2 * y**1): the
+    # gradient, y**1, its double and the product are alive until the expression ends.
     unit, weights = 4_096 * 1_024 * F32, (1_024 * 1_024 + 1_024) * F32
     assert without_workspace(forecast) == pytest.approx(6 * unit + weights, rel=0.01)

@@ -87,7 +87,8 @@ def test_a_tiny_slope_over_a_large_fixed_need_takes_no_more_than_five_runs() -> 
 
 @pytest.mark.parametrize("jump", [7_000_000, 7_400_000, 7_860_000, 7_950_000])
 def test_a_need_that_jumps_past_the_budget_is_closed_in_from_both_sides(jump: int) -> None:
-    # What a plain MLP's reserved bytes do: 3,102 B a point, and a third more once a block no longer fits a freed one.
+    # What a plain MLP's reserved bytes do: 3,102 B a point, and a third more once a block no longer fits a
+    # freed one.
     def need(number: int) -> float:
         return 1.02 * (877 * 10**6 + number * (3102 if number < jump else 4123))
 
@@ -129,7 +130,8 @@ def test_a_budget_below_the_floor_is_settled_at_the_floor() -> None:
 
 
 def test_wide_steps_above_a_first_guess_too_high_do_not_send_the_search_to_the_floor() -> None:
-    # A small budget: the allocator's steps are a good part of what grows, and the line's first estimates fail.
+    # A small budget: the allocator's steps are a good part of what grows, and the line's first estimates
+    # fail.
     need, asked = stepped(900 * MIB, 5500), []
 
     def sample(number: int) -> Sample:

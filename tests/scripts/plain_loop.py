@@ -1,4 +1,4 @@
-"""Label the 256 points of each cloud: DataLoader with workers, pinned copies, a checkpoint after each epoch."""
+"""Label the 256 points of each cloud: DataLoader with workers, pinned copies, a checkpoint per epoch."""
 
 import argparse
 

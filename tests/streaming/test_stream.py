@@ -1,4 +1,4 @@
-"""Streaming gives what one whole call gives, for any chunk, place and kind of points, and refuses what it cannot do."""
+"""Streaming returns the result of one whole call for any chunk, device and kind of points, or refuses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POINTS = RNG.normal(size=(N, 3)).astype(np.float32)
 
 
 def wave(x: Any) -> Any:
-    """A row-wise function for numpy and torch alike, without a matmul: its bits do not depend on the shape."""
+    """A row-wise function for NumPy and torch without a matmul, so its bits do not depend on the shape."""
     return x * x + 2 * x[:, :1]
 
 
@@ -302,7 +302,7 @@ def test_the_byte_model_finds_the_chunk_of_a_function_whose_bytes_are_known(devi
     flows: list[Flow] = []
 
     def known(i: Any) -> Any:
-        """8 bytes a point of indices, 3 x 64 of temporaries at one time, 8 of results; and 8 MiB whatever the chunk."""
+        """Per point 8 bytes of indices, 3 x 64 of temporaries, 8 of results; and 8 MiB for any chunk."""
         new = np.empty if device == "numpy" else lambda shape: torch.empty(*shape, dtype=torch.float64)
         held = [new((fixed // 8,)), *(new((len(i), 8)) for _ in range(3))]
         made = i.astype(float) if device == "numpy" else i.double()
@@ -525,6 +525,6 @@ def test_numpy_functions_need_no_torch() -> None:
         "except Exception as error: print(type(error).__name__, error.hint)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True
     )
     assert done.stdout.startswith(f"{3_000 * 2_999}\nMissing Run pip install")

@@ -1,4 +1,4 @@
-"""Streams, events and pinned buffers: on a GPU played by the CPU whose copies come as late as they may, and predicted."""
+"""Streams, events and pinned buffers on a CPU that simulates a GPU with copies as late as possible."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ class LateCopies(TorchDispatchMode):
 
 @pytest.fixture
 def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateCopies]:
-    """`device="cpu"` takes the lane of CUDA; fresh buffers hold nonsense, so that a copy that is missed shows."""
+    """`device="cpu"` uses the lane of CUDA; new buffers contain garbage, so that a missing copy shows."""
     mode = LateCopies()
     main = Queue()
     cuda = {

@@ -1,4 +1,4 @@
-"""Streaming on a GPU: the values of one whole call, within the budget, through out-of-memory and captured graphs."""
+"""Streaming on a GPU: the values of one whole call, within the budget, after OOM and in captured graphs."""
 
 from __future__ import annotations
 
