@@ -253,7 +253,7 @@ def test_a_factory_may_return_a_step_or_a_jitted_function_with_its_arguments():
 
 @pytest.mark.parametrize("value", [None, 3, (train,), (1, 2), (train, 5), (train, (1,), 2)])
 def test_a_factory_that_returns_something_else_is_refused(value):
-    with pytest.raises(BadInput, match="the factory returned"):
+    with pytest.raises(BadInput, match="The factory returned"):
         unpack(value)
 
 
@@ -315,7 +315,7 @@ def test_a_target_that_reads_values_while_it_is_built_is_built_with_real_arrays(
 def test_a_target_that_is_broken_raises_its_own_error():
     with pytest.raises(KeyError, match="mine"):
         observe_factory(lambda: {}["mine"], card=CARD)
-    with pytest.raises(BadInput, match="the factory returned"):
+    with pytest.raises(BadInput, match="The factory returned"):
         observe_factory(lambda: 3, card=CARD)
     with pytest.raises(CannotFake):
         observe_factory(lambda: lambda: float(jnp.ones(3).sum()), card=CARD)

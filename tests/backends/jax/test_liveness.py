@@ -26,7 +26,7 @@ def test_a_chain_of_elementwise_operations_is_input_and_output_when_fused():
         return jnp.tanh(jnp.exp(x) * 2 + 1)
 
     assert peak(chain, X) == 2 * ARRAY
-    # Unfused, each operation has its input and output beside the argument.
+    # Without fusion each operation has its input and output in addition to the argument.
     assert peak(chain, X, fused=False) == 3 * ARRAY
 
 
@@ -90,14 +90,14 @@ def test_a_scan_holds_its_carry_once_and_stacks_what_it_gives():
     def run(x, w):
         return jax.lax.scan(lambda h, _: (jnp.tanh(h @ w), jnp.sum(h)), x, None, length=7)
 
-    # The argument is not donated, so the carry is a copy; inside a turn the product stands beside it.
+    # The argument is not donated, so the carry is a copy; inside an iteration the product is alive as well.
     assert peak(run, X, W) == pytest.approx(3 * ARRAY + SQUARE + 7 * 4, abs=64)
 
 
 def test_what_a_scan_stacks_counts_whole():
     def turn(h, _):
-        given = h + 1
-        return h * 2, given
+        output = h + 1
+        return h * 2, output
 
     def run(x):
         return jax.lax.scan(turn, x, None, length=7)

@@ -423,14 +423,14 @@ def route_walk():
     with open("data/made/f.txt", "w") as file:
         file.write("1")
     os.remove("data/b.bin")
-    seen = {
+    names = {
         os.path.relpath(root, "data"): (sorted(dirs), sorted(files)) for root, dirs, files in os.walk("data")
     }
-    assert seen == {".": (["made", "sub"], []), "made": ([], ["f.txt"]), "sub": ([], ["c.txt"])}
+    assert names == {".": (["made", "sub"], []), "made": ([], ["f.txt"]), "sub": ([], ["c.txt"])}
     assert sorted(glob.glob("data/**/*.txt", recursive=True)) == ["data/made/f.txt", "data/sub/c.txt"]
     assert glob.glob("data/*.bin") == []
-    seen = {os.path.relpath(root, "data"): sorted(files) for root, dirs, files, fd in os.fwalk("data")}
-    assert seen == {".": [], "made": ["f.txt"], "sub": ["c.txt"]}
+    names = {os.path.relpath(root, "data"): sorted(files) for root, dirs, files, fd in os.fwalk("data")}
+    assert names == {".": [], "made": ["f.txt"], "sub": ["c.txt"]}
     with os.scandir("data") as entries:
         found = {
             entry.name: (entry.is_dir(), entry.is_file(), entry.is_symlink(), entry.path) for entry in entries

@@ -25,7 +25,7 @@ USES = {
         assert (run.config.epochs, run.config.get("lr"), "lr" in run.config) == (3, 0.2, True)
         try: wandb.config.nothing
         except AttributeError as error: assert "nothing" in str(error)
-        else: raise AssertionError("a setting nobody gave")
+        else: raise AssertionError("a setting that was never set")
         run.log({"loss": 1.0}); wandb.log({"image": wandb.Image([1])}, step=3)
         wandb.watch(print, log="all"); wandb.define_metric("x"); wandb.save("model.pt")
         assert os.path.isdir(run.dir) and isinstance(run.name, str) and f"{run.id}-{run.url}"

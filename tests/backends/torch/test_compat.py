@@ -27,7 +27,7 @@ def test_the_scale_of_losses_is_read_without_a_value_of_the_device() -> None:
         scaler = torch.amp.GradScaler("cpu")
         assert compat.loss_scale(scaler).shape == ()
         scaler.scale(torch.ones(()))
-        held = compat.loss_scale(scaler)
-        assert isinstance(held, compat.FakeTensor) and held.shape == ()
+        scale = compat.loss_scale(scaler)
+        assert isinstance(scale, compat.FakeTensor) and scale.shape == ()
         with pytest.raises(RuntimeError, match="_local_scalar_dense"):
             scaler.get_scale()

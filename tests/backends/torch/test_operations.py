@@ -88,7 +88,7 @@ def test_an_operation_takes_what_it_takes_on_an_h200(
 ) -> None:
     limits = exception(name)
     for stage, allocations in allocations_of[name].items():
-        peak, kept = RECORD[name][stage]
+        peak, kept_bytes = RECORD[name][stage]
         slack = max(0.01 * abs(peak), SLACK_BYTES)
         if limits is None:
             assert abs(allocations.peak - peak) <= slack, (
@@ -100,8 +100,8 @@ def test_an_operation_takes_what_it_takes_on_an_h200(
                 f"{stage}: {allocations.peak:,} B, measured {peak:,} B"
             )
         if name not in NOT_KEPT_ALIKE:
-            assert abs(allocations.kept_bytes - kept) <= slack, (
-                f"{stage} keeps {allocations.kept_bytes:,} B, measured {kept:,} B"
+            assert abs(allocations.kept_bytes - kept_bytes) <= slack, (
+                f"{stage} keeps {allocations.kept_bytes:,} B, measured {kept_bytes:,} B"
             )
 
 

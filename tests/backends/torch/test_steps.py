@@ -23,14 +23,14 @@ from pinchpoint.forecasting import replay
 F32 = 4
 
 
-def alive_by_part(seen: Observation) -> dict[str, int]:
+def alive_by_part(observation: Observation) -> dict[str, int]:
     """Requested bytes at the peak by part, without the allocator's rounding of large blocks."""
-    found = replay.replay(seen, expandable=True)
+    result = replay.replay(observation, expandable=True)
     parts: dict[str, int] = {}
-    ends = replay._ends(seen)
-    for number in found.alive:
-        part = replay.part_of(seen.blocks[number], ends.get(number))
-        parts[part] = parts.get(part, 0) + seen.blocks[number].bytes
+    ends = replay._ends(observation)
+    for number in result.alive:
+        part = replay.part_of(observation.blocks[number], ends.get(number))
+        parts[part] = parts.get(part, 0) + observation.blocks[number].bytes
     return parts
 
 
@@ -93,10 +93,10 @@ def test_a_sum_over_branches_needs_no_second_buffer(take: Any) -> None:
     x = torch.randn(1024, 1024, device="cuda", requires_grad=True)
     row = 1024 * 1024 * F32
     loss = torch.stack([(x * k).sum() for k in range(2, 8)]).sum()
-    got = take(loss.backward)
+    allocations = take(loss.backward)
     # Each branch's gradient is added to the previous one: two at a time, not three, and one is kept.
-    assert 2 * row <= got.peak <= 2 * row + 16_384
-    assert row - 16_384 <= got.kept_bytes <= row
+    assert 2 * row <= allocations.peak <= 2 * row + 16_384
+    assert row - 16_384 <= allocations.kept_bytes <= row
 
 
 def test_double_backward_keeps_the_first_passs_graph(take: Any) -> None:

@@ -55,7 +55,7 @@ def script_error(
         return None
     if end.kind == "finished":
         return TargetFailed(
-            f"{name!r} finished without a training step{_last_line(end)}.",
+            f"{name!r} ran to its end without a training step{_last_line(end)}.",
             hint=f"{_ARGUMENTS} so that it trains, such as predict {name} -- --epochs 1. "
             "A step is a call of optimizer.step().",
         )

@@ -25,9 +25,8 @@ from pinchpoint.core.errors import CannotFake, PinchpointError
 from pinchpoint.core.events import Phase
 
 _HOST_LIMIT = 50_000_000  # elements: a larger host tensor is fake ...
-_EMPTY_LIMIT = (
-    1_000_000  # ... and so is a larger empty one: weights before initialisation, whose values do not matter
-)
+# ... and so is a larger empty one: weights before initialisation, whose values do not matter.
+_EMPTY_LIMIT = 1_000_000
 _WRITE_LIMIT = 1_000_000  # elements: values written in place to a larger device tensor are forgotten
 _ALWAYS_REAL = {"aten::randperm"}  # samplers read it element by element
 
@@ -63,9 +62,8 @@ class Observer(compat.DispatchMode):
         self.progress: Any = None  # set by the session: what the loop has done so far
         self.place: str | None = None
         self.generators: set[int] = set()  # keys of the generators on the device
-        self.inside = (
-            0  # > 0 while torch's own fake mode runs, during which tensors report their true devices
-        )
+        # > 0 while torch's own fake mode runs, during which tensors report their true devices
+        self.inside = 0
         self.shadows = Shadows(self._unobserved)
         self.notes = unmodelled.Notes(ledger)
         dynamic.most = lambda: max(ledger.observation.counts, default=1)

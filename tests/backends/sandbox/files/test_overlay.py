@@ -84,24 +84,12 @@ def test_a_script_sees_its_own_changes(outcome, name):
     assert outcome["results"][name] == ""
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_the_real_folder_is_byte_identical_afterwards(outcome, name):
-    inside = str(outcome["base"] / name)
-    before = {
-        path: what
-        for path, what in outcome["before"].items()
-        if path.startswith(inside + "/") or path == inside
-    }
-    after = {
-        path: what
-        for path, what in outcome["after"].items()
-        if path.startswith(inside + "/") or path == inside
-    }
-    assert before == after
+def test_the_real_folders_are_byte_identical_afterwards(outcome):
+    before, after = outcome["before"], outcome["after"]
+    assert [path for path in before.keys() | after.keys() if before.get(path) != after.get(path)] == []
 
 
 def test_nothing_outside_the_folder_was_made(outcome):
-    assert outcome["before"] == outcome["after"]
     for path in ("/pinchpoint_route", "/usr/pinchpoint", "/dev/shm/pinchpoint_route", "~/.pinchpoint_route"):
         assert not os.path.lexists(os.path.expanduser(path))
     assert os.path.exists(os.devnull)

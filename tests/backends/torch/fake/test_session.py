@@ -14,7 +14,6 @@ import torch.nn.functional as F
 from torch import nn
 from torch.optim.optimizer import _global_optimizer_post_hooks, _global_optimizer_pre_hooks
 
-from pinchpoint.backends.patches import Patches
 from pinchpoint.backends.torch import compat
 from pinchpoint.core.errors import CannotFake
 from pinchpoint.core.events import FREE_CACHE
@@ -49,24 +48,6 @@ OWNERS: list[Any] = [
 
 def state() -> list[dict[str, Any]]:
     return [dict(vars(owner)) for owner in OWNERS]
-
-
-def test_patches_put_back_what_was_there_in_reverse_order() -> None:
-    class Base:
-        kept = 1
-        inherited = 2
-
-    class Owner(Base):
-        kept = 3
-
-    with Patches() as patches:
-        assert patches.set(Owner, "kept", 4) == 3
-        patches.set(Owner, "kept", 5)
-        assert patches.set(Owner, "inherited", 6) == 2
-        assert patches.set(Owner, "absent", 7) is None
-        assert (Owner.kept, Owner.inherited, Owner.absent) == (5, 6, 7)  # type: ignore[attr-defined]
-    assert "inherited" not in vars(Owner) and "absent" not in vars(Owner)
-    assert (Owner.kept, Owner.inherited) == (3, 2)
 
 
 def test_nothing_is_left_behind(simulate: Any) -> None:

@@ -1,6 +1,7 @@
-"""cuDNN's workspaces against what an H200's allocator was asked for, over many shapes.
+"""cuDNN's workspaces of many shapes, compared with the requests to an H200's allocator.
 
-The records are benchmarks/results/{rnn,conv}_probe_h200.json, made by benchmarks/accuracy/library_probe.py.
+The records are benchmarks/results/{rnn,conv}_probe_h200.json, written by
+benchmarks/accuracy/library_probe.py.
 """
 
 from __future__ import annotations
@@ -107,11 +108,11 @@ def _backward_args(
     gradient: torch.Tensor,
     source: torch.Tensor,
     weight: torch.Tensor,
-    wanted: list[bool],
+    needs_gradient: list[bool],
     stride: Any = (1, 1),
     groups: int = 1,
 ) -> tuple[Any, ...]:
-    return (gradient, source, weight, None, stride, None, None, False, None, groups, [*wanted, False])
+    return (gradient, source, weight, None, stride, None, None, False, None, groups, [*needs_gradient, False])
 
 
 def _bytes(row: dict[str, Any], channels: str, sides: str) -> int:

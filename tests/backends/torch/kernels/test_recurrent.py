@@ -76,9 +76,9 @@ def test_a_packed_call_keeps_its_share_of_the_padded_one(
 
 def test_packing_takes_the_packed_bytes_twice_for_a_moment(take: Any) -> None:
     x = torch.zeros(32, len(LENGTHS), 64, device="cuda")
-    got = take(lambda: pack_padded_sequence(x, LENGTHS).data)
+    allocations = take(lambda: pack_padded_sequence(x, LENGTHS).data)
     size = -(-sum(LENGTHS) * 64 * 4 // 512) * 512
-    assert (got.kept_bytes, got.peak) == (size, 2 * size)
+    assert (allocations.kept_bytes, allocations.peak) == (size, 2 * size)
 
 
 def train(device: str, *, enforce_sorted: bool, batch_first: bool) -> list[tuple[int, ...]]:

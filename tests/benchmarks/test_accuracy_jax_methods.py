@@ -12,7 +12,7 @@ import pytest
 
 from pinchpoint.backends.jax import compat, measurement
 
-SCRIPT = Path(__file__).parents[3] / "benchmarks" / "accuracy" / "jax_methods.py"
+SCRIPT = Path(__file__).parents[2] / "benchmarks" / "accuracy" / "jax_methods.py"
 
 
 @pytest.mark.skipif(

@@ -1,0 +1,23 @@
+"""Patches: replaced attributes and environment variables are restored."""
+
+from __future__ import annotations
+
+from pinchpoint.backends.patches import Patches
+
+
+def test_patches_restore_what_was_there_in_reverse_order() -> None:
+    class Base:
+        own = 1
+        inherited = 2
+
+    class Owner(Base):
+        own = 3
+
+    with Patches() as patches:
+        assert patches.set(Owner, "own", 4) == 3
+        patches.set(Owner, "own", 5)
+        assert patches.set(Owner, "inherited", 6) == 2
+        assert patches.set(Owner, "absent", 7) is None
+        assert (Owner.own, Owner.inherited, Owner.absent) == (5, 6, 7)  # type: ignore[attr-defined]
+    assert "inherited" not in vars(Owner) and "absent" not in vars(Owner)
+    assert (Owner.own, Owner.inherited) == (3, 2)
