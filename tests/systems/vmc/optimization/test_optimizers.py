@@ -8,7 +8,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 from jax.flatten_util import ravel_pytree
 from tests.systems.vmc.closed import helium, hydrogen, hydrogen_walkers
@@ -70,6 +69,7 @@ def test_the_estimator_is_two_covariances_and_never_looks_into_the_energy() -> N
 
 @pytest.mark.usefixtures("_float64")
 def test_adam_is_that_of_optax() -> None:
+    optax = pytest.importorskip("optax", reason="the reference Adam is optax's")
     params = {"w": jnp.linspace(-1, 1, 7), "b": jnp.ones((2, 2))}
     theirs = optax.scale_by_adam()
     state, ours = theirs.init(params), optimizer_state(params, Settings(optimizer="adam"))
