@@ -66,7 +66,7 @@ def test_data_sums_up_what_it_made_and_makes_nothing_twice(
     before = {path.name: path.stat().st_mtime_ns for path in cars.glob("*.npz")}
     assert run(["radiance", "data", "-o", str(cars), "--images", "6", "--size", "32", "--jobs", "1"]) == 0
     out = capsys.readouterr().out
-    assert "6 pictures of 32 x 32" in out and "there before  6" in out
+    assert "6 pictures of 32 x 32" in out and "already there  6" in out
     assert {path.name: path.stat().st_mtime_ns for path in cars.glob("*.npz")} == before
 
 
@@ -240,7 +240,7 @@ def test_the_help_of_orbit_gives_the_height_that_is_taken_without_one(
 ) -> None:
     assert run(["radiance", "orbit", "--help"]) == 0
     settings = " ".join(capsys.readouterr().out.partition("--height")[2].partition("--fps")[0].split())
-    assert settings.endswith("[3/4 from --v-low to --v-high]")
+    assert settings.endswith("[3/4 from v_low to v_high]")
 
 
 def test_an_image_that_cannot_be_read_is_named_before_the_first_step(

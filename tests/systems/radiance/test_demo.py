@@ -52,5 +52,5 @@ def test_what_does_not_learn_or_has_no_gradient_does_not_pass(
 
     forward = Generator.forward
     monkeypatch.setattr(Generator, "forward", cut)
-    with pytest.raises(TargetFailed, match="parameters of the generator get no gradient"):
+    with pytest.raises(TargetFailed, match="parameters of the generator do not get a gradient"):
         example(tmp_path / "cut", device="cpu", steps=2)

@@ -67,11 +67,11 @@ def test_rates_rise_stay_and_fall_to_a_tenth() -> None:
         ({"bound": -1.0}, "bound=-1"),
         ({"bound": 1.0, "samples": 1}, "bound=1 needs at least 2 points per ray"),
         ({"r1_every": 0}, "r1_every=0"),
-        ({"radius": 10.0}, "from a distance of 10"),
-        ({"radius": 2.0}, "from a distance of 2"),
+        ({"radius": 10.0}, "at a distance of 10"),
+        ({"radius": 2.0}, "at a distance of 2"),
         ({"v_low": 0.5}, "poses from 0.5 to 0.45"),
         ({"eval_images": 1}, "An evaluation of 1 image"),
-        ({"near": 6.0}, "near is 6"),
+        ({"near": 6.0}, "near=6 and far=5"),
     ],
 )
 def test_choices_that_make_no_run_are_refused(choices: dict[str, Any], match: str) -> None:

@@ -271,7 +271,9 @@ def test_a_generator_that_is_cut_off_is_refused_at_its_first_step(
 
     monkeypatch.setattr(Generator, "forward", original)
     monkeypatch.setattr(Generator, "__init__", with_legacy)
-    with pytest.raises(TargetFailed, match=r"parameters of the generator get no gradient: field\.") as caught:
+    with pytest.raises(
+        TargetFailed, match=r"parameters of the generator do not get a gradient: field\."
+    ) as caught:
         train(data, tmp_path / "run", **{**CHOICES, "superres": 1, "size": 32})
     assert "no_grad" in caught.value.hint
 

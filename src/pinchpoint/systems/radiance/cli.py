@@ -1,7 +1,8 @@
-"""Train a radiance-field GAN on images without poses, measure it, and turn what it makes.
+"""Train a radiance-field GAN on images without poses, evaluate it, and render orbits.
 
-`data` makes pictures of cars, `train` learns a field (and a super-resolution that stays true to it) from images, `eval` scores
-a run, `orbit` writes a movie of new things from all around, `explain-memory` measures what memory tricks really do.
+`data` creates pictures of cars, `train` learns a field (and a super-resolution that is faithful to it) from
+images, `eval` scores a run, `orbit` writes a movie around new objects, `explain-memory` measures the effect
+of memory tricks.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ from pinchpoint.systems.radiance.settings import Settings
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
-DEVICE: Any = typer.Option("auto", "--device", help="auto, cpu or cuda.")
+DEVICE: Any = typer.Option("auto", "--device", help="Device to use: auto, cpu or cuda.")
 CHECKPOINT: Any = typer.Option(
-    "last", "--checkpoint", help="last, or best by the distances measured while training."
+    "last", "--checkpoint", help="Checkpoint to load: last, or best by the distances measured while training."
 )
 
-_WIDE = 150  # characters in which a table of tricks tells what each is
+_WIDE = 150  # width from which a table of tricks includes descriptions
 
 
 @app.command("data")
 def data(
     output: Path = typer.Option(
-        ..., "-o", "--output", metavar="DIR", help="Folder of the data set; gone on with if it is one."
+        ..., "-o", "--output", metavar="DIR", help="Folder of the data set; resumed if it exists."
     ),
-    images: str = typer.Option("2k", "--images", help="Pictures in all."),
-    size: int = typer.Option(64, "--size", help="Pixels a side."),
-    seed: int = typer.Option(0, "--seed", help="Seed of cars and poses, which do not depend on --size."),
-    jobs: int = typer.Option(None, "--jobs", help="Processes at one time; every core without it."),
-    device: str = typer.Option("cpu", "--device", help="cpu or cuda."),
+    images: str = typer.Option("2k", "--images", help="Number of pictures."),
+    size: int = typer.Option(64, "--size", help="Width and height of a picture in pixels."),
+    seed: int = typer.Option(0, "--seed", help="Seed of cars and poses; they do not depend on --size."),
+    jobs: int = typer.Option(None, "--jobs", help="Number of parallel processes.  [one per core]"),
+    device: str = typer.Option("cpu", "--device", help="Device to use: cpu or cuda."),
 ) -> None:
-    """Make pictures of cars.
+    """Create pictures of cars.
 
-    One car a picture on white, of its own hue, size and shape, seen from the upper hemisphere; what
-    each was made from is kept. Pictures that are there and whole are not made again, so a run that
-    was stopped is gone on with by the same command.
+    One car per picture on white, with its own hue, size and shape, seen from the upper hemisphere; the
+    factors of each car are stored. Complete pictures are not created again, so the same command resumes an
+    interrupted run.
     """
     import time
 
@@ -55,18 +56,18 @@ def data(
         from pinchpoint.systems.radiance.data.dataset import make_dataset
 
     start = time.perf_counter()
-    kept = "the pictures made are kept, and the same command makes the others"
-    with printing.explain_interrupt(kept), progress_bar.bar("data") as tell:
+    message = "finished pictures are kept, and the same command creates the rest"
+    with printing.explain_interrupt(message), progress_bar.bar("data") as tell:
         progress = progress_bar.AddedProgress(tell, "pictures")
-        made = make_dataset(
+        dataset = make_dataset(
             output, images=count, size=size, seed=seed, jobs=jobs, device=device, progress=progress
         )
-    held = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
+    stored_bytes = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
     printing.show_pairs(
         [
-            ("data", f"{output}, {show_count(made.images, 'picture')} of {made.size} x {made.size}"),
-            ("there before", f"{progress.there:,}"),
-            ("size", show_bytes(held)),
+            ("data", f"{output}, {show_count(dataset.images, 'picture')} of {dataset.size} x {dataset.size}"),
+            ("already there", f"{progress.there:,}"),
+            ("size", show_bytes(stored_bytes)),
             ("time", show_seconds(time.perf_counter() - start)),
             ("next", printing.shell_command("radiance", "train", output, "-o", "RUN")),
         ]
@@ -84,7 +85,7 @@ def train(
     data: Path = typer.Argument(
         None,
         metavar="DATA",
-        help="Folder that `radiance data` made, or any folder of images. --resume needs none.",
+        help="Folder that `radiance data` created, or any folder of images. --resume needs none.",
     ),
     output: Path = OUTPUT,
     resume: bool = RESUME,
@@ -122,25 +123,25 @@ def train(
         )
 
 
-def _show(tell: progress_bar.Bar, report: Any, seen: list[float], *, again: str) -> None:
-    """As every system's steps, with the steps a second. again: the command that goes on with the run."""
+def _show(tell: progress_bar.Bar, report: Any, distances: list[float], *, again: str) -> None:
+    """Show steps as in every system, with steps per second. again: the command that resumes the run."""
     row = report.row
     if report.stage == "skipped":  # an image that could not be read
         printing.say(f"skipped {report.note}")
         return
     if row is None:
-        show_step(tell, report, seen)
+        show_step(tell, report, distances)
         if report.stage == "stopped":
             printing.say(f"  {again}")
         return
-    left = report.total - report.done
+    remaining = report.total - report.done
     text = f"loss {report.loss:.3f}  {progress_bar.show_memory(row.memory_bytes)}"
-    if report.eta_s and left:
-        text = f"{left / report.eta_s:.1f} it/s  {text}"
+    if report.eta_s and remaining:
+        text = f"{remaining / report.eta_s:.1f} it/s  {text}"
     if row.validation is not None:
-        seen.append(row.validation)
-    if seen:
-        text += f"  KD {seen[-1]:.0f}"
+        distances.append(row.validation)
+    if distances:
+        text += f"  KD {distances[-1]:.0f}"
     tell("steps", report.done, report.total, text=text, eta_s=report.eta_s)
 
 
@@ -151,21 +152,21 @@ def evaluate(
     output: Path = typer.Option(
         ..., "-o", "--output", metavar="DIR", help="Folder for the scores and pictures."
     ),
-    images: int = typer.Option(512, "--images", help="Images to make, and to compare with."),
-    orbits: int = typer.Option(8, "--orbits", help="Things that are looked at from all around."),
+    images: int = typer.Option(512, "--images", help="Number of images to generate and to compare with."),
+    orbits: int = typer.Option(8, "--orbits", help="Number of objects rendered from all around."),
     inception: Path = typer.Option(
-        None, "--inception", metavar="FILE", help="Weights of FID's network, for FID and KID."
+        None, "--inception", metavar="FILE", help="Weights of the FID network, for FID and KID."
     ),
     checkpoint: str = CHECKPOINT,
-    seed: int = typer.Option(0, "--seed", help="Of the things and poses."),
+    seed: int = typer.Option(0, "--seed", help="Seed of objects and poses."),
     device: str = DEVICE,
-    pictures: bool = typer.Option(True, help="Write sheets of made and real images and of orbits."),
+    pictures: bool = typer.Option(True, help="Write sheets of generated and real images and of orbits."),
 ) -> None:
     """Score a run.
 
-    KD and FD are distances of ImageNet features (EfficientNet-Lite0's) to those of real images; FID
-    and KID only with --inception. Beside them: how evenly hues are covered, how much of an image is
-    not background, and how well views of one thing agree. DIR gets evaluation.json and PNG sheets.
+    KD and FD are distances between ImageNet features (EfficientNet-Lite0) of generated and real images; FID
+    and KID need --inception. Also printed: how evenly hues are covered, how much of an image is not
+    background, and how well views of one object agree. DIR receives evaluation.json and PNG sheets.
     """
     from pinchpoint.backends.base import backend
 
@@ -173,22 +174,22 @@ def evaluate(
         backend("torch")
         from pinchpoint.systems.radiance.evaluate import evaluate as measure
 
-    with printing.explain_interrupt("there is no evaluation"), progress_bar.bar("eval") as tell:
-        made = measure(
+    with printing.explain_interrupt("no evaluation was written"), progress_bar.bar("eval") as tell:
+        record = measure(
             run,
             data,
             output,
             images=images,
             orbits=orbits,
-            which=checkpoint,
+            which=checkpoint,  # pyright: ignore[reportArgumentType]
             inception=inception,
             seed=seed,
-            device=device,  # pyright: ignore[reportArgumentType]
+            device=device,
             pictures=pictures,
             progress=lambda stage, done, total: tell(stage, done, total),
         )
     printing.show_pairs(
-        [*made.summary(), ("written", f"{output}: {', '.join(('evaluation.json', *made.files))}")]
+        [*record.summary(), ("written", f"{output}: {', '.join(('evaluation.json', *record.files))}")]
     )
 
 
@@ -196,22 +197,28 @@ def evaluate(
 def orbit(
     run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run."),
     output: Path = typer.Option(
-        ..., "-o", "--output", metavar="FILE.gif", help="The movie: .gif, or .mp4 where ffmpeg is."
+        ...,
+        "-o",
+        "--output",
+        metavar="FILE.gif",
+        help="Movie to write: .gif, or .mp4 if ffmpeg is installed.",
     ),
-    things: int = typer.Option(4, "--things", help="New things side by side."),
-    frames: int = typer.Option(48, "--frames", help="Views of one turn."),
-    size: int = typer.Option(None, "--size", help="Pixels a side that are rendered.  [as in training]"),
+    things: int = typer.Option(4, "--things", help="Number of new objects, side by side."),
+    frames: int = typer.Option(48, "--frames", help="Number of views per turn."),
+    size: int = typer.Option(
+        None, "--size", help="Width and height of the render in pixels.  [as in training]"
+    ),
     height: float = typer.Option(
-        None, "--height", help="Of the camera: 0 above, 0.5 the horizon.  [3/4 from --v-low to --v-high]"
+        None, "--height", help="Camera height: 0 above, 0.5 the horizon.  [3/4 from v_low to v_high]"
     ),
-    fps: float = typer.Option(16, "--fps", help="Frames a second."),
+    fps: float = typer.Option(16, "--fps", help="Frames per second."),
     checkpoint: str = CHECKPOINT,
-    seed: int = typer.Option(0, "--seed", help="Of the things."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the objects."),
     device: str = DEVICE,
 ) -> None:
-    """Turn new things once around.
+    """Render orbits around new objects.
 
-    Writes the movie and, beside it, NAME-sheet.png with eight views of each.
+    Writes the movie and, beside it, NAME-sheet.png with eight views of each object.
     """
     from pinchpoint.backends.base import backend
 
@@ -220,7 +227,7 @@ def orbit(
         from pinchpoint.systems.radiance.orbit import orbit as turn
 
     with printing.explain_interrupt("nothing was written"), progress_bar.bar("orbit") as tell:
-        made = turn(
+        record = turn(
             run,
             output,
             things=things,
@@ -228,34 +235,36 @@ def orbit(
             size=size,
             height=height,
             fps=fps,
-            which=checkpoint,
-            seed=seed,  # pyright: ignore[reportArgumentType]
+            which=checkpoint,  # pyright: ignore[reportArgumentType]
+            seed=seed,
             device=device,
             progress=lambda done, total: tell("views", done, total),
         )
-    printing.show_pairs(made.summary())
+    printing.show_pairs(record.summary())
 
 
 @app.command("explain-memory")
 def explain_memory(
-    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Write the record here."),
-    figure: Path = typer.Option(None, "--figure", metavar="FILE.png", help="Draw it.  [beside the record]"),
-    card: str = typer.Option("h200", "--card", help="The card whose peaks are predicted."),
-    repeats: int = typer.Option(5, "--repeats", help="Timed runs of each trick."),
+    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="File of the record."),
+    figure: Path = typer.Option(
+        None, "--figure", metavar="FILE.png", help="File of the figure.  [beside the record]"
+    ),
+    card: str = typer.Option("h200", "--card", help="GPU whose peaks are predicted."),
+    repeats: int = typer.Option(5, "--repeats", help="Timed iterations of each trick."),
     seed: int = typer.Option(0, "--seed", help="Seed of weights and draws."),
     device: str = DEVICE,
 ) -> None:
     """Measure what every memory trick does.
 
-    Each trick of the original's guide, and what helps instead, alone and together: its peak (predicted
-    at 8 images of 32 x 32 rays with 64 points each; measured too on a GPU), its time, and how far its
-    gradients are from the baseline's. Verdicts: helps, no effect, wrong, crashes.
+    Tries each trick of the GRAF memory guide, and what helps instead, alone and together: its peak (predicted
+    at 8 images of 32 x 32 rays with 64 points each; on a GPU also measured), its time, and how far its
+    gradients are from the baseline. Verdicts: helps, no effect, wrong, crashes.
     """
     from pinchpoint.backends.base import backend
     from pinchpoint.core.files import check_output
 
-    drawn = figure if figure is not None or output is None else output.with_suffix(".png")
-    for path in (output, drawn):
+    figure_file = figure if figure is not None or output is None else output.with_suffix(".png")
+    for path in (output, figure_file):
         if path is not None:
             check_output(path)
     with printing.loading("torch"):
@@ -263,19 +272,19 @@ def explain_memory(
         from pinchpoint.systems.radiance.explain.explain import explain_memory as explain
 
     with printing.explain_interrupt("nothing was written"), progress_bar.bar("explain-memory") as tell:
-        made = explain(
+        report = explain(
             device=device,
             output=output,
-            figure=drawn,
+            figure=figure_file,
             card=card,
             repeats=repeats,
             seed=seed,
             progress=lambda stage, done, total: tell(stage, done, total),
         )
     out = printing.stdout()
-    columns, rows = made.table(narrow=out.is_terminal and out.width < _WIDE)
+    columns, rows = report.table(narrow=out.is_terminal and out.width < _WIDE)
     printing.show_table(
         columns, rows, right=[name for name in columns if name not in ("trick", "verdict", "what it is")]
     )
-    written = [str(path) for path in (output, drawn) if path is not None]
-    printing.show_pairs([*made.summary(), *([("written", ", ".join(written))] if written else [])])
+    written = [str(path) for path in (output, figure_file) if path is not None]
+    printing.show_pairs([*report.summary(), *([("written", ", ".join(written))] if written else [])])

@@ -58,7 +58,7 @@ class Evaluation(Record):
     step: int  # step of the checkpoint
     images: int  # made
     real: int  # real images compared with
-    size: int  # pixels a side
+    size: int  # width and height in pixels
     features: str  # efflite0 or inception
     distances: dict[str, float]  # generated to real images: KD-efflite0 and FD-efflite0, or KIDx1000 and FID
     # The same distances for the bicubically enlarged render, if there is a super-resolution.

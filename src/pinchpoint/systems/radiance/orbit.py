@@ -279,7 +279,7 @@ def _mp4(frames: Sequence[np.ndarray], fps: float) -> bytes:
         )
         if result.returncode:
             raise BadInput(
-                f"ffmpeg could not write the movie: {result.stderr.decode()[-200:].strip()}.",
+                f"The movie could not be written by ffmpeg: {result.stderr.decode()[-200:].strip()}.",
                 hint="Write a .gif instead.",
             )
         return movie.read_bytes()

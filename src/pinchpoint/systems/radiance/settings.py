@@ -1,4 +1,4 @@
-"""Settings of a training run of a radiance-field GAN: images, camera and the two networks, beside what all systems share.
+"""Settings of a training run of a radiance-field GAN: images, camera and the two networks.
 
 No framework is imported here, so that the command line can read defaults and help texts.
 """
@@ -19,8 +19,8 @@ REDUCTIONS = ("graf", "image")
 NORMS = ("instance", "layer", "none")
 SIDES = (32, 64, 128)  # of patches that a discriminator exists for
 FACTORS = (1, 2, 4)
-# What each preset of the field changes in the defaults of `Settings`. tuned: found by trials on cars in eight minutes;
-# graf: as published.
+# What each preset of the field changes in the defaults of `Settings`. tuned: found by trials on cars in eight
+# minutes; graf: as published.
 PRESETS: dict[str, dict[str, Any]] = {
     "tuned": {},
     "graf": {
@@ -51,7 +51,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Settings(TrainSettings):
-    """The settings of a run, as config.json holds them. `data`: see `runs.fingerprint`; `lr`: the generator's."""
+    """The settings of a run, as config.json holds them. `data`: see `runs.fingerprint`; `lr`: the
+    generator's.
+    """
 
     preset: str = option("tuned", "Preset of the field and its training", main=True, choices=tuple(PRESETS))
     steps: int = option(20_000, "Training steps in all.", main=True, at_least=1)
@@ -100,8 +102,9 @@ class Settings(TrainSettings):
     sr_weight: float = option(
         0.1, "Weight of the discriminator of enlarged patches in the generator's loss.", at_least=0
     )
-    # Two absolute differences of pixels: enlarged real patches against the real ones, and enlarged renders against what it
-    # would make of them without features. With its discriminator alone super-resolution learns patterns that deceive it.
+    # Two absolute differences of pixels: enlarged real patches against the real ones, and enlarged renders
+    # against what it would make of them without features. With its discriminator alone super-resolution
+    # learns patterns that deceive it.
     sr_pairs: float = option(
         10.0, "Weight of the pixel errors that super-resolution learns from real patches.", at_least=0
     )
@@ -127,7 +130,8 @@ class Settings(TrainSettings):
     )
     edge: float = option(
         0.25,
-        "Share of patches that touch the upper or lower edge of their image; as many touch the left or right.",
+        "Share of patches that touch the upper or lower edge of their image; "
+        "as many touch the left or right.",
         at_least=0,
         below=1,
     )
@@ -135,7 +139,8 @@ class Settings(TrainSettings):
     critic_norm: str = option("instance", "Normalisation in the discriminator", choices=NORMS)
     critic_bias: bool = option(
         True,
-        "Bias in the first layer of the discriminator; GRAF has none, and pale patches look like colourful ones.",
+        "Bias in the first layer of the discriminator; "
+        "GRAF has none, and pale patches look like colourful ones.",
     )
     sr_width: int = option(64, "Width of the super-resolution network.", at_least=1)
     fov: float = option(30.0, "Field of view of an image in degrees.", above=0)
@@ -211,7 +216,9 @@ class Settings(TrainSettings):
         return None
 
     def rate(self, step: int) -> float:
-        """The generator's learning rate: a short rise, constant for half of the run, then half a cosine down to a tenth."""
+        """The generator's learning rate: a short rise, constant for half of the run, then half a cosine down
+        to a tenth.
+        """
         return self.lr * self.share_of_rate(step)
 
     def share_of_rate(self, step: int) -> float:
@@ -255,19 +262,19 @@ class Settings(TrainSettings):
         super().check()
         if not 0 <= self.near < self.far < math.inf:
             raise BadInput(
-                f"near is {self.near:g} and far is {self.far:g}, but far must be greater than near.",
+                f"The distances near={self.near:g} and far={self.far:g} are not in ascending order.",
                 hint="Give --set near=A and --set far=B with 0 <= A < B.",
             )
         if not self.near < self.radius < self.far:
             raise BadInput(
-                f"The camera looks at the origin from a distance of {self.radius:g}, but its rays span only "
-                f"{self.near:g} to {self.far:g}.",
+                f"The camera is at a distance of {self.radius:g} from the origin, but its rays only span "
+                f"{self.near:g} to {self.far:g}, which does not include it.",
                 hint="Set near below radius and far above it.",
             )
         if self.bound and self.samples < 2:
             raise BadInput(
-                f"{flag(self, 'bound', self.bound)} needs at least 2 points per ray, because the last one marks the end "
-                "of the ball.",
+                f"{flag(self, 'bound', self.bound)} needs at least 2 points per ray, "
+                "because the last one marks the end of the ball.",
                 hint="Give --samples 2 or more.",
             )
         if not 0 <= self.v_low <= self.v_high <= 1:
@@ -306,7 +313,8 @@ class Settings(TrainSettings):
             )
             ways += ["a smaller --patch"] if self.patch > SIDES[0] else []
             raise BadInput(
-                f"Patches of {self.patch} x {self.patch} do not fit into images of {self.size} x {self.size}.",
+                f"Patches of {self.patch} x {self.patch} do not fit into images of "
+                f"{self.size} x {self.size}.",
                 hint=", or ".join(ways) + ".",
             )
         if self.eval_images and self.eval_images < 2:

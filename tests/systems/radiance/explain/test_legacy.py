@@ -36,7 +36,7 @@ def test_under_no_grad_no_weight_moves_and_the_check_refuses_the_model() -> None
     net, moved = one_step(cut=True)
     assert moved == 0.0
     with pytest.raises(
-        TargetFailed, match=r"9 of 9 parameters of the generator get no gradient: field\.weight"
+        TargetFailed, match=r"9 of 9 parameters of the generator do not get a gradient: field\.weight"
     ):
         check_gradients(net, what="generator")
 

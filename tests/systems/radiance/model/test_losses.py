@@ -95,7 +95,7 @@ def test_a_model_with_a_part_that_is_cut_off_is_refused_by_name() -> None:
     model.zero_grad(set_to_none=True)
     model[1](model[0](torch.rand(4, 2)).detach()).sum().backward()
     with pytest.raises(
-        TargetFailed, match=r"2 of 4 parameters of the model get no gradient: 0\.weight, 0\.bias"
+        TargetFailed, match=r"2 of 4 parameters of the model do not get a gradient: 0\.weight, 0\.bias"
     ) as caught:
         check_gradients(model, what="model")
     assert "no_grad" in caught.value.hint

@@ -67,7 +67,7 @@ def check_gradients(module: nn.Module, *, what: str) -> None:
     if dead:
         more = f" and {len(dead) - 3} more" if len(dead) > 3 else ""
         raise TargetFailed(
-            f"{len(dead)} of {len(trainable)} parameters of the {what} get no gradient: "
+            f"{len(dead)} of {len(trainable)} parameters of the {what} do not get a gradient: "
             f"{', '.join(dead[:3])}{more}.",
             hint="Look for no_grad, detach or unused modules before the loss; an empty field needs noise.",
         )
