@@ -198,7 +198,7 @@ def density_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     folder = tmp_path_factory.mktemp("density") / "data"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dataset, "made_samples", made)
+        patch.setattr(dataset, "make_samples", made)
         patch.setattr(sample, "solve", Solved)
         patch.setattr(dataset, "require_pyscf", lambda: None)
         dataset.make_data(folder, preset="tiny", geometries=4, spacing_a=0.6)

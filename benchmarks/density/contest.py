@@ -19,7 +19,7 @@ from painn import PaiNN, parameter_count, width_for
 from pinchpoint.core.errors import BadInput, TargetFailed
 from pinchpoint.systems.common.precision import matmuls
 from pinchpoint.systems.density.data.atomic import load_table, radial_tables, superpose
-from pinchpoint.systems.density.data.batches import Item, drawn, item_of, step_batch
+from pinchpoint.systems.density.data.batches import Item, choose_probes, item_of, step_batch
 from pinchpoint.systems.density.data.dataset import Dataset, Split
 from pinchpoint.systems.density.model.model import PRIOR_KNOTS, DensityModel
 from pinchpoint.systems.density.settings import Settings
@@ -185,7 +185,7 @@ class Contest:
         """Those probes of an item that are judged: all, or some drawn from its name alone."""
         if not self.judge:
             return item
-        at = drawn(item, self.judge, seed=0, step=0)
+        at = choose_probes(item, self.judge, seed=0, step=0)
         return replace(item, probes=item.probes[at], values=item.values[at], weights=item.weights[at])
 
     def _wait(self) -> tuple[int, int] | None:

@@ -16,7 +16,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the density models need torch")
 
 from pinchpoint.core.errors import BadInput, TargetFailed  # noqa: E402
-from pinchpoint.systems.density.data.batches import batch_of, drawn, item_of  # noqa: E402
+from pinchpoint.systems.density.data.batches import batch_of, choose_probes, item_of  # noqa: E402
 from pinchpoint.systems.density.data.dataset import make_data, open_dataset  # noqa: E402
 from pinchpoint.systems.density.data.molecules import molecule  # noqa: E402
 from pinchpoint.systems.density.data.sample import Sample  # noqa: E402
@@ -222,7 +222,7 @@ def test_both_begin_as_superposed_atoms_and_see_the_same_batches(data, monkeypat
     for name in ("ours", "painn"):
         held.trained(name, seed=1, lr=1e-3)
     assert seen[:2] == seen[2:] and seen[0] != seen[1]
-    assert seen[0][0][1] == drawn(held.items[seen[0][0][0]], 16, seed=1, step=1).tolist()
+    assert seen[0][0][1] == choose_probes(held.items[seen[0][0][0]], 16, seed=1, step=1).tolist()
     assert not set(held.held) & {name for batch in seen for name, _ in batch}
 
 

@@ -17,7 +17,7 @@ from pinchpoint.core.errors import BadInput, DoesNotFit, PinchpointError
 from pinchpoint.core.units import parse_size, show_bytes
 from pinchpoint.systems.density.data.data_settings import PRESETS
 from pinchpoint.systems.density.data.dataset import make_data, unknown_species
-from pinchpoint.systems.density.data.domain import charge_notes, strangeness
+from pinchpoint.systems.density.data.domain import charge_notes, unfamiliar_notes
 from pinchpoint.systems.density.data.sources import find_files, refusal
 from pinchpoint.systems.density.files.formats import read_volume
 from pinchpoint.systems.density.files.structures import as_structure, read_structure
@@ -28,7 +28,7 @@ from pinchpoint.systems.density.grid.periodic_images import images_of
 from pinchpoint.systems.density.grid.structure import Structure, cell_volume, check_structure, reduced_cell
 from pinchpoint.systems.density.predict import predict
 from pinchpoint.systems.density.settings import Settings
-from pinchpoint.systems.density.train import loss_notes, seen_by
+from pinchpoint.systems.density.train import loss_notes, read_domain
 from pinchpoint.systems.density.weights import load_weights
 
 SKEWED = np.array([[1000.0, 0, 0], [999.5, 0.8, 0], [0, 0, 8]])
@@ -166,11 +166,11 @@ def test_charges_of_other_libraries_are_kept_and_told(tmp_path: Path) -> None:
 
 
 def test_a_charge_is_noted_and_counts_for_the_parity_of_the_electrons() -> None:
-    seen = load_weights().seen
+    seen = load_weights().domain
     assert seen is not None
-    assert any("odd number of electrons, 9" in note for note in strangeness(ammonium(0), seen))
-    assert not any("odd number" in note for note in strangeness(ammonium(1), seen))
-    assert not any("odd number" in note for note in strangeness(ammonium(0), seen, electrons=8))
+    assert any("odd number of electrons, 9" in note for note in unfamiliar_notes(ammonium(0), seen))
+    assert not any("odd number" in note for note in unfamiliar_notes(ammonium(1), seen))
+    assert not any("odd number" in note for note in unfamiliar_notes(ammonium(0), seen, electrons=8))
     (note,) = charge_notes(ammonium(1), electrons=None)
     assert "a charge of +1" in note and "neutral atoms; --electrons 8 scales" in note
     assert charge_notes(ammonium(0), electrons=None) == ()
@@ -214,9 +214,9 @@ def test_a_count_that_no_atoms_have_is_told_whatever_the_weights() -> None:
         (99.0, "more than all 9 of the atoms"),
         (0.1, "less than 0.1 an atom"),
     ):
-        (note,) = count_notes(flat(raw, hydride), raw, neutral=None, asked=None)
+        (note,) = count_notes(flat(raw, hydride), raw, neutral=None, requested=None)
         assert note.startswith(f"{raw:.4g} electrons by the model, {said}") and "lower --lr" in note
-    assert count_notes(flat(7.0, hydride), 7.0, neutral=None, asked=None) == ()
+    assert count_notes(flat(7.0, hydride), 7.0, neutral=None, requested=None) == ()
 
 
 def test_the_grid_is_blamed_only_for_the_larger_share_of_the_same_sign(
@@ -230,7 +230,7 @@ def test_the_grid_is_blamed_only_for_the_larger_share_of_the_same_sign(
         monkeypatch.setattr(
             "pinchpoint.systems.density.grid.electron_counts.grid_error", lambda *_, found=by_grid: found
         )
-        (note,) = count_notes(flat(1.9172, pair), 1.9172, neutral=2, asked=None)
+        (note,) = count_notes(flat(1.9172, pair), 1.9172, neutral=2, requested=None)
         assert said in note
         assert f"grid {by_grid:+.2g}, model {-0.0828 - by_grid:+.2g})" in note
     assert note.endswith(": the grid is too coarse for the peaks (0.5 angstrom): give --spacing 0.1")
@@ -269,7 +269,7 @@ def test_a_run_without_checkpoints_or_with_a_damaged_file_names_what_to_restore(
     assert "--checkpoint" not in error.value.hint and "checkpoints" in error.value.hint
     (tmp_path / "seen.json").write_text("[1]")
     with pytest.raises(BadInput, match=r"seen\.json is damaged"):
-        seen_by(tmp_path)
+        read_domain(tmp_path)
 
 
 def test_held_out_molecules_of_other_elements_and_seeds_too_large_are_told_when_data_are_made(

@@ -319,7 +319,7 @@ def test_on_a_gpu_any_chunk_of_whole_tiles_gives_the_same_bits() -> None:
         fields = model.fields(graph)
         assert all(torch.equal(model.fields(graph), fields) for _ in range(10))
 
-    def by(**options) -> sweeping.Swept:
+    def by(**options) -> sweeping.SweepResult:
         return sweeping.sweep(model.tabulate(), lambda: fields, graph.species, near, outputs=1, **options)
 
     whole = by()

@@ -23,7 +23,7 @@ from pinchpoint.systems.common import logs  # noqa: E402
 from pinchpoint.systems.common.checkpoints import Checkpoints  # noqa: E402
 from pinchpoint.systems.common.training_loop import Report  # noqa: E402
 from pinchpoint.systems.density import training_step as fitting  # noqa: E402
-from pinchpoint.systems.density.data.batches import batch_of, drawn, item_of, step_batch  # noqa: E402
+from pinchpoint.systems.density.data.batches import batch_of, choose_probes, item_of, step_batch  # noqa: E402
 from pinchpoint.systems.density.data.dataset import open_dataset  # noqa: E402
 from pinchpoint.systems.density.model.config import DensityConfig  # noqa: E402
 from pinchpoint.systems.density.scores import evaluate_set  # noqa: E402
@@ -188,7 +188,7 @@ def test_a_step_in_parts_has_the_gradient_of_the_whole(density_data: Path) -> No
     data = open_dataset(density_data)
     config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, prior=True, **TINY)
     items = [item_of(data.sample(name), config) for name in data.names("train")[:2]]
-    batch = batch_of(items, config, chosen=[drawn(item, 90, seed=0, step=1) for item in items])
+    batch = batch_of(items, config, chosen=[choose_probes(item, 90, seed=0, step=1) for item in items])
     told = Settings(clip=1e9)
     loss, whole = stepped(told, config, batch)
     again, parts = stepped(replace(told, chunk=50), config, batch)
@@ -266,7 +266,7 @@ def test_a_budget_picks_the_probes_at_one_time_by_what_a_real_step_holds(
     items = [item_of(data.sample(name), config) for name in data.names("train")[:2]]
     told = Settings(molecules=2, probes=400)
     batch = batch_of(
-        [items[1]] * 2, config, chosen=[drawn(items[1], 400, seed=0, step=1)] * 2
+        [items[1]] * 2, config, chosen=[choose_probes(items[1], 400, seed=0, step=1)] * 2
     )  # methane, the larger
 
     def real_bytes(chunk: int) -> int:
@@ -274,7 +274,7 @@ def test_a_budget_picks_the_probes_at_one_time_by_what_a_real_step_holds(
             stepper = Stepper(new_model(config, seed=0), replace(told, chunk=chunk), "cpu")
             stepper.step(batch, number=1)
             stepper.step(batch, number=2)
-            model, part = stepper.model.eval(), next(batch.parts(chunk))
+            model, part = stepper.model.eval(), next(batch.chunks(chunk))
             with torch.no_grad():
                 model(model.fields(batch.atoms), batch.atoms.species, part.neighbours, part.vectors)
 
@@ -293,7 +293,7 @@ def test_a_budget_picks_the_probes_at_one_time_by_what_a_real_step_holds(
 
 
 def test_a_card_holds_the_data_too(density_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fitting, "_counted", lambda config, told, batch, chunk: 1000 * chunk)
+    monkeypatch.setattr(fitting, "_step_bytes", lambda config, told, batch, chunk: 1000 * chunk)
     data = open_dataset(density_data)
     config = DensityConfig(("C", "H", "O"), mean_neighbours=3.0, **TINY)
     items = [item_of(data.sample(name), config) for name in data.names("train")[:2]]

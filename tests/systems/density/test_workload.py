@@ -96,7 +96,7 @@ def test_no_probes_and_chunks_of_none_are_refused() -> None:
 
 
 def test_a_predicted_peak_is_that_of_all_chunks_though_few_are_looked_at() -> None:
-    few, many = 64 * (scaling.LOOKED_AT["scalar"] + 2), 64 * 1_000
+    few, many = 64 * (scaling.TRACED_CHUNKS["scalar"] + 2), 64 * 1_000
     with Forecaster("density", card="24GiB") as forecaster:
         peaks = [
             forecaster.predict(

@@ -1,10 +1,12 @@
-"""Times and peaks of the forms of the model on HfO2, and how well they agree.
+"""Timings of the model's forms on HfO2: seconds for the probes of a whole grid, peak memory, and agreement.
 
-A form's seconds run from described atoms to densities in host memory, neighbours included; `original` describes the atoms
-again for each of its chunks, which is what sets it apart. `plain` is the scalar form by torch's kernels alone, which on a CPU
-are all there are. It and the scalar form really compute the whole grid. The other two are timed on a few chunks spread over
-it and scaled up to all probes, which the record says; every probe costs them nearly the same. Weights are random: neither
-time nor memory depends on them. Forms run in turn, the device awaited; peaks are of runs apart.
+The clock runs from the atoms' features to densities in host memory and includes the neighbour search.
+`original` also recomputes the atoms for each of its chunks, as in the ChargE3Net-style density report.
+`plain` is the scalar form with torch's own kernels, the only ones on a CPU. `plain` and `scalar` compute the
+whole grid. `original` and `full` are timed on a few chunks spread over the grid and scaled to all probes, and
+the record says so: every probe costs them nearly the same. The weights are random, because neither time nor
+memory depends on them. The forms take turns, the device is synchronised before both clock readings, and peaks
+come from separate runs.
 """
 
 from __future__ import annotations
@@ -43,27 +45,30 @@ from pinchpoint.systems.density.model.model import DensityModel
 Form = Literal["original", "full", "plain", "scalar"]
 FORMS: tuple[Form, ...] = ("original", "full", "plain", "scalar")
 USUAL_FORMS: dict[str, tuple[Form, ...]] = {"cuda": FORMS, "cpu": ("original", "full", "scalar")}
-CHUNK = 3_000  # probes the original sends through at one time
+CHUNK = 3_000  # probes per chunk in the ChargE3Net-style density report
 KNOTS = 4_096
-# A grid and a width that a machine gets through in a minute.
+# A grid and a width that take about a minute.
 USUAL: dict[str, tuple[tuple[int, int, int], int]] = {"cuda": ((80, 80, 80), 500), "cpu": ((12, 12, 12), 100)}
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class FormTimes:
-    """One form over the whole grid. scaled: timed on `timed_probes` and multiplied up."""
+    """Timing of one form over the whole grid.
+
+    scaled: timed on `timed_probes` and multiplied up to the grid.
+    """
 
     form: Form
-    chunk: int  # probes at one time
+    chunk: int  # probes per chunk
     timed_probes: int
     scaled: bool
     seconds: float  # median for the whole grid
     seconds_low: float  # its 95 % interval
     seconds_high: float
     runs: int
-    peak_bytes: int | None  # most allocated
-    speedup: float  # the first form's seconds over these
+    peak_bytes: int | None  # peak allocated
+    speedup: float  # the first form's seconds divided by this form's
     speedup_low: float
     speedup_high: float
     error: float | None  # relative L2 distance from the full form at the probes both computed
@@ -78,11 +83,11 @@ class Benchmark(Record):
     device: str
     grid: tuple[int, int, int]
     probes: int
-    pairs: int  # of a probe and a slot in the scalar form, padding included
+    pairs: int  # of a probe and a neighbour slot in the scalar form, including padding
     mul: int
     lmax: int
     forms: tuple[FormTimes, ...]
-    atoms_s: float  # to describe the atoms once, scalar form
+    atoms_s: float  # to compute the atoms' features once, scalar form
     notes: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -92,12 +97,14 @@ class Benchmark(Record):
         rows = [
             (
                 "case",
-                f"{self.target}, {grid} = {self.probes:,} probes, mul {self.mul}, lmax {self.lmax}, on {self.device}",
+                f"{self.target}, {grid} = {self.probes:,} probes, mul {self.mul}, lmax {self.lmax}, "
+                f"on {self.device}",
             )
         ]
         for one in self.forms:
             peak = "" if one.peak_bytes is None else f", peak {show_bytes(one.peak_bytes)}"
-            text = f"{show_seconds(one.seconds)} [{show_seconds(one.seconds_low)}, {show_seconds(one.seconds_high)}]{peak}"
+            low, high = show_seconds(one.seconds_low), show_seconds(one.seconds_high)
+            text = f"{show_seconds(one.seconds)} [{low}, {high}]{peak}"
             if one.form != self.forms[0].form:
                 text += f", {one.speedup:.4g}x [{one.speedup_low:.4g}, {one.speedup_high:.4g}]"
             if one.error is not None:
@@ -121,12 +128,13 @@ def bench(
     progress: Progress | None = None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Benchmark:
-    """Time the forms in turn; default all, without `plain` on a CPU.
+    """Time the forms in turn: by default all of them, but not `plain` on a CPU.
 
-    chunks: how many of `chunk` probes `original` and `full` are timed on. output: FILE.json.
+    chunks: how many chunks of `chunk` probes `original` and `full` are timed on. output: path of the JSON
+    record.
     """
-    used = backend("torch")
-    place = resolve_device(device, used)
+    torch_backend = backend("torch")
+    place = resolve_device(device, torch_backend)
     forms = USUAL_FORMS[place] if forms is None else forms
     _check(forms, repeats, chunks, chunk)
     check_seed(seed)
@@ -144,14 +152,21 @@ def bench(
     full = FullForm(model, seed=seed + 1).eval() if set(forms) - {"plain", "scalar"} else None
     for form in forms:
         if full is None or form in ("plain", "scalar"):
-            runs[form] = _Whole(model, graph, near, own_kernel=form == "scalar")
+            runs[form] = _WholeGrid(model, graph, near, own_kernel=form == "scalar")
         else:
-            runs[form] = _Some(full, graph, near, chunks, chunk, again=form == "original")
+            runs[form] = _SomeChunks(full, graph, near, chunks, chunk, again=form == "original")
     seconds, atoms_s = _times(
-        runs, used, place, repeats, clock, progress or (lambda stage, done, total: None), model, graph
+        runs,
+        torch_backend,
+        place,
+        repeats,
+        clock,
+        progress or (lambda stage, done, total: None),
+        model,
+        graph,
     )
-    peaks: dict[Form, int | None] = {form: _peak(run, used, place) for form, run in runs.items()}
-    made = Benchmark(
+    peaks: dict[Form, int | None] = {form: _peak(run, torch_backend, place) for form, run in runs.items()}
+    record = Benchmark(
         f"HfO2, {len(structure.species)} atoms",
         place,
         points,
@@ -164,12 +179,12 @@ def bench(
         _notes(runs, place),
     )
     if output is not None:
-        made.save(output)
-    return made
+        record.save(output)
+    return record
 
 
-class _Whole:
-    """The scalar form over the whole grid."""
+class _WholeGrid:
+    """Runs the scalar form over the whole grid."""
 
     def __init__(
         self, model: DensityModel, graph: AtomGraph, near: Surroundings, *, own_kernel: bool
@@ -184,7 +199,7 @@ class _Whole:
 
     def __call__(self) -> None:
         outputs = self.form.config.outputs
-        swept = sweep(
+        result = sweep(
             self.form,
             lambda: self.fields,
             self.graph.species,
@@ -192,11 +207,11 @@ class _Whole:
             outputs=outputs,
             heavy=self.form.heavy(self.fields),
         )
-        self.values, self.chunk, self.pairs = swept.values, swept.chunk, swept.pairs
+        self.values, self.chunk, self.pairs = result.values, result.chunk, result.pairs
 
 
-class _Some:
-    """The full form over a few chunks. again: the atoms are described for each."""
+class _SomeChunks:
+    """Runs the full form over a few chunks. again: recompute the atoms for each chunk."""
 
     def __init__(
         self, form: FullForm, graph: AtomGraph, near: Surroundings, chunks: int, chunk: int, *, again: bool
@@ -218,20 +233,20 @@ class _Some:
 
     @torch.no_grad()
     def __call__(self) -> None:
-        found = []
+        values = []
         for numbers in self.parts:
             fields = self.form.fields(self.graph) if self.again else self.fields
             neighbours, vectors = self.near.neighbours(numbers, self.slots)
-            found.append(self.form(fields, self.graph.species, neighbours, vectors).cpu().numpy())
-        self.values = np.concatenate(found)
+            values.append(self.form(fields, self.graph.species, neighbours, vectors).cpu().numpy())
+        self.values = np.concatenate(values)
 
 
-_Run = _Whole | _Some
+_Run = _WholeGrid | _SomeChunks
 
 
 def _times(
     runs: dict[Form, _Run],
-    used: Backend,
+    torch_backend: Backend,
     device: str,
     repeats: int,
     clock: Callable[[], float],
@@ -239,23 +254,25 @@ def _times(
     model: DensityModel,
     graph: AtomGraph,
 ) -> tuple[dict[Form, list[float]], float]:
-    """Seconds of each run of each form for the whole grid, and of the scalar form's atoms."""
+    """Return the seconds of each run of each form for the whole grid, and those of the scalar form's
+    atoms.
+    """
 
     def once(run: Callable[[], Any]) -> float:
-        used.wait(device)
+        torch_backend.wait(device)
         start = clock()
         run()
-        used.wait(device)
+        torch_backend.wait(device)
         return clock() - start
 
     seconds: dict[Form, list[float]] = {form: [] for form in runs}
     order = list(runs)
     for form in order:
-        for _ in range(2):  # e3nn's couplings are compiled as they run
-            tell(f"warming {form}", 0, 0)
+        for _ in range(2):  # e3nn compiles its couplings during the first calls
+            tell(f"warming up {form}", 0, 0)
             once(runs[form])
     for turn in range(repeats):
-        # Whoever runs second finds the caches the first one left: take turns.
+        # The form that runs second benefits from the caches of the first, so the order rotates.
         for form in order[turn % len(order) :] + order[: turn % len(order)]:
             tell(form, turn, repeats)
             seconds[form].append(once(runs[form]) / runs[form].share)
@@ -268,13 +285,13 @@ def _times(
     return seconds, timing_of([once(describe) for _ in range(repeats)]).median_s
 
 
-def _peak(run: _Run, used: Backend, device: str) -> int | None:
-    """In a run of its own. On a CPU every tensor is watched, which takes its time."""
+def _peak(run: _Run, torch_backend: Backend, device: str) -> int | None:
+    """Return the peak of a separate run. On a CPU every tensor is tracked, which is slow."""
     if device != "cuda":
-        return used.account(run)
-    used.reset_peak(device)
+        return torch_backend.account(run)
+    torch_backend.reset_peak(device)
     run()
-    return used.peaks(device).allocated_bytes
+    return torch_backend.peaks(device).allocated_bytes
 
 
 def _form_times(
@@ -305,8 +322,8 @@ def _error(run: _Run, full: _Run | None) -> float | None:
     if full is None:
         return None
     here = np.searchsorted(run.numbers, full.numbers)
-    wanted, got = full.values.astype(np.float64), run.values[here].astype(np.float64)
-    return float(np.linalg.norm(got - wanted) / np.linalg.norm(wanted))
+    reference, values = full.values.astype(np.float64), run.values[here].astype(np.float64)
+    return float(np.linalg.norm(values - reference) / np.linalg.norm(reference))
 
 
 def _pairs(runs: dict[Form, _Run]) -> int:
@@ -314,28 +331,38 @@ def _pairs(runs: dict[Form, _Run]) -> int:
 
 
 def _notes(runs: dict[Form, _Run], device: str) -> tuple[str, ...]:
-    scaled: list[Form] = [form for form, run in runs.items() if run.share < 1]
-    notes = ["random weights; seconds from described atoms to densities in host memory, neighbours included"]
-    if scaled:
-        timed = runs[scaled[0]]
+    partial: list[Form] = [form for form, run in runs.items() if run.share < 1]
+    notes = [
+        "random weights; seconds from the atoms' features to densities in host memory, including the "
+        "neighbour "
+        "search"
+    ]
+    if partial:
+        timed = runs[partial[0]]
         probes = len(timed.numbers) * timed.near.bricks.probes
         notes.append(
-            f"{' and '.join(scaled)} timed on {probes:,} probes in chunks of {timed.chunk:,} and scaled to the whole grid"
+            f"{' and '.join(partial)} timed on {probes:,} probes in chunks of {timed.chunk:,} and scaled to "
+            "the "
+            "whole grid"
         )
     if device == "cuda":
-        notes.append("peaks are torch's allocated bytes with the weights of all forms resident")
+        notes.append("peaks are the bytes torch allocated, with the weights of all forms in memory")
     else:
-        notes.append("peaks count tensors, not what lies inside kernels")
+        notes.append("peaks count tensors, not the workspace inside kernels")
     return tuple(notes)
 
 
 def _check(forms: tuple[Form, ...], repeats: int, chunks: int, chunk: int) -> None:
     strange = [form for form in forms if form not in FORMS]
     if strange or not forms or len(set(forms)) < len(forms):
-        raise BadInput(f"forms {', '.join(forms) or '(none)'}", hint=f"give some of: {', '.join(FORMS)}")
+        raise BadInput(
+            f"The forms {', '.join(forms) or '(none)'} cannot be timed: each must be known and listed once.",
+            hint=f"Give --forms some of {', '.join(FORMS)}.",
+        )
     if min(repeats, chunks, chunk) < 1:
         raise BadInput(
-            f"{repeats} repeats of {chunks} chunks of {chunk} probes", hint="give at least 1 of each"
+            f"A benchmark cannot run {repeats} repeats of {chunks} chunks of {chunk} probes.",
+            hint="Give at least 1 of each.",
         )
 
 

@@ -20,7 +20,7 @@ from pinchpoint.systems.density.settings import Settings
 
 if TYPE_CHECKING:
     from pinchpoint.systems.common.training_loop import Report
-    from pinchpoint.systems.density.predict import Predicted
+    from pinchpoint.systems.density.predict import Prediction
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
@@ -99,7 +99,7 @@ def predict(
     _show(made)
 
 
-def _show(made: Predicted) -> None:
+def _show(made: Prediction) -> None:
     from pinchpoint.core.units import show_bytes, show_seconds
 
     volume = made.volume
@@ -249,7 +249,7 @@ def data(
                 progress=progress,
             )
     counted = ", ".join(f"{len(made.names(split)):,} {split}" for split in ("train", "test", "heldout"))
-    left_out = made.left_out()
+    left_out = made.faulty_samples()
     # A data set's spacing stays what it is: another needs a folder of its own.
     coarse = not files and any(
         fault.startswith("the integral") for faults in left_out.values() for fault in faults

@@ -1,4 +1,6 @@
-"""A prediction to look at: a molecule that the packaged model never saw, beside its superposed atoms."""
+"""An example prediction for `pinchpoint demo`: a molecule outside the training data, beside superposed
+atoms.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import TYPE_CHECKING
 from pinchpoint.core.demo import Show
 
 if TYPE_CHECKING:
-    from pinchpoint.systems.density.predict import Predicted, Progress
+    from pinchpoint.systems.density.predict import Prediction, Progress
 
 # The original form is slow to build, here and in a forecast: narrow, of low degree, and not studied.
 SHOW = Show(
@@ -23,22 +25,22 @@ SHOW = Show(
     settings={"mul": "40", "lmax": "1"},
 )
 NAME = "ethanol"  # held out of the training data
-SPACING_A, PADDING_A = 0.2, 4.0  # the padding is the model's cutoff: no density is cut off
+SPACING_A, PADDING_A = 0.2, 4.0  # the padding is the model's cutoff, so that no density is cut off
 
 
 @dataclass(frozen=True, eq=False)
 class Example:
-    """The density of a molecule and what bonding changes in it."""
+    """The predicted density of a molecule and how far bonding changes it."""
 
     name: str
-    electrons: int  # it has, outside the pseudopotentials
-    made: Predicted
-    moved: float  # sum |predicted - superposed atoms| / sum |superposed atoms|
+    electrons: int  # valence electrons of the molecule
+    prediction: Prediction
+    change: float  # sum |predicted - superposed atoms| / sum |superposed atoms|
     picture: Path
 
 
 def example(folder: str | Path, *, device: str = "auto", progress: Progress | None = None) -> Example:
-    """Predict the density of the molecule; the folder gets CHGCAR and slices.png."""
+    """Predict the density of the molecule and write CHGCAR and slices.png into the folder."""
     import numpy as np
 
     from pinchpoint.core.files import make_folder
@@ -49,18 +51,26 @@ def example(folder: str | Path, *, device: str = "auto", progress: Progress | No
     from pinchpoint.systems.density.grid.structure import Structure
     from pinchpoint.systems.density.predict import predict
 
-    held, place = molecule(NAME), make_folder(folder)
-    low, high = held.positions.min(axis=0) - PADDING_A, held.positions.max(axis=0) + PADDING_A
-    structure = Structure(np.diag(high - low), held.species, (held.positions - low) / (high - low))
-    made = predict(structure, output=place / "CHGCAR", spacing_a=SPACING_A, device=device, progress=progress)
-    points = grid_points(made.volume.grid) @ structure.lattice
+    subject, place = molecule(NAME), make_folder(folder)
+    low, high = subject.positions.min(axis=0) - PADDING_A, subject.positions.max(axis=0) + PADDING_A
+    structure = Structure(np.diag(high - low), subject.species, (subject.positions - low) / (high - low))
+    prediction = predict(
+        structure, output=place / "CHGCAR", spacing_a=SPACING_A, device=device, progress=progress
+    )
+    points = grid_points(prediction.volume.grid) @ structure.lattice
     apart = superpose(structure.species, structure.cartesian, points)
-    before = Volume(structure, apart.reshape(made.volume.grid))
+    before = Volume(structure, apart.reshape(prediction.volume.grid))
     title = f"{NAME}: predicted, the superposed atoms as reference, and the difference: what bonding changes"
     picture = draw_slices(
-        place / "slices.png", made.volume.total, before, at=centre_of_charge(made.volume.total), title=title
+        place / "slices.png",
+        prediction.volume.total,
+        before,
+        at=centre_of_charge(prediction.volume.total),
+        title=title,
     )
-    return Example(NAME, held.electrons, made, nmae_of(made.volume.total, before.total), picture)
+    return Example(
+        NAME, subject.electrons, prediction, nmae_of(prediction.volume.total, before.total), picture
+    )
 
 
 def show(output: Path, *, device: str, tell: Callable[[str], None]) -> bool:
@@ -72,17 +82,19 @@ def show(output: Path, *, device: str, tell: Callable[[str], None]) -> bool:
             tell(f"density: predict a molecule, {stage}")
 
     result = example(output / f"density-{NAME}", device=device, progress=progress)
-    prediction = result.made
+    prediction = result.prediction
     grid = " x ".join(map(str, prediction.volume.grid))
-    printing.show(f"\ndensity: the electrons of {result.name}, which the model never saw", style="bold")
+    printing.show(
+        f"\ndensity: the electrons of {result.name}, a molecule outside the training data", style="bold"
+    )
     printing.show_pairs(
         [
             (
                 "grid",
                 f"{grid}, {prediction.probes:,} probes in {prediction.probes_s:.1f} s on {prediction.device}",
             ),
-            ("electrons", f"{prediction.electrons_raw:.5g} by the model, {result.electrons} in the molecule"),
-            ("bonding moves", f"{result.moved:.1%} of the superposed atoms' density"),
+            ("electrons", f"{prediction.electrons_raw:.5g} predicted, {result.electrons} in the molecule"),
+            ("bonding changes", f"{result.change:.1%} of the superposed atoms' density"),
             ("written", f"{prediction.path}, {result.picture.name}"),
         ]
     )

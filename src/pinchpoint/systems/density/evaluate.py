@@ -1,7 +1,13 @@
-"""How far one density lies from another on the same grid: NMAE, integrals, the worst point and slices.
+"""Comparison of two densities on the same grid: NMAE, integrals, the worst point and pictures of slices.
 
-NMAE = sum |a - b| / sum |b| over the grid points, b being the reference: the measure that published models of densities are
-compared by. Densities on other grids or in other cells are refused, not interpolated.
+NMAE = sum |a - b| / sum |b| over the grid points, where b is the reference: the measure by which published
+density models are compared. Densities on other grids or in other cells are refused, not interpolated.
+
+The pictures show three planes of the cell: predicted, reference and difference. Each plane contains two
+lattice vectors and passes through one point. It is drawn as it lies in space, skewed where the cell is, with
+one patch per grid point and no interpolation; lengths are in angstrom. Atoms near the plane are marked.
+Colours follow the square root of a value, so that tails and small differences are visible beside peaks; the
+colours of the difference extend to the worst point of the planes.
 """
 
 from __future__ import annotations
@@ -24,16 +30,16 @@ from pinchpoint.systems.density.files.volume import Volume
 
 RECORD = "evaluation.json"
 DEFINITION = "NMAE = sum |predicted - reference| / sum |reference| over the grid points"
-_SAME_CELL = 1e-4  # of the longest lattice vector: some writers keep six decimals
+_SAME_CELL = 1e-4  # fraction of the longest lattice vector: some programs write six decimals
 _SAME_PLACE_A = 0.01
 
 
 @dataclass(frozen=True)
 class Evaluation(Record):
-    """Two densities compared: evaluation.json."""
+    """The comparison of two densities, stored as evaluation.json."""
 
     kind: ClassVar[str] = "density-evaluation"
-    target: str  # the predicted density
+    target: str  # path of the predicted density
     reference: str
     grid: tuple[int, int, int]
     nmae: float
@@ -42,7 +48,7 @@ class Evaluation(Record):
     rms: float  # e / angstrom^3
     worst: float  # largest |difference|, e / angstrom^3
     worst_at: tuple[float, float, float]  # fractional
-    spin_nmae: float | None  # where both have a spin density
+    spin_nmae: float | None  # None unless both have a spin density
     moment: float | None
     moment_reference: float | None
     slices_at: tuple[float, float, float]  # fractional
@@ -64,7 +70,7 @@ class Evaluation(Record):
             ("worst", f"{self.worst:.4g} e/angstrom^3 at {', '.join(f'{x:.3f}' for x in self.worst_at)}"),
         ]
         if self.spin_nmae is not None:
-            rows.append(("NMAE of the spin", f"{self.spin_nmae:.3%}"))
+            rows.append(("spin NMAE", f"{self.spin_nmae:.3%}"))
             rows.append(("moment", f"{self.moment:.6g}, reference {self.moment_reference:.6g}"))
         return rows
 
@@ -76,8 +82,11 @@ def evaluate(
     *,
     at: tuple[float, float, float] | None = None,
 ) -> Evaluation:
-    """Compare two files. `output`: a folder for evaluation.json and slices.png. at: where the planes cross, fractional;
-    the reference's centre of charge without it."""
+    """Compare two files.
+
+    output: a folder for evaluation.json and slices.png. at: the fractional point where the planes cross; by
+    default the reference's centre of charge.
+    """
     folder = None if output is None else check_folder(output)
     if folder is not None:
         refuse_others(folder, own=RECORD)
@@ -96,7 +105,7 @@ def evaluate(
     place = np.unravel_index(int(off.argmax()), off.shape)
     x, y, z = (int(i) / n for i, n in zip(place, ours.grid, strict=True))
     spins = None if ours.spin is None or theirs.spin is None else (ours.spin, theirs.spin)
-    made = Evaluation(
+    evaluation = Evaluation(
         target=str(predicted),
         reference=str(reference),
         grid=ours.grid,
@@ -114,12 +123,12 @@ def evaluate(
         files=files,
     )
     if folder is not None:
-        made.save(folder / RECORD)
-    return made
+        evaluation.save(folder / RECORD)
+    return evaluation
 
 
 def parse_place(text: str) -> tuple[float, float, float]:
-    """`0.5,0.5,0.5`: fractions of the lattice vectors."""
+    """Parse `0.5,0.5,0.5`, fractions of the lattice vectors."""
     try:
         x, y, z = (float(word) for word in text.split(","))
     except ValueError:
@@ -128,38 +137,38 @@ def parse_place(text: str) -> tuple[float, float, float]:
     return x, y, z
 
 
-def _check_place(at: tuple[float, float, float], given: object) -> None:
+def _check_place(at: tuple[float, float, float], text: object) -> None:
     if len(at) != 3 or not all(0 <= part < 1 for part in at):
         raise BadInput(
-            f"{given!r:.60} is no place in the cell",
-            hint="give three fractions of the lattice vectors, from 0 to below 1, such as 0.5,0.5,0.5",
+            f"{text!r:.60} is not a point in the cell.",
+            hint="Give three fractions of the lattice vectors, from 0 to below 1, such as 0.5,0.5,0.5.",
         )
 
 
 def nmae_of(predicted: np.ndarray, reference: np.ndarray) -> float:
-    """sum |a - b| / sum |b|. Raises BadInput where the reference is zero everywhere."""
+    """Return sum |a - b| / sum |b|. Raises BadInput where the reference is zero everywhere."""
     scale = float(np.abs(reference).sum())
     if not scale > 0:
         raise BadInput(
-            "the reference is zero everywhere",
-            hint="give a density that is not: a relative error needs a scale",
+            "The reference density is zero everywhere, so a relative error is not defined.",
+            hint="Give a reference density that is not zero.",
         )
     return float(np.abs(predicted - reference).sum()) / scale
 
 
 def check_comparable(predicted: Volume, reference: Volume) -> None:
-    """Refuse densities that do not share grid and cell."""
+    """Raise BadInput unless both densities have the same grid and cell."""
     if predicted.grid != reference.grid:
-        shown = [" x ".join(map(str, volume.grid)) for volume in (predicted, reference)]
+        grids = [" x ".join(map(str, volume.grid)) for volume in (predicted, reference)]
         raise BadInput(
-            f"a grid of {shown[0]} points cannot be compared with one of {shown[1]}",
-            hint=f"predict on the reference's grid: --grid {','.join(map(str, reference.grid))}",
+            f"A grid of {grids[0]} points cannot be compared with one of {grids[1]}.",
+            hint=f"Predict on the reference's grid: --grid {','.join(map(str, reference.grid))}.",
         )
     apart = float(np.abs(predicted.lattice - reference.lattice).max())
     if apart > _SAME_CELL * np.linalg.norm(reference.lattice, axis=1).max():
         raise BadInput(
-            f"the cells differ: their vectors are up to {apart:.4g} angstrom apart",
-            hint="predict for the structure of the reference: its file can be given to density predict",
+            f"The cells differ: their vectors are up to {apart:.4g} angstrom apart.",
+            hint="Predict for the structure of the reference: density predict accepts its file.",
         )
 
 
@@ -174,43 +183,50 @@ def _notes(predicted: Volume, reference: Volume) -> tuple[str, ...]:
             notes.append(f"the atoms are up to {apart:.3g} angstrom apart")
     if (predicted.spin is None) != (reference.spin is None):
         notes.append(
-            f"only the {'predicted' if predicted.spin is not None else 'reference'} density has a spin part: not compared"
+            f"only the {'predicted' if predicted.spin is not None else 'reference'} density has a spin part, "
+            "so "
+            "spin is not compared"
         )
     return tuple(notes)
 
 
 VALUES, DIFFERENCE = "magma", "PuOr_r"
 NAMES = ("a", "b", "c")
-_NEAR_A = 0.4  # of the plane: atoms that are marked
-_CLIP = 0.5  # percent of the points that do not stretch the colours
-_EVEN = 1e-3  # of the charge: a first Fourier component this small tells no centre
+_NEAR_A = 0.4  # atoms this close to a plane are marked
+_CLIP = 0.5  # percent of the points that may exceed the colour scale
+_EVEN = 1e-3  # fraction of the charge: a first Fourier component below this defines no centre
 
 
 def centre_of_charge(density: np.ndarray) -> tuple[float, float, float]:
-    """(nx, ny, nz) -> fractional, along each vector the mean on the circle it closes to; 0 where charge is even."""
-    made = []
+    """Return the fractional centre of a density (nx, ny, nz): along each vector the circular mean, 0 where
+    even.
+    """
+    centre = []
     weight = np.abs(density)
     for axis in range(3):
         along = weight.sum(axis=tuple(other for other in range(3) if other != axis))
         wave = (along * np.exp(2j * np.pi * np.arange(len(along)) / len(along))).sum()
-        made.append(float(np.angle(wave) / (2 * np.pi) % 1.0) if abs(wave) > _EVEN * along.sum() else 0.0)
-    return made[0], made[1], made[2]
+        centre.append(float(np.angle(wave) / (2 * np.pi) % 1.0) if abs(wave) > _EVEN * along.sum() else 0.0)
+    return centre[0], centre[1], centre[2]
 
 
 def plane_of(density: np.ndarray, axis: int, at: float) -> np.ndarray:
-    """(nx, ny, nz) -> the values on the grid plane nearest to a fraction along an axis; the other two axes in order."""
+    """Return the values of a density (nx, ny, nz) on the grid plane nearest to a fraction along an axis."""
     return np.take(density, nearest(at, density.shape[axis]), axis=axis)
 
 
 def nearest(at: float, points: int) -> int:
-    """The grid plane nearest to a fraction."""
+    """Return the index of the grid plane nearest to a fraction."""
     return round(at * points) % points
 
 
 def draw_slices(
     path: Path, predicted: np.ndarray, reference: Volume, *, at: tuple[float, float, float], title: str
 ) -> Path:
-    """Write a PNG. predicted: (nx, ny, nz) on the grid of the reference; at: the point, fractional."""
+    """Write a PNG of the three planes.
+
+    predicted: (nx, ny, nz) on the reference's grid; at: fractional point.
+    """
     with style.figure_style():
         figure, axes = style.canvas(rows=3, columns=3, width=10.5, height=10.0)
         planes = [
@@ -250,7 +266,7 @@ def draw_slices(
 
 
 def worst_of(planes: list[np.ndarray]) -> float:
-    """The largest |difference| of the planes, which the colours reach; 1 where there is none."""
+    """Return the largest |difference| of the planes, the end of the colour scale; 1 where there is none."""
     return max(float(np.abs(plane).max()) for plane in planes) or 1.0
 
 
@@ -298,9 +314,9 @@ def _bar(figure: Any, axes: Any, colours: str, norm: Any, label: str, *, extend:
     from matplotlib.cm import ScalarMappable
     from matplotlib.ticker import MaxNLocator
 
-    shown = ScalarMappable(norm, cmap=colours)
+    mappable = ScalarMappable(norm, cmap=colours)
     bar = figure.colorbar(
-        shown,
+        mappable,
         ax=axes.ravel().tolist(),
         location="bottom",
         shrink=0.6,

@@ -1,8 +1,9 @@
-"""The electron density of a structure on a grid, by a trained model, written as CHGCAR, cube or npz.
+"""Prediction of a structure's electron density on a grid by a trained model, written as CHGCAR, cube or npz.
 
-The atoms are described once; then every grid point is computed from the atoms around it, brick by brick (`sweep`). The count
-of electrons is told as the model gives it; one factor for all points brings it to a number that is asked for. What the model
-never saw the like of is predicted all the same, with a note for everything that is strange (`domain`, `counts`).
+The features of the atoms are computed once; then every grid point is computed from the atoms around it, brick
+by brick (`sweep`). The electron count is reported as the model gives it; a requested count is reached by one
+factor for all points. A structure unlike the training data is predicted all the same, with a note for
+everything unusual (`domain`, `electron_counts`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pinchpoint.core.units import show_bytes
 from pinchpoint.forecasting.cards import Card
 from pinchpoint.streaming.stream import budget_bytes
 from pinchpoint.systems.density.data.data_settings import check_seed
-from pinchpoint.systems.density.data.domain import charge_notes, strangeness, valence_electrons
+from pinchpoint.systems.density.data.domain import charge_notes, unfamiliar_notes, valence_electrons
 from pinchpoint.systems.density.files.formats import check_volume_output, warnings_of, write_volume
 from pinchpoint.systems.density.files.structures import as_structure
 from pinchpoint.systems.density.files.volume import Volume, check_volume
@@ -33,7 +34,7 @@ from pinchpoint.systems.density.grid.electron_counts import count_notes, negativ
 from pinchpoint.systems.density.grid.grids import choose_grid, skew_notes
 from pinchpoint.systems.density.grid.periodic_images import atom_graph
 from pinchpoint.systems.density.grid.structure import SYMBOLS, Structure
-from pinchpoint.systems.density.grid.sweep import Swept, sweep
+from pinchpoint.systems.density.grid.sweep import SweepResult, sweep
 from pinchpoint.systems.density.grid.symmetry import Symmetry, check_on_grid, grid_for, orbits, symmetry_of
 from pinchpoint.systems.density.weights import for_inference
 
@@ -42,37 +43,39 @@ if TYPE_CHECKING:
 
 FORMS = ("scalar", "full", "original")
 PADDING_A = 4.0
-FACTORS = 0.01, 100.0  # of --electrons: what is beyond is a slip
-KNOTS = 4096  # of the radial tables: within 2e-6 of the networks, and ten times as fast
-_FULL = 32  # times more bytes a pair takes in the full form than in the scalar one
+FACTORS = 0.01, 100.0  # range of the scale by --electrons: anything beyond is a mistake
+KNOTS = 4096  # of the radial tables: within 2e-6 of the networks, and ten times faster
+_FULL = 32  # how many times more bytes a pair takes in the full form than in the scalar one
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Predicted:
-    """The density and how it came about. Seconds: atoms (edges and their network), probes, file; all with reading and weights."""
+class Prediction:
+    """A predicted density and how it was computed.
+
+    Seconds are given for the atoms (edges and their network), the probes and the file; `seconds` is the
+    total, including reading the input and the weights.
+    """
 
     volume: Volume
     path: Path | None
     electrons_raw: float  # the integral before any scaling
-    electrons_neutral: (
-        int | None
-    )  # of the atoms; None where their valence, as the model counts it, is not known
-    scale: float  # what the total was multiplied by
+    electrons_neutral: int | None  # of the neutral atoms; None where the model's valence count is not known
+    scale: float  # factor applied to the total
     probes: int  # of the grid
-    computed: int  # of them, padding of bricks too
-    pairs: int  # of a probe and a slot for a neighbour
-    chunk: int  # probes at one time
-    tile: int  # probes of a tile
+    computed: int  # probes computed, including the padding of bricks
+    pairs: int  # of a probe and a neighbour slot
+    chunk: int  # probes per chunk
+    tile: int  # probes per tile
     calls: int
     halvings: int
     peak_bytes: (
         int | None
-    )  # on CUDA most allocated since the counters were reset; on a CPU known with a budget
+    )  # on CUDA the peak allocated since the last reset; on a CPU known only with a budget
     device: str
     form: str
     symmetry: str | None
-    irreducible: int | None  # grid points that no operation makes equal
+    irreducible: int | None  # grid points that are distinct by symmetry
     atoms_s: float
     probes_s: float
     file_s: float
@@ -97,49 +100,52 @@ def predict(
     knots: int | None = KNOTS,
     seed: int = 0,
     progress: Progress | None = None,
-) -> Predicted:
-    """The density of a structure: a path, a Structure, ASE's Atoms, pymatgen's Structure or Molecule.
+) -> Prediction:
+    """Predict the density of a structure: a path, a Structure, ASE's Atoms, pymatgen's Structure or Molecule.
 
-    weights: a run, an exported file or a model; the packaged model without. grid: points along each lattice vector (one number
-    for all three), or spacing_a: the most between two of them (0.1 without either). padding_a: room round a molecule without
-    a cell (4.0). output: a file, never the one the structure is read from.
-    budget: bytes or a card; all that lies on the device counts. chunk: probes at one time. form: "scalar", "full" (all paths,
-    with dead weights from `seed`) or "original" (the same, atoms described again for every chunk). symmetry: compute only
-    points that the space group does not make equal. electrons: scale the total to so many. knots: of the tables that stand
-    for the scalar form's radial networks; None runs the networks. progress(stage, done, total).
+    output: a file to write, never the one the structure is read from. weights: a run, an exported file or a
+    model; by default the packaged model. grid: points along each lattice vector (one number for all three).
+    spacing_a: the largest distance between two points instead (0.1 by default). padding_a: room around a
+    molecule without a cell (4.0 by default). budget: bytes or a card; everything on the device counts. form:
+    "scalar", "full" (all paths, with unused weights from `seed`) or "original" (the same, with the atoms
+    recomputed for every chunk). symmetry: compute only points that are distinct by the space group.
+    electrons: scale the total to this count. chunk: probes at one time. knots: of the tables that replace the
+    scalar form's radial networks; None runs the networks. progress(stage, done, total).
     """
     start, tell = time.perf_counter(), progress or (lambda stage, done, total: None)
     _check(structure, output, padding_a, form, electrons, chunk, budget)
     check_seed(seed)
     place = resolve_device(device, backend("torch"))
     tell("reading", 0, 0)
-    held = as_structure(structure, padding_a=PADDING_A if padding_a is None else padding_a)
+    target = as_structure(structure, padding_a=PADDING_A if padding_a is None else padding_a)
     if electrons is not None:
-        _check_electrons(electrons, held)
+        _check_electrons(electrons, target)
     model = for_inference(weights, place)
-    model.config.index_of(held.species)
-    group = symmetry_of(held) if symmetry else None
-    points = _grid(held, group, grid, spacing_a)
+    model.config.index_of(target.species)
+    group = symmetry_of(target) if symmetry else None
+    points = _grid(target, group, grid, spacing_a)
     tell("atoms", 0, 0)
     at = time.perf_counter()
-    stage, atoms_bytes = _described(lambda: _stage(model, held, form, knots, seed, place), place, budget)
+    stage, atoms_bytes = _describe_atoms(
+        lambda: _stage(model, target, form, knots, seed, place), place, budget
+    )
     atoms_s, at = time.perf_counter() - at, time.perf_counter()
-    bricks = bricks_of(points, held.lattice, model.config.cutoff_a)
-    total, spin, swept, distinct = _densities(stage, held, bricks, group, budget, chunk, tell)
+    bricks = bricks_of(points, target.lattice, model.config.cutoff_a)
+    total, spin, result, distinct = _densities(stage, target, bricks, group, budget, chunk, tell)
     probes_s = time.perf_counter() - at
     volume = check_volume(
-        Volume(held, total, spin, comment=f"{held.formula}: density predicted by pinchpoint")
+        Volume(target, total, spin, comment=f"{target.formula}: density predicted by pinchpoint")
     )
-    raw, neutral, scale = volume.electrons, _neutral(model, held), 1.0
+    raw, neutral, scale = volume.electrons, _neutral(model, target), 1.0
     notes = [
-        *_input_notes(held, points, grid, padding_a),
-        *charge_notes(held, electrons=electrons),
-        *(() if model.seen is None else strangeness(held, model.seen, electrons=electrons)),
+        *_input_notes(target, points, grid, padding_a),
+        *charge_notes(target, electrons=electrons),
+        *(() if model.domain is None else unfamiliar_notes(target, model.domain, electrons=electrons)),
         *negative_notes(volume),
     ]
     if electrons is not None:
         scale = _scale(raw, electrons)
-    notes += count_notes(volume, raw, neutral=neutral, asked=electrons)
+    notes += count_notes(volume, raw, neutral=neutral, requested=electrons)
     if scale != 1:
         volume = replace(volume, total=total * scale)
     at = time.perf_counter()
@@ -149,20 +155,20 @@ def predict(
         path = write_volume(output, volume)
         notes += warnings_of(volume, path)
     end = time.perf_counter()
-    return Predicted(
+    return Prediction(
         volume,
         path,
         raw,
         neutral,
         scale,
         math.prod(points),
-        len(swept.values) * bricks.probes,
-        swept.pairs,
-        swept.chunk,
-        swept.tile * bricks.probes,
-        swept.calls,
-        swept.halvings,
-        _peak(place, swept, atoms_bytes),
+        len(result.values) * bricks.probes,
+        result.pairs,
+        result.chunk,
+        result.tile * bricks.probes,
+        result.calls,
+        result.halvings,
+        _peak(place, result, atoms_bytes),
         place,
         form,
         None if group is None else group.group,
@@ -177,7 +183,10 @@ def predict(
 
 @dataclass(frozen=True, eq=False)
 class Stage:
-    """A form of the model with its atoms described, ready for probes. fields: called once a chunk."""
+    """A form of the model with the atoms' features computed, ready for probes.
+
+    fields: called once per chunk.
+    """
 
     forward: Callable[..., Tensor]
     fields: Callable[[], Tensor]
@@ -185,7 +194,7 @@ class Stage:
     dtype: torch.dtype
     outputs: int
     cutoff_a: float
-    heavy: float  # as `sweep` takes it
+    heavy: float  # as in `sweep`
 
 
 def _stage(
@@ -193,43 +202,48 @@ def _stage(
 ) -> Stage:
     config, dtype = model.config, next(model.parameters()).dtype
     atoms = atom_graph(structure, config, device=device, dtype=dtype)
-    used: Any = model if knots is None else model.tabulate(knots)
+    network: Any = model if knots is None else model.tabulate(knots)
     if form != "scalar":
         from pinchpoint.systems.density.model.full_form import FullForm
 
-        used = FullForm(model, seed=seed).to(device).eval()
+        network = FullForm(model, seed=seed).to(device).eval()
     with torch.no_grad():
-        once = used.fields(atoms)
+        once = network.fields(atoms)
     if device == "cuda":
         torch.cuda.synchronize()
-    fields = (lambda: used.fields(atoms)) if form == "original" else (lambda: once)
-    heavy = _FULL if form != "scalar" else 1.0 if knots is None else used.heavy(once)
-    return Stage(used, fields, atoms.species, dtype, config.outputs, config.cutoff_a, heavy)
+    fields = (lambda: network.fields(atoms)) if form == "original" else (lambda: once)
+    heavy = _FULL if form != "scalar" else 1.0 if knots is None else network.heavy(once)
+    return Stage(network, fields, atoms.species, dtype, config.outputs, config.cutoff_a, heavy)
 
 
-def _described(make: Callable[[], Stage], device: str, budget: Any) -> tuple[Stage, int]:
-    """The stage and the most bytes it took; on a CPU these are watched where there is a budget. Atoms are not taken in chunks."""
-    made: list[Stage] = []
+def _describe_atoms(make: Callable[[], Stage], device: str, budget: Any) -> tuple[Stage, int]:
+    """Return the stage and its peak bytes, which on a CPU are tracked only with a budget.
+
+    Atoms are not chunked.
+    """
+    stages: list[Stage] = []
     if device == "cuda":
         if budget is not None:
             torch.cuda.reset_peak_memory_stats()
-        made.append(make())
+        stages.append(make())
         peak = torch.cuda.max_memory_allocated()
     elif budget is not None:
-        peak = backend("torch").account(lambda: made.append(make())) or 0
+        peak = backend("torch").account(lambda: stages.append(make())) or 0
     else:
-        made.append(make())
+        stages.append(make())
         peak = 0
     bound = None if budget is None else budget_bytes(budget)
     if bound is not None and peak > bound:
-        count = len(made[0].species)
+        count = len(stages[0].species)
         raise DoesNotFit(
-            f"describing {count:,} atom{'s' if count != 1 else ''} takes {show_bytes(peak)}, more than {show_bytes(bound)}",
-            hint=f"give --budget at least {math.ceil(peak / 2**20)}MiB"
-            + ("" if device == "cpu" else ", or use --device cpu"),
+            f"The features of {count:,} atom{'s' if count != 1 else ''} take {show_bytes(peak)}, more than "
+            "the budget "
+            f"of {show_bytes(bound)}.",
+            hint=f"Give --budget at least {math.ceil(peak / 2**20)}MiB"
+            + ("." if device == "cpu" else ", or use --device cpu."),
             need_bytes=peak,
         )
-    return made[0], peak
+    return stages[0], peak
 
 
 def _densities(
@@ -240,13 +254,13 @@ def _densities(
     budget: Any,
     chunk: int | None,
     tell: Progress,
-) -> tuple[np.ndarray, np.ndarray | None, Swept, int | None]:
-    """Total and spin (nx, ny, nz) float64, how the probes went through, and how many are distinct by symmetry."""
+) -> tuple[np.ndarray, np.ndarray | None, SweepResult, int | None]:
+    """Return total and spin (nx, ny, nz) float64, the sweep, and how many points are distinct by symmetry."""
     device = str(stage.species.device)
     tell("neighbours", 0, 0)
     near = surroundings_of(structure, bricks, stage.cutoff_a, device=device, dtype=stage.dtype)
     equal = None if group is None else orbits(group, bricks, device=device)
-    swept = sweep(
+    result = sweep(
         stage.forward,
         stage.fields,
         stage.species,
@@ -259,11 +273,11 @@ def _densities(
         progress=lambda done, total: tell("probes", done, total),
     )
     if equal is None:
-        whole = bricks.on_grid(swept.values)
+        whole = bricks.on_grid(result.values)
     else:
-        whole = swept.values.reshape(-1, stage.outputs)[equal.source].reshape(*bricks.grid, stage.outputs)
+        whole = result.values.reshape(-1, stage.outputs)[equal.source].reshape(*bricks.grid, stage.outputs)
     parts = [np.ascontiguousarray(whole[..., part], dtype=np.float64) for part in range(stage.outputs)]
-    return parts[0], parts[1] if stage.outputs > 1 else None, swept, None if equal is None else equal.points
+    return parts[0], parts[1] if stage.outputs > 1 else None, result, None if equal is None else equal.points
 
 
 def _check(
@@ -275,28 +289,34 @@ def _check(
     chunk: int | None,
     budget: Any,
 ) -> None:
-    """Refuse what cannot work, before the work."""
+    """Raise BadInput for arguments that cannot work, before any work is done."""
     if output is not None:
         check_volume_output(output)
-        read = Path(structure) if isinstance(structure, str | Path) else None
-        if read is not None and read.exists() and Path(output).exists() and Path(output).samefile(read):
+        source = Path(structure) if isinstance(structure, str | Path) else None
+        if source is not None and source.exists() and Path(output).exists() and Path(output).samefile(source):
             raise BadInput(
-                f"{output} is the file the structure is read from: it would be lost", hint="choose another -o"
+                f"{output} is the file the structure is read from, and it would be lost.",
+                hint="Choose another -o.",
             )
     if form not in FORMS:
-        raise BadInput(f"there is no form {form!r}", hint=f"use one of: {', '.join(FORMS)}")
+        raise BadInput(f"There is no form {form!r}.", hint=f"Give --form one of {', '.join(FORMS)}.")
     if padding_a is not None and not (math.isfinite(padding_a) and padding_a > 0):
         raise BadInput(
-            f"a padding of {padding_a:g} angstrom", hint="give room round a molecule, such as --padding 4"
+            f"A padding of {padding_a:g} angstrom leaves no room around the molecule.",
+            hint="Give a padding above 0, such as --padding 4.",
         )
     if electrons is not None and not (math.isfinite(electrons) and electrons > 0):
-        raise BadInput(f"{electrons:g} electrons", hint="give --electrons a number above 0, or leave it out")
+        raise BadInput(
+            f"The density cannot be scaled to {electrons:g} electrons.",
+            hint="Give --electrons a number above 0, or leave it out.",
+        )
     if chunk is not None and not (isinstance(chunk, int) and chunk >= 1):
         raise BadInput(
-            f"a chunk of {chunk} probes", hint="give a whole number of at least 1, or leave it out"
+            f"A chunk of {chunk} probes is not possible.",
+            hint="Give --chunk a whole number of at least 1, or leave it out.",
         )
     if chunk is not None and budget is not None:
-        raise BadInput("both a chunk and a budget were given", hint="leave one of them out")
+        raise BadInput("A chunk and a budget were both given.", hint="Leave one of them out.")
 
 
 def _grid(
@@ -305,55 +325,61 @@ def _grid(
     points = choose_grid(structure.lattice, grid=grid, spacing_a=spacing_a)
     if group is None:
         return points
-    if grid is None:  # a spacing leaves room for the group's wishes
+    if grid is None:  # a spacing leaves room to adapt the grid to the group
         points = grid_for(group, points) or points
     check_on_grid(group, points)
     return points
 
 
 def _input_notes(
-    held: Structure, points: tuple[int, int, int], grid: Any, padding_a: float | None
+    structure: Structure, points: tuple[int, int, int], grid: Any, padding_a: float | None
 ) -> tuple[str, ...]:
-    """Sentences on what was given."""
-    idle = padding_a is not None and not held.boxed
-    unused = (
-        (f"--padding {padding_a:g} changes nothing: the structure has a cell of its own",) if idle else ()
-    )
-    return (*unused, *(skew_notes(held.lattice, points) if grid is None else ()))
+    """Return notes about the input."""
+    idle = padding_a is not None and not structure.boxed
+    unused = (f"--padding {padding_a:g} has no effect: the structure has its own cell",) if idle else ()
+    return (*unused, *(skew_notes(structure.lattice, points) if grid is None else ()))
 
 
 def _neutral(model: DensityModel, structure: Structure) -> int | None:
-    """Electrons of the neutral atoms as the model's data count them; a prior is made of such atoms."""
-    known = model.config.prior if model.seen is None else model.seen.neutral
+    """Return the electrons of the neutral atoms as the model's data count them; a prior is made of such
+    atoms.
+    """
+    known = model.config.prior if model.domain is None else model.domain.neutral
     return valence_electrons(structure.species) if known else None
 
 
-def _check_electrons(wanted: float, structure: Structure) -> None:
-    """Refuse a count that no model could come near to, before the work."""
+def _check_electrons(electrons: float, structure: Structure) -> None:
+    """Raise BadInput for a count that no model could come near, before any work is done."""
     every = sum(SYMBOLS.index(symbol) + 1 for symbol in structure.species)
-    if not FACTORS[0] * 0.1 * len(structure.species) <= wanted <= FACTORS[1] * every:
+    if not FACTORS[0] * 0.1 * len(structure.species) <= electrons <= FACTORS[1] * every:
         raise BadInput(
-            f"--electrons {wanted:g} for {len(structure.species):,} atoms with {every:,} electrons in all",
-            hint="give a count near that of the structure's valence electrons, or leave it out",
+            f"--electrons {electrons:g} is out of range for {len(structure.species):,} atoms with {every:,} "
+            "electrons "
+            "in all.",
+            hint="Give a count near the number of the structure's valence electrons, or leave --electrons "
+            "out.",
         )
 
 
-def _scale(raw: float, wanted: float) -> float:
+def _scale(raw: float, electrons: float) -> float:
     if not raw > 0:
         raise BadInput(
-            f"the model gives {raw:.4g} electrons, which no factor brings to {wanted:g}",
-            hint="leave --electrons out, or train more",
+            f"The model predicts {raw:.4g} electrons, which no factor can scale to {electrons:g}.",
+            hint="Leave --electrons out, or train the model further.",
         )
     least, most = FACTORS
-    if not least <= wanted / raw <= most:
+    if not least <= electrons / raw <= most:
         raise BadInput(
-            f"--electrons {wanted:g} is {wanted / raw:.2g} times the {raw:.4g} electrons that the model gives",
-            hint=f"give a count from {least * raw:.2g} to {most * raw:.2g}, near that of the structure, or leave it out",
+            f"--electrons {electrons:g} is {electrons / raw:.2g} times the {raw:.4g} electrons that the model "
+            "predicts.",
+            hint=f"Give a count from {least * raw:.2g} to {most * raw:.2g}, near that of the structure, or "
+            "leave "
+            "--electrons out.",
         )
-    return wanted / raw
+    return electrons / raw
 
 
-def _peak(device: str, swept: Swept, atoms_bytes: int) -> int | None:
+def _peak(device: str, result: SweepResult, atoms_bytes: int) -> int | None:
     if device == "cuda":
-        return max(torch.cuda.max_memory_allocated(), swept.peak_bytes or 0, atoms_bytes)
-    return None if swept.peak_bytes is None else max(swept.peak_bytes, atoms_bytes)
+        return max(torch.cuda.max_memory_allocated(), result.peak_bytes or 0, atoms_bytes)
+    return None if result.peak_bytes is None else max(result.peak_bytes, atoms_bytes)

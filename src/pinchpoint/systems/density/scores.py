@@ -1,6 +1,7 @@
-"""Errors of a model on every sample of a data set's split, with those of superposed spherical atoms beside them.
+"""Errors of a model on every sample of a data set's split, beside those of superposed spherical atoms.
 
-Superposed atoms are there where all species have a table, errors of the spin where model and sample have one.
+Superposed atoms are scored where all species have a table, the spin where both the model and the sample have
+one.
 """
 
 from __future__ import annotations
@@ -29,31 +30,29 @@ from pinchpoint.systems.density.weights import for_inference
 
 @dataclass(frozen=True)
 class Scores(Record):
-    """Errors of a model on the samples of one split."""
+    """The errors of a model on the samples of one split."""
 
     kind: ClassVar[str] = "density-scores"
-    target: str  # the weights
+    target: str  # name of the weights
     data: str
     split: str
-    samples: tuple[
-        dict[str, Any], ...
-    ]  # {"name", "molecule", "probes", "nmae", "superposition", "electrons", "integral"}
+    # Of each sample: "name", "molecule", "probes", "nmae", "superposition", "electrons", "integral".
+    samples: tuple[dict[str, Any], ...]
     nmae: float  # mean over the samples
-    superposition: (
-        float | None
-    )  # the same of superposed spherical atoms, of the samples whose species have such
+    # Mean NMAE of superposed spherical atoms, over the samples whose species have a table.
+    superposition: float | None
     seconds: float
     device: str
-    spin_nmae: float | None = None  # of the samples and models that have a spin density
+    spin_nmae: float | None = None  # mean over the samples with a spin density, where the model has one
     definition: str = "NMAE = sum w |predicted - true| / sum w |true|; w: the volume a probe stands for"
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
 
     def of_molecules(self) -> dict[str, tuple[float, float | None]]:
-        """Mean NMAE of each molecule, and that of superposed atoms."""
-        found: dict[str, list[dict[str, Any]]] = {}
+        """Return the mean NMAE of each molecule, and that of superposed atoms."""
+        by_molecule: dict[str, list[dict[str, Any]]] = {}
         for sample in self.samples:
-            found.setdefault(sample["molecule"], []).append(sample)
+            by_molecule.setdefault(sample["molecule"], []).append(sample)
         return {
             name: (
                 sum(one["nmae"] for one in own) / len(own),
@@ -61,7 +60,7 @@ class Scores(Record):
                 if own[0]["superposition"] is None
                 else sum(one["superposition"] for one in own) / len(own),
             )
-            for name, own in found.items()
+            for name, own in by_molecule.items()
         }
 
     def summary(self) -> list[tuple[str, str]]:
@@ -73,12 +72,12 @@ class Scores(Record):
             ("NMAE", f"{self.nmae:.3%} mean; {worst['nmae']:.3%} at worst ({worst['name']})"),
         ]
         if self.spin_nmae is not None:
-            rows.append(("NMAE of the spin", f"{self.spin_nmae:.3%} mean"))
+            rows.append(("spin NMAE", f"{self.spin_nmae:.3%} mean"))
         if self.superposition is not None:
             rows.append(("superposed atoms", f"{self.superposition:.3%} mean"))
         rows.append(("electrons", f"off by at most {off:.3%}"))
         for name, (own, other) in self.of_molecules().items():
-            rows.append((name, f"{own:.3%}" + ("" if other is None else f"   superposed {other:.3%}")))
+            rows.append((name, f"{own:.3%}" + ("" if other is None else f"   superposed atoms {other:.3%}")))
         return [*rows, ("time", f"{show_seconds(self.seconds)} on {self.device}")]
 
 
@@ -91,12 +90,12 @@ def evaluate_set(
     chunk: int | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Scores:
-    """NMAE of every sample of a split, their mean, and the same of superposed atoms.
+    """Return the NMAE of every sample of a split, their mean, and the same for superposed atoms.
 
-    weights: a run, a file, a model, or None for those of the package. chunk: probes at one time.
+    weights: a run, a file, a model, or None for the packaged weights. chunk: probes at one time.
     """
     if chunk is not None and chunk < 1:
-        raise BadInput(f"a chunk of {chunk} probes", hint="give a chunk of at least 1 probe")
+        raise BadInput(f"A chunk of {chunk} probes is not possible.", hint="Give --chunk at least 1 probe.")
     start = time.perf_counter()
     device = resolve_device(device, backend("torch"))
     model = for_inference(weights, device)
@@ -104,14 +103,14 @@ def evaluate_set(
     names = data.names(split)
     if not names:
         raise BadInput(
-            f"the {split} split of {data.path} has no samples",
-            hint="take another --split, or make some: density data",
+            f"The {split} split of {data.path} has no samples.",
+            hint="Choose another --split, or make samples with `pinchpoint density data`.",
         )
     rows: list[dict[str, Any]] = []
     table = load_table()
     for number, name in enumerate(names):
         sample = data.sample(name)
-        found = (
+        values = (
             values_at(model, item_of(sample, model.config, device=device), chunk=chunk).double().cpu().numpy()
         )
         known = set(sample.species) <= set(table.species)
@@ -120,14 +119,14 @@ def evaluate_set(
                 "name": name,
                 "molecule": sample.molecule,
                 "probes": len(sample.probes),
-                "nmae": _nmae(found[:, 0], sample.values, sample.weights),
+                "nmae": _nmae(values[:, 0], sample.values, sample.weights),
                 "superposition": _superposed(sample, table) if known else None,
                 "electrons": sample.electrons,
-                "integral": float((sample.weights * found[:, 0]).sum()),
+                "integral": float((sample.weights * values[:, 0]).sum()),
             }
         )
         if sample.spin is not None and model.config.spin and np.abs(sample.spin).max() > 0:
-            rows[-1]["spin_nmae"] = _nmae(found[:, 1], sample.spin, sample.weights)
+            rows[-1]["spin_nmae"] = _nmae(values[:, 1], sample.spin, sample.weights)
         if progress is not None:
             progress(number + 1, len(names))
     named = (
@@ -158,6 +157,6 @@ def _nmae(values: np.ndarray, true: np.ndarray, weights: np.ndarray) -> float:
 
 
 def _mean(rows: list[dict[str, Any]], key: str) -> float | None:
-    """Over the samples that have it."""
-    found = [row[key] for row in rows if row.get(key) is not None]
-    return sum(found) / len(found) if found else None
+    """Return the mean over the samples that have the key, or None."""
+    values = [row[key] for row in rows if row.get(key) is not None]
+    return sum(values) / len(values) if values else None

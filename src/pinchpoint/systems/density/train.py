@@ -1,7 +1,9 @@
-"""Train a density model: AdamW, warm-up and cosine, averaged weights, resumable to the bit on a CPU.
+"""Training of a density model: AdamW, warm-up and cosine schedule, averaged weights, bit-exact resume on a
+CPU.
 
-A step takes some structures and a random part of the probes stored of each; both follow from the seed and the step. A few
-geometries of the training split are held back to find the best checkpoint.
+A step takes some structures and a random part of the stored probes of each; both follow from the seed and the
+step number. A few geometries of the training split are held back as validation data to find the best
+checkpoint.
 """
 
 from __future__ import annotations
@@ -33,29 +35,29 @@ from pinchpoint.systems.common.training_loop import Ended, Progress, Report, pre
 from pinchpoint.systems.density.data.atomic import load_table
 from pinchpoint.systems.density.data.batches import Item, item_of, step_batch
 from pinchpoint.systems.density.data.dataset import Dataset, open_dataset
-from pinchpoint.systems.density.data.domain import Seen, joined, look_at
+from pinchpoint.systems.density.data.domain import TrainingDomain, merge_domains, sample_domain
 from pinchpoint.systems.density.data.sample import Sample
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.settings import Settings
 from pinchpoint.systems.density.training_step import Stepper, chunk_for, new_model, nmae, values_at
 
-LOOKED_AT = 4096  # probes of each geometry that is held back
-LOOKED_INTO = 32  # geometries whose neighbours are counted before a run
-LOOKED_BACK = 10  # losses that are averaged at the beginning and at the end
-RISEN = 2  # times: a loss that rises by more has not merely wavered
+VALIDATION_PROBES = 4096  # of each validation geometry
+COUNTED_GEOMETRIES = 32  # whose neighbours are counted before a run
+AVERAGED_LOSSES = 10  # at the start and at the end of a run, to detect divergence
+RISE = 2  # a loss that rises by more than this factor has diverged
 LOG = "log.csv"
 MADE_BY = "density train"
-SEEN = "seen.json"  # of a run: what its training structures are like
+DOMAIN_FILE = "seen.json"  # in a run folder: the domain of its training structures
 
 
 @dataclass(frozen=True, kw_only=True)
 class Training(TrainingRecord):
-    """loss: error per electron; validation: mean NMAE of the geometries held back; chunk: probes."""
+    """The record of a run. loss: error per electron; validation: mean NMAE of the validation geometries."""
 
     kind: ClassVar[str] = "density-training"
-    structures: int  # trained on
-    probes: int  # stored of them
-    notes: tuple[str, ...] = ()  # what the user of the run must know
+    structures: int  # in the training data
+    probes: int  # stored for all of them
+    notes: tuple[str, ...] = ()  # warnings for the user of the run
 
     def summary(self) -> list[tuple[str, str]]:
         trained_on = "structures", f"{self.structures:,} with {self.probes:,} probes"
@@ -66,7 +68,7 @@ class Training(TrainingRecord):
 
 @dataclass(frozen=True)
 class Run(runs.Run[Settings]):
-    """A folder and what the run in it is told."""
+    """A run folder and its settings."""
 
     @property
     def config(self) -> DensityConfig:
@@ -83,11 +85,12 @@ def train(
     clock: Callable[[], float] = time.perf_counter,
     **choices: Any,
 ) -> Training:
-    """Train on the data set in `data`; the run lies in `output`. choices: fields of `Settings`.
+    """Train on the data set in `data` and write the run to `output`. choices: fields of `Settings`.
 
     data: None for a run that is resumed, which remembers its folder.
-    budget: bytes, "8GiB" or a card's name; as many probes pass at one time as are predicted to stay within it, which
-    leaves the gradient of a step as it is. Ctrl-C and SIGTERM write a checkpoint after the step at hand and are then raised.
+    budget: bytes, "8GiB" or the name of a card. The largest chunk of probes that is predicted to stay within
+    it is used; the gradient of a step stays the same. Ctrl-C and SIGTERM write a checkpoint after the current
+    step and are then raised.
     """
     tell = progress or (lambda report: None)
     if budget is not None:
@@ -98,22 +101,22 @@ def train(
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
     check_folder(run.folder)
-    names, held = run.parted(dataset.names("train"))
-    chosen: Chosen | None = None
-    seen: Seen | None = None
+    names, validation_names = run.parted(dataset.names("train"))
+    fit: Chosen | None = None
+    domain: TrainingDomain | None = None
     with preparing(run, tell):
         items: dict[str, Item] = {}
-        for name in [*names, *held]:
+        for name in [*names, *validation_names]:
             sample = dataset.sample(name)
             items[name] = item_of(sample, run.config, device=device)
             if len(items) <= len(names):
-                seen = joined(seen, look_at(sample, reach_a=run.config.cutoff_a))
-            tell(Report("data", len(items), len(names) + len(held)))
+                domain = merge_domains(domain, sample_domain(sample, reach_a=run.config.cutoff_a))
+            tell(Report("data", len(items), len(names) + len(validation_names)))
         if budget is not None:
-            tell(Report("budget", 0, 0, note="the largest structures"))
-            chosen = chunk_for(run.config, run.settings, list(items.values()), budget=budget, device=device)
-            run = replace(run, settings=replace(run.settings, chunk=chosen.chunk))
-    learner = _Learner(run, items, names, held, device=device)
+            tell(Report("budget", 0, 0, note="largest structures"))
+            fit = chunk_for(run.config, run.settings, list(items.values()), budget=budget, device=device)
+            run = replace(run, settings=replace(run.settings, chunk=fit.chunk))
+    learner = _Learner(run, items, names, validation_names, device=device)
 
     def record(ended: Ended) -> Training:
         return Training(
@@ -132,79 +135,94 @@ def train(
             peak_bytes=ended.peak_bytes,
             seconds=ended.seconds,
             complete=ended.complete,
-            predicted_bytes=chosen.predicted_bytes if chosen else None,
-            budget_bytes=chosen.budget_bytes if chosen else None,
+            predicted_bytes=fit.predicted_bytes if fit else None,
+            budget_bytes=fit.budget_bytes if fit else None,
             notes=loss_notes(
                 [row.loss for row in logs.read(run.folder / LOG)], run.settings, best_step=ended.best_step
             ),
         )
 
-    if seen is not None:
-        write_text(make_folder(run.folder) / SEEN, seen.to_json() + "\n")
+    if domain is not None:
+        write_text(make_folder(run.folder) / DOMAIN_FILE, domain.to_json() + "\n")
     return take_steps(run, learner, device=device, record=record, tell=tell, clock=clock)
 
 
 def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, Any]) -> Run:
-    """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for."""
+    """Return a new run, or with `resume` the existing one; writes nothing.
+
+    choices: only the fields that were given.
+    """
     check_run_folder(folder, resume=resume)
-    asked = plain(choices)
+    given_settings = plain(choices)
     if resume:
         stored = runs.read_settings(folder, Settings, made_by=MADE_BY)
-        return Run(folder, taken_up(folder, stored, asked, data=fingerprint(data)))
-    told = apply_choices(Settings(), {**asked, "model": {}, "data": fingerprint(data)})
+        return Run(folder, taken_up(folder, stored, given_settings, data=fingerprint(data)))
+    settings = apply_choices(Settings(), {**given_settings, "model": {}, "data": fingerprint(data)})
     count = len(data.names("train"))
-    held = held_back(told.validation, count, what="geometries", hint="make some with density data")
-    run = Run(folder, replace(told, validation=held))
+    validation_count = held_back(
+        settings.validation, count, what="geometries", hint="Make some with `pinchpoint density data`."
+    )
+    run = Run(folder, replace(settings, validation=validation_count))
     config = _configured(data, run, choices.get("model", {}))
     return replace(run, settings=replace(run.settings, model=json.loads(config.to_json())))
 
 
-def loss_notes(losses: Sequence[float], told: Settings, *, best_step: int | None = None) -> tuple[str, ...]:
-    """A sentence where the last steps have a loss far above that of the first. losses: of every step."""
-    few = min(LOOKED_BACK, len(losses) // 2)
+def loss_notes(
+    losses: Sequence[float], settings: Settings, *, best_step: int | None = None
+) -> tuple[str, ...]:
+    """Return a note where the last losses are far above the first ones. losses: of every step."""
+    few = min(AVERAGED_LOSSES, len(losses) // 2)
     if few == 0:
         return ()
     before, after = sum(losses[:few]) / few, sum(losses[-few:]) / few
-    if not after > RISEN * before:
+    if not after > RISE * before:
         return ()
-    best = "" if best_step is None else f", the best ones, which predict takes, are of step {best_step:,}"
+    best = "" if best_step is None else f"; predict uses the best ones, of step {best_step:,}"
     return (
-        f"training diverged: the loss rose from {before:.3g} to {after:.3g}, its last weights are worse than its first"
-        f"{best}; train again with --lr {told.lr / 4:.2g}, or a longer --set warmup (it was {told.warmup_steps():,} steps), "
-        "and another -o",
+        f"training diverged: the loss rose from {before:.3g} to {after:.3g}, so the last weights are worse than "
+        f"the first{best}; train again with --lr {settings.lr / 4:.2g} or a longer --set warmup (it was "
+        f"{settings.warmup_steps():,} steps), and another -o",
     )
 
 
 def fingerprint(data: Dataset) -> str:
-    """What a data set is, wherever it lies: the files of its training samples."""
+    """Return a hash that identifies a data set wherever it is stored: that of its training samples' files."""
     files = [(name, data.samples[name]["sha256"]) for name in data.names("train")]
     return hashlib.sha256(json.dumps(files).encode()).hexdigest()
 
 
 class _Learner:
-    """A stepper with the structures and probes of each step, and those held back."""
+    """A stepper with the structures and probes of each step, and the validation data."""
 
     def __init__(
-        self, run: Run, items: Mapping[str, Item], names: list[str], held: list[str], *, device: str
+        self,
+        run: Run,
+        items: Mapping[str, Item],
+        names: list[str],
+        validation_names: list[str],
+        *,
+        device: str,
     ) -> None:
-        self.told, self.config, self.items, self.names = run.settings, run.config, items, names
-        self.held = [_first(items[name], LOOKED_AT) for name in held]
-        self.holds_back = bool(held)
+        self.settings, self.config, self.items, self.names = run.settings, run.config, items, names
+        self.validation_items = [_first(items[name], VALIDATION_PROBES) for name in validation_names]
+        self.holds_back = bool(validation_names)
         self.stepper = Stepper(new_model(run.config, seed=run.settings.seed), run.settings, device)
 
     def step(self, number: int) -> Tensor:
         return self.stepper.step(
-            step_batch(self.items, self.names, self.told, self.config, number=number), number=number
+            step_batch(self.items, self.names, self.settings, self.config, number=number), number=number
         )
 
     def validate(self) -> float:
-        """Mean error of the geometries held back, of the averaged weights where there are some."""
+        """Return the mean error on the validation geometries, with averaged weights where the run has
+        them.
+        """
         model = self.stepper.updates.trained().eval()
-        found = [
-            nmae(values_at(model, item, precision=self.told.precision, chunk=self.told.chunk), item)
-            for item in self.held
+        errors = [
+            nmae(values_at(model, item, precision=self.settings.precision, chunk=self.settings.chunk), item)
+            for item in self.validation_items
         ]
-        return sum(found) / len(found)
+        return sum(errors) / len(errors)
 
     def state(self) -> dict[str, Any]:
         return self.stepper.updates.state()
@@ -214,20 +232,25 @@ class _Learner:
 
 
 def _first(item: Item, count: int) -> Item:
-    """The first probes of an item. They were drawn without order, so that any of them stand for all."""
+    """Return an item with its first probes. They were drawn in random order, so any of them represent all."""
     return replace(item, probes=item.probes[:count], values=item.values[:count], weights=item.weights[:count])
 
 
 def _configured(data: Dataset, run: Run, overrides: Mapping[str, Any]) -> DensityConfig:
-    """The whole configuration of the model, with what the training geometries tell."""
+    """Return the model's configuration, completed from the training geometries."""
     if "species" in overrides:
-        raise BadInput("--set species", hint="they follow from the data set: leave them out")
+        raise BadInput(
+            "--set species is not allowed: the species follow from the data set.",
+            hint="Leave --set species out.",
+        )
     names, _ = run.parted(data.names("train"))
-    # A few say what all of them do: reading draws all probes again, which takes its time. Taken at random, for molecules
-    # come in turn, and every n-th geometry may be of one molecule.
-    some = [data.sample(at_turn(names, seed=0, turn=turn)) for turn in range(min(len(names), LOOKED_INTO))]
+    # A few geometries represent all of them: reading one draws all its probes again, which is slow. They are
+    # chosen at random, because molecules come in turn and every n-th geometry may be of the same molecule.
+    some = [
+        data.sample(at_turn(names, seed=0, turn=turn)) for turn in range(min(len(names), COUNTED_GEOMETRIES))
+    ]
     species = data.species
-    # Where the atoms are known, what is left to learn is what bonds change.
+    # Where the atoms' densities are known, the model only has to learn what bonding changes.
     prior = set(species) <= set(load_table().species)
     known: dict[str, Any] = {"spin": data.spin, "prior": prior, **overrides}
     config = DensityConfig.preset(run.settings.preset, species, **known)
@@ -237,31 +260,33 @@ def _configured(data: Dataset, run: Run, overrides: Mapping[str, Any]) -> Densit
 
 
 def _neighbours(samples: list[Sample], config: DensityConfig) -> float:
-    """Mean number of atoms within the cutoff of an atom."""
+    """Return the mean number of atoms within the cutoff of an atom."""
     graphs = [item_of(sample, config).atoms for sample in samples]
     edges, atoms = (sum(len(getattr(graph, name)) for graph in graphs) for name in ("source", "species"))
     return max(1.0, edges / atoms)
 
 
-def seen_by(folder: Path) -> Seen | None:
-    """What the run in a folder was trained on; None for a run that did not keep it."""
-    path = folder / SEEN
+def read_domain(folder: Path) -> TrainingDomain | None:
+    """Return the domain of a run's training data; None where the run has no such file."""
+    path = folder / DOMAIN_FILE
     if not path.is_file():
         return None
     try:
-        return Seen.from_json(path.read_text(encoding="utf-8"))
+        return TrainingDomain.from_json(path.read_text(encoding="utf-8"))
     except (BadInput, ValueError, OSError) as error:
         why = error.what if isinstance(error, BadInput) else str(error)
         raise BadInput(
             f"{path} is damaged: {why}",
-            hint="restore it, or remove it: structures are then not held against what was trained on",
+            hint="Restore it, or remove it; structures are then not compared with the training data.",
         ) from error
 
 
 def trained_state(
     folder: Path, *, which: runs.Which = "best"
 ) -> tuple[Run, dict[str, Tensor], int, float | None]:
-    """A run with the weights of its best or last checkpoint, averaged where it kept such, their step and their error."""
+    """Return a run, the weights of its best or last checkpoint (averaged where it has them), their step and
+    error.
+    """
     run = Run(folder, runs.read_settings(folder, Settings, made_by=MADE_BY))
     if which == "best" and run.checkpoints.best() is None:
         which = "last"

@@ -1,8 +1,13 @@
-"""One step of training a density model, and its values at the probes of a sample: the code every run takes.
+"""One training step of a density model, the model's values at a sample's probes, and the chunk that fits a
+budget.
 
-The loss is the weighted sum of |error| over the probes, per electron: an estimate of the normalised mean absolute error.
-Taken in parts it has the same gradient: what the probes need of the atoms is computed once, and its gradient is gathered from
-all parts before it goes back through the atoms.
+The loss is the weighted sum of |error| over the probes, per electron: an estimate of the normalised mean
+absolute error. A step in chunks has the same gradient: what the probes need of the atoms is computed once,
+and its gradient is summed over all chunks before it is propagated back through the atoms.
+
+`chunk_for` predicts how many probes fit at one time. It runs the trainer's own step on fake tensors with the
+largest structure; two sizes give the fixed bytes and the bytes per probe. On a CPU the bytes that this
+process already holds are added; on CUDA the data, the context and a margin for the allocator.
 """
 
 from __future__ import annotations
@@ -21,49 +26,53 @@ from pinchpoint.systems.common.budgets import Chosen, budget_of
 from pinchpoint.systems.common.optimizer import Updates
 from pinchpoint.systems.common.precision import autocast, matmuls, resident_bytes
 from pinchpoint.systems.density.data.atomic import radial_tables
-from pinchpoint.systems.density.data.batches import Batch, Item, batch_of, drawn
+from pinchpoint.systems.density.data.batches import Batch, Item, batch_of, choose_probes
 from pinchpoint.systems.density.model.atom_network import AtomGraph
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.model import PRIOR_KNOTS, DensityModel
 from pinchpoint.systems.density.settings import Settings
 
-FIRST_OUTPUT = (
-    0.01  # of what a random read-out says: of the order of an electron in a cubic angstrom, far too much
-)
-AT_ONCE = 4096  # probes at one time where nothing is learnt and nobody says otherwise
+# Scale of the initial read-out: a random one gives about one electron per cubic angstrom, which is far too
+# much.
+FIRST_OUTPUT = 0.01
+AT_ONCE = 4096  # probes per chunk in evaluation, unless a chunk is given
+LEAST = 16  # probes per chunk: below this a step is mostly overhead
+ROUNDED = 1.1  # allowance for what the allocator reserves beyond the tensors
+BENT = 1.02  # allowance for the error of a straight line through two sizes
 
 
 class Stepper:
-    """A model to be trained on a device, and the updates of its weights."""
+    """A model being trained on a device, and the updates of its weights."""
 
-    def __init__(self, model: DensityModel, told: Settings, device: str) -> None:
-        self.told, self.device = told, device
-        self.model = (
-            model if device == "cpu" else model.to(device)
-        )  # fake weights are there already, and cannot be moved
-        self.updates = Updates(self.model, told)
+    def __init__(self, model: DensityModel, settings: Settings, device: str) -> None:
+        self.settings, self.device = settings, device
+        # Fake weights are on the CPU already and cannot be moved.
+        self.model = model if device == "cpu" else model.to(device)
+        self.updates = Updates(self.model, settings)
 
     def step(self, batch: Batch, *, number: int) -> Tensor:
-        """Step 1, 2, ...: (2,), the loss and the norm of its gradient."""
+        """Take step 1, 2, ... and return (2,): the loss and the norm of its gradient."""
         self.updates.begin(number)
-        with autocast(self.told.precision, self.device):
+        with autocast(self.settings.precision, self.device):
             fields = self.model.fields(batch.atoms)
-        # Gradients of parts are gathered in fp32: in the 8 bits of bf16 a sum of many loses the small ones.
-        held = fields.detach().to(torch.promote_types(fields.dtype, torch.float32)).requires_grad_()
+        # Gradients of chunks are summed in fp32: with the 8 bits of bf16 a sum of many loses the small ones.
+        leaf = fields.detach().to(torch.promote_types(fields.dtype, torch.float32)).requires_grad_()
         total = torch.zeros((), device=self.device)
-        for part in batch.parts(self.told.chunk):
-            with autocast(self.told.precision, self.device):
-                output = self.model(held, batch.atoms.species, part.neighbours, part.vectors)
+        for part in batch.chunks(self.settings.chunk):
+            with autocast(self.settings.precision, self.device):
+                output = self.model(leaf, batch.atoms.species, part.neighbours, part.vectors)
             loss = (part.weights * (output.float() - part.values).abs().sum(-1)).sum()
             loss.backward()
             total += loss.detach()
-        assert held.grad is not None
-        fields.backward(held.grad.to(fields.dtype))
+        assert leaf.grad is not None
+        fields.backward(leaf.grad.to(fields.dtype))
         return torch.stack([total, self.updates.finish(number)])
 
 
 def new_model(config: DensityConfig, *, seed: int) -> DensityModel:
-    """A model to be trained: it says superposed atoms, where it has them, and next to nothing else."""
+    """Return an untrained model: it predicts superposed atoms, where it has a prior, and almost nothing
+    else.
+    """
     model = DensityModel(config, seed=seed)
     if config.prior:
         model.set_prior(torch.from_numpy(radial_tables(config.species, config.cutoff_a, PRIOR_KNOTS)))
@@ -77,77 +86,83 @@ def new_model(config: DensityConfig, *, seed: int) -> DensityModel:
 def values_at(
     model: DensityModel, item: Item, *, precision: str = "fp32", chunk: int | None = None
 ) -> Tensor:
-    """(P, O) at all probes of an item, in parts."""
+    """Return (P, O), the values at all probes of an item, computed in chunks."""
     device = item.probes.device.type
     with autocast(precision, device):
         fields = model.fields(item.atoms)
-        found = []
+        values = []
         for start in range(0, len(item.probes), chunk or AT_ONCE):
             part = torch.arange(
                 start, min(start + (chunk or AT_ONCE), len(item.probes)), device=item.probes.device
             )
             batch = batch_of([item], model.config, chosen=[part])
-            found.append(
+            values.append(
                 model(fields, item.atoms.species, batch.neighbours, batch.vectors).float().flatten(0, 1)
             )
-    return torch.cat(found)
+    return torch.cat(values)
 
 
 def nmae(values: Tensor, item: Item) -> float:
-    """Weighted sum of |error| over that of |density|, of the first output at the first probes."""
+    """Return sum w |error| / sum w |density| of the first output, over the first len(values) probes."""
     count = len(values)
     weights, true = item.weights[:count].double(), item.values[:count, 0].double()
     return float((weights * (values[:, 0].double() - true).abs()).sum() / (weights * true.abs()).sum())
 
 
-LEAST = 16  # probes at one time: below this a step is mostly overhead
-ROUNDED = 1.1  # what the allocator keeps beyond the tensors
-BENT = 1.02  # what a straight line through two sizes may lack in between
-
-
 def chunk_for(
-    config: DensityConfig, told: Settings, items: Sequence[Item], *, budget: str | int, device: str
+    config: DensityConfig, settings: Settings, items: Sequence[Item], *, budget: str | int, device: str
 ) -> Chosen:
-    """The largest chunk for any step with structures of these, all of which lie on the device; or `DoesNotFit`."""
+    """Return the largest chunk that fits for any step with these structures, all of them on the device.
+
+    Raises DoesNotFit where even the smallest chunk does not fit.
+    """
     within = budget_of(budget)
     budget_bytes = within.memory_bytes
-    stored = sum(tensor.nbytes for item in items for tensor in _tensors(item))
-    # A structure may come twice in a step, at the end of one pass and the beginning of the next: no batch is larger than this.
+    data_bytes = sum(tensor.nbytes for item in items for tensor in _tensors(item))
+    # A structure may occur twice in a step, at the end of one pass and the start of the next: no batch is
+    # larger.
     largest = max(items, key=lambda item: (len(item.images), len(item.atoms.source)))
-    picked = drawn(largest, told.probes, seed=0, step=1)
-    batch = batch_of([largest] * told.molecules, config, chosen=[picked] * told.molecules)
+    probes = choose_probes(largest, settings.probes, seed=0, step=1)
+    batch = batch_of([largest] * settings.molecules, config, chosen=[probes] * settings.molecules)
     most = batch.probes
     low = -(-most // 2)
-    first, last = (_counted(config, told, batch, chunk) for chunk in (low, most))
+    first, last = (_step_bytes(config, settings, batch, chunk) for chunk in (low, most))
     each = (last - first) / max(1, most - low)
     fixed = first - each * low
 
     resident = resident_bytes() if device == "cpu" else 0
 
     def need(chunk: int) -> int:
-        """What a step takes in all, the data with it: a CPU's resident bytes hold them already."""
+        """Return the bytes of a whole step, including the data; a CPU's resident bytes hold the data
+        already.
+        """
         live = BENT * (fixed + each * chunk)
         if device == "cpu":
             return resident + round(live)
-        return round((live + stored) * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
+        return round((live + data_bytes) * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
 
-    chunk = bisect_right(range(most + 1), budget_bytes, key=need) - 1  # `need` grows in a straight line
-    least = min(most, max(LEAST, told.molecules))  # a part has some probes of every structure
+    chunk = bisect_right(range(most + 1), budget_bytes, key=need) - 1  # `need` is linear in the chunk
+    least = min(most, max(LEAST, settings.molecules))  # a chunk has some probes of every structure
     if chunk < least:
         raise DoesNotFit(
-            f"a step needs {show_bytes(need(least))} with {least} probes at one time; the budget is {show_bytes(budget_bytes)}",
-            hint=f"raise --budget by at least {show_bytes(need(least) - budget_bytes)}, or take fewer --molecules or --probes",
+            f"A step needs {show_bytes(need(least))} with {least} probes at one time, but the budget is "
+            f"{show_bytes(budget_bytes)}.",
+            hint=f"Raise --budget by at least {show_bytes(need(least) - budget_bytes)}, or give fewer "
+            "--molecules "
+            "or --probes.",
         )
     return Chosen(chunk, need(chunk), budget_bytes)
 
 
-def _counted(config: DensityConfig, told: Settings, batch: Batch, chunk: int) -> int:
-    """Most bytes of tensors alive in a step, of those after the first, or in a look at what is held back."""
+def _step_bytes(config: DensityConfig, settings: Settings, batch: Batch, chunk: int) -> int:
+    """Return the peak tensor bytes of a step after the first one, or of an evaluation of the validation
+    data.
+    """
     weights = sum(weight.nbytes for weight in DensityModel(config).parameters())
 
     def step() -> None:
-        with compat.fake_mode(), matmuls(told.precision):
-            stepper = Stepper(DensityModel(config), replace(told, chunk=chunk, ema=0.0), "cpu")
+        with compat.fake_mode(), matmuls(settings.precision):
+            stepper = Stepper(DensityModel(config), replace(settings, chunk=chunk, ema=0.0), "cpu")
             atoms = AtomGraph(
                 *(
                     _blank(getattr(batch.atoms, name))
@@ -157,13 +172,13 @@ def _counted(config: DensityConfig, told: Settings, batch: Batch, chunk: int) ->
             parts = (_blank(part) for part in (batch.neighbours, batch.vectors, batch.values, batch.weights))
             fake = Batch(atoms, *parts)
             stepper.step(fake, number=1)
-            # What is held back passes without tables and gradients, which may be more or less.
-            model, part = stepper.model.eval(), next(fake.parts(chunk))
+            # Validation runs without tables and gradients, which may take more or less.
+            model, part = stepper.model.eval(), next(fake.chunks(chunk))
             with torch.no_grad():
                 model(model.fields(atoms), atoms.species, part.neighbours, part.vectors)
 
-    # From the first step on the optimizer holds two numbers for each weight; averaged weights are one more.
-    return (measurement.account(step) or 0) + weights * (3 if told.ema else 2)
+    # After the first step the optimizer holds two numbers per weight; averaged weights are one more.
+    return (measurement.account(step) or 0) + weights * (3 if settings.ema else 2)
 
 
 def _tensors(item: Item) -> list[torch.Tensor]:

@@ -1,9 +1,9 @@
-"""The density as a workload: `size` probes of HfO2, through one of the three forms, a chunk at a time.
+"""The density workload: `size` probes of HfO2 through one of the three forms, a chunk at a time.
 
-Letters: P probes, N bricks of B = 64 probes, K slots. The probes are those of an 80 x 80 x 80 grid, brick by brick and round
-again where more are asked for, so that a probe costs the same at any size. The neighbours of the grid's 8,000 bricks are listed
-once, on the host. Training fits a constant by least squares with Adam, gradients of chunks added up; inference gives the
-densities.
+Letters: P probes, N bricks of B = 64 probes, K slots. The probes are those of an 80 x 80 x 80 grid, brick by
+brick, starting over where more are requested, so that a probe costs the same at any size. The neighbours of
+the grid's 8,000 bricks are listed once, on the host. Training fits a constant by least squares with Adam and
+sums the gradients of the chunks; inference returns the densities.
 """
 
 from __future__ import annotations
@@ -32,14 +32,16 @@ from pinchpoint.systems.density.model.model import DensityModel, TabulatedModel
 GRID = (80, 80, 80)
 BRICK = (4, 4, 4)
 SLOTS = 32  # no brick of this grid has more neighbours
-KNOTS = 8_192  # of the radial table: exact to 1e-6
-GOAL = 0.1  # e / angstrom^3, what training fits
-LOOKED_AT = {"original": 1, "full": 1, "scalar": 32}  # whole chunks gone through where the peak is predicted
+KNOTS = 8_192  # of the radial table: accurate to 1e-6
+GOAL = 0.1  # e / angstrom^3, the constant that training fits
+TRACED_CHUNKS = {"original": 1, "full": 1, "scalar": 32}  # whole chunks run when the peak is predicted
 
 
 @dataclass(frozen=True)
 class Piece:
-    """Bricks first .. first + count, the first `probes` probes of each, whose densities stand at `start` of the answer."""
+    """Bricks first .. first + count, the first `probes` probes of each; densities go to `start` of the
+    result.
+    """
 
     first: int
     count: int
@@ -49,16 +51,16 @@ class Piece:
 
 @dataclass(frozen=True)
 class Near:
-    """Neighbours of every brick. A slot not in use lies beyond the cutoff."""
+    """The neighbours of every brick. An unused slot lies beyond the cutoff."""
 
     atoms: Tensor  # (N, K) int64
-    apart: Tensor  # (N, K, 3) the atom (its image) less the brick's centre
-    offsets: Tensor  # (B, 3) probes less the centre
+    apart: Tensor  # (N, K, 3) from the brick's centre to the atom (its image)
+    offsets: Tensor  # (B, 3) from the centre to the probes
 
 
 @dataclass(frozen=True)
 class Job:
-    """A form of the model with its structure."""
+    """A form of the model with its structure and the pieces to compute."""
 
     form: DensityModel | TabulatedModel | FullForm
     model: DensityModel
@@ -66,13 +68,13 @@ class Job:
     near: Near
     pieces: list[Piece]
     size: int  # probes in all
-    once: bool  # the atoms are computed once, not for every chunk
+    once: bool  # compute the atoms once, not for every chunk
 
     def fields(self) -> Tensor:
         return self.form.fields(self.graph)
 
     def densities(self, piece: Piece, fields: Tensor) -> Tensor:
-        """(probes of the piece, outputs)."""
+        """Return the densities of a piece, (probes, outputs)."""
         bricks = torch.arange(piece.first, piece.first + piece.count, device=fields.device) % len(
             self.near.atoms
         )
@@ -90,10 +92,11 @@ def build(
     chunk: int | None = None,
     settings: dict[str, str],
 ) -> Case:
-    """One case. A chunk is a number of probes, brought up to whole bricks."""
+    """Build one case. A chunk is a number of probes, rounded up to whole bricks."""
     if size < 1 or (chunk is not None and chunk < 1):
         raise BadInput(
-            f"{size} probes in chunks of {chunk}", hint="give at least 1 probe and chunks of at least 1"
+            f"A workload of {size} probes in chunks of {chunk} is not possible.",
+            hint="Give a size of at least 1 probe, and a chunk of at least 1.",
         )
     config = DensityConfig.preset(
         "original", ("Hf", "O"), mul=int(settings["mul"]), lmax=int(settings["lmax"])
@@ -110,7 +113,7 @@ def build(
         near_bricks(structure, bricks, config.cutoff_a, device),
     )
     if is_fake(model.probes.readout):
-        pieces = _looked_at(pieces, LOOKED_AT[variant])
+        pieces = _traced(pieces, TRACED_CHUNKS[variant])
     job = Job(form, model, graph, near, pieces, size, once=variant != "original")
     return Case(
         step=_train(job) if mode == "train" else torch.no_grad()(lambda: _infer(job)),
@@ -120,7 +123,7 @@ def build(
 
 
 def near_bricks(structure: Structure, bricks: Bricks, cutoff_a: float, device: str) -> Near:
-    """All images within the cutoff of the sphere round each brick, in numpy."""
+    """Find all images within the cutoff of the sphere around each brick, in numpy."""
     steps = structure.lattice / np.array(bricks.grid)[:, None]
     sides = np.array(bricks.sides)
     inside = np.stack(np.meshgrid(*map(np.arange, bricks.sides), indexing="ij"), axis=-1).reshape(-1, 3)
@@ -132,16 +135,16 @@ def near_bricks(structure: Structure, bricks: Bricks, cutoff_a: float, device: s
     square = (apart**2).sum(axis=2)
     nearest = np.argsort(square, axis=1)[:, :SLOTS]
     assert (np.partition(square, SLOTS, axis=1)[:, SLOTS] >= reach**2).all(), (
-        "a brick with more neighbours than slots"
+        "a brick has more neighbours than slots"
     )
     rows = np.arange(len(centres))[:, None]
-    made = np.where((square[rows, nearest] < reach**2)[..., None], apart[rows, nearest], 2 * reach)
-    floats = (torch.from_numpy(x.astype(np.float32)).to(device) for x in (made, offsets))
+    vectors = np.where((square[rows, nearest] < reach**2)[..., None], apart[rows, nearest], 2 * reach)
+    floats = (torch.from_numpy(x.astype(np.float32)).to(device) for x in (vectors, offsets))
     return Near(torch.from_numpy(images.atom[nearest]).to(device), *floats)
 
 
 def _pieces(size: int, brick: int, chunk: int) -> Iterator[Piece]:
-    """Whole bricks first, a chunk at a time; what is left of the last brick by itself."""
+    """Yield whole bricks first, a chunk at a time, then the rest of the last brick by itself."""
     whole, rest = divmod(size, brick)
     step = -(-chunk // brick)
     for first in range(0, whole, step):
@@ -150,8 +153,8 @@ def _pieces(size: int, brick: int, chunk: int) -> Iterator[Piece]:
         yield Piece(whole, 1, rest, whole * brick)
 
 
-def _looked_at(pieces: list[Piece], whole: int) -> list[Piece]:
-    """The chunks that tell what all take: some of the whole ones, which are alike, and what is left at the end."""
+def _traced(pieces: list[Piece], whole: int) -> list[Piece]:
+    """Return chunks that represent all of them: some of the whole ones, which are alike, and the last two."""
     return pieces if len(pieces) <= whole + 2 else [*pieces[:whole], *pieces[-2:]]
 
 
@@ -166,12 +169,16 @@ def _infer(job: Job) -> Tensor:
 
 
 def _losses(job: Job, loss_of: Callable[[Tensor], Tensor]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Densities and loss of each chunk, after its backward pass; the atoms' own comes last where they are computed once."""
+    """Yield densities and loss of each chunk after its backward pass.
+
+    Where the atoms are computed once, their own backward pass comes last.
+    """
     fields = job.fields() if job.once else None
     leaf = None if fields is None else fields.detach().requires_grad_()
     for piece in job.pieces:
         values = job.densities(piece, job.fields() if leaf is None else leaf)
-        # Divided by all probes, not the chunk's: the parts then add up to the mean, ragged last chunk included.
+        # Divided by all probes, not the chunk's: the chunks then add up to the mean, even with a smaller last
+        # chunk.
         loss = loss_of(values) / job.size
         loss.backward()
         yield values.detach(), loss.detach()
@@ -194,17 +201,17 @@ def _train(job: Job) -> Callable[[], Tensor]:
 
 
 def _probe(job: Job, *, gradients: bool) -> Probe:
-    """Densities, and in training the loss and the gradients of every weight."""
+    """Return the densities, and in training the loss and the gradient of every weight."""
     if not gradients:
         with torch.no_grad():
             return Probe(outputs={"densities": _array(_infer(job))})
     job.model.zero_grad()
-    # Odd in the values, unlike the training loss, so that a wrong sign shows.
-    found = list(_losses(job, lambda values: (values + 0.25 * values.square()).sum()))
+    # Odd in the values, unlike the training loss, so that a wrong sign is detected.
+    chunks = list(_losses(job, lambda values: (values + 0.25 * values.square()).sum()))
     return Probe(
         outputs={
-            "densities": _array(torch.cat([values for values, _ in found])),
-            "loss": _array(sum(loss for _, loss in found)),
+            "densities": _array(torch.cat([values for values, _ in chunks])),
+            "loss": _array(sum(loss for _, loss in chunks)),
         },
         gradients={
             name: None if p.grad is None else _array(p.grad) for name, p in job.model.named_parameters()

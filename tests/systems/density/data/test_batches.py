@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch", reason="density models are torch's")
 
 from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.density.data import batches  # noqa: E402
-from pinchpoint.systems.density.data.batches import Item, batch_of, drawn, item_of  # noqa: E402
+from pinchpoint.systems.density.data.batches import Item, batch_of, choose_probes, item_of  # noqa: E402
 from pinchpoint.systems.density.data.dataset import open_dataset  # noqa: E402
 from pinchpoint.systems.density.data.sample import Sample  # noqa: E402
 from pinchpoint.systems.density.model.config import DensityConfig  # noqa: E402
@@ -112,36 +112,36 @@ def test_a_part_of_the_probes_stands_for_all_of_them(items: list[Item]) -> None:
     whole = measured(batch_of(items, CONFIG))
     assert whole == pytest.approx(1.0, rel=0.1), "a density per electron"
     parts = [
-        measured(batch_of(items, CONFIG, chosen=[drawn(item, 100, seed=0, step=step) for item in items]))
+        measured(batch_of(items, CONFIG, chosen=[choose_probes(item, 100, seed=0, step=step) for item in items]))
         for step in range(200)
     ]
     assert np.mean(parts) == pytest.approx(whole, rel=0.02)
 
 
 def test_the_probes_of_a_step_follow_from_seed_step_and_name(items: list[Item]) -> None:
-    first = drawn(items[0], 50, seed=0, step=1)
-    assert torch.equal(first, drawn(items[0], 50, seed=0, step=1))
+    first = choose_probes(items[0], 50, seed=0, step=1)
+    assert torch.equal(first, choose_probes(items[0], 50, seed=0, step=1))
     assert len(set(first.tolist())) == 50
     for other in (
-        drawn(items[0], 50, seed=0, step=2),
-        drawn(items[0], 50, seed=1, step=1),
-        drawn(items[1], 50, seed=0, step=1),
+        choose_probes(items[0], 50, seed=0, step=2),
+        choose_probes(items[0], 50, seed=1, step=1),
+        choose_probes(items[1], 50, seed=0, step=1),
     ):
         assert not torch.equal(first, other)
-    assert len(drawn(items[0], 10_000, seed=0, step=1)) == 500, "there are no more"
+    assert len(choose_probes(items[0], 10_000, seed=0, step=1)) == 500, "there are no more"
 
 
 def test_parts_cover_a_batch_once(items: list[Item], monkeypatch: pytest.MonkeyPatch) -> None:
     for shared in (32, 0):
         monkeypatch.setattr(batches, "SHARED", shared)
         batch = batch_of(items, CONFIG)
-        parts = list(batch.parts(300))
+        parts = list(batch.chunks(300))
         assert all(part.probes <= 300 for part in parts)
         torch.testing.assert_close(
             torch.cat([part.weights.flatten() for part in parts]).sort().values,
             batch.weights.flatten().sort().values,
         )
-        assert len(list(batch.parts(None))) == 1
+        assert len(list(batch.chunks(None))) == 1
 
 
 def test_what_the_model_cannot_know_is_refused(density_data: Path) -> None:

@@ -16,8 +16,8 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.data import collect, dataset, workers
 from pinchpoint.systems.density.data.collect import import_data
 from pinchpoint.systems.density.data.dataset import make_data, open_dataset
-from pinchpoint.systems.density.data.file_samples import unpack_imported
-from pinchpoint.systems.density.data.sources import Source, find_files, shared_out
+from pinchpoint.systems.density.data.file_samples import unpack_file_sample
+from pinchpoint.systems.density.data.sources import Source, find_files, split_files
 from pinchpoint.systems.density.evaluate import evaluate
 from pinchpoint.systems.density.files.formats import write_volume
 from pinchpoint.systems.density.files.poscar import poscar_text
@@ -105,17 +105,17 @@ def test_splits_follow_from_what_files_hold(files: Path, tmp_path: Path, in_plac
             second.samples[n]["content"] for n in second.names(split)
         ]
     many = [Source(str(n), str(n), f"{n:064x}") for n in range(400)]
-    tested = {source.path for source in shared_out(many, fraction=0.1, seed=0) if source.test}
+    tested = {source.path for source in split_files(many, fraction=0.1, seed=0) if source.test}
     assert 20 < len(tested) < 60
-    fewer = {source.path for source in shared_out(many[::2], fraction=0.1, seed=0) if source.test}
+    fewer = {source.path for source in split_files(many[::2], fraction=0.1, seed=0) if source.test}
     assert fewer == {path for path in tested if int(path) % 2 == 0}, (
         "files that are added move none of the others"
     )
-    assert tested != {source.path for source in shared_out(many, fraction=0.1, seed=1) if source.test}
-    few = shared_out(many[:2], fraction=1e-6, seed=0)
+    assert tested != {source.path for source in split_files(many, fraction=0.1, seed=1) if source.test}
+    few = split_files(many[:2], fraction=1e-6, seed=0)
     assert sorted(bool(source.test) for source in few) == [False, True]
     with pytest.raises(BadInput, match="1 density file, and none is left to train on"):
-        shared_out([replace(many[0], test=True)], fraction=0.0, seed=0)
+        split_files([replace(many[0], test=True)], fraction=0.0, seed=0)
 
 
 def test_a_set_is_continued_and_grows_and_changes_sides(
@@ -265,9 +265,9 @@ def test_values_whose_points_cannot_be_drawn_again_are_refused(
 ) -> None:
     data = import_data(tmp_path / "data", [files], test=0.0, **OPTIONS)
     name = data.names("train")[0]
-    made = unpack_imported((tmp_path / "data" / f"{name}.npz").read_bytes(), where=name)
+    made = unpack_file_sample((tmp_path / "data" / f"{name}.npz").read_bytes(), where=name)
     with pytest.raises(BadInput, match="are not those its values belong to"):
-        dataset.imported_sample(replace(made, order=replace(made.order, seed=5)))
+        dataset.file_sample_of(replace(made, order=replace(made.order, seed=5)))
     (tmp_path / "data" / f"{name}.npz").write_bytes(b"cut")
     with pytest.raises(BadInput, match="sha256 is not that of the index"):
         data.sample(name)

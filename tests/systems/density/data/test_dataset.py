@@ -21,7 +21,7 @@ from pinchpoint.systems.density.data.data_settings import PRESETS, orders_of
 from pinchpoint.systems.density.data.dataset import make_data, open_dataset
 from pinchpoint.systems.density.data.quantum import solve
 from pinchpoint.systems.density.data.sample import decode, encode, make_sample, pack, sample_of, unpack
-from pinchpoint.systems.density.data.workers import made_samples
+from pinchpoint.systems.density.data.workers import make_samples
 
 pytest.importorskip("pyscf", reason="densities are computed with PySCF")
 TINY = orders_of(PRESETS["tiny"], 0)
@@ -60,7 +60,7 @@ def asked(monkeypatch, made):
             file = made[0] / f"{order.name}.npz"
             yield order, file.read_bytes() if file.exists() else pack(make_sample(order))
 
-    monkeypatch.setattr(dataset_module, "made_samples", taken)
+    monkeypatch.setattr(dataset_module, "make_samples", taken)
     return names
 
 
@@ -83,7 +83,7 @@ def test_samples_hold_the_density_of_their_geometry(made):
     assert data.names("test") == ["water-900000", "methane-900000"] and data.names("heldout") == [
         "methanol-900000"
     ]
-    assert data.species == ("C", "H", "O") and not data.left_out() and not data.redrawn()
+    assert data.species == ("C", "H", "O") and not data.faulty_samples() and not data.redraw_counts()
     for name, count in (("methane-000001", 500), ("water-900000", None)):
         sample = data.sample(name)
         truth = solve(sample.species, sample.positions, level=0).density(sample.probes)
@@ -101,7 +101,7 @@ def test_samples_hold_the_density_of_their_geometry(made):
 
 def test_training_and_test_geometries_differ(made):
     data = open_dataset(made[0])
-    places = [data.made(name).positions for name in ("water-000000", "water-000001", "water-900000")]
+    places = [data.stored(name).positions for name in ("water-000000", "water-000001", "water-900000")]
     apart = [np.sort(np.linalg.norm(x[:, None] - x, axis=2).ravel()) for x in places]
     assert np.abs(apart[0] - apart[1]).max() > 1e-3 and np.abs(apart[0] - apart[2]).max() > 1e-3
 
@@ -202,8 +202,8 @@ def test_a_geometry_that_does_not_converge_is_drawn_again_and_noted(monkeypatch)
 def test_a_sample_with_faults_is_left_out_of_the_splits(monkeypatch, tmp_path, asked):
     monkeypatch.setattr(sample_module, "GRID_LIMIT", 1e-9)
     data = make_data(tmp_path, molecules=("water",), heldout=(), preset="tiny", tests=2, geometries=1)
-    assert data.names("test") == ["water-900000"] and list(data.left_out()) == ["water-900001"]
-    assert "electrons" in data.left_out()["water-900001"][0]
+    assert data.names("test") == ["water-900000"] and list(data.faulty_samples()) == ["water-900001"]
+    assert "electrons" in data.faulty_samples()["water-900001"][0]
 
 
 @pytest.mark.parametrize(
@@ -268,7 +268,7 @@ def test_a_process_that_dies_is_told_with_the_sample(monkeypatch, tmp_path):
         (folder / "__init__.py").write_text("")
     (package / "workers.py").write_text("import sys; sys.stdin.readline(); sys.exit('no room')")
     with pytest.raises(TargetFailed, match=r"ended: no room \(water-900000\)"):
-        list(made_samples(TINY[:1], jobs=1))
+        list(make_samples(TINY[:1], jobs=1))
 
 
 def test_the_default_set_is_within_its_size():

@@ -12,7 +12,12 @@ import pytest
 pytest.importorskip("torch", reason="density models are torch's")
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.density.data.domain import Seen, seen_of, strangeness, valence_electrons
+from pinchpoint.systems.density.data.domain import (
+    TrainingDomain,
+    domain_of,
+    unfamiliar_notes,
+    valence_electrons,
+)
 from pinchpoint.systems.density.data.molecules import TRAINING, molecule
 from pinchpoint.systems.density.data.sample import Sample
 from pinchpoint.systems.density.files.volume import Volume
@@ -47,8 +52,8 @@ def water(scale: float = 1.0) -> list[list[float]]:
 
 
 @pytest.fixture(scope="module")
-def packaged() -> Seen:
-    seen = load_weights().seen
+def packaged() -> TrainingDomain:
+    seen = load_weights().domain
     assert seen is not None
     return seen
 
@@ -56,7 +61,7 @@ def packaged() -> Seen:
 def test_distances_are_those_of_every_pair_counted_one_by_one() -> None:
     rng = np.random.default_rng(0)
     drawn = [(rng.choice(["H", "C", "O"], 6), rng.random((6, 3)) * 4) for _ in range(5)]
-    seen = seen_of([sample(" ".join(symbols), places.tolist()) for symbols, places in drawn], reach_a=2.5)
+    seen = domain_of([sample(" ".join(symbols), places.tolist()) for symbols, places in drawn], reach_a=2.5)
     assert seen is not None
     closest: dict[str, float] = {}
     nearest: dict[str, list[float]] = {}
@@ -77,7 +82,7 @@ def test_distances_are_those_of_every_pair_counted_one_by_one() -> None:
             high == pytest.approx(max(found)) if max(found) < 2.5 else high is None
         )
     assert seen.structures == 5 and not seen.periodic
-    assert Seen.from_json(seen.to_json()) == seen
+    assert TrainingDomain.from_json(seen.to_json()) == seen
 
 
 def test_a_box_with_a_molecule_is_no_crystal_wherever_it_lies_and_a_chain_is() -> None:
@@ -87,24 +92,24 @@ def test_a_box_with_a_molecule_is_no_crystal_wherever_it_lies_and_a_chain_is() -
         "C C", [[0.0, 0.0, 0.0], [3.0, 0.0, 0.0]], lattice=np.diag([6.0, 20.0, 20.0])
     )  # no atom near its own image
     alone = sample("C C", [[0.0, 0.0, 0.0], [3.0, 0.0, 0.0]], lattice=np.diag([9.0, 20.0, 20.0]))
-    found = [seen_of([one]) for one in (split, across, chain, alone)]
+    found = [domain_of([one]) for one in (split, across, chain, alone)]
     assert [one.periodic for one in found if one is not None] == [False, False, True, False]
 
 
 def test_electrons_tell_open_shells_and_other_counts() -> None:
     drawn = [sample("O H H", water()), sample("O H", water()[:2]), sample("O H H", water(), electrons=7.0)]
     closed, odd, ion, other = (
-        seen_of([one]) for one in (*drawn, sample("Hf", [[0.0, 0.0, 0.0]], electrons=4.0))
+        domain_of([one]) for one in (*drawn, sample("Hf", [[0.0, 0.0, 0.0]], electrons=4.0))
     )
     assert closed and odd and ion and other
     assert (closed.open_shells, odd.open_shells, ion.open_shells) == (False, True, True)
     assert (closed.neutral, odd.neutral, ion.neutral, other.neutral) == (True, True, False, False)
 
 
-def test_molecules_like_those_trained_on_are_not_strange(packaged: Seen) -> None:
+def test_molecules_like_those_trained_on_are_not_strange(packaged: TrainingDomain) -> None:
     for name in (*TRAINING, "ethanol", "acetaldehyde", "acetamide"):
         known = molecule(name)
-        assert strangeness(boxed(" ".join(known.species), known.positions.tolist(), 16.0), packaged) == (), (
+        assert unfamiliar_notes(boxed(" ".join(known.species), known.positions.tolist(), 16.0), packaged) == (), (
             name
         )
 
@@ -132,8 +137,8 @@ def test_molecules_like_those_trained_on_are_not_strange(packaged: Seen) -> None
         (boxed("O H H", water(), 5.0), ["the model saw molecules alone; here atoms touch images"]),
     ],
 )
-def test_what_was_never_seen_is_told(structure: Structure, said: list[str], packaged: Seen) -> None:
-    notes = strangeness(structure, packaged)
+def test_what_was_never_seen_is_told(structure: Structure, said: list[str], packaged: TrainingDomain) -> None:
+    notes = unfamiliar_notes(structure, packaged)
     assert len(notes) == len(said)
     for note, start in zip(sorted(notes), sorted(said), strict=True):
         assert note.startswith(start)
@@ -177,9 +182,9 @@ def test_the_grids_error_is_that_of_a_sum_over_superposed_atoms() -> None:
 def test_counts_and_values_below_zero_are_told_beyond_rounding() -> None:
     cell = Structure(np.eye(3) * 2.0, ("O",), np.zeros((1, 3)))
     flat = np.full((20, 20, 20), 6 / 8)
-    assert count_notes(Volume(cell, flat), 6.05, neutral=6, asked=None) == ()
-    assert "more than 5% apart" in count_notes(Volume(cell, flat), 6.0, neutral=None, asked=7.0)[0]
-    assert count_notes(Volume(cell, flat), 6.0, neutral=None, asked=6.2) == ()
+    assert count_notes(Volume(cell, flat), 6.05, neutral=6, requested=None) == ()
+    assert "more than 5% apart" in count_notes(Volume(cell, flat), 6.0, neutral=None, requested=7.0)[0]
+    assert count_notes(Volume(cell, flat), 6.0, neutral=None, requested=6.2) == ()
     assert negative_notes(Volume(cell, flat)) == ()
     rounding = flat.copy()
     rounding[0, 0, 0] = -1e-6
@@ -205,12 +210,12 @@ def test_a_run_and_its_exported_file_carry_what_was_seen(density_data: Path, tmp
         model=TINY,
     )
     data = open_dataset(density_data)
-    wanted = seen_of([data.sample(name) for name in data.names("train")[:-1]])
+    wanted = domain_of([data.sample(name) for name in data.names("train")[:-1]])
     file = export(tmp_path / "run", tmp_path / "mine.pt")
-    assert load_weights(tmp_path / "run").seen == load_weights(file).seen == wanted
+    assert load_weights(tmp_path / "run").domain == load_weights(file).domain == wanted
     assert json.loads((tmp_path / "mine.json").read_text())["seen"] == origin_of(file).about["seen"]
     (tmp_path / "run" / "seen.json").write_text("{}")
     with pytest.raises(BadInput, match="damaged"):
         load_weights(tmp_path / "run")
     (tmp_path / "run" / "seen.json").unlink()
-    assert load_weights(tmp_path / "run").seen is None
+    assert load_weights(tmp_path / "run").domain is None

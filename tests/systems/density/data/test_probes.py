@@ -14,10 +14,10 @@ from pinchpoint.systems.density.data.probes import (
     UNIFORM_SHARE,
     draw_points,
     draw_probes,
-    grid_part,
     grid_probes,
     likelihood,
-    places,
+    positions_of,
+    select_grid,
     shares,
 )
 from pinchpoint.systems.density.data.sample import decode, encode_signed
@@ -139,13 +139,13 @@ def test_a_grid_that_is_too_large_is_thinned_where_it_is_finest_and_keeps_its_in
     toy_volume: Any, toy_structure: Any
 ) -> None:
     structure = toy_structure(0)
-    whole = grid_part(structure, (16, 15, 18), most=4320)
+    whole = select_grid(structure, (16, 15, 18), most=4320)
     assert whole.stride == (1, 1, 1) and (whole.index == np.arange(4320)).all()
     assert np.allclose(
-        places(whole.index, (16, 15, 18), structure.lattice), grid_points((16, 15, 18)) @ structure.lattice
+        positions_of(whole.index, (16, 15, 18), structure.lattice), grid_points((16, 15, 18)) @ structure.lattice
     )
     volume = toy_volume(0, (31, 29, 64))  # primes: no stride divides them
-    part = grid_part(structure, volume.grid, most=10_000)
+    part = select_grid(structure, volume.grid, most=10_000)
     assert part.stride == (2, 2, 2) and len(part.index) == 16 * 15 * 32
     assert part.weights.sum() == pytest.approx(structure.volume)
     assert part.weights @ volume.total.reshape(-1)[part.index] == pytest.approx(16, rel=2e-3)

@@ -21,7 +21,7 @@ from pinchpoint.systems.density.grid.bricks import (
 from pinchpoint.systems.density.grid.grids import choose_grid, is_smooth, parse_grid
 from pinchpoint.systems.density.grid.periodic_images import images_of
 from pinchpoint.systems.density.grid.structure import Structure
-from pinchpoint.systems.density.grid.sweep import TILE_BYTES, Swept, sweep
+from pinchpoint.systems.density.grid.sweep import TILE_BYTES, SweepResult, sweep
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.model.model import DensityModel
 
@@ -158,7 +158,7 @@ def test_any_chunk_gives_the_same_and_any_of_at_least_a_tile_the_same_bits(
     fields = torch.from_numpy(charges).to(dtype)[:, None]
     near = surroundings_of(structure, bricks, CUTOFF, dtype=dtype)
 
-    def by(**options) -> Swept:
+    def by(**options) -> SweepResult:
         return sweep(network, lambda: fields, torch.zeros(3, dtype=torch.int64), near, outputs=2, **options)
 
     whole = by()
@@ -177,7 +177,7 @@ def test_a_small_budget_makes_tiles_smaller_and_is_kept_and_a_smaller_one_is_ref
     near = surroundings_of(structure, bricks, CUTOFF)
     fields = torch.ones(3, 1)
 
-    def by(budget: str) -> Swept:
+    def by(budget: str) -> SweepResult:
         return sweep(bump, lambda: fields, torch.zeros(3, dtype=torch.int64), near, outputs=2, budget=budget)
 
     large, small = by("2GiB"), by("1MiB")
@@ -205,7 +205,7 @@ def test_memory_that_runs_out_late_costs_no_brick_that_is_done_and_the_tile_told
         ran.append(len(vectors))
         return bump(fields, species, neighbours, vectors)
 
-    def by(forward, **options) -> Swept:
+    def by(forward, **options) -> SweepResult:
         return sweep(
             forward, lambda: torch.ones(3, 1), torch.zeros(3, dtype=torch.int64), near, outputs=2, **options
         )

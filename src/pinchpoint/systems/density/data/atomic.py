@@ -1,8 +1,9 @@
-"""Valence densities of single atoms, spherical, and their superposition: the baseline every density is quoted against.
+"""Spherical valence densities of single atoms and their superposition: the baseline of every predicted
+density.
 
-Letters: A atoms, P points, S species, R radii, I periodic images. Lengths in angstrom, densities in e/A^3. The table that
-comes with the package, `atomic.npz`, was written by `make_table` with the pseudopotentials, functional and basis of the data
-sets; p shells are filled evenly, half of each orbital up and half down.
+Letters: A atoms, P points, S species, R radii, I periodic images. Lengths are in angstrom, densities in
+e/A^3. The packaged table `atomic.npz` was written by `make_table` with the pseudopotentials, functional and
+basis of the data sets; p shells are filled evenly, with half of each orbital up and half down.
 """
 
 from __future__ import annotations
@@ -21,37 +22,41 @@ from pinchpoint.core.units import BOHR_A
 from pinchpoint.systems.density.data.molecules import VALENCE
 from pinchpoint.systems.density.data.quantum import BASIS, FUNCTIONAL, PSEUDO, require_pyscf
 
-REACH_A = 8.0  # less than 1e-6 electrons lie beyond
-SPACING_A = 0.005  # between radii of the table: a straight line between two is right to 1e-4
+REACH_A = 8.0  # fewer than 1e-6 electrons lie beyond
+SPACING_A = 0.005  # between radii of the table: linear interpolation is accurate to 1e-4
 PACKAGED = Path(__file__).with_name("atomic.npz")
-_FADE = 0.75  # of a cutoff: from here a table is brought to zero
-_CHUNK = 1 << 20  # pairs of a point and an atom at one time
+_FADE = 0.75  # fraction of the cutoff from which a table is brought to zero
+_CHUNK = 1 << 20  # pairs of a point and an atom per chunk
 
 
 @dataclass(frozen=True, eq=False)
 class AtomTable:
-    """radii: (R,) evenly from 0; densities: (S, R) float64, zero at the last radius."""
+    """Densities of spherical atoms.
+
+    radii: (R,), even steps from 0; densities: (S, R) float64, zero at the end.
+    """
 
     species: tuple[str, ...]
     radii: np.ndarray
     densities: np.ndarray
 
     def row(self, symbol: str) -> np.ndarray:
-        """(R,) density of one element."""
+        """Return the density of one element, (R,)."""
         if symbol not in self.species:
             raise BadInput(
-                f"there is no table of the atom {symbol}",
-                hint=f"the atoms with one are {', '.join(self.species)}",
+                f"There is no table of the atom {symbol}.",
+                hint=f"Use only atoms that have one: {', '.join(self.species)}.",
             )
         return self.densities[self.species.index(symbol)]
 
 
 def load_table(path: str | Path = PACKAGED) -> AtomTable:
-    with np.load(path, allow_pickle=False) as held:
+    """Read a table that `make_table` wrote."""
+    with np.load(path, allow_pickle=False) as arrays:
         return AtomTable(
-            tuple(str(symbol) for symbol in held["species"]),
-            held["radii"].astype(np.float64),
-            held["densities"].astype(np.float64),
+            tuple(str(symbol) for symbol in arrays["species"]),
+            arrays["radii"].astype(np.float64),
+            arrays["densities"].astype(np.float64),
         )
 
 
@@ -64,18 +69,21 @@ def make_table(path: str | Path, species: tuple[str, ...] = tuple(VALENCE)) -> P
         "radii": radii,
         "densities": np.array(rows, dtype=np.float32),
     }
-    held = io.BytesIO()
-    np.savez_compressed(held, **arrays)
-    return write_bytes(path, held.getvalue())
+    stream = io.BytesIO()
+    np.savez_compressed(stream, **arrays)
+    return write_bytes(path, stream.getvalue())
 
 
 def radial_tables(
     species: tuple[str, ...], cutoff_a: float, knots: int, *, table: AtomTable | None = None
 ) -> np.ndarray:
-    """(S, knots) float32 on linspace(0, cutoff_a, knots): the density of each atom, brought smoothly to zero at the cutoff."""
+    """Return (S, knots) float32 on linspace(0, cutoff_a, knots): each atom's density, smoothly zero at the
+    cutoff.
+    """
     if not cutoff_a > 0 or knots < 2:
         raise BadInput(
-            f"{knots} knots to {cutoff_a:g} angstrom", hint="give a cutoff above 0 and 2 knots or more"
+            f"A table of {knots} knots up to {cutoff_a:g} angstrom is not possible.",
+            hint="Give a cutoff above 0 and at least 2 knots.",
         )
     table = table or load_table()
     radii = np.linspace(0, cutoff_a, knots)
@@ -94,27 +102,27 @@ def superpose(
     *,
     table: AtomTable | None = None,
 ) -> np.ndarray:
-    """(P,) float64: the sum of the atoms' densities at points (P, 3).
+    """Return (P,) float64, the sum of the atoms' densities at points (P, 3).
 
-    positions: (A, 3), cartesian as the points are; lattice: (3, 3) rows, for a crystal with all its images.
+    positions: (A, 3), Cartesian like the points; lattice: (3, 3) rows, for a crystal with all its images.
     """
     table = table or load_table()
-    found = np.zeros(len(points))
+    density = np.zeros(len(points))
     shifts = np.zeros((1, 3)) if lattice is None else _shifts(lattice, positions, points)
     step = max(1, _CHUNK // len(shifts))
     for symbol, place in zip(species, positions, strict=True):
         row, images = table.row(symbol), place + shifts
         for start in range(0, len(points), step):
             apart = np.linalg.norm(points[start : start + step, None] - images, axis=2)
-            found[start : start + step] += np.interp(apart, table.radii, row, right=0.0).sum(axis=1)
-    return found
+            density[start : start + step] += np.interp(apart, table.radii, row, right=0.0).sum(axis=1)
+    return density
 
 
 def _shifts(lattice: np.ndarray, positions: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """(I, 3) lattice translations that can bring an atom within reach of a point."""
+    """Return (I, 3), the lattice translations that can bring an atom within reach of a point."""
     inverse = np.linalg.inv(lattice)
     where, probes = positions @ inverse, points @ inverse
-    # Lattice planes are 1 / |column| apart: so many of them lie within reach.
+    # Lattice planes are 1 / |column| apart: this many of them lie within reach.
     planes = REACH_A * np.linalg.norm(inverse, axis=0)
     low = np.floor(probes.min(axis=0) - where.max(axis=0) - planes).astype(int)
     high = np.ceil(probes.max(axis=0) - where.min(axis=0) + planes).astype(int)
@@ -123,28 +131,31 @@ def _shifts(lattice: np.ndarray, positions: np.ndarray, points: np.ndarray) -> n
 
 
 def _atom_density(symbol: str, radii: np.ndarray) -> np.ndarray:
-    """(R,) by a restricted field with evenly filled shells, averaged over directions."""
+    """Return (R,), from a restricted calculation with evenly filled shells, averaged over directions."""
     require_pyscf()
     from pyscf import gto
     from pyscf.dft import gen_grid, numint, rks
 
     electrons = VALENCE[symbol]
     atom = gto.M(atom=[(symbol, (0, 0, 0))], basis=BASIS, pseudo=PSEUDO, verbose=0, spin=None)
-    field = rks.RKS(atom, xc=FUNCTIONAL)  # the class itself: `dft.RKS` gives another one for an open shell
+    field = rks.RKS(atom, xc=FUNCTIONAL)  # the class itself: `dft.RKS` returns another one for an open shell
     field.grids.level = 5
     field.conv_tol = 1e-11
 
-    def filled(mo_energy: Any = None, mo_coeff: Any = None) -> np.ndarray:
+    def occupations(mo_energy: Any = None, mo_coeff: Any = None) -> np.ndarray:
         counts = np.zeros(len(mo_energy))
         order = np.argsort(mo_energy)
         counts[order[0]] = min(2, electrons)
         counts[order[1:4]] = max(0, electrons - 2) / 3
         return counts
 
-    field.get_occ = filled
+    field.get_occ = occupations
     field.kernel()
     if not field.converged:
-        raise BadInput(f"the field of the atom {symbol} does not converge", hint="choose another element")
+        raise BadInput(
+            f"The self-consistent field of the atom {symbol} does not converge.",
+            hint="Choose another element.",
+        )
     directions = gen_grid.MakeAngularGrid(50)  # (50, 4): a direction and its weight
     points = (radii[:, None, None] * directions[:, :3] / BOHR_A).reshape(-1, 3)
     density = numint.eval_rho(atom, numint.eval_ao(atom, points), field.make_rdm1())

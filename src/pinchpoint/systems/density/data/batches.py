@@ -1,9 +1,10 @@
-"""What a step sees: some structures, a random part of the stored probes of each, and the atoms around every probe.
+"""Batches of a training step: some structures, random probes of each, and the atoms around every probe.
 
-A atoms, E edges, P probes of a structure, I images of its atoms, T tiles of B probes, K slots, O outputs. Which probes a step
-takes follows from the seed, the step and the name alone. Structures without a lattice have no images but their atoms.
-Where all images of every structure fit into a few slots, the probes of a structure are one tile that shares its slots;
-else each probe is a tile of its own with the images within the cutoff.
+Letters: A atoms, E edges, P probes of a structure, I images of its atoms, T tiles of B probes, K slots, O
+outputs. The probes of a step follow from the seed, the step and the structure's name alone. A structure
+without a lattice has no images besides its atoms. Where all images of every structure fit into a few slots,
+the probes of a structure are one tile that shares its slots; otherwise each probe is its own tile with the
+images within the cutoff.
 """
 
 from __future__ import annotations
@@ -25,12 +26,12 @@ from pinchpoint.systems.density.model.atom_network import AtomGraph
 from pinchpoint.systems.density.model.config import DensityConfig
 from pinchpoint.systems.density.settings import Settings
 
-SHARED = 32  # slots up to which a tile holds all images: then most of them are neighbours of most probes
+SHARED = 32  # up to this many slots a tile holds all images: most are then neighbours of most probes
 
 
 @dataclass(frozen=True, eq=False)
 class Item:
-    """A structure ready for use. images: (I, 3), atom: (I,); probes: (P, 3), values: (P, O), weights: (P,) on one device.
+    """A structure on a device. images: (I, 3); atom: (I,); probes: (P, 3); values: (P, O); weights: (P,).
 
     The sum of weights * |error| over all probes is the error of the structure per electron.
     """
@@ -46,7 +47,11 @@ class Item:
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """neighbours: (T, K); vectors: (T, B, K, 3), probe less image; values: (T, B, O); weights: (T, B)."""
+    """Structures and probes of a step.
+
+    neighbours: (T, K); vectors: (T, B, K, 3), from the image to the probe; values: (T, B, O); weights: (T,
+    B).
+    """
 
     atoms: AtomGraph
     neighbours: Tensor
@@ -58,8 +63,10 @@ class Batch:
     def probes(self) -> int:
         return self.weights.numel()
 
-    def parts(self, chunk: int | None) -> Iterator[Batch]:
-        """The batch in parts of about `chunk` probes, whole where it is None; no part is empty."""
+    def chunks(self, chunk: int | None) -> Iterator[Batch]:
+        """Yield the batch in chunks of about `chunk` probes, or whole where that is None; no chunk is
+        empty.
+        """
         if chunk is None or chunk >= self.probes:
             yield self
             return
@@ -81,10 +88,13 @@ class Batch:
 def item_of(
     sample: Sample, config: DensityConfig, *, device: str = "cpu", dtype: torch.dtype = torch.float32
 ) -> Item:
-    """The images and edges of a sample. Raises BadInput for species the model never saw, and for spin it has not."""
+    """Return the images and edges of a sample.
+
+    Raises BadInput for unknown species and for a missing spin density.
+    """
     if config.spin and sample.spin is None:
         raise BadInput(
-            f"{sample.name} has no spin density", hint="train without spin, or on data that has it"
+            f"{sample.name} has no spin density.", hint="Train without spin, or on data that has it."
         )
     values = [sample.values] if sample.spin is None or not config.spin else [sample.values, sample.spin]
     if sample.lattice is None:
@@ -94,9 +104,9 @@ def item_of(
         inverse = np.linalg.inv(sample.lattice)
         structure = Structure(sample.lattice, sample.species, sample.positions @ inverse)
         atoms = atom_graph(structure, config, device=device, dtype=dtype)
-        found = images_of(structure, config.cutoff_a)
+        images = images_of(structure, config.cutoff_a)
         inside = sample.probes @ inverse
-        positions, atom, probes = found.positions, found.atom, (inside - np.floor(inside)) @ sample.lattice
+        positions, atom, probes = images.positions, images.atom, (inside - np.floor(inside)) @ sample.lattice
 
     def tensor(array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(device)
@@ -113,43 +123,51 @@ def item_of(
 
 
 def step_batch(
-    items: Mapping[str, Item], names: Sequence[str], told: Settings, config: DensityConfig, *, number: int
+    items: Mapping[str, Item], names: Sequence[str], settings: Settings, config: DensityConfig, *, number: int
 ) -> Batch:
-    """What step 1, 2, ... sees: the next structures in turn and some probes of each, whatever model is trained."""
-    turns = range((number - 1) * told.molecules, number * told.molecules)
-    taken = [items[at_turn(names, seed=told.seed, turn=turn)] for turn in turns]
+    """Return the batch of step 1, 2, ...: the next structures in turn and some probes of each, for any
+    model.
+    """
+    turns = range((number - 1) * settings.molecules, number * settings.molecules)
+    structures = [items[at_turn(names, seed=settings.seed, turn=turn)] for turn in turns]
     return batch_of(
-        taken, config, chosen=[drawn(item, told.probes, seed=told.seed, step=number) for item in taken]
+        structures,
+        config,
+        chosen=[choose_probes(item, settings.probes, seed=settings.seed, step=number) for item in structures],
     )
 
 
 def batch_of(
     items: Sequence[Item], config: DensityConfig, *, chosen: Sequence[Tensor] | None = None
 ) -> Batch:
-    """One batch of several structures: all of their probes, or of each those chosen. Weights are of the mean over structures.
+    """Return one batch of several structures; its weights are those of the mean over the structures.
 
-    chosen: (p,) int64 for each structure, on any device; the weights of each grow by P / p.
+    chosen: (p,) int64 for each structure, on any device: the probes to use, by default all. The weights of
+    each structure grow by P / p.
     """
     dtype, device = items[0].weights.dtype, items[0].probes.device
-    picked = _moved([torch.arange(len(item.probes)) for item in items] if chosen is None else chosen, device)
+    probes = _to_device(
+        [torch.arange(len(item.probes)) for item in items] if chosen is None else chosen, device
+    )
     shifts = np.cumsum([0, *(len(item.atoms.species) for item in items)])
-    shared = max(len(item.atom) for item in items) <= SHARED and len({len(of) for of in picked}) == 1
-    found = [
-        (_shared if shared else _nearest)(item, item.probes[of], config.cutoff_a)
-        for item, of in zip(items, picked, strict=True)
+    shared = max(len(item.atom) for item in items) <= SHARED and len({len(of) for of in probes}) == 1
+    slots_of = [
+        (_shared_slots if shared else _nearest_slots)(item, item.probes[of], config.cutoff_a)
+        for item, of in zip(items, probes, strict=True)
     ]
-    slots = max(vectors.shape[-2] for _, vectors in found)
-    share = [len(item.probes) / (len(of) * len(items)) for item, of in zip(items, picked, strict=True)]
+    slots = max(vectors.shape[-2] for _, vectors in slots_of)
+    share = [len(item.probes) / (len(of) * len(items)) for item, of in zip(items, probes, strict=True)]
     neighbours = [
-        _filled(near, slots, 0, 1) + int(shift) for (near, _), shift in zip(found, shifts[:-1], strict=True)
+        _pad_slots(near, slots, 0, 1) + int(shift)
+        for (near, _), shift in zip(slots_of, shifts[:-1], strict=True)
     ]
-    vectors = [_filled(apart.to(dtype), slots, 2 * config.cutoff_a, 2) for _, apart in found]
-    values = [item.values[of] for item, of in zip(items, picked, strict=True)]
-    weights = [item.weights[of] * part for item, of, part in zip(items, picked, share, strict=True)]
+    vectors = [_pad_slots(apart.to(dtype), slots, 2 * config.cutoff_a, 2) for _, apart in slots_of]
+    values = [item.values[of] for item, of in zip(items, probes, strict=True)]
+    weights = [item.weights[of] * part for item, of, part in zip(items, probes, share, strict=True)]
     join = torch.stack if shared else torch.cat
     value, weight = join(values), join(weights)
     return Batch(
-        _joined([item.atoms for item in items], shifts),
+        _join_graphs([item.atoms for item in items], shifts),
         torch.cat(neighbours),
         torch.cat(vectors),
         value if shared else value[:, None],
@@ -157,32 +175,35 @@ def batch_of(
     )
 
 
-def drawn(item: Item, count: int, *, seed: int, step: int) -> Tensor:
-    """(p,) of the item's probes, on the CPU, each at most once: decided by the seed, the step and the item's name."""
-    said = hashlib.sha256(f"{seed} {step} {item.name}".encode()).digest()
-    shuffle = torch.Generator().manual_seed(int.from_bytes(said[:8], "little") >> 1)
+def choose_probes(item: Item, count: int, *, seed: int, step: int) -> Tensor:
+    """Return (p,) distinct probes of an item, on the CPU: decided by the seed, the step and the item's
+    name.
+    """
+    digest = hashlib.sha256(f"{seed} {step} {item.name}".encode()).digest()
+    shuffle = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
     total = len(item.probes)
     return torch.randperm(total, generator=shuffle)[: min(count, total)]
 
 
-def _moved(chosen: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """What was chosen, on the device: in one transfer, for which the host does not wait.
+def _to_device(chosen: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """Copy the chosen probes to the device in one transfer, without waiting for it.
 
-    A copy of memory that is not pinned waits for all that the device has still to do: at every step it would run dry.
+    A copy from memory that is not pinned waits until the device has finished its queue, so the device would
+    run idle at every step.
     """
-    joined = torch.cat(list(chosen))
-    if device.type == "cuda" and joined.device.type == "cpu":
-        joined = joined.pin_memory()
-    return list(joined.to(device, non_blocking=True).split([len(of) for of in chosen]))
+    together = torch.cat(list(chosen))
+    if device.type == "cuda" and together.device.type == "cpu":
+        together = together.pin_memory()
+    return list(together.to(device, non_blocking=True).split([len(of) for of in chosen]))
 
 
-def _shared(item: Item, probes: Tensor, cutoff_a: float) -> tuple[Tensor, Tensor]:
-    """Every image for every probe: neighbours (1, I), vectors (1, p, I, 3)."""
+def _shared_slots(item: Item, probes: Tensor, cutoff_a: float) -> tuple[Tensor, Tensor]:
+    """Return every image for every probe: neighbours (1, I), vectors (1, p, I, 3)."""
     return item.atom[None], (probes[:, None] - item.images)[None]
 
 
-def _nearest(item: Item, probes: Tensor, cutoff_a: float) -> tuple[Tensor, Tensor]:
-    """The images within the cutoff, for each probe apart: neighbours (p, K), vectors (p, 1, K, 3)."""
+def _nearest_slots(item: Item, probes: Tensor, cutoff_a: float) -> tuple[Tensor, Tensor]:
+    """Return the images within the cutoff of each probe: neighbours (p, K), vectors (p, 1, K, 3)."""
     apart = probes[:, None] - item.images
     distance = apart.norm(dim=-1)
     slots = int((distance < cutoff_a).sum(1).max()) if len(probes) else 0
@@ -190,8 +211,8 @@ def _nearest(item: Item, probes: Tensor, cutoff_a: float) -> tuple[Tensor, Tenso
     return item.atom[order], apart.gather(1, order[..., None].expand(-1, -1, 3))[:, None]
 
 
-def _filled(values: Tensor, slots: int, value: float, axis: int) -> Tensor:
-    """`values` with as many slots along an axis; those added hold `value`: a vector of it is longer than the cutoff."""
+def _pad_slots(values: Tensor, slots: int, value: float, axis: int) -> Tensor:
+    """Pad `values` to `slots` along an axis with `value`; a padded vector is longer than the cutoff."""
     missing = slots - values.shape[axis]
     if not missing:
         return values
@@ -200,8 +221,8 @@ def _filled(values: Tensor, slots: int, value: float, axis: int) -> Tensor:
     return torch.cat([values, values.new_full(shape, value)], axis)
 
 
-def _joined(graphs: Sequence[AtomGraph], shifts: np.ndarray) -> AtomGraph:
-    """Structures side by side, without an edge between them."""
+def _join_graphs(graphs: Sequence[AtomGraph], shifts: np.ndarray) -> AtomGraph:
+    """Join graphs side by side, without an edge between them."""
     source, destination = (
         torch.cat(
             [getattr(graph, name) + int(shift) for graph, shift in zip(graphs, shifts[:-1], strict=True)]
@@ -215,7 +236,7 @@ def _joined(graphs: Sequence[AtomGraph], shifts: np.ndarray) -> AtomGraph:
 
 
 def _molecule_graph(sample: Sample, config: DensityConfig, *, device: str, dtype: torch.dtype) -> AtomGraph:
-    """Every pair of different atoms nearer than the cutoff."""
+    """Return every pair of different atoms closer than the cutoff."""
     apart = sample.positions[None] - sample.positions[:, None]  # [to, from]
     near = np.linalg.norm(apart, axis=-1) < config.cutoff_a
     np.fill_diagonal(near, False)

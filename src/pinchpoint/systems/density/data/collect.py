@@ -1,7 +1,9 @@
-"""A data set of a user's own densities: CHGCAR, cube and npz files, one sample each, in the form every other set has.
+"""Data sets of a user's own density files (CHGCAR, cube, npz), one sample each, in the format of every other
+set.
 
-Cells, grids and species may differ from file to file. Nothing is interpolated: probes are points of each file's own grid. Files
-that cannot be used are refused by name once the others are taken; the same command then goes on where it stopped.
+Cells, grids and species may differ from file to file. Nothing is interpolated: probes are points of each
+file's own grid. Files that cannot be used are refused by name after the others are imported; the same command
+then continues where it stopped.
 """
 
 from __future__ import annotations
@@ -23,8 +25,8 @@ from pinchpoint.systems.density.data.data_settings import (
 )
 from pinchpoint.systems.density.data.dataset import FORMAT, SET, Dataset, open_dataset, refuse_other_source
 from pinchpoint.systems.density.data.file_samples import GENERATOR, FileOrder
-from pinchpoint.systems.density.data.sources import TEST, Source, read_sources, refusal, shared_out
-from pinchpoint.systems.density.data.workers import imported_samples
+from pinchpoint.systems.density.data.sources import TEST, Source, read_sources, refusal, split_files
+from pinchpoint.systems.density.data.workers import import_samples
 
 _SHOWN = 3  # names in a note
 
@@ -44,31 +46,35 @@ def import_data(
     refusing: Callable[[str], None] | None = None,
     resume: bool = True,
 ) -> Dataset:
-    """Make what `output` lacks of a data set of these files, and folders of files, and give it back.
+    """Add to `output` the missing samples of a data set of these files and folders of files, and return the
+    set.
 
-    test: fraction of the files to test with, a tenth without it, or none where `test_files` names them. Which they are
-    follows from what each holds. A folder that holds an earlier run with the same probes, grid points and seed is continued,
-    and more files may be named; resume=False refuses such a folder. `reading(read, all)` counts files whose sha256 is
-    taken first, `progress(made, wanted)` samples, with those already there. `refusing(text)` is told of each file that cannot be
-    used, where there are several: the error names a few.
+    test: fraction of the files to test with; by default a tenth, or none where `test_files` names them. The
+    contents of a file decide its split. A folder with an earlier import of the same probes, grid points and
+    seed is continued, and more files may be added; resume=False refuses such a folder. reading(done, total)
+    counts the files that are hashed first, progress(done, total) the samples, including existing ones.
+    refusing(text) is called for each file that cannot be used, where there are several: the error names only
+    a few.
     """
     fraction = (0.0 if test_files else TEST) if test is None else test
-    given = {"probes": probes, "grid_points": grid_points, "test": fraction}
+    overrides = {"probes": probes, "grid_points": grid_points, "test": fraction}
     settings = check_file_settings(
-        replace(FileSettings(), **{key: value for key, value in given.items() if value is not None})
+        replace(FileSettings(), **{key: value for key, value in overrides.items() if value is not None})
     )
     check_seed(seed)
     samples.check_jobs(jobs)
     if not files:
-        raise BadInput("no density files", hint="name some, or folders of them: --from CHGCAR1 CHGCAR2 DIR")
+        raise BadInput(
+            "No density files were given.", hint="Give files, or folders of them: --from CHGCAR1 CHGCAR2 DIR."
+        )
     folder = Path(output)
     check_folder(folder)
     refuse_others(folder, own=samples.INDEX)
-    found = read_sources(files, test_files, besides=folder, progress=reading)
-    total = len(found.files) + len(found.refused)
-    if not found.files:
-        raise refusal(found.refused, total=total, tell=refusing)
-    sources = shared_out(found.files, fraction=fraction, seed=seed)
+    files_read = read_sources(files, test_files, besides=folder, progress=reading)
+    total = len(files_read.files) + len(files_read.refused)
+    if not files_read.files:
+        raise refusal(files_read.refused, total=total, tell=refusing)
+    sources = split_files(files_read.files, fraction=fraction, seed=seed)
     deciding = {key: getattr(settings, key) for key in FILE_DECIDING}
     orders = {
         source.name: FileOrder(
@@ -81,34 +87,35 @@ def import_data(
     there = samples.held_samples(folder, SET, identity)
     if there and not resume:
         raise BadInput(
-            f"{folder} holds {len(there):,} samples of an earlier run",
-            hint="choose another -o, or continue it",
+            f"{folder} holds {len(there):,} samples of an earlier run.",
+            hint="Choose another -o, or continue that run.",
         )
-    # A file that has changed sides since is taken anew: one to train on holds other points than one to test on.
-    held = {
+    # A file that has changed its split is imported again: a training sample holds other points than a test
+    # sample.
+    entries = {
         name: entry
         for name, entry in there.items()
         if name not in orders or entry["kind"] == orders[name].kind
     }
-    todo = [order for name, order in orders.items() if name not in held]
-    refused = dict(found.refused)
+    todo = [order for name, order in orders.items() if name not in entries]
+    refused = dict(files_read.refused)
 
     def save() -> None:
         _save(
             folder,
             identity,
             settings,
-            held,
+            entries,
             sources,
-            [*found.notes, *_notes(sources, held)],
-            refused=len(found.refused),
+            [*files_read.notes, *_notes(sources, entries)],
+            refused=len(files_read.refused),
         )
 
     samples.add_samples(
         folder,
         SET,
-        held,
-        lambda: imported_samples(todo, jobs=jobs or samples.cores(), refused=refused),
+        entries,
+        lambda: import_samples(todo, jobs=jobs or samples.cores(), refused=refused),
         missing=len(todo),
         wanted=len(orders),
         save=save,
@@ -123,7 +130,7 @@ def _save(
     folder: Path,
     identity: dict[str, Any],
     settings: FileSettings,
-    held: samples.Entries,
+    entries: samples.Entries,
     sources: list[Source],
     notes: list[str],
     *,
@@ -131,50 +138,55 @@ def _save(
 ) -> None:
     splits: dict[str, list[str]] = {"train": [], "test": [], "heldout": []}
     for source in sources:
-        if source.name in held and not held[source.name]["faults"]:
+        if source.name in entries and not entries[source.name]["faults"]:
             splits["test" if source.test else "train"].append(source.name)
     about = identity | {
         "settings": asdict(settings),
         "notes": notes,
         "sources": {source.name: source.path for source in sources},
     }
-    # A file that could not even be unpacked is wanted, too: the set is not finished without it.
-    wanted = [*(source.name for source in sources), *(f"refused {number}" for number in range(refused))]
-    samples.write_index(folder, SET, about, held, wanted, splits)
+    # A file that could not even be decompressed is expected too: the set is not finished without it.
+    names = [*(source.name for source in sources), *(f"refused {number}" for number in range(refused))]
+    samples.write_index(folder, SET, about, entries, names, splits)
 
 
-def _notes(sources: list[Source], held: samples.Entries) -> list[str]:
-    """What the user must know of the samples as a whole."""
+def _notes(sources: list[Source], entries: samples.Entries) -> list[str]:
+    """Return notes for the user about the samples as a whole."""
     notes: list[str] = []
-    known = [source for source in sources if source.name in held]
+    known = [source for source in sources if source.name in entries]
     first: dict[str, Source] = {}
     for source in known:
-        other = first.setdefault(held[source.name]["alike"], source)
+        other = first.setdefault(entries[source.name]["alike"], source)
         if other is not source:
             apart = (
-                "; one is trained on and one tested: name both with --test-files"
+                "; one is trained on and the other tested, so name both with --test-files"
                 if other.test != source.test
                 else ""
             )
-            notes.append(f"{source.path} has the structure and grid of {other.path}: both are kept{apart}")
-    without = [source.path for source in known if not held[source.name]["spin"]]
+            notes.append(
+                f"{source.path} has the same structure and grid as {other.path}; both are kept{apart}"
+            )
+    without = [source.path for source in known if not entries[source.name]["spin"]]
     if without and len(without) < len(known):
         notes.append(
-            f"{_named(without)} without a spin density among files with one: a model learns the total alone"
+            f"{_named(without)} without a spin density while other files have one, so a model learns only "
+            "the total"
         )
-    trained = {symbol for source in known if not source.test for symbol in held[source.name]["species"]}
+    trained = {symbol for source in known if not source.test for symbol in entries[source.name]["species"]}
     for source in known:
-        unseen = sorted(set(held[source.name]["species"]) - trained)
+        unseen = sorted(set(entries[source.name]["species"]) - trained)
         if source.test and unseen:
-            notes.append(f"{source.path} is to be tested, and no file to train on has {', '.join(unseen)}")
+            notes.append(f"{source.path} is a test file, and no training file has {', '.join(unseen)}")
     for source in known:
-        entry = held[source.name]
+        entry = entries[source.name]
         if entry["stride"] is not None and entry["stride"] != [1, 1, 1]:
             grid, stride = (" x ".join(map(str, entry[key])) for key in ("grid", "stride"))
             quality = entry["quality"]
             off = quality["integral"] / quality["electrons"] - 1
             notes.append(
-                f"{source.path}: of {grid} points one in {stride} is kept to test; its integral is off by {off:+.2%}"
+                f"{source.path}: one in {stride} of its {grid} points is used for testing; the integral is "
+                "off by "
+                f"{off:+.2%}"
             )
     return notes
 

@@ -1,4 +1,4 @@
-"""DataSettings and FileSettings: what a data set of densities holds, checked, and the orders it comes to."""
+"""DataSettings and FileSettings: the contents of a data set, checked, and the samples to make for it."""
 
 from __future__ import annotations
 
@@ -13,25 +13,20 @@ from pinchpoint.systems.density.data.sample import Kind, Order
 
 FIRST_TEST = 900_000
 FILE_DECIDING = ("probes", "grid_points")
-DECIDING = (
-    "probes",
-    "spacing_a",
-    "padding_a",
-    "rattle_a",
-    "level",
-)  # settings that decide the numbers of a sample
+# The settings that decide the numbers of a sample.
+DECIDING = ("probes", "spacing_a", "padding_a", "rattle_a", "level")
 
 
 @dataclass(frozen=True)
 class DataSettings:
-    """What a data set holds."""
+    """The contents of a data set of molecules."""
 
     molecules: tuple[str, ...] = TRAINING
     heldout: tuple[str, ...] = HELD_OUT
-    geometries: int = 30  # of each molecule, to train
-    tests: int = 2  # of each molecule, to test
+    geometries: int = 30  # training geometries of each molecule
+    tests: int = 2  # test geometries of each molecule
     heldout_geometries: int = 4  # of each held-out molecule
-    probes: int = 20_000  # of each geometry to train
+    probes: int = 20_000  # of each training geometry
     spacing_a: float = 0.25  # of a full grid
     padding_a: float = 3.0
     rattle_a: float = RATTLE_A
@@ -48,11 +43,11 @@ class DataSettings:
 
 @dataclass(frozen=True)
 class FileSettings:
-    """What a data set of a user's files holds."""
+    """The contents of a data set of a user's files."""
 
-    probes: int = 20_000  # of each file to train on
-    grid_points: int = 1_000_000  # of a file to test on: of a larger grid every second point or so is kept
-    test: float = 0.1  # fraction of the files
+    probes: int = 20_000  # of each training file
+    grid_points: int = 1_000_000  # maximum of a test file: a larger grid is thinned
+    test: float = 0.1  # fraction of test files
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> FileSettings:
@@ -75,61 +70,70 @@ PRESETS: dict[str, DataSettings] = {
 
 
 def check_settings(settings: DataSettings) -> DataSettings:
-    """The settings themselves where they make a data set; else BadInput."""
+    """Return the settings where they make a data set; raise BadInput otherwise."""
     for name in (*settings.molecules, *settings.heldout):
         molecule(name)  # refuses one that is not known
     if both := set(settings.molecules) & set(settings.heldout):
         raise BadInput(
-            f"{', '.join(sorted(both))} cannot be trained on and held out", hint="name each molecule once"
+            f"{', '.join(sorted(both))} cannot be both trained on and held out.",
+            hint="Name each molecule once.",
         )
     counts = {key: getattr(settings, key) for key in ("geometries", "tests", "heldout_geometries")}
     if min(counts.values()) < 0 or settings.geometries > FIRST_TEST or not orders_of(settings, 0):
-        shown = ", ".join(f"{key} {value}" for key, value in counts.items())
+        text = ", ".join(f"{key} {value}" for key, value in counts.items())
         raise BadInput(
-            f"cannot make a data set of {shown}",
-            hint=f"ask for one or more in all, at most {FIRST_TEST:,} to train",
+            f"A data set of {text} cannot be made.",
+            hint=f"Give at least one geometry in all, and at most {FIRST_TEST:,} training geometries.",
         )
     if settings.molecules and settings.geometries < 1:
         raise BadInput(
-            "a data set with nothing to train on",
-            hint="give --geometries 1 or more, or name heldout molecules only",
+            "The data set has nothing to train on.",
+            hint="Give --geometries at least 1, or name only held-out molecules.",
         )
     if settings.probes < 1 or not (
         settings.spacing_a > 0 and settings.padding_a >= 0 and settings.rattle_a >= 0
     ):
         raise BadInput(
-            f"{settings.probes} probes, spacing {settings.spacing_a:g}, padding {settings.padding_a:g}, "
-            f"rattle {settings.rattle_a:g}",
-            hint="give one probe or more, a spacing above 0, and a padding and a rattle of 0 or more, in angstrom",
+            f"A data set cannot have {settings.probes} probes, spacing {settings.spacing_a:g}, padding "
+            f"{settings.padding_a:g} and rattle {settings.rattle_a:g}.",
+            hint="Give at least one probe, a spacing above 0, and a padding and a rattle of at least 0 "
+            "angstrom.",
         )
     return settings
 
 
 def check_file_settings(settings: FileSettings) -> FileSettings:
-    """The same for a set of files."""
+    """Return the settings where they make a data set of files; raise BadInput otherwise."""
     if settings.probes < 1 or settings.grid_points < 8:
         raise BadInput(
-            f"{settings.probes} probes, {settings.grid_points} grid points",
-            hint="give one probe or more of each file to train on, and 8 grid points or more of each to test on",
+            f"A data set cannot have {settings.probes} probes and {settings.grid_points} grid points per "
+            "file.",
+            hint="Give --probes at least 1 and --grid-points at least 8.",
         )
     if not 0 <= settings.test < 1:
         raise BadInput(
-            f"a fraction of {settings.test:g} to test", hint="give one of 0 or more and below 1, such as 0.1"
+            f"A test fraction of {settings.test:g} is not possible.",
+            hint="Give --test at least 0 and below 1, such as 0.1.",
         )
     return settings
 
 
 def check_seed(seed: int) -> int:
+    """Return the seed where it can be used; raise BadInput otherwise."""
     if not 0 <= seed <= LARGEST_SEED:
-        raise BadInput(f"a seed of {seed}", hint=f"give 0 or more, and at most {LARGEST_SEED}")
+        raise BadInput(
+            f"A seed of {seed} is not possible.", hint=f"Give --seed a number from 0 to {LARGEST_SEED}."
+        )
     return seed
 
 
 def orders_of(settings: DataSettings, seed: int) -> list[Order]:
-    """Grids first, then by number: a run that was stopped has some of every molecule."""
+    """Return the samples to make: grids first, then by number, so that a stopped run has some of every
+    molecule.
+    """
     train = [(number, name) for number in range(settings.geometries) for name in settings.molecules]
     test = [(FIRST_TEST + number, name) for number in range(settings.tests) for name in settings.molecules]
-    held = [
+    heldout = [
         (FIRST_TEST + number, name)
         for number in range(settings.heldout_geometries)
         for name in settings.heldout
@@ -145,4 +149,4 @@ def orders_of(settings: DataSettings, seed: int) -> list[Order]:
             **{key: getattr(settings, key) for key in DECIDING},
         )
 
-    return [*(order(*each, "grid") for each in test + held), *(order(*each, "probes") for each in train)]
+    return [*(order(*each, "grid") for each in test + heldout), *(order(*each, "probes") for each in train)]

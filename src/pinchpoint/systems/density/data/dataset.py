@@ -1,10 +1,11 @@
-"""Data sets on disk: structures with their valence densities, made in parallel, continued where they stopped, checked when read.
+"""Data sets on disk: structures with valence densities, made in parallel, resumable, and checked when read.
 
-`DIR/index.json` says what the set is and holds a sha256 of every sample's file. Molecules made here are `MOLECULE-NUMBER.npz`:
-geometries for training are numbered from 0 and hold probes; those for testing, and of held-out molecules, are numbered from
-900,000 and are full grids. Samples of a user's files (see `collect`) are `FILE-SHA256.npz`. A sample that breaks a limit stays on
-disk with its faults and is left out of the splits. Files appear whole or not at all, and each says by itself what it was made
-from: an index that is lost or damaged is made again from them.
+`DIR/index.json` describes the set and holds a sha256 of every sample's file. Molecules are stored as
+`MOLECULE-NUMBER.npz`: training geometries are numbered from 0 and hold probes; test geometries, and those of
+held-out molecules, are numbered from 900,000 and hold full grids. Samples of a user's files (see `collect`)
+are `FILE-SHA256.npz`. A sample that breaks a limit stays on disk with its faults and is left out of the
+splits. Files are written whole or not at all, and each records what it was made from: a lost or damaged index
+is rebuilt from them.
 """
 
 from __future__ import annotations
@@ -27,11 +28,19 @@ from pinchpoint.systems.density.data.data_settings import (
     check_settings,
     orders_of,
 )
-from pinchpoint.systems.density.data.file_samples import entry_of, imported_sample, unpack_imported
+from pinchpoint.systems.density.data.file_samples import entry_of, file_sample_of, unpack_file_sample
 from pinchpoint.systems.density.data.molecules import molecule
 from pinchpoint.systems.density.data.quantum import require_pyscf
-from pinchpoint.systems.density.data.sample import GENERATOR, Made, Order, Sample, opened, sample_of, unpack
-from pinchpoint.systems.density.data.workers import made_samples
+from pinchpoint.systems.density.data.sample import (
+    GENERATOR,
+    Order,
+    Sample,
+    StoredSample,
+    sample_of,
+    unpack,
+    unpack_arrays,
+)
+from pinchpoint.systems.density.data.workers import make_samples
 
 Split = Literal["train", "test", "heldout"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -40,25 +49,25 @@ FORMAT = "pinchpoint density data"
 
 @dataclass(frozen=True)
 class Dataset:
-    """Samples on disk. A file is read, and its sha256 compared, when its sample is asked for."""
+    """Samples on disk. A file is read, and its sha256 compared, when its sample is requested."""
 
     path: Path
     seed: int
     settings: DataSettings | FileSettings
-    splits: dict[str, tuple[str, ...]]  # the good samples
+    splits: dict[str, tuple[str, ...]]  # names of the samples without faults
     samples: dict[str, dict[str, Any]]  # per name: sha256, atoms, probes, attempts, quality, faults
     check: bool = True
-    notes: tuple[str, ...] = ()  # what the user of a set of files must know
+    notes: tuple[str, ...] = ()  # warnings for the user
 
     @property
     def sha256(self) -> str:
-        """Of the data set: changes with any sample of it."""
+        """Hash of the data set, which changes with any sample."""
         entries = "".join(f"{name} {entry['sha256']}\n" for name, entry in sorted(self.samples.items()))
         return hashlib.sha256(entries.encode()).hexdigest()
 
     @property
     def species(self) -> tuple[str, ...]:
-        """The elements of the training samples, in order of the alphabet."""
+        """The elements of the training samples, in alphabetical order."""
         if isinstance(self.settings, FileSettings):
             return tuple(
                 sorted({symbol for name in self.splits["train"] for symbol in self.samples[name]["species"]})
@@ -69,7 +78,7 @@ class Dataset:
 
     @property
     def spin(self) -> bool:
-        """Whether every sample has a spin density, those to test with among them."""
+        """Whether every sample has a spin density, test samples included."""
         names = [name for split in self.splits.values() for name in split]
         return bool(names) and all(self.samples[name].get("spin", False) for name in names)
 
@@ -78,11 +87,11 @@ class Dataset:
 
     def sample(self, name: str) -> Sample:
         if isinstance(self.settings, FileSettings):
-            return imported_sample(unpack_imported(self._bytes(name), where=self._where(name)))
-        return sample_of(self.made(name))
+            return file_sample_of(unpack_file_sample(self._bytes(name), where=self._where(name)))
+        return sample_of(self.stored(name))
 
-    def made(self, name: str) -> Made:
-        """What the file of a molecule's sample holds."""
+    def stored(self, name: str) -> StoredSample:
+        """Return the contents of the file of a molecule's sample."""
         return unpack(self._bytes(name), where=self._where(name))
 
     def _bytes(self, name: str) -> bytes:
@@ -91,12 +100,12 @@ class Dataset:
     def _where(self, name: str) -> str:
         return str(self.path / samples.file_of(name))
 
-    def left_out(self) -> dict[str, list[str]]:
-        """The samples that broke a limit, and which."""
+    def faulty_samples(self) -> dict[str, list[str]]:
+        """Return the samples that broke a limit, and their faults."""
         return samples.faults_of(self.samples)
 
-    def redrawn(self) -> dict[str, int]:
-        """The samples whose first geometry did not converge, and how many were drawn."""
+    def redraw_counts(self) -> dict[str, int]:
+        """Return the samples whose first geometry did not converge, and how many geometries were drawn."""
         return {name: entry["attempts"] for name, entry in self.samples.items() if entry["attempts"] > 1}
 
 
@@ -118,15 +127,16 @@ def make_data(
     progress: Callable[[int, int], None] | None = None,
     resume: bool = True,
 ) -> Dataset:
-    """Make what `output` lacks of this data set and give it back.
+    """Add the missing samples of this data set to `output`, and return the set.
 
-    A folder that holds an earlier, interrupted or damaged run of the same settings and seed is continued: whole samples
-    stay, with or without an index; more geometries and molecules may be asked for. resume=False refuses such a folder.
-    `progress(made, wanted)` is called before the first sample and after each, with those already there counted.
+    A folder with an earlier, interrupted or damaged run of the same settings and seed is continued: whole
+    samples stay, with or without an index, and more geometries and molecules may be added. resume=False
+    refuses such a folder. progress(done, total) is called before the first sample and after each, including
+    existing ones.
     """
     if preset not in PRESETS:
-        raise BadInput(f"there is no preset {preset!r}", hint=f"choose {' or '.join(PRESETS)}")
-    given = {
+        raise BadInput(f"There is no preset {preset!r}.", hint=f"Give --preset {' or '.join(PRESETS)}.")
+    overrides = {
         "molecules": molecules,
         "heldout": heldout,
         "geometries": geometries,
@@ -137,7 +147,9 @@ def make_data(
         "padding_a": padding_a,
         "rattle_a": rattle_a,
     }
-    settings = replace(PRESETS[preset], **{key: value for key, value in given.items() if value is not None})
+    settings = replace(
+        PRESETS[preset], **{key: value for key, value in overrides.items() if value is not None}
+    )
     folder = Path(output)
     orders = {order.name: order for order in orders_of(check_settings(settings), check_seed(seed))}
     samples.check_jobs(jobs)
@@ -149,38 +161,38 @@ def make_data(
         **{key: getattr(settings, key) for key in DECIDING},
     }
     refuse_other_source(folder, GENERATOR)
-    held = samples.held_samples(folder, SET, identity)
-    if held and not resume:
+    entries = samples.held_samples(folder, SET, identity)
+    if entries and not resume:
         raise BadInput(
-            f"{folder} holds {len(held):,} samples of an earlier run",
-            hint="choose another -o, or continue it",
+            f"{folder} holds {len(entries):,} samples of an earlier run.",
+            hint="Choose another -o, or continue that run.",
         )
-    todo = [order for name, order in orders.items() if name not in held]
+    todo = [order for name, order in orders.items() if name not in entries]
     if todo:
         require_pyscf()
     samples.add_samples(
         folder,
         SET,
-        held,
-        lambda: made_samples(todo, jobs=jobs or samples.cores()),
+        entries,
+        lambda: make_samples(todo, jobs=jobs or samples.cores()),
         missing=len(todo),
         wanted=len(orders),
-        save=lambda: _save(folder, identity, settings, held, orders),
+        save=lambda: _save(folder, identity, settings, entries, orders),
         progress=progress,
     )
     return open_dataset(folder)
 
 
 def open_dataset(path: str | Path, *, check: bool = True) -> Dataset:
-    """The data set of a folder. check=False leaves out the comparison of sha256 when a sample is read."""
+    """Return the data set of a folder. check=False skips the comparison of sha256 when a sample is read."""
     folder = Path(path)
     with samples.finished_index(folder, SET) as index:
         seed = index["seed"]
-        told = FileSettings if "grid_points" in index["settings"] else DataSettings
+        kind = FileSettings if "grid_points" in index["settings"] else DataSettings
         return Dataset(
             folder,
             seed,
-            told.from_json(index["settings"]),
+            kind.from_json(index["settings"]),
             {split: tuple(names) for split, names in index["splits"].items()},
             index["samples"],
             check,
@@ -192,12 +204,12 @@ def _save(
     folder: Path,
     identity: dict[str, Any],
     settings: DataSettings,
-    held: samples.Entries,
+    entries: samples.Entries,
     orders: dict[str, Order],
 ) -> None:
     splits: dict[str, list[str]] = {split: [] for split in SPLITS}
     for name, order in orders.items():
-        if name in held and not held[name]["faults"]:
+        if name in entries and not entries[name]["faults"]:
             splits[
                 "train"
                 if order.kind == "probes"
@@ -206,46 +218,46 @@ def _save(
                 else "heldout"
             ].append(name)
     about = identity | {"settings": asdict(settings), "notes": unknown_species(settings)}
-    samples.write_index(folder, SET, about, held, orders, splits)
+    samples.write_index(folder, SET, about, entries, orders, splits)
 
 
 def unknown_species(settings: DataSettings) -> list[str]:
-    """A sentence for every held-out molecule that no model of this set can be scored on."""
+    """Return a note for every held-out molecule that no model of this set can be scored on."""
     known = {symbol for name in settings.molecules for symbol in molecule(name).species}
     return [
-        f"{name} is held out, and no molecule to train on has {', '.join(lost)}: a model of this set cannot be scored on it"
+        f"{name} is held out, and no training molecule has {', '.join(lost)}: a model of this set cannot be "
+        "scored "
+        "on it"
         for name in settings.heldout
         if known and (lost := sorted(set(molecule(name).species) - known))
     ]
 
 
 def refuse_other_source(folder: Path, generator: Any) -> None:
-    """Refuse a folder with a set of the other kind: of molecules that were made here, or of a user's files."""
+    """Raise BadInput for a folder with a set of the other kind: computed molecules, or a user's files."""
     try:
         index = samples.read_index(folder, SET)
     except BadInput:
         return
-    of_files = [isinstance(told, str) for told in (index.get("generator"), generator)]
+    of_files = [isinstance(source, str) for source in (index.get("generator"), generator)]
     if "generator" in index and of_files[0] != of_files[1]:
-        held, wanted = (
-            ("files of yours" if yours else "molecules that were made here") for yours in of_files
-        )
-        raise BadInput(f"{folder} holds a data set of {held}, not of {wanted}", hint="choose another -o")
+        there, here = (("your own files" if yours else "computed molecules") for yours in of_files)
+        raise BadInput(f"{folder} holds a data set of {there}, not of {here}.", hint="Choose another -o.")
 
 
 def _look(data: bytes, where: str) -> samples.Found:
-    if "content" in opened(data, where=where)[1].get("order", {}):
-        found = unpack_imported(data, where=where)
-        return samples.Found(found.order.name, asdict(found.order), entry_of(found))
-    made = unpack(data, where=where)
+    if "content" in unpack_arrays(data, where=where)[1].get("order", {}):
+        sample = unpack_file_sample(data, where=where)
+        return samples.Found(sample.order.name, asdict(sample.order), entry_of(sample))
+    sample = unpack(data, where=where)
     entry = {
-        "atoms": len(made.positions),
-        "probes": len(made.codes),
-        "attempts": made.attempts,
-        "quality": made.quality,
-        "faults": list(made.faults),
+        "atoms": len(sample.positions),
+        "probes": len(sample.codes),
+        "attempts": sample.attempts,
+        "quality": sample.quality,
+        "faults": list(sample.faults),
     }
-    return samples.Found(made.order.name, asdict(made.order), entry)
+    return samples.Found(sample.order.name, asdict(sample.order), entry)
 
 
 SET = samples.Kind(

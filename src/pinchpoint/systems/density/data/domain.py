@@ -1,7 +1,7 @@
-"""What a model was trained on, as far as a structure can be held against it: how near atoms came, how far, and of which kind.
+"""The domain of a model's training data (species, distances, charge), and notes on structures outside it.
 
-Pairs are looked at within a reach, the cutoff of the model. A structure that keeps within all of it may still be new to the
-model; one that does not is told. Plain values, so that weights can carry them.
+Pairs are considered within a reach, the cutoff of the model. A structure inside the domain may still be new
+to the model; one outside it gets a note. The domain holds plain values, so that weights can carry it.
 """
 
 from __future__ import annotations
@@ -23,65 +23,69 @@ if TYPE_CHECKING:
     from pinchpoint.systems.density.data.sample import Sample
 
 REACH_A = 4.0
-_SLACK = 0.02  # of a distance: what is so little beyond what was seen is not strange
-_SAME_COUNT = 0.01  # of the electrons: densities on a grid are not counted better
+_SLACK = 0.02  # fraction of a distance: so small a step outside the domain is not noted
+_SAME_COUNT = 0.01  # fraction of the electrons: grids do not integrate more precisely
 
 
 @dataclass(frozen=True)
-class Seen:
-    """Of all structures of a data set."""
+class TrainingDomain:
+    """What the structures of a data set have in common."""
 
     structures: int
     reach_a: float
-    closest_a: dict[str, float]  # by pair, "C-H": the least distance; no entry: no such pair within reach
-    nearest_a: dict[
-        str, tuple[float, float | None]
-    ]  # by species: least and most to the nearest neighbour; None: none in reach
-    periodic: bool  # whether in any the atoms reach images of themselves
-    open_shells: bool  # any with a spin density or an odd number of electrons
-    neutral: bool  # all have the valence electrons of their atoms, where these are known
+    closest_a: dict[
+        str, float
+    ]  # by pair, such as "C-H": the smallest distance; no entry: no such pair within reach
+    # By species: the smallest and largest distance to the nearest neighbour; None: an atom has none within
+    # reach.
+    nearest_a: dict[str, tuple[float, float | None]]
+    periodic: bool  # whether the atoms of any structure reach their own images
+    open_shells: bool  # whether any structure has a spin density or an odd number of electrons
+    neutral: bool  # whether all have the valence electrons of their atoms, where these are known
 
     def to_json(self) -> str:
         return json.dumps(asdict(self))
 
     @classmethod
-    def from_json(cls, text: str) -> Seen:
+    def from_json(cls, text: str) -> TrainingDomain:
         try:
-            held = json.loads(text)
+            values = json.loads(text)
             nearest = {
                 str(key): (float(low), None if high is None else float(high))
-                for key, (low, high) in held["nearest_a"].items()
+                for key, (low, high) in values["nearest_a"].items()
             }
-            closest = {str(key): float(value) for key, value in held["closest_a"].items()}
-            flags = {name: bool(held[name]) for name in ("periodic", "open_shells", "neutral")}
-            return cls(int(held["structures"]), float(held["reach_a"]), closest, nearest, **flags)
+            closest = {str(key): float(value) for key, value in values["closest_a"].items()}
+            flags = {name: bool(values[name]) for name in ("periodic", "open_shells", "neutral")}
+            return cls(int(values["structures"]), float(values["reach_a"]), closest, nearest, **flags)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise BadInput(
-                f"what the model has seen is damaged ({type(error).__name__}: {error})",
-                hint="restore the weights, or train again",
+                f"The domain of the training data is damaged ({type(error).__name__}: {error}).",
+                hint="Restore the weights, or train again.",
             ) from error
 
 
-def seen_of(samples: Iterable[Sample], *, reach_a: float = REACH_A) -> Seen | None:
-    """Of all samples; None where there are none."""
-    found: Seen | None = None
+def domain_of(samples: Iterable[Sample], *, reach_a: float = REACH_A) -> TrainingDomain | None:
+    """Return the domain of all samples; None where there are none."""
+    domain: TrainingDomain | None = None
     for sample in samples:
-        found = joined(found, look_at(sample, reach_a=reach_a))
-    return found
+        domain = merge_domains(domain, sample_domain(sample, reach_a=reach_a))
+    return domain
 
 
-def look_at(sample: Sample, *, reach_a: float = REACH_A) -> Seen:
-    """Of one sample."""
-    near = _Near(_boxed(sample, reach_a), reach_a)
+def sample_domain(sample: Sample, *, reach_a: float = REACH_A) -> TrainingDomain:
+    """Return the domain of one sample."""
+    near = _NearPairs(_in_box(sample, reach_a), reach_a)
     neutral = valence_electrons(sample.species)
     odd = round(sample.electrons) % 2 == 1
     spin = sample.spin is not None and bool(np.abs(sample.spin).max(initial=0.0) > 1e-6)
-    kept = neutral is not None and abs(sample.electrons - neutral) <= _SAME_COUNT * neutral
-    return Seen(1, reach_a, near.closest(), near.nearest(), near.is_periodic(), odd or spin, kept)
+    neutral_count = neutral is not None and abs(sample.electrons - neutral) <= _SAME_COUNT * neutral
+    return TrainingDomain(
+        1, reach_a, near.closest(), near.nearest(), near.is_periodic(), odd or spin, neutral_count
+    )
 
 
-def joined(one: Seen | None, other: Seen) -> Seen:
-    """Of the structures of both."""
+def merge_domains(one: TrainingDomain | None, other: TrainingDomain) -> TrainingDomain:
+    """Return the domain of the structures of both."""
     if one is None:
         return other
     closest = {
@@ -90,10 +94,10 @@ def joined(one: Seen | None, other: Seen) -> Seen:
     }
     nearest: dict[str, tuple[float, float | None]] = {}
     for symbol in sorted({*one.nearest_a, *other.nearest_a}):
-        held = [seen.nearest_a[symbol] for seen in (one, other) if symbol in seen.nearest_a]
-        highs = [high for _, high in held if high is not None]
-        nearest[symbol] = min(low for low, _ in held), None if len(highs) < len(held) else max(highs)
-    return Seen(
+        ranges = [domain.nearest_a[symbol] for domain in (one, other) if symbol in domain.nearest_a]
+        highs = [high for _, high in ranges if high is not None]
+        nearest[symbol] = min(low for low, _ in ranges), None if len(highs) < len(ranges) else max(highs)
+    return TrainingDomain(
         one.structures + other.structures,
         min(one.reach_a, other.reach_a),
         closest,
@@ -105,65 +109,78 @@ def joined(one: Seen | None, other: Seen) -> Seen:
 
 
 def valence_electrons(species: Iterable[str]) -> int | None:
-    """Of the neutral atoms, outside their pseudopotentials; None where the table lacks one of them."""
+    """Return the valence electrons of the neutral atoms; None where the table lacks one of them."""
     symbols = list(species)
     return sum(VALENCE[symbol] for symbol in symbols) if set(symbols) <= set(VALENCE) else None
 
 
-def strangeness(structure: Structure, seen: Seen, *, electrons: float | None = None) -> tuple[str, ...]:
-    """A sentence for everything about a structure that the model never saw; empty where all is within.
+def unfamiliar_notes(
+    structure: Structure, domain: TrainingDomain, *, electrons: float | None = None
+) -> tuple[str, ...]:
+    """Return a note for everything about a structure that lies outside the training data.
 
-    electrons: those asked for; an even number of them has no open shell.
+    electrons: the requested count; an even count has no open shell.
     """
-    near, notes = _Near(structure, seen.reach_a), []
+    near, notes = _NearPairs(structure, domain.reach_a), []
     for pair, apart in near.closest().items():
-        least = seen.closest_a.get(pair)
+        least = domain.closest_a.get(pair)
         if least is None:
             notes.append(
-                f"{pair} at {apart:.2f} angstrom: the training data has no such pair within {seen.reach_a:g}"
+                f"{pair} at {apart:.2f} angstrom: the training data has no such pair within "
+                f"{domain.reach_a:g} "
+                "angstrom"
             )
         elif apart < least * (1 - _SLACK):
-            notes.append(
-                f"{pair} at {apart:.2f} angstrom: the training data has none nearer than {least:.2f}"
-            )
+            notes.append(f"{pair} at {apart:.2f} angstrom: the closest in the training data is {least:.2f}")
     for symbol, (_, far) in near.nearest().items():
-        most = seen.nearest_a.get(symbol, (0.0, 0.0))[1]
+        most = domain.nearest_a.get(symbol, (0.0, 0.0))[1]
         if most is None or (far is not None and far <= most * (1 + _SLACK)):
             continue
         alone = (
-            f"no neighbour within {seen.reach_a:g} angstrom"
+            f"no neighbour within {domain.reach_a:g} angstrom"
             if far is None
             else f"its nearest neighbour at {far:.2f} angstrom"
         )
-        notes.append(f"{symbol} with {alone}: in the training data that is {most:.2f} at most")
-    if not seen.periodic and near.is_periodic():
+        notes.append(f"{symbol} with {alone}: in the training data the distance is at most {most:.2f}")
+    if not domain.periodic and near.is_periodic():
         notes.append(
-            "the model saw molecules alone; here atoms touch images of one another: a crystal, or too small a box"
+            "the training data has only molecules, but here atoms are close to periodic images: the "
+            "structure is a "
+            "crystal, or its box is too small"
         )
     count = valence_electrons(structure.species)
-    if seen.neutral and not seen.open_shells and count is not None:
-        held = round(count - structure.charge)
-        if held % 2 and (electrons is None or round(electrons) % 2):
+    if domain.neutral and not domain.open_shells and count is not None:
+        count_here = round(count - structure.charge)
+        if count_here % 2 and (electrons is None or round(electrons) % 2):
             notes.append(
-                f"an odd number of electrons, {held}: the model saw neutral structures with closed shells alone"
+                f"an odd number of electrons, {count_here}: the training data has only neutral structures "
+                "with "
+                "closed shells"
             )
     return tuple(notes)
 
 
 def charge_notes(structure: Structure, *, electrons: float | None) -> tuple[str, ...]:
-    """A sentence where the structure says a charge, which no model here knows of. electrons: those asked for."""
+    """Return a note where the structure has a charge, which no model considers.
+
+    electrons: the requested count.
+    """
     if structure.charge == 0:
         return ()
     count = valence_electrons(structure.species)
-    told = f"the structure has a charge of {structure.charge:+g}, which the model does not know of: this is the density of "
+    text = (
+        f"the structure has a charge of {structure.charge:+g}, which the model ignores: this is the density "
+        "of "
+        "neutral atoms"
+    )
     if electrons is not None:
-        return (f"{told}neutral atoms, scaled to {electrons:g} electrons",)
-    wanted = "N" if count is None else f"{count - structure.charge:g}"
-    return (f"{told}neutral atoms; --electrons {wanted} scales it to another count",)
+        return (f"{text}, scaled to {electrons:g} electrons",)
+    number = "N" if count is None else f"{count - structure.charge:g}"
+    return (f"{text}; --electrons {number} scales it to another count",)
 
 
-class _Near:
-    """The pairs of a structure within reach, images too."""
+class _NearPairs:
+    """The pairs of atoms of a structure within reach, including periodic images."""
 
     def __init__(self, structure: Structure, reach_a: float) -> None:
         images = images_of(structure, reach_a)
@@ -181,23 +198,27 @@ class _Near:
             if len(self.to)
             else np.zeros((2, 0), int)
         )
-        found = np.full((len(names), len(names)), np.inf)
-        np.minimum.at(found, (low, high), self.apart)
-        return {f"{names[a]}-{names[b]}": float(found[a, b]) for a, b in np.argwhere(np.isfinite(found))}
+        distances = np.full((len(names), len(names)), np.inf)
+        np.minimum.at(distances, (low, high), self.apart)
+        return {
+            f"{names[a]}-{names[b]}": float(distances[a, b]) for a, b in np.argwhere(np.isfinite(distances))
+        }
 
     def nearest(self) -> dict[str, tuple[float, float | None]]:
-        """By species, the least and the most to the nearest neighbour; the least is the reach at most."""
+        """Return by species the smallest (at most the reach) and largest distance to the nearest
+        neighbour.
+        """
         each = np.full(len(self.species), np.inf)
         np.minimum.at(each, self.to, self.apart)
-        symbols, found = np.array(self.species), {}
+        symbols, ranges = np.array(self.species), {}
         for symbol in sorted(set(self.species)):
             own = each[symbols == symbol]
             high = float(own.max())
-            found[symbol] = (min(float(own.min()), self.reach_a), high if math.isfinite(high) else None)
-        return found
+            ranges[symbol] = (min(float(own.min()), self.reach_a), high if math.isfinite(high) else None)
+        return ranges
 
     def is_periodic(self) -> bool:
-        """Whether a way from neighbour to neighbour leads from an atom to an image of itself."""
+        """Return whether a path from neighbour to neighbour leads from an atom to its own image."""
         ends = np.searchsorted(self.to, np.arange(len(self.species) + 1))
         sources, shifts = self.source.tolist(), self.shift.tolist()
         cell: dict[int, tuple[int, int, int]] = {}
@@ -218,8 +239,8 @@ class _Near:
         return False
 
 
-def _boxed(sample: Sample, reach_a: float) -> Structure:
-    """A molecule in a box so wide that no image is within reach."""
+def _in_box(sample: Sample, reach_a: float) -> Structure:
+    """Return a molecule in a box so wide that no image is within reach."""
     lattice = sample.lattice
     if lattice is None:
         lattice = np.diag(np.ptp(sample.positions, axis=0) + 2 * reach_a)

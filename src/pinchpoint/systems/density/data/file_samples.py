@@ -1,8 +1,8 @@
-"""Samples of density files: a crystal with its density, and spin density, at points of the file's own grid.
+"""Samples of density files: a crystal with its density and spin density at points of the file's own grid.
 
-Letters: A atoms, P probes. Training samples hold points drawn by a known law, test samples the whole grid, or every so manyth
-point of one that is too large. A sample's file holds the crystal and a 16-bit code of each value; which points they belong to
-follows from the seed, and a sha256 of them is compared whenever they are drawn again.
+Letters: A atoms, P probes. Training samples hold points drawn from a known distribution, test samples the
+whole grid, or an even subset of a grid that is too large. A sample's file holds the crystal and a 16-bit code
+of each value; the points follow from the seed, and their sha256 is compared whenever they are drawn again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.sample_file import FAILURES, packed
-from pinchpoint.systems.density.data.probes import Grid, Picked, draw_points, grid_part, places
+from pinchpoint.systems.density.data.probes import Grid, GridSelection, draw_points, positions_of, select_grid
 from pinchpoint.systems.density.data.sample import (
     Kind,
     Sample,
@@ -23,38 +23,38 @@ from pinchpoint.systems.density.data.sample import (
     encode,
     encode_signed,
     no_sample,
-    opened,
+    unpack_arrays,
 )
 from pinchpoint.systems.density.files.file_io import read_blob
 from pinchpoint.systems.density.files.formats import read_volume
 from pinchpoint.systems.density.files.volume import Volume, check_volume
 from pinchpoint.systems.density.grid.structure import Structure
 
-# Another word than the number of the molecules' generator: neither kind of set is continued as the other.
+# A word, unlike the number of the molecules' generator: neither kind of set is continued as the other.
 GENERATOR = "files 1"
-NEGATIVE = 0.1  # of the electrons: what may lie below zero, by the ripples of plane waves
-FEWEST = 0.01  # electrons
-CODE_LIMIT, CODE_FROM = 5e-4, 1e-3  # the code's error: of a value above 1e-3 e / A^3, of 1e-3 below it
-_ALIKE = 5  # decimals to which two structures are the same
+NEGATIVE = 0.1  # fraction of the electrons that may be negative, because of plane-wave ripples
+FEWEST = 0.01  # electrons of a density
+CODE_LIMIT, CODE_FROM = 5e-4, 1e-3  # error of the code, relative to the value or to 1e-3 e / A^3 if larger
+_ALIKE = 5  # decimals to which two structures count as the same
 
 
 @dataclass(frozen=True)
 class FileOrder:
-    """One sample to make of a file."""
+    """One sample to make from a file."""
 
     name: str
-    source: str  # path of the file; not kept, so that a sample does not depend on where the file lay
-    content: str  # sha256 of the file's bytes, unpacked
+    source: str  # path of the file; not stored, so that a sample does not depend on it
+    content: str  # sha256 of the file's bytes, decompressed
     kind: Kind
     seed: int
     probes: int  # of a sample of probes
-    grid_points: int  # the most of a grid
+    grid_points: int  # maximum of a grid
     generator: str = GENERATOR
 
 
 @dataclass(frozen=True, eq=False)
-class Imported:
-    """What a sample's file holds. codes, spin_codes: (P,) uint16, or int16 where values lie below zero."""
+class StoredFileSample:
+    """The contents of a sample's file. codes, spin_codes: (P,) uint16, or int16 where values are negative."""
 
     order: FileOrder
     structure: Structure
@@ -70,12 +70,12 @@ class Imported:
     faults: tuple[str, ...]
 
 
-def import_sample(order: FileOrder) -> Imported:
-    """Read the file, refuse it where it is no density, and keep some of its points."""
+def import_sample(order: FileOrder) -> StoredFileSample:
+    """Read the file, check that it is a density, and select some of its points."""
     if hashlib.sha256(read_blob(order.source)).hexdigest() != order.content:
         raise BadInput(
-            f"{order.source} changed while it was read",
-            hint="wait until it is whole, then run the command again",
+            f"{order.source} changed while it was being read.",
+            hint="Wait until the file is complete, then run the command again.",
         )
     try:
         volume = check_volume(read_volume(order.source))
@@ -83,20 +83,19 @@ def import_sample(order: FileOrder) -> Imported:
     except BadInput as error:
         what = error.what if order.source in error.what else f"{order.source}: {error.what}"
         raise BadInput(what, hint=error.hint) from error
-    picked = _picked(order, volume.structure, volume.grid)
-    values = volume.total.reshape(-1)[picked.index]
-    codes, top = _coded(values)
-    spin = None if volume.spin is None else volume.spin.reshape(-1)[picked.index]
-    spin_codes, spin_top = (None, 0.0) if spin is None else _coded(spin, signed=True)
+    points = _select_points(order, volume.structure, volume.grid)
+    values = volume.total.reshape(-1)[points.index]
+    codes, top = _encode(values)
+    spin = None if volume.spin is None else volume.spin.reshape(-1)[points.index]
+    spin_codes, spin_top = (None, 0.0) if spin is None else _encode(spin, signed=True)
     quality = {
         "electrons": volume.electrons,
-        "integral": float((picked.weights * values).sum()),
+        "integral": float((points.weights * values).sum()),
         "code_error": _code_error(codes, top, values),
     }
     if order.kind == "probes":
-        quality["integral_error"] = float(
-            (picked.weights * values).std() * np.sqrt(len(values))
-        )  # one standard deviation
+        # One standard deviation.
+        quality["integral_error"] = float((points.weights * values).std() * np.sqrt(len(values)))
     if spin is not None and spin_codes is not None:
         quality |= {"moment": volume.moment, "spin_code_error": _code_error(spin_codes, spin_top, spin)}
     faults = tuple(
@@ -104,7 +103,7 @@ def import_sample(order: FileOrder) -> Imported:
         for key in ("code_error", "spin_code_error")
         if not quality.get(key, 0.0) <= CODE_LIMIT
     )
-    return Imported(
+    return StoredFileSample(
         order,
         volume.structure,
         volume.grid,
@@ -113,78 +112,86 @@ def import_sample(order: FileOrder) -> Imported:
         spin_codes,
         spin_top,
         volume.electrons,
-        picked.stride,
-        picked.sha256,
+        points.stride,
+        points.sha256,
         quality,
         faults,
     )
 
 
-def imported_sample(made: Imported) -> Sample:
-    """The sample with its points found again."""
-    order, structure = made.order, made.structure
-    picked = _picked(order, structure, made.grid)
-    if picked.sha256 != made.points_sha256 or len(picked.index) != len(made.codes):
+def file_sample_of(stored: StoredFileSample) -> Sample:
+    """Return the sample with its points drawn again."""
+    order, structure = stored.order, stored.structure
+    points = _select_points(order, structure, stored.grid)
+    if points.sha256 != stored.points_sha256 or len(points.index) != len(stored.codes):
         raise BadInput(
-            f"the points drawn for {order.name} are not those its values belong to",
-            hint="make the data set again with this version and machine: pinchpoint density data --from",
+            f"The points drawn for {order.name} are not those its values belong to.",
+            hint="Make the data set again with this version and machine: pinchpoint density data --from.",
         )
-    spin = None if made.spin_codes is None else decode(made.spin_codes, made.spin_top).astype(np.float32)
+    spin = (
+        None if stored.spin_codes is None else decode(stored.spin_codes, stored.spin_top).astype(np.float32)
+    )
     return Sample(
         order.name,
         structure.formula,
         structure.species,
         structure.cartesian,
         structure.lattice,
-        places(picked.index, made.grid, structure.lattice),
-        decode(made.codes, made.top).astype(np.float32),
-        picked.weights,
-        made.electrons,
+        positions_of(points.index, stored.grid, structure.lattice),
+        decode(stored.codes, stored.top).astype(np.float32),
+        points.weights,
+        stored.electrons,
         spin,
-        made.grid if made.stride == (1, 1, 1) else None,
+        stored.grid if stored.stride == (1, 1, 1) else None,
     )
 
 
-def entry_of(made: Imported) -> dict[str, Any]:
-    """For the index."""
+def entry_of(stored: StoredFileSample) -> dict[str, Any]:
+    """Return the sample's entry in the index."""
     return {
-        "atoms": len(made.structure.species),
-        "probes": len(made.codes),
+        "atoms": len(stored.structure.species),
+        "probes": len(stored.codes),
         "attempts": 1,
-        "quality": made.quality,
-        "faults": list(made.faults),
-        "kind": made.order.kind,
-        "content": made.order.content,
-        "species": sorted(set(made.structure.species)),
-        "spin": made.spin_codes is not None,
-        "grid": list(made.grid),
-        "stride": None if made.stride is None else list(made.stride),
-        "alike": _alike(made.structure, made.grid),
+        "quality": stored.quality,
+        "faults": list(stored.faults),
+        "kind": stored.order.kind,
+        "content": stored.order.content,
+        "species": sorted(set(stored.structure.species)),
+        "spin": stored.spin_codes is not None,
+        "grid": list(stored.grid),
+        "stride": None if stored.stride is None else list(stored.stride),
+        "alike": _alike(stored.structure, stored.grid),
     }
 
 
-def pack_imported(made: Imported) -> bytes:
-    arrays = {"lattice": made.structure.lattice, "positions": made.structure.positions, "codes": made.codes}
-    if made.spin_codes is not None:
-        arrays["spin_codes"] = made.spin_codes
-    order = asdict(made.order)
+def pack_file_sample(stored: StoredFileSample) -> bytes:
+    """Return the bytes of a file: the same for the same sample."""
+    arrays = {
+        "lattice": stored.structure.lattice,
+        "positions": stored.structure.positions,
+        "codes": stored.codes,
+    }
+    if stored.spin_codes is not None:
+        arrays["spin_codes"] = stored.spin_codes
+    order = asdict(stored.order)
     del order["source"]
     keys = ("grid", "top", "spin_top", "electrons", "stride", "points_sha256", "quality", "faults")
     return packed(
         arrays,
-        {key: getattr(made, key) for key in keys} | {"species": made.structure.species, "order": order},
+        {key: getattr(stored, key) for key in keys} | {"species": stored.structure.species, "order": order},
     )
 
 
-def unpack_imported(data: bytes, *, where: str) -> Imported:
-    arrays, about = opened(data, where=where)
+def unpack_file_sample(data: bytes, *, where: str) -> StoredFileSample:
+    """Return the contents of a file's bytes; BadInput names the file where they are not a sample."""
+    arrays, about = unpack_arrays(data, where=where)
     try:
         structure = Structure(arrays["lattice"], tuple(about["species"]), arrays["positions"])
         nx, ny, nz = about["grid"]
         stride = (
             None if about["stride"] is None else (about["stride"][0], about["stride"][1], about["stride"][2])
         )
-        return Imported(
+        return StoredFileSample(
             FileOrder(source="", **about["order"]),
             structure,
             (nx, ny, nz),
@@ -206,18 +213,19 @@ def _check_density(volume: Volume) -> None:
     below = -float(np.minimum(volume.total, 0).mean()) * volume.structure.volume
     if volume.electrons < FEWEST or below > NEGATIVE * volume.electrons:
         raise BadInput(
-            f"it integrates to {volume.electrons:.4g} electrons, {below:.4g} of them below zero",
-            hint="give the density of all valence electrons: no difference, spin alone or potential",
+            f"The density integrates to {volume.electrons:.4g} electrons, {below:.4g} of them negative.",
+            hint="Give the density of all valence electrons, not a difference, a spin density or a "
+            "potential.",
         )
 
 
-def _picked(order: FileOrder, structure: Structure, grid: Grid) -> Picked:
+def _select_points(order: FileOrder, structure: Structure, grid: Grid) -> GridSelection:
     if order.kind == "grid":
-        return grid_part(structure, grid, most=order.grid_points)
+        return select_grid(structure, grid, most=order.grid_points)
     return draw_points(structure, grid, count=order.probes, key=(order.seed, int(order.content[:12], 16)))
 
 
-def _coded(values: np.ndarray, *, signed: bool = False) -> tuple[np.ndarray, float]:
+def _encode(values: np.ndarray, *, signed: bool = False) -> tuple[np.ndarray, float]:
     top = float(np.abs(values).max())
     if signed or top == 0 or values.min() < 0:
         return encode_signed(values, top), top
@@ -229,9 +237,9 @@ def _code_error(codes: np.ndarray, top: float, values: np.ndarray) -> float:
 
 
 def _alike(structure: Structure, grid: Grid) -> str:
-    """The same for two files of one structure and grid."""
+    """Return a hash that is the same for two files of one structure and grid."""
     inside = np.round(structure.positions, _ALIKE) % 1.0
-    lattice = np.round(structure.lattice, _ALIKE) + 0.0  # which makes 0 of -0
+    lattice = np.round(structure.lattice, _ALIKE) + 0.0  # turns -0 into 0
     return hashlib.sha256(
         f"{structure.species} {grid} {lattice.tolist()} {inside.tolist()}".encode()
     ).hexdigest()[:16]

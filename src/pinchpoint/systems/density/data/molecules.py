@@ -1,8 +1,13 @@
-"""Molecules of H, C, N and O at rest: closed shells, at most five heavy atoms.
+"""Molecules of H, C, N and O at rest, and random geometries around them.
 
-The table was relaxed with PBE and the pseudopotentials and basis of `quantum`, to forces below 0.1 eV per angstrom; geometries
-are drawn round it. What is held out is made of surroundings that the training molecules have: ethanol of methanol and propane,
-acetaldehyde of formaldehyde and acetone, acetamide of formamide and acetone.
+All have closed shells and at most five heavy atoms. The table was relaxed with PBE and the pseudopotentials
+and basis of `quantum`, to forces below 0.1 eV per angstrom. The held-out molecules combine environments of
+the training molecules: ethanol those of methanol and propane, acetaldehyde those of formaldehyde and acetone,
+acetamide those of formamide and acetone.
+
+A geometry displaces the atoms as by their zero-point motion and is then rotated at random. It is the same on
+every machine and with every numpy: only raw bits of the generator, whose stream is fixed, and closed forms of
+them are used. A geometry with two atoms too close together is rejected and drawn again. Letters: A atoms.
 """
 
 from __future__ import annotations
@@ -17,11 +22,15 @@ from pinchpoint.core.errors import BadInput
 VALENCE = {"H": 1, "C": 4, "N": 5, "O": 6}  # electrons outside the pseudopotentials
 RADII_A = {"H": 0.31, "C": 0.76, "N": 0.71, "O": 0.66}  # covalent
 HELD_OUT = ("ethanol", "acetaldehyde", "acetamide")
+RATTLE_A = 0.08  # standard deviation of the displacement of an atom of mass 1 along each axis
+CLOSEST = 0.75  # fraction of the sum of two covalent radii: no two atoms may be closer than this
+TRIES = 100
+_MASSES = {"H": 1.008, "C": 12.011, "N": 14.007, "O": 15.999}
 
 
 @dataclass(frozen=True, eq=False)
 class Molecule:
-    """species: A symbols; positions: (A, 3) float64 in angstrom."""
+    """A molecule at rest. species: A symbols; positions: (A, 3) float64 in angstrom."""
 
     name: str
     species: tuple[str, ...]
@@ -34,11 +43,12 @@ class Molecule:
 
 
 def names() -> tuple[str, ...]:
-    """Of every molecule of the table."""
+    """Return the names of all molecules in the table."""
     return tuple(block.split("\n", 1)[0] for block in _TABLE)
 
 
 def molecule(name: str) -> Molecule:
+    """Return a molecule by its name; raise BadInput where there is none."""
     for block in _TABLE:
         first, *lines = block.splitlines()
         if first == name:
@@ -48,10 +58,10 @@ def molecule(name: str) -> Molecule:
                 tuple(atom[0] for atom in atoms),
                 np.array([atom[1:] for atom in atoms], dtype=np.float64),
             )
-    raise BadInput(f"there is no molecule {name!r}", hint=f"choose from {', '.join(names())}")
+    raise BadInput(f"There is no molecule {name!r}.", hint=f"Choose from {', '.join(names())}.")
 
 
-# A name, then an atom a line: symbol and position in angstrom.
+# A name, then one atom per line: symbol and position in angstrom.
 _TABLE = """
 water
 O -0.2487 0.0000 -0.3184
@@ -217,58 +227,62 @@ H -0.8756 -0.8976 1.1380
 TRAINING = tuple(name for name in names() if name not in HELD_OUT)
 
 
-RATTLE_A = 0.08  # displacement of an atom of mass 1 along each axis, one standard deviation
-CLOSEST = 0.75  # of the sum of two covalent radii: nearer atoms are no molecule at rest or in motion
-TRIES = 100
-_MASSES = {"H": 1.008, "C": 12.011, "N": 14.007, "O": 15.999}
-
-
 @dataclass(frozen=True, eq=False)
 class Geometry:
-    """species: A symbols; positions: (A, 3) float64 in angstrom, their mean at the origin."""
+    """A displaced molecule.
+
+    species: A symbols; positions: (A, 3) float64 in angstrom, their mean at the origin.
+    """
 
     species: tuple[str, ...]
     positions: np.ndarray
 
 
 def uniform(count: int, *key: int) -> np.ndarray:
-    """(count,) float64 in (0, 1), decided by the numbers of the key: never 0, so that its logarithm is finite."""
+    """Return (count,) float64 in (0, 1), decided by the key; never 0, so that logarithms are finite."""
     raw = np.random.PCG64(np.random.SeedSequence([*key])).random_raw(count)
     return ((raw >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def normal(count: int, *key: int) -> np.ndarray:
-    """(count,) float64 of mean 0 and standard deviation 1."""
+    """Return (count,) float64 of mean 0 and standard deviation 1, decided by the key."""
     radius, angle = uniform(2 * count, *key).reshape(2, count)
     return np.sqrt(-2 * np.log(radius)) * np.cos(2 * np.pi * angle)
 
 
 def key_of(molecule: str) -> int:
-    """A number for a name, the same everywhere: molecules added later do not change what is drawn for the others."""
+    """Return a number for a name, the same everywhere: a new molecule does not change the geometries of
+    others.
+    """
     return zlib.crc32(molecule.encode())
 
 
 def draw_geometry(
     molecule: Molecule, *, seed: int, number: int, attempt: int = 0, rattle_a: float = RATTLE_A
 ) -> Geometry:
-    """The geometry of this number; another `attempt` gives another one in its place."""
+    """Return the geometry of this number; another `attempt` gives a replacement."""
     count = len(molecule.species)
-    # Zero-point motion of a harmonic bond goes with the mass to the power of -1/4.
+    # Zero-point motion of a harmonic bond scales with the mass to the power of -1/4.
     spread = rattle_a * np.array([_MASSES[symbol] for symbol in molecule.species]) ** -0.25
     for again in range(TRIES):
         numbers = normal(3 * count + 4, seed, key_of(molecule.name), number, attempt, again)
-        moved = molecule.positions + spread[:, None] * numbers[4:].reshape(count, 3)
-        if not too_close(molecule.species, moved):
-            turned = moved @ _rotation(numbers[:4]).T
-            return Geometry(molecule.species, turned - turned.mean(axis=0))
+        displaced = molecule.positions + spread[:, None] * numbers[4:].reshape(count, 3)
+        if not too_close(molecule.species, displaced):
+            rotated = displaced @ _rotation(numbers[:4]).T
+            return Geometry(molecule.species, rotated - rotated.mean(axis=0))
     raise BadInput(
-        f"{TRIES} drawings of {molecule.name} with a rattle of {rattle_a:g} angstrom all brought atoms too near",
-        hint=f"rattle less: {RATTLE_A:g} is the default",
+        f"All {TRIES} geometries of {molecule.name} with a rattle of {rattle_a:g} angstrom have atoms too "
+        "close "
+        "together.",
+        hint=f"Give a smaller rattle; the default is {RATTLE_A:g}.",
     )
 
 
 def too_close(species: tuple[str, ...], positions: np.ndarray) -> bool:
-    """Whether two atoms are nearer than `CLOSEST` of the sum of their covalent radii. positions: (A, 3)."""
+    """Return whether two atoms are closer than `CLOSEST` times the sum of their covalent radii.
+
+    positions: (A, 3).
+    """
     radii = np.array([RADII_A[symbol] for symbol in species])
     first, second = np.triu_indices(len(species), 1)
     apart = np.linalg.norm(positions[first] - positions[second], axis=1)
@@ -276,7 +290,7 @@ def too_close(species: tuple[str, ...], positions: np.ndarray) -> bool:
 
 
 def _rotation(quaternion: np.ndarray) -> np.ndarray:
-    """(3, 3): four normal numbers make every rotation equally likely."""
+    """Return a rotation (3, 3) from four normal numbers; every rotation is equally likely."""
     w, x, y, z = quaternion / np.linalg.norm(quaternion)
     return np.array(
         [

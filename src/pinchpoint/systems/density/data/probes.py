@@ -1,8 +1,15 @@
-"""Where a density is asked for: probes drawn from a known law, and grids. Their positions come from a seed, not from a file.
+"""Probes, the points where a density is sampled: around molecules, and on the grid of a crystal.
 
-Letters: A atoms, P probes. The law is a mixture: round every atom one that falls off as exp(-rate r), so that probes are
-dense where the density is, and a uniform one in a box, so that no region is without. Its value at a probe is known in
-closed form, and with it the weight: sum of weight * f estimates the integral of f over all space, without bias.
+Letters: A atoms, P probes, M bricks. Probes follow from a seed and are not stored in a file. Each has a
+weight: the sum of weight * f is an unbiased estimate of the integral of f.
+
+Around a molecule (`draw_probes`) the distribution is a mixture: one around every atom that falls off as
+exp(-rate r), so that probes are dense where the density is, and a uniform one in a box, so that no region is
+empty. Its value is known in closed form. `grid_probes` is a regular grid instead.
+
+Of a crystal (`draw_points`) points of its own grid are drawn: each brick of neighbouring points has a
+probability that falls off with the distance to the atoms, plus a constant share; within a brick all points
+are equally likely. `grid_part` takes the whole grid, or an even subset of one that is too large.
 """
 
 from __future__ import annotations
@@ -17,15 +24,21 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.data.molecules import VALENCE, uniform
 from pinchpoint.systems.density.grid.structure import Structure
 
-RATE_PER_A = 2.5  # slower than valence densities fall off, so that no probe in a tail weighs too much
+RATE_PER_A = 2.5  # slower than valence densities fall off, so that no probe in a tail has a large weight
 UNIFORM_SHARE = 0.15
 BOX_PADDING_A = 3.0
-_CHUNK = 65_536  # probes times atoms at one time
+_CHUNK = 65_536  # probes times atoms per chunk
+Grid = tuple[int, int, int]
+BRICK_A = 0.25  # side of a brick: a density changes little over it
+BRICKS = 32_768  # maximum of a cell; in a larger cell the bricks grow
+_BRICK_CHUNK = 1 << 18  # bricks times atoms per chunk
 
 
 @dataclass(frozen=True, eq=False)
 class Probes:
-    """points: (P, 3) float64 in angstrom; weights: (P,) float64 in cubic angstrom; grid: their counts where they are one."""
+    """points: (P, 3) float64 in angstrom; weights: (P,) float64 in cubic angstrom; grid: its counts, if
+    any.
+    """
 
     points: np.ndarray
     weights: np.ndarray
@@ -35,15 +48,15 @@ class Probes:
 def draw_probes(
     species: tuple[str, ...], positions: np.ndarray, *, count: int, key: tuple[int, ...]
 ) -> Probes:
-    """`count` probes round atoms at positions (A, 3), decided by the key."""
+    """Draw `count` probes around atoms at positions (A, 3), decided by the key."""
     if count < 1:
-        raise BadInput(f"{count} probes measure nothing", hint="ask for one or more")
+        raise BadInput(f"A sample of {count} probes is not possible.", hint="Give at least 1 probe.")
     kind, first, second, third, height, turn = uniform(6 * count, *key).reshape(6, count)
     low, high = _box(positions)
-    # Each atom has its share of (0, 1); the rest is the box's.
+    # Each atom has its share of (0, 1); the rest belongs to the box.
     owner = np.searchsorted(np.cumsum(shares(species)), kind, side="right")
     in_box = owner == len(species)
-    # The radius of a law exp(-rate r) in space is the sum of three exponential waits.
+    # The radius of the distribution exp(-rate r) in space is the sum of three exponential variables.
     radius = -np.log(first * second * third) / RATE_PER_A
     cosine = 2 * height - 1
     sine, angle = np.sqrt(1 - cosine**2), 2 * np.pi * turn
@@ -54,31 +67,38 @@ def draw_probes(
 
 
 def likelihood(species: tuple[str, ...], positions: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """(P,) value of the law, per cubic angstrom, at points (P, 3): its integral over space is 1."""
+    """Return the probability density (P,), per cubic angstrom, at points (P, 3); its integral over space is
+    1.
+    """
     low, high = _box(positions)
-    found = np.where(
+    values = np.where(
         ((points >= low) & (points <= high)).all(axis=1), UNIFORM_SHARE / np.prod(high - low), 0.0
     )
     scale = shares(species) * RATE_PER_A**3 / (8 * np.pi)
     step = max(1, _CHUNK // len(species))
     for start in range(0, len(points), step):
         apart = np.linalg.norm(points[start : start + step, None] - positions, axis=2)
-        found[start : start + step] += np.exp(-RATE_PER_A * apart) @ scale
-    return found
+        values[start : start + step] += np.exp(-RATE_PER_A * apart) @ scale
+    return values
 
 
 def shares(species: tuple[str, ...]) -> np.ndarray:
-    """(A,) share of each atom; they sum to 1 less the share of the box. Hydrogen has more than its one electron's part."""
+    """Return the share of each atom (A,); they sum to 1 less that of the box.
+
+    Hydrogen gets more than its electrons.
+    """
     weight = np.array([2.0 + VALENCE[symbol] for symbol in species])
     return (1 - UNIFORM_SHARE) * weight / weight.sum()
 
 
 def grid_probes(positions: np.ndarray, *, spacing_a: float, padding_a: float) -> Probes:
-    """A box `padding_a` beyond the atoms (A, 3) on every side, z fastest; each weighs the volume of one cell."""
+    """Return a grid that extends `padding_a` beyond the atoms (A, 3), z fastest; weights are the cell
+    volume.
+    """
     if not (spacing_a > 0 and padding_a >= 0):
         raise BadInput(
-            f"a grid of spacing {spacing_a:g} and padding {padding_a:g} angstrom",
-            hint="give a spacing above 0",
+            f"A grid with spacing {spacing_a:g} and padding {padding_a:g} angstrom is not possible.",
+            hint="Give a spacing above 0 and a padding of at least 0.",
         )
     low, high = positions.min(axis=0) - padding_a, positions.max(axis=0) + padding_a
     nx, ny, nz = (int(count) for count in np.ceil((high - low) / spacing_a - 1e-9) + 1)
@@ -95,51 +115,53 @@ def _box(positions: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return positions.min(axis=0) - BOX_PADDING_A, positions.max(axis=0) + BOX_PADDING_A
 
 
-Grid = tuple[int, int, int]
-BRICK_A = 0.25  # side of a brick: over it a density changes little
-BRICKS = 32_768  # of a cell; in a larger one they grow
-_BRICK_PAIRS = 1 << 18  # bricks times atoms at one time
-
-
 @dataclass(frozen=True, eq=False)
-class Picked:
-    """index: (P,) int64 of grid points, z fastest; weights: (P,) float64 in cubic angstrom; stride: along each vector."""
+class GridSelection:
+    """Grid points.
+
+    index: (P,) int64, z fastest; weights: (P,) float64 in cubic angstrom; stride: along each vector.
+    """
 
     index: np.ndarray
     weights: np.ndarray
-    stride: Grid | None = None  # of a grid; (1, 1, 1) for all of it
+    stride: Grid | None = None  # of a regular subset; (1, 1, 1) for the whole grid
 
     @property
     def sha256(self) -> str:
-        """Of the points, which a file's values must belong to."""
+        """Hash of the points that a file's values belong to."""
         return hashlib.sha256(self.index.astype("<i8").tobytes()).hexdigest()
 
 
-def draw_points(structure: Structure, grid: Grid, *, count: int, key: tuple[int, ...]) -> Picked:
-    """`count` points, decided by the key; all of them, each once and in no order, where the grid has no more."""
+def draw_points(structure: Structure, grid: Grid, *, count: int, key: tuple[int, ...]) -> GridSelection:
+    """Draw `count` points, decided by the key; all points, each once in random order, of a smaller grid."""
     total = math.prod(grid)
     voxel = structure.volume / total
     if count >= total:
-        return Picked(np.argsort(uniform(total, *key), kind="stable"), np.full(total, voxel))
+        return GridSelection(np.argsort(uniform(total, *key), kind="stable"), np.full(total, voxel))
     starts, sizes = _bricks(structure, grid)
     centres = [(start + (size - 1) / 2) / n for start, size, n in zip(starts, sizes, grid, strict=True)]
     points = np.einsum("i,j,k->ijk", *sizes).reshape(-1)  # (M,)
-    law = _law(structure, np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1).reshape(-1, 3)) * points
+    law = (
+        _distribution(structure, np.stack(np.meshgrid(*centres, indexing="ij"), axis=-1).reshape(-1, 3))
+        * points
+    )
     chance = (1 - UNIFORM_SHARE) * law / law.sum() + UNIFORM_SHARE * points / total
     which, *inside = uniform(4 * count, *key).reshape(4, count)
-    summed = np.cumsum(chance)
-    brick = np.minimum(np.searchsorted(summed, which * summed[-1], side="right"), len(summed) - 1)
+    cumulative = np.cumsum(chance)
+    brick = np.minimum(np.searchsorted(cumulative, which * cumulative[-1], side="right"), len(cumulative) - 1)
     at = np.unravel_index(brick, [len(start) for start in starts])
     place = [
         start[one] + np.minimum(np.floor(share * size[one]).astype(np.int64), size[one] - 1)
         for start, size, one, share in zip(starts, sizes, at, inside, strict=True)
     ]
-    each = chance[brick] / summed[-1] / points[brick]
-    return Picked(np.ravel_multi_index(place, grid).astype(np.int64), voxel / (count * each))
+    each = chance[brick] / cumulative[-1] / points[brick]
+    return GridSelection(np.ravel_multi_index(place, grid).astype(np.int64), voxel / (count * each))
 
 
-def grid_part(structure: Structure, grid: Grid, *, most: int) -> Picked:
-    """All points, z fastest; of a grid of more than `most` every second or so along the vectors where it is finest."""
+def select_grid(structure: Structure, grid: Grid, *, most: int) -> GridSelection:
+    """Return all points, z fastest; a grid of more than `most` points is thinned along the vectors where it
+    is finest.
+    """
     fine = [float(np.linalg.norm(vector)) / n for vector, n in zip(structure.lattice, grid, strict=True)]
     stride = [1, 1, 1]
     while math.prod(-(-n // step) for n, step in zip(grid, stride, strict=True)) > most:
@@ -148,20 +170,19 @@ def grid_part(structure: Structure, grid: Grid, *, most: int) -> Picked:
             key=lambda axis: fine[axis] * stride[axis],
         )
         stride[axis] += 1
-    chosen = [np.arange(0, n, step) for n, step in zip(grid, stride, strict=True)]
+    indices = [np.arange(0, n, step) for n, step in zip(grid, stride, strict=True)]
     shares = []
-    for own, n in zip(chosen, grid, strict=True):
-        gap = np.diff(
-            own, append=n
-        )  # to the next one; the last has a smaller one to the first of the next cell
+    for own, n in zip(indices, grid, strict=True):
+        # To the next point; the last one may have a smaller gap to the first point of the next cell.
+        gap = np.diff(own, append=n)
         shares.append((gap + np.roll(gap, 1)) / 2)
-    index = np.ravel_multi_index(np.meshgrid(*chosen, indexing="ij"), grid).reshape(-1)
+    index = np.ravel_multi_index(np.meshgrid(*indices, indexing="ij"), grid).reshape(-1)
     weights = np.einsum("i,j,k->ijk", *shares).reshape(-1) * (structure.volume / math.prod(grid))
-    return Picked(index.astype(np.int64), weights, (stride[0], stride[1], stride[2]))
+    return GridSelection(index.astype(np.int64), weights, (stride[0], stride[1], stride[2]))
 
 
-def places(index: np.ndarray, grid: Grid, lattice: np.ndarray) -> np.ndarray:
-    """(P, 3) cartesian."""
+def positions_of(index: np.ndarray, grid: Grid, lattice: np.ndarray) -> np.ndarray:
+    """Return the Cartesian positions (P, 3) of grid points."""
     return (
         np.stack([at / n for at, n in zip(np.unravel_index(index, grid), grid, strict=True)], axis=1)
         @ lattice
@@ -169,7 +190,7 @@ def places(index: np.ndarray, grid: Grid, lattice: np.ndarray) -> np.ndarray:
 
 
 def _bricks(structure: Structure, grid: Grid) -> tuple[list[np.ndarray], list[np.ndarray]]:
-    """First point and number of points of each brick, along each vector."""
+    """Return the first point and the number of points of each brick, along each vector."""
     side = max(BRICK_A, (structure.volume / BRICKS) ** (1 / 3))
     starts, sizes = [], []
     for vector, n in zip(structure.lattice, grid, strict=True):
@@ -179,12 +200,15 @@ def _bricks(structure: Structure, grid: Grid) -> tuple[list[np.ndarray], list[np
     return starts, sizes
 
 
-def _law(structure: Structure, centres: np.ndarray) -> np.ndarray:
-    """(M,) at fractional centres (M, 3): of each atom the image nearest by its fractions, which near an atom is the nearest."""
-    found = np.zeros(len(centres))
-    step = max(1, _BRICK_PAIRS // len(structure.species))
+def _distribution(structure: Structure, centres: np.ndarray) -> np.ndarray:
+    """Return the unnormalised distribution (M,) at fractional centres (M, 3).
+
+    Uses the image of each atom that is nearest by its fractions, which close to an atom is the nearest one.
+    """
+    values = np.zeros(len(centres))
+    step = max(1, _BRICK_CHUNK // len(structure.species))
     for start in range(0, len(centres), step):
         apart = centres[start : start + step, None] - structure.positions
         distance = np.linalg.norm((apart - np.round(apart)) @ structure.lattice, axis=2)
-        found[start : start + step] = np.exp(-RATE_PER_A * distance).sum(axis=1)
-    return found
+        values[start : start + step] = np.exp(-RATE_PER_A * distance).sum(axis=1)
+    return values

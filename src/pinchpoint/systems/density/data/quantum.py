@@ -1,7 +1,7 @@
-"""Valence electron densities of molecules by PySCF: PBE, GTH pseudopotentials, closed shell.
+"""Valence electron densities of molecules from PySCF: PBE, GTH pseudopotentials, closed shell.
 
-Letters: A atoms, P points, N basis functions. Lengths in angstrom, densities in electrons per cubic angstrom. PySCF is
-imported when a density is asked for, not before.
+Letters: A atoms, P points, N basis functions. Lengths are in angstrom, densities in electrons per cubic
+angstrom. PySCF is imported only when a density is computed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from pinchpoint.core.units import BOHR_A
 
 BASIS, PSEUDO, FUNCTIONAL = "gth-dzvp", "gth-pbe", "pbe"
 CONVERGED = 1e-8  # hartree
-# Points of the exchange-correlation grid: level 1 differs from level 2 by 2e-5 of the density of ethanol, at half its time.
+# Of the exchange-correlation grid: level 1 differs from level 2 by 2e-5 in the density of ethanol, in half
+# the time.
 LEVEL = 1
-_CHUNK = 8192  # points; (P, N) values at one time
+_CHUNK = 8192  # points per chunk, each with N values
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """A self-consistent field: ask it for densities."""
+    """The result of a self-consistent calculation; `density` evaluates it."""
 
     molecule: Any  # pyscf.gto.Mole
     matrix: np.ndarray  # (N, N) density matrix
@@ -32,7 +33,7 @@ class Solution:
     electrons: int
 
     def density(self, points: np.ndarray) -> np.ndarray:
-        """(P,) float64 at points: (P, 3)."""
+        """Return the density (P,) float64 at points (P, 3)."""
         from pyscf.dft import numint
 
         parts = []
@@ -43,18 +44,21 @@ class Solution:
 
 
 def require_pyscf() -> None:
-    """Missing, with its hint, where PySCF is not installed."""
+    """Raise Missing where PySCF is not installed."""
     try:
         import pyscf  # noqa: F401
     except ImportError as error:
         raise Missing(
-            "densities are computed with PySCF, which is not installed",
-            hint="pip install 'pinchpoint[pyscf]'",
+            "Densities are computed with PySCF, which is not installed.",
+            hint="Install it: pip install 'pinchpoint[pyscf]'.",
         ) from error
 
 
 def solve(species: tuple[str, ...], positions: np.ndarray, *, level: int = LEVEL) -> Solution:
-    """The ground state of a neutral closed-shell molecule. positions: (A, 3). Look at `converged` before use."""
+    """Compute the ground state of a neutral closed-shell molecule.
+
+    positions: (A, 3). Check `converged` before use.
+    """
     require_pyscf()
     from pyscf import dft, gto
 
@@ -63,8 +67,8 @@ def solve(species: tuple[str, ...], positions: np.ndarray, *, level: int = LEVEL
     molecule.build(parse_arg=False, dump_input=False)
     if molecule.nelectron % 2:
         raise BadInput(
-            f"{' '.join(species)} has {molecule.nelectron} valence electrons: an open shell",
-            hint="give a closed-shell molecule",
+            f"{' '.join(species)} has {molecule.nelectron} valence electrons, an open shell.",
+            hint="Give a closed-shell molecule.",
         )
     field = dft.RKS(molecule, xc=FUNCTIONAL)
     field.grids.level = level

@@ -1,8 +1,9 @@
-"""Sample: a molecule with its density at probes; how it is made from a seed and what its file holds.
+"""Sample: a molecule or crystal with its density at probes; how a molecule's sample is made and stored.
 
-Letters: A atoms, P probes. A file is an .npz with the positions of the atoms, a 16-bit code of each value and `about`, a JSON
-text with the rest: what the sample was made from, its quality, its faults and a sha256 of all it holds. Probes are not
-stored: they are drawn again from the same seed.
+Letters: A atoms, P probes. A file is an .npz with the positions of the atoms, a 16-bit code of each value and
+`about`, a JSON text with the rest: what the sample was made from, its quality, its faults and a sha256 of the
+contents. Probes are not stored but drawn again from the same seed. A code is linear below `FLOOR` and
+logarithmic above it: accurate to about 1e-4 of a value of any size.
 """
 
 from __future__ import annotations
@@ -20,18 +21,18 @@ from pinchpoint.systems.density.data.molecules import VALENCE, Geometry, draw_ge
 from pinchpoint.systems.density.data.probes import Probes, draw_probes, grid_probes
 from pinchpoint.systems.density.data.quantum import Solution, solve
 
-FLOOR = 2e-4  # e / A^3: well below it codes are spaced evenly, well above it their logarithms are
+FLOOR = 2e-4  # e / A^3: codes are evenly spaced well below it, their logarithms well above it
 TOP_CODE = 65_535
 TOP_SIGNED = 32_767
 
 
 def encode(values: np.ndarray, top: float) -> np.ndarray:
-    """(P,) uint16 of values in [0, top]."""
+    """Return the codes (P,) uint16 of values in [0, top]."""
     return np.rint(TOP_CODE * np.log1p(values / FLOOR) / math.log1p(top / FLOOR)).astype(np.uint16)
 
 
 def decode(codes: np.ndarray, top: float) -> np.ndarray:
-    """(P,) float64 of what `encode` or `encode_signed` gave."""
+    """Return the values (P,) float64 of codes from `encode` or `encode_signed`."""
     if codes.dtype == np.int16:
         return (
             np.sign(codes)
@@ -42,15 +43,15 @@ def decode(codes: np.ndarray, top: float) -> np.ndarray:
 
 
 def encode_signed(values: np.ndarray, top: float) -> np.ndarray:
-    """(P,) int16 of values in [-top, top]: half as fine as `encode`."""
+    """Return the codes (P,) int16 of values in [-top, top]: half as fine as those of `encode`."""
     if not top > 0:
         return np.zeros(len(values), np.int16)
     size = np.log1p(np.abs(values) / FLOOR) / math.log1p(top / FLOOR)
     return np.rint(np.sign(values) * TOP_SIGNED * size).astype(np.int16)
 
 
-def opened(data: bytes, *, where: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays and the text of a file; BadInput names it where it is none, or not as it was written."""
+def unpack_arrays(data: bytes, *, where: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """Return the arrays and the JSON of a file; BadInput names the file where it is not a whole sample."""
     try:
         return sample_file.opened(data)
     except sample_file.FAILURES as error:
@@ -58,25 +59,25 @@ def opened(data: bytes, *, where: str) -> tuple[dict[str, np.ndarray], dict[str,
 
 
 def no_sample(where: str, error: Exception) -> BadInput:
-    """The error for a file that cannot be read as a sample."""
+    """Return the error for a file that cannot be read as a sample."""
     return BadInput(
-        f"{where} is not a sample of a data set: {error}",
-        hint="name a file made by `pinchpoint density data`",
+        f"{where} is not a sample of a data set: {error}.",
+        hint="Give a file made by `pinchpoint density data`.",
     )
 
 
 Kind = Literal["probes", "grid"]
-# Rises with every change that gives a sample other numbers; a data set of another generator is not continued.
+# Increases with every change of a sample's numbers; a data set of another generator is not continued.
 GENERATOR = 1
-CODE_LIMIT, CODE_FROM = 1e-4, 1e-3  # the code's error: of a value above 1e-3 e / A^3, of 1e-3 below it
-GRID_LIMIT = 5e-3  # of the electrons: what may lie beyond the box or between the points of a grid
+CODE_LIMIT, CODE_FROM = 1e-4, 1e-3  # error of the code, relative to the value or to 1e-3 e / A^3 if larger
+GRID_LIMIT = 5e-3  # fraction of the electrons that a grid may miss
 ATTEMPTS = 3
-_GEOMETRY, _PROBES = 0, 1  # of the key: the two draw different numbers
+_GEOMETRY, _PROBES = 0, 1  # part of the key, so that the two draw different numbers
 
 
 @dataclass(frozen=True)
 class Order:
-    """One sample to make: all that decides its numbers."""
+    """One sample to make: everything that decides its numbers."""
 
     name: str
     molecule: str
@@ -93,94 +94,95 @@ class Order:
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """positions: (A, 3) and probes: (P, 3) float64, cartesian; values: (P,) float32 in e/A^3; weights: (P,) float64.
+    """A structure with its density at probes.
 
-    The sum of weight * |x| estimates the integral of |x| over space, or over the cell. `grid`: the counts of a full grid, z
-    fastest.
+    positions: (A, 3) and probes: (P, 3) float64, Cartesian; values: (P,) float32 in e/A^3; weights: (P,)
+    float64. The sum of weight * |x| estimates the integral of |x| over space, or over the cell. grid: counts
+    of a full grid, z fastest.
     """
 
     name: str
     molecule: str  # or the formula of a crystal
     species: tuple[str, ...]
     positions: np.ndarray
-    lattice: np.ndarray | None  # (3, 3) rows; None for a molecule: it has no images
+    lattice: np.ndarray | None  # (3, 3) rows; None for a molecule, which has no images
     probes: np.ndarray
     values: np.ndarray
     weights: np.ndarray
     electrons: float
     spin: np.ndarray | None = (
-        None  # (P,) float32, up less down; None where it is not known, or every shell is closed
+        None  # (P,) float32, up - down; None where it is unknown or all shells are closed
     )
     grid: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class Made:
-    """What a file holds."""
+class StoredSample:
+    """The contents of a sample's file."""
 
     order: Order
     positions: np.ndarray  # (A, 3)
     codes: np.ndarray  # (P,) uint16
     top: float  # value of the highest code
-    attempts: int  # how many geometries were drawn: more than 1 where a field did not converge
+    attempts: int  # geometries drawn: more than 1 where a calculation did not converge
     quality: dict[str, float]
-    faults: tuple[str, ...]  # why it is left out of the splits; empty for a good sample
+    faults: tuple[str, ...]  # reasons to leave it out of the splits; empty for a good sample
 
 
-def make_sample(order: Order) -> Made:
-    """Draw a geometry, solve it and measure its density at the probes; a geometry without a solution is drawn again."""
+def make_sample(order: Order) -> StoredSample:
+    """Draw a geometry, compute its density at the probes; redraw a geometry that does not converge."""
     known = molecule(order.molecule)
     for attempt in range(ATTEMPTS):
-        drawn = draw_geometry(
+        geometry = draw_geometry(
             known,
             seed=order.seed,
             number=2 * order.number + _GEOMETRY,
             attempt=attempt,
             rattle_a=order.rattle_a,
         )
-        solution = solve(drawn.species, drawn.positions, level=order.level)
+        solution = solve(geometry.species, geometry.positions, level=order.level)
         if solution.converged:
-            return _measure(order, drawn, solution, attempts=attempt + 1)
+            return _measure(order, geometry, solution, attempts=attempt + 1)
     faults = (f"{ATTEMPTS} geometries did not converge",)
-    return Made(order, known.positions, np.zeros(0, np.uint16), 0.0, ATTEMPTS, {}, faults)
+    return StoredSample(order, known.positions, np.zeros(0, np.uint16), 0.0, ATTEMPTS, {}, faults)
 
 
-def sample_of(made: Made) -> Sample:
-    """The sample with its probes drawn again."""
-    species = molecule(made.order.molecule).species
-    probes = _probes(made.order, species, made.positions)
-    if len(probes.points) != len(made.codes):
+def sample_of(stored: StoredSample) -> Sample:
+    """Return the sample with its probes drawn again."""
+    species = molecule(stored.order.molecule).species
+    probes = _probes(stored.order, species, stored.positions)
+    if len(probes.points) != len(stored.codes):
         raise BadInput(
-            f"{made.order.name} holds {len(made.codes):,} values for {len(probes.points):,} probes",
-            hint="leave out samples with faults; a data set of another version is made again",
+            f"{stored.order.name} holds {len(stored.codes):,} values for {len(probes.points):,} probes.",
+            hint="Leave out samples with faults, or make the data set again if it is of another version.",
         )
     return Sample(
-        made.order.name,
-        made.order.molecule,
+        stored.order.name,
+        stored.order.molecule,
         species,
-        made.positions,
+        stored.positions,
         None,
         probes.points,
-        decode(made.codes, made.top).astype(np.float32),
+        decode(stored.codes, stored.top).astype(np.float32),
         probes.weights,
         float(sum(VALENCE[symbol] for symbol in species)),
         grid=probes.grid,
     )
 
 
-def pack(made: Made) -> bytes:
-    """The bytes of a file: the same for the same sample."""
-    about = {key: getattr(made, key) for key in ("top", "attempts", "quality", "faults")} | {
-        "order": asdict(made.order)
+def pack(stored: StoredSample) -> bytes:
+    """Return the bytes of a file: the same for the same sample."""
+    about = {key: getattr(stored, key) for key in ("top", "attempts", "quality", "faults")} | {
+        "order": asdict(stored.order)
     }
-    return packed({"positions": made.positions, "codes": made.codes}, about)
+    return packed({"positions": stored.positions, "codes": stored.codes}, about)
 
 
-def unpack(data: bytes, *, where: str) -> Made:
-    """What the bytes of a file hold; BadInput names the file where they are none, or not as they were written."""
-    arrays, about = opened(data, where=where)
+def unpack(data: bytes, *, where: str) -> StoredSample:
+    """Return the contents of a file's bytes; BadInput names the file where they are not a whole sample."""
+    arrays, about = unpack_arrays(data, where=where)
     try:
-        return Made(
+        return StoredSample(
             Order(**about["order"]),
             arrays["positions"],
             arrays["codes"],
@@ -193,9 +195,9 @@ def unpack(data: bytes, *, where: str) -> Made:
         raise no_sample(where, error) from error
 
 
-def _measure(order: Order, drawn: Geometry, solution: Solution, *, attempts: int) -> Made:
-    probes = _probes(order, drawn.species, drawn.positions)
-    # A density is nowhere below zero; rounding may be.
+def _measure(order: Order, geometry: Geometry, solution: Solution, *, attempts: int) -> StoredSample:
+    probes = _probes(order, geometry.species, geometry.positions)
+    # A density is never negative, but rounding errors may be.
     values = np.maximum(solution.density(probes.points), 0.0)
     top = float(values.max())
     codes = encode(values, top)
@@ -217,7 +219,7 @@ def _measure(order: Order, drawn: Geometry, solution: Solution, *, attempts: int
         faults.append(f"the integral is {integral:.4f} for {solution.electrons} electrons")
     if not quality["code_error"] <= CODE_LIMIT:
         faults.append(f"the 16-bit code is wrong by {quality['code_error']:.2e}")
-    return Made(order, drawn.positions, codes, top, attempts, quality, tuple(faults))
+    return StoredSample(order, geometry.positions, codes, top, attempts, quality, tuple(faults))
 
 
 def _probes(order: Order, species: tuple[str, ...], positions: np.ndarray) -> Probes:

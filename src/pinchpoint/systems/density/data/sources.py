@@ -1,7 +1,8 @@
-"""Density files of a user: found, told apart by what they hold, and shared out between training and testing.
+"""A user's density files: found, identified by their contents, and split into training and test files.
 
-What a file holds decides its split, so it stays where it is when others are added, moved or renamed: a file is tested on where a
-number made of its sha256 and the seed lies below the fraction. Of files with the same bytes one is taken.
+The contents of a file decide its split, so the split stays when other files are added, moved or renamed: a
+file is a test file where a number made from its sha256 and the seed is below the fraction. Of files with the
+same bytes only one is used.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from pinchpoint.systems.common.folders import KINDS
 from pinchpoint.systems.density.files.file_io import read_blob
 from pinchpoint.systems.density.files.formats import kind_of
 
-TEST = 0.1  # of the files, where nobody says otherwise
+TEST = 0.1  # default fraction of test files
 _SOUGHT = re.compile(r"CHGCAR.*|.+\.(vasp|chgcar|cube|cub|npz)(\.gz)?", re.IGNORECASE)
 _ENDING = re.compile(r"(\.(vasp|chgcar|cube|cub|npz))?(\.gz)?$", re.IGNORECASE)
 _BARE = ("CHGCAR", "CHG", "PARCHG", "AECCAR0", "AECCAR1", "AECCAR2")
@@ -27,150 +28,162 @@ _SHOWN = 3  # files named in one message
 
 @dataclass(frozen=True)
 class Source:
-    """A file. content: sha256 of its bytes, unpacked; test: None where nobody said."""
+    """A file. content: sha256 of its bytes, decompressed; test: None where it is not decided."""
 
     path: str
-    name: str  # of its sample
+    name: str  # of the sample
     content: str
     test: bool | None = None
 
 
 @dataclass(frozen=True)
 class Sources:
-    """Files to take, those that cannot be read, and what the user must know."""
+    """Files to import, files that cannot be read, and notes for the user."""
 
     files: list[Source]
     refused: dict[str, PinchpointError]
     notes: list[str]
 
 
-def find_files(given: Iterable[str | Path], *, besides: str | Path | None = None) -> list[Path]:
-    """The files named, and those of the folders named: CHGCAR*, .vasp, .cube, .npz, packed or not, all the way down.
+def find_files(places: Iterable[str | Path], *, besides: str | Path | None = None) -> list[Path]:
+    """Return the files given, and those in the folders given: CHGCAR*, .vasp, .cube, .npz, gzipped or not.
 
-    Folders of data sets, runs and evaluations are passed by, the folder `besides`, and what begins with a dot. A file
-    comes once.
+    Folders are searched recursively. Folders of data sets, runs and evaluations, the folder `besides` and
+    names that begin with a dot are skipped. Each file is listed once.
     """
-    found: dict[Path, Path] = {}
-    for place in map(Path, given):
+    files: dict[Path, Path] = {}
+    for place in map(Path, places):
         if place.is_dir():
             inside = _inside(place, None if besides is None else Path(besides).resolve())
             if not inside:
                 raise BadInput(
-                    f"{place} holds no density files",
-                    hint="name a folder with CHGCAR, .vasp, .cube or .npz files",
+                    f"{place} holds no density files.",
+                    hint="Give a folder with CHGCAR, .vasp, .cube or .npz files.",
                 )
         else:
             _check_named(place)
             inside = [place]
         for file in inside:
-            found.setdefault(file.resolve(), file)
-    return list(found.values())
+            files.setdefault(file.resolve(), file)
+    return list(files.values())
 
 
 def read_sources(
-    given: Sequence[str | Path],
-    tested: Sequence[str | Path],
+    paths: Sequence[str | Path],
+    test_paths: Sequence[str | Path],
     *,
     besides: str | Path | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> Sources:
-    """All files of both lists. A file of both, or with the bytes of a tested one, is tested. `progress(read, all)`."""
-    marked = {file.resolve() for file in find_files(tested, besides=besides)}
-    found = find_files([*tested, *given], besides=besides)
+    """Read all files of both lists. A file of both, or with the bytes of a test file, is a test file.
+
+    progress(done, total) counts files.
+    """
+    test_files = {file.resolve() for file in find_files(test_paths, besides=besides)}
+    all_files = find_files([*test_paths, *paths], besides=besides)
     files: dict[str, Source] = {}
     refused: dict[str, PinchpointError] = {}
     notes: list[str] = []
-    # Those that are to be tested come first: a copy of one among the others must not be trained on.
-    for number, file in enumerate(sorted(found, key=lambda file: (file.resolve() not in marked, str(file)))):
+    # Test files come first: a copy of one among the others must not be trained on.
+    for number, file in enumerate(
+        sorted(all_files, key=lambda file: (file.resolve() not in test_files, str(file)))
+    ):
         if progress is not None:
-            progress(number, len(found))
+            progress(number, len(all_files))
         try:
             content = hashlib.sha256(read_blob(file)).hexdigest()
         except PinchpointError as error:
             refused[str(file)] = error
             continue
         if (first := files.get(content)) is not None:
-            notes.append(f"{file} holds the same as {first.path} and is left out")
+            notes.append(f"{file} has the same contents as {first.path} and is left out")
             continue
         files[content] = Source(
-            str(file), f"{_label(file)}-{content[:10]}", content, True if file.resolve() in marked else None
+            str(file),
+            f"{_label(file)}-{content[:10]}",
+            content,
+            True if file.resolve() in test_files else None,
         )
-    # By content: what is held back in training, the last of them, is then of all sorts.
+    # Sorted by content, so that the last ones, which training holds back for validation, are of all sorts.
     return Sources(sorted(files.values(), key=lambda source: source.content), refused, notes)
 
 
-def shared_out(files: Sequence[Source], *, fraction: float, seed: int) -> list[Source]:
-    """The files, each to test or to train. With a fraction above 0 there is one at least to test, and always one to train."""
-    drawn = {source.content: _number(source.content, seed) for source in files}
+def split_files(files: Sequence[Source], *, fraction: float, seed: int) -> list[Source]:
+    """Assign each file to training or testing: at least one test file for a fraction above 0, always a
+    training file.
+    """
+    numbers = {source.content: _number(source.content, seed) for source in files}
     free = sorted(
-        (source for source in files if source.test is None), key=lambda source: drawn[source.content]
+        (source for source in files if source.test is None), key=lambda source: numbers[source.content]
     )
-    tested = {source.content for source in files if source.test} | {
-        s.content for s in free if drawn[s.content] < fraction
+    test_contents = {source.content for source in files if source.test} | {
+        s.content for s in free if numbers[s.content] < fraction
     }
-    if not tested and fraction > 0:
-        tested = {source.content for source in free[:1]}
-    if free and len(tested) == len(files):
-        tested.discard(free[-1].content)
-    if len(tested) == len(files):
+    if not test_contents and fraction > 0:
+        test_contents = {source.content for source in free[:1]}
+    if free and len(test_contents) == len(files):
+        test_contents.discard(free[-1].content)
+    if len(test_contents) == len(files):
         raise BadInput(
-            f"{len(files)} density file{'s' if len(files) != 1 else ''}, and none is left to train on",
-            hint="give more files, fewer --test-files, or --test 0",
+            f"Of {len(files)} density file{'s' if len(files) != 1 else ''} none is left to train on.",
+            hint="Give more files, fewer --test-files, or --test 0.",
         )
-    return [replace(source, test=source.content in tested) for source in files]
+    return [replace(source, test=source.content in test_contents) for source in files]
 
 
 def refusal(
     refused: dict[str, PinchpointError], *, total: int, tell: Callable[[str], None] | None = None
 ) -> BadInput:
-    """One error for all files that cannot be used, the first few by name; tell: called with each, where there are several."""
+    """Return one error for all files that cannot be used, naming the first few.
+
+    tell: called with the text of each file, where there are several.
+    """
     first = next(iter(refused.values()))
-    told = [error.what if path in error.what else f"{path}: {error.what}" for path, error in refused.items()]
-    if len(told) == 1:
-        return BadInput(
-            told[0], hint=f"{first.hint}; or leave the file out. The others are kept: run the command again"
-        )
-    more = f"; and {len(told) - _SHOWN:,} more" if len(told) > _SHOWN else ""
-    named = f": {'; '.join(told[:_SHOWN])}{more}"
+    texts = [error.what if path in error.what else f"{path}: {error.what}" for path, error in refused.items()]
+    again = "The other files are kept; run the command again."
+    if len(texts) == 1:
+        return BadInput(texts[0], hint=f"{first.hint} Or leave the file out. {again}")
+    more = f"; and {len(texts) - _SHOWN:,} more" if len(texts) > _SHOWN else ""
+    named = f": {'; '.join(text.rstrip('.') for text in texts[:_SHOWN])}{more}"
     if tell is not None:
-        for text in told:
+        for text in texts:
             tell(text)
         named = ", each named above"
     return BadInput(
-        f"{len(told):,} of {total:,} files cannot be used{named}",
-        hint=f"{first.hint}; or leave them out. The others are kept: run the command again",
+        f"{len(texts):,} of {total:,} files cannot be used{named}.",
+        hint=f"{first.hint} Or leave them out. {again}",
     )
 
 
 def _check_named(place: Path) -> None:
-    """Refuse a file whose name says no format; one that is missing is called so."""
+    """Raise BadInput for a file whose name gives no format, or that does not exist."""
     try:
         kind_of(place)
     except BadInput:
         if place.exists():
             raise
         raise BadInput(
-            f"there is no file {place}", hint="name files, or folders of them, that exist"
+            f"There is no file {place}.", hint="Give files, or folders of them, that exist."
         ) from None
 
 
 def _inside(folder: Path, besides: Path | None) -> list[Path]:
-    found: list[Path] = []
+    paths: list[Path] = []
     for place, folders, files in os.walk(folder):
         if any(name in files for name in KINDS) or Path(place).resolve() == besides:
             folders.clear()
             continue
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        found += [
+        paths += [
             Path(place) / name
             for name in sorted(files)
             if not name.startswith(".") and _SOUGHT.fullmatch(name)
         ]
-    return found
+    return paths
 
 
 def _label(file: Path) -> str:
-    """What a sample is called: the file's name; its folder's where that says nothing."""
+    """Return the name of a sample: that of the file, or of its folder where the file has a generic name."""
     name = _ENDING.sub("", file.name)
     if name.upper() in _BARE:
         name = file.resolve().parent.name or name
@@ -178,5 +191,5 @@ def _label(file: Path) -> str:
 
 
 def _number(content: str, seed: int) -> float:
-    """In [0, 1), decided by what a file holds and the seed."""
+    """Return a number in [0, 1), decided by the contents of a file and the seed."""
     return int(hashlib.sha256(f"{seed} {content}".encode()).hexdigest()[:13], 16) / 16**13

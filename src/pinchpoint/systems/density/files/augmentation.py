@@ -1,7 +1,8 @@
-"""Augmentation occupancies of a CHGCAR: what VASP keeps of the density inside the atoms' spheres.
+"""Augmentation occupancies of a CHGCAR: VASP's description of the density inside the atoms' spheres.
 
-Kept as text and passed through; here it is only counted. A block is a line `augmentation occupancies ION N` and N numbers;
-non-collinear and some hybrid runs add `(imaginary part)` blocks. After the last, some versions write a number an atom.
+They are passed through as text and only checked here. A block is a line `augmentation occupancies ION N` and
+N numbers; non-collinear and some hybrid runs add `(imaginary part)` blocks. After the last block some
+versions write one number per atom.
 """
 
 from __future__ import annotations
@@ -16,48 +17,54 @@ from pinchpoint.systems.density.files.number_parsing import NotNumbers, parse_an
 _HEAD = re.compile(
     r"^[ \t]*augmentation occupancies([ \t]*\(imaginary part\))?[ \t]*(\d+)[ \t]+(\d+)[ \t\r]*$", re.MULTILINE
 )
-_HINT = "the file is cut short or was edited: copy it again, or remove all of its augmentation lines"
+_HINT = "Copy the file again: it is cut short or was edited. Or remove all of its augmentation lines."
 
 
 def read_augmentation(text: str, *, atoms: int, name: str) -> tuple[np.ndarray, ...]:
-    """The occupancies of each atom in order, () where there are none. Refuses blocks that are short or missing."""
+    """Return the occupancies of each atom in order, () where there are none.
+
+    Refuses short or missing blocks.
+    """
     heads = list(_HEAD.finditer(text))
     before = text[: heads[0].start()] if heads else text
     if "augmentation" in before:
-        raise BadInput(f"{name}: {_first(before)!r} is no head of augmentation occupancies", hint=_HINT)
+        raise BadInput(
+            f"{name}: {_first(before)!r} is not a valid first line of augmentation occupancies.", hint=_HINT
+        )
     if before.strip():
         _numbers(before, (atoms,), f"{name}: after the density")
-    found: dict[int, np.ndarray] = {}
+    occupancies: dict[int, np.ndarray] = {}
     for i, head in enumerate(heads):
         last = i + 1 == len(heads)
         body = text[head.end() : None if last else heads[i + 1].start()]
         ion, count = int(head[2]), int(head[3])
-        # Only the last block may be followed by the line with a number for each atom.
+        # Only the last block may be followed by the line with one number per atom.
         values = _numbers(
             body,
             (count, count + atoms) if last else (count,),
             f"{name}: augmentation occupancies of atom {ion}",
         )
         if head[1] is None:
-            found[ion] = values[:count]
+            occupancies[ion] = values[:count]
     words = text.split() if heads and not text.endswith("\n") else []
     if words and len(words[-1].lstrip("-")) < len(text[heads[0].end() :].split(maxsplit=1)[0].lstrip("-")):
-        raise BadInput(f"{name} ends in the middle of {words[-1]!r}", hint=_HINT)
-    if found and sorted(found) != list(range(1, atoms + 1)):
+        raise BadInput(f"{name} ends in the middle of {words[-1]!r}.", hint=_HINT)
+    if occupancies and sorted(occupancies) != list(range(1, atoms + 1)):
         raise BadInput(
-            f"{name} has augmentation occupancies of {len(found)} atoms; there are {atoms}", hint=_HINT
+            f"{name} has augmentation occupancies of {len(occupancies)} atoms, but there are {atoms}.",
+            hint=_HINT,
         )
-    return tuple(found[ion] for ion in sorted(found))
+    return tuple(occupancies[ion] for ion in sorted(occupancies))
 
 
 def _numbers(text: str, counts: tuple[int, ...], where: str) -> np.ndarray:
     count = len(text.split())
     if count not in counts:
-        raise BadInput(f"{where}: {counts[0]} numbers are announced, {count} found", hint=_HINT)
+        raise BadInput(f"{where}: {counts[0]} numbers are announced, but there are {count}.", hint=_HINT)
     try:
         return parse_any(np.frombuffer(text.encode("utf-8"), dtype=np.uint8), count)
     except NotNumbers as error:
-        raise BadInput(f"{where}: {error}", hint=_HINT) from error
+        raise BadInput(f"{where}: {error}.", hint=_HINT) from error
 
 
 def _first(text: str) -> str:

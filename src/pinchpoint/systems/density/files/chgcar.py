@@ -1,8 +1,8 @@
-"""VASP's CHGCAR: the density, its spin density and augmentation occupancies, read and written.
+"""Reading and writing of VASP's CHGCAR: the density, its spin density and augmentation occupancies.
 
-The file holds density times cell volume, x fastest, five numbers a line; a `Volume` holds electrons per cubic angstrom.
-What was read and is written again has the same numbers, digit for digit. CHG, PARCHG and AECCAR files have the same form.
-Non-collinear files (four grids) are refused.
+The file holds density times cell volume, x fastest, five numbers per line; a `Volume` holds electrons per
+cubic angstrom. A file that is read and written again has the same numbers, digit for digit. CHG, PARCHG and
+AECCAR files have the same format. Non-collinear files (four grids) are refused.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from pinchpoint.systems.density.files.volume import Volume, check_grid, check_vo
 
 _PER_LINE = 5
 _GRID = re.compile(rb"^[ \t]*(\d+)[ \t]+(\d+)[ \t]+(\d+)[ \t\r]*$", re.MULTILINE)
-_CUT = "the file is cut short or damaged: copy it again"
+_CUT = "Copy the file again: it is cut short or damaged."
 
 
 def read_chgcar(path: str | Path) -> Volume:
-    """The density of a CHGCAR, plain or gzipped."""
+    """Read the density of a CHGCAR, plain or gzipped."""
     return chgcar_of(read_text_blob(path), name=str(path))
 
 
 def write_chgcar(path: str | Path, volume: Volume) -> Path:
-    """Write whole or not at all; gzipped where the name ends in .gz."""
+    """Write a CHGCAR whole or not at all; gzipped where the name ends in .gz."""
     return write_blob(path, chgcar_bytes(volume))
 
 
 def chgcar_of(data: bytes, *, name: str) -> Volume:
-    """The density of a CHGCAR's bytes; `name` is for messages."""
+    """Parse the density of a CHGCAR's bytes; `name` is for messages."""
     stream = io.BytesIO(data)
     structure, comment = read_poscar(stream, name=name)
     line = b"\n"
@@ -45,10 +45,10 @@ def chgcar_of(data: bytes, *, name: str) -> Volume:
         line = stream.readline()
     head = _GRID.fullmatch(line.rstrip())
     if head is None:
-        shown = line.decode("utf-8", errors="replace").strip()
+        text_there = line.decode("utf-8", errors="replace").strip()
         raise BadInput(
-            f"{name}: {shown!r:.80} stands where the grid should",
-            hint="give a CHGCAR; a POSCAR alone has no density",
+            f"{name}: the grid is expected where the file has {text_there!r:.80}.",
+            hint="Give a CHGCAR; a POSCAR alone has no density.",
         )
     text = np.frombuffer(data, dtype=np.uint8)
     grid = (int(head[1]), int(head[2]), int(head[3]))
@@ -62,15 +62,16 @@ def chgcar_of(data: bytes, *, name: str) -> Volume:
     spin_augmentation, more = _between(data, at, grid, name)
     if more is not None:
         raise BadInput(
-            f"{name} holds more than two grids: it is of a non-collinear run",
-            hint="give a CHGCAR of a run without LNONCOLLINEAR",
+            f"{name} holds more than two grids, as written by a non-collinear run, which pinchpoint does not "
+            "support.",
+            hint="Give a CHGCAR of a run without LNONCOLLINEAR.",
         )
     read_augmentation(spin_augmentation, atoms=atoms, name=f"{name}, spin density")
     return Volume(structure, total, spin, augmentation, spin_augmentation, comment)
 
 
 def chgcar_bytes(volume: Volume) -> bytes:
-    """The whole file."""
+    """Return the whole file."""
     check_volume(volume)
     cell = volume.structure.volume
     grid = "".join(f"{n:5d}" if n < 10_000 else f" {n}" for n in volume.grid).encode() + b"\n"
@@ -84,30 +85,32 @@ def chgcar_bytes(volume: Volume) -> bytes:
 def _read_grid(
     text: np.ndarray, start: int, grid: tuple[int, int, int], cell: float, name: str
 ) -> tuple[np.ndarray, int]:
-    """The density (nx, ny, nz) that begins at a byte, and the byte after its last line."""
+    """Return the density (nx, ny, nz) that starts at a byte, and the byte after its last line."""
     try:
         check_grid(grid)
     except BadInput as error:
         raise BadInput(f"{name}: {error.what}", hint=error.hint) from error
     nx, ny, nz = grid
-    if len(text) - start < 2 * nx * ny * nz - 1:  # before any memory is taken for them
-        raise BadInput(f"{name} ends before the last of {nx * ny * nz:,} grid points", hint=_CUT)
+    if len(text) - start < 2 * nx * ny * nz - 1:  # before any memory is allocated for them
+        raise BadInput(f"{name} ends before the last of {nx * ny * nz:,} grid points.", hint=_CUT)
     try:
         values, length = parse_numbers(text[start:], nx * ny * nz)
     except NotNumbers as error:
         line = f", line {np.count_nonzero(text[: start + error.at] == 10) + 1}" if error.at >= 0 else ""
-        raise BadInput(f"{name}{line}: {error}", hint=_CUT) from error
+        raise BadInput(f"{name}{line}: {error}.", hint=_CUT) from error
     values /= cell
     return np.ascontiguousarray(values.reshape(nz, ny, nx).transpose(2, 1, 0)), start + length
 
 
 def _between(data: bytes, start: int, grid: tuple[int, int, int], name: str) -> tuple[str, int | None]:
-    """The text up to the next grid or the end of the file, and the byte after that grid's line."""
+    """Return the text up to the next grid or the end of the file, and the byte after that grid's line."""
     head = _GRID.search(data, start)
     if head is not None and tuple(int(n) for n in head.groups()) != grid:
         raise BadInput(
-            f"{name}: a grid of {head[0].decode().split()} follows one of {list(map(str, grid))}",
-            hint="both grids of a CHGCAR must be the same: write it again",
+            f"{name}: a grid of {head[0].decode().split()} follows one of {list(map(str, grid))}, but both "
+            "must be "
+            "the same.",
+            hint="Write the CHGCAR again with equal grids.",
         )
     text = data[start : head.start() if head else len(data)].decode("utf-8", errors="replace")
     return (text if text.strip() else ""), (None if head is None else min(head.end() + 1, len(data)))

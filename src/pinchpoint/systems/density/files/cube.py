@@ -1,8 +1,9 @@
-"""Gaussian cube files: one density and the atoms, read and written.
+"""Reading and writing of Gaussian cube files: one density and the atoms.
 
-Lengths in the file are in bohr (angstrom where the counts of points are negative), densities in electrons per cubic bohr,
-z fastest. The cell is count times step along each axis, whatever lies outside repeats; the file's origin becomes the
-corner of the cell. A cube holds neither spin nor augmentation occupancies; orbitals are refused.
+Lengths in the file are in bohr (angstrom where the counts of points are negative), densities in electrons per
+cubic bohr, z fastest. The cell is count times step along each axis and repeats periodically; the file's
+origin becomes the corner of the cell. A cube file holds neither spin nor augmentation occupancies; orbitals
+are refused.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from pinchpoint.systems.density.files.volume import Volume, check_grid, check_vo
 from pinchpoint.systems.density.grid.structure import SYMBOLS, Structure, cell_volume, check_structure
 
 _PER_LINE = 6
-_CUT = "the file is cut short or damaged: copy it again"
+_CUT = "Copy the file again: it is cut short or damaged."
 
 
 def read_cube(path: str | Path) -> Volume:
-    """The density of a cube file, plain or gzipped."""
+    """Read the density of a cube file, plain or gzipped."""
     name = str(path)
     data = read_text_blob(path)
     stream = io.BytesIO(data)
@@ -35,9 +36,9 @@ def read_cube(path: str | Path) -> Volume:
     head = _row(stream, name, "the number of atoms and the origin", least=4)
     if head[0] < 0 or (len(head) > 4 and head[4] > 1):
         raise BadInput(
-            f"{name} holds orbitals or several values a point", hint="give a cube file of one density"
+            f"{name} holds orbitals or several values per point.", hint="Give a cube file of one density."
         )
-    axes = [_row(stream, name, "a count of points and their step", least=4) for _ in range(3)]
+    axes = [_row(stream, name, "a count of points and a step", least=4) for _ in range(3)]
     unit = 1.0 if axes[0][0] < 0 else BOHR_A
     grid = (abs(int(axes[0][0])), abs(int(axes[1][0])), abs(int(axes[2][0])))
     lattice = np.array([np.array(axis[1:4]) * n for axis, n in zip(axes, grid, strict=True)]) * unit
@@ -53,16 +54,16 @@ def read_cube(path: str | Path) -> Volume:
         values = parse_any(np.frombuffer(data, dtype=np.uint8)[stream.tell() :], grid[0] * grid[1] * grid[2])
     except NotNumbers as error:
         line = f", line {data.count(10, 0, stream.tell() + error.at) + 1}" if error.at >= 0 else ""
-        raise BadInput(f"{name}{line}: {error}", hint=_CUT) from error
+        raise BadInput(f"{name}{line}: {error}.", hint=_CUT) from error
     return Volume(structure, values.reshape(grid) / BOHR_A**3, comment=comment)
 
 
 def write_cube(path: str | Path, volume: Volume, *, part: Literal["total", "spin"] = "total") -> Path:
-    """Write one density whole or not at all, 11 digits a number; gzipped where the name ends in .gz."""
+    """Write one density whole or not at all, 11 digits per number; gzipped where the name ends in .gz."""
     check_volume(volume)
     density = volume.total if part == "total" else volume.spin
     if density is None:
-        raise BadInput("this density has no spin", hint="write its total")
+        raise BadInput("This density has no spin part.", hint="Write its total.")
     unit = "electrons per cubic bohr, up - down" if part == "spin" else "electrons per cubic bohr"
     lines = [" ".join(volume.comment.split()) or volume.structure.formula, unit]
     lines.append(f"{len(volume.species):5d}{_numbers(np.zeros(3))}")
@@ -74,7 +75,7 @@ def write_cube(path: str | Path, volume: Volume, *, part: Literal["total", "spin
         number = SYMBOLS.index(symbol) + 1
         lines.append(f"{number:5d}{_numbers(np.array([float(number), *place]))}")
     nx, ny, nz = volume.grid
-    # Each run along z starts a line of its own, as Gaussian does it.
+    # Each row along z starts a new line, as in Gaussian.
     body = format_lines(
         np.asarray(density, dtype=np.float64).reshape(nx * ny, nz) * BOHR_A**3, per_line=_PER_LINE
     )
@@ -86,11 +87,11 @@ def _structure(lattice: np.ndarray, atoms: np.ndarray, origin: np.ndarray, unit:
     wrong = np.flatnonzero((numbers < 1) | (numbers > len(SYMBOLS)))
     if len(wrong):
         raise BadInput(
-            f"atom {wrong[0] + 1} has the atomic number {numbers[wrong[0]]}",
-            hint=f"give numbers from 1 to {len(SYMBOLS)}",
+            f"Atom {wrong[0] + 1} has the atomic number {numbers[wrong[0]]}.",
+            hint=f"Give atomic numbers from 1 to {len(SYMBOLS)}.",
         )
     species = tuple(SYMBOLS[number - 1] for number in numbers)
-    flat = cell_volume(lattice) == 0  # which is refused below
+    flat = cell_volume(lattice) == 0  # refused by check_structure
     places = (atoms[:, 2:5] - origin) * unit
     return check_structure(
         Structure(lattice, species, places if flat else np.linalg.solve(lattice.T, places.T).T)
@@ -111,7 +112,7 @@ def _row(stream: io.BytesIO, name: str, what: str, *, least: int) -> list[float]
         numbers = []
     if len(numbers) < least or not np.isfinite(numbers).all():
         raise BadInput(
-            f"{name}: {line.strip()!r:.80} stands where {what} should",
-            hint="give a Gaussian cube file that is whole",
+            f"{name}: {what} is expected where the file has {line.strip()!r:.80}.",
+            hint="Give a complete Gaussian cube file.",
         )
     return numbers

@@ -1,4 +1,4 @@
-"""Files as bytes, plain or gzipped: read whole, written whole or not at all."""
+"""Reading and writing of whole files as bytes, plain or gzipped; a file is written whole or not at all."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _GZIP = b"\x1f\x8b"
 
 
 def read_blob(path: str | Path) -> bytes:
-    """The bytes of a file, unpacked where they are gzipped, whatever its name says."""
+    """Return the bytes of a file, decompressed where they are gzipped, whatever its name."""
     path = Path(path)
     if not path.exists():
-        raise BadInput(f"there is no file {path}", hint="name a file that exists")
+        raise BadInput(f"There is no file {path}.", hint="Give a file that exists.")
     try:
         data = path.read_bytes()
     except OSError as error:
         raise BadInput(
-            f"cannot read {path}: {error.strerror}", hint="name a file that may be read"
+            f"{path} cannot be read: {error.strerror}.", hint="Give a file that you are allowed to read."
         ) from error
     if not data.startswith(_GZIP):
         return data
@@ -30,31 +30,36 @@ def read_blob(path: str | Path) -> bytes:
         return gzip.decompress(data)
     except (EOFError, OSError, zlib.error) as error:
         raise BadInput(
-            f"cannot unpack {path}: {error}", hint="the file is cut short or damaged: copy it again"
+            f"{path} cannot be decompressed: {error}.",
+            hint="Copy the file again: it is cut short or damaged.",
         ) from error
 
 
 def read_text_blob(path: str | Path) -> bytes:
-    """The same of a file of text; one of anything else is refused."""
+    """Return the bytes of a text file; a binary file is refused."""
     data = read_blob(path)
     if b"\0" in data[:1024]:
         raise BadInput(
-            f"{path} is a binary file",
-            hint="give a file of text, or its right name: the name says the format",
+            f"{path} is a binary file.",
+            hint="Give a text file, or correct its name: the name decides the format.",
         )
     return data
 
 
 def write_blob(path: str | Path, data: bytes) -> Path:
-    """Packed where the name ends in .gz. An old file stays as it is when the new one cannot be written whole."""
+    """Write a file, gzipped where the name ends in .gz.
+
+    An old file stays when the new one cannot be written whole.
+    """
     path = check_writable(path)
-    # Without a time stamp the same density gives the same file. Level 1: higher ones take thrice the time for 5 % less.
+    # Without a time stamp the same density gives the same file. Level 1: higher ones take three times longer
+    # for 5 %.
     return write_bytes(path, gzip.compress(data, compresslevel=1, mtime=0) if path.suffix == ".gz" else data)
 
 
 def check_writable(path: str | Path) -> Path:
-    """Refuse a path that cannot be written or is a file that someone protected, before the work."""
+    """Raise BadInput for a path that cannot be written or a read-only file, before any work is done."""
     path = Path(path)
     if path.exists() and not os.access(path, os.W_OK):
-        raise BadInput(f"{path} is read-only", hint="choose another -o, or allow writing it")
+        raise BadInput(f"{path} is read-only.", hint="Choose another -o, or make the file writable.")
     return check_output(path)

@@ -1,6 +1,7 @@
-"""Volumetric files by their names: which reader and writer a path belongs to, and what a format cannot hold.
+"""Volumetric files by name: the reader and writer of a path, what a format cannot hold, and numpy's .npz.
 
-CHGCAR and its like (CHG, PARCHG, AECCAR; any name that ends in .vasp), .cube or .cub, .npz. All but .npz may end in .gz.
+Formats are CHGCAR (also CHG, PARCHG, AECCAR and any name that ends in .vasp), .cube or .cub, and .npz. All
+but .npz may end in .gz.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _SUFFIXES: dict[str, Kind] = {
 
 
 def kind_of(path: str | Path) -> Kind:
-    """The format a name stands for."""
+    """Return the format that a name stands for."""
     path = Path(path)
     bare = path.with_suffix("") if path.suffix == ".gz" else path
     if kind := _SUFFIXES.get(bare.suffix.lower()):
@@ -39,52 +40,56 @@ def kind_of(path: str | Path) -> Kind:
     if bare.name.upper().startswith(_PREFIXES):
         return "chgcar"
     raise BadInput(
-        f"cannot tell the format of {path.name!r} from its name",
-        hint="name it CHGCAR, or let it end in .vasp, .cube or .npz",
+        f"The format of {path.name!r} cannot be determined from its name.",
+        hint="Name it CHGCAR, or end its name in .vasp, .cube or .npz.",
     )
 
 
 def read_volume(path: str | Path) -> Volume:
+    """Read a density in the format of its name."""
     if not Path(path).exists():
-        raise BadInput(f"there is no file {path}", hint="name a file that exists")
+        raise BadInput(f"There is no file {path}.", hint="Give a file that exists.")
     return {"chgcar": read_chgcar, "cube": read_cube, "npz": read_npz}[kind_of(path)](path)
 
 
 def write_volume(path: str | Path, volume: Volume) -> Path:
+    """Write a density in the format of the name."""
     return {"chgcar": write_chgcar, "cube": write_cube, "npz": write_npz}[kind_of(path)](path, volume)
 
 
 def check_volume_output(path: str | Path) -> Path:
-    """Refuse an output before the work: a name of no known format, a folder, a place that cannot be written."""
+    """Raise BadInput before any work for an unknown format, a folder, or a path that cannot be written."""
     if Path(path).is_dir():
-        raise BadInput(f"cannot write {path}: it is a folder", hint="name a file in it, such as CHGCAR")
+        raise BadInput(
+            f"{path} cannot be written: it is a folder.", hint="Give a file in it, such as CHGCAR."
+        )
     if kind_of(path) == "npz":
         _check_plain(path)
     return check_writable(path)
 
 
 def warnings_of(volume: Volume, path: str | Path) -> tuple[str, ...]:
-    """What the user of a file written there must know, a sentence each."""
+    """Return notes for the user of a file written to this path."""
     if kind_of(path) == "chgcar":
         warning = missing_augmentation(volume)
         return (warning,) if warning else ()
     if kind_of(path) == "cube":
         lost = [
             name
-            for name, held in (
+            for name, has_it in (
                 ("the spin density", volume.spin is not None),
                 ("augmentation", volume.augmentation),
             )
-            if held
+            if has_it
         ]
         return (
-            (f"a cube file holds the total density only: {' and '.join(lost)} is left out",) if lost else ()
+            (f"a cube file holds only the total density: {' and '.join(lost)} is left out",) if lost else ()
         )
     return ()
 
 
 def write_npz(path: str | Path, volume: Volume) -> Path:
-    """numpy's own format: every number bit for bit, no text to parse."""
+    """Write numpy's own format, which keeps every bit and needs no parsing."""
     _check_plain(path)
     check_volume(volume)
     arrays: dict[str, Any] = {
@@ -104,22 +109,26 @@ def write_npz(path: str | Path, volume: Volume) -> Path:
 
 def _check_plain(path: str | Path) -> None:
     if Path(path).suffix == ".gz":
-        raise BadInput(f"{Path(path).name}: numpy cannot read a packed .npz", hint="leave out the .gz")
+        raise BadInput(
+            f"{Path(path).name} is not possible: numpy cannot read a gzipped .npz.", hint="Leave out .gz."
+        )
 
 
 def read_npz(path: str | Path) -> Volume:
-    """What `write_npz` wrote; lattice, species, positions and total must be there, the rest may."""
+    """Read a file of `write_npz`; lattice, species, positions and total are required, the rest is
+    optional.
+    """
     try:
-        with np.load(io.BytesIO(read_blob(path)), allow_pickle=False) as held:
-            arrays = {name: held[name] for name in held.files}
+        with np.load(io.BytesIO(read_blob(path)), allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in archive.files}
     except BadInput:
         raise
-    except Exception as error:  # zipfile and numpy meet bytes of any kind, and fail in any way
-        raise BadInput(f"cannot read {path}: {error}", hint="give a .npz file that is whole") from error
+    except Exception as error:  # zipfile and numpy may fail on arbitrary bytes with any exception
+        raise BadInput(f"{path} cannot be read: {error}.", hint="Give a complete .npz file.") from error
     if lost := [name for name in ("lattice", "species", "positions", "total") if name not in arrays]:
         raise BadInput(
-            f"{path} has no {', '.join(lost)}",
-            hint="write all of lattice, species, positions and total into it",
+            f"{path} has no {', '.join(lost)}.",
+            hint="Store lattice, species, positions and total in it.",
         )
     try:
         numbers = {
@@ -139,7 +148,9 @@ def read_npz(path: str | Path) -> Volume:
         )
         check_volume(volume)
     except (ValueError, TypeError, IndexError) as error:
-        raise BadInput(f"cannot read {path}: {error}", hint="give numbers, and symbols of species") from error
+        raise BadInput(
+            f"{path} cannot be read: {error}.", hint="Give numbers, and symbols of species."
+        ) from error
     except BadInput as error:
         raise BadInput(f"{path}: {error.what}", hint=error.hint) from error
     for text in texts:

@@ -1,7 +1,8 @@
-"""Numbers of volumetric files: text to float64, by whole arrays.
+"""Parsing of the numbers in volumetric files: text to float64, for whole arrays.
 
-Fixed columns as VASP, ASE and pymatgen write them are read by integer arithmetic, any other layout by numpy's own parser,
-some five times slower. Both give the float64 nearest to the printed number. Letters: N numbers, w bytes a field.
+Fixed columns as written by VASP, ASE and pymatgen are read with integer arithmetic, any other layout with
+numpy's own parser, which is about five times slower. Both give the float64 nearest to the printed number.
+Letters: N numbers, w bytes per field.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import numpy as np
 
 from pinchpoint.systems.density.files.number_printing import column
 
-_CHUNK = 16_384  # numbers worked on at one time: their temporaries stay in a core's own cache
+_CHUNK = 16_384  # numbers per chunk: their temporaries stay in a core's own cache
 _EXACT = 22  # the largest power of ten that float64 holds exactly
 _WRONG = 1 << 50
 _NO_LEAD = int.from_bytes(b" 0.", "little")
@@ -25,7 +26,7 @@ _NUMBER = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class NotNumbers(ValueError):
-    """The text holds something else than the numbers that were asked for. `at` is the byte where, -1 when unknown."""
+    """The text does not hold the expected numbers. at: the byte of the problem, -1 where it is unknown."""
 
     def __init__(self, what: str, at: int = -1) -> None:
         super().__init__(what)
@@ -34,7 +35,7 @@ class NotNumbers(ValueError):
 
 @dataclass(frozen=True)
 class _Layout:
-    """Fixed columns: every full line holds `per_line` fields of `width` bytes and `ending` more."""
+    """Fixed columns: every full line holds `per_line` fields of `width` bytes and `ending` more bytes."""
 
     per_line: int
     width: int
@@ -48,9 +49,10 @@ class _Layout:
 
 
 def parse_numbers(data: np.ndarray, count: int) -> tuple[np.ndarray, int]:
-    """The first `count` numbers of a text, (count,) float64, and the byte where their last line ends.
+    """Return the first `count` numbers of a text, (count,) float64, and the byte where their last line ends.
 
-    data: (bytes,) uint8. The lines hold equally many numbers each, the last one perhaps fewer. Raises NotNumbers.
+    data: (bytes,) uint8. All lines hold the same number of numbers, except perhaps the last. Raises
+    NotNumbers.
     """
     ends = np.flatnonzero(data[:4096] == ord("\n"))
     if len(ends) == 0:
@@ -59,7 +61,7 @@ def parse_numbers(data: np.ndarray, count: int) -> tuple[np.ndarray, int]:
     layout = _layout(sample)
     per_line = layout.per_line if layout else len(sample.split())
     if per_line == 0:
-        raise NotNumbers("a blank line stands where numbers should", 0)
+        raise NotNumbers("numbers are expected where there is a blank line", 0)
     values = _parse_columns(data, count, layout) if layout else None
     if values is None:
         return _parse_by_lines(data, count, per_line, layout)
@@ -68,13 +70,13 @@ def parse_numbers(data: np.ndarray, count: int) -> tuple[np.ndarray, int]:
         return values, at
     try:
         rest, length = _parse_by_lines(data[at:], count - len(values), per_line, layout)
-    except NotNumbers:  # again from the start, to count and to place what is wrong
+    except NotNumbers:  # again from the start, to count the numbers and locate the problem
         return _parse_by_lines(data, count, per_line, layout)
     return np.concatenate([values, rest]), at + length
 
 
 def _layout(line: bytes) -> _Layout | None:
-    """The fixed columns of a line, where it has some that `_parse_columns` knows."""
+    """Return the fixed columns of a line, or None where `_parse_columns` does not know its layout."""
     body = line.rstrip()
     tokens = list(re.finditer(rb" *[^ ]+", body))
     width = len(tokens[0].group()) if tokens else 0
@@ -86,7 +88,9 @@ def _layout(line: bytes) -> _Layout | None:
 
 
 def _parse_columns(data: np.ndarray, count: int, layout: _Layout) -> np.ndarray | None:
-    """The numbers of all full lines; None where any line has another form: the slow way then says what is wrong."""
+    """Return the numbers of all full lines; None where a line has another layout, which the slow parser
+    reports.
+    """
     full = count // layout.per_line
     length = layout.per_line * layout.width + layout.ending
     if len(data) < full * length:
@@ -108,15 +112,14 @@ def _parse_columns(data: np.ndarray, count: int, layout: _Layout) -> np.ndarray 
 
 @dataclass(frozen=True)
 class _Tables:
-    """What the reader looks up."""
+    """Lookup tables of the reader."""
 
-    lead: (
-        np.ndarray
-    )  # (65536,) by the two characters before the dot, as one little-endian word: their digit, or _WRONG
-    sign: np.ndarray  # (65536,) by the same: +1.0 or -1.0
-    over: (
-        np.ndarray
-    )  # (220,) by exponent, + 120 where negative: the power of ten to divide by; NaN where float64 has none
+    # (65536,) by the two characters before the dot, as one little-endian word: their digit, or _WRONG.
+    lead: np.ndarray
+    # (65536,) by the same: +1.0 or -1.0.
+    sign: np.ndarray
+    # (220,) by exponent, + 120 where negative: the power of ten to divide by; NaN where float64 has none.
+    over: np.ndarray
 
 
 def _tables(decimals: int) -> _Tables:
@@ -128,14 +131,14 @@ def _tables(decimals: int) -> _Tables:
             lead[at] = 0 if char == "-" else int(char)
             sign[at] = -1.0 if "-" in first + char else 1.0
     power = decimals - np.concatenate([np.arange(120), -np.arange(100)])
-    # From their text: numpy's own powers are not always the nearest float64.
+    # Parsed from text: numpy's own powers are not always the nearest float64.
     exact = np.array([float(f"1e{i}") for i in range(_EXACT + 1)])
     over = np.where((power >= 0) & (power <= _EXACT), exact[power.clip(0, _EXACT)], np.nan)
     return _Tables(lead, sign, over)
 
 
 def _read_fields(fields: np.ndarray, layout: _Layout, tables: _Tables, out: np.ndarray) -> bool:
-    """(N, w) characters -> out: (N,). False where they are not all of this layout.
+    """Parse (N, w) characters into out: (N,). Returns False where any field has another layout.
 
     The fraction is read as its first digits, up to four in one word, and its last eight in another.
     """
@@ -149,10 +152,11 @@ def _read_fields(fields: np.ndarray, layout: _Layout, tables: _Tables, out: np.n
             return False
         before = lead.astype(np.int64) & 0xFFFF
     last = column(fields, mark - 8, "<u8") ^ np.uint64(0x3030303030303030)
-    # A byte over 9 is no digit: adding 118 sets its highest bit, unless that is set already.
+    # A byte above 9 is not a digit: adding 118 sets its highest bit, unless that is set already.
     if np.bitwise_or.reduce(last | (last + np.uint64(0x7676767676767676))) & np.uint64(0x8080808080808080):
         return False
-    # Neighbours join to numbers of two digits, these to four, these to eight, all within one word.
+    # Neighbouring digits combine to numbers of two digits, these to four, these to eight, all within one
+    # word.
     last *= np.uint64(10 * 2**8 + 1)
     last >>= np.uint64(8)
     last &= np.uint64(0x00FF00FF00FF00FF)
@@ -164,9 +168,8 @@ def _read_fields(fields: np.ndarray, layout: _Layout, tables: _Tables, out: np.n
     number = last.view(np.int64)
     if layout.decimals > 8:
         first = column(fields, dot + 1, "<u4") ^ np.uint32(0x30303030)
-        first <<= np.uint32(
-            8 * (12 - layout.decimals)
-        )  # what comes after them leaves the word; zeros come before
+        # Shifts the characters after the digits out of the word; zeros come in before them.
+        first <<= np.uint32(8 * (12 - layout.decimals))
         if np.bitwise_or.reduce(first | (first + np.uint32(0x76767676))) & np.uint32(0x80808080):
             return False
         first *= np.uint32(10 * 2**8 + 1)
@@ -183,7 +186,7 @@ def _read_fields(fields: np.ndarray, layout: _Layout, tables: _Tables, out: np.n
     power = _powers(fields, mark, layout.powers)
     if power is None:
         return False
-    # Both are exact, so the quotient is rounded once: it is the float64 nearest to the text.
+    # Both are exact, so the quotient is rounded only once and is the float64 nearest to the text.
     out[:] = number
     out /= tables.over[power]
     if before is not None:
@@ -196,7 +199,9 @@ def _read_fields(fields: np.ndarray, layout: _Layout, tables: _Tables, out: np.n
 
 
 def _powers(fields: np.ndarray, mark: int, digits: int) -> np.ndarray | None:
-    """(N,) exponents as `_Tables.over` takes them, those it does not know as 119; None where they are not E, sign, digits."""
+    """Return the exponents (N,) as indices of `_Tables.over`, 119 for unknown ones; None unless E, sign,
+    digits.
+    """
     if digits == 3:
         if (fields[:, mark] != ord("E")).any() or not np.isin(
             fields[:, mark + 1], (ord("+"), ord("-"))
@@ -208,14 +213,14 @@ def _powers(fields: np.ndarray, mark: int, digits: int) -> np.ndarray | None:
         power = each @ np.array([100, 10, 1])
         return np.where(power > 99, 119, power + 120 * (fields[:, mark + 1] == ord("-")))
     word = column(fields, mark, "<u4") ^ _E_PLUS
-    # Of the second byte 0 is + and 6 is -: only its bits 1 and 2 may be set, and they are equal. The others are as above.
+    # In the second byte 0 is + and 6 is -: only its bits 1 and 2 may be set, and they are equal. The rest as
+    # above.
     unlike = ((word ^ (word >> np.uint32(1))) >> np.uint32(9)) & np.uint32(1)
     if np.bitwise_or.reduce(word | (word + np.uint32(0x76760000)) | unlike) & np.uint32(0x8080F9FF):
         return None
     word >>= np.uint32(8)
-    word *= np.uint32(
-        20 * 2**16 + 10 * 2**8 + 1
-    )  # its third byte: 120 for a minus, and the two digits as a number
+    # The third byte becomes the two digits as a number, plus 120 for a minus.
+    word *= np.uint32(20 * 2**16 + 10 * 2**8 + 1)
     word >>= np.uint32(16)
     word &= np.uint32(0xFF)
     return word.astype(np.int64)
@@ -230,7 +235,7 @@ def _parse_by_lines(
     values = parse_any(data[:end], count)
     if layout and len(ends) < lines:
         last = data[ends[-1] + 1 if len(ends) else 0 :].tobytes().rstrip()
-        if len(last) % layout.width:  # a number that lost its last digits is still a number
+        if len(last) % layout.width:  # a number that has lost its last digits is still a number
             raise NotNumbers(
                 f"the text ends in the middle of {last.split()[-1].decode()!r}", end - len(last.split()[-1])
             )
@@ -238,15 +243,17 @@ def _parse_by_lines(
 
 
 def parse_any(data: np.ndarray, count: int) -> np.ndarray:
-    """Exactly `count` numbers with blanks between, in any form that Fortran or C prints. data: (bytes,) uint8."""
+    """Return exactly `count` numbers separated by blanks, in any format of Fortran or C.
+
+    data: (bytes,) uint8.
+    """
     text = data.tobytes()
     if text.translate(None, _PLAIN):
         text = re.sub(rb"(?<=[0-9.])[dD](?=[+-]?\d)", b"E", text)
     sign = np.flatnonzero((data == ord("+")) | (data == ord("-")))
     if np.isin(data[sign[sign > 0] - 1], np.frombuffer(b"0123456789.", dtype=np.uint8)).any():
-        text = re.sub(
-            rb"(?<=[0-9.])(?=[+-]\d{3}(\s|$))", b"E", text
-        )  # Fortran drops the E of an exponent of three digits
+        # Fortran drops the E of an exponent of three digits.
+        text = re.sub(rb"(?<=[0-9.])(?=[+-]\d{3}(\s|$))", b"E", text)
     with warnings.catch_warnings():
         warnings.simplefilter("error", DeprecationWarning)
         try:
@@ -258,23 +265,23 @@ def parse_any(data: np.ndarray, count: int) -> np.ndarray:
     if len(values) != tokens or not np.isfinite(values).all():
         raise _first_odd(text)
     if len(values) != count:
-        raise NotNumbers(f"{len(values):,} numbers stand where {count:,} should")
+        raise NotNumbers(f"there are {len(values):,} numbers, but {count:,} are expected")
     return values
 
 
 def _first_odd(text: bytes) -> NotNumbers:
-    """Why numpy could not read a text, and where."""
+    """Return why numpy could not read a text, and where."""
     for token in re.finditer(rb"\S+", text):
         if not _NUMBER.fullmatch(token[0]) or not np.isfinite(float(token[0])):
             return NotNumbers(_why(token[0].decode("latin-1")), token.start())
-    return NotNumbers("numbers could not be told apart")
+    return NotNumbers("the numbers cannot be separated")
 
 
 def _why(token: str) -> str:
     if "*" in token:
-        return f"{token!r}: a number was too large for its column"
+        return f"{token!r} marks a number that was too large for its column"
     if "nan" in token.lower():
         return f"{token!r} is not a number"
     if _NUMBER.fullmatch(token.encode("latin-1")):
-        return f"{token!r} is larger than float64 holds"
-    return f"{token!r} stands where a number should"
+        return f"{token!r} is too large for float64"
+    return f"a number is expected where there is {token!r}"

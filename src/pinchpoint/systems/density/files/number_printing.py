@@ -1,7 +1,8 @@
-"""Numbers as volumetric files print them: float64 to text, by whole arrays.
+"""Printing of the numbers in volumetric files: float64 to text, for whole arrays.
 
-11 significant digits as Fortran's E17.11 gives them (`0.12345678901E+03`, `-.12345678901E+03`), correctly rounded: what is
-read back and written again is the same text. Letters: N numbers, R rows, w bytes a field.
+Numbers have 11 significant digits in Fortran's E17.11 format (`0.12345678901E+03`, `-.12345678901E+03`) and
+are correctly rounded: a file that is read and written again has the same text. Letters: N numbers, R rows, w
+bytes per field.
 """
 
 from __future__ import annotations
@@ -12,17 +13,17 @@ import numpy as np
 
 DIGITS = 11
 _BIAS = 340  # added to a decimal exponent to look it up
-_CHUNK = 8_192  # numbers worked on at one time: their temporaries stay in a core's own cache
+_CHUNK = 8_192  # numbers per chunk: their temporaries stay in a core's own cache
 
 
 @dataclass(frozen=True)
 class _Tables:
-    """What the writer looks up, by exponent + `_BIAS` where not said otherwise. Made once a call: 0.3 ms."""
+    """Lookup tables of the writer, by exponent + `_BIAS` unless noted. Built once per call, in 0.3 ms."""
 
     first: np.ndarray  # (2048,) by exponent bits: exponent + _BIAS of the smallest such number
     power: np.ndarray  # 10^exponent: the first number with an exponent higher by one
     scale: np.ndarray  # 10^(DIGITS - exponent)
-    exponent: np.ndarray  # four characters: E and a sign and two digits, or a sign and three
+    exponent: np.ndarray  # four characters: E, a sign and two digits, or a sign and three digits
     lead: np.ndarray  # (2,) by sign bit (0 or -1): a blank, 0 or -, and a dot
     four: np.ndarray  # (10000,) by number: its four digits, as one little-endian word
     three: np.ndarray  # (1000,) by number: its three digits and an E
@@ -31,7 +32,7 @@ class _Tables:
 def _tables(wide: bool) -> _Tables:
     exponents = np.arange(-_BIAS, _BIAS + 1)
     first = np.floor((np.arange(2048) - 1023) * np.log10(2)) + 1 + _BIAS
-    first[0] = _BIAS  # zero; what is below the normal numbers is printed one by one
+    first[0] = _BIAS  # zero; subnormal numbers are printed one by one
     power = np.array([float(f"1e{i}") for i in exponents])
     marks = [f"{i:+04d}" if wide else f"E{i:+03d}" for i in exponents]
     number = np.arange(10_000, dtype=np.uint32)
@@ -55,10 +56,10 @@ def _words(texts: list[str]) -> np.ndarray:
 
 
 def format_lines(values: np.ndarray, *, per_line: int) -> bytes:
-    """values: (R, n) finite float64, `per_line` to a line; each row starts a line of its own.
+    """Return the text of values: (R, n) finite float64, `per_line` to a line; each row starts a new line.
 
-    A field is a blank and 17 characters. Where a number needs an exponent of three digits, all fields take 18 characters:
-    Fortran would drop the E, and then few programs could read the file.
+    A field is a blank and 17 characters. Where any number needs an exponent of three digits, all fields have
+    18 characters: Fortran would drop the E, and few programs could then read the file.
     """
     rows, count = values.shape
     size = np.abs(values)
@@ -84,15 +85,16 @@ def _lines(values: np.ndarray, per_line: int, tables: _Tables, wide: bool) -> by
 
 
 def _fields(values: np.ndarray, tables: _Tables, wide: bool) -> np.ndarray:
-    """(N,) -> (N, w) characters."""
+    """Return the characters (N, w) of values (N,)."""
     size = np.abs(values)
     bits = values.view(np.int64)
     exponent = tables.first[size.view(np.int64) >> 52]
-    exponent += size >= tables.power[exponent]  # of the smallest such number it was: at most one too low
+    exponent += size >= tables.power[exponent]  # taken from the smallest such number, so at most one too low
     with np.errstate(over="ignore", invalid="ignore"):
         scaled = size * tables.scale[exponent]
         whole = np.rint(scaled)
-        # A product is rounded once or twice: near a half its whole number may be the wrong one. Those few go one by one.
+        # A product is rounded once or twice: near a half its integer may be wrong. Those few are printed one
+        # by one.
         odd = np.abs(scaled - whole) > 0.4999
     if wide:
         odd |= (size < 1e-280) & (size > 0)
@@ -107,7 +109,7 @@ def _fields(values: np.ndarray, tables: _Tables, wide: bool) -> np.ndarray:
     low = number - top * np.uint64(1000)
     first = top // np.uint64(10_000)
     second = top - first * np.uint64(10_000)
-    # Each word is four characters; where it is one too long, the next overwrites that.
+    # Each word is four characters; where that is one too many, the next word overwrites it.
     fields = np.empty((len(values), 19 if wide else 18), dtype=np.uint8)
     column(fields, 0, "<u4")[:] = tables.lead[bits >> 63]
     column(fields, 3, "<u4")[:] = tables.four[first.view(np.int64)]
@@ -118,6 +120,6 @@ def _fields(values: np.ndarray, tables: _Tables, wide: bool) -> np.ndarray:
 
 
 def column(fields: np.ndarray, at: int, dtype: str) -> np.ndarray:
-    """(N,) numbers that lie at byte `at` of each field, over the same memory."""
+    """Return a view (N,) of the numbers at byte `at` of each field."""
     rows, width = fields.shape
     return np.ndarray((rows,), dtype=dtype, buffer=fields.data, offset=at, strides=(width,))

@@ -1,7 +1,8 @@
-"""Structures in VASP's POSCAR form, which also heads a CHGCAR: read and written without a library.
+"""Reading and writing of structures in VASP's POSCAR format, which is also the header of a CHGCAR.
 
-Reads VASP 5 and later: one or three scale factors or a negative one (the volume), selective dynamics (passed over), direct
-or Cartesian coordinates, species such as `Hf_pv`. Written numbers are read back as the same float64.
+Reads VASP 5 and later: one or three scale factors or a negative one (the volume), selective dynamics
+(ignored), direct or Cartesian coordinates, species such as `Hf_pv`. Written numbers are read back as the same
+float64.
 """
 
 from __future__ import annotations
@@ -17,7 +18,10 @@ _DECIMALS = 16
 
 
 def read_poscar(stream: BinaryIO, *, name: str) -> tuple[Structure, str]:
-    """The structure and the comment line; the stream then stands after the last position. `name` is for messages."""
+    """Read the structure and the comment line, up to the last position of the stream.
+
+    `name` is for messages.
+    """
     comment = _line(stream, name, "the comment")
     scale = _floats(stream, name, "the scale factor", least=1)
     lattice = np.array([_floats(stream, name, f"lattice vector {i}", least=3)[:3] for i in (1, 2, 3)])
@@ -29,14 +33,14 @@ def read_poscar(stream: BinaryIO, *, name: str) -> tuple[Structure, str]:
         kind = _line(stream, name, "Direct or Cartesian")
     if kind[:1].lower() not in ("d", "c", "k"):
         raise BadInput(
-            f"{name}: {kind!r:.80} stands where Direct or Cartesian should",
-            hint="write one of them before the positions",
+            f"{name}: Direct or Cartesian is expected where the file has {kind!r:.80}.",
+            hint="Write one of them before the positions.",
         )
     rows = [
         _floats(stream, name, f"position {i + 1} of {sum(counts)}", least=3)[:3] for i in range(sum(counts))
     ]
     positions = np.array(rows, dtype=np.float64).reshape(-1, 3)
-    if kind[0].lower() != "d" and cell_volume(lattice) > 0:  # a flat cell is refused below
+    if kind[0].lower() != "d" and cell_volume(lattice) > 0:  # a flat cell is refused by check_structure
         positions = np.linalg.solve(lattice.T, (positions * factor).T).T
     species = tuple(symbol for symbol, count in zip(symbols, counts, strict=True) for _ in range(count))
     try:
@@ -46,7 +50,7 @@ def read_poscar(stream: BinaryIO, *, name: str) -> tuple[Structure, str]:
 
 
 def poscar_text(structure: Structure, comment: str) -> str:
-    """All lines of a POSCAR, atoms in their order: a species that comes twice stands twice in its line."""
+    """Return a POSCAR with the atoms in their order: a species that occurs in two runs is listed twice."""
     lines = [" ".join(comment.split()) or structure.formula, "   1.00000000000000"]
     lines += [_row(vector) for vector in structure.lattice]
     lines.append("".join(f"   {symbol:<2}" for symbol, _ in structure.runs))
@@ -56,24 +60,24 @@ def poscar_text(structure: Structure, comment: str) -> str:
 
 
 def _row(numbers: np.ndarray) -> str:
-    # At least 16 decimals, and as many more as it takes to read the same number back.
+    # At least 16 decimals, and as many more as are needed to read the same number back.
     texts = (np.format_float_positional(number, unique=True, min_digits=_DECIMALS) for number in numbers)
     return "  " + " ".join(f"{text:>21}" for text in texts)
 
 
 def _factor(scale: list[float], lattice: np.ndarray, name: str) -> np.ndarray:
-    """(3,) what each Cartesian coordinate is multiplied by."""
+    """Return the factors (3,) of the Cartesian coordinates."""
     if len(scale) >= 3:
         factor = np.array(scale[:3])
-    elif scale[0] < 0:  # the volume that the cell is to have
+    elif scale[0] < 0:  # minus the volume of the cell
         volume = cell_volume(lattice)
         factor = np.full(3, (-scale[0] / volume) ** (1 / 3) if volume > 0 else 1.0)
     else:
         factor = np.full(3, scale[0])
     if not (factor > 0).all():
         raise BadInput(
-            f"{name}: a scale factor of {scale[0]:g}",
-            hint="give a scale above 0, or minus the volume of the cell",
+            f"{name}: a scale factor of {scale[0]:g} is not possible.",
+            hint="Give a scale above 0, or minus the volume of the cell.",
         )
     return factor
 
@@ -82,16 +86,17 @@ def _species(stream: BinaryIO, name: str) -> tuple[list[str], list[int]]:
     words = _line(stream, name, "the species").split()
     if words and all(word.isdigit() for word in words):
         raise BadInput(
-            f"{name} names no species: its sixth line is {' '.join(words)!r}, as VASP 4 wrote it",
-            hint="put a line with their symbols before it, such as 'Hf O'",
+            f"{name} names no species: its sixth line is {' '.join(words)!r}, as in VASP 4.",
+            hint="Insert a line with their symbols before it, such as 'Hf O'.",
         )
     # A POTCAR's name or hash may follow the symbol: Hf_pv, Hf/3f5a0c2.
     symbols = [word.partition("_")[0].partition("/")[0] for word in words]
     counts = _line(stream, name, "how many atoms of each species").split()
     if not all(word.isdigit() for word in counts) or len(counts) != len(symbols):
         raise BadInput(
-            f"{name}: {len(symbols)} species ({' '.join(symbols)}) with the counts {' '.join(counts)!r}",
-            hint="give one whole number for each species",
+            f"{name}: the counts {' '.join(counts)!r} do not match {len(symbols)} species "
+            f"({' '.join(symbols)}).",
+            hint="Give one whole number for each species.",
         )
     return symbols, [int(word) for word in counts]
 
@@ -100,13 +105,13 @@ def _line(stream: BinaryIO, name: str, what: str) -> str:
     line = stream.readline()
     if not line:
         raise BadInput(
-            f"{name} ends where {what} should stand", hint="the file is cut short: copy or write it again"
+            f"{name} ends where {what} is expected.", hint="Copy or write the file again: it is cut short."
         )
     return line.decode("utf-8", errors="replace").strip()
 
 
 def _floats(stream: BinaryIO, name: str, what: str, *, least: int) -> list[float]:
-    """The numbers a line begins with: words may follow them."""
+    """Return the numbers at the start of a line; words may follow them."""
     line = _line(stream, name, what)
     numbers: list[float] = []
     for word in line.split():
@@ -116,6 +121,7 @@ def _floats(stream: BinaryIO, name: str, what: str, *, least: int) -> list[float
             break
     if len(numbers) < least:
         raise BadInput(
-            f"{name}: {line!r:.80} stands where {what} should", hint="give the numbers, with blanks between"
+            f"{name}: {what} is expected where the file has {line!r:.80}.",
+            hint="Give the numbers, separated by blanks.",
         )
     return numbers

@@ -1,7 +1,7 @@
-"""Structures of other libraries and files: to and from ASE and pymatgen, and read from POSCAR, cif, xyz and the like.
+"""Structures from files (POSCAR, cif, xyz and others) and from and to ASE and pymatgen.
 
-Objects are taken by what they offer, so neither library is needed to be handed one. ASE reads what is no POSCAR and is
-imported only then.
+Objects are recognised by their attributes, so neither library has to be installed. ASE reads files other than
+POSCAR and is imported only then.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from pinchpoint.systems.density.files.poscar import read_poscar
 from pinchpoint.systems.density.grid.structure import Structure, cell_volume, check_structure
 
 _POSCARS = ("POSCAR", "CONTCAR", "CHGCAR", "CHG", "PARCHG", "AECCAR")
-_HINT = "give a structure as POSCAR, cif or extended xyz"
-_WHOLE = 1e-3  # of an atom or an electron: less is rounding
-# By suffix, ASE's name of the format: it would take POSCAR_rutile.cif for a POSCAR.
+_HINT = "Give a structure as POSCAR, cif or extended xyz."
+_WHOLE = 1e-3  # fraction of an atom or an electron: a smaller one is rounding
+# ASE's name of the format, by suffix: without it ASE would take POSCAR_rutile.cif for a POSCAR.
 _OTHERS = {
     ".cif": "cif",
     ".xyz": "extxyz",
@@ -35,10 +35,13 @@ _OTHERS = {
 
 
 def read_structure(path: str | Path, *, padding_a: float | None = None) -> Structure:
-    """The structure of a file. `padding_a`: a molecule without a cell is put into a box with as much room on every side."""
+    """Read the structure of a file.
+
+    padding_a: room on every side of a molecule without a cell, which gets a box.
+    """
     path = Path(path)
     if path.is_dir():
-        raise BadInput(f"{path} is a folder", hint="name the file of a structure in it, such as POSCAR")
+        raise BadInput(f"{path} is a folder.", hint="Give a structure file in it, such as POSCAR.")
     bare = path.with_suffix("") if path.suffix == ".gz" else path
     suffix = bare.suffix.lower()
     if suffix in (".cube", ".cub", ".npz"):
@@ -52,9 +55,9 @@ def read_structure(path: str | Path, *, padding_a: float | None = None) -> Struc
 
 
 def as_structure(thing: Any, *, padding_a: float | None = None) -> Structure:
-    """A Structure, ASE's Atoms, pymatgen's Structure or Molecule, or the path of a file, as a checked Structure.
+    """Convert a Structure, ASE's Atoms, pymatgen's Structure or Molecule, or a path to a checked Structure.
 
-    `padding_a`: what has no cell is put into a box with as much room on every side.
+    padding_a: room on every side of a structure without a cell, which gets a box.
     """
     if isinstance(thing, Structure):
         return check_structure(thing)
@@ -67,35 +70,37 @@ def as_structure(thing: Any, *, padding_a: float | None = None) -> Structure:
     if hasattr(thing, "cart_coords"):
         return from_pymatgen_molecule(thing, padding_a=padding_a)
     raise BadInput(
-        f"a {type(thing).__name__} is no structure",
-        hint="give the path of a file, ASE's Atoms, or pymatgen's Structure or Molecule",
+        f"An object of type {type(thing).__name__} is not a structure.",
+        hint="Give the path of a file, ASE's Atoms, or pymatgen's Structure or Molecule.",
     )
 
 
 def from_ase(atoms: Any, *, padding_a: float | None = None) -> Structure:
-    """atoms: ase.Atoms with a cell of three vectors, or with none and room to make one of."""
+    """Convert ase.Atoms with a cell of three vectors, or without a cell where a padding is given."""
     _check_occupancies(atoms)
     lattice = np.array(atoms.cell[:], dtype=np.float64)
     species, charge = tuple(atoms.get_chemical_symbols()), _ase_charge(atoms)
     if padding_a is not None and not lattice.any():
-        return _boxed(species, np.array(atoms.get_positions(), dtype=np.float64), padding_a, charge)
+        return _put_in_box(species, np.array(atoms.get_positions(), dtype=np.float64), padding_a, charge)
     if not lattice.any():
         raise BadInput(
-            "the atoms have no cell of three vectors",
-            hint="put them into a box: give a padding, or atoms.center(vacuum=5.0) in ASE",
+            "The atoms have no cell of three vectors.",
+            hint="Put them into a box: give a padding, or call atoms.center(vacuum=5.0) in ASE.",
         )
     if not cell_volume(lattice) > 0:
         raise BadInput(
-            f"the atoms have a cell without a volume: {int(lattice.any(axis=1).sum())} of its vectors are not zero",
-            hint="give three lattice vectors, with vacuum along the third of a slab (atoms.center(vacuum=5.0, axis=2) in ASE); "
-            "a molecule that is to be put into a box has none at all (atoms.set_cell(None))",
+            f"The cell of the atoms has no volume: {int(lattice.any(axis=1).sum())} of its vectors are not "
+            "zero.",
+            hint="Give three lattice vectors, with vacuum along the third of a slab "
+            "(atoms.center(vacuum=5.0, axis=2) "
+            "in ASE), or remove the cell of a molecule (atoms.set_cell(None)) to have it put into a box.",
         )
     positions = np.linalg.solve(lattice.T, np.asarray(atoms.get_positions(), dtype=np.float64).T).T
     return check_structure(Structure(lattice, species, positions, charge))
 
 
 def to_ase(structure: Structure) -> Any:
-    """ase.Atoms, periodic along all vectors."""
+    """Convert to ase.Atoms, periodic along all vectors."""
     try:
         from ase import Atoms
     except ModuleNotFoundError as error:
@@ -106,18 +111,18 @@ def to_ase(structure: Structure) -> Any:
 
 
 def from_pymatgen(structure: Any) -> Structure:
-    """structure: pymatgen.core.Structure, ordered: one element a site."""
+    """Convert an ordered pymatgen.core.Structure, with one element per site."""
     lattice = np.array(structure.lattice.matrix, dtype=np.float64)
     positions = np.array(structure.frac_coords, dtype=np.float64).reshape(-1, 3)
     return check_structure(Structure(lattice, _symbols(structure), positions, _pymatgen_charge(structure)))
 
 
 def from_pymatgen_molecule(molecule: Any, *, padding_a: float | None) -> Structure:
-    """molecule: pymatgen.core.Molecule, put into a box."""
+    """Convert a pymatgen.core.Molecule and put it into a box."""
     if padding_a is None:
-        raise BadInput("a molecule has no cell", hint="give a padding: a box is put round it")
+        raise BadInput("A molecule has no cell.", hint="Give a padding: the molecule is then put into a box.")
     positions = np.array(molecule.cart_coords, dtype=np.float64).reshape(-1, 3)
-    return _boxed(_symbols(molecule), positions, padding_a, _pymatgen_charge(molecule))
+    return _put_in_box(_symbols(molecule), positions, padding_a, _pymatgen_charge(molecule))
 
 
 def _symbols(sites: Any) -> tuple[str, ...]:
@@ -125,27 +130,29 @@ def _symbols(sites: Any) -> tuple[str, ...]:
     for at, site in enumerate(sites):
         if not getattr(site, "is_ordered", True):
             raise BadInput(
-                f"site {at + 1} holds {site.species_string}",
-                hint="give an ordered structure: one element a site",
+                f"Site {at + 1} holds {site.species_string}.",
+                hint="Give an ordered structure with one element per site.",
             )
         species.append(str(getattr(site.specie, "symbol", site.specie)))
     return tuple(species)
 
 
 def _check_occupancies(atoms: Any) -> None:
-    """Refuse sites that several elements share, or that are empty now and then: ASE takes the commonest and goes on."""
+    """Raise BadInput for shared or partly empty sites, of which ASE silently takes the most common
+    element.
+    """
     kinds = getattr(atoms, "arrays", {}).get("spacegroup_kinds")
-    for kind, held in (getattr(atoms, "info", {}).get("occupancy") or {}).items():
-        if len(held) == 1 and abs(next(iter(held.values())) - 1) < _WHOLE:
+    for kind, shares in (getattr(atoms, "info", {}).get("occupancy") or {}).items():
+        if len(shares) == 1 and abs(next(iter(shares.values())) - 1) < _WHOLE:
             continue
         at = np.flatnonzero(np.asarray(kinds).astype(str) == str(kind)) if kinds is not None else []
-        site = f"site {at[0] + 1}" if len(at) else f"the kind of site {kind}"
-        shown = ", ".join(f"{symbol}:{share:g}" for symbol, share in held.items())
-        raise BadInput(f"{site} holds {shown}", hint="give an ordered structure: one element a site")
+        site = f"Site {at[0] + 1}" if len(at) else f"The kind of site {kind}"
+        text = ", ".join(f"{symbol}:{share:g}" for symbol, share in shares.items())
+        raise BadInput(f"{site} holds {text}.", hint="Give an ordered structure with one element per site.")
 
 
 def _ase_charge(atoms: Any) -> float:
-    """The sum of the atoms' charges, or the one that an extended xyz file tells of all."""
+    """Return the sum of the atoms' charges, or the total charge that an extended xyz file gives."""
     each = atoms.get_initial_charges().sum() if hasattr(atoms, "get_initial_charges") else 0.0
     info = getattr(atoms, "info", {})
     return _charge(each) or next(
@@ -155,23 +162,27 @@ def _ase_charge(atoms: Any) -> float:
 
 def _pymatgen_charge(sites: Any) -> float:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that it is not the sum of oxidation states, which nobody gave
+        warnings.simplefilter(
+            "ignore"
+        )  # that it differs from the sum of oxidation states, which were not given
         return _charge(getattr(sites, "charge", 0.0))
 
 
-def _charge(told: Any) -> float:
-    """A charge as a number; 0 where there is none to speak of."""
+def _charge(value: Any) -> float:
+    """Return a charge as a number; 0 where it is missing or negligible."""
     try:
-        charge = float(told or 0.0)
+        charge = float(value or 0.0)
     except (TypeError, ValueError):
         return 0.0
     return charge if np.isfinite(charge) and abs(charge) >= _WHOLE else 0.0
 
 
-def _boxed(species: tuple[str, ...], positions: np.ndarray, padding_a: float, charge: float) -> Structure:
-    """positions: (A, 3) cartesian; the atoms in the middle of a box with room on every side."""
+def _put_in_box(
+    species: tuple[str, ...], positions: np.ndarray, padding_a: float, charge: float
+) -> Structure:
+    """Put the atoms into the middle of a box with room on every side. positions: (A, 3), Cartesian."""
     if len(positions) == 0:
-        raise BadInput("the structure has no atoms", hint="give at least one atom")
+        raise BadInput("The structure has no atoms.", hint="Give at least one atom.")
     _check_finite(positions)
     low = positions.min(axis=0)
     sides = positions.max(axis=0) - low + 2 * padding_a
@@ -184,38 +195,39 @@ def _check_finite(positions: np.ndarray) -> None:
     bad = np.flatnonzero(~np.isfinite(positions).all(axis=1))
     if len(bad):
         raise BadInput(
-            f"the position of atom {bad[0] + 1} is NaN or infinite", hint="give finite coordinates"
+            f"The position of atom {bad[0] + 1} is NaN or infinite.", hint="Give finite coordinates."
         )
 
 
 def to_pymatgen(structure: Structure) -> Any:
-    """pymatgen.core.Structure."""
+    """Convert to pymatgen.core.Structure."""
     try:
         from pymatgen.core import Structure as Theirs
     except ModuleNotFoundError as error:
         raise Missing(
-            "this conversion needs pymatgen, which is not installed", hint="pip install pymatgen"
+            "This conversion needs pymatgen, which is not installed.",
+            hint="Install it: pip install pymatgen.",
         ) from error
     return Theirs(structure.lattice, list(structure.species), structure.positions)
 
 
 def _by_ase(path: Path, padding_a: float | None) -> Structure:
     if not path.is_file():
-        raise BadInput(f"there is no file {path}", hint="name a file that exists")
+        raise BadInput(f"There is no file {path}.", hint="Give a file that exists.")
     try:
         from ase.io import read
     except ModuleNotFoundError as error:
         raise _missing_ase(f"{path.suffix or path.name} files") from error
     try:
         frames: Any = read(str(path), index=":", format=_OTHERS.get(path.suffix.lower()))
-    except Exception as error:  # its readers meet text of any kind, and fail in any way
-        raise BadInput(f"cannot read {path}: {_why(path, error)}", hint=_HINT) from error
+    except Exception as error:  # its readers may fail on arbitrary text with any exception
+        raise BadInput(f"{path} cannot be read: {_why(path, error)}.", hint=_HINT) from error
     if len(frames) == 0:
-        raise BadInput(f"{path} holds no structure", hint=_HINT)
+        raise BadInput(f"{path} holds no structure.", hint=_HINT)
     if len(frames) > 1:
         raise BadInput(
-            f"{path} holds {len(frames)} structures",
-            hint="give a file with one; in Python give one of ase.io.read(path, index=':')",
+            f"{path} holds {len(frames)} structures.",
+            hint="Give a file with one structure; in Python, one of ase.io.read(path, index=':').",
         )
     try:
         return from_ase(frames[0], padding_a=padding_a)
@@ -224,9 +236,9 @@ def _by_ase(path: Path, padding_a: float | None) -> Structure:
 
 
 def _why(path: Path, error: Exception) -> str:
-    """What ASE's reader stumbled over, in a line that can be printed."""
+    """Return why ASE's reader failed, as one printable line."""
     if type(error).__name__ == "UnknownFileTypeError":
-        return "a file of no kind that is known here"
+        return "its format is unknown"
     with path.open("rb") as file:
         if b"\0" in file.read(1024):
             return "it is a binary file"
@@ -238,12 +250,12 @@ def _why(path: Path, error: Exception) -> str:
     ):
         return f"unknown element {error.args[0]!r}"
     line = (str(error).strip().splitlines() or [""])[0]
-    shown = "".join(sign for sign in line if sign.isprintable())
-    return f"{shown:.120}" or type(error).__name__
+    text = "".join(sign for sign in line if sign.isprintable())
+    return f"{text:.120}" or type(error).__name__
 
 
 def _missing_ase(what: str) -> Missing:
     return Missing(
-        f"ASE is not installed; it is needed for {what}",
-        hint='pip install "pinchpoint[density]", or give a POSCAR',
+        f"ASE is needed for {what}, but it is not installed.",
+        hint='Install it: pip install "pinchpoint[density]". Or give a POSCAR.',
     )

@@ -1,8 +1,8 @@
-"""An electron density on the grid of a cell: what every volumetric file is read into and written from.
+"""Volume: an electron density on the grid of a cell, the common form of all volumetric files.
 
-Letters: nx, ny, nz points along the three lattice vectors. Points sit at i / n along each, not at cell centres. Densities are
-in electrons per cubic angstrom; files that hold other units (VASP's hold density times cell volume) are converted at
-their own doors. Augmentation occupancies are text that is passed through as it is.
+Letters: nx, ny, nz points along the three lattice vectors. Points are at i / n along each, not at cell
+centres. Densities are in electrons per cubic angstrom; the readers and writers convert other units (VASP
+stores density times cell volume). Augmentation occupancies are text that is passed through unchanged.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ SMALLEST_GRID = 2
 
 @dataclass(frozen=True, eq=False)
 class Volume:
-    """total and spin (up - down): (nx, ny, nz) float64, electrons per cubic angstrom."""
+    """A density on a grid. total and spin (up - down): (nx, ny, nz) float64, electrons per cubic angstrom."""
 
     structure: Structure
     total: np.ndarray
     spin: np.ndarray | None = None
-    augmentation: str = ""  # what follows the total in a CHGCAR
+    augmentation: str = ""  # the text after the total in a CHGCAR
     spin_augmentation: str = ""
     comment: str = ""
 
@@ -52,61 +52,63 @@ class Volume:
 
     @property
     def moment(self) -> float:
-        """Electrons up less electrons down; 0 without spin."""
+        """Spin-up minus spin-down electrons; 0 without spin."""
         return 0.0 if self.spin is None else float(self.spin.mean()) * self.structure.volume
 
 
 def grid_points(grid: tuple[int, int, int]) -> np.ndarray:
-    """(nx * ny * nz, 3) fractional coordinates, z fastest: the order of `total.reshape(-1)`."""
+    """Return fractional coordinates (nx * ny * nz, 3), z fastest: the order of `total.reshape(-1)`."""
     axes = np.meshgrid(*(np.arange(n) / n for n in check_grid(grid)), indexing="ij")
     return np.stack(axes, axis=-1).reshape(-1, 3)
 
 
 def check_grid(grid: tuple[int, int, int]) -> tuple[int, int, int]:
+    """Return the grid where it is valid; raise BadInput otherwise."""
     if (
         not hasattr(grid, "__len__")
         or len(grid) != 3
         or not all(isinstance(n, int | np.integer) for n in grid)
     ):
-        raise BadInput(f"{grid!r:.60} is no grid", hint="give three whole numbers, such as (80, 80, 80)")
+        raise BadInput(f"{grid!r:.60} is not a grid.", hint="Give three whole numbers, such as (80, 80, 80).")
     if min(grid) < SMALLEST_GRID:
-        shown = " x ".join(map(str, grid))
+        text = " x ".join(map(str, grid))
         raise BadInput(
-            f"a grid of {shown} points",
-            hint=f"give at least {SMALLEST_GRID} points along each lattice vector",
+            f"A grid of {text} points is too small.",
+            hint=f"Give at least {SMALLEST_GRID} points along each lattice vector.",
         )
     return grid
 
 
 def check_volume(volume: Volume) -> Volume:
-    """The volume itself where it can be written; else BadInput. Its structure is checked too."""
+    """Return the volume where it and its structure are valid; raise BadInput otherwise."""
     check_structure(volume.structure)
     if volume.total.ndim != 3:
-        raise BadInput(f"the density has shape {volume.total.shape}", hint="give it as (nx, ny, nz)")
+        raise BadInput(f"The density has shape {volume.total.shape}.", hint="Give it as (nx, ny, nz).")
     check_grid(volume.grid)
     if volume.spin is not None and volume.spin.shape != volume.total.shape:
         raise BadInput(
-            f"the spin density has shape {volume.spin.shape}, the total {volume.total.shape}",
-            hint="give both on one grid",
+            f"The spin density has shape {volume.spin.shape}, but the total has {volume.total.shape}.",
+            hint="Give both on the same grid.",
         )
     for name, part in (("density", volume.total), ("spin density", volume.spin)):
         if part is not None and not np.isfinite(part).all():
             at = tuple(int(i) for i in np.argwhere(~np.isfinite(part))[0])
             raise BadInput(
-                f"the {name} at grid point {at} is {part[at]}",
-                hint="give finite values; NaN often means overflow",
+                f"The {name} at grid point {at} is {part[at]}.",
+                hint="Give finite values; NaN often means overflow.",
             )
     return volume
 
 
 def missing_augmentation(volume: Volume) -> str | None:
-    """What a user must know who wants to start VASP from this density; None where nothing is missing."""
+    """Return a note for users who want to start VASP from this density; None where nothing is missing."""
     lost = [] if volume.augmentation else ["the density"]
     if volume.spin is not None and not volume.spin_augmentation:
         lost.append("the spin density")
     if not lost:
         return None
     return (
-        f"no augmentation occupancies for {' and '.join(lost)}: VASP needs them to start from a CHGCAR (ICHARG = 1 or 11); "
-        "copy them from a short run of the same structure, or use this file for analysis and plots only"
+        f"no augmentation occupancies for {' and '.join(lost)}: VASP needs them to start from a CHGCAR "
+        "(ICHARG = 1 or "
+        "11); copy them from a short run of the same structure, or use this file only for analysis and plots"
     )

@@ -1,8 +1,10 @@
-"""A grid cut into bricks of probes, and the images of atoms around each: found on the device, never stored for all.
+"""Bricks of probes that divide a grid, and the atom images around each, found on the device and never stored
+for all.
 
-N bricks, B probes of a brick, T bricks looked at together, K slots for neighbours, I images. The last bricks of an axis may
-reach beyond the grid; what they give there is cut off. The images of a brick are those within the cutoff of any of its
-probes, and a few more: those within the cutoff of the sphere round the brick. A slot not in use lies beyond the cutoff.
+Letters: N bricks, B probes per brick, T bricks processed together, K neighbour slots, I images. The last
+bricks of an axis may extend beyond the grid; their values there are discarded. The images of a brick are
+those within the cutoff of the sphere around it: all that are within the cutoff of any of its probes, and a
+few more. An unused slot lies beyond the cutoff.
 """
 
 from __future__ import annotations
@@ -18,15 +20,15 @@ from pinchpoint.systems.density.files.volume import check_grid
 from pinchpoint.systems.density.grid.periodic_images import images_of
 from pinchpoint.systems.density.grid.structure import Structure
 
-SLOTS = 4  # numbers of slots are multiples of it, so that few shapes serve all bricks
-_SHARE = 0.1  # of the cutoff: a brick no wider than this round its centre has few neighbours that are not its probes'
-_MARGIN_A = 1e-3  # float32 tells distances to less than this, in cells of up to 1,000 angstrom
-_AT_ONCE = 2**22  # pairs of a brick and an image whose distance is looked at in one step
+SLOTS = 4  # numbers of slots are multiples of this, so that few shapes serve all bricks
+_SHARE = 0.1  # of the cutoff: a brick with at most this radius has few neighbours that are not its probes'
+_MARGIN_A = 1e-3  # float32 distances are more precise than this in cells of up to 1,000 angstrom
+_AT_ONCE = 2**22  # pairs of a brick and an image whose distance is computed in one step
 
 
 @dataclass(frozen=True)
 class Bricks:
-    """grid: points along each lattice vector; sides: those of a brick."""
+    """A division of a grid. grid: points along each lattice vector; sides: those of a brick."""
 
     grid: tuple[int, int, int]
     sides: tuple[int, int, int]
@@ -46,7 +48,7 @@ class Bricks:
         return math.prod(self.sides)
 
     def on_grid(self, values: np.ndarray) -> np.ndarray:
-        """values: (N, B, ...) of every brick in order -> (nx, ny, nz, ...)."""
+        """Arrange values of every brick in order, (N, B, ...), on the grid: (nx, ny, nz, ...)."""
         rest = values.shape[2:]
         apart = values.reshape(*self.along, *self.sides, *rest)
         together = apart.transpose(0, 3, 1, 4, 2, 5, *range(6, apart.ndim))
@@ -56,82 +58,87 @@ class Bricks:
 
 
 def bricks_of(grid: tuple[int, int, int], lattice: np.ndarray, cutoff_a: float) -> Bricks:
-    """Bricks of 4 x 4 x 4 probes on fine grids, of 2 x 2 x 2 on coarse ones."""
+    """Return bricks of 4 x 4 x 4 probes on fine grids, of 2 x 2 x 2 on coarse ones."""
     check_grid(grid)
     fine = Bricks(grid, (4, 4, 4))
     return fine if radius_a(fine, lattice) <= _SHARE * cutoff_a else Bricks(grid, (2, 2, 2))
 
 
 def radius_a(bricks: Bricks, lattice: np.ndarray) -> float:
-    """From the centre of a brick to its farthest probe."""
+    """Return the distance from the centre of a brick to its farthest probe."""
     return float(np.linalg.norm(_offsets(bricks, lattice), axis=1).max())
 
 
 def _offsets(bricks: Bricks, lattice: np.ndarray) -> np.ndarray:
-    """(B, 3) probes less the centre of their brick, z fastest."""
+    """Return (B, 3), the probes relative to the centre of their brick, z fastest."""
     axes = np.meshgrid(*(np.arange(side) - (side - 1) / 2 for side in bricks.sides), indexing="ij")
     return np.stack(axes, axis=-1).reshape(-1, 3) @ (lattice / np.array(bricks.grid)[:, None])
 
 
 @dataclass(frozen=True, eq=False)
 class Surroundings:
-    """All that is needed to find the neighbours of any brick, on one device."""
+    """Everything needed to find the neighbours of any brick, on one device."""
 
     bricks: Bricks
     cutoff_a: float
     radius_a: float
     sides: Tensor  # (3,) float64, of a brick, in grid points
     steps: Tensor  # (3, 3) float64, from one grid point to the next along each lattice vector
-    offsets: Tensor  # (B, 3) probes less the centre of their brick
+    offsets: Tensor  # (B, 3) probes relative to the centre of their brick
     positions: Tensor  # (I, 3) float64
     atom: Tensor  # (I,) int64
-    middle: Tensor  # (3,) float64 of the cell: float32 distances are told from there
+    middle: Tensor  # (3,) float64, of the cell: the origin of float32 distances
 
     def counts(self, numbers: Tensor) -> Tensor:
-        """numbers: (T,) of bricks -> (T,) int64, how many images are near each. A few rows at one time."""
+        """Return how many images are near each brick, (T,) int64, for numbers (T,) of bricks, a few rows at a
+        time.
+        """
         block = max(1, _AT_ONCE // max(1, len(self.atom)))
-        found = [self._near(part).sum(dim=1) for part in numbers.split(block)]
-        return torch.cat(found) if found else numbers.new_zeros(0)
+        counts = [self._near(part).sum(dim=1) for part in numbers.split(block)]
+        return torch.cat(counts) if counts else numbers.new_zeros(0)
 
     def block(self, tile: int) -> int:
-        """Bricks whose neighbours are found in one step, a whole number of tiles: few steps, and few bytes."""
+        """Return how many bricks to process in one step, a whole number of tiles: few steps, and few
+        bytes.
+        """
         return max(1, _AT_ONCE // 4 // max(1, len(self.atom)) // tile) * tile
 
     def nearby(self, numbers: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-        """numbers: (T,) -> the atoms of the slots (T, K), and these less the centre of the brick (T, K, 3).
+        """Return the atoms of the slots (T, K) and their positions relative to the brick's centre (T, K, 3).
 
-        Images stay in their order. Bricks with more neighbours than slots would lose the last: ask `counts` first.
+        Images keep their order. Bricks with more neighbours than slots would lose the last ones: call
+        `counts` first.
         """
         near = self._near(numbers)
         slot = torch.where(near, near.cumsum(dim=1) - 1, slots).clamp_(max=slots)
         every = torch.arange(near.shape[1], device=near.device).expand_as(slot)
-        # Those that are not near all land in one slot too many, which is cut off.
+        # Images that are not near all go to one extra slot, which is removed.
         image = slot.new_full((len(numbers), slots + 1), -1).scatter_(1, slot, every)[:, :slots]
         used = image >= 0
         image = image.clamp_(min=0)
-        # In float64 up to here: near the brick float32 tells a few 1e-7 angstrom.
+        # In float64 up to here: relative to the brick float32 resolves a few 1e-7 angstrom.
         apart = self.positions[image] - self._centres(numbers)[:, None]
         far = 2 * (self.cutoff_a + self.radius_a)
         return self.atom[image], torch.where(used[..., None], apart, far).to(self.offsets.dtype)
 
     def neighbours(self, numbers: Tensor, slots: int) -> tuple[Tensor, Tensor]:
-        """numbers: (T,) -> the atoms of the slots (T, K), and probes less these atoms (T, B, K, 3)."""
+        """Return the atoms of the slots (T, K) and the vectors from them to the probes (T, B, K, 3)."""
         atoms, apart = self.nearby(numbers, slots)
         return atoms, self.vectors(apart)
 
     def vectors(self, apart: Tensor) -> Tensor:
-        """What `nearby` gives second, (T, K, 3) -> of every probe (T, B, K, 3)."""
+        """Convert the second result of `nearby`, (T, K, 3), to vectors of every probe, (T, B, K, 3)."""
         return self.offsets[None, :, None] - apart[:, None]
 
     def _centres(self, numbers: Tensor) -> Tensor:
-        """(T,) -> (T, 3) float64."""
+        """Return the centres (T, 3) float64 of bricks (T,)."""
         _, ny, nz = self.bricks.along
         place = torch.stack([numbers // (ny * nz), numbers // nz % ny, numbers % nz], dim=1)
         return (place * self.sides + (self.sides - 1) / 2) @ self.steps
 
     def _near(self, numbers: Tensor) -> Tensor:
-        """(T,) -> (T, I) bool."""
-        # Sums of squares and no matrix product: TF32, where it is switched on, would lose images.
+        """Return which images are near which bricks, (T, I) bool."""
+        # Sums of squares, not a matrix product: TF32, where it is enabled, would lose images.
         centres, images = ((x - self.middle).float() for x in (self._centres(numbers), self.positions))
         square = (centres[:, 0, None] - images[:, 0]).square_()
         for axis in (1, 2):
@@ -140,11 +147,11 @@ class Surroundings:
         return square < (self.cutoff_a + self.radius_a + _MARGIN_A) ** 2
 
     def to(self, device: str | torch.device) -> Surroundings:
-        held = {
+        tensors = {
             name: getattr(self, name).to(device)
             for name in ("sides", "steps", "offsets", "positions", "atom", "middle")
         }
-        return replace(self, **held)
+        return replace(self, **tensors)
 
 
 def surroundings_of(
@@ -155,10 +162,10 @@ def surroundings_of(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> Surroundings:
-    """dtype: of the vectors that `neighbours` gives."""
+    """Build the surroundings of a structure. dtype: of the vectors that `neighbours` returns."""
     radius = radius_a(bricks, structure.lattice)
     images = images_of(structure, cutoff_a + _MARGIN_A)
-    made = Surroundings(
+    surroundings = Surroundings(
         bricks,
         cutoff_a,
         radius,
@@ -169,30 +176,32 @@ def surroundings_of(
         atom=torch.from_numpy(images.atom),
         middle=torch.from_numpy(structure.lattice.sum(axis=0) / 2),
     )
-    return made.to(device)
+    return surroundings.to(device)
 
 
 @dataclass(frozen=True, eq=False)
-class Class:
-    """Bricks that share a number of slots: rows of the numbers that were sorted, in their order."""
+class SlotClass:
+    """Bricks with the same number of slots. rows: their indices into the given numbers, in order."""
 
     slots: int
     rows: Tensor  # (n,) int64
 
 
-def classes_of(surroundings: Surroundings, numbers: Tensor, *, least: int = 1) -> list[Class]:
-    """Rows of `numbers` by slots, most slots first. A class with fewer than `least` bricks joins the next larger one."""
+def classes_of(surroundings: Surroundings, numbers: Tensor, *, least: int = 1) -> list[SlotClass]:
+    """Group rows of `numbers` by slots, most slots first; a class of fewer than `least` bricks joins the next
+    larger.
+    """
     slots = (surroundings.counts(numbers) + SLOTS - 1) // SLOTS * SLOTS
     order = torch.argsort(slots, stable=True)
-    kinds, sizes = (found.tolist() for found in torch.unique(slots, return_counts=True))
-    made: list[Class] = []
+    kinds, sizes = (result.tolist() for result in torch.unique(slots, return_counts=True))
+    classes: list[SlotClass] = []
     start = stop = 0
     for at, (kind, size) in enumerate(zip(kinds, sizes, strict=True)):
         stop += size
-        # Empty space is never joined: it costs nothing.
+        # Empty space is never joined, because it costs nothing.
         if kind and stop - start < least and at + 1 < len(kinds):
             continue
         rows = order[start:stop]
-        made.append(Class(kind, rows.sort().values))
+        classes.append(SlotClass(kind, rows.sort().values))
         start = stop
-    return made[::-1]
+    return classes[::-1]

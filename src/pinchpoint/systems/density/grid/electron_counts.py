@@ -1,7 +1,7 @@
-"""What the count of a density's electrons and its least value tell: of the grid, of the charge, of the model.
+"""Notes on a density's electron count and smallest value: errors of the grid, the charge or the model.
 
-A grid that is too coarse for the peaks at the nuclei counts wrongly by itself. How much, spherical atoms tell: their density
-is known, so the sum over the grid points near them can be held against the integral.
+A grid that is too coarse for the peaks at the nuclei gives a wrong count by itself. Spherical atoms show by
+how much: their density is known, so the sum over the grid points near them can be compared with the integral.
 """
 
 from __future__ import annotations
@@ -13,104 +13,121 @@ from pinchpoint.systems.density.files.volume import Volume
 from pinchpoint.systems.density.grid.grids import SPACING_A
 from pinchpoint.systems.density.grid.structure import SYMBOLS, Structure, reduced_cell
 
-OFF = 0.01  # of the electrons: a count so far off is noted
-FAR_OFF = 0.05  # the same where the count of the neutral atoms is not known, but one was asked for
-NEGATIVE, NEGATIVE_CHARGE = 1e-3, 1e-4  # in e / angstrom^3, and of the electrons: less is rounding
-_FEWEST = 0.1  # electrons an atom: no density of a structure has fewer
-_PEAK_A = 2.5  # from a nucleus: what lies beyond is smooth
-_ATOMS = 64  # whose peaks are looked at
-_COARSE_A = 0.5  # between points: such a grid may count anything
-_FINE_A = 0.03  # between points: such a grid misses nothing
-_AT_ONCE = 2**20  # grid points round an atom
+OFF = 0.01  # fraction of the electrons: a larger deviation of the count is noted
+FAR_OFF = 0.05  # the same where only a requested count is known, not that of the neutral atoms
+NEGATIVE, NEGATIVE_CHARGE = 1e-3, 1e-4  # e / angstrom^3, and fraction of the electrons: less is rounding
+_FEWEST = 0.1  # electrons per atom: no density of a structure has fewer
+_PEAK_A = 2.5  # from a nucleus: the density beyond is smooth
+_ATOMS = 64  # whose peaks are examined
+_COARSE_A = 0.5  # spacing: the count on such a grid means nothing
+_FINE_A = 0.03  # spacing: the count on such a grid is exact
+_AT_ONCE = 2**20  # grid points around an atom per chunk
 
 
-def count_notes(volume: Volume, raw: float, *, neutral: int | None, asked: float | None) -> tuple[str, ...]:
-    """Sentences on the count. volume: as the model gave it, with `raw` electrons; neutral: of the atoms, where it is known."""
+def count_notes(
+    volume: Volume, raw: float, *, neutral: int | None, requested: float | None
+) -> tuple[str, ...]:
+    """Return notes on the count.
+
+    volume: the model's density, with `raw` electrons; neutral: the count of the neutral atoms, where it is
+    known; requested: the count to scale to.
+    """
     notes = []
-    if asked is not None and neutral is not None and abs(asked - neutral) > OFF * neutral:
+    if requested is not None and neutral is not None and abs(requested - neutral) > OFF * neutral:
         notes.append(
-            f"{asked:g} electrons asked for, {neutral} in the neutral atoms: the model knows of no charge"
+            f"{requested:g} electrons are requested, but the neutral atoms have {neutral}: the model ignores "
+            "charge"
         )
-    if absurd := _absurd(volume.structure, raw):
+    if absurd := _why_absurd(volume.structure, raw):
         spacing = spacing_of(volume)
         coarse = (
             f"give a finer grid than {spacing:.2g} angstrom"
             if spacing > _COARSE_A
-            else "train the model more, or with a lower --lr"
+            else "train the model longer, or with a lower --lr"
         )
-        notes.append(f"{raw:.4g} electrons by the model, {absurd}: this is no density; {coarse}")
+        notes.append(f"the model predicts {raw:.4g} electrons, {absurd}: this is not a density; {coarse}")
         return tuple(notes)
     if neutral is None:
-        if asked is not None and abs(asked / raw - 1) > FAR_OFF:
+        if requested is not None and abs(requested / raw - 1) > FAR_OFF:
             notes.append(
-                f"{raw:.4g} electrons by the model, {asked:g} asked for, more than {FAR_OFF:.0%} apart: the structure is unlike "
-                f"the training data, charged, or the grid is too coarse ({spacing_of(volume):.2g} angstrom)"
+                f"the model predicts {raw:.4g} electrons, but {requested:g} are requested, which differs by "
+                "more "
+                "than "
+                f"{FAR_OFF:.0%}: the structure is unlike the training data, charged, or the grid is too "
+                "coarse "
+                f"({spacing_of(volume):.2g} angstrom)"
             )
         return tuple(notes)
     off = raw - neutral
     if abs(off) > OFF * neutral:
         by_grid, spacing = grid_error(volume.structure, volume.grid), spacing_of(volume)
         by_model = off - by_grid
-        told = (
-            f"{raw:.5g} electrons by the model, {neutral} in the neutral atoms ({off / neutral:+.1%}: grid {by_grid:+.2g}, "
-            f"model {by_model:+.2g})"
+        text = (
+            f"the model predicts {raw:.5g} electrons, but the neutral atoms have {neutral} "
+            f"({off / neutral:+.1%}: grid "
+            f"{by_grid:+.2g}, model {by_model:+.2g})"
         )
-        coarse = f"the grid is too coarse for the peaks ({spacing:.2g} angstrom): give --spacing {min(SPACING_A, spacing / 2):.2g}"
+        coarse = (
+            f"the grid is too coarse for the peaks ({spacing:.2g} angstrom): give --spacing "
+            f"{min(SPACING_A, spacing / 2):.2g}"
+        )
         strange = "the structure is unlike the training data, or charged"
         if abs(by_grid) >= abs(by_model) and by_grid * off > 0:
-            notes.append(f"{told}: {coarse}")
+            notes.append(f"{text}: {coarse}")
         elif abs(by_grid) > OFF * neutral:
-            notes.append(f"{told}: {strange}; besides, {coarse}")
+            notes.append(f"{text}: {strange}; in addition, {coarse}")
         else:
-            notes.append(f"{told}: {strange}; the grid is fine enough")
+            notes.append(f"{text}: {strange}; the grid is fine enough")
     return tuple(notes)
 
 
-def _absurd(structure: Structure, raw: float) -> str:
-    """Why no atoms of this kind could have so many electrons; empty where they could."""
+def _why_absurd(structure: Structure, raw: float) -> str:
+    """Return why these atoms cannot have so many electrons; empty where they can."""
     if not raw > 0:
-        return "no number above zero"
+        return "not a number above zero"
     if raw > (every := sum(SYMBOLS.index(symbol) + 1 for symbol in structure.species)) * (1 + 2 * FAR_OFF):
-        return f"more than all {every:,} of the atoms, cores too"
+        return f"more than all {every:,} of the atoms, cores included"
     if raw < _FEWEST * len(structure.species):
-        return f"less than {_FEWEST:g} an atom"
+        return f"fewer than {_FEWEST:g} per atom"
     return ""
 
 
 def negative_notes(volume: Volume) -> tuple[str, ...]:
-    """A sentence where the density is below zero by more than rounding."""
+    """Return a note where the density is negative by more than rounding."""
     below = volume.total < 0
     least = float(volume.total.min())
     charge = float(volume.total[below].sum()) * volume.structure.volume / volume.total.size
     if least > -NEGATIVE and charge > -NEGATIVE_CHARGE * max(abs(volume.electrons), 1.0):
         return ()
     return (
-        f"the density is below zero at {int(below.sum()):,} of {below.size:,} grid points: {least:.2g} e/angstrom^3 at the "
-        f"lowest, {charge:.2g} electrons in all",
+        f"the density is negative at {int(below.sum()):,} of {below.size:,} grid points: down to {least:.2g} "
+        f"e/angstrom^3, {charge:.2g} electrons in all",
     )
 
 
 def spacing_of(volume: Volume) -> float:
-    """The most between two neighbouring grid points, angstrom."""
+    """Return the largest distance between neighbouring grid points, in angstrom."""
     return float((np.linalg.norm(volume.lattice, axis=1) / volume.grid).max())
 
 
 def grid_error(structure: Structure, grid: tuple[int, int, int], *, table: AtomTable | None = None) -> float:
-    """Electrons by which a sum over the grid misses the integral over spherical atoms; atoms of the table only.
+    """Return by how many electrons a sum over the grid differs from the integral over spherical atoms.
 
-    Only the peaks are summed: each atom's density is brought to zero at 2.5 angstrom. Of many atoms some stand for all.
+    All species must have a table. Only the peaks are summed: each atom's density is brought to zero at 2.5
+    angstrom. Of many atoms some represent all.
     """
     table = table or load_table()
-    # The points as a lattice by its shortest vectors: steps of a skewed cell may all but lie along one line.
+    # The points as a lattice with the shortest vectors: the steps of a skewed cell may nearly lie along one
+    # line.
     step = reduced_cell(structure.lattice / np.array(grid)[:, None])
     if np.linalg.norm(step, axis=1).max() < _FINE_A:
         return 0.0
     some = np.unique(np.linspace(0, len(structure.species) - 1, _ATOMS).astype(int))
     inverse = np.linalg.inv(step)
-    planes = np.floor(_PEAK_A * np.linalg.norm(inverse, axis=0))  # so many lie within reach along each vector
+    planes = np.floor(_PEAK_A * np.linalg.norm(inverse, axis=0))  # within reach along each vector
     voxel, missed = structure.volume / np.prod(grid), 0.0
     for atom in some:
-        # A grid point near the atom, then all around: grids coarser than the peak have one or none.
+        # A grid point near the atom, then all around it: a grid coarser than the peak has one or none.
         row = _peak(table, structure.species[atom])
         away = -((structure.cartesian[atom] @ inverse) % 1.0)
         along, *axes = (np.arange(-reach, reach + 2) + part for reach, part in zip(planes, away, strict=True))

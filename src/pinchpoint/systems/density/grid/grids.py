@@ -1,6 +1,6 @@
-"""The grid of a cell: from points, a spacing or a symmetry, in numbers that Fourier transforms like.
+"""Choice of the grid of a cell from points or a spacing, in numbers that suit Fourier transforms.
 
-Such numbers are even and have no prime factor above 7.
+Such smooth numbers are even and have no prime factor above 7.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from pinchpoint.systems.density.files.volume import check_grid
 from pinchpoint.systems.density.grid.structure import reduced_cell
 
 SPACING_A = 0.1
-_BYTES = 112  # of main memory a grid point takes at most, with a spin density, until its CHGCAR is written
-_MANY = 8  # times the points of the reduced cell: of a cell that is skewed for no reason
+_BYTES = 112  # of main memory per grid point at most, with a spin density, until its CHGCAR is written
+_MANY = 8  # times the points of the reduced cell: a cell with more is needlessly skewed
 
 
 def is_smooth(number: int) -> bool:
+    """Return whether a number has no prime factor above 7."""
     for prime in (2, 3, 5, 7):
         while number % prime == 0:
             number //= prime
@@ -28,7 +29,7 @@ def is_smooth(number: int) -> bool:
 
 
 def smooth_from(number: int) -> int:
-    """The least number that is no smaller, even and smooth."""
+    """Return the smallest even smooth number that is not below `number`."""
     number = max(2, number + number % 2)
     while not is_smooth(number):
         number += 2
@@ -38,20 +39,25 @@ def smooth_from(number: int) -> int:
 def choose_grid(
     lattice: np.ndarray, *, grid: int | tuple[int, int, int] | None = None, spacing_a: float | None = None
 ) -> tuple[int, int, int]:
-    """The grid itself, checked; or the coarsest smooth one whose points are nowhere farther apart than the spacing.
+    """Return the given grid, checked, or the coarsest smooth one whose points are at most the spacing apart.
 
     grid: one number stands for all three.
     """
     if grid is not None and spacing_a is not None:
-        raise BadInput("both a grid and a spacing were given", hint="leave one of them out")
+        raise BadInput("A grid and a spacing were both given.", hint="Leave one of them out.")
     if grid is None:
         step = SPACING_A if spacing_a is None else spacing_a
         if not (math.isfinite(step) and step > 0):
-            raise BadInput(f"a spacing of {step:g} angstrom", hint=f"give one above 0, such as {SPACING_A}")
+            raise BadInput(
+                f"A spacing of {step:g} angstrom is not possible.",
+                hint=f"Give --spacing a number above 0, such as {SPACING_A}.",
+            )
         lengths = np.linalg.norm(lattice, axis=1) / step
         if not lengths.max() <= 1e6:
             raise BadInput(
-                f"a spacing of {step:g} angstrom is more than a million points along {lengths.max() * step:.4g} angstrom",
+                f"A spacing of {step:g} angstrom needs more than a million points along "
+                f"{lengths.max() * step:.4g} "
+                "angstrom.",
                 hint=_coarser(lattice),
             )
         points = _spaced(lengths)
@@ -66,30 +72,33 @@ def choose_grid(
 
 
 def skew_notes(lattice: np.ndarray, points: tuple[int, int, int]) -> tuple[str, ...]:
-    """A sentence where vectors far longer than the cell is wide make far more grid points than its shortest would."""
+    """Return a note where a skewed cell needs far more grid points than its reduced cell would."""
     share = _needless(lattice)
     if share < _MANY:
         return ()
     return (
-        f"the cell is strongly skewed: {math.prod(points):,} grid points, some {share:,.0f} times what its reduced cell "
-        "needs at the same spacing; reduce it (Niggli) to save as much time",
+        f"the cell is strongly skewed: its {math.prod(points):,} grid points are about {share:,.0f} times as "
+        "many as its "
+        "reduced cell needs at the same spacing; reduce it (Niggli) to save as much time",
     )
 
 
 def _spaced(lengths: np.ndarray) -> tuple[int, int, int]:
-    # 10 angstrom at 0.1 are 100 points, whatever the last bit of the quotient says.
+    # 10 angstrom at 0.1 are 100 points, whatever the last bit of the quotient.
     nx, ny, nz = (smooth_from(math.ceil(length - 1e-9)) for length in lengths)
     return nx, ny, nz
 
 
 def _needless(lattice: np.ndarray) -> float:
-    """How many times more points the vectors of a cell want than the shortest of its lattice."""
-    given, least = (float(np.linalg.norm(cell, axis=1).prod()) for cell in (lattice, reduced_cell(lattice)))
-    return given / least
+    """Return how many times more points the vectors of a cell need than the shortest ones of its lattice."""
+    volume_given, least = (
+        float(np.linalg.norm(cell, axis=1).prod()) for cell in (lattice, reduced_cell(lattice))
+    )
+    return volume_given / least
 
 
 def parse_grid(text: str) -> tuple[int, int, int]:
-    """`80,80,80` or `80x80x80`, or one number for all three."""
+    """Parse `80,80,80` or `80x80x80`, or one number for all three."""
     words = text.lower().replace("x", ",").split(",")
     try:
         numbers = [int(word) for word in words]
@@ -98,14 +107,15 @@ def parse_grid(text: str) -> tuple[int, int, int]:
     if len(numbers) == 1:
         numbers *= 3
     if len(numbers) != 3:
-        raise BadInput(f"{text!r} is no grid", hint="give three whole numbers, such as 80,80,80")
+        raise BadInput(f"{text!r} is not a grid.", hint="Give three whole numbers, such as 80,80,80.")
     return check_grid((numbers[0], numbers[1], numbers[2]))
 
 
 def _too_many(points: int, lattice: np.ndarray) -> BadInput:
-    shown = f"{points:,}" if points < 10**15 else f"{points:.1e}"
+    text = f"{points:,}" if points < 10**15 else f"{points:.1e}"
     return BadInput(
-        f"{shown} grid points take {show_bytes(points * _BYTES)} of main memory; {show_bytes(host_memory.free_bytes())} are free",
+        f"A grid of {text} points takes {show_bytes(points * _BYTES)} of main memory, but only "
+        f"{show_bytes(host_memory.free_bytes())} are free.",
         hint=_coarser(lattice),
     )
 
@@ -113,8 +123,8 @@ def _too_many(points: int, lattice: np.ndarray) -> BadInput:
 def _coarser(lattice: np.ndarray) -> str:
     share = _needless(lattice)
     skewed = (
-        f"reduce the cell (Niggli), which needs some {share:,.0f} times fewer points; or "
+        f"Reduce the cell (Niggli), which needs about {share:,.0f} times fewer points; or give"
         if share >= _MANY
-        else ""
+        else "Give"
     )
-    return f"{skewed}give a coarser --grid or a wider --spacing"
+    return f"{skewed} a coarser --grid or a wider --spacing."

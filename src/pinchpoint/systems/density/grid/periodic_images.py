@@ -1,8 +1,8 @@
-"""Periodic images of the atoms of a cell, and the edges between atoms: every one, whatever the shape of the cell.
+"""Periodic images of the atoms of a cell and the edges between atoms, complete for any shape of the cell.
 
-A atoms, I images, E edges. Cells may be skewed or smaller than the cutoff; nothing is capped. An image may matter to a point
-of the cell only if it lies within reach of the slab between two lattice planes, along each of the three directions: so many
-are kept, which is some more than there must be and never fewer.
+Letters: A atoms, I images, E edges. Cells may be skewed or smaller than the cutoff; no number is capped. An
+image can matter to a point of the cell only if it lies within reach of the slab between two lattice planes,
+along each of the three directions: these images are kept, a few more than necessary and never fewer.
 """
 
 from __future__ import annotations
@@ -20,13 +20,16 @@ from pinchpoint.systems.density.grid.structure import Structure, check_structure
 from pinchpoint.systems.density.model.atom_network import AtomGraph
 from pinchpoint.systems.density.model.config import DensityConfig
 
-_BLOCK = 64  # atoms whose neighbours are looked for together
-_BYTES = 96  # of main memory for each image that is looked at
+_BLOCK = 64  # atoms whose neighbours are searched together
+_BYTES = 96  # of main memory per candidate image
 
 
 @dataclass(frozen=True, eq=False)
 class Images:
-    """home: (A, 3) the atoms inside the cell; positions: (I, 3) their images; atom: (I,) whose. Cartesian, float64."""
+    """home: (A, 3) the atoms inside the cell; positions: (I, 3) of their images; atom: (I,) of each image.
+
+    Cartesian.
+    """
 
     home: np.ndarray
     positions: np.ndarray
@@ -34,23 +37,25 @@ class Images:
 
 
 def images_of(structure: Structure, reach_a: float) -> Images:
-    """Every image within reach of any point of the cell, atoms inside the cell among them."""
+    """Return every image within reach of any point of the cell, including the atoms inside the cell."""
     inside = structure.positions - np.floor(structure.positions)
     inside[inside >= 1.0] = 0.0  # a coordinate just below 0 rounds to 1
-    # A lattice plane and the next are this far apart, which in a skewed cell is less than the lattice vector is long.
+    # The distance between lattice planes, which in a skewed cell is less than the length of the lattice
+    # vector.
     heights = 1 / np.linalg.norm(np.linalg.inv(structure.lattice), axis=0)
     room = reach_a / heights + 1e-9
     ranges = [np.arange(-int(np.ceil(share)), int(np.ceil(share)) + 2) for share in room]
     need = len(inside) * math.prod(map(len, ranges)) * _BYTES
     if need > host_memory.free_bytes():
         raise BadInput(
-            f"finding the atoms' images takes {show_bytes(need)} of main memory; {show_bytes(host_memory.free_bytes())} are free",
-            hint="reduce the cell (Niggli): it is skewed, or give fewer atoms",
+            f"Finding the atoms' images takes {show_bytes(need)} of main memory, but only "
+            f"{show_bytes(host_memory.free_bytes())} are free.",
+            hint="Reduce the cell (Niggli) if it is skewed, or give fewer atoms.",
         )
     shifts = np.stack(np.meshgrid(*ranges, indexing="ij"), axis=-1).reshape(-1, 3)
-    moved = inside[:, None] + shifts  # (A, shifts, 3)
-    atom, shift = np.nonzero(((moved >= -room) & (moved <= 1 + room)).all(axis=2))
-    return Images(inside @ structure.lattice, moved[atom, shift] @ structure.lattice, atom)
+    shifted = inside[:, None] + shifts  # (A, shifts, 3)
+    atom, shift = np.nonzero(((shifted >= -room) & (shifted <= 1 + room)).all(axis=2))
+    return Images(inside @ structure.lattice, shifted[atom, shift] @ structure.lattice, atom)
 
 
 def atom_graph(
@@ -60,7 +65,10 @@ def atom_graph(
     device: str | torch.device = "cpu",
     dtype: torch.dtype = torch.float32,
 ) -> AtomGraph:
-    """All periodic edges shorter than the cutoff, by destination. Raises BadInput for species the model never saw."""
+    """Return all periodic edges shorter than the cutoff, by destination.
+
+    Raises BadInput for unknown species.
+    """
     check_structure(structure)
     species = torch.tensor(config.index_of(structure.species), dtype=torch.int64)
     images = images_of(structure, config.cutoff_a)
@@ -74,12 +82,14 @@ def atom_graph(
 
 
 def pairs_within(home: np.ndarray, positions: np.ndarray, cutoff_a: float) -> tuple[np.ndarray, np.ndarray]:
-    """(E,) and (E,): atoms and images nearer to them than the cutoff, by atom, then by image; an atom itself left out."""
+    """Return (E,) atoms and (E,) images closer to them than the cutoff, by atom, then by image, without
+    themselves.
+    """
     axis = int(np.ptp(positions, axis=0).argmax())
     order = np.argsort(positions[:, axis], kind="stable")
     along = positions[order, axis]
     atoms, images = [], []
-    # In their order along the longest side a block of atoms has its neighbours in one run of the images.
+    # Sorted along the longest side, a block of atoms has its neighbours in one run of the images.
     by = np.argsort(home[:, axis], kind="stable")
     for part in np.split(by, range(_BLOCK, len(by), _BLOCK)):
         ends = home[part[0], axis] - cutoff_a, home[part[-1], axis] + cutoff_a
@@ -87,10 +97,11 @@ def pairs_within(home: np.ndarray, positions: np.ndarray, cutoff_a: float) -> tu
         square = np.zeros((len(part), len(near)))
         for side in range(3):
             square += (positions[near, side] - home[part, side, None]) ** 2
-        # An atom itself is the one image without a distance: no two atoms of a checked structure are that near.
+        # An atom itself is the only image at distance zero: no two atoms of a checked structure are that
+        # close.
         to, image = np.nonzero((square < cutoff_a**2) & (square > 1e-8))
         atoms.append(part[to])
         images.append(near[image])
     to, image = np.concatenate(atoms), np.concatenate(images)
-    sorted_ = np.lexsort((image, to))
-    return to[sorted_], image[sorted_]
+    order_of_pairs = np.lexsort((image, to))
+    return to[order_of_pairs], image[order_of_pairs]

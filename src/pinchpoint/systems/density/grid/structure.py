@@ -1,7 +1,7 @@
-"""A crystal: its lattice, species and positions, checked.
+"""Structure: the lattice, species and positions of a crystal, with checks.
 
-Letters: A atoms. Lengths are in angstrom, lattice vectors are rows, positions are fractions of them and need not lie in
-[0, 1). What has no cell (a molecule) must be given one before it can carry a density.
+Letters: A atoms. Lengths are in angstrom, lattice vectors are rows, positions are fractions of them and need
+not lie in [0, 1). A molecule has to be put into a cell before it can have a density.
 """
 
 from __future__ import annotations
@@ -13,22 +13,26 @@ import numpy as np
 from pinchpoint.core.errors import BadInput
 
 _TABLE = (
-    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr Y Zr Nb Mo Tc Ru "
-    "Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta W Re Os Ir Pt Au Hg Tl Pb Bi Po At "
-    "Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh Fl Mc Lv Ts Og"
+    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr "
+    "Y Zr Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta "
+    "W Re Os Ir Pt "
+    "Au Hg Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh "
+    "Fl Mc Lv Ts Og"
 )
 SYMBOLS = tuple(_TABLE.split())
-CLOSEST_A = 0.1  # no two nuclei of a real structure are as near as this
-SHORTEST_A = 0.5  # nor has any crystal, at any pressure, a lattice vector as short as this
-_FLAT = 1e-6  # of the product of the lattice vectors' lengths: below it a cell has no volume to speak of
-_SHORTER = 1e-9  # of a square: less is rounding
+CLOSEST_A = 0.1  # no two nuclei of a real structure are this close
+SHORTEST_A = 0.5  # no crystal has so short a lattice vector, at any pressure
+_FLAT = 1e-6  # fraction of the product of the lattice vectors' lengths: a cell with less volume is flat
+_SHORTER = 1e-9  # relative difference of squares: less is rounding
 
 
 @dataclass(frozen=True, eq=False)
 class Structure:
-    """lattice: (3, 3) float64 in angstrom, a vector a row; species: A symbols; positions: (A, 3) float64, fractional.
+    """A crystal, or a molecule in a box.
 
-    charge: of the cell, as its source says; boxed: the cell is a box of ours round a molecule without one.
+    lattice: (3, 3) float64 in angstrom, one vector per row; species: A symbols; positions: (A, 3) float64,
+    fractional; charge: of the cell, as given by its source; boxed: whether pinchpoint put a molecule without
+    a cell into this one.
     """
 
     lattice: np.ndarray
@@ -39,24 +43,24 @@ class Structure:
 
     @property
     def volume(self) -> float:
-        """Of the cell, in cubic angstrom."""
+        """Volume of the cell in cubic angstrom."""
         return cell_volume(self.lattice)
 
     @property
     def cartesian(self) -> np.ndarray:
-        """(A, 3) in angstrom."""
+        """Cartesian positions (A, 3) in angstrom."""
         return self.positions @ self.lattice
 
     @property
     def runs(self) -> tuple[tuple[str, int], ...]:
         """Species and count of each run of equal neighbours, in the order of the atoms."""
-        found: list[tuple[str, int]] = []
+        runs: list[tuple[str, int]] = []
         for symbol in self.species:
-            if found and found[-1][0] == symbol:
-                found[-1] = (symbol, found[-1][1] + 1)
+            if runs and runs[-1][0] == symbol:
+                runs[-1] = (symbol, runs[-1][1] + 1)
             else:
-                found.append((symbol, 1))
-        return tuple(found)
+                runs.append((symbol, 1))
+        return tuple(runs)
 
     @property
     def formula(self) -> str:
@@ -64,12 +68,17 @@ class Structure:
 
 
 def cell_volume(lattice: np.ndarray) -> float:
-    """lattice: (3, 3). By the triple product: a library's determinant of 2 I is not always 8."""
+    """Return the volume of lattice (3, 3) by the triple product: a library's determinant of 2 I is not always
+    8.
+    """
     return abs(float(np.cross(lattice[0], lattice[1]) @ lattice[2]))
 
 
 def reduced_cell(lattice: np.ndarray) -> np.ndarray:
-    """lattice: (3, 3) with a volume -> the same lattice by its shortest vectors, the shortest first; as thick as can be."""
+    """Return the same lattice (3, 3) with its shortest vectors, the shortest first.
+
+    The cell must have a volume.
+    """
     basis = np.array(lattice, dtype=np.float64)
     near = np.stack(np.meshgrid((-1, 0, 1), (-1, 0, 1), indexing="ij"), axis=-1).reshape(-1, 2)
     while True:
@@ -79,78 +88,83 @@ def reduced_cell(lattice: np.ndarray) -> np.ndarray:
         if second @ second < (first @ first) * (1 - _SHORTER):
             basis = np.stack([second, first, third])
             continue
-        # With two vectors that are the shortest of their plane, the nearest of it to the third is one of these.
+        # Where two vectors are the shortest of their plane, the point of it nearest to the third is one of
+        # these.
         plane = np.stack([first, second])
-        tried = third - (np.round(np.linalg.solve(plane @ plane.T, plane @ third)) + near) @ plane
-        least = tried[(tried**2).sum(axis=1).argmin()]
+        candidates = third - (np.round(np.linalg.solve(plane @ plane.T, plane @ third)) + near) @ plane
+        least = candidates[(candidates**2).sum(axis=1).argmin()]
         basis = np.stack([first, second, least])
         if least @ least >= (second @ second) * (1 - _SHORTER):
             return basis
 
 
 def check_structure(structure: Structure) -> Structure:
-    """The structure itself where a density could belong to it; else BadInput with what is wrong and where."""
+    """Return the structure where it can have a density; raise BadInput with the problem and its place
+    otherwise.
+    """
     lattice, positions, count = structure.lattice, structure.positions, len(structure.species)
     if lattice.shape != (3, 3) or not np.isfinite(lattice).all():
         raise BadInput(
-            f"the lattice has shape {lattice.shape} or is not finite",
-            hint="give three lattice vectors in angstrom",
+            f"The lattice has shape {lattice.shape} or is not finite.",
+            hint="Give three lattice vectors in angstrom.",
         )
     if structure.volume <= _FLAT * np.linalg.norm(lattice, axis=1).prod():
         raise BadInput(
-            f"the cell has a volume of {structure.volume:g} cubic angstrom",
-            hint="give three lattice vectors that do not lie in one plane; a molecule needs a box round it",
+            f"The cell has a volume of {structure.volume:g} cubic angstrom.",
+            hint="Give three lattice vectors that do not lie in one plane; a molecule needs a box around it.",
         )
     if count == 0:
-        raise BadInput("the structure has no atoms", hint="give at least one atom")
+        raise BadInput("The structure has no atoms.", hint="Give at least one atom.")
     if positions.shape != (count, 3):
         raise BadInput(
-            f"{count} atoms have positions of shape {positions.shape}",
-            hint="give three coordinates for each atom",
+            f"The positions of {count} atoms have shape {positions.shape}.",
+            hint="Give three coordinates for each atom.",
         )
     bad = np.flatnonzero(~np.isfinite(positions).all(axis=1))
     if len(bad):
         raise BadInput(
-            f"the position of atom {bad[0] + 1} is NaN or infinite", hint="give finite coordinates"
+            f"The position of atom {bad[0] + 1} is NaN or infinite.", hint="Give finite coordinates."
         )
     for at, symbol in enumerate(structure.species):
         if symbol not in SYMBOLS:
             raise BadInput(
-                f"atom {at + 1} is of unknown species {symbol!r}",
-                hint="give symbols of elements, such as Hf or O",
+                f"Atom {at + 1} is of unknown species {symbol!r}.",
+                hint="Give symbols of elements, such as Hf or O.",
             )
     shortest = float(np.linalg.norm(reduced_cell(lattice), axis=1).min())
     if shortest < SHORTEST_A:
         raise BadInput(
-            f"atom 1 and its own image are {shortest:.3f} angstrom apart: a lattice vector is that short",
-            hint="give lattice vectors in angstrom, or leave the cell of a molecule out",
+            f"Atom 1 and its own image are {shortest:.3f} angstrom apart: a lattice vector is that short.",
+            hint="Give lattice vectors in angstrom, or leave the cell of a molecule out.",
         )
     if pair := close_pair(structure, CLOSEST_A):
         first, second, apart = pair
         raise BadInput(
-            f"atoms {first + 1} and {second + 1} are {apart:.3f} angstrom apart",
-            hint="remove one of them; check that coordinates are fractional where the file says so",
+            f"Atoms {first + 1} and {second + 1} are {apart:.3f} angstrom apart.",
+            hint="Remove one of them, or check that coordinates are fractional where the file says so.",
         )
     return structure
 
 
 def close_pair(structure: Structure, within_a: float) -> tuple[int, int, float] | None:
-    """Two atoms nearer than `within_a`, periodic images too, and their distance; None where there are none.
+    """Return two atoms closer than `within_a`, including periodic images, and their distance; None if there
+    are none.
 
-    Sorts along a vector of the reduced cell and looks only at neighbours there. Right while that cell is thicker than twice
-    `within_a`; an atom is not held against its own images.
+    Sorts along a vector of the reduced cell and considers only neighbours there. Correct while that cell is
+    thicker than twice `within_a`; an atom is not compared with its own images.
     """
     lattice = reduced_cell(structure.lattice)
     inverse = np.linalg.inv(lattice)
     fractions = structure.cartesian @ inverse
     wrapped = fractions - np.floor(fractions)
     order = np.argsort(wrapped[:, 0], kind="stable")
-    # The distance between lattice planes: moving along the other two vectors cannot bring atoms nearer than this.
+    # The distance between lattice planes: moving along the other two vectors cannot bring atoms closer than
+    # this.
     height = 1 / np.linalg.norm(inverse[:, 0])
     window = within_a / height
-    sorted_ = wrapped[order]
-    again = sorted_[:, 0] < window
-    chain = np.concatenate([sorted_, sorted_[again] + [1.0, 0.0, 0.0]])
+    ordered = wrapped[order]
+    again = ordered[:, 0] < window
+    chain = np.concatenate([ordered, ordered[again] + [1.0, 0.0, 0.0]])
     who = np.concatenate([order, order[again]])
     for shift in range(1, len(structure.species)):
         gap = chain[shift:] - chain[:-shift]

@@ -1,8 +1,10 @@
-"""The model over bricks of probes by `pinchpoint.stream`: constant shapes, a peak that does not grow with the grid.
+"""Evaluation of a model over bricks of probes with `pinchpoint.stream`: constant shapes, a peak independent
+of the grid.
 
-N bricks, B probes of a brick, K slots, O outputs. Inside a chunk bricks pass in tiles of a fixed number, the last one
-filled up, and chunks are whole tiles: a brick gets the same bits from every chunk that is no smaller than a tile. How many
-bricks a tile holds follows from the width of the model and the device; a budget that is too small for it halves it.
+Letters: N bricks, B probes per brick, K slots, O outputs. Within a chunk bricks are processed in tiles of a
+fixed number, the last one padded, and chunks are whole tiles: a brick gets the same bits from every chunk
+that is not smaller than a tile. The number of bricks per tile follows from the width of the model and the
+device; a budget that is too small for it halves it.
 """
 
 from __future__ import annotations
@@ -22,8 +24,9 @@ from pinchpoint.forecasting.cards import Card
 from pinchpoint.streaming.stream import Flow, stream
 from pinchpoint.systems.density.grid.bricks import SLOTS, Surroundings, classes_of
 
-# Of a tile, pairs times the bytes of an atom's fields (times `heavy`), twice what a pair takes at the peak: on a GPU as much
-# as stays below 1 GiB with weights and workspace, so that starting kernels costs little; on a CPU what suits its caches.
+# Of a tile: pairs times the bytes of an atom's fields (times `heavy`), twice what a pair takes at the peak.
+# On a GPU as much as stays below 1 GiB with weights and workspace, so that launching kernels costs little; on
+# a CPU what suits its caches.
 TILE_BYTES = {"cuda": 1536 * 2**20, "cpu": 16 * 2**20}
 MOST_BRICKS = 512  # of a tile
 TILES = 16  # of a chunk
@@ -32,16 +35,16 @@ Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, eq=False)
-class Swept:
-    """values: (n, B, O) of the bricks asked for, in their order, and how they went through."""
+class SweepResult:
+    """The result of a sweep. values: (n, B, O) of the requested bricks, in their order."""
 
     values: np.ndarray
-    pairs: int  # of a probe and a slot
-    tile: int  # most bricks of a tile
-    chunk: int  # most probes at one time
+    pairs: int  # of a probe and a neighbour slot
+    tile: int  # largest number of bricks in a tile
+    chunk: int  # largest number of probes in a chunk
     calls: int
-    halvings: int  # of chunks and of tiles, because memory ran out or the budget is small
-    peak_bytes: int | None  # where chunks were watched for a budget
+    halvings: int  # of chunks and tiles, where memory ran out or the budget was too small
+    peak_bytes: int | None  # known where chunks were tracked for a budget
     slots: tuple[int, ...]
 
 
@@ -57,11 +60,11 @@ def sweep(
     chunk: int | None = None,
     heavy: float = 1.0,
     progress: Progress | None = None,
-) -> Swept:
-    """`forward(fields, species, neighbours, vectors)` of bricks: all, or those whose numbers are given.
+) -> SweepResult:
+    """Evaluate `forward(fields, species, neighbours, vectors)` for all bricks, or those of the given numbers.
 
-    fields: called once a chunk, (A, W). chunk: probes at one time. heavy: how many times the bytes a pair takes
-    that are usual for the width of the fields. progress(done, total): in probes.
+    fields: called once per chunk, returns (A, W). chunk: probes at one time. heavy: how many times more bytes
+    a pair takes than is usual for the width of the fields. progress(done, total): in probes.
     """
     device, dtype, probes = species.device, surroundings.offsets.dtype, surroundings.bricks.probes
     chosen = (
@@ -72,30 +75,32 @@ def sweep(
     chosen = chosen.to(device)
     tiles = _Tiles(width=round(fields().shape[1] * dtype.itemsize * heavy * probes), device=device.type)
     classes = classes_of(surroundings, chosen, least=tiles.bricks(2 * SLOTS))
-    # Half, as TILE_BYTES tells. A GPU that runs out says so; a machine that does ends the process.
+    # Half, see TILE_BYTES. A GPU that runs out of memory raises an error; a host that does kills the process.
     need = tiles.width * classes[0].slots // 2 if classes else 0
     if device.type == "cpu" and need > host_memory.free_bytes():
         raise DoesNotFit(
-            f"{classes[0].slots:,} atoms lie round one brick of {probes} probes, which takes {show_bytes(need)} of main memory; "
-            f"{show_bytes(host_memory.free_bytes())} are free",
-            hint="give a finer --grid, so that bricks are smaller, or check the unit of the structure's lengths",
+            f"One brick of {probes} probes has {classes[0].slots:,} atoms around it, which takes "
+            f"{show_bytes(need)} of "
+            f"main memory, but only {show_bytes(host_memory.free_bytes())} are free.",
+            hint="Give a finer --grid, so that bricks are smaller, or check the unit of the structure's "
+            "lengths.",
             need_bytes=need,
         )
     rows_of_host = torch.empty(0, dtype=dtype).numpy().dtype
-    # Rows lie class by class, each filled by its own stream, and are put in order at the end.
+    # Rows are stored class by class, each filled by its own stream, and put in order at the end.
     values, flows = np.empty((len(chosen), probes, outputs), rows_of_host), []
     largest = 1
     done, pairs, tell = 0, 0, progress or (lambda count, total: None)
     for kind in classes:
-        # One slot that is not in use, where there are no neighbours: not every kernel takes nothing.
+        # One unused slot where there are no neighbours: not every kernel accepts empty inputs.
         run = _Runner(forward, fields, species, surroundings, max(1, kind.slots), outputs)
         start, size = done, len(kind.rows)
         out = values[start : start + size]
-        if kind.slots == 0:  # empty space: one brick tells them all
+        if kind.slots == 0:  # empty space: one brick represents all
             out[:] = run.of(chosen[kind.rows[:1]], 1).cpu().numpy()
             tell((start + size) * probes, len(chosen) * probes)
         else:
-            tile, made = _through(
+            tile, class_flows = _sweep_class(
                 run,
                 chosen[kind.rows],
                 out,
@@ -104,16 +109,16 @@ def sweep(
                 chunk,
                 lambda n, s=start: tell((s + n) * probes, len(chosen) * probes),
             )
-            flows += made
+            flows += class_flows
             largest = max(largest, tile)
             pairs += size * probes * kind.slots
         done += size
     order = torch.cat([kind.rows for kind in classes]) if classes else torch.arange(0)
-    sorted_back = np.empty_like(values)
-    sorted_back[order.cpu().numpy()] = values
+    in_order = np.empty_like(values)
+    in_order[order.cpu().numpy()] = values
     peaks = [flow.peak_bytes for flow in flows if flow.peak_bytes is not None]
-    return Swept(
-        sorted_back,
+    return SweepResult(
+        in_order,
         pairs,
         tile=largest,
         chunk=max((flow.chunk for flow in flows), default=0) * probes,
@@ -125,7 +130,7 @@ def sweep(
 
 
 class _Tiles:
-    """Bricks of a tile for a number of slots. width: bytes of a brick for each slot."""
+    """The number of bricks per tile for a number of slots. width: bytes of a brick per slot."""
 
     def __init__(self, *, width: int, device: str) -> None:
         self.width, self.bytes, self.halvings = width, TILE_BYTES.get(device, TILE_BYTES["cpu"]), 0
@@ -134,14 +139,16 @@ class _Tiles:
         most = self.bytes // (self.width * max(slots, 1))
         return max(1, min(most, MOST_BRICKS) >> self.halvings)
 
-    def evened(self, slots: int, count: int) -> int:
-        """The same number of tiles with the least filling, for so many bricks."""
+    def even_tile(self, slots: int, count: int) -> int:
+        """Return the bricks per tile that need the same number of tiles for `count` bricks with the least
+        padding.
+        """
         tiles = -(-count // self.bricks(slots))
         return -(-count // max(1, tiles))
 
 
 class _Runner:
-    """What stream calls with the numbers of bricks: tile after tile, each of one shape."""
+    """The function that `stream` calls with the numbers of bricks: tile after tile, all of one shape."""
 
     def __init__(
         self,
@@ -156,23 +163,23 @@ class _Runner:
         self.surroundings, self.slots, self.outputs = surroundings, slots, outputs
 
     def of(self, numbers: Tensor, tile: int) -> Tensor:
-        """numbers: (C,) -> (C, B, O)."""
+        """Return the values (C, B, O) of bricks (C,)."""
         with torch.no_grad():
             fields = self.fields()
             short = -len(numbers) % tile
-            filled = torch.cat([numbers, numbers[-1:].expand(short)]) if short else numbers
-            made = fields.new_empty((len(filled), self.surroundings.bricks.probes, self.outputs))
+            padded = torch.cat([numbers, numbers[-1:].expand(short)]) if short else numbers
+            values = fields.new_empty((len(padded), self.surroundings.bricks.probes, self.outputs))
             for part, rows in zip(
-                *(x.split(self.surroundings.block(tile)) for x in (filled, made)), strict=True
+                *(x.split(self.surroundings.block(tile)) for x in (padded, values)), strict=True
             ):
                 atoms, apart = self.surroundings.nearby(part, self.slots)
                 for at in range(0, len(part), tile):
                     vectors = self.surroundings.vectors(apart[at : at + tile])
                     rows[at : at + tile] = self.forward(fields, self.species, atoms[at : at + tile], vectors)
-            return made[: len(numbers)]
+            return values[: len(numbers)]
 
 
-def _through(
+def _sweep_class(
     run: _Runner,
     numbers: Tensor,
     out: np.ndarray,
@@ -181,23 +188,26 @@ def _through(
     chunk: int | None,
     progress: Callable[[int], None],
 ) -> tuple[int, list[Flow]]:
-    """All bricks of a class into `out`, with ever smaller tiles where they do not fit; the largest tile that ran."""
+    """Write all bricks of a class to `out`, with ever smaller tiles where they do not fit.
+
+    Returns the largest tile that ran, and the flows.
+    """
     flows: list[Flow] = []
     done = largest = 0
 
-    def told(count: int) -> None:
+    def advance(count: int) -> None:
         nonlocal done, largest
         if count > done:
             done, largest = count, max(largest, tile)
         progress(done)
 
     while True:
-        tile = tiles.evened(run.slots, len(numbers))
-        wanted = None if budget is not None else TILES * tile
+        tile = tiles.even_tile(run.slots, len(numbers))
+        chunk_bricks = None if budget is not None else TILES * tile
         if chunk is not None:
-            wanted = max(1, chunk // run.surroundings.bricks.probes)
-            tile = min(tile, wanted)
-            wanted -= wanted % tile
+            chunk_bricks = max(1, chunk // run.surroundings.bricks.probes)
+            tile = min(tile, chunk_bricks)
+            chunk_bricks -= chunk_bricks % tile
         try:
             stream(
                 lambda part, tile=tile: run.of(part, tile),
@@ -205,13 +215,14 @@ def _through(
                 device=str(numbers.device),
                 out=out[done:],
                 pad=False,  # tiles have one shape already
-                # A quarter of stream's tile is its first trial: one of ours, so that no chunk begins inside a tile. Where a
-                # tile is one brick a chunk may be, too: the least that can be asked for.
-                tile=tile if wanted is not None or tile == 1 else 4 * tile,
-                chunk="auto" if wanted is None else wanted,
-                most=None if wanted is not None else TILES * tile,
+                # stream first tries a quarter of its tile, which is one of ours, so that no chunk begins
+                # inside a tile. Where a tile is one brick, a chunk may be one brick too: the smallest
+                # possible.
+                tile=tile if chunk_bricks is not None or tile == 1 else 4 * tile,
+                chunk="auto" if chunk_bricks is None else chunk_bricks,
+                most=None if chunk_bricks is not None else TILES * tile,
                 budget=budget,
-                progress=lambda count, _, before=done: told(before + count),
+                progress=lambda count, _, before=done: advance(before + count),
                 report=flows.append,
             )
         except DoesNotFit as error:
@@ -228,15 +239,17 @@ def _nothing_fits(probes: int, error: DoesNotFit, budget: str | int | Card | Non
     need, elsewhere = error.need_bytes, ", or use --device cpu" if device == "cuda" else ""
     if budget is None or need is None:
         return DoesNotFit(
-            f"even {probes} probes at one time do not fit: {error.what}",
-            hint=f"free memory{elsewhere}",
+            f"Even {probes} probes at one time do not fit: {error.what}",
+            hint=f"Free memory{elsewhere}.",
             need_bytes=need,
         )
-    asked = (
+    budget_text = (
         budget.name if isinstance(budget, Card) else budget if isinstance(budget, str) else show_bytes(budget)
     )
     return DoesNotFit(
-        f"even {probes} probes at one time do not fit into {asked}, with all that the atoms take on the device",
-        hint=f"give --budget at least {math.ceil(need / 2**20)}MiB{elsewhere}",
+        f"Even {probes} probes at one time do not fit into {budget_text}, including what the atoms take on "
+        "the "
+        "device.",
+        hint=f"Give --budget at least {math.ceil(need / 2**20)}MiB{elsewhere}.",
         need_bytes=need,
     )

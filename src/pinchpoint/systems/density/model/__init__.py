@@ -1,1 +1,1 @@
-"""The density network in its scalar and full forms."""
+"""The density network in its scalar and full forms, and its packaged weights."""

@@ -1,7 +1,7 @@
-"""DensityConfig: every choice that makes one density model, as plain values that survive JSON.
+"""DensityConfig: the configuration of a density model, as plain values that survive JSON.
 
-Imports no framework. Lengths are in angstrom. `channels(l)` shares the width `mul` out evenly among the degrees 0..lmax, so
-that every degree costs about the same.
+Imports no framework. Lengths are in angstrom. `channels(l)` divides the width `mul` evenly among the degrees
+0..lmax, so that every degree costs about the same.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ LARGEST_DEGREE = 6
 
 @dataclass(frozen=True)
 class DensityConfig(JsonConfig):
-    """One model. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
+    """The configuration of one model. Wrong values raise BadInput when it is created."""
 
-    species: tuple[str, ...]  # the order of the one-hot
+    species: tuple[str, ...]  # in the order of the one-hot
     mul: int = option(help="Width of each parity, shared among the degrees.")
     lmax: int = option(help="Largest degree of the harmonics.")
     gaussians: int = option(help="Gaussians of the radial basis.")
@@ -58,77 +58,100 @@ class DensityConfig(JsonConfig):
         self._check_kinds()
         for name in _COUNTS:
             if getattr(self, name) < 1:
-                raise BadInput(f"{name} = {getattr(self, name)}", hint=f"give {name} of at least 1")
+                raise BadInput(
+                    f"{name} = {getattr(self, name)} is too small.",
+                    hint=f"Give {name} a value of at least 1.",
+                )
         if self.train_knots < 0 or self.train_knots == 1:
-            raise BadInput(f"train_knots = {self.train_knots}", hint="give 0 for none, or some 1,000")
+            raise BadInput(
+                f"train_knots = {self.train_knots} is not possible.",
+                hint="Give train_knots 0 for none, or about 1,000.",
+            )
         if not 0 <= self.lmax <= LARGEST_DEGREE:
-            raise BadInput(f"lmax = {self.lmax}", hint=f"give a degree of 0 to {LARGEST_DEGREE}")
+            raise BadInput(
+                f"lmax = {self.lmax} is out of range.", hint=f"Give lmax a degree from 0 to {LARGEST_DEGREE}."
+            )
         for name in _LENGTHS:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):
-                raise BadInput(f"{name} = {getattr(self, name)}", hint=f"give a finite {name} above zero")
+                raise BadInput(
+                    f"{name} = {getattr(self, name)} is not possible.",
+                    hint=f"Give a finite {name} above zero.",
+                )
         if self.softening_a >= self.cutoff_a:
             raise BadInput(
-                f"a softening of {self.softening_a:g} angstrom with a cutoff of {self.cutoff_a:g}",
-                hint="give a softening well below the cutoff, such as 0.2",
+                f"A softening of {self.softening_a:g} angstrom is not below the cutoff of {self.cutoff_a:g}.",
+                hint="Give a softening well below the cutoff, such as 0.2.",
             )
         strange = [symbol for symbol in self.species if symbol not in SYMBOLS]
         if not self.species or strange or len(set(self.species)) < len(self.species):
             raise BadInput(
-                f"species {', '.join(self.species) or '(none)'}",
-                hint="give symbols of elements, each once, such as H, C, N, O",
+                f"The species {', '.join(self.species) or '(none)'} are not distinct elements.",
+                hint="Give symbols of elements, each once, such as H, C, N, O.",
             )
 
     def _check_kinds(self) -> None:
         for name in (*_COUNTS, "lmax", "train_knots"):
             if type(getattr(self, name)) is not int:
-                raise BadInput(f"{name} = {getattr(self, name)!r:.40}", hint=f"give {name} as a whole number")
+                raise BadInput(
+                    f"{name} = {getattr(self, name)!r:.40} is not a whole number.",
+                    hint=f"Give {name} as a whole number.",
+                )
         for name in _LENGTHS:
             if not isinstance(getattr(self, name), int | float):
-                raise BadInput(f"{name} = {getattr(self, name)!r:.40}", hint=f"give {name} as a number")
+                raise BadInput(
+                    f"{name} = {getattr(self, name)!r:.40} is not a number.", hint=f"Give {name} as a number."
+                )
         if not isinstance(self.species, tuple) or not all(isinstance(symbol, str) for symbol in self.species):
             raise BadInput(
-                f"species {self.species!r:.40}", hint='give a tuple of symbols, such as ("H", "C", "N", "O")'
+                f"The species {self.species!r:.40} are not a tuple of symbols.",
+                hint='Give a tuple of symbols, such as ("H", "C", "N", "O").',
             )
 
     @property
     def outputs(self) -> int:
-        """1, or 2 with the spin density."""
+        """Number of outputs: 1, or 2 with the spin density."""
         return 2 if self.spin else 1
 
     def channels(self, degree: int) -> int:
-        """Multiplicity of each irrep of this degree."""
+        """Return the multiplicity of each irrep of this degree."""
         return max(1, round(self.mul / (self.lmax + 1) / (2 * degree + 1)))
 
     @property
     def aggregates(self) -> int:
-        """Channels a probe sums in each interaction: 178 in the original."""
+        """Channels that a probe sums in each interaction: 178 for the preset `original`."""
         return sum(self.channels(degree) for degree in range(self.lmax + 1))
 
     @property
     def field_width(self) -> int:
-        """Floats the probes need of each atom: 1,488 in the original."""
+        """Floats per atom that the probes need: 1,488 for the preset `original`."""
         return self.interactions * sum(
             (2 * degree + 1) * self.channels(degree) for degree in range(self.lmax + 1)
         )
 
     def index_of(self, species: Sequence[str]) -> list[int]:
-        """Where each symbol stands in the one-hot. Raises BadInput naming the species this model never saw."""
+        """Return the index of each symbol in the one-hot.
+
+        Raises BadInput for species outside the training data.
+        """
         unseen = sorted(set(species) - set(self.species))
         if unseen:
             raise BadInput(
-                f"this model never saw {', '.join(unseen)}; it knows {', '.join(self.species)}",
-                hint="give weights trained on these species, or train a model on them",
+                f"This model was not trained on {', '.join(unseen)}; it knows {', '.join(self.species)}.",
+                hint="Give weights trained on these species, or train a model on them.",
             )
         return [self.species.index(symbol) for symbol in species]
 
     @classmethod
     def preset(cls, name: str, species: Sequence[str], **changes: Any) -> Self:
-        """A tried set of choices. `changes` are fields to set otherwise."""
+        """Return a tested configuration. changes: fields to replace."""
         if name not in PRESETS:
-            raise BadInput(f"unknown preset {name!r}", hint=f"use one of: {', '.join(PRESETS)}")
+            raise BadInput(
+                f"There is no preset {name!r}.", hint=f"Give --preset one of {', '.join(PRESETS)}."
+            )
         return cls(species=tuple(species), **{**PRESETS[name], **changes})
 
 
+# `original` has the widths of the ChargE3Net-style density report.
 PRESETS: dict[str, dict[str, Any]] = {
     "original": {"mul": 500, "lmax": 4, "gaussians": 10, "hidden": 100, "head": 100},
     "small": {

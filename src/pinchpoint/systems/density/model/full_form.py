@@ -1,10 +1,11 @@
-"""FullForm: the same density computed the way the original does, all couplings of every pair, as a reference.
+"""FullForm: the density computed with all couplings of every pair, as the reference for the scalar form.
 
-Letters: A atoms, E pairs of a probe and an atom within the cutoff, P probes, M floats of all couplings of a pair. It has the
-model's own weights wherever these can reach the density, and random ones, from a seed, for everything else the original
-computes: odd scalars, gates, features of every degree and parity on the probes. Those fill memory and time and change no
-density; that both forms agree whatever the seed is the proof that the scalar form leaves nothing out.
-Couplings are e3nn's, which must be installed; the rest is plain torch.
+This is how the ChargE3Net-style density report computes it. Letters: A atoms, E pairs of a probe and an atom
+within the cutoff, P probes, M floats of all couplings of a pair. The form uses the model's own weights
+wherever they can reach the density, and random ones, from a seed, for everything else: odd scalars, gates,
+features of every degree and parity on the probes. Those take memory and time and do not change the density;
+that both forms agree for any seed proves that the scalar form leaves nothing out. The couplings come from
+e3nn, which must be installed (the extra `density-reference`); the rest is plain torch.
 """
 
 from __future__ import annotations
@@ -43,7 +44,10 @@ from pinchpoint.systems.density.model.radial import hidden_layer, soft_distance
 
 @dataclass(frozen=True)
 class Live:
-    """The weights of one interaction that can reach the density. A matrix may have fewer columns than the full one."""
+    """The weights of one interaction that can reach the density.
+
+    A matrix may have fewer columns than in full.
+    """
 
     inner: Tensor  # (H, G) of the radial network
     outer: dict[Path, Tensor]  # (H, U)
@@ -55,9 +59,11 @@ class Live:
 
 
 class FullForm(nn.Module):
-    """All couplings. The same calls as DensityModel; `fields` gives the features of every interaction of the atoms.
+    """The density with all couplings.
 
-    Has the model's device and type as they are when it is made.
+    Has the methods of DensityModel; `fields` returns the atoms' full features.
+
+    It takes the device and dtype that the model has when the form is created.
     """
 
     def __init__(self, model: DensityModel, *, seed: int = 0) -> None:
@@ -67,7 +73,7 @@ class FullForm(nn.Module):
         generator = torch.Generator().manual_seed(seed)
         self.harmonics = Harmonics(config.lmax)
         self.widths = [
-            {irrep: config.channels(irrep[0]) for irrep in made} for made in reachable_irreps(config)
+            {irrep: config.channels(irrep[0]) for irrep in irreps} for irreps in reachable_irreps(config)
         ]
         first: Widths = {SCALAR: len(config.species)}
         dtype = model.probes.down.dtype
@@ -85,20 +91,23 @@ class FullForm(nn.Module):
         self.to(model.probes.down)
 
     def fields(self, atoms: AtomGraph) -> Tensor:
-        """(A, W): the features of the atoms after each interaction, one after another."""
+        """Return (A, W), the features of the atoms after each interaction, one after another."""
         harmonics, squared, soft = self._geometry(atoms.vectors)
         one_hot = nn.functional.one_hot(atoms.species, len(self.config.species)).to(soft.dtype)
         features: Features = {SCALAR: one_hot[:, :, None] * math.sqrt(len(self.config.species))}
-        found = []
+        layers_features = []
         for at, (layer, live) in enumerate(zip(self.atoms, self.model.atoms.layers, strict=True)):
             assert isinstance(layer, AllPaths) and isinstance(live, Convolution)
             edges = Pairs(atoms.source, atoms.destination, len(atoms.species), harmonics, squared, soft)
             features = layer(features, features, edges, of_atoms(live))
-            found += [features[irrep].flatten(1) for irrep in self.widths[at]]
-        return torch.cat(found, dim=1)
+            layers_features += [features[irrep].flatten(1) for irrep in self.widths[at]]
+        return torch.cat(layers_features, dim=1)
 
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
-        """Shapes as in DensityModel. Slots beyond the cutoff are left out here: pairs are listed, as the original does."""
+        """Return the densities; shapes as in DensityModel.
+
+        Pairs are listed, without slots beyond the cutoff.
+        """
         tiles, probes = vectors.shape[:2]
         squared = vectors.square().sum(-1)
         tile, probe, slot = torch.nonzero(squared < self.config.cutoff_a**2, as_tuple=True)
@@ -115,26 +124,29 @@ class FullForm(nn.Module):
     def on_pairs(
         self, fields: Tensor, source: Tensor, destination: Tensor, vectors: Tensor, probes: int
     ) -> Tensor:
-        """source, destination: (E,) atom and probe of each pair; vectors: (E, 3) -> (P, outputs), without the prior."""
+        """Return (P, outputs) without the prior.
+
+        source, destination: (E,) atom and probe of each pair; vectors: (E, 3).
+        """
         states = self.states(fields, source, destination, vectors, probes)
         return self.model.probes.read([state[SCALAR][:, :, 0] for state in states])
 
     def states(
         self, fields: Tensor, source: Tensor, destination: Tensor, vectors: Tensor, probes: int
     ) -> list[Features]:
-        """The features (P, U, d) of every irrep of the probes, after each interaction."""
+        """Return the features (P, U, d) of every irrep of the probes after each interaction."""
         pairs = Pairs(source, destination, probes, *self._geometry(vectors))
         sizes = [sum((2 * irrep[0] + 1) * width for irrep, width in widths.items()) for widths in self.widths]
-        found: list[Features] = []
+        states: list[Features] = []
         state: Features = {}
         for at, (layer, flat) in enumerate(zip(self.probes, fields.split(sizes, dim=1), strict=True)):
             assert isinstance(layer, AllPaths)
             state = layer(_unflatten(flat, self.widths[at]), state, pairs, of_probes(self.model.probes, at))
-            found.append(state)
-        return found
+            states.append(state)
+        return states
 
     def _geometry(self, vectors: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """(E, 3) -> harmonics (E, (lmax + 1)^2), r^2 and the soft distance (E,)."""
+        """Return harmonics (E, (lmax + 1)^2), r^2 and the soft distance (E,) of vectors (E, 3)."""
         flat = vectors.t().contiguous()
         squared, soft = soft_distance(flat, self.config)
         return (
@@ -146,7 +158,9 @@ class FullForm(nn.Module):
 
 @dataclass(frozen=True)
 class Pairs:
-    """source, destination: (E,); count: of destinations; harmonics: (E, (lmax + 1)^2); squared, soft: (E,)."""
+    """source, destination: (E,); count: number of destinations; harmonics: (E, (lmax + 1)^2); squared, soft:
+    (E,).
+    """
 
     source: Tensor
     destination: Tensor
@@ -157,13 +171,13 @@ class Pairs:
 
 
 class AllPaths(nn.Module):
-    """One interaction with all of its couplings: live weights are passed in, the dead ones are its own."""
+    """One interaction with all of its couplings: live weights are passed in, dead ones are its own."""
 
     def __init__(
         self,
         config: DensityConfig,
         before: Widths,
-        kept: Widths,
+        state: Widths,
         after: Widths,
         live: Widths,
         generator: torch.Generator,
@@ -173,9 +187,8 @@ class AllPaths(nn.Module):
         self.config, self.before, self.after, self.live = config, before, after, live
         self.paths = paths_between(before, after, config.lmax)
         self.product = _product(self.paths, before, config.lmax, dtype)
-        made, middle = before_gate(after), middle_widths(self.paths, before)
+        gated, middle = before_gate(after), middle_widths(self.paths, before)
         own = before_gate(live)
-        self.made = made
 
         def dead(rows: int, columns: int) -> nn.Parameter:
             return nn.Parameter(
@@ -187,15 +200,19 @@ class AllPaths(nn.Module):
         lost = [path for path in self.paths if path[2] not in live]
         self.outer = nn.ParameterDict({_name(path): dead(config.hidden, before[path[0]]) for path in lost})
         self.down = nn.ParameterDict(
-            {name_of(i): dead(middle[i], u - own.get(i, 0)) for i, u in made.items()}
+            {name_of(i): dead(middle[i], u - own.get(i, 0)) for i, u in gated.items()}
         )
         self.keep = nn.ParameterDict(
-            {name_of(i): dead(kept[i], u - own.get(i, 0)) for i, u in made.items() if i in kept}
+            {name_of(i): dead(state[i], u - own.get(i, 0)) for i, u in gated.items() if i in state}
         )
         self.register_buffer("scalars", torch.tensor(scalar_columns(after, live)), persistent=False)
 
     def forward(self, features: Features, state: Features, pairs: Pairs, live: Live) -> Features:
-        """features: of the sources; state: of the destinations, empty before the first interaction of the probes."""
+        """Return new features of the destinations.
+
+        features: of the sources; state: of the destinations, empty before the first interaction of the
+        probes.
+        """
         outer = torch.cat(
             [live.outer[path] if path in live.outer else self.outer[_name(path)] for path in self.paths],
             dim=1,
@@ -213,18 +230,18 @@ class AllPaths(nn.Module):
         arrived = _unflatten_paths(total, self.paths, self.before)
         middle = {i: torch.cat([v for p, v in arrived if p[2] == i], dim=1) for i in self.after}
         angle = live.angle + ANGLE_GAIN * (middle[SCALAR][:, :, 0] @ live.turn)[:, None, None]
-        made: Features = {}
+        mixed: Features = {}
         for irrep in self.after:
-            made[irrep] = map_channels(middle[irrep], self._whole(irrep, live.down, self.down))
+            mixed[irrep] = map_channels(middle[irrep], self._whole(irrep, live.down, self.down))
             if name_of(irrep) in self.keep and irrep in state:
-                kept = map_channels(state[irrep], self._whole(irrep, live.keep, self.keep))
-                made[irrep] = angle.cos() * kept + angle.sin() * made[irrep]
+                self_part = map_channels(state[irrep], self._whole(irrep, live.keep, self.keep))
+                mixed[irrep] = angle.cos() * self_part + angle.sin() * mixed[irrep]
             elif irrep == SCALAR:
-                made[irrep] = angle.sin() * made[irrep]
-        return gate(made, self.after)
+                mixed[irrep] = angle.sin() * mixed[irrep]
+        return gate(mixed, self.after)
 
     def _whole(self, irrep: Irrep, live: dict[Irrep, Tensor], dead: nn.ParameterDict) -> Tensor:
-        """Live and dead columns side by side, in the order of the full form."""
+        """Return live and dead columns side by side, in the order of the full form."""
         if irrep not in live:
             return dead[name_of(irrep)]
         both = torch.cat([live[irrep], dead[name_of(irrep)]], dim=1)
@@ -232,21 +249,21 @@ class AllPaths(nn.Module):
 
 
 def scalar_columns(after: Widths, live: Widths) -> list[int]:
-    """Where each scalar of the full form stands when those of the live form come first: own scalars, then gates."""
+    """Return the index of each scalar of the full form when live ones come first: own scalars, then gates."""
     total = before_gate(live)[SCALAR]
-    found, at, more = list(range(after[SCALAR])), live[SCALAR], total
+    columns, at, more = list(range(after[SCALAR])), live[SCALAR], total
     for irrep, width in after.items():
         if irrep[0] and irrep in live:
-            found += range(at, at + width)
+            columns += range(at, at + width)
             at += width
         elif irrep[0]:
-            found += range(more, more + width)
+            columns += range(more, more + width)
             more += width
-    return found
+    return columns
 
 
 def of_atoms(layer: Convolution) -> Live:
-    """All weights of an interaction of the atoms."""
+    """Return all weights of an interaction of the atoms."""
     outer, start = {}, 0
     for path in layer.paths:
         outer[path] = layer.radial.outer[0, :, start : start + layer.before[path[0]]]
@@ -263,7 +280,7 @@ def of_atoms(layer: Convolution) -> Live:
 
 
 def of_probes(probes: Probes, at: int) -> Live:
-    """All weights of interaction `at` of the probes."""
+    """Return all weights of interaction `at` of the probes."""
     irreps = natural(probes.config.lmax)
     outer = probes.radial.outer[at].split(probes.widths, dim=1)
     return Live(
@@ -278,16 +295,18 @@ def of_probes(probes: Probes, at: int) -> Live:
 
 
 def _product(paths: list[Path], before: Widths, lmax: int, dtype: torch.dtype) -> nn.Module:
-    """e3nn's tensor product of features and harmonics: channel by channel, a weight for each channel of each path."""
+    """Return e3nn's tensor product of features and harmonics, with a weight for each channel of each path."""
     try:
         from e3nn import o3
     except ModuleNotFoundError as error:
         raise Missing(
-            "the full form couples with e3nn, which is not here", hint="pip install e3nn"
+            "The forms full and original need e3nn, which is not installed.",
+            hint='Install it: pip install "pinchpoint[density-reference]". Or use the scalar form.',
         ) from error
     order = list(before)
     usual = torch.get_default_dtype()
-    # e3nn makes its couplings in the default type and casts them after: those of a float64 model would have seven digits.
+    # e3nn computes its couplings in the default dtype and casts them later: a float64 model would get seven
+    # digits.
     torch.set_default_dtype(dtype)
     try:
         return o3.TensorProduct(

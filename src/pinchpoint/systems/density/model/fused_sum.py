@@ -1,7 +1,9 @@
-"""What each probe sums over its neighbours, straight from the table of radial functions: on a GPU no channel of a pair is stored.
+"""Sums over the neighbours of each probe, directly from the radial table: on a GPU no channel of a pair is
+stored.
 
-Letters as in `scalar`. A program holds the sums of some channels of one tile's probes and goes through the slots; it reads
-two rows of the table for each pair, from the caches, and the fields of one atom for all probes of the tile.
+Letters as in `probe_network`. A Triton program holds the sums of some channels of one tile's probes and loops
+over the slots; for each pair it reads two rows of the table, from the caches, and the fields of one atom for
+all probes of the tile. Where that kernel cannot run, plain torch is used instead.
 """
 
 from __future__ import annotations
@@ -15,23 +17,28 @@ from pinchpoint.systems.density.model.probe_network import sums_over_neighbours
 from pinchpoint.systems.density.model.radial import RadialTable
 from pinchpoint.systems.density.model.sampled_sum import sampled_floats, sums_by_sampling
 
-MOST_PROBES = 64  # of a tile: a program holds the sums of all of them
+MOST_PROBES = 64  # per tile: a program holds the sums of all of them
 
 
 def is_fused(fields: Tensor, probes: int) -> bool:
-    """Is it one kernel a degree? For float32 on a GPU without gradients, in small tiles of 2^n probes."""
+    """Return whether one kernel per degree is used: float32 on a GPU without gradients, small tiles of 2^n
+    probes.
+    """
     is_plain = fields.dtype is torch.float32 and not torch.is_grad_enabled()
     return is_plain and own_kernels(fields) and probes.bit_count() == 1 and probes <= MOST_PROBES
 
 
 def is_sampled(fields: Tensor) -> bool:
-    """Where they are not fused, is the table sampled? Anywhere on a GPU without gradients."""
+    """Return whether sums that are not fused sample the table: always on a GPU without gradients."""
     return fields.is_cuda and not torch.is_grad_enabled()
 
 
 def pair_floats(config: DensityConfig, fields: Tensor, probes: int, *, own_kernel: bool) -> int | None:
-    """What a pair takes at the peak: its vector, harmonics of all degrees, monomials of the last two; and of its channels
-    what is made of them. None where whole rows of the table are read."""
+    """Return the floats that a pair takes at the peak; None where whole rows of the table are read.
+
+    They are its vector, the harmonics of all degrees, the monomials of the last two, and its channels where
+    stored.
+    """
     lmax = config.lmax
     harmonics, last, before = (lmax + 1) ** 2 - 1, (lmax + 1) * (lmax + 2) // 2, lmax * (lmax + 1) // 2
     geometry = harmonics + 2 * last + before + 28
@@ -51,7 +58,10 @@ def sums_from_table(
     *,
     own_kernel: bool = True,
 ) -> Tensor:
-    """(P, L, C). soft: (N,); the rest as for `sums_over_neighbours`. own_kernel: by our own where it can be."""
+    """Return (P, L, C).
+
+    soft: (N,); the rest as for `sums_over_neighbours`. own_kernel: use Triton where possible.
+    """
     if not (own_kernel and is_fused(fields, probes)):
         if is_sampled(fields):
             return sums_by_sampling(config, fields, neighbours, harmonics, table, soft, probes)

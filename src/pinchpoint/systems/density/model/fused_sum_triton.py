@@ -1,6 +1,6 @@
-"""The kernel of `fused` for CUDA, in Triton. Imported only where there is a GPU and Triton."""
+"""The Triton kernel of `fused_sum` for CUDA. Imported only where there is a GPU and Triton."""
 
-# Triton reads these functions' source: annotations must be plain, so they are left to Triton's own.
+# Triton reads the source of these functions, so they have no annotations but Triton's own.
 # pyright: reportMissingImports=false, reportIndexIssue=false, reportAttributeAccessIssue=false
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from pinchpoint.systems.density.model.radial import RadialTable
 
-_SUMS = 4096  # of a program: probes times channels
+_SUMS = 4096  # per program: probes times channels
 
 
 def sums(
@@ -22,8 +22,11 @@ def sums(
     table: RadialTable,
     out: Tensor,
 ) -> None:
-    """row and right: (N,), the left knot of each pair and how far it is from there; out: (T, B, L * C), written over."""
-    # The kernel goes by these layouts; of one probe or one slot torch may lay harmonics out by pair.
+    """Write the sums to out: (T, B, L * C).
+
+    row and right: (N,), the left knot of each pair and the fraction to the next.
+    """
+    # The kernel relies on these layouts; for one probe or one slot torch may store harmonics by pair.
     fields, neighbours, row, right, values = (
         x.contiguous() for x in (fields, neighbours, row, right, table.values)
     )
@@ -85,7 +88,7 @@ def _sums(
     probe = tl.arange(0, PROBES)
     channel = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     there = channel < count
-    found = tl.zeros((PROBES, BLOCK), tl.float32)
+    sums_here = tl.zeros((PROBES, BLOCK), tl.float32)
     for slot in range(slots):
         pair = (tile * slots + slot) * PROBES + probe
         row = tl.load(rows + pair)
@@ -102,9 +105,9 @@ def _sums(
             component = harmonics + pair
             for part in tl.static_range(SIZE):
                 harmonic = tl.load(component)
-                component += pairs  # step by step: the product of both would pass 2^31
+                component += pairs  # step by step: the product of both would exceed 2^31
                 angular += harmonic[:, None] * tl.load(own + part * count, mask=there, other=0.0)[None, :]
-        found += ((1 - right) * low + right * high) * angular
+        sums_here += ((1 - right) * low + right * high) * angular
     layer = channel // width
     to = out + (tile * PROBES + probe[:, None]) * (count // width * total)
-    tl.store(to + (layer * total + place + channel % width)[None, :], found, mask=there[None, :])
+    tl.store(to + (layer * total + place + channel % width)[None, :], sums_here, mask=there[None, :])

@@ -1,9 +1,9 @@
 """Real spherical harmonics as polynomials of a vector, and the couplings of three of them.
 
-Letters: N vectors, l degree, M = (l + 1)(l + 2) / 2 monomials. Order and signs are e3nn's: degree l has components
-m = -l..l with y as the polar axis, so degree 1 is (x, y, z). Component normalisation: the squares of the 2 l + 1 numbers of
-a unit vector add up to 2 l + 1. They are homogeneous: of a vector u of any length they are |u|^l times those of its
-direction, polynomials without a kink at zero.
+Letters: N vectors, l degree, M = (l + 1)(l + 2) / 2 monomials. Order and signs are those of e3nn: degree l
+has components m = -l..l with y as the polar axis, so degree 1 is (x, y, z). Component normalisation: the
+squares of the 2 l + 1 numbers of a unit vector add up to 2 l + 1. The polynomials are homogeneous: for a
+vector u of any length they are |u|^l times those of its direction, without a kink at zero.
 """
 
 from __future__ import annotations
@@ -20,34 +20,41 @@ Polynomial = dict[tuple[int, int, int], float]  # exponents of x, y, z -> coeffi
 
 
 def in_full(like: Tensor) -> AbstractContextManager[object]:
-    """A block in the type of its tensors, also where autocast would take half of it: geometry and long sums need every digit."""
+    """Return a context without autocast, so that tensors keep their dtype: geometry and long sums need every
+    digit.
+    """
     kind = like.device.type
     return torch.autocast(kind, enabled=False) if torch.is_autocast_enabled(kind) else nullcontext()
 
 
 def is_rounded() -> bool:
-    """Whether torch may round the factors of float32 matrix products, to TF32 or bfloat16."""
+    """Return whether torch may round the factors of float32 matrix products to TF32 or bfloat16."""
     try:
         return torch.get_float32_matmul_precision() != "highest"
-    except RuntimeError:  # set through another of torch's interfaces, of which this one does not tell
+    except RuntimeError:  # set through another of torch's interfaces, which this one does not report
         return True
 
 
 def product_in_full(left: Tensor, right: Tensor) -> Tensor:
-    """left @ right, to all digits of their type whatever precision is set: float64 is out of the reach of TF32."""
+    """Return left @ right to all digits of their dtype, whatever precision is set: TF32 does not affect
+    float64.
+    """
     kind = torch.float64 if is_rounded() else left.dtype
     with in_full(left):
         return (left.to(kind) @ right.to(kind)).to(left.dtype)
 
 
 class Exact(nn.Module):
-    """Fixed numbers, kept in float64 whatever the module around them is cast to. Call it for a tensor like another."""
+    """Constants kept in float64 even if the module around them is cast.
+
+    Calling it returns them in a tensor's dtype.
+    """
 
     bits: Tensor
 
     def __init__(self, values: np.ndarray) -> None:
         super().__init__()
-        # As integers: `model.float().double()` would leave a floating buffer rounded to seven digits.
+        # Stored as integers: `model.float().double()` would round a floating-point buffer to seven digits.
         self.register_buffer(
             "bits",
             torch.from_numpy(np.ascontiguousarray(values, np.float64)).view(torch.int64),
@@ -59,7 +66,10 @@ class Exact(nn.Module):
 
 
 class Harmonics(nn.Module):
-    """vectors: (3, N) -> for each degree 0..lmax a tensor (2 l + 1, N). Degree 0 is left out: it is one everywhere."""
+    """Computes for vectors (3, N) a tensor (2 l + 1, N) of each degree 1..lmax.
+
+    Degree 0 is omitted: it is 1.
+    """
 
     def __init__(self, lmax: int) -> None:
         super().__init__()
@@ -71,25 +81,27 @@ class Harmonics(nn.Module):
             self.register_buffer(f"axis{degree}", torch.tensor(axis), persistent=False)
 
     def forward(self, vectors: Tensor) -> list[Tensor]:
-        found = [vectors * math.sqrt(3.0)] if self.lmax else []
+        harmonics = [vectors * math.sqrt(3.0)] if self.lmax else []
         monomials = vectors
         for degree, coefficients in enumerate(self.coefficients, start=2):
-            # Rows of N numbers are chosen, not columns: whole runs of memory are copied.
+            # Rows of N numbers are selected, not columns, so that contiguous memory is copied.
             lower, axis = self.get_buffer(f"lower{degree}"), self.get_buffer(f"axis{degree}")
             monomials = monomials.index_select(0, lower) * vectors.index_select(0, axis)
-            found.append(product_in_full(coefficients(vectors), monomials))
-        return found
+            harmonics.append(product_in_full(coefficients(vectors), monomials))
+        return harmonics
 
 
 def harmonics_of(degree: int) -> list[Polynomial]:
-    """The 2 l + 1 homogeneous polynomials of one degree, m = -l..l."""
+    """Return the 2 l + 1 homogeneous polynomials of one degree, m = -l..l."""
     return [_harmonic(degree, m) for m in range(-degree, degree + 1)]
 
 
 def coupling(first: int, second: int, third: int) -> np.ndarray:
-    """(2 l1 + 1, 2 l2 + 1, 2 l3 + 1): the one way to make degree l3 of degrees l1 and l2, its squares adding up to 1.
+    """Return (2 l1 + 1, 2 l2 + 1, 2 l3 + 1), the coupling of degrees l1 and l2 to l3; its squares add up to
+    1.
 
-    By Racah's formula in the complex basis, carried over to the real one. Zero where the triangle does not close.
+    Uses Racah's formula in the complex basis, transformed to the real one. Zero where the triangle does not
+    close.
     """
     complex_ = np.zeros((2 * first + 1, 2 * second + 1, 2 * third + 1))
     for m1 in range(-first, first + 1):
@@ -109,13 +121,13 @@ def coupling(first: int, second: int, third: int) -> np.ndarray:
 
 
 def _monomials(degree: int) -> list[tuple[int, int, int]]:
-    """Exponents in a fixed order; degree 1 is x, y, z."""
+    """Return the exponents in a fixed order; degree 1 is x, y, z."""
     chosen = combinations_with_replacement(range(3), degree)
     return [(axes.count(0), axes.count(1), axes.count(2)) for axes in chosen]
 
 
 def _products(degree: int) -> tuple[list[int], list[int]]:
-    """For each monomial a monomial of one degree less and the axis that makes it of it."""
+    """Return for each monomial the one of a degree less and the axis to multiply it with."""
     below = _monomials(degree - 1)
     lower, axes = [], []
     for exponents in _monomials(degree):
@@ -127,13 +139,13 @@ def _products(degree: int) -> tuple[list[int], list[int]]:
 
 
 def _coefficients(degree: int) -> np.ndarray:
-    """(2 l + 1, M)."""
+    """Return the coefficients (2 l + 1, M)."""
     monomials = _monomials(degree)
     return np.array([[poly.get(exponents, 0.0) for exponents in monomials] for poly in harmonics_of(degree)])
 
 
 def _harmonic(degree: int, m: int) -> Polynomial:
-    """Normalised so that the squares of all m add up to 2 l + 1 on the unit sphere."""
+    """Return one harmonic, normalised so that the squares of all m add up to 2 l + 1 on the unit sphere."""
     order = abs(m)
     scale = math.sqrt(
         (2 * degree + 1)
@@ -155,25 +167,27 @@ def _harmonic(degree: int, m: int) -> Polynomial:
 
 
 def _azimuthal(order: int, *, sine: bool) -> Polynomial:
-    """Real or imaginary part of (z + i x)^order: the part that turns about the polar axis y."""
-    found: Polynomial = {}
+    """Return the real or imaginary part of (z + i x)^order, which rotates about the polar axis y."""
+    polynomial: Polynomial = {}
     for power in range(order + 1):
         if power % 2 == int(sine):
-            found[(power, 0, order - power)] = math.comb(order, power) * (-1.0) ** (power // 2)
-    return found
+            polynomial[(power, 0, order - power)] = math.comb(order, power) * (-1.0) ** (power // 2)
+    return polynomial
 
 
 def _times(a: Polynomial, b: Polynomial) -> Polynomial:
-    found: Polynomial = {}
+    product: Polynomial = {}
     for left, x in a.items():
         for right, y in b.items():
             key = (left[0] + right[0], left[1] + right[1], left[2] + right[2])
-            found[key] = found.get(key, 0.0) + x * y
-    return found
+            product[key] = product.get(key, 0.0) + x * y
+    return product
 
 
 def _real_basis(degree: int) -> np.ndarray:
-    """(2 l + 1, 2 l + 1) complex: row m of the real basis in terms of the complex one, with a phase that makes couplings real."""
+    """Return (2 l + 1, 2 l + 1) complex: the real basis in terms of the complex one, with a phase for real
+    couplings.
+    """
     rows = np.zeros((2 * degree + 1, 2 * degree + 1), dtype=complex)
     rows[degree, degree] = 1
     for m in range(1, degree + 1):
@@ -189,7 +203,7 @@ def _real_basis(degree: int) -> np.ndarray:
 
 
 def _clebsch_gordan(j1: int, j2: int, j3: int, m1: int, m2: int) -> float:
-    """<j1 m1 j2 m2 | j3 m1+m2>."""
+    """Return <j1 m1 j2 m2 | j3 m1+m2>."""
     if not abs(j1 - j2) <= j3 <= j1 + j2:
         return 0.0
     f, m3 = math.factorial, m1 + m2

@@ -1,10 +1,11 @@
-"""DensityModel: the electron density at any probes of a structure, in the form that computes only what reaches the read-out.
+"""DensityModel: the electron density at any probes, in the form that computes only what reaches the read-out.
 
-Letters: A atoms, T tiles of probes that share their neighbours, B probes a tile, K neighbour slots a tile, W floats an atom.
-`fields` is called once a structure; calling the model gives densities in e / angstrom^3. `tabulate` gives a model of the same
-calls for inference whose radial networks are tables. Gradients reach every parameter. In training mode, and where the
-configuration names `train_knots`, the radial networks are evaluated at so many distances and read by interpolation there too:
-pairs are many more than distances worth telling apart.
+Letters: A atoms, T tiles of probes that share their neighbours, B probes per tile, K neighbour slots per
+tile, W floats per atom. `fields` is called once per structure; calling the model returns densities in e /
+angstrom^3. `tabulate` returns a model with the same methods for inference whose radial networks are tables.
+Gradients reach every parameter. In training mode, where the configuration sets `train_knots`, the radial
+networks are evaluated at that many distances and interpolated as well: there are many more pairs than
+distances that matter.
 """
 
 from __future__ import annotations
@@ -25,23 +26,24 @@ from pinchpoint.systems.density.model.probe_network import Probes, sums_over_nei
 from pinchpoint.systems.density.model.radial import RadialTable, soft_distance
 
 if TYPE_CHECKING:
-    from pinchpoint.systems.density.data.domain import Seen
+    from pinchpoint.systems.density.data.domain import TrainingDomain
 
 PRIOR_KNOTS = 401
 
-# fields (A, W), neighbours (T, K), harmonics of degrees 1.. (d, N), squared and soft distances (N,), probes -> (P, L, C)
+# fields (A, W), neighbours (T, K), harmonics of degrees 1.. (d, N), squared and soft distances (N,), probes
+# -> (P, L, C)
 Sums = Callable[[Tensor, Tensor, list[Tensor], Tensor, Tensor, int], Tensor]
 
 
 class DensityModel(nn.Module):
-    """The scalar form. Random weights from the seed; every parameter has a gradient."""
+    """The scalar form, with random weights from the seed; every parameter has a gradient."""
 
     prior: Tensor
 
     def __init__(self, config: DensityConfig, *, seed: int = 0) -> None:
         super().__init__()
         self.config = config
-        self.seen: Seen | None = None  # what it was trained on, where that is known
+        self.domain: TrainingDomain | None = None  # of its training data, where it is known
         generator = torch.Generator().manual_seed(seed)
         self.atoms = AtomNetwork(config, generator)
         self.probes = Probes(config, generator)
@@ -50,37 +52,41 @@ class DensityModel(nn.Module):
             self.register_buffer("prior", torch.zeros(len(config.species), PRIOR_KNOTS))
 
     def set_prior(self, tables: Tensor) -> None:
-        """tables: (species, knots), the density of each spherical atom on linspace(0, cutoff), zero at the cutoff."""
+        """Set the densities of the spherical atoms: tables (species, knots) on linspace(0, cutoff), zero at
+        the cutoff.
+        """
         if not self.config.prior:
-            raise BadInput("this model has no prior", hint="make it with prior=True in its configuration")
+            raise BadInput("This model has no prior.", hint="Create it with prior=True in its configuration.")
         if (
             tables.shape != self.prior.shape
             or not torch.isfinite(tables).all()
             or bool((tables[:, -1] != 0).any())
         ):
             raise BadInput(
-                f"a prior of shape {tuple(tables.shape)}, or not finite, or not zero at the cutoff",
-                hint=f"give finite tables of shape {tuple(self.prior.shape)} that end in zero",
+                f"The prior of shape {tuple(tables.shape)} has a wrong shape, is not finite, or is not zero "
+                "at the "
+                "cutoff.",
+                hint=f"Give finite tables of shape {tuple(self.prior.shape)} that end in zero.",
             )
         self.prior.copy_(tables)
 
     def fields(self, atoms: AtomGraph) -> Tensor:
-        """(A, W): all the probes need of each atom; once a structure."""
+        """Return (A, W), everything that the probes need of each atom; call it once per structure."""
         return self.probes.fields(self.atoms(atoms))
 
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
-        """fields: (A, W); species: (A,); neighbours: (T, K) int; vectors: (T, B, K, 3), the probe less the atom (its image)
-        -> (T, B, outputs).
+        """Return the densities (T, B, outputs).
 
-        A slot not in use has a vector as long as the cutoff or longer, and any atom: it adds exactly zero. K may be 0. Where
-        no atom is within the cutoff the density is exactly zero.
+        fields: (A, W); species: (A,); neighbours: (T, K) int; vectors: (T, B, K, 3), from the atom (its
+        image) to the probe. An unused slot has a vector of at least the cutoff's length and any atom, and
+        adds exactly zero. K may be 0. Where no atom is within the cutoff the density is exactly zero.
         """
         return density(self, fields, species, neighbours, vectors, sums=self._sums)
 
     def tabulate(self, knots: int = 4096, *, own_kernel: bool = True) -> TabulatedModel:
-        """The same model with its radial networks as tables, as the weights are now. For inference.
+        """Return the same model for inference, with tables of its radial networks and the current weights.
 
-        own_kernel: sums over neighbours by our own where there is one, else in plain torch.
+        own_kernel: sum over neighbours with the Triton kernel where possible, instead of plain torch.
         """
         return TabulatedModel(self, knots, own_kernel=own_kernel)
 
@@ -103,7 +109,7 @@ class DensityModel(nn.Module):
 
 
 class TabulatedModel(nn.Module):
-    """A DensityModel whose radial functions are read from a table made once: the same calls, no gradients."""
+    """A DensityModel whose radial functions are read from a table: the same methods, no gradients."""
 
     values: Tensor
 
@@ -114,14 +120,14 @@ class TabulatedModel(nn.Module):
         self.config = model.config
         with torch.no_grad():
             self.table = RadialTable.of(model.probes.radial, model.probes.widths, knots)
-        self.register_buffer("values", self.table.values, persistent=False)  # so that it moves with the model
+        self.register_buffer("values", self.table.values, persistent=False)  # moves with the model
 
     def fields(self, atoms: AtomGraph) -> Tensor:
         return self.model.fields(atoms)
 
     @torch.no_grad()
     def heavy(self, fields: Tensor) -> float:
-        """How many times the bytes a pair takes that are usual for the width of the fields."""
+        """Return how many times more bytes a pair takes than is usual for the width of the fields."""
         floats = pair_floats(self.config, fields, 1, own_kernel=self.own_kernel)
         return 1.0 if floats is None else 2 * floats / fields.shape[1]
 
@@ -143,14 +149,14 @@ class TabulatedModel(nn.Module):
 def density(
     model: DensityModel, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor, *, sums: Sums
 ) -> Tensor:
-    """One forward pass of the scalar form with whatever sums over the neighbours. Shapes as in DensityModel.forward."""
+    """Run one forward pass of the scalar form with the given `sums`. Shapes as in DensityModel.forward."""
     config = model.config
     tiles, probes, slots, _ = vectors.shape
     flat = vectors.permute(3, 0, 2, 1).reshape(3, tiles * slots * probes)
     squared, soft = soft_distance(flat, config)
     harmonics = model.harmonics(flat / soft)
-    found = sums(fields.to(flat.dtype), neighbours, harmonics, squared, soft, probes)
-    out = model.probes.read(model.probes.states(found)).view(tiles, probes, config.outputs)
+    neighbour_sums = sums(fields.to(flat.dtype), neighbours, harmonics, squared, soft, probes)
+    out = model.probes.read(model.probes.states(neighbour_sums)).view(tiles, probes, config.outputs)
     if config.prior:
         first = prior_density(
             model.prior, species, neighbours, squared.view(tiles, slots, probes), config.cutoff_a
@@ -162,7 +168,7 @@ def density(
 def prior_density(
     tables: Tensor, species: Tensor, neighbours: Tensor, squared: Tensor, cutoff_a: float
 ) -> Tensor:
-    """Superposed spherical atoms: tables (S, knots), squared distances (T, K, B) -> (T, B)."""
+    """Return the density (T, B) of superposed atoms: tables (S, knots), squared distances (T, K, B)."""
     knots = tables.shape[1]
     place = (squared.clamp(min=1e-24).sqrt() * ((knots - 1) / cutoff_a)).clamp(max=knots - 1)
     row = place.long().clamp(max=knots - 2)

@@ -1,10 +1,10 @@
-"""The probe network, scalars only: what every probe sums over its neighbours, and the read-out.
+"""The probe network, scalars only: the sums of every probe over its neighbours, and the read-out.
 
-Letters: A atoms, T tiles, B probes a tile, K neighbour slots a tile, N = T * K * B pairs in that order, P = T * B probes,
-L interactions, C_l channels of degree l, C their sum, d = 2 l + 1. A probe's state enters an interaction only through the
-self-connection, which keeps irreps apart, and the read-out is a scalar. So only couplings that end in a scalar count: the
-product of a neighbour's features with the harmonics of the same degree. None depends on the state, so those of all
-interactions are summed in one pass over the pairs.
+Letters: A atoms, T tiles, B probes per tile, K neighbour slots per tile, N = T * K * B pairs in that order, P
+= T * B probes, L interactions, C_l channels of degree l, C their sum, d = 2 l + 1. A probe's state enters an
+interaction only through the self-connection, which keeps irreps separate, and the read-out is a scalar. So
+only couplings to a scalar matter: the product of a neighbour's features with the harmonics of the same
+degree. None depends on the state, so those of all interactions are summed in one pass over the pairs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinchpoint.systems.density.model.radial import RadialNetworks, activate
 
 
 class Probes(nn.Module):
-    """Everything a probe does but the sums over its neighbours."""
+    """Everything that a probe computes except the sums over its neighbours."""
 
     def __init__(self, config: DensityConfig, generator: torch.Generator) -> None:
         super().__init__()
@@ -39,9 +39,8 @@ class Probes(nn.Module):
         self.down = normal(layers, width, scalars, fan=width)
         self.turn = normal(layers, width, fan=width)
         self.angle = nn.Parameter(torch.full((layers,), math.pi / 4))
-        self.keep = normal(
-            layers - 1, scalars, scalars, fan=scalars
-        )  # the first state is nothing: nothing to keep
+        # One less: there is no state before the first interaction.
+        self.keep = normal(layers - 1, scalars, scalars, fan=scalars)
         self.readout = normal(scalars, config.outputs, fan=scalars)
         self.head_in = normal(layers * scalars, config.head, fan=layers * scalars)
         self.head_bias = nn.Parameter(torch.zeros(config.head))
@@ -53,38 +52,40 @@ class Probes(nn.Module):
         return [self.config.channels(degree) for degree in range(self.config.lmax + 1)]
 
     def fields(self, features: list[Features]) -> Tensor:
-        """features: of each interaction -> (A, W), laid out by degree, component, interaction, channel.
+        """Return the fields (A, W) from the features of each interaction, by degree, component, interaction,
+        channel.
 
-        The coupling's and the sum's factors are in it, so that no pair is multiplied by them.
+        They include the factors of the coupling and of the sum, so that no pair has to be multiplied by them.
         """
-        found = []
+        fields = []
         for degree, up in enumerate(self.up):
             irrep = degree, (-1) ** degree
             scale = 1 / math.sqrt((2 * degree + 1) * self.config.mean_neighbours)
             mapped = [map_channels(layer[irrep], up[at]) for at, layer in enumerate(features)]
             # (A, L, C_l, d) -> (A, d, L, C_l)
-            found.append(torch.stack(mapped, dim=1).permute(0, 3, 1, 2).flatten(1) * scale)
-        return torch.cat(found, dim=1)
+            fields.append(torch.stack(mapped, dim=1).permute(0, 3, 1, 2).flatten(1) * scale)
+        return torch.cat(fields, dim=1)
 
     def states(self, sums: Tensor) -> list[Tensor]:
-        """sums: (P, L, C) -> the state (P, C_0) after each interaction."""
+        """Return the state (P, C_0) after each interaction. sums: (P, L, C)."""
         sums = sums.transpose(0, 1)
         mapped = sums @ self.down
         angle = self.angle[:, None] + ANGLE_GAIN * (sums @ self.turn[:, :, None])[:, :, 0]
-        turned = angle.sin()[:, :, None] * mapped
-        kept = angle.cos()[:, :, None]
-        found = [activate(turned[0])]
+        rotated = angle.sin()[:, :, None] * mapped
+        cosine = angle.cos()[:, :, None]
+        states = [activate(rotated[0])]
         for at in range(1, self.config.interactions):
-            found.append(activate(kept[at] * (found[-1] @ self.keep[at - 1]) + turned[at]))
-        return found
+            states.append(activate(cosine[at] * (states[-1] @ self.keep[at - 1]) + rotated[at]))
+        return states
 
     def read(self, states: list[Tensor]) -> Tensor:
-        """states: of every interaction, (P, C_0) each -> (P, outputs). Reads scalars alone, so it is invariant.
+        """Return the outputs (P, outputs) from the states of all interactions, (P, C_0) each.
 
-        Zero where the states are zero: far from all atoms there is no density.
+        Invariant, because it reads only scalars. Zero where the states are zero: there is no density far from
+        all atoms.
         """
         inner = torch.cat(states, dim=1) @ self.head_in
-        # In the same shape: vector and scalar code of one activation differ in the last bit.
+        # Both in the same shape: the vector and scalar code of one activation differ in the last bit.
         hidden = activate(inner + self.head_bias) - activate(torch.zeros_like(inner) + self.head_bias)
         return states[-1] @ self.readout + hidden @ self.head_out
 
@@ -97,15 +98,15 @@ def sums_over_neighbours(
     radial: Iterable[Tensor],
     probes: int,
 ) -> Tensor:
-    """What each probe sums: (P, L, C).
+    """Return the sums of each probe, (P, L, C).
 
-    fields: (A, W); neighbours: (T, K); harmonics: degrees 1.. as (d, N); radial: of each degree (N, L, C_l), any strides,
-    written over where no gradient is kept.
+    fields: (A, W); neighbours: (T, K); harmonics: degrees 1.. as (d, N); radial: of each degree (N, L, C_l),
+    any strides, overwritten where gradients are disabled.
     """
     tiles, slots = neighbours.shape
     layers = config.interactions
     near = fields.index_select(0, neighbours.reshape(-1))
-    found = []
+    sums = []
     start = 0
     for degree, values in enumerate(radial):
         size, width = 2 * degree + 1, config.channels(degree)
@@ -113,12 +114,12 @@ def sums_over_neighbours(
         own = near[:, start:stop].view(tiles * slots, size, layers * width)
         start = stop
         if degree:
-            # (T K, B, d) x (T K, d, L C_l): the harmonics are read where they lie, component by component.
+            # (T K, B, d) x (T K, d, L C_l): the harmonics are read in place, component by component.
             angular = harmonics[degree - 1].view(size, tiles * slots, probes).permute(1, 2, 0) @ own
         else:
             angular = own
         angular = angular.view(tiles, slots, probes if degree else 1, layers, width)
         values = values.unflatten(0, (tiles, slots, probes))
         product = values * angular if torch.is_grad_enabled() else values.mul_(angular)
-        found.append(product.sum(1))
-    return torch.cat(found, dim=3).view(tiles * probes, layers, config.aggregates)
+        sums.append(product.sum(1))
+    return torch.cat(sums, dim=3).view(tiles * probes, layers, config.aggregates)

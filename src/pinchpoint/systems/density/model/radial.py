@@ -1,8 +1,9 @@
-"""Functions of the distance: the soft distance, the envelope, the radial networks and a table of what they give.
+"""Functions of the distance: the soft distance, the envelope, the radial networks and a table of their
+values.
 
-Letters: N pairs, G Gaussians, H hidden, L networks side by side, C channels of each. Everything is a function of the squared
-distance alone, smooth at zero: s = sqrt(r^2 + a^2) with the softening a. The envelope and its first two derivatives are zero
-at the cutoff; beyond it every channel is exactly zero.
+Letters: N pairs, G Gaussians, H hidden, L networks side by side, C channels of each. Everything is a function
+of the squared distance alone and smooth at zero: s = sqrt(r^2 + a^2) with the softening a. The envelope and
+its first two derivatives are zero at the cutoff; beyond it every channel is exactly zero.
 """
 
 from __future__ import annotations
@@ -19,30 +20,32 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.density.model.config import DensityConfig
 
 SILU_GAIN = 1.6791767923989418  # 1 / root of the mean square of SiLU over a normal variable
-_DEEPEST = 60.0  # exp(-60) = 9e-27: nothing beside the Gaussians that are near
-_OVERLAP = 1.12  # root of the sum of the squares of all Gaussians at any place, for this spacing
+_DEEPEST = 60.0  # exp(-60) = 9e-27: negligible beside the Gaussians that are near
+_OVERLAP = 1.12  # root of the sum of squares of all Gaussians at any distance, for this spacing
 
 
 def soft_distance(vectors: Tensor, config: DensityConfig) -> tuple[Tensor, Tensor]:
-    """vectors: (3, N) -> r^2 and s = sqrt(r^2 + a^2), each (N,)."""
+    """Return r^2 and s = sqrt(r^2 + a^2), each (N,), of vectors (3, N)."""
     squared = vectors.square().sum(0)
     return squared, (squared + config.softening_a**2).sqrt()
 
 
 def envelope(squared: Tensor, cutoff_a: float) -> Tensor:
-    """squared: r^2 (N,) -> 1 at the nucleus, falling by r^6 at first, 0 with two derivatives at the cutoff and beyond."""
+    """Return the envelope of r^2 (N,): 1 at the nucleus, 1 - O(r^6) near it, 0 with two derivatives at the
+    cutoff.
+    """
     y = (squared / cutoff_a**2).clamp(max=1.0)
-    # 1 - 10 y^3 + 15 y^4 - 6 y^5 in a form that loses no digits where it ends.
+    # 1 - 10 y^3 + 15 y^4 - 6 y^5 in a form that loses no digits at the cutoff.
     return (1 - y) ** 3 * (1 + 3 * y + 6 * y * y)
 
 
 def activate(x: Tensor) -> Tensor:
-    """SiLU that keeps a normal variable's mean square."""
+    """Apply a SiLU that preserves the mean square of a normal variable."""
     return functional.silu(x) * SILU_GAIN
 
 
 class RadialNetworks(nn.Module):
-    """L networks G -> H -> C of the distance, times the envelope."""
+    """L networks G -> H -> C of the distance, multiplied by the envelope."""
 
     def __init__(
         self, config: DensityConfig, networks: int, channels: int, generator: torch.Generator
@@ -55,18 +58,18 @@ class RadialNetworks(nn.Module):
         self.outer = nn.Parameter(outer)
 
     def forward(self, squared: Tensor, soft: Tensor) -> Tensor:
-        """squared and soft: (N,) -> (L, N, C)."""
-        found = hidden_layer(self.inner, squared, soft, self.config).transpose(1, 2) @ self.outer
-        return found.to(soft.dtype)  # half of it under autocast
+        """Return (L, N, C) for squared and soft distances (N,)."""
+        values = hidden_layer(self.inner, squared, soft, self.config).transpose(1, 2) @ self.outer
+        return values.to(soft.dtype)  # half precision under autocast
 
 
 def hidden_layer(inner: Tensor, squared: Tensor, soft: Tensor, config: DensityConfig) -> Tensor:
-    """inner: (L, H, G); squared and soft: (N,) -> (L, H, N), the envelope in it."""
+    """Return (L, H, N), including the envelope. inner: (L, H, G); squared and soft: (N,)."""
     networks, width, gaussians = inner.shape
     low, high = soft_range(config)
     centres = torch.linspace(low, high, gaussians, dtype=soft.dtype, device=soft.device)
     step = (high - low) / max(gaussians - 1, 1)
-    # Deeper tails would be numbers below the normal range, with which a CPU multiplies many times more slowly.
+    # Deeper tails would be subnormal numbers, which a CPU multiplies many times more slowly.
     basis = torch.exp(-(soft / step - centres[:, None] / step).square().clamp(max=_DEEPEST)) / _OVERLAP
     hidden = activate(inner.reshape(networks * width, gaussians) @ basis) * envelope(squared, config.cutoff_a)
     return hidden.view(networks, width, len(soft))
@@ -74,10 +77,11 @@ def hidden_layer(inner: Tensor, squared: Tensor, soft: Tensor, config: DensityCo
 
 @dataclass(frozen=True)
 class RadialTable:
-    """What L networks give at evenly spaced soft distances, read by linear interpolation between two knots.
+    """The values of L networks at evenly spaced soft distances, read by linear interpolation between two
+    knots.
 
-    values: (knots + 1, L * C), laid out by group of channels, network, channel, so that those of a group lie side by side.
-    Gradients pass through it to the networks if it was made with them.
+    values: (knots + 1, L * C), by group of channels, network, channel, so that those of a group are
+    contiguous. Gradients pass through it to the networks if it was computed with gradients enabled.
     """
 
     values: Tensor
@@ -87,41 +91,47 @@ class RadialTable:
 
     @classmethod
     def of(cls, networks: RadialNetworks, widths: list[int], knots: int) -> Self:
-        """widths: of the groups C is cut into."""
+        """Tabulate the networks. widths: of the groups that C is divided into."""
         if knots < 2:
             raise BadInput(
-                f"a table of {knots} knots", hint="give at least 2; 4,096 leaves an error of some 1e-6"
+                f"A table of {knots} knots is not possible.",
+                hint="Give at least 2 knots; 4,096 leave an error of about 1e-6.",
             )
         low, high = soft_range(networks.config)
         weights = networks.outer
         soft = torch.linspace(low, high, knots + 1, dtype=weights.dtype, device=weights.device)
-        found = networks(soft.square() - networks.config.softening_a**2, soft)
-        # The last knot is the cutoff, where the envelope is zero but for rounding: it must be nothing else.
-        found = functional.pad(found[:, :-1], (0, 0, 0, 1))
-        groups = [part.transpose(0, 1).flatten(1) for part in found.split(widths, dim=2)]
+        values = networks(soft.square() - networks.config.softening_a**2, soft)
+        # The last knot is the cutoff, where the envelope is zero except for rounding: it must be exactly
+        # zero.
+        values = functional.pad(values[:, :-1], (0, 0, 0, 1))
+        groups = [part.transpose(0, 1).flatten(1) for part in values.split(widths, dim=2)]
         return cls(
             torch.cat(groups, dim=1),
             low,
             (high - low) / knots,
-            tuple((len(found), width) for width in widths),
+            tuple((len(values), width) for width in widths),
         )
 
     def place(self, soft: Tensor) -> tuple[Tensor, Tensor]:
-        """soft: (N,) -> the knot to the left of each, int64, and how far it is from there to the next, each (N,)."""
+        """Return the left knot of each soft distance (N,), int64, and the fraction of the way to the next,
+        each (N,).
+        """
         last = len(self.values) - 1
         place = ((soft - self.low) / self.step).clamp(0, last)
-        row = place.long().clamp(0, last - 1)  # of NaN too: what is read must lie in the table
+        row = place.long().clamp(0, last - 1)  # NaN too: every read must lie in the table
         return row, place - row
 
     def read(self, soft: Tensor) -> list[Tensor]:
-        """soft: (N,) -> of each group (N, L, width). Both rows of a pair are read, weighted and added in one pass."""
+        """Return (N, L, width) of each group at soft distances (N,); both rows are read and mixed in one
+        pass.
+        """
         row, right = self.place(soft)
         rows, weights = torch.stack((row, row + 1), dim=1), torch.stack((1 - right, right), dim=1)
-        found = functional.embedding_bag(rows, self.values, per_sample_weights=weights, mode="sum")
-        parts = found.split([networks * width for networks, width in self.shapes], dim=1)
+        values = functional.embedding_bag(rows, self.values, per_sample_weights=weights, mode="sum")
+        parts = values.split([networks * width for networks, width in self.shapes], dim=1)
         return [part.unflatten(1, shape) for part, shape in zip(parts, self.shapes, strict=True)]
 
 
 def soft_range(config: DensityConfig) -> tuple[float, float]:
-    """The soft distance at the nucleus and at the cutoff."""
+    """Return the soft distance at the nucleus and at the cutoff."""
     return config.softening_a, math.hypot(config.cutoff_a, config.softening_a)

@@ -1,8 +1,10 @@
-"""What each probe sums over its neighbours, by torch's kernels alone: the table of radial functions is sampled like an image.
+"""Sums over the neighbours of each probe with torch's kernels only: the radial table is sampled like an
+image.
 
-Letters as in `scalar`. Channels come first and pairs last: neighbouring pairs read neighbouring knots of one channel, which lie
-in the nearest cache, both knots of a pair are read and mixed in one pass, and what follows reads long runs. For a GPU without
-gradients; on a CPU whole rows of the table are quicker.
+Letters as in `probe_network`. Channels come first and pairs last: neighbouring pairs read neighbouring knots
+of one channel, which are in the nearest cache, both knots of a pair are read and mixed in one pass, and the
+following operations read contiguous memory. For a GPU without gradients; on a CPU whole rows of the table are
+faster.
 """
 
 from __future__ import annotations
@@ -24,17 +26,20 @@ def sums_by_sampling(
     soft: Tensor,
     probes: int,
 ) -> Tensor:
-    """(P, L, C), any strides. Arguments as for `sums_over_neighbours`, with the table and soft: (N,) for its radial values."""
+    """Return (P, L, C), any strides.
+
+    Arguments as for `sums_over_neighbours`, with the table and soft: (N,).
+    """
     tiles, slots = neighbours.shape
     near = fields.index_select(0, neighbours.reshape(-1))
     places = _places(table, soft).view(1, tiles * slots, probes, 2)
     columns = table.values.T.contiguous()
-    found: list[Tensor] = []
+    sums: list[Tensor] = []
     first = start = 0
     for degree, (layers, width) in enumerate(table.shapes):
         size, many = 2 * degree + 1, layers * width
         own = near[:, start : start + size * many].view(tiles * slots, size, many)
-        # Outside the image is its border: the last knot, which is zero.
+        # Outside the image its border is read: the last knot, which is zero.
         radial = functional.grid_sample(
             columns[None, first : first + many, None],
             places,
@@ -43,25 +48,30 @@ def sums_by_sampling(
             align_corners=True,
         )[0]
         angles = harmonics[degree - 1].view(size, tiles * slots, probes) if degree else None
-        found.append(_summed(radial, own, angles, tiles).view(layers, width, tiles * probes))
-        del radial  # before the next is made: it is the largest there is
+        sums.append(_summed(radial, own, angles, tiles).view(layers, width, tiles * probes))
+        del radial  # before the next one is allocated: it is the largest tensor
         first, start = first + many, start + size * many
-    return torch.cat(found, dim=1).permute(2, 0, 1)
+    return torch.cat(sums, dim=1).permute(2, 0, 1)
 
 
 def sampled_floats(config: DensityConfig) -> int:
-    """Channels of a pair that are held at one time: those of the scalars, or those of another degree and their angular part."""
+    """Return the channels of a pair in memory at one time: of the scalars, or of a degree with its angular
+    part.
+    """
     return config.interactions * max(
         config.channels(degree) * (2 if degree else 1) for degree in range(config.lmax + 1)
     )
 
 
 def _summed(radial: Tensor, own: Tensor, angles: Tensor | None, tiles: int) -> Tensor:
-    """radial: (L C_l, T K, B), written over; own: (T K, d, L C_l); angles: (d, T K, B) -> (L C_l, T, B)."""
+    """Return (L C_l, T, B).
+
+    radial: (L C_l, T K, B), overwritten; own: (T K, d, L C_l); angles: (d, T K, B).
+    """
     many, rows, probes = radial.shape
     slots = rows // tiles
     if angles is None:
-        # One number an atom for all probes of its tile: the weights of a sum over slots.
+        # One number per atom for all probes of its tile: the weights of a sum over slots.
         weights = own.view(tiles, slots, many).permute(2, 0, 1).unsqueeze(2)
         return (weights @ radial.view(many, tiles, slots, probes)).squeeze(2)
     angular = torch.empty_like(radial)
@@ -70,8 +80,11 @@ def _summed(radial: Tensor, own: Tensor, angles: Tensor | None, tiles: int) -> T
 
 
 def _places(table: RadialTable, soft: Tensor) -> Tensor:
-    """soft: (N,) -> (N, 2), where a pair lies in the table as in an image of one line: -1 is the first knot, 1 the last."""
+    """Return (N, 2), the place of each pair in the table as in an image of one line: -1 is the first knot, 1
+    the last.
+    """
     last = len(table.values) - 1
-    # Divided before it is doubled: at the cutoff and beyond this is 1 exactly, and what is read there exactly zero.
+    # Divided before it is doubled: at the cutoff and beyond this is exactly 1, and the value read is exactly
+    # zero.
     along = ((soft - table.low) / table.step).clamp(0, last) / last * 2 - 1
     return torch.stack((along, torch.zeros_like(along)), dim=1)
