@@ -128,7 +128,7 @@ def test_a_structure_becomes_a_density_with_its_count_time_and_warnings(
     for part in ("atoms", "probes", "file"):
         assert part in next(line for line in out.splitlines() if line.startswith("time"))
     assert ("no augmentation occupancies" in err) == (name == "CHGCAR")
-    assert ("total density only" in err) == (name == "rho.cube")
+    assert ("only the total density" in err) == (name == "rho.cube")
     assert "probes" in err, "progress was shown"
 
 
@@ -208,9 +208,9 @@ def test_eval_measures_draws_and_records(
     ("made", "said", "hint"),
     [
         ({"counts": "0 0", "rows": ()}, "no atoms", "at least one"),
-        ({"rows": (ROWS[0], ROWS[1], "2.0 2.7572 1.5309")}, "2 and 3 are 0.000 angstrom apart", "remove one"),
+        ({"rows": (ROWS[0], ROWS[1], "2.0 2.7572 1.5309")}, "2 and 3 are 0.000 angstrom apart", "Remove one"),
         ({"species": "O Xx"}, "unknown species 'Xx'", "symbols of elements"),
-        ({"species": "Hf O"}, "never saw Hf; it knows H, O", "train"),
+        ({"species": "Hf O"}, "not trained on Hf; it knows H, O", "train"),
         ({"rows": (*ROWS[:2], "2.0 nan 1.0")}, "atom 3 is NaN", "finite"),
         ({"rows": ROWS[:2]}, "position 3 of 3", ""),
     ],
@@ -238,7 +238,7 @@ def test_a_cell_without_volume_and_a_file_that_is_not_there_are_refused(
     assert code == 2 and "volume of 0" in what and "plane" in hint
     (tmp_path / "POSCAR").unlink()
     code, what, hint = failed([*args, "-o", tmp_path / "CHGCAR"], capsys)
-    assert code == 2 and "there is no file" in what and hint
+    assert code == 2 and "There is no file" in what and hint
 
 
 def test_an_empty_molecule_is_refused(
@@ -257,14 +257,14 @@ def test_an_empty_molecule_is_refused(
     [
         (["--grid", "0,8,8"], "grid of 0 x 8 x 8", "at least 2"),
         (["--grid", "8,1,8"], "grid of 8 x 1 x 8", "at least 2"),
-        (["--grid", "8,8"], "'8,8' is no grid", "80,80,80"),
+        (["--grid", "8,8"], "'8,8' is not a grid", "80,80,80"),
         (["--budget=-3GiB"], "'-3GiB' is not a number of bytes", "24GiB"),
         (["--grid", "9999999"], "of main memory", "coarser"),
-        (["--spacing", "0.2"], "both a grid and a spacing", "leave one"),
+        (["--spacing", "0.2"], "A grid and a spacing were both given", "Leave one"),
         (["--electrons", "0"], "0 electrons", "above 0"),
         (["--chunk", "some"], "not a number of points", "512k"),
         (["--budget", "lots"], "unknown card", ""),
-        (["--weights", "/nowhere.pt"], "cannot read weights", "run"),
+        (["--weights", "/nowhere.pt"], "Weights cannot be read", "run"),
         (["--form", "other"], "no form", "scalar"),
         (["--symmetry", "--grid", "9,9,9"], "does not map a grid of 9 x 9 x 9", "--grid"),
     ],
@@ -306,7 +306,7 @@ def test_outputs_that_cannot_be_written_are_refused_before_the_work(
     for output, said in (
         (tmp_path, "it is a folder"),
         (tmp_path / "no" / "CHGCAR", "Cannot write"),
-        (tmp_path / "density.txt", "cannot tell the format"),
+        (tmp_path / "density.txt", "cannot be determined"),
     ):
         code, what, hint = failed([*args, "-o", output], capsys)
         assert code == 2 and said in what and hint
@@ -323,7 +323,7 @@ def test_a_full_disk_leaves_the_old_file(
 
     monkeypatch.setattr("pinchpoint.core.files.os.replace", full)
     code, what, hint = failed([*args, "-o", old], capsys)
-    assert code == 2 and "No space left" in what and "free some space" in hint
+    assert code == 2 and "No space left" in what and "Free some space" in hint
     assert old.read_text() == "mine" and sorted(path.name for path in tmp_path.iterdir()) == [
         "CHGCAR",
         "POSCAR",
@@ -334,7 +334,7 @@ def test_a_budget_too_small_says_what_is_needed(
     args: list[Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     code, what, hint = failed([*args, "-o", tmp_path / "CHGCAR", "--budget", "4KiB"], capsys)
-    assert code == 1 and "describing 3 atoms takes" in what and "--budget" in hint
+    assert code == 1 and "features of 3 atoms take" in what and "--budget" in hint
 
 
 def test_damaged_densities_are_refused_by_eval(
@@ -348,11 +348,14 @@ def test_damaged_densities_are_refused_by_eval(
     block = "augmentation occupancies   1  4\n  0.1 0.2 0.3 0.4\n"
     end = text.index("    8   10   12", head + 20)  # the spin density follows
     cases = {
-        "cut": (text[: len(text) // 3], "622 numbers stand where 960 should"),
+        "cut": (text[: len(text) // 3], "there are 622 numbers, but 960 are expected"),
         "shorter": (text[: head + 500], "ends before the last of 960"),
         "nan": (text.replace(number, "NaN".rjust(len(number)), 1), "CHGCAR_nan"),
-        "few": (text[:end] + block + text[end:], "augmentation occupancies of 1 atoms; there are 3"),
-        "short": (text[:end] + block.replace(" 0.4", "") + text[end:], "4 numbers are announced, 3 found"),
+        "few": (text[:end] + block + text[end:], "augmentation occupancies of 1 atoms, but there are 3"),
+        "short": (
+            text[:end] + block.replace(" 0.4", "") + text[end:],
+            "4 numbers are announced, but there are 3",
+        ),
     }
     for name, (damaged, said) in cases.items():
         path = tmp_path / f"CHGCAR_{name}"
@@ -380,4 +383,36 @@ def test_densities_on_other_grids_and_cells_are_refused_by_eval(
     code, what, hint = failed(["eval", tmp_path / "c.npz", tmp_path / "a.npz"], capsys)
     assert code == 2 and "cells differ" in what and "density predict" in hint
     code, what, hint = failed(["eval", tmp_path / "a.npz", tmp_path / "a.npz", "--at", "middle"], capsys)
-    assert code == 2 and "no place" in what and "0.5,0.5,0.5" in hint
+    assert code == 2 and "not a point" in what and "0.5,0.5,0.5" in hint
+
+
+def test_a_grid_that_is_none_is_refused_before_the_heavy_imports(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom pinchpoint.cli.main import run\n"
+        "assert run(['density', 'predict', 'POSCAR', '-o', 'CHGCAR', '--grid', 'abc']) == 2\n"
+        "assert run(['density', 'predict', 'POSCAR', '-o', 'CHGCAR', '--chunk', 'abc']) == 2\n"
+        "assert 'torch' not in sys.modules, 'imported'"
+    )
+    made = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=tmp_path
+    )
+    assert made.returncode == 0 and "'abc' is not a grid" in made.stderr, made.stderr
+
+
+def test_what_the_packaged_model_never_saw_is_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("ase", reason="xyz files are read by ASE")
+    (tmp_path / "H2.xyz").write_text("2\nH2\nH 0 0 0\nH 0.74 0 0\n")
+    out, err = done(
+        ["predict", tmp_path / "H2.xyz", "-o", tmp_path / "a.npz", "--spacing", "0.25", "--device", "cpu"],
+        capsys,
+    )
+    assert "by the model, 2 in the neutral atoms" in out
+    assert "note: H-H at 0.74 angstrom: the closest in the training data is" in err and "(-" in err
+    (tmp_path / "water.xyz").write_text(XYZ)
+    out, err = done(
+        ["predict", tmp_path / "water.xyz", "-o", tmp_path / "a.npz", "--spacing", "0.2", "--device", "cpu"],
+        capsys,
+    )
+    assert "note" not in err

@@ -5,15 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pinchpoint.cli.main import run
+from pinchpoint.systems.density.training_step import Stepper
 
 MODEL = [
     part
@@ -89,17 +87,17 @@ def test_a_run_that_ended_is_trained_longer(
         (["train", "{trained}", "-o", "{run}"], 2, "is the folder of a run"),
         (["data", "-o", "{run}", "--test", "0.2"], 2, "--test is for files of your own"),
         (["data", "-o", "{run}", "--from", "{nowhere}", "--tests", "2"], 2, "--tests is for molecules"),
-        (["data", "-o", "{run}", "--from", "{nowhere}/CHGCAR"], 2, "there is no file"),
+        (["data", "-o", "{run}", "--from", "{nowhere}/CHGCAR"], 2, "There is no file"),
         (["data", "-o", "{trained}", "--from", "{nowhere}/CHGCAR"], 2, "is the folder of a run"),
         (["train", "{data}", "-o", "{run}", "--probes", "0"], 2, "--probes 0"),
-        (["train", "{data}", "-o", "{run}", "--preset", "huge"], 2, "unknown preset"),
+        (["train", "{data}", "-o", "{run}", "--preset", "huge"], 2, "There is no preset"),
         (["train", "{data}", "-o", "{run}", "--set", "colour=3"], 2, "--set colour=3"),
         (["train", "{data}", "-o", "{run}", "--precision", "tf32", "--device", "cpu"], 2, "tf32 on cpu"),
         (["train", "{data}", "-o", "{run}", "--budget", "1MiB", *TINY], 1, "the budget is 1.00 MiB"),
         (["train", "{data}", "-o", "{trained}", "--resume", "--lr", "0.5"], 2, "lr (was 0.01, is 0.5)"),
-        (["score", "{nowhere}", "{data}", "--device", "cpu"], 2, "cannot read weights"),
+        (["score", "{nowhere}", "{data}", "--device", "cpu"], 2, "Weights cannot be read"),
         (["score", "{trained}", "{data}", "--split", "all", "--device", "cpu"], 2, "no split"),
-        (["data", "-o", "{run}", "--preset", "huge"], 2, "there is no preset"),
+        (["data", "-o", "{run}", "--preset", "huge"], 2, "There is no preset"),
         (["data", "-o", "{run}", "--molecules", "unobtainium"], 2, "no molecule"),
     ],
 )
@@ -124,26 +122,22 @@ def test_every_mistake_is_two_lines_and_leaves_no_run(
     assert not (tmp_path / "new" / "config.json").exists()
 
 
-def test_a_stopped_command_leaves_a_checkpoint_and_its_exit_code(density_data: Path, tmp_path: Path) -> None:
+def test_a_stopped_command_leaves_a_checkpoint_and_its_exit_code(
+    density_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = tmp_path / "run"
-    command = [sys.executable, "-m", "pinchpoint", "density", "train", str(density_data), "-o", str(folder)]
-    process = subprocess.Popen(
-        [*command, "--steps", "100000", *TINY],
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    end = time.monotonic() + 60
     log = folder / "log.csv"
-    while time.monotonic() < end and (
-        not log.exists() or len(log.read_text(encoding="utf-8").splitlines()) < 3
-    ):
-        time.sleep(0.05)  # another process's doing: there is nothing to wait on
-    process.send_signal(signal.SIGTERM)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 143, err
-    assert "stopped at step" in err and "--resume" in err
+    take_step = Stepper.step
+
+    def step(self: Stepper, batch: Any, *, number: int) -> Any:
+        if number == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return take_step(self, batch, number=number)
+
+    monkeypatch.setattr(Stepper, "step", step)
+    assert run(["density", "train", str(density_data), "-o", str(folder), "--steps", "100000", *TINY]) == 143
+    err = capsys.readouterr().err
+    assert "step 2" in err and "--resume" in err
     steps = [
         entry["step"]
         for entry in json.loads((folder / "checkpoints" / "index.json").read_text(encoding="utf-8"))

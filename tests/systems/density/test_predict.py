@@ -147,11 +147,11 @@ def test_electrons_scale_all_points_by_one_factor_and_the_raw_count_is_told() ->
     np.testing.assert_allclose(made.volume.total, raw.volume.total * made.scale)
     # 11 electrons are in the neutral atoms, so that 15 mean a charge.
     assert made.electrons_neutral == 11 and any(
-        "15 electrons asked for, 11 in the neutral atoms" in note for note in made.notes
+        "15 electrons are requested, but the neutral atoms have 11" in note for note in made.notes
     )
     less = model_of(prior=True)
     less.set_prior(-model.prior * 10)
-    with pytest.raises(BadInput, match="no factor brings to 15"):
+    with pytest.raises(BadInput, match="no factor can scale to 15"):
         predict(CRYSTAL, weights=less, grid=(8, 8, 8), device="cpu", electrons=15.0)
 
 
@@ -162,7 +162,9 @@ def test_the_file_holds_the_density_and_its_user_is_told_what_it_lacks(name: str
     np.testing.assert_allclose(back.total, made.volume.total, rtol=1e-9, atol=1e-9)
     assert back.species == CRYSTAL.species and made.path == tmp_path / name
     assert (back.spin is None) == name.endswith("cube")
-    said = {"CHGCAR": "augmentation", "CHGCAR.gz": "augmentation", "rho.cube": "total density only"}.get(name)
+    said = {"CHGCAR": "augmentation", "CHGCAR.gz": "augmentation", "rho.cube": "only the total density"}.get(
+        name
+    )
     assert said is None or any(said in note for note in made.notes)
     assert made.file_s > 0 and made.atoms_s + made.probes_s + made.file_s <= made.seconds
 
@@ -196,7 +198,7 @@ def test_a_budget_is_kept_and_one_too_small_is_refused() -> None:
         made.volume.total, free.volume.total, rtol=0, atol=1e-6 * np.abs(free.volume.total).max()
     )
     with pytest.raises(
-        DoesNotFit, match=r"describing 3 atoms takes 1\.\d+ MiB, more than 64\.00 KiB"
+        DoesNotFit, match=r"features of 3 atoms take 1\.\d+ MiB, more than the budget of 64\.00 KiB"
     ) as caught:
         predict(CRYSTAL, weights=model_of(), grid=(24, 20, 18), device="cpu", budget="64KiB")
     assert "--device cpu" not in caught.value.hint, "it is the cpu"
@@ -204,15 +206,15 @@ def test_a_budget_is_kept_and_one_too_small_is_refused() -> None:
 
 
 def test_the_budget_that_an_error_tells_is_enough() -> None:
-    options: dict = {"weights": model_of(head=20_000), "grid": (24, 20, 18), "device": "cpu"}
+    options: dict = {"weights": model_of(head=20_000), "grid": (12, 10, 10), "device": "cpu"}
     need, refused = 64 * 2**10, []
     for _ in range(2):  # the atoms first, then the least tile
         with pytest.raises(DoesNotFit) as caught:
             predict(CRYSTAL, **options, budget=need)
         refused.append(caught.value.what)
         need = caught.value.need_bytes
-        assert need is not None and caught.value.hint == f"give --budget at least {-(-need // 2**20)}MiB"
-    assert "describing 3 atoms" in refused[0] and "even 8 probes at one time do not fit" in refused[1]
+        assert need is not None and caught.value.hint == f"Give --budget at least {-(-need // 2**20)}MiB."
+    assert "features of 3 atoms" in refused[0] and "Even 8 probes at one time do not fit" in refused[1]
     made = predict(CRYSTAL, **options, budget=need)
     assert made.peak_bytes is not None and made.peak_bytes <= need
     with pytest.raises(DoesNotFit, match="do not fit"):
@@ -258,22 +260,22 @@ def test_progress_names_the_stages_and_counts_the_probes() -> None:
         ({"electrons": -1.0}, "-1 electrons"),
         ({"chunk": 0}, "chunk of 0"),
         ({"chunk": 2.5}, "chunk of 2.5"),
-        ({"chunk": 64, "budget": "1GiB"}, "both a chunk and a budget"),
-        ({"grid": (8, 8, 8), "spacing_a": 0.1}, "both a grid and a spacing"),
+        ({"chunk": 64, "budget": "1GiB"}, "A chunk and a budget were both given"),
+        ({"grid": (8, 8, 8), "spacing_a": 0.1}, "A grid and a spacing were both given"),
         ({"spacing_a": 0.0}, "spacing of 0"),
         ({"spacing_a": 1e-9}, "more than a million points"),
-        ({"grid": (10**5, 10**5, 10**5)}, "grid points take"),
+        ({"grid": (10**5, 10**5, 10**5)}, "points takes"),
         ({"grid": (1, 8, 8)}, "grid of 1 x 8 x 8"),
-        ({"grid": (8, 8)}, r"\(8, 8\) is no grid"),
-        ({"grid": (8.5, 8, 8)}, "is no grid"),
+        ({"grid": (8, 8)}, r"\(8, 8\) is not a grid"),
+        ({"grid": (8.5, 8, 8)}, "is not a grid"),
         ({"grid": 1}, "grid of 1 x 1 x 1"),
-        ({"grid": 8.5}, "8.5 is no grid"),
+        ({"grid": 8.5}, "8.5 is not a grid"),
         ({"budget": "-3GiB"}, "'-3GiB' is not a number of bytes"),
         ({"budget": -3}, "-3 is not a positive number of bytes"),
-        ({"output": "rho.npz.gz"}, "numpy cannot read a packed .npz"),
+        ({"output": "rho.npz.gz"}, "numpy cannot read a gzipped .npz"),
         ({"output": "."}, "it is a folder"),
-        ({"weights": 42}, "weights are int"),
-        ({"weights": model_of().half()}, "torch.float16: too coarse"),
+        ({"weights": 42}, "of type int"),
+        ({"weights": model_of().half()}, "torch.float16, which is too coarse"),
         ({"device": "tpu"}, "device 'tpu' is unknown"),
     ],
 )

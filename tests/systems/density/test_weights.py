@@ -76,7 +76,7 @@ def test_what_holds_no_weights_is_refused(run: Path, tmp_path: Path, harm: str) 
         file.unlink()
     with pytest.raises(BadInput, match=r"mine\.pt") as caught:
         load_weights(file)
-    assert "name the folder of a run" in caught.value.hint
+    assert "Give the folder of a run" in caught.value.hint
     assert len(caught.value.what) < len(str(file)) + 60, (
         "torch's own words are long, and advise to run what is in the file"
     )

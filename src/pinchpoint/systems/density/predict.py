@@ -31,9 +31,10 @@ from pinchpoint.systems.density.files.structures import as_structure
 from pinchpoint.systems.density.files.volume import Volume, check_volume
 from pinchpoint.systems.density.grid.bricks import Bricks, bricks_of, surroundings_of
 from pinchpoint.systems.density.grid.electron_counts import count_notes, negative_notes
+from pinchpoint.systems.density.grid.elements import SYMBOLS
 from pinchpoint.systems.density.grid.grids import choose_grid, skew_notes
 from pinchpoint.systems.density.grid.periodic_images import atom_graph
-from pinchpoint.systems.density.grid.structure import SYMBOLS, Structure
+from pinchpoint.systems.density.grid.structure import Structure
 from pinchpoint.systems.density.grid.sweep import SweepResult, sweep
 from pinchpoint.systems.density.grid.symmetry import Symmetry, check_on_grid, grid_for, orbits, symmetry_of
 from pinchpoint.systems.density.weights import for_inference

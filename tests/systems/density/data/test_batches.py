@@ -112,7 +112,9 @@ def test_a_part_of_the_probes_stands_for_all_of_them(items: list[Item]) -> None:
     whole = measured(batch_of(items, CONFIG))
     assert whole == pytest.approx(1.0, rel=0.1), "a density per electron"
     parts = [
-        measured(batch_of(items, CONFIG, chosen=[choose_probes(item, 100, seed=0, step=step) for item in items]))
+        measured(
+            batch_of(items, CONFIG, chosen=[choose_probes(item, 100, seed=0, step=step) for item in items])
+        )
         for step in range(200)
     ]
     assert np.mean(parts) == pytest.approx(whole, rel=0.02)
@@ -147,7 +149,7 @@ def test_parts_cover_a_batch_once(items: list[Item], monkeypatch: pytest.MonkeyP
 def test_what_the_model_cannot_know_is_refused(density_data: Path) -> None:
     data = open_dataset(density_data)
     sample = data.sample(data.names("train")[0])
-    with pytest.raises(BadInput, match="never saw O"):
+    with pytest.raises(BadInput, match="not trained on O"):
         item_of(sample, replace(CONFIG, species=("C", "H")))
     with pytest.raises(BadInput, match="no spin density"):
         item_of(sample, replace(CONFIG, spin=True))

@@ -114,7 +114,7 @@ def test_splits_follow_from_what_files_hold(files: Path, tmp_path: Path, in_plac
     assert tested != {source.path for source in split_files(many, fraction=0.1, seed=1) if source.test}
     few = split_files(many[:2], fraction=1e-6, seed=0)
     assert sorted(bool(source.test) for source in few) == [False, True]
-    with pytest.raises(BadInput, match="1 density file, and none is left to train on"):
+    with pytest.raises(BadInput, match="Of 1 density file none is left to train on"):
         split_files([replace(many[0], test=True)], fraction=0.0, seed=0)
 
 
@@ -137,7 +137,7 @@ def test_a_set_is_continued_and_grows_and_changes_sides(
     )
     with pytest.raises(BadInput, match="whose probes is 600, not 700"):
         import_data(folder, [files], **OPTIONS | {"probes": 700})
-    with pytest.raises(BadInput, match="a data set of files of yours, not of molecules that were made here"):
+    with pytest.raises(BadInput, match="a data set of your own files, not of computed molecules"):
         make_data(folder, preset="tiny")
     with pytest.raises(BadInput, match="holds 5 samples of an earlier run"):
         import_data(folder, [files], resume=False, **OPTIONS)
@@ -172,8 +172,11 @@ def test_bad_files_are_refused_by_name_once_the_others_are_taken(
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        (lambda volume: replace(volume, total=volume.total - volume.total.mean()), "it integrates to"),
-        (lambda volume: replace(volume, total=-volume.total), "it integrates to -16 electrons"),
+        (
+            lambda volume: replace(volume, total=volume.total - volume.total.mean()),
+            "The density integrates to",
+        ),
+        (lambda volume: replace(volume, total=-volume.total), "The density integrates to -16 electrons"),
     ],
 )
 def test_what_is_no_density_is_refused(
@@ -183,7 +186,7 @@ def test_what_is_no_density_is_refused(
     write_volume(tmp_path / "bad.npz", change(toy_volume(1)))
     with pytest.raises(BadInput, match="bad.npz: " + says) as caught:
         import_data(tmp_path / "data", [tmp_path / "good.npz", tmp_path / "bad.npz"], test=0.0, **OPTIONS)
-    assert "no difference" in caught.value.hint
+    assert "not a difference" in caught.value.hint
 
 
 def test_spin_is_learnt_only_where_every_file_has_it(
@@ -216,8 +219,8 @@ def test_copies_are_left_out_and_twins_are_told(
     data = import_data(tmp_path / "data", [source], test_files=[source / "twin.vasp"], **OPTIONS)
     assert len(data.names("train")) == len(data.names("test")) == 1
     copied, alike = data.notes[:2]
-    assert "CHGCAR_copy holds the same as" in copied and "left out" in copied
-    assert "has the structure and grid of" in alike and "--test-files" in alike
+    assert "CHGCAR_copy has the same contents as" in copied and "left out" in copied
+    assert "has the same structure and grid as" in alike and "--test-files" in alike
     # A copy of a file to test with is not trained on, whichever is named first.
     with pytest.raises(BadInput, match="none is left to train on"):
         import_data(tmp_path / "none", [source / "CHGCAR"], test_files=[source / "CHGCAR_copy"], **OPTIONS)
@@ -231,7 +234,7 @@ def test_a_grid_that_is_too_large_is_thinned_and_that_is_said(
     sample = data.sample(data.names("test")[0])
     assert sample.grid is None and len(sample.probes) <= 1000
     assert sample.weights @ sample.values == pytest.approx(16, rel=0.02)
-    assert any("of 16 x 15 x 18 points one in" in note for note in data.notes)
+    assert any("of its 16 x 15 x 18 points" in note for note in data.notes)
 
 
 def test_folders_are_searched_but_not_data_sets_and_hidden_files(
@@ -256,7 +259,7 @@ def test_folders_are_searched_but_not_data_sets_and_hidden_files(
     with pytest.raises(BadInput, match="empty holds no density files"):
         find_files([tmp_path / "empty"])
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(BadInput, match=r"cannot tell the format of 'notes\.txt'"):
+    with pytest.raises(BadInput, match=r"format of 'notes\.txt' cannot be determined"):
         find_files([tmp_path / "notes.txt"])
 
 
@@ -276,13 +279,13 @@ def test_values_whose_points_cannot_be_drawn_again_are_refused(
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"test": 1.0}, "a fraction of 1 to test"),
-        ({"test": -0.1}, "a fraction of -0.1"),
+        ({"test": 1.0}, "A test fraction of 1"),
+        ({"test": -0.1}, "A test fraction of -0.1"),
         ({"probes": 0}, "0 probes"),
         ({"grid_points": 1}, "1 grid points"),
-        ({"seed": -1}, "a seed of -1"),
+        ({"seed": -1}, "A seed of -1"),
         ({"jobs": 0}, "0 jobs"),
-        ({"files": []}, "no density files"),
+        ({"files": []}, "No density files"),
     ],
 )
 def test_settings_that_make_nothing_are_refused_before_anything_is_written(

@@ -211,14 +211,14 @@ def test_a_sample_with_faults_is_left_out_of_the_splits(monkeypatch, tmp_path, a
     [
         ({"preset": "huge"}, "no preset 'huge'"),
         ({"molecules": ("benzene",)}, "no molecule 'benzene'"),
-        ({"heldout": ("water",)}, "water cannot be trained on and held out"),
-        ({"geometries": -1}, "cannot make a data set of geometries -1"),
-        ({"geometries": 0, "tests": 0, "heldout_geometries": 0}, "cannot make a data set"),
+        ({"heldout": ("water",)}, "water cannot be both trained on and held out"),
+        ({"geometries": -1}, "A data set of geometries -1"),
+        ({"geometries": 0, "tests": 0, "heldout_geometries": 0}, "A data set of geometries 0"),
         ({"geometries": 0}, "nothing to train on"),
         ({"probes": 0}, "0 probes"),
         ({"spacing_a": 0.0}, "spacing 0"),
         ({"rattle_a": float("nan")}, "rattle nan"),
-        ({"seed": -1}, "a seed of -1"),
+        ({"seed": -1}, "A seed of -1"),
         ({"jobs": 0}, "0 jobs"),
     ],
 )

@@ -109,9 +109,9 @@ def test_electrons_tell_open_shells_and_other_counts() -> None:
 def test_molecules_like_those_trained_on_are_not_strange(packaged: TrainingDomain) -> None:
     for name in (*TRAINING, "ethanol", "acetaldehyde", "acetamide"):
         known = molecule(name)
-        assert unfamiliar_notes(boxed(" ".join(known.species), known.positions.tolist(), 16.0), packaged) == (), (
-            name
-        )
+        assert (
+            unfamiliar_notes(boxed(" ".join(known.species), known.positions.tolist(), 16.0), packaged) == ()
+        ), name
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_molecules_like_those_trained_on_are_not_strange(packaged: TrainingDomai
     [
         (
             boxed("H H", [[0, 0, 0], [0.74, 0, 0]]),
-            ["H-H at 0.74 angstrom: the training data has none nearer than 1.31"],
+            ["H-H at 0.74 angstrom: the closest in the training data is 1.31"],
         ),
         (
             boxed("N N", [[0, 0, 0], [1.1, 0, 0]]),
@@ -134,7 +134,10 @@ def test_molecules_like_those_trained_on_are_not_strange(packaged: TrainingDomai
             boxed("C H H H", [[0, 0, 0], [1.08, 0, 0], [-0.54, 0.935, 0], [-0.54, -0.935, 0]]),
             ["an odd number of electrons, 7"],
         ),
-        (boxed("O H H", water(), 5.0), ["the model saw molecules alone; here atoms touch images"]),
+        (
+            boxed("O H H", water(), 5.0),
+            ["the training data has only molecules, but here atoms are close to periodic images"],
+        ),
     ],
 )
 def test_what_was_never_seen_is_told(structure: Structure, said: list[str], packaged: TrainingDomain) -> None:
@@ -152,13 +155,13 @@ def test_the_packaged_model_notes_what_is_strange_and_nothing_of_water() -> None
         "odd number" in note for note in strange.notes
     )
     assert any(
-        "1 in the neutral atoms (-10" in note and "grid is fine enough" in note for note in strange.notes
+        "the neutral atoms have 1 (-10" in note and "grid is fine enough" in note for note in strange.notes
     )
 
 
 def test_a_coarse_grid_is_named_as_the_cause_of_a_wrong_count_and_a_charge_too() -> None:
     made = predict(boxed("O H H", water(), 9.0), spacing_a=0.45, device="cpu", electrons=9.0)
-    assert "9 electrons asked for, 8 in the neutral atoms" in made.notes[0]
+    assert "9 electrons are requested, but the neutral atoms have 8" in made.notes[0]
     assert "the grid is too coarse for the peaks (0.45 angstrom): give --spacing 0.1" in made.notes[1]
     off = predict(boxed("O H H", water(), 9.0), spacing_a=0.45, device="cpu")
     assert off.electrons_raw - 8 == pytest.approx(grid_error(off.volume.structure, off.volume.grid), rel=0.3)
@@ -183,7 +186,7 @@ def test_counts_and_values_below_zero_are_told_beyond_rounding() -> None:
     cell = Structure(np.eye(3) * 2.0, ("O",), np.zeros((1, 3)))
     flat = np.full((20, 20, 20), 6 / 8)
     assert count_notes(Volume(cell, flat), 6.05, neutral=6, requested=None) == ()
-    assert "more than 5% apart" in count_notes(Volume(cell, flat), 6.0, neutral=None, requested=7.0)[0]
+    assert "differs by more than 5%" in count_notes(Volume(cell, flat), 6.0, neutral=None, requested=7.0)[0]
     assert count_notes(Volume(cell, flat), 6.0, neutral=None, requested=6.2) == ()
     assert negative_notes(Volume(cell, flat)) == ()
     rounding = flat.copy()
@@ -192,7 +195,7 @@ def test_counts_and_values_below_zero_are_told_beyond_rounding() -> None:
     below = flat.copy()
     below[0, 0, :2] = -0.5
     assert negative_notes(Volume(cell, below)) == (
-        "the density is below zero at 2 of 8,000 grid points: -0.5 e/angstrom^3 at the lowest, -0.001 electrons in all",
+        "the density is negative at 2 of 8,000 grid points: down to -0.5 e/angstrom^3, -0.001 electrons in all",
     )
 
 

@@ -90,7 +90,7 @@ def test_no_probes_and_no_spacing_are_refused():
     with pytest.raises(BadInput, match="0 probes"):
         draw_probes(WATER.species, WATER.positions, count=0, key=(0,))
     for spacing, padding in ((0.0, 1.0), (-1.0, 1.0), (float("nan"), 1.0), (0.2, -1.0)):
-        with pytest.raises(BadInput, match="a grid of spacing"):
+        with pytest.raises(BadInput, match="A grid with spacing"):
             grid_probes(WATER.positions, spacing_a=spacing, padding_a=padding)
 
 
@@ -142,7 +142,8 @@ def test_a_grid_that_is_too_large_is_thinned_where_it_is_finest_and_keeps_its_in
     whole = select_grid(structure, (16, 15, 18), most=4320)
     assert whole.stride == (1, 1, 1) and (whole.index == np.arange(4320)).all()
     assert np.allclose(
-        positions_of(whole.index, (16, 15, 18), structure.lattice), grid_points((16, 15, 18)) @ structure.lattice
+        positions_of(whole.index, (16, 15, 18), structure.lattice),
+        grid_points((16, 15, 18)) @ structure.lattice,
     )
     volume = toy_volume(0, (31, 29, 64))  # primes: no stride divides them
     part = select_grid(structure, volume.grid, most=10_000)

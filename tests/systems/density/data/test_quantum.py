@@ -65,7 +65,7 @@ def test_the_density_has_the_symmetry_of_water(water):
 
 
 def test_an_open_shell_is_refused():
-    with pytest.raises(BadInput, match="O H has 7 valence electrons: an open shell"):
+    with pytest.raises(BadInput, match="O H has 7 valence electrons, an open shell"):
         solve(("O", "H"), np.array([[0.0, 0, 0], [0, 0, 0.97]]))
 
 
@@ -73,4 +73,4 @@ def test_without_pyscf_the_hint_says_how_to_install_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyscf", None)
     with pytest.raises(Missing) as caught:
         solve(("H", "H"), np.array([[0.0, 0, 0], [0, 0, 0.74]]))
-    assert caught.value.hint == "pip install 'pinchpoint[pyscf]'"
+    assert caught.value.hint == "Install it: pip install 'pinchpoint[pyscf]'."

@@ -212,36 +212,40 @@ def test_a_file_cut_short_anywhere_is_refused() -> None:
 
 def test_a_large_file_cut_short_says_how_many_numbers_there_are(draw) -> None:
     data = chgcar_bytes(draw(0, (20, 20, 20)))
-    with pytest.raises(BadInput, match=r"stand where 8,000 should|ends before"):
+    with pytest.raises(BadInput, match=r"numbers, but 8,000 are expected|ends before"):
         chgcar_of(data[: len(data) // 2], name="it")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        (" 0.70000000000E+01", " *****************", "line 14: '*****************': a number was too large"),
+        (
+            " 0.70000000000E+01",
+            " *****************",
+            "line 14: '*****************' marks a number that was too large",
+        ),
         (" 0.70000000000E+01", "               NaN", "line 14: 'NaN' is not a number"),
-        ("    2    3    2", "    2    0    2", "a grid of 2 x 0 x 2 points"),
-        ("    2    3    2", "    2    1    2", "a grid of 2 x 1 x 2 points"),
-        ("    2    3    2", "    2    3    3", "12 numbers stand where 18 should"),
-        ("    2    3    2", "    2    3", "stands where the grid should"),
+        ("    2    3    2", "    2    0    2", "A grid of 2 x 0 x 2 points"),
+        ("    2    3    2", "    2    1    2", "A grid of 2 x 1 x 2 points"),
+        ("    2    3    2", "    2    3    3", "there are 12 numbers, but 18 are expected"),
+        ("    2    3    2", "    2    3", "the grid is expected"),
         ("    2    3    2", "    9999    9999   9999", "ends before the last of"),
-        ("    2    3    2", "    2    2    2", "stand where 8 should"),
+        ("    2    3    2", "    2    2    2", "numbers, but 8 are expected"),
         ("     0.000000    0.000000    2.000000", "     2.0 2.0 0.0", "volume of 0"),
         ("   Hf   O\n", "", "names no species"),
         ("Hf   O", "Hf   Xx", "unknown species 'Xx'"),
-        ("     1     1\n", "     1     1     1\n", "2 species (Hf O) with the counts '1 1 1'"),
+        ("     1     1\n", "     1     1     1\n", "the counts '1 1 1' do not match 2 species (Hf O)"),
         ("     1     1\n", "     0     0\n", "no atoms"),
         (
             "0.500000  0.500000  0.250000",
             "1.000000  0.001000  0.999000",
-            "atoms 1 and 2 are 0.003 angstrom apart",
+            "Atoms 1 and 2 are 0.003 angstrom apart",
         ),
-        ("0.500000  0.500000  0.250000", "0.500000  0.500000", "stands where position 2 of 2 should"),
+        ("0.500000  0.500000  0.250000", "0.500000  0.500000", "position 2 of 2 is expected"),
         ("0.500000  0.500000  0.250000", "nan 0.500000  0.250000", "position of atom 2 is NaN"),
-        ("Direct", "Fractional", "'Fractional' stands where"),
+        ("Direct", "Fractional", "Direct or Cartesian is expected where the file has 'Fractional'"),
         ("1.00000000000000\n", "0.0\n", "a scale factor of 0"),
-        ("     2.000000    0.0", "     two    0.0", "stands where lattice vector 1 should"),
+        ("     2.000000    0.0", "     two    0.0", "lattice vector 1 is expected"),
     ],
 )
 def test_a_broken_file_is_refused_with_what_and_where(old: str, new: str, what: str) -> None:
@@ -252,12 +256,24 @@ def test_a_broken_file_is_refused_with_what_and_where(old: str, new: str, what: 
 @pytest.mark.parametrize(
     ("old", "new", "what"),
     [
-        ("  0.4000000E+00\n", "", "atom 1: 6 numbers are announced, 5 found"),
-        ("  0.5000000E+00  0.6000000E+00\n", "  0.5000000E+00\n", "atom 2: 2 numbers are announced, 1 found"),
+        ("  0.4000000E+00\n", "", "atom 1: 6 numbers are announced, but there are 5"),
+        (
+            "  0.5000000E+00  0.6000000E+00\n",
+            "  0.5000000E+00\n",
+            "atom 2: 2 numbers are announced, but there are 1",
+        ),
         ("  0.5000000E+00  0.6000000E+00\n", "  0.5000000E+00  **\n", "too large for its column"),
-        ("augmentation occupancies   2   2\n", "", "of 1 atoms; there are 2"),
-        ("augmentation occupancies   2   2\n  0.5000000E+00  0.6000000E+00\n", "", "of 1 atoms; there are 2"),
-        ("augmentation occupancies   1   6", "augmentation occupancies   1", "is no head of augmentation"),
+        ("augmentation occupancies   2   2\n", "", "of 1 atoms, but there are 2"),
+        (
+            "augmentation occupancies   2   2\n  0.5000000E+00  0.6000000E+00\n",
+            "",
+            "of 1 atoms, but there are 2",
+        ),
+        (
+            "augmentation occupancies   1   6",
+            "augmentation occupancies   1",
+            "is not a valid first line of augmentation",
+        ),
     ],
 )
 def test_broken_augmentation_is_refused(old: str, new: str, what: str) -> None:
@@ -283,7 +299,7 @@ def test_what_cannot_be_written_is_refused(draw) -> None:
         "(1, 2, 3) is nan": Volume(volume.structure, bad),
         "grid of 5 x 1 x 6": Volume(volume.structure, volume.total[:, :1]),
         "shape (5, 4)": Volume(volume.structure, volume.total[..., 0]),
-        "the spin density has shape": Volume(volume.structure, volume.total, volume.total[1:]),
+        "The spin density has shape": Volume(volume.structure, volume.total, volume.total[1:]),
         "no atoms": Volume(Structure(volume.lattice, (), np.zeros((0, 3))), volume.total),
     }
     for what, broken in cases.items():
@@ -331,7 +347,7 @@ def test_a_read_only_file_is_not_replaced(draw, tmp_path, monkeypatch) -> None:
 def test_files_that_are_absent_folders_or_broken_gzip_are_refused(draw, tmp_path) -> None:
     with pytest.raises(BadInput, match="no file"):
         read_chgcar(tmp_path / "CHGCAR")
-    with pytest.raises(BadInput, match="cannot read"):
+    with pytest.raises(BadInput, match="cannot be read"):
         read_chgcar(tmp_path)
     with pytest.raises(BadInput, match="folder"):
         write_chgcar(tmp_path, draw(0))
@@ -339,7 +355,7 @@ def test_files_that_are_absent_folders_or_broken_gzip_are_refused(draw, tmp_path
         write_chgcar(tmp_path / "nowhere" / "CHGCAR", draw(0))
     path = write_chgcar(tmp_path / "CHGCAR.gz", draw(0))
     path.write_bytes(path.read_bytes()[:-20])
-    with pytest.raises(BadInput, match="cannot unpack"):
+    with pytest.raises(BadInput, match="cannot be decompressed"):
         read_chgcar(path)
 
 

@@ -120,18 +120,18 @@ def test_fortran_forms_are_read() -> None:
     [
         ("*****************", "too large for its column"),
         ("              NaN", "not a number"),
-        ("         Infinity", "stands where"),
-        ("0.1234567890xE+01", "stands where"),
-        ("0.12345678901E)01", "stands where"),
-        ("0.12345678901E/01", "stands where"),
-        ("0.12345678901F+01", "stands where"),
-        ("0.12345678901E+:1", "stands where"),
-        ("0.1234567:901E+01", "stands where"),
-        ("0.12345-78901E+01", "stands where"),
-        ("0,12345678901E+01", "stands where"),
-        ("x.12345678901E+01", "stands where"),
-        ("0.1234567.901E+01", "stands where"),
-        ("1.0E+999         ", "larger than float64"),
+        ("         Infinity", "a number is expected where"),
+        ("0.1234567890xE+01", "a number is expected where"),
+        ("0.12345678901E)01", "a number is expected where"),
+        ("0.12345678901E/01", "a number is expected where"),
+        ("0.12345678901F+01", "a number is expected where"),
+        ("0.12345678901E+:1", "a number is expected where"),
+        ("0.1234567:901E+01", "a number is expected where"),
+        ("0.12345-78901E+01", "a number is expected where"),
+        ("0,12345678901E+01", "a number is expected where"),
+        ("x.12345678901E+01", "a number is expected where"),
+        ("0.1234567.901E+01", "a number is expected where"),
+        ("1.0E+999         ", "too large for float64"),
     ],
 )
 @pytest.mark.parametrize("at", [0, 7, 24])
@@ -145,9 +145,9 @@ def test_what_is_no_number_is_named_with_its_place(word: str, why: str, at: int)
 
 
 def test_too_few_and_too_many_numbers_are_counted() -> None:
-    with pytest.raises(NotNumbers, match="10 numbers stand where 12 should"):
+    with pytest.raises(NotNumbers, match="there are 10 numbers, but 12 are expected"):
         parse_numbers(octets(text_of(np.ones(10))), 12)
-    with pytest.raises(NotNumbers, match="5 numbers stand where 4 should"):
+    with pytest.raises(NotNumbers, match="there are 5 numbers, but 4 are expected"):
         parse_numbers(octets(text_of(np.ones(5))), 4)
     with pytest.raises(NotNumbers, match="blank line"):
         parse_numbers(octets(b"\n 1.0\n"), 1)

@@ -21,7 +21,8 @@ from pinchpoint.systems.density.files.structures import (
     to_ase,
     to_pymatgen,
 )
-from pinchpoint.systems.density.grid.structure import SYMBOLS, Structure, check_structure, close_pair
+from pinchpoint.systems.density.grid.elements import SYMBOLS
+from pinchpoint.systems.density.grid.structure import Structure, check_structure, close_pair
 
 CUBIC = np.eye(3) * 4.0
 WATER = "3\nwater\nO 0.0 0.0 0.1\nH 0.0 0.76 -0.48\nH 0.0 -0.76 -0.48\n"
@@ -71,7 +72,7 @@ def test_a_pair_in_one_plane_is_found_among_many() -> None:
     structure = Structure(
         np.eye(3) * 20, ("H",) * 65, np.concatenate([side, side[:1] + np.array([0.0, 0.999, 0.0])])
     )
-    with pytest.raises(BadInput, match=r"atoms 1 and 65 are 0\.020 angstrom apart"):
+    with pytest.raises(BadInput, match=r"Atoms 1 and 65 are 0\.020 angstrom apart"):
         check_structure(structure)
 
 
@@ -135,7 +136,7 @@ def test_pymatgen_takes_and_gives_structures(draw) -> None:
     charged = core.Structure(CUBIC, ["Hf4+", "O2-"], [[0, 0, 0], [0.5, 0.5, 0.5]])
     assert from_pymatgen(charged).species == ("Hf", "O")
     mixed = core.Structure(CUBIC, [{"Hf": 0.5, "Zr": 0.5}], [[0, 0, 0]])
-    with pytest.raises(BadInput, match="site 1 holds"):
+    with pytest.raises(BadInput, match="Site 1 holds"):
         from_pymatgen(mixed)
 
 
@@ -155,7 +156,7 @@ def test_objects_are_taken_by_what_they_offer() -> None:
         cell=CUBIC, get_positions=lambda: np.array([[1.0, 2.0, 3.0]]), get_chemical_symbols=lambda: ["O"]
     )
     np.testing.assert_allclose(as_structure(atoms).positions, [[0.25, 0.5, 0.75]])
-    with pytest.raises(BadInput, match="a dict is no structure"):
+    with pytest.raises(BadInput, match="An object of type dict is not a structure"):
         as_structure({})
 
 
@@ -181,7 +182,7 @@ def test_cif_and_xyz_are_read_by_ase(tmp_path) -> None:
         read_structure(tmp_path / "two.xyz", padding_a=4.0)
     assert "index=':'" in caught.value.hint
     (tmp_path / "nan.xyz").write_text(WATER.replace("0.76", "nan"))
-    with pytest.raises(BadInput, match="the position of atom 2 is NaN"):
+    with pytest.raises(BadInput, match="The position of atom 2 is NaN"):
         read_structure(tmp_path / "nan.xyz", padding_a=4.0)
     (tmp_path / "blank.xyz").write_text("\n\n")
     with pytest.raises(BadInput, match="holds no structure"):
@@ -189,7 +190,7 @@ def test_cif_and_xyz_are_read_by_ase(tmp_path) -> None:
     with pytest.raises(BadInput, match="is a folder"):
         read_structure(tmp_path)
     (tmp_path / "bad.cif").write_text("nothing")
-    with pytest.raises(BadInput, match="cannot read"):
+    with pytest.raises(BadInput, match="cannot be read"):
         read_structure(tmp_path / "bad.cif")
     with pytest.raises(BadInput, match="no file"):
         read_structure(tmp_path / "absent.cif")

@@ -110,6 +110,6 @@ def test_nothing_is_capped_where_atoms_are_dense() -> None:
 
 def test_species_the_model_never_saw_are_named_with_those_it_knows() -> None:
     config = DensityConfig(("H", "C"), mul=8, lmax=1, gaussians=4, hidden=8)
-    with pytest.raises(BadInput, match=r"never saw Hf, O.*H, C") as caught:
+    with pytest.raises(BadInput, match=r"not trained on Hf, O.*H, C") as caught:
         atom_graph(Structure(np.eye(3) * 5, ("Hf", "O"), np.array([[0, 0, 0], [0.5, 0.5, 0.5]])), config)
     assert "train" in caught.value.hint

@@ -135,7 +135,7 @@ def test_a_centre_that_lies_on_no_grid_point_is_refused_with_a_way_out() -> None
     moved = Structure(made.lattice, made.species, made.positions + np.array([0.1234, 0.0567, 0.0]))
     with pytest.raises(BadInput, match="P-1") as caught:
         check_on_grid(symmetry_of(moved), (12, 12, 12))
-    assert "leave --symmetry out" in caught.value.hint
+    assert "Leave --symmetry out" in caught.value.hint
 
 
 def test_a_spacing_is_refined_until_the_group_maps_the_grid() -> None:

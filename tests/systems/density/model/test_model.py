@@ -264,12 +264,12 @@ def test_json_of_another_version_and_unknown_presets_are_refused() -> None:
     for text in ("{", "[]", '{"strange": 1}', '{"mul": 3}'):
         with pytest.raises(BadInput, match="a configuration"):
             DensityConfig.from_json(text)
-    with pytest.raises(BadInput, match="unknown preset"):
+    with pytest.raises(BadInput, match="There is no preset"):
         DensityConfig.preset("huge", SPECIES)
 
 
 def test_species_the_model_never_saw_are_named() -> None:
-    with pytest.raises(BadInput, match=r"never saw Fe, U; it knows H, C, O"):
+    with pytest.raises(BadInput, match=r"not trained on Fe, U; it knows H, C, O"):
         config().index_of(["H", "U", "Fe"])
 
 

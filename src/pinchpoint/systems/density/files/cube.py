@@ -20,7 +20,8 @@ from pinchpoint.systems.density.files.file_io import read_text_blob, write_blob
 from pinchpoint.systems.density.files.number_parsing import NotNumbers, parse_any
 from pinchpoint.systems.density.files.number_printing import format_lines
 from pinchpoint.systems.density.files.volume import Volume, check_grid, check_volume
-from pinchpoint.systems.density.grid.structure import SYMBOLS, Structure, cell_volume, check_structure
+from pinchpoint.systems.density.grid.elements import SYMBOLS
+from pinchpoint.systems.density.grid.structure import Structure, cell_volume, check_structure
 
 _PER_LINE = 6
 _CUT = "Copy the file again: it is cut short or damaged."

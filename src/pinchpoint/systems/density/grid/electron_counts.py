@@ -10,8 +10,9 @@ import numpy as np
 
 from pinchpoint.systems.density.data.atomic import AtomTable, load_table
 from pinchpoint.systems.density.files.volume import Volume
+from pinchpoint.systems.density.grid.elements import SYMBOLS
 from pinchpoint.systems.density.grid.grids import SPACING_A
-from pinchpoint.systems.density.grid.structure import SYMBOLS, Structure, reduced_cell
+from pinchpoint.systems.density.grid.structure import Structure, reduced_cell
 
 OFF = 0.01  # fraction of the electrons: a larger deviation of the count is noted
 FAR_OFF = 0.05  # the same where only a requested count is known, not that of the neutral atoms

@@ -11,15 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
+from pinchpoint.systems.density.grid.elements import SYMBOLS
 
-_TABLE = (
-    "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr Rb Sr "
-    "Y Zr Nb Mo Tc Ru Rh Pd Ag Cd In Sn Sb Te I Xe Cs Ba La Ce Pr Nd Pm Sm Eu Gd Tb Dy Ho Er Tm Yb Lu Hf Ta "
-    "W Re Os Ir Pt "
-    "Au Hg Tl Pb Bi Po At Rn Fr Ra Ac Th Pa U Np Pu Am Cm Bk Cf Es Fm Md No Lr Rf Db Sg Bh Hs Mt Ds Rg Cn Nh "
-    "Fl Mc Lv Ts Og"
-)
-SYMBOLS = tuple(_TABLE.split())
 CLOSEST_A = 0.1  # no two nuclei of a real structure are this close
 SHORTEST_A = 0.5  # no crystal has so short a lattice vector, at any pressure
 _FLAT = 1e-6  # fraction of the product of the lattice vectors' lengths: a cell with less volume is flat

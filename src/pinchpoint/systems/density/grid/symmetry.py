@@ -19,8 +19,9 @@ from torch import Tensor
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.streaming.stream import stream
 from pinchpoint.systems.density.grid.bricks import Bricks
+from pinchpoint.systems.density.grid.elements import SYMBOLS
 from pinchpoint.systems.density.grid.grids import smooth_from
-from pinchpoint.systems.density.grid.structure import SYMBOLS, Structure
+from pinchpoint.systems.density.grid.structure import Structure
 
 _AT_ONCE = 2**18  # grid points per chunk: about 25 MB
 PRECISION_A = 1e-5  # atoms this far from symmetric positions still count as symmetric

@@ -14,7 +14,7 @@ from typing import Any, Self
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common.config_json import JsonConfig
 from pinchpoint.systems.common.settings import option
-from pinchpoint.systems.density.grid.structure import SYMBOLS
+from pinchpoint.systems.density.grid.elements import SYMBOLS
 
 _COUNTS = ("mul", "interactions", "gaussians", "hidden", "head")
 _LENGTHS = ("cutoff_a", "softening_a", "mean_neighbours")
