@@ -147,6 +147,7 @@ def test_a_real_prediction_writes_its_record_and_answers_for_the_card(
     assert [path.name for path in tmp_path.iterdir()] == ["f.json"]
 
 
+@pytest.mark.slow
 def test_measuring_without_a_gpu_is_exit_3(capsys: pytest.CaptureFixture) -> None:
     torch = pytest.importorskip("torch", reason="the fake run needs torch")
     if torch.cuda.is_available():

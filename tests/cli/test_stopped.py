@@ -129,6 +129,7 @@ def temp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_script_that_never_steps_leaves_nothing_in_the_temporary_folder(tmp_path: Path, temp: Path) -> None:
     script = tmp_path / "hang.py"
     script.write_text(SCRIPT, encoding="utf-8")
@@ -141,6 +142,7 @@ def test_a_script_that_never_steps_leaves_nothing_in_the_temporary_folder(tmp_pa
     assert not (tmp_path / "made.txt").exists()
 
 
+@pytest.mark.slow
 def test_a_target_that_cannot_be_imported_leaves_nothing_either(tmp_path: Path, temp: Path) -> None:
     (tmp_path / "broken.py").write_text("import torch\nraise SystemExit(3)\n", encoding="utf-8")
     with pytest.raises(TargetFailed), Forecaster(f"{tmp_path / 'broken.py'}:step_of"):

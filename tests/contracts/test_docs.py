@@ -33,7 +33,9 @@ def test_a_page_names_only_verbs_that_exist() -> None:
     unknown = []
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        names = set(re.findall(r"(?:^|`)(?:\.venv/bin/)?pinchpoint ([a-z]+)", text, re.MULTILINE))
+        blocks = "\n".join(re.findall(r"^```\w*\n(.*?)^```", text, re.MULTILINE | re.DOTALL))
+        names = set(re.findall(r"`(?:\.venv/bin/)?pinchpoint ([a-z]+)", text))
+        names |= set(re.findall(r"^(?:\$ )?(?:\.venv/bin/)?pinchpoint ([a-z]+)", blocks, re.MULTILINE))
         unknown += [f"{page.name}: {name}" for name in sorted(names - set(verbs()))]
     assert unknown == []
 

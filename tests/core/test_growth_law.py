@@ -90,6 +90,7 @@ def test_a_log_log_fit_without_intercept_would_have_missed_the_exponent():
     assert found == pytest.approx(1.0, abs=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [4, 8, 12])
 def test_slope_intervals_cover_the_truth_at_about_95_percent(count):
     sizes = np.geomspace(5e3, 1e6, count).round()
@@ -105,6 +106,7 @@ def test_slope_intervals_cover_the_truth_at_about_95_percent(count):
     assert broken / 120 <= 0.12  # breaks are not read into noise
 
 
+@pytest.mark.slow
 def test_slope_interval_of_a_broken_line_covers_the_truth():
     rng = np.random.default_rng(5)
     truth = np.maximum(70e6 + 1_000 * SIZES, 30e6 + 2_000 * SIZES)

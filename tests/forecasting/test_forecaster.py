@@ -234,6 +234,7 @@ def test_a_jax_workload_is_predicted_and_says_by_which_method() -> None:
     assert sum(made.breakdown.values()) == made.peak_allocated_bytes
 
 
+@pytest.mark.slow
 def test_a_jax_module_or_workload_is_told_from_torch_wherever_it_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

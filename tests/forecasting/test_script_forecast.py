@@ -170,6 +170,7 @@ def test_accumulation_keeps_gradients_and_a_deep_copy_is_a_second_set_of_weights
     )
 
 
+@pytest.mark.slow
 def test_a_lightning_script_needs_what_the_plain_loop_needs(run: Predict) -> None:
     forecast = run("lightning_fit.py")
     check_classifier(forecast, "lightning_fit.py")
@@ -182,6 +183,7 @@ def test_an_accelerate_script_needs_what_the_plain_loop_needs(run: Predict) -> N
     assert without_workspace(forecast) == pytest.approx(CLASSIFIER_PEAK, rel=0.01)
 
 
+@pytest.mark.slow
 def test_a_hugging_face_trainer_script_is_bounded_by_its_logits(run: Predict) -> None:
     forecast = run("hf_trainer.py")
     check_whole(forecast, "hf_trainer.py")

@@ -9,6 +9,7 @@ from pinchpoint.planning.plan import plan
 pytestmark = pytest.mark.usefixtures("quick_workers")
 
 
+@pytest.mark.slow
 def test_the_planned_size_fits_and_two_percent_more_does_not() -> None:
     pytest.importorskip("torch", reason="the workload is torch's")
     from pinchpoint.forecasting.forecaster import Forecaster

@@ -421,6 +421,7 @@ def step_of(size, device):
 """
 
 
+@pytest.mark.slow
 def test_theory_and_cpu_agree_in_fresh_interpreters(tmp_path):
     pytest.importorskip("torch", reason="measures torch")
     (tmp_path / "grower.py").write_text(GROWER)

@@ -26,6 +26,7 @@ class Shrinking:
         return Forecast(1000 if variant == self.first else 500)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "variant", "size"), [("field", "chunked", 96), ("orbital", "loop", 8)])
 def test_a_variant_of_either_framework_is_found_to_compute_what_its_baseline_does(
     name: str, variant: str, size: int

@@ -161,6 +161,7 @@ def test_the_environment_switches_trackers_off(run_sandboxed):
     assert (end.kind, end.fault) == ("stopped", None)
 
 
+@pytest.mark.slow
 def test_transformers_lightning_and_the_hub_report_and_upload_nothing(run_sandboxed):
     pytest.importorskip("transformers")
     pytest.importorskip("pytorch_lightning")
