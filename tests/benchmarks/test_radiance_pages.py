@@ -69,7 +69,7 @@ def test_what_cutting_on_pixels_gave_is_the_records() -> None:
 def test_the_tuned_preset_is_what_made_the_cars() -> None:
     result = record("radiance_eight_minutes_h200.json")["training"]["settings"]
     settings = Settings(**{**PRESETS["tuned"], "samples": 24, "bound": 1.0})  # as the page's command says
-    assert "--bound 1 --haze 0.05 --samples 24" in page()  # haze is of whole images alone
+    assert "--set bound=1 --set haze=0.05 --samples 24" in page()  # haze is of whole images alone
     assert all(result["model"][name] == value for name, value in FIELDS["tuned"].items())
     for name in (
         "samples",

@@ -41,7 +41,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_prediction_of_the_page() -> None:
-    made = example("from pinchpoint.systems.density.predict import predict")["made"]
+    made = example("from pinchpoint.systems.density.predict import predict")["result"]
     assert made.volume.total.shape == (40, 40, 40) and made.electrons_raw == pytest.approx(8, rel=0.01)
     assert made.electrons_neutral == 8 and made.notes == ()
 
