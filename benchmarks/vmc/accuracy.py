@@ -1,4 +1,5 @@
-"""Energies of small atoms and molecules against the best known ones, three seeds each: train, freeze, evaluate.
+"""Energies of small atoms and molecules against the best known ones, three seeds each: train, freeze,
+evaluate.
 
     python benchmarks/vmc/accuracy.py run H2 He LiH Be --seeds 0 1 2 --device cuda -o part.json    # goes on where it stopped
     python benchmarks/vmc/accuracy.py run LiH Be -o few.json \\
@@ -8,13 +9,15 @@
     python benchmarks/vmc/accuracy.py merge part*.json -o benchmarks/results/vmc_accuracy_h200.json
     python benchmarks/vmc/accuracy.py table    # of that record, into docs/vmc.md
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. --set takes any field of `Settings` and `NetConfig` (`kind` is the
-network's) and `pretrain`; those above are recipes for a card, up to 4 and 14 electrons. Runs lie beside the part, in a folder of
-its name; the curve of each (means of its steps as a CSV, and the picture) beside the part itself. A run that was stopped goes on,
-to fewer or more --steps too; its `train_s` then counts the steps made before (`before_s`), not the pretraining before. A system
-is right where at least three seeds of one recipe have mixed (R-hat < 1.01) to an error bar of at most 0.3 mHa, and the energy of
-each lies within 1.6 mHa of the reference, its error bar included, and not below it by more than three error bars; H2O and
-a CPU have bars of their own (`verdicts.py`). Several processes may share a GPU: XLA_PYTHON_CLIENT_PREALLOCATE=false.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. --set takes any field of `Settings` and
+`NetConfig` (`kind` is the network's) and `pretrain`; those above are recipes for a card, up to 4 and 14
+electrons. Runs lie beside the part, in a folder of its name; the curve of each (means of its steps as a CSV,
+and the picture) beside the part itself. A run that was stopped goes on, to fewer or more --steps too; its
+`train_s` then counts the steps made before (`before_s`), not the pretraining before. A system is right where
+at least three seeds of one recipe have mixed (R-hat < 1.01) to an error bar of at most 0.3 mHa, and the
+energy of each lies within 1.6 mHa of the reference, its error bar included, and not below it by more than
+three error bars; H2O and a CPU have bars of their own (`verdicts.py`). Several processes may share a GPU:
+XLA_PYTHON_CLIENT_PREALLOCATE=false.
 """
 
 from __future__ import annotations
@@ -111,7 +114,10 @@ def choices_of(texts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def curve(run: Path, path: Path) -> list[str]:
-    """Write a run's convergence to `path`, and its picture beside it; their names. A row is the means of some steps."""
+    """Write a run's convergence to `path`, and its picture beside it; their names.
+
+    A row is the means of some steps.
+    """
     rows = Log.read(run / LOG)
     width = -(-len(rows) // CURVE) or 1
     text = io.StringIO()

@@ -1,13 +1,15 @@
-"""What docs/vmc.md and docs/vmc-claims.md say of times, memory and faults, measured: Laplacians, chunks, an earlier code.
+"""What docs/vmc.md and docs/vmc-claims.md say of times, memory and faults, measured: Laplacians, chunks, an
+earlier code.
 
     python benchmarks/vmc/claims.py -o benchmarks/results/vmc_claims_cpu.json
     python benchmarks/vmc/claims.py --parts faults -o faults.json
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. `laplacian`: local energies of 128 walkers of the network `report`
-by each method, in turn with the forward one, XLA's account of its temporaries, how far two walkers' energies are from the forward
-one's in float64, and the nested gradients from Python on one walker, scaled up. `chunks`: the energies of 512 walkers of 10
-electrons whole, in chunks, and by the loop in chunks. `faults`: what the earlier code asks of JAX, and its wave function with two
-electrons swapped. The record is written after every part and line; a later call on the same file adds to it.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. `laplacian`: local energies of 128 walkers of
+the network `report` by each method, in turn with the forward one, XLA's account of its temporaries, how far
+two walkers' energies are from the forward one's in float64, and the nested gradients from Python on one
+walker, scaled up. `chunks`: the energies of 512 walkers of 10 electrons whole, in chunks, and by the loop in
+chunks. `faults`: what the earlier code asks of JAX, and its wave function with two electrons swapped. The
+record is written after every part and line; a later call on the same file adds to it.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from pinchpoint.core.machine import describe
 from pinchpoint.core.records import now
 from pinchpoint.studies.timing import interleave, measure, ratio_interval, timing_of
 from pinchpoint.systems.vmc.data.system import System, system_of
-from pinchpoint.systems.vmc.model.baseline import Original, nested_energies
+from pinchpoint.systems.vmc.model.baseline import Baseline, nested_energies
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
 from pinchpoint.systems.vmc.model.wavefunction import wave_function
@@ -90,11 +92,11 @@ def laplacian(tell: Callable[[Row], None], *, systems: tuple[str, ...], walkers:
             first = first or b
         tell({**shared, **_timed("forward", first or [], temp), "over_forward": (1.0, 1.0, 1.0), "off": 0.0})
         if system.electrons <= NESTED_MOST:
-            original = Original(system, NetConfig.preset(NET), moves=1)
+            original = Baseline(system, NetConfig.preset(NET), moves=1)
             params, x = original.init(key_of(0, Stage.PARAMETERS)), start(system, 1, key_of(0, Stage.WALKERS))
 
             def one(
-                original: Original = original, params: Any = params, system: System = system, x: Any = x
+                original: Baseline = original, params: Any = params, system: System = system, x: Any = x
             ) -> Any:
                 return nested_energies(original.log_psi, params, system, x)
 
@@ -167,9 +169,9 @@ def faults(tell: Callable[[Row], None]) -> None:
     net = NetConfig.preset("report-cpu")
     x = start(system, 4, key_of(0, Stage.WALKERS))
     swapped = x[:, jnp.asarray([1, 0, 2, 3])]
-    made = {"original": Original(system, net, moves=1), "ours": wave_function(system, net)}
+    made = {"original": Baseline(system, net, moves=1), "ours": wave_function(system, net)}
     for name, wave in made.items():
-        log = wave.log_psi if isinstance(wave, Original) else wave.log
+        log = wave.log_psi if isinstance(wave, Baseline) else wave.log
         params = wave.init(key_of(0, Stage.PARAMETERS))
         both = [np.asarray(jax.vmap(log, (None, 0))(params, places)) for places in (x, swapped)]
         off = float(np.max(np.abs(both[0] - both[1])))

@@ -1,16 +1,18 @@
-"""A whole training step of N2: ours, whole and in chunks of walkers, beside the plain form with folx; time in turn and peaks.
+"""A whole training step of N2: ours, whole and in chunks of walkers, beside the plain form with folx; time in
+turn and peaks.
 
     python benchmarks/vmc/forms.py -o benchmarks/results/vmc_forms_h200.json
     python benchmarks/vmc/forms.py --forms ours chunks --chunks 512 -o forms.json    # a part; the next call adds its own
     python benchmarks/vmc/forms.py --system He --net small --walkers 64 --chunks 32 --device cpu -o forms.json   # a small one
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. Each form is one compiled program of moves, local energies,
-gradient and Adam. The plain form (`plain.py`) is the same network and parameters, products in full precision as ours; on a GPU it
-stands there a second time with the shortened products (tf32) that JAX takes of itself. The faster of the two is the yardstick of
-the call. All begin from the same weights and walkers; each form runs in turn with the yardstick, and with ours whole, in one
-process, the device awaited; medians and ratios with 95 % intervals. Peaks are XLA's own account of each program (arguments,
-results and temporaries). The record is written after every form, and a later call on the same file keeps what it does not time
-again. Programs are kept on disk: `compile_s` is short where one was found there.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. Each form is one compiled program of moves,
+local energies, gradient and Adam. The plain form (`plain.py`) is the same network and parameters, products in
+full precision as ours; on a GPU it stands there a second time with the shortened products (tf32) that JAX
+takes of itself. The faster of the two is the yardstick of the call. All begin from the same weights and
+walkers; each form runs in turn with the yardstick, and with ours whole, in one process, the device awaited;
+medians and ratios with 95 % intervals. Peaks are XLA's own account of each program (arguments, results and
+temporaries). The record is written after every form, and a later call on the same file keeps what it does not
+time again. Programs are kept on disk: `compile_s` is short where one was found there.
 """
 
 from __future__ import annotations
@@ -102,7 +104,9 @@ class Maker:
 def rows_of(
     maker: Any, forms: Sequence[str], chunks: list[int], *, repeats: int, tell: Callable[[Row], None]
 ) -> None:
-    """Tell of each form, as soon as it is timed, its time and peak and their ratios to the yardstick's and to ours whole."""
+    """Tell of each form, as soon as it is timed, its time and peak and their ratios to the yardstick's and to
+    ours whole.
+    """
 
     def in_turn(a: Form, b: Form) -> tuple[list[float], list[float]]:
         return interleave(a, b, wait=jax.block_until_ready, warmup=2, repeats=repeats)

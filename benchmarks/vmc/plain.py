@@ -1,10 +1,12 @@
-"""The yardstick of `forms.py`: FermiNet's step as one writes it first with folx, nothing done to make it quick.
+"""The yardstick of `forms.py`: FermiNet's step as one writes it first with folx, nothing done to make it
+quick.
 
-Letters: B walkers, n electrons, D determinants. Each layer puts [h, mean up, mean down, pairs up, pairs down] side by side for
-every electron and multiplies by one matrix; determinants are slogdet's (on a CPU ours, since JAX's batched calls of LAPACK can
-wait for themselves there and never end); the Laplacian is `folx.forward_laplacian` of log|psi|, vmapped; moves, energies,
-gradient and Adam are one jitted program. Architecture and parameters are those of ours: `joined` makes
-its weights of ours, and both give the same log|psi|. For FermiNets of at least two electrons, one of each spin.
+Letters: B walkers, n electrons, D determinants. Each layer puts [h, mean up, mean down, pairs up, pairs down]
+side by side for every electron and multiplies by one matrix; determinants are slogdet's (on a CPU ours, since
+JAX's batched calls of LAPACK can wait for themselves there and never end); the Laplacian is
+`folx.forward_laplacian` of log|psi|, vmapped; moves, energies, gradient and Adam are one jitted program.
+Architecture and parameters are those of ours: `joined` makes its weights of ours, and both give the same
+log|psi|. For FermiNets of at least two electrons, one of each spin.
 """
 
 from __future__ import annotations
@@ -40,7 +42,10 @@ def joined(params: Any) -> Any:
 
 
 class State(NamedTuple):
-    """What a step goes on from. x: (B, n, 3); mean, square: Adam's, like the parameters; step: () how many were made."""
+    """What a step goes on from.
+
+    x: (B, n, 3); mean, square: Adam's, like the parameters; step: () how many were made.
+    """
 
     params: Any
     mean: Any
@@ -61,7 +66,8 @@ def begin(params: Any, x: Any, seed: int = 0) -> State:
 class Plain:
     """The network `config` on `system`, and its step.
 
-    precision: of its products; None is JAX's own choice, tf32 on GPUs. library: determinants by slogdet, with folx's own rule.
+    precision: of its products; None is JAX's own choice, tf32 on GPUs. library: determinants by slogdet, with
+    folx's own rule.
     """
 
     system: System

@@ -1,4 +1,7 @@
-"""When an energy is right, and the table of energies in docs/vmc.md. Runs are those of a record that `accuracy.py` writes."""
+"""When an energy is right, and the table of energies in docs/vmc.md.
+
+Runs are those of a record that `accuracy.py` writes.
+"""
 
 from __future__ import annotations
 
@@ -111,7 +114,9 @@ def _row(runs: list[Run], bar: Bar, verdict: str) -> str:
 
 
 def into_page(page: Path, lines: list[str]) -> str:
-    """Put lines between the page's two markers, with the picture of H2O where it lies beside the page; what stands there now."""
+    """Put lines between the page's two markers, with the picture of H2O where it lies beside the page; what
+    stands there now.
+    """
     try:
         text = page.read_text(encoding="utf-8")
     except OSError as error:

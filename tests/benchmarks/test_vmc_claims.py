@@ -1,4 +1,6 @@
-"""What the pages on wave functions say, measured: the faults are found, and methods are compared in full precision."""
+"""What the pages on wave functions say, measured: the faults are found, and methods are compared in full
+precision.
+"""
 
 from __future__ import annotations
 

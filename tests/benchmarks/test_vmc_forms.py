@@ -1,4 +1,6 @@
-"""The yardstick of a wave function's step: that it is the same function and the same step, and how the bars are judged."""
+"""The yardstick of a wave function's step: that it is the same function and the same step, and how the bars
+are judged.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,7 @@ from pinchpoint.systems.vmc.data.system import system_of  # noqa: E402
 from pinchpoint.systems.vmc.model.config import NetConfig  # noqa: E402
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies  # noqa: E402
 from pinchpoint.systems.vmc.model.wavefunction import wave_function  # noqa: E402
-from pinchpoint.systems.vmc.optimization.training_step import clipped  # noqa: E402
+from pinchpoint.systems.vmc.optimization.training_step import clip  # noqa: E402
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "vmc"
 NET = NetConfig("ferminet", one=8, two=4, layers=2, determinants=2)
@@ -73,7 +75,7 @@ def test_the_yardsticks_step_goes_against_the_energys_gradient() -> None:
     first = plain.begin(plain.joined(params), np.random.default_rng(0).normal(size=(16, 2, 3)))
     after, energy = compiled(made._step)(first)
     energies = compiled(local_energies(wave.log, system, method="hessian"))(params, after.x)
-    within = clipped(energies, plain.CLIP)[0]
+    within = clip(energies, plain.CLIP)[0]
     pull = 2 * (within - within.mean()) / len(within)
     gradient = plain.joined(
         compiled(jax.grad(lambda p: jax.numpy.sum(pull * jax.vmap(wave.log, (None, 0))(p, after.x))))(params)

@@ -16,7 +16,9 @@ from pinchpoint.systems.vmc.model.config import NetConfig
 
 @pytest.fixture(scope="session")
 def kept_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Compiling takes seconds, a run of these tests none: what is compiled is kept in a folder that all workers share."""
+    """Compiling takes seconds, a run of these tests none: what is compiled is kept in a folder that all
+    workers share.
+    """
     jax = pytest.importorskip("jax", reason="wave functions are JAX's")
     from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 
@@ -30,7 +32,9 @@ def kept_programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class Product:
-    """Each electron in the same orbital, a sum of e^(-a r) about the nuclei: for at most one electron of each spin."""
+    """Each electron in the same orbital, a sum of e^(-a r) about the nuclei: for at most one electron of each
+    spin.
+    """
 
     system: System
     config: NetConfig
@@ -55,7 +59,9 @@ def product(system: System, config: NetConfig) -> Product:
 
 @pytest.fixture
 def tiny(kept_programs: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """Choices of a run of a wave function in closed form: Adam for 10 steps, then SPRING; programs of 10 steps."""
+    """Choices of a run of a wave function in closed form: Adam for 10 steps, then SPRING; programs of 10
+    steps.
+    """
     from pinchpoint.systems.vmc import evaluate, train
 
     for module in (train, evaluate):

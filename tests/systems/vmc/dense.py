@@ -8,7 +8,10 @@ import numpy as np
 def spring_reference(
     rows: np.ndarray, energies: np.ndarray, previous: np.ndarray, momentum: float, damping: float
 ) -> np.ndarray:
-    """The least squares SPRING solves: |O d - e|^2 + damping |d - momentum previous|^2. rows: (B, P) scores, not centred."""
+    """The least squares SPRING solves: |O d - e|^2 + damping |d - momentum previous|^2.
+
+    rows: (B, P) scores, not centred.
+    """
     rows = centred(rows)
     wanted = (energies - energies.mean()) / np.sqrt(len(rows))
     left = rows.T @ rows + damping * np.eye(rows.shape[1])

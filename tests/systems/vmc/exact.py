@@ -1,8 +1,10 @@
-"""Closed-form wave functions of electrons that do not feel one another about one nucleus: for tests and coverage runs.
+"""Closed-form wave functions of electrons that do not feel one another about one nucleus: for tests and
+coverage runs.
 
-Hydrogen-like atoms are exact by it, helium-like ones get the product exp(-a (r1 + r2)), and more electrons the determinants of
-1s, 2s and 2p orbitals, exact for the Hamiltonian without the repulsion of electrons. Params = {"a": the charge the electrons
-feel}, the nuclear charge at the start. Letters: n electrons, k of one spin.
+Hydrogen-like atoms are exact by it, helium-like ones get the product exp(-a (r1 + r2)), and more electrons
+the determinants of 1s, 2s and 2p orbitals, exact for the Hamiltonian without the repulsion of electrons.
+Params = {"a": the charge the electrons feel}, the nuclear charge at the start. Letters: n electrons, k of one
+spin.
 """
 
 from __future__ import annotations
@@ -26,7 +28,10 @@ _SHELL = (1, 2, 2, 2, 2)  # principal numbers of 1s, 2s, 2px, 2py, 2pz
 
 
 def hydrogenic(system: System) -> WaveFunction:
-    """Determinants of the lowest hydrogen-like orbitals of each spin. For one nucleus and up to five electrons of a spin."""
+    """Determinants of the lowest hydrogen-like orbitals of each spin.
+
+    For one nucleus and up to five electrons of a spin.
+    """
     if system.nuclei != 1 or max(system.up, system.down) > len(_SHELL):
         raise BadInput(
             f"no closed form for {system.name}: {system.nuclei} nuclei, {system.up} electrons up and {system.down} down",

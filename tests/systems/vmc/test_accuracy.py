@@ -1,4 +1,6 @@
-"""A real network reaches the known energy of hydrogen's molecule, and the evaluation says so as it is documented."""
+"""A real network reaches the known energy of hydrogen's molecule, and the evaluation says so as it is
+documented.
+"""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from pinchpoint.core.errors import BadInput  # noqa: E402
 from pinchpoint.systems.vmc import bench as benches  # noqa: E402
 from pinchpoint.systems.vmc.bench import BESIDE, FIGURES, Benchmark, Size, bench  # noqa: E402
 from pinchpoint.systems.vmc.data.system import system_of  # noqa: E402
-from pinchpoint.systems.vmc.model.baseline import Original, nested_energies  # noqa: E402
+from pinchpoint.systems.vmc.model.baseline import Baseline, nested_energies  # noqa: E402
 from pinchpoint.systems.vmc.model.config import NetConfig  # noqa: E402
 
 TINY = NetConfig("ferminet", one=4, two=2, layers=1, determinants=1)
@@ -34,7 +34,7 @@ def test_nested_energies_of_exact_hydrogen_are_its_energy_everywhere() -> None:
 
 
 def test_the_original_s_energies_are_the_nested_ones_without_the_nuclei_s_own() -> None:
-    original = Original(system_of("H2", charge=1), TINY, moves=1)
+    original = Baseline(system_of("H2", charge=1), TINY, moves=1)
     params, x = original.init(jax.random.key(0)), walkers(2, 1)
     # Jitted, so that its derivatives are compiled once and not operation by operation.
     wanted = (
@@ -46,11 +46,11 @@ def test_the_original_s_energies_are_the_nested_ones_without_the_nuclei_s_own() 
 def test_the_original_moves_without_a_program_and_steps_along_its_gradient(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    original = Original(system_of("H2"), TINY, moves=3)
+    original = Baseline(system_of("H2"), TINY, moves=3)
     params, x = original.init(jax.random.key(0)), walkers(8, 2)
     seen: list[int] = []
-    plain = Original.log_psi
-    monkeypatch.setattr(Original, "log_psi", lambda self, p, x: (seen.append(1), plain(self, p, x))[1])
+    plain = Baseline.log_psi
+    monkeypatch.setattr(Baseline, "log_psi", lambda self, p, x: (seen.append(1), plain(self, p, x))[1])
     moved = original.walk(params, x, jax.random.key(1))
     assert moved.shape == x.shape and bool(jnp.any(moved != x))
     assert len(seen) == 3 * 3  # every move runs the function in Python: a slope and two values
@@ -71,7 +71,7 @@ def test_the_five_figures_are_of_both_sides_and_the_nested_one_says_it_is_scaled
 
     monkeypatch.setitem(benches.CONFIGS, "report-cpu", Size("report-cpu", 4, 1))
     monkeypatch.setattr(NetConfig, "preset", lambda *_: TINY)
-    monkeypatch.setattr(benches, "_original", fake)
+    monkeypatch.setattr(benches, "_baseline", fake)
     monkeypatch.setattr(benches, "_ours", fake)
     before: list[Benchmark] = []
 

@@ -12,7 +12,7 @@ pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.systems.common.training_loop import Report
-from pinchpoint.systems.vmc.budget import device_bytes, fit, quickest
+from pinchpoint.systems.vmc.budget import device_bytes, fit, fastest_fit
 from pinchpoint.systems.vmc.evaluate import evaluate
 from pinchpoint.systems.vmc.optimization.devices import on, resident_bytes
 from pinchpoint.systems.vmc.runs import read_run
@@ -41,7 +41,7 @@ def by_hand(budget: int) -> tuple[str, int | None] | None:
 def test_the_quickest_method_in_the_largest_chunk_that_fits_is_taken_for_every_budget() -> None:
     seen = set()
     for budget in range(1002, 1970, 3):
-        found = quickest(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=budget)
+        found = fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=budget)
         assert (found.method, found.chunk) == by_hand(budget)
         assert found.predicted_bytes == need(found.method, found.chunk) <= budget == found.budget_bytes
         seen.add((found.method, found.chunk))
@@ -49,25 +49,25 @@ def test_the_quickest_method_in_the_largest_chunk_that_fits_is_taken_for_every_b
 
 
 def test_a_method_or_a_chunk_that_is_asked_for_is_kept() -> None:
-    assert quickest(need, methods=("forward",), walkers=WALKERS, budget_bytes=1030).chunk == 3
-    found = quickest(need, methods=("forward", "loop"), walkers=WALKERS, chunk=48, budget_bytes=1200)
+    assert fastest_fit(need, methods=("forward",), walkers=WALKERS, budget_bytes=1030).chunk == 3
+    found = fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, chunk=48, budget_bytes=1200)
     assert (found.method, found.chunk) == ("loop", 48)
     with pytest.raises(
         DoesNotFit, match=r"a step needs 1\.07 KiB with 48 walkers at a time; the budget is 1\.03 KiB"
     ) as caught:
-        quickest(need, methods=("forward", "loop"), walkers=WALKERS, chunk=48, budget_bytes=1050)
+        fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, chunk=48, budget_bytes=1050)
     assert caught.value.hint == "raise --budget by at least 46 B, or give a smaller --set chunk"
 
 
 def test_every_device_has_the_same_share_of_a_chunk() -> None:
     for budget in range(1008, 1200, 7):
-        found = quickest(need, methods=("loop",), walkers=WALKERS, devices=4, budget_bytes=budget)
+        found = fastest_fit(need, methods=("loop",), walkers=WALKERS, devices=4, budget_bytes=budget)
         assert found.chunk is None or found.chunk % 4 == 0
 
 
 def test_no_more_walkers_go_at_one_time_than_are_quickest() -> None:
     def found(budget: int, **options: Any) -> tuple[str, int | None]:
-        made = quickest(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=budget, **options)
+        made = fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=budget, **options)
         return made.method, made.chunk
 
     assert found(9999, at_most=40) == ("forward", 32) and found(9999, at_most=96) == ("forward", None)
@@ -77,13 +77,13 @@ def test_no_more_walkers_go_at_one_time_than_are_quickest() -> None:
 
 
 def test_why_it_was_chosen_is_told_with_the_numbers() -> None:
-    ample = quickest(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=2000)
+    ample = fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=2000)
     assert ample.text() == "forward, all walkers at one time (1.91 KiB of 1.95 KiB)"
-    tight = quickest(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=1400)
+    tight = fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=1400)
     assert tight.text() == (
         "forward, 32 walkers at one time (forward with all walkers at one time needs 1.91 KiB; 1.29 KiB of 1.37 KiB)"
     )
-    least = quickest(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=1100)
+    least = fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=1100)
     assert least.why.startswith("forward needs 1.29 KiB with 32 walkers at one time; ")
 
 
@@ -91,7 +91,7 @@ def test_a_budget_below_one_walker_is_refused_with_the_numbers(tiny: dict[str, A
     with pytest.raises(
         DoesNotFit, match=r"a step needs 1,002 B with one walker at a time; the budget is 500 B"
     ) as caught:
-        quickest(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=500)
+        fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=500)
     assert caught.value.hint == "raise --budget by at least 502 B, or give fewer --walkers or a smaller --net"
     with pytest.raises(
         DoesNotFit,
@@ -104,7 +104,9 @@ def test_a_budget_below_one_walker_is_refused_with_the_numbers(tiny: dict[str, A
 def test_where_only_springs_arrays_do_not_fit_adam_is_named() -> None:
     for own, named in ((0, False), (400, False), (502, True), (900, True)):
         with pytest.raises(DoesNotFit) as caught:
-            quickest(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=500, spring_bytes=own)
+            fastest_fit(
+                need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=500, spring_bytes=own
+            )
         words = f", or --optimizer adam: SPRING's own arrays take about {own} B"
         assert caught.value.hint.endswith(words) if named else "adam" not in caught.value.hint
 

@@ -1,4 +1,6 @@
-"""Evaluating a wave function: energies that are known, an honest error bar, a density that holds all electrons."""
+"""Evaluating a wave function: energies that are known, an honest error bar, a density that holds all
+electrons.
+"""
 
 from __future__ import annotations
 
@@ -63,8 +65,9 @@ def test_the_energy_of_another_exponent_is_the_closed_form_s(hydrogen: Path, tmp
     )
     exact = 1.3**2 / 2 - 1.3  # E = a² / 2 - a
     assert abs(made.energy_ha - exact) < 4 * made.error_ha < 0.02
-    # The local energy is -a²/2 + (a - 1) / r, whose variance is (a - 1)² (<1/r²> - <1/r>²) = (a - 1)² a².
-    # Its estimate scatters widely, since <1/r^4> is infinite: a walker near the nucleus counts for a thousand others.
+    # The local energy is -a²/2 + (a - 1) / r, whose variance is (a - 1)² (<1/r²> - <1/r>²) = (a - 1)² a². Its
+    # estimate scatters widely, since <1/r^4> is infinite: a walker near the nucleus counts for a thousand
+    # others.
     assert made.variance == pytest.approx((0.3 * 1.3) ** 2, rel=0.5)
     assert made.walkers == 64 and made.autocorrelation > 1 and 0.2 < made.acceptance < 0.9
     volume = read_cube(tmp_path / "h.cube")
@@ -146,7 +149,7 @@ def test_a_density_shares_each_electron_out_and_counts_those_outside() -> None:
     at_point = spread.corner + 3 * spread.step
     between = at_point + np.array([0.25, 0.0, 0.0]) * spread.step
     spread.add(np.array([[at_point, between], [at_point, [50.0, 0.0, 0.0]]]))
-    held = spread.held.reshape(tuple(spread.counts))
+    held = spread.electrons.reshape(tuple(spread.counts))
     assert (
         held[3, 3, 3] == pytest.approx(2.75)
         and held[4, 3, 3] == pytest.approx(0.25)

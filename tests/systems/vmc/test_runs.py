@@ -1,4 +1,6 @@
-"""Configuration, checkpoints and log of a run: what is written comes back, what belongs to another run is refused."""
+"""Configuration, checkpoints and log of a run: what is written comes back, what belongs to another run is
+refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The wave function as a workload: listed without JAX, one answer from all variants, walkers counted, both axes predicted."""
+"""The wave function as a workload: listed without JAX, one answer from all variants, walkers counted, both
+axes predicted.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,8 @@ def test_all_variants_give_the_same_energies_and_chunks_the_same_gradients() -> 
 
 
 def test_the_gradient_is_that_of_the_reweighted_energy() -> None:
-    # The slope of sum(E |psi'|^2 / |psi|^2) / sum(|psi'|^2 / |psi|^2) along one weight, energies held, by central differences.
+    # The slope of sum(E |psi'|^2 / |psi|^2) / sum(|psi'|^2 / |psi|^2) along one weight, energies held, by
+    # central differences.
     made = case("loop", "train", 64)
     probe = made.probe()
     params, _, x = made.args

@@ -1,7 +1,9 @@
-"""vmc: neural wave functions by variational Monte Carlo; here its study, how memory and time grow with the walkers (JAX).
+"""vmc: neural wave functions by variational Monte Carlo (JAX).
 
-Letters used in this folder: B walkers, n electrons (up first, then down), M nuclei, D determinants, P parameters. Lengths are
-in bohr, energies in hartree. A walker is an array (n, 3).
+Here: its workload, which grows with the walkers.
+
+Letters used in this folder: B walkers, n electrons (up first, then down), M nuclei, D determinants, P
+parameters. Lengths are in bohr, energies in hartree. A walker is an array (n, 3).
 """
 
 from __future__ import annotations
@@ -9,8 +11,10 @@ from __future__ import annotations
 from pinchpoint.core.settings import Setting
 from pinchpoint.core.workload import Tolerance, Variant, Workload
 
-CHUNK = 256  # walkers at one time
-HELD = 512  # bytes a walker beside a chunk: its place, energy and weight, a copy or two of each, up to 14 electrons
+CHUNK = 256  # walkers processed together
+# Bytes per walker outside a chunk: its position, energy and weight with a copy or two, for up to 14
+# electrons.
+HELD = 512
 
 WORKLOAD = Workload(
     name="vmc",
@@ -18,24 +22,26 @@ WORKLOAD = Workload(
     framework="jax",
     build="pinchpoint.systems.vmc.workload:build",
     variants=(
+        Variant("hessian", "compute the full Hessian of every walker and take its trace", chunked=False),
         Variant(
-            "hessian", "all second derivatives of every walker, of which the trace is used", chunked=False
+            "loop",
+            "linearise the gradient once and push it along one coordinate after another",
+            chunked=False,
         ),
         Variant(
-            "loop", "the gradient linearised once, pushed along one coordinate after another", chunked=False
-        ),
-        Variant(
-            "forward", "value, gradient and Laplacian go through the network together (folx)", chunked=False
+            "forward",
+            "propagate value, gradient and Laplacian through the network together (folx)",
+            chunked=False,
         ),
         Variant(
             "chunked",
-            "the quickest of these, a chunk of walkers at a time; gradients are summed over chunks",
+            "use the fastest of these on one chunk of walkers at a time; gradients are summed over chunks",
             flat=True,
             held_bytes=HELD,
             chunk=CHUNK,
         ),
     ),
-    about="local energies of a molecule's neural wave function, and a step of Adam along the energy's gradient",
+    about="local energies of a neural wave function, and an Adam step along the gradient of the energy",
     tolerance=Tolerance(outputs=1e-4, gradients=1e-3),
     chunked=True,
     default_size=1024,
@@ -43,7 +49,7 @@ WORKLOAD = Workload(
         Setting(
             "system",
             "H2",
-            "an atom, a molecule, or a chain of hydrogens: LiH, N2, H10",
+            "an atom, a molecule or a chain of hydrogens, such as LiH, N2, H10",
             pattern=r"[A-Z][A-Za-z0-9]{0,7}",
         ),
         Setting(

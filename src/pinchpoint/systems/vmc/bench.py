@@ -1,11 +1,13 @@
 """Times of a training step and its parts, beside the baseline of the FermiNeuT optimisation report.
 
-Both sides get weights and walkers that lie on the device, run in turn (A B B A), and are waited for; compilation is over before
-the clock starts. Moves are Langevin's and the optimizer is Adam on both sides. Beside them stand our step scanned, many in one
-program, as training runs it; with Metropolis moves, as training takes them by default; and both at once. Only those with
-Langevin moves do what the original's step does. Last comes the energy the original began with: nested gradients from Python,
-timed on a few walkers and scaled up, which the record says; it takes long, so the record is written before it too. The quick
-Laplacian of the original's own function must give the nested energies; the record says how well.
+Both sides are timed over the same boundary: train_step, mcmc, energy_gradient, optimizer, forward. Weights
+and walkers are already on the device, the sides run in turn (A B B A), the clock waits for the device, and
+everything is compiled before it starts. Both sides use Langevin moves and Adam. Three more timings are of our
+step alone: many steps in one program, as training runs them; with Metropolis moves, the default of training;
+and both together. Only those with Langevin moves do what the baseline's step does. Last comes the first
+energy of the report, nested gradients from Python, timed on a few walkers and scaled up, which the record
+says; it takes long, so the record is also written before it. The fast Laplacian of the baseline's own
+function must reproduce the nested energies; the record holds the largest difference.
 """
 
 from __future__ import annotations
@@ -31,30 +33,28 @@ from pinchpoint.core.units import show_seconds
 from pinchpoint.studies.timing import Clock, Wait, interleave, ratio_interval, timing_of
 from pinchpoint.systems.common import bench_command
 from pinchpoint.systems.vmc.data.system import System, system_of
-from pinchpoint.systems.vmc.model.baseline import Original, nested_energies
+from pinchpoint.systems.vmc.model.baseline import Baseline, nested_energies
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
 from pinchpoint.systems.vmc.model.wavefunction import WaveFunction, wave_function
 from pinchpoint.systems.vmc.optimization.optimizers import adam_change, energy_gradient
-from pinchpoint.systems.vmc.optimization.sampling import key_of, moves, refreshed, start
-from pinchpoint.systems.vmc.optimization.training_step import begin, clipped, make_step, make_steps
+from pinchpoint.systems.vmc.optimization.sampling import key_of, moves, refresh, start
+from pinchpoint.systems.vmc.optimization.training_step import begin, clip, make_step, make_steps
 from pinchpoint.systems.vmc.settings import Settings, Stage
 
 FIGURES = ("train_step", "mcmc", "energy_gradient", "optimizer", "forward")
-# Other forms of our step, against the original's one.
+# Other versions of our step, against the baseline's single one.
 BESIDE = ("train_step_scanned_langevin", "train_step_metropolis", "train_step_scanned")
-SCANNED = {
-    "cuda": 200,
-    "cpu": 20,
-}  # steps in one program: as many as make what a program costs at its ends not count
-NESTED = ("report", 128)  # network and walkers of the nested energy: the report's size
+# Steps in one program: enough to make the cost of launching it negligible.
+SCANNED = {"cuda": 200, "cpu": 20}
+NESTED = ("report", 128)  # network and walkers of the nested energy, as in the report
 Run = Callable[[], Any]
 Progress = Callable[[str, int, int], None]
 
 
 @dataclass(frozen=True)
 class Size:
-    """What the report calls a configuration."""
+    """A configuration of the report."""
 
     net: str
     walkers: int
@@ -62,15 +62,18 @@ class Size:
 
 
 CONFIGS: dict[str, Size] = {
-    "report": Size("report", 128, 10),  # what the report says it ran
-    "report-cpu": Size("report-cpu", 256, 5),  # what its figures were measured with
+    "report": Size("report", 128, 10),  # the configuration that the report states
+    "report-cpu": Size("report-cpu", 256, 5),  # the configuration that its timings were measured with
 }
 USUAL = {"cuda": "report", "cpu": "report-cpu"}
 
 
 @dataclass(frozen=True)
 class Figure:
-    """Seconds of one boundary, medians with 95 % intervals. scaled: the baseline was timed on `timed_walkers` alone."""
+    """Seconds of one boundary: medians with 95 % intervals.
+
+    scaled: the baseline was timed on `timed_walkers` only.
+    """
 
     name: str
     baseline_s: float
@@ -79,7 +82,7 @@ class Figure:
     ours_s: float
     ours_low_s: float
     ours_high_s: float
-    speedup: float  # baseline over ours
+    speedup: float  # baseline / ours
     speedup_low: float
     speedup_high: float
     baseline_runs: int
@@ -102,10 +105,9 @@ class Benchmark(Record):
     walkers: int
     moves: int
     figures: tuple[Figure, ...]
-    scanned_steps: int  # steps in one program of the figures train_step_scanned*
-    nested_error: (
-        float | None
-    )  # largest relative distance of the nested energies from the quick ones; None: not timed yet
+    scanned_steps: int  # steps in one program of train_step_scanned*
+    # Largest relative difference between the nested energies and the fast ones; None where not timed yet.
+    nested_error: float | None
     notes: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -124,12 +126,12 @@ class Benchmark(Record):
             if one.scaled:
                 text += f" (baseline timed on {one.timed_walkers} of {one.walkers} walkers)"
             rows.append((one.name, text))
-        told = (
+        nested = (
             "not timed"
             if self.nested_error is None
-            else f"{self.nested_error:.1e} from the quick ones of the same function"
+            else f"{self.nested_error:.1e} from the fast ones of the same function"
         )
-        return [*rows, ("nested energies", told)]
+        return [*rows, ("nested energies", nested)]
 
 
 def bench(
@@ -146,22 +148,26 @@ def bench(
     progress: Progress | None = None,
     clock: Clock = time.perf_counter,
 ) -> Benchmark:
-    """Time the original and ours. config: one of CONFIGS; None: the one for the device.
+    """Time the baseline and our step. config: one of CONFIGS, by default the one for the device.
 
-    scanned: steps in one program; None: 200 on a GPU, 20 on a CPU. nested_walkers: walkers the nested energy is timed on.
-    output: the record, written before the nested energy and again with it.
+    scanned: steps in one program, by default 200 on a GPU and 20 on a CPU. nested_walkers: walkers that the
+    nested energy is timed on. output: file for the record, written before the nested energy and again after
+    it.
     """
     if config is not None and config not in CONFIGS:
-        raise BadInput(f"unknown configuration {config!r:.40}", hint=f"use one of: {', '.join(CONFIGS)}")
+        raise BadInput(
+            f"There is no configuration {config!r:.40}.", hint=f"Use one of: {', '.join(CONFIGS)}."
+        )
     if min(repeats, 1 if scanned is None else scanned, nested_walkers, nested_repeats) < 1:
         raise BadInput(
-            "a count below 1 of repeats, scanned steps or nested walkers", hint="give at least 1 of each"
+            "The repeats, scanned steps and nested walkers must each be at least 1.",
+            hint="Give at least 1 of each.",
         )
     used = backend("jax")
     place = resolve_device(device, used)
     config = config or USUAL[place]
     size, scanned = CONFIGS[config], scanned or SCANNED[place]
-    what, net = system_of(system), NetConfig.preset(size.net)
+    molecule, net = system_of(system), NetConfig.preset(size.net)
     tell = progress or (lambda stage, done, total: None)
 
     def wait(result: Any) -> None:
@@ -170,8 +176,8 @@ def bench(
     figures: list[Figure] = []
     with jax.default_device(jax.local_devices(backend="gpu" if place == "cuda" else place)[0]):
         theirs, ours = (
-            _original(Original(what, net, size.moves), size, seed),
-            _ours(what, net, size, seed, scanned),
+            _baseline(Baseline(molecule, net, size.moves), size, seed),
+            _ours(molecule, net, size, seed, scanned),
         )
         for at, name in enumerate(FIGURES):
             tell(name, at, len(FIGURES) + 1)
@@ -180,44 +186,47 @@ def bench(
                 steps = scanned if one.startswith("train_step_scanned") else 1
                 figures.append(_figure(one, a, [seconds / steps for seconds in b], walkers=size.walkers))
         notes = (
-            "random weights; both sides start from weights and walkers on the device, and are waited for",
-            f"train_step_scanned*: {scanned} of our steps in one program, seconds of one",
-            "train_step_metropolis, train_step_scanned: ours with Metropolis moves, the original's with its Langevin ones",
+            "random weights; on both sides weights and walkers are on the device, and the clock waits for it",
+            f"train_step_scanned*: {scanned} of our steps in one program, seconds of one step",
+            "train_step_metropolis, train_step_scanned: ours uses Metropolis moves, the baseline Langevin moves",
         )
-        made = Benchmark(
-            what.name, place, config, net, size.walkers, size.moves, tuple(figures), scanned, None, notes
+        record = Benchmark(
+            molecule.name, place, config, net, size.walkers, size.moves, tuple(figures), scanned, None, notes
         )
         if output is not None:
-            made.save(output)
+            record.save(output)
         tell("nested energy", len(FIGURES), len(FIGURES) + 1)
         nested, error = _nested(
-            what, seed, wait, clock, some=nested_walkers, repeats=(nested_repeats, repeats)
+            molecule, seed, wait, clock, some=nested_walkers, repeats=(nested_repeats, repeats)
         )
-    note = f"energy_nested: gradients of gradients from Python on {nested.timed_walkers} walkers, scaled to {nested.walkers}"
-    made = replace(made, figures=(*figures, nested), nested_error=error, notes=(*notes, note))
+    note = (
+        f"energy_nested: gradients of gradients from Python on {nested.timed_walkers} walkers, "
+        f"scaled to {nested.walkers}"
+    )
+    record = replace(record, figures=(*figures, nested), nested_error=error, notes=(*notes, note))
     if output is not None:
-        made.save(output)
-    return made
+        record.save(output)
+    return record
 
 
-def _original(original: Original, size: Size, seed: int) -> dict[str, Run]:
+def _baseline(baseline: Baseline, size: Size, seed: int) -> dict[str, Run]:
     key = key_of(seed, Stage.PARAMETERS)
-    params = original.init(key)
-    x = start(original.system, size.walkers, key_of(seed, Stage.WALKERS))
+    params = baseline.init(key)
+    x = start(baseline.system, size.walkers, key_of(seed, Stage.WALKERS))
     zero = jax.tree_util.tree_map(jnp.zeros_like, params)
-    _, gradient = original.energy_and_gradient(params, x)
-    held = [(params, zero, zero, x)]
+    _, gradient = baseline.energy_and_gradient(params, x)
+    current = [(params, zero, zero, x)]
 
     def step() -> Any:
-        held[0], energy = original.step(*held[0], key, 0)
-        return held[0], energy
+        current[0], energy = baseline.step(*current[0], key, 0)
+        return current[0], energy
 
     return {
         "train_step": step,
-        "mcmc": lambda: original.walk(params, x, key),
-        "energy_gradient": lambda: original.energy_and_gradient(params, x),
-        "optimizer": lambda: original.update(params, zero, zero, gradient, 0),
-        "forward": lambda: original.forward(params, x),
+        "mcmc": lambda: baseline.walk(params, x, key),
+        "energy_gradient": lambda: baseline.energy_and_gradient(params, x),
+        "optimizer": lambda: baseline.update(params, zero, zero, gradient, 0),
+        "forward": lambda: baseline.forward(params, x),
     }
 
 
@@ -234,13 +243,13 @@ def _ours(system: System, net: NetConfig, size: Size, seed: int, scanned: int) -
     @jax.jit
     def walk(params: Any, walkers: Any) -> Any:
         return moves(
-            wave.log, params, refreshed(wave.log, params, walkers), key, steps=size.moves, kind="langevin"
+            wave.log, params, refresh(wave.log, params, walkers), key, steps=size.moves, kind="langevin"
         )
 
     @jax.jit
     def gradient_of(params: Any, x: Any) -> Any:
         energies = energies_of(params, x)
-        return energies.mean(), energy_gradient(wave.log, params, x, clipped(energies, settings.clip)[0])
+        return energies.mean(), energy_gradient(wave.log, params, x, clip(energies, settings.clip)[0])
 
     @jax.jit
     def update(params: Any, mean: Any, square: Any, gradient: Any) -> Any:
@@ -264,12 +273,12 @@ def _ours(system: System, net: NetConfig, size: Size, seed: int, scanned: int) -
 
 
 def _stepping(wave: WaveFunction, settings: Settings, step: Callable[[Any], tuple[Any, Any]]) -> Run:
-    """Goes on from where the last call ended: the carry is donated."""
-    held = [begin(wave, settings)]
+    """A step that continues from the last call: the carry is donated."""
+    current = [begin(wave, settings)]
 
     def run() -> Any:
-        held[0], stats = step(held[0])
-        return held[0], stats
+        current[0], stats = step(current[0])
+        return current[0], stats
 
     return run
 
@@ -277,24 +286,26 @@ def _stepping(wave: WaveFunction, settings: Settings, step: Callable[[Any], tupl
 def _nested(
     system: System, seed: int, wait: Wait, clock: Clock, *, some: int, repeats: tuple[int, int]
 ) -> tuple[Figure, float]:
-    """The original's nested energy on some walkers, scaled to all, beside ours of all; how far it is from the quick one."""
+    """The nested energy on some walkers scaled to all, beside ours of all; and its difference from the fast
+    one.
+    """
     net, count = NetConfig.preset(NESTED[0]), NESTED[1]
     x = start(system, count, key_of(seed, Stage.WALKERS))
-    wave, original = wave_function(system, net), Original(system, net, moves=1)
-    params, old = (one.init(key_of(seed, Stage.PARAMETERS)) for one in (wave, original))
+    wave, baseline = wave_function(system, net), Baseline(system, net, moves=1)
+    params, old = (one.init(key_of(seed, Stage.PARAMETERS)) for one in (wave, baseline))
     energies = jax.jit(local_energies(wave.log, system))
     some = min(some, count)
-    nested_energies(original.log_psi, old, system, x[:1])  # compiles each operation it will run
-    found: list[Any] = []
+    nested_energies(baseline.log_psi, old, system, x[:1])  # compiles each operation it will run
+    results: list[Any] = []
 
     def slow() -> Any:
-        found.append(nested_energies(original.log_psi, old, system, x[:some]))
-        return found[-1]
+        results.append(nested_energies(baseline.log_psi, old, system, x[:some]))
+        return results[-1]
 
     a = _alone(slow, wait, clock, warmup=0, repeats=repeats[0])
     b = _alone(lambda: energies(params, x), wait, clock, warmup=2, repeats=repeats[1])
-    wanted = np.asarray(jax.jit(local_energies(original.log_psi, system, method="loop"))(old, x[:some]))
-    error = float(np.max(np.abs(np.asarray(found[-1]) - wanted) / np.maximum(np.abs(wanted), 1.0)))
+    expected = np.asarray(jax.jit(local_energies(baseline.log_psi, system, method="loop"))(old, x[:some]))
+    error = float(np.max(np.abs(np.asarray(results[-1]) - expected) / np.maximum(np.abs(expected), 1.0)))
     scaled = [seconds * count / some for seconds in a]
     figure = _figure("energy_nested", scaled, b, walkers=count)
     return replace(

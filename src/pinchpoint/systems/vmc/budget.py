@@ -1,8 +1,9 @@
-"""The quickest Laplacian and the largest chunk of walkers that stay within a budget, chosen together by XLA's own account.
+"""Choose the fastest Laplacian and the largest chunk of walkers that fit a budget, by XLA's memory analysis.
 
-The program is the caller's own, compiled for the device that is here and not run: arguments, outputs and temporaries as XLA
-assigned them, on each device. Tried in turn, quickest first: the quickest method with all walkers at once, then in chunks,
-then the loop in chunks, which takes least. Without a budget the device's own memory is one.
+The program is the caller's own. It is compiled for the local device and not run: its arguments, outputs and
+temporaries are counted as XLA assigned them on each device. The options are tried in order, fastest first:
+the fastest method with all walkers at once, then in chunks, then the loop in chunks, which needs least.
+Without a budget the device's memory is the limit.
 """
 
 from __future__ import annotations
@@ -19,25 +20,27 @@ from pinchpoint.kit.laplacians.chunk_plan import MIN_FAST_CHUNK
 from pinchpoint.kit.laplacians.derivatives import fastest_method
 from pinchpoint.systems.common.budgets import budget_of
 from pinchpoint.systems.vmc.optimization.devices import Host, resident_bytes
-from pinchpoint.systems.vmc.records import taken
+from pinchpoint.systems.vmc.records import describe_laplacian
 from pinchpoint.systems.vmc.settings import Method, Settings
 
-# On a CPU, from so many electrons on, more walkers at one time than this leave its caches.
+# On a CPU with at least this many electrons, a chunk of more walkers than this no longer fits its caches.
 CACHED_ELECTRONS, CACHED_WALKERS = 6, 64
 
-Need = Callable[
-    [Method, int | None], int
-]  # from a method and a chunk (None: all walkers) to the bytes a device needs in all
+# The bytes that a device needs in all, by the method and the chunk (None: all walkers).
+Need = Callable[[Method, int | None], int]
 
 
 @dataclass(frozen=True)
 class Fit:
-    """How the Laplacian is taken. chunk: walkers at one time; None: all. why: in words, with the numbers."""
+    """How to compute the Laplacian.
+
+    chunk: walkers processed together, None for all; why: the reason with its numbers.
+    """
 
     method: Method
     chunk: int | None
-    predicted_bytes: int | None  # None where XLA gives no account
-    budget_bytes: int | None  # None where the device does not say what it has
+    predicted_bytes: int | None  # None where XLA has no memory analysis
+    budget_bytes: int | None  # None where the device does not report its memory
     why: str
 
     def into(self, settings: Settings) -> Settings:
@@ -45,7 +48,7 @@ class Fit:
 
     def text(self) -> str:
         """`forward, 64 walkers at one time (...)`."""
-        return taken(self.method, self.chunk, self.why)
+        return describe_laplacian(self.method, self.chunk, self.why)
 
 
 def fit(
@@ -58,9 +61,10 @@ def fit(
     progress: Callable[[str], None] | None = None,
     spring_bytes: int = 0,
 ) -> Fit:
-    """Method and chunk for a program; those that `settings` names are kept. `DoesNotFit` where one walker is too much.
+    """Choose the method and the chunk of a program; those that `settings` names are kept.
 
-    compiled: the program with such settings, compiled. spring_bytes: of SPRING's own arrays, which no chunk makes smaller.
+    Raises `DoesNotFit` where a single walker is too much. compiled: returns the program compiled with given
+    settings. spring_bytes: the size of SPRING's own arrays, which no chunk makes smaller.
     """
     card = None if budget is None else budget_of(budget)
     allowed = device_bytes(host) if card is None else card.memory_bytes
@@ -72,23 +76,22 @@ def fit(
         step = xla.compiled_bytes(compiled(replace(settings, method=method, chunk=chunk)))
         if step is None:
             raise Missing(
-                "XLA gives no memory analysis on this device",
-                hint="leave out --budget, and choose a chunk: --set chunk=64",
+                "XLA has no memory analysis for this device, which --budget needs.",
+                hint="Leave out --budget and choose a chunk, such as --set chunk=64.",
             )
-        # Devices of a CPU share its memory. Read after compiling: what that took stays resident while training.
+        # The devices of a CPU share its memory. Read after compiling, whose memory stays resident while
+        # training.
         return step + context if host.name == "cuda" else step * len(host.devices) + resident_bytes()
 
     first: Method = fastest_method(3 * electrons) if settings.method == "auto" else settings.method
     at_most = (
         CACHED_WALKERS * len(host.devices) if host.name == "cpu" and electrons >= CACHED_ELECTRONS else None
     )
-    unknown = Fit(
-        first, settings.chunk, None, None, "the quickest where nothing is known of the device's memory"
-    )
+    unknown = Fit(first, settings.chunk, None, None, "the fastest; the memory of the device is unknown")
     if allowed is None:
         return unknown
     try:
-        return quickest(
+        return fastest_fit(
             need,
             methods=(first, "loop") if settings.method == "auto" and first != "loop" else (first,),
             walkers=settings.walkers,
@@ -105,7 +108,7 @@ def fit(
         return unknown
 
 
-def quickest(
+def fastest_fit(
     need: Need,
     *,
     methods: Sequence[Method],
@@ -117,11 +120,13 @@ def quickest(
     on_top: str = "",
     spring_bytes: int = 0,
 ) -> Fit:
-    """The first of the methods, quickest first, in the largest chunk that fits; the last of them in chunks of any size.
+    """The first of the methods that fits, in the largest chunk that fits; only the last one may use chunks of
+    any size.
 
-    chunk: the only one tried, where one is asked for; at_most: walkers at one time beyond which more are slower. A chunk
-    divides the walkers, and every device has the same share of it. on_top: what is counted besides the program, spring_bytes:
-    what SPRING alone holds of it; both for the refusal.
+    methods: fastest first. chunk: the only size to try, where the user named one; at_most: walkers at one
+    time beyond which more are slower. A chunk divides the walkers, and every device has the same share of it.
+    on_top: what is counted besides the program, and spring_bytes: the part of it that SPRING alone needs;
+    both are for the error.
     """
     parts: list[int | None] = [part for part in range(devices, walkers, devices) if walkers % part == 0]
     within = [part for part in parts if at_most is None or (part is not None and part <= at_most)]
@@ -130,25 +135,24 @@ def quickest(
     for method in methods:
         if chunk is not None:
             sizes = [chunk]
-        elif (
-            method == methods[-1]
-        ):  # all walkers at once are out of the question where a quicker method had to give way
+        elif method == methods[-1]:
+            # All walkers at once cannot fit where a faster method did not.
             sizes = within if refused and within else [*within, *whole]
         else:
             large = [part for part in within if part is not None and part >= MIN_FAST_CHUNK * devices]
             sizes = [*large, *whole] or within[-1:]
-        found, needed, most = _largest(lambda size, method=method: need(method, size), sizes, budget_bytes)
+        size, needed, most = _largest(lambda chunk, method=method: need(method, chunk), sizes, budget_bytes)
         if needed <= budget_bytes:
             why = f"{show_bytes(needed)} of {show_bytes(budget_bytes)}"
-            if found != sizes[-1]:
+            if size != sizes[-1]:
                 refused = f"{refused}{method} with {_size(sizes[-1])} at one time needs {show_bytes(most)}; "
-            return Fit(method, found, needed, budget_bytes, refused + why)
-        refused, least = f"{method} needs {show_bytes(needed)} with {_size(found)} at one time; ", needed
+            return Fit(method, size, needed, budget_bytes, refused + why)
+        refused, least = f"{method} needs {show_bytes(needed)} with {_size(size)} at one time; ", needed
     raise _does_not_fit(least, budget_bytes, chunk, parts, on_top, spring_bytes)
 
 
 def device_bytes(host: Host) -> int | None:
-    """What the device has for this process: on CUDA the pool JAX may take, on a CPU the memory of the machine."""
+    """Memory available to this process: on CUDA the pool JAX may use, on a CPU the memory of the machine."""
     if host.name == "cuda":
         limits = [(device.memory_stats() or {}).get("bytes_limit") for device in host.devices]
         return min((limit for limit in limits if limit), default=None)
@@ -158,31 +162,31 @@ def device_bytes(host: Host) -> int | None:
         return None
 
 
-_ON_TOP = {"cuda": ", its context included", "cpu": ", with what this process holds already"}
+_ON_TOP = {"cuda": ", including its context", "cpu": ", including what this process already holds"}
 
 
 def _largest(
     need: Callable[[int | None], int], sizes: Sequence[int | None], budget_bytes: int
 ) -> tuple[int | None, int, int]:
-    """The largest size that fits, or the least where none does; its bytes, and those of the largest. sizes: smallest first.
+    """The largest size that fits, or the smallest where none does; its bytes, and those of the largest size.
 
-    Needs grow with the size: half of those left are tried no more.
+    sizes: smallest first. Bytes grow with the size, so a bisection finds it.
     """
     most = need(sizes[-1])
     if most <= budget_bytes or len(sizes) == 1:
         return sizes[-1], most, most
-    found, needed = sizes[0], need(sizes[0])
+    size, needed = sizes[0], need(sizes[0])
     if needed > budget_bytes:
-        return found, needed, most
+        return size, needed, most
     low, high = 1, len(sizes) - 1  # sizes[low - 1] fits; those from `high` on do not
     while low < high:
         middle = (low + high) // 2
         tried = need(sizes[middle])
         if tried <= budget_bytes:
-            found, needed, low = sizes[middle], tried, middle + 1
+            size, needed, low = sizes[middle], tried, middle + 1
         else:
             high = middle
-    return found, needed, most
+    return size, needed, most
 
 
 def _does_not_fit(
@@ -201,8 +205,9 @@ def _does_not_fit(
     if least - spring_bytes <= budget_bytes:
         smaller += f", or --optimizer adam: SPRING's own arrays take about {show_bytes(spring_bytes)}"
     return DoesNotFit(
-        f"a step needs {show_bytes(least)} with {size} at a time{on_top}; the budget is {show_bytes(budget_bytes)}",
-        hint=f"raise --budget by at least {show_bytes(least - budget_bytes)}, or give {smaller}",
+        f"A step needs {show_bytes(least)} with {size} at a time{on_top}, "
+        f"but the budget is {show_bytes(budget_bytes)}.",
+        hint=f"Raise --budget by at least {show_bytes(least - budget_bytes)}, or give {smaller}.",
         need_bytes=least,
     )
 

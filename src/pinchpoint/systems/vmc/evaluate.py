@@ -1,7 +1,7 @@
-"""The energy of a wave function that is trained: frozen parameters, fresh samples, an error bar that covers.
+"""The energy of a trained wave function: frozen parameters, fresh samples, and an error bar that covers.
 
-B walkers, T samples of each. Local energies are taken as they are, none clipped. The density is gathered from the walkers
-between programs.
+B walkers, T samples of each. No local energy is clipped. The density is collected from the walkers between
+programs.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from pinchpoint.systems.vmc.runs import Log, Row, Run, read_run
 from pinchpoint.systems.vmc.settings import Settings, Stage
 
 SAMPLES, FEWEST = 1000, 20
-LEAST_BURN = 50  # steps of moves before the first sample, in which the width of the moves is found again
-OUTSIDE = 1e-3  # part of the electrons outside the box of a density that is worth a word
+LEAST_BURN = 50  # steps of moves before the first sample, which set the width of the moves again
+OUTSIDE = 1e-3  # fraction of the electrons outside the box of a density from which on a note says so
 _WINDOWS = 10  # of the log, for the extrapolation
-_NEAR = 5.0  # times the variance at the end: a wave function farther off does not follow the line
+_NEAR = 5.0  # times the final variance: a wave function farther off does not follow the line
 _SPREAD = 1.2  # the largest variance over the smallest, or there is no line
 
-Tell = Callable[[str, int, int], None]  # stage, samples done, samples in all
+SampleProgress = Callable[[str, int, int], None]  # stage, samples done, samples in all
 
 
 def evaluate(
@@ -57,17 +57,17 @@ def evaluate(
     budget: str | int | None = None,
     cube: str | Path | None = None,
     spacing: float = SPACING_BOHR,
-    progress: Tell | None = None,
+    progress: SampleProgress | None = None,
 ) -> Evaluation:
-    """Energy, variance and error bar of the last checkpoint of a run; `output`: the record as a JSON file.
+    """Energy, variance and error bar of the last checkpoint of a run. output: JSON file for the record.
 
-    samples: of each walker; walkers, moves between samples, seed, precision: the run's own where None. budget: as of training;
-    without one the run's method and chunk are taken, and with more walkers than it has what the device's memory allows.
-    cube: a file for the one-electron density, on a grid of `spacing` bohr.
+    samples: per walker; walkers, moves between samples, seed, precision: by default the run's own. budget: as
+    in training; by default the run's method and chunk are used, and with more walkers than the run has,
+    whatever fits the device's memory. cube: file for the one-electron density, on a grid of `spacing` bohr.
     """
     start = time.perf_counter()
     tell = progress or (lambda stage, done, total: None)
-    found = read_run(Path(run))
+    source = read_run(Path(run))
     if budget is not None:
         budget_of(budget)
     for path in (output, cube):
@@ -75,70 +75,77 @@ def evaluate(
             check_output(path)
     if samples < FEWEST:
         raise BadInput(
-            f"{samples} samples of each walker", hint=f"give at least {FEWEST}: an error bar needs as many"
+            f"{samples} samples per walker are too few for an error bar.",
+            hint=f"Give --samples at least {FEWEST}.",
         )
-    asked = {"walkers": walkers, "moves": moves, "seed": seed, "precision": precision}
+    options = {"walkers": walkers, "moves": moves, "seed": seed, "precision": precision}
     settings = _settings(
-        found.config.settings, {name: value for name, value in asked.items() if value is not None}
+        source.config.settings, {name: value for name, value in options.items() if value is not None}
     )
-    spread = None if cube is None else Spread(found.config.system, spacing=spacing)
-    if budget is not None or settings.walkers > found.config.settings.walkers:
+    spread = None if cube is None else Spread(source.config.system, spacing=spacing)
+    if budget is not None or settings.walkers > source.config.settings.walkers:
         settings = replace(settings, method="auto", chunk=None)
     with on(device, precision=settings.precision) as host:
-        sampler = _Sampler(found, settings, host, dense=spread is not None, tell=tell)
-        chosen = sampler.fit(budget)
+        sampler = _Sampler(source, settings, host, dense=spread is not None, tell=tell)
+        choice = sampler.fit(budget)
         energies, acceptance = sampler.sample(samples, spread)
-    made = _record(found, sampler.settings, host.name, sampler.step, energies, acceptance)
-    if chosen is not None:
-        made = replace(
-            made, predicted_bytes=chosen.predicted_bytes, budget_bytes=chosen.budget_bytes, why=chosen.why
+    record = _record(source, sampler.settings, host.name, sampler.step, energies, acceptance)
+    if choice is not None:
+        record = replace(
+            record, predicted_bytes=choice.predicted_bytes, budget_bytes=choice.budget_bytes, why=choice.why
         )
     if spread is not None and cube is not None:
-        made = replace(made, cube=str(spread.write(cube)), outside=spread.outside_part)
+        record = replace(record, cube=str(spread.write(cube)), outside=spread.outside_part)
         if spread.outside_part > OUTSIDE:
-            made = replace(
-                made,
+            record = replace(
+                record,
                 notes=(
-                    *made.notes,
-                    f"{spread.outside_part:.1%} of the electrons lay outside the density's box",
+                    *record.notes,
+                    f"{spread.outside_part:.1%} of the electrons lay outside the box of the density",
                 ),
             )
-    made = replace(made, target=str(run), seconds=time.perf_counter() - start)
+    record = replace(record, target=str(run), seconds=time.perf_counter() - start)
     if output is not None:
-        made.save(output)
-    return made
+        record.save(output)
+    return record
 
 
-def _settings(told: Settings, asked: dict[str, Any]) -> Settings:
-    """The run's own with what is asked for; a chunk that divides the walkers."""
-    made = replace(told, **{**asked, "chunk": None})
-    if told.chunk is None:
-        return made
-    return replace(made, chunk=max(part for part in range(1, told.chunk + 1) if made.walkers % part == 0))
+def _settings(stored: Settings, options: dict[str, Any]) -> Settings:
+    """The run's settings with these options, and a chunk that divides the walkers."""
+    settings = replace(stored, **{**options, "chunk": None})
+    if stored.chunk is None:
+        return settings
+    chunks = (chunk for chunk in range(1, stored.chunk + 1) if settings.walkers % chunk == 0)
+    return replace(settings, chunk=max(chunks))
 
 
 class _Sampler:
-    """Draws from the last checkpoint of a run on a host. dense: whether the walkers' places are wanted between programs."""
+    """Samples from the last checkpoint of a run.
 
-    def __init__(self, run: Run, settings: Settings, host: Host, *, dense: bool, tell: Tell) -> None:
+    dense: whether the walkers' positions are needed between programs.
+    """
+
+    def __init__(
+        self, run: Run, settings: Settings, host: Host, *, dense: bool, tell: SampleProgress
+    ) -> None:
         self.run, self.settings, self.host, self.tell = run, settings, host, tell
         self.wave = wave_function(run.config.system, run.config.net)
         self.mesh = host.mesh(settings.walkers)
-        # The density takes the walkers as they stand after a program: shorter ones give more of them.
+        # The density uses the walkers after each program: shorter programs give more samples of it.
         self.block = 2 if dense else BLOCK[host.name]
         self.step, params, x = stored_params(run, self.wave)
         dtype = jnp.dtype(settings.precision)
         self.params = placed(jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype), params), self.mesh)
-        places = jnp.array(resize(x, settings.walkers), dtype)
+        positions = jnp.array(resize(x, settings.walkers), dtype)
         width = jnp.asarray(settings.width, dtype)
-        self.first = placed(Walkers(places, jnp.zeros(len(places), dtype), width), self.mesh)
-        self.made: dict[Settings, Any] = {}
+        self.first = placed(Walkers(positions, jnp.zeros(len(positions), dtype), width), self.mesh)
+        self.programs: dict[Settings, Any] = {}
 
     def fit(self, budget: str | int | None) -> Fit | None:
-        """Method and chunk, from here on taken; None where they are the run's own."""
+        """Choose the method and the chunk, used from then on; None where they are the run's own."""
         if self.settings.method != "auto" and budget is None:
             return None
-        found = fit(
+        choice = fit(
             self.settings,
             electrons=self.run.config.system.electrons,
             budget=budget,
@@ -146,17 +153,17 @@ class _Sampler:
             compiled=self.program,
             progress=lambda text: self.tell(text, 0, 0),
         )
-        self.settings = found.into(self.settings)
-        return found
+        self.settings = choice.into(self.settings)
+        return choice
 
     def program(self, settings: Settings) -> Any:
-        """Moves and energies of `block` samples, compiled."""
-        if settings not in self.made:
+        """The compiled program of the moves and energies of `block` samples."""
+        if settings not in self.programs:
             observe: Any = make_observe(self.wave, settings, self.block, mesh=self.mesh)
-            self.made[settings] = observe.lower(
+            self.programs[settings] = observe.lower(
                 self.params, self.first, 0, self._key(Stage.EVALUATE)
             ).compile()
-        return self.made[settings]
+        return self.programs[settings]
 
     def _key(self, stage: Stage) -> Any:
         return placed(stage_key(self.settings.seed, stage), self.mesh)
@@ -164,20 +171,20 @@ class _Sampler:
     def sample(self, samples: int, spread: Spread | None) -> tuple[np.ndarray, float]:
         """Local energies (T, B) and the acceptance."""
         self.tell("warm-up", 0, 0)
-        # With random numbers of its own: those of the training's burn-in have moved these walkers before.
+        # Random numbers of its own: those of the training's burn-in have already moved these walkers.
         burn, steps = make_burn(self.wave, self.settings, mesh=self.mesh), max(self.settings.burn, LEAST_BURN)
         walkers, _ = burn(self.params, self.first, steps, self._key(Stage.EVALUATE_BURN))
         observe, key = self.program(self.settings), self._key(Stage.EVALUATE)
         energies, accepted, unread = [], [], None
         for at in range(0, samples, self.block):
-            walkers, seen = observe(self.params, walkers, at, key)
+            walkers, observed = observe(self.params, walkers, at, key)
             if spread is not None:
                 spread.add(np.asarray(walkers.x))
-            if unread is not None:  # while the device is at the next
+            if unread is not None:  # while the device computes the next
                 energies.append(np.asarray(unread.energies))
                 accepted.append(np.asarray(unread.acceptance))
                 self.tell("samples", at, samples)
-            unread = seen
+            unread = observed
         assert unread is not None
         energies.append(np.asarray(unread.energies))
         accepted.append(np.asarray(unread.acceptance))
@@ -192,35 +199,33 @@ def _record(
     lost = int((~np.isfinite(energies)).sum())
     if lost:
         raise Diverged(
-            f"{lost:,} of {energies.size:,} local energies are not finite at step {step:,} of {run.folder}",
-            hint="evaluate with --precision float64, or train again: the wave function has poles",
+            f"{lost:,} of {energies.size:,} local energies are not finite at step {step:,} of {run.folder}.",
+            hint="Evaluate with --precision float64, or train again: the wave function has poles.",
         )
-    found, mixing = blocked(energies), rhat(energies)
+    estimate, mixing = blocked(energies), rhat(energies)
     exact = system.exact_ha
     extrapolated = extrapolate(
-        run.log_path, energy=found.mean, error=found.error, variance=found.variance, step=step
+        run.log_path, energy=estimate.mean, error=estimate.error, variance=estimate.variance, step=step
     )
     notes = ()
     if mixing > MIXED:
-        notes = (
-            f"R-hat is {mixing:.3f}: the walkers have not forgotten where they began; give more --samples or --moves",
-        )
+        notes = (f"R-hat is {mixing:.3f}: the walkers have not mixed; give more --samples or --moves",)
     return Evaluation(
         target=str(run.folder),
         system=system.name,
         step=step,
-        energy_ha=found.mean,
-        error_ha=found.error,
-        variance=found.variance,
+        energy_ha=estimate.mean,
+        error_ha=estimate.error,
+        variance=estimate.variance,
         acceptance=acceptance,
         rhat=mixing,
-        autocorrelation=found.autocorrelation,
-        block=found.block,
+        autocorrelation=estimate.autocorrelation,
+        block=estimate.block,
         walkers=settings.walkers,
         samples=len(energies),
         moves=settings.moves,
         reference_ha=exact,
-        difference_ha=None if exact is None else found.mean - exact,
+        difference_ha=None if exact is None else estimate.mean - exact,
         extrapolated_ha=None if extrapolated is None else extrapolated.energy,
         extrapolated_error_ha=None if extrapolated is None else extrapolated.error,
         seed=settings.seed,
@@ -237,7 +242,9 @@ def _record(
 def extrapolate(
     path: Path, *, energy: float, error: float, variance: float, step: int
 ) -> Extrapolated | None:
-    """The energy at zero variance by windows of the log and the evaluation itself; None where the log tells no line."""
+    """The energy at zero variance, from windows of the log and the evaluation; None where they follow no
+    line.
+    """
     if not path.exists() or not error > 0:
         return None
     rows = [row for row in Log.read(path) if step // 10 < row.step <= step and math.isfinite(row.energy_ha)]
@@ -251,15 +258,17 @@ def extrapolate(
     variances = [point[1] for point in points]
     if len(points) < _WINDOWS // 2 or max(variances) < _SPREAD * min(variances):
         return None
-    found = zero_variance(*zip(*((e, v, s) for e, v, s in points), strict=True))
-    return found if found.slope > 0 else None
+    line = zero_variance(*zip(*((e, v, s) for e, v, s in points), strict=True))
+    return line if line.slope > 0 else None
 
 
 def _window(rows: Sequence[Row]) -> tuple[float, float, float] | None:
-    """Mean energy and variance of rows, and the energy's error; None where they are too few."""
+    """Mean energy and variance of rows, and the error of the energy; None where they are too few."""
     if len(rows) < FEWEST:
         return None
-    found = blocked([row.energy_ha for row in rows])
+    estimate = blocked([row.energy_ha for row in rows])
     return (
-        (found.mean, float(np.mean([row.variance for row in rows])), found.error) if found.error > 0 else None
+        (estimate.mean, float(np.mean([row.variance for row in rows])), estimate.error)
+        if estimate.error > 0
+        else None
     )

@@ -1,4 +1,4 @@
-"""What training, evaluating and scanning a wave function leave behind: records that survive JSON."""
+"""Records of training, evaluating and scanning a wave function."""
 
 from __future__ import annotations
 
@@ -13,7 +13,10 @@ from pinchpoint.systems.vmc.analysis.statistics import MIXED
 
 @dataclass(frozen=True, kw_only=True)
 class Trained(Record):
-    """record.json of a run's folder. The energy is that of the last tenth of the steps, while the network still changed."""
+    """record.json of a run.
+
+    The energy is the mean over the last tenth of the steps, while the network still changed.
+    """
 
     kind: ClassVar[str] = "vmc-training"
     target: str  # the folder of the run
@@ -32,14 +35,14 @@ class Trained(Record):
     device: str
     devices: int
     method: str  # of the Laplacian
-    chunk: int | None  # walkers at one time; None: all
-    step_s: float | None  # median of a step
+    chunk: int | None  # walkers processed together; None: all
+    step_s: float | None  # median seconds of a step
     peak_bytes: int | None  # allocated on CUDA, resident on CPU
     seconds: float
-    skipped: int = 0  # steps without a number, which changed nothing
+    skipped: int = 0  # steps that were not finite and changed nothing
     predicted_bytes: int | None = None  # by XLA's analysis
-    budget_bytes: int | None = None  # asked for, or what the device has
-    why: str = ""  # of method and chunk
+    budget_bytes: int | None = None  # --budget, or the memory of the device
+    why: str = ""  # reason for the method and the chunk
     files: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -49,7 +52,8 @@ class Trained(Record):
             ("run", self.target),
             (
                 "system",
-                f"{self.system}, {self.electrons:,} electrons; {self.net} with {self.parameters:,} parameters",
+                f"{self.system}, {self.electrons:,} electrons; "
+                f"{self.net} with {self.parameters:,} parameters",
             ),
             ("steps", f"{self.step:,} of {self.settings['steps']:,}, {self.settings['walkers']:,} walkers"),
         ]
@@ -71,15 +75,15 @@ class Trained(Record):
                     f"{show_bytes(self.peak_bytes)} {'allocated' if self.device == 'cuda' else 'resident'}",
                 )
             )
-        rows.append(("laplacian", taken(self.method, self.chunk, self.why)))
-        each = "" if self.step_s is None else f", {show_seconds(self.step_s)} a step"
+        rows.append(("laplacian", describe_laplacian(self.method, self.chunk, self.why)))
+        each = "" if self.step_s is None else f", {show_seconds(self.step_s)} per step"
         where = self.device if self.devices == 1 else f"{self.devices} devices ({self.device})"
         return [*rows, ("time", f"{show_seconds(self.seconds)} on {where}{each}")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluation(Record):
-    """The energy of a frozen wave function. error_ha: one standard error, of blocks."""
+    """The energy of a frozen wave function. error_ha: one standard error, from block means."""
 
     kind: ClassVar[str] = "vmc-evaluation"
     target: str  # the folder of the run
@@ -90,26 +94,26 @@ class Evaluation(Record):
     variance: float  # of the local energy, Ha^2
     acceptance: float
     rhat: float
-    autocorrelation: float  # samples of a walker that count as one
-    block: int  # samples of a walker in the blocks the error was read from
+    autocorrelation: float  # samples of a walker per independent sample
+    block: int  # samples of a walker in each block that the error is computed from
     walkers: int
-    samples: int  # of each walker
-    moves: int  # between two of them
+    samples: int  # per walker
+    moves: int  # between two samples
     reference_ha: float | None
-    difference_ha: float | None  # energy less reference
+    difference_ha: float | None  # energy minus reference
     extrapolated_ha: float | None  # to zero variance, along the training
     extrapolated_error_ha: float | None
     seed: int
     precision: str
     device: str
     seconds: float
-    cube: str | None = None  # the file of the one-electron density
-    outside: float | None = None  # part of the electrons that lay outside its box
+    cube: str | None = None  # file of the one-electron density
+    outside: float | None = None  # fraction of the electrons outside its box
     method: str = "auto"  # of the Laplacian
-    chunk: int | None = None  # walkers at one time; None: all
+    chunk: int | None = None  # walkers processed together; None: all
     predicted_bytes: int | None = None  # by XLA's analysis
-    budget_bytes: int | None = None  # asked for, or what the device has
-    why: str = ""  # of method and chunk
+    budget_bytes: int | None = None  # --budget, or the memory of the device
+    why: str = ""  # reason for the method and the chunk
     notes: tuple[str, ...] = ()
     machine: dict[str, Any] = field(default_factory=_machine.describe)
     created: str = field(default_factory=now)
@@ -122,9 +126,10 @@ class Evaluation(Record):
             ("variance", f"{self.variance:.3g} Ha^2"),
             (
                 "samples",
-                f"{self.samples:,} of {self.walkers:,} walkers, {self.moves:,} moves apart, {self.acceptance:.0%} accepted",
+                f"{self.samples:,} of each of {self.walkers:,} walkers, {self.moves:,} moves apart, "
+                f"{self.acceptance:.0%} accepted",
             ),
-            ("mixing", f"R-hat {self.rhat:.4f}; {self.autocorrelation:.1f} samples count as one"),
+            ("mixing", f"R-hat {self.rhat:.4f}; {self.autocorrelation:.1f} samples per independent one"),
         ]
         if self.extrapolated_ha is not None:
             rows.append(
@@ -132,20 +137,21 @@ class Evaluation(Record):
             )
         if self.cube is not None:
             rows.append(("density", f"{self.cube}; {self.outside:.2%} of the electrons lay outside its box"))
-        rows.append(("laplacian", taken(self.method, self.chunk, self.why)))
+        rows.append(("laplacian", describe_laplacian(self.method, self.chunk, self.why)))
         return [*rows, ("time", f"{show_seconds(self.seconds)} on {self.device}")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scan(Record):
-    """Energies along a bond: scan.json of its folder."""
+    """Energies along a bond: scan.json of the scan's folder."""
 
     kind: ClassVar[str] = "vmc-scan"
     target: str  # the molecule
-    points: tuple[
-        dict[str, Any], ...
-    ]  # {"bond", "energy_ha", "error_ha", "variance", "acceptance", "rhat", "steps", "run"}
-    lowest_bond: float | None  # of a parabola through the lowest point and its neighbours; None at an end
+    # Keys of a point: bond, energy_ha, error_ha, variance, acceptance, rhat, steps, run, reference_ha.
+    points: tuple[dict[str, Any], ...]
+    lowest_bond: (
+        float | None
+    )  # minimum of the parabola through the lowest point and its neighbours; None at an end
     lowest_ha: float | None
     seconds: float
     complete: bool
@@ -159,11 +165,13 @@ class Scan(Record):
             mixed = "" if point["rhat"] <= MIXED else f"; R-hat {point['rhat']:.3f}: not mixed"
             rows.append((f"{point['bond']:.3f} bohr", energy(point["energy_ha"], point["error_ha"]) + mixed))
         if self.lowest_bond is not None:
-            rows.append(("lowest", f"{self.lowest_ha:.5f} Ha at {self.lowest_bond:.3f} bohr, by a parabola"))
+            rows.append(
+                ("lowest", f"{self.lowest_ha:.5f} Ha at {self.lowest_bond:.3f} bohr, from a parabola")
+            )
         return [*rows, ("time", show_seconds(self.seconds))]
 
 
-def taken(method: str, chunk: int | None, why: str) -> str:
+def describe_laplacian(method: str, chunk: int | None, why: str) -> str:
     """`forward, 64 walkers at one time (...)`."""
     size = "all walkers" if chunk is None else "1 walker" if chunk == 1 else f"{chunk:,} walkers"
     return f"{method}, {size} at one time" + (f" ({why})" if why else "")
@@ -177,6 +185,6 @@ def energy(value: float, error: float | None) -> str:
 def _against(value: float, error: float | None, reference: float | None) -> list[tuple[str, str]]:
     if reference is None:
         return []
-    off = (value - reference) * 1e3
+    difference_mha = (value - reference) * 1e3
     bar = "" if error is None else f" +- {error * 1e3:.3f}"
-    return [("reference", f"{reference:.6f} Ha; {off:+.3f}{bar} mHa from it")]
+    return [("reference", f"{reference:.6f} Ha; {difference_mha:+.3f}{bar} mHa from it")]

@@ -25,7 +25,8 @@ from pinchpoint.systems.vmc.settings import Settings
 
 PICTURE = "convergence.png"
 KIND = "vmc"
-# Settings that may change when a run is resumed: they change its length or the order of sums, not what it learns.
+# Settings that may change when a run is resumed: they change its length or the order of sums, not what it
+# learns.
 FREE = ("steps", "chunk", "method")
 FEW, PRETRAIN = 4, 1000  # electrons that need no pretraining, and its steps for more
 _NAMES = {"net": "network", "settings": "configuration"}
@@ -57,7 +58,10 @@ class RunConfig:
 
 @dataclass(frozen=True)
 class Row:
-    """One step of log.csv. energy_ha, variance: of the local energies of all walkers; seconds: of training so far."""
+    """One step of log.csv.
+
+    energy_ha, variance: of the local energies of all walkers; seconds: of training so far.
+    """
 
     step: int
     energy_ha: float
@@ -98,7 +102,7 @@ class Run(RunFolder):
         return self.config.to_dict()
 
     def resumed_state(self) -> dict[str, Any] | None:
-        """The state of the last checkpoint, refused where another run wrote it; None where there is none yet."""
+        """The state of the last checkpoint, refused where another run wrote it; None before the first."""
         entry = self.checkpoints.last()
         if entry is None:
             return None
@@ -136,7 +140,8 @@ def begin(
 ) -> Run:
     """A new run, not yet written, or with `resume` the one in the folder.
 
-    choices: fields of `Settings`; net_changes: fields of `NetConfig`. None means the preset's value, or the run's own.
+    choices: fields of `Settings`; net_changes: fields of `NetConfig`. None means the preset's value, or the
+    run's own.
     """
     check_run_folder(folder, resume=resume)
     if pretrain is not None and pretrain < 0:
@@ -180,12 +185,12 @@ def read_run(folder: Path) -> Run:
 
 
 def differences(
-    stored: Mapping[str, Any], asked: Mapping[str, Any], *, free: tuple[str, ...] = ()
+    stored: Mapping[str, Any], values: Mapping[str, Any], *, free: tuple[str, ...] = ()
 ) -> list[str]:
     """`key (was 1, is 2)` for every value that differs from the stored one."""
     return [
         f"{name} (was {stored.get(name)}, is {value})"
-        for name, value in asked.items()
+        for name, value in values.items()
         if name not in free and stored.get(name) != value
     ]
 
@@ -221,8 +226,8 @@ def _is_file(molecule: str | Path | System) -> bool:
 
 def _check_net(run: Run, net: str | None, changes: Mapping[str, Any]) -> None:
     base = run.config.net if net is None else NetConfig.preset(net)
-    asked = dataclasses.asdict(base if net is None and not changes else replace(base, **changes))
-    different = differences(dataclasses.asdict(run.config.net), asked)
+    config = dataclasses.asdict(base if net is None and not changes else replace(base, **changes))
+    different = differences(dataclasses.asdict(run.config.net), config)
     if different:
         raise BadInput(
             f"The run in {run.folder} has another network: {'; '.join(different)}.",
@@ -232,8 +237,8 @@ def _check_net(run: Run, net: str | None, changes: Mapping[str, Any]) -> None:
 
 def _check_settings(run: Run, choices: Mapping[str, Any], pretrain: int | None) -> None:
     stored = {**dataclasses.asdict(run.config.settings), "pretrain": run.config.pretrain}
-    asked = choices if pretrain is None else {**choices, "pretrain": pretrain}
-    different = differences(stored, asked, free=FREE)
+    values = choices if pretrain is None else {**choices, "pretrain": pretrain}
+    different = differences(stored, values, free=FREE)
     if different:
         raise BadInput(
             f"The run in {run.folder} was started with other settings: {'; '.join(different)}.",

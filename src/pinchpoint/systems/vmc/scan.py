@@ -1,7 +1,7 @@
-"""Energies along a bond: a run for each length, begun with the network of the length before; resumable.
+"""Energies along a bond: one run per length, each started from the network of the length before; resumable.
 
-DIR/bond-1.4000 is the run of that length, with eval.json in it; DIR/scan.csv, scan.png and scan.json are of all. What is done
-is not done again.
+DIR/bond-1.4000 is the run of that length with its eval.json; DIR/scan.csv, scan.png and scan.json cover all
+lengths. Finished lengths are not computed again.
 """
 
 from __future__ import annotations
@@ -32,15 +32,14 @@ from pinchpoint.systems.vmc.train import train
 
 RECORD, TABLE, PICTURE, EVALUATED = "scan.json", "scan.csv", "scan.png", "eval.json"
 COLUMNS = ("bond_bohr", "energy_ha", "error_ha", "variance", "acceptance", "rhat", "steps", "run")
-MOST = 200  # lengths
+MOST = 200  # lengths at most
 
-Tell = Callable[
-    [int, int, float, Report], None
-]  # number of the length, how many there are, bohr, what goes on
+# Called with the number of the length, how many there are, the length in bohr, and the report of its run.
+ScanProgress = Callable[[int, int, float, Report], None]
 
 
 def scan(
-    what: str | Path | System,
+    molecule: str | Path | System,
     output: str | Path,
     *,
     bonds: str | tuple[float, ...],
@@ -54,25 +53,25 @@ def scan(
     net_changes: Mapping[str, Any] | None = None,
     pretrain: int | None = None,
     orbitals: str | Path | None = None,
-    progress: Tell | None = None,
+    progress: ScanProgress | None = None,
     **choices: Any,
 ) -> Scan:
-    """Train and evaluate a molecule of two atoms, or a chain, at every length.
+    """Train and evaluate a molecule of two atoms, or a chain, at every bond length.
 
-    bonds: "1.0:2.0:5", "1.0,1.4,2.0" or numbers, bohr. follow: steps of every length but the first; half as many where None.
-    choices: fields of `Settings`. The same call goes on with a scan that was stopped.
+    bonds: "1.0:2.0:5", "1.0,1.4,2.0" or numbers, in bohr. follow: steps of every length after the first, by
+    default half as many. choices: fields of `Settings`. The same call resumes a scan that was stopped.
     """
     start = time.perf_counter()
-    lengths = parse_bonds(bonds) if isinstance(bonds, str) else checked_bonds(bonds, str(bonds))
-    asked = {name: value for name, value in choices.items() if value is not None}
-    systems = [system_of(what, spin=spin, charge=charge or 0, bond=length) for length in lengths]
-    settings = Settings.preset(net or "small", electrons=systems[0].electrons, **asked)
+    lengths = parse_bonds(bonds) if isinstance(bonds, str) else check_bonds(bonds, str(bonds))
+    changes = {name: value for name, value in choices.items() if value is not None}
+    systems = [system_of(molecule, spin=spin, charge=charge or 0, bond=length) for length in lengths]
+    settings = Settings.preset(net or "small", electrons=systems[0].electrons, **changes)
     NetConfig.preset(net or "small", **(net_changes or {}))
     if follow is not None and follow < 1:
-        raise BadInput(f"--follow {follow}", hint="give at least 1 step")
+        raise BadInput(f"--follow {follow} is not a number of steps.", hint="Give --follow at least 1.")
     later = follow or -(-settings.steps // 2)
     folder = check_folder(output)
-    refuse_others(folder, own=RECORD, hint="choose a folder of its own for the scan with -o")
+    refuse_others(folder, own=RECORD, hint="Choose another folder for the scan with -o.")
     make_folder(folder)
     points: list[dict[str, Any]] = []
     before: Path | None = None
@@ -83,97 +82,95 @@ def scan(
             if progress is not None:
                 progress(number, len(lengths), length, report)
 
-        own = asked if before is None else {**asked, "steps": later, **_without_adam(settings)}
+        own = changes if before is None else {**changes, "steps": later, **_without_adam(settings)}
         options = {"net": net, "net_changes": net_changes, "device": device, "budget": budget}
-        there = (run / CONFIG).exists()
-        found = _done(run, own.get("steps", settings.steps)) if there else None
-        if found is None:
+        exists = (run / CONFIG).exists()
+        evaluation = _finished(run, own.get("steps", settings.steps)) if exists else None
+        if evaluation is None:
             first = before is None
             train(
                 system,
                 run,
-                resume=there,
+                resume=exists,
                 progress=tell,
-                start_from=None if there else before,
+                start_from=None if exists else before,
                 pretrain=pretrain if first else None,
                 orbitals=orbitals if first else None,
                 **options,
                 **own,
             )
-            found = evaluate(
+            evaluation = evaluate(
                 run,
                 run / EVALUATED,
                 samples=samples,
                 device=device,
                 progress=lambda stage, done, total: tell(Report("evaluate", done, total, note=stage)),
             )
-        points.append(_point(length, found, run))
+        points.append(_point(length, evaluation, run))
         before = run
-        _written(folder, systems[0].name, points, complete=False, seconds=time.perf_counter() - start)
-    return _written(folder, systems[0].name, points, complete=True, seconds=time.perf_counter() - start)
+        _write(folder, systems[0].name, points, complete=False, seconds=time.perf_counter() - start)
+    return _write(folder, systems[0].name, points, complete=True, seconds=time.perf_counter() - start)
 
 
 def parse_bonds(text: str) -> tuple[float, ...]:
-    """`1.0:2.0:5` -> five lengths from 1 to 2 bohr; `1.0,1.4` -> those."""
+    """`1.0:2.0:5` -> five lengths from 1 to 2 bohr; `1.0,1.4` -> these two."""
     parts = text.split(":")
     try:
         if len(parts) == 1:
-            return checked_bonds(tuple(float(part) for part in text.split(",")), text)
+            return check_bonds(tuple(float(part) for part in text.split(",")), text)
         low, high, count = float(parts[0]), float(parts[1]), int(parts[2])
     except (ValueError, IndexError):
         low, high, count = math.nan, math.nan, 0
     if not (len(parts) == 3 and 2 <= count <= MOST and math.isfinite(low) and math.isfinite(high)):
         raise _no_bonds(text)
-    return checked_bonds(tuple(float(value) for value in np.linspace(low, high, count)), text)
+    return check_bonds(tuple(float(value) for value in np.linspace(low, high, count)), text)
 
 
-def checked_bonds(bonds: tuple[float, ...], given: str) -> tuple[float, ...]:
-    """Refuse no lengths, too many, and two that are the same."""
+def check_bonds(bonds: tuple[float, ...], text: str) -> tuple[float, ...]:
+    """The lengths; refused where there are none, too many, or two that are equal."""
     rounded = [f"{bond:.4f}" for bond in bonds]
     if not 1 <= len(bonds) <= MOST or not all(map(math.isfinite, bonds)) or len(set(rounded)) < len(rounded):
-        raise _no_bonds(given)
+        raise _no_bonds(text)
     return bonds
 
 
 def _no_bonds(text: str) -> BadInput:
     return BadInput(
-        f"{text!r:.60} are no lengths of a bond",
-        hint="write FROM:TO:COUNT in bohr, such as 1.0:2.0:5, or 1.0,1.4,2.0",
+        f"{text!r:.60} is not a list of bond lengths.",
+        hint="Write FROM:TO:COUNT in bohr, such as 1.0:2.0:5, or a list such as 1.0,1.4,2.0.",
     )
 
 
 def _without_adam(settings: Settings) -> dict[str, Any]:
-    """A network that is warm needs no warm start: SPRING from its first step on, where the run has SPRING."""
+    """A trained network needs no steps by Adam: SPRING starts at once, where the run uses it."""
     return {"adam_steps": 0} if settings.optimizer == "adam+spring" else {}
 
 
-def _done(run: Path, steps: int) -> Evaluation | None:
-    """The evaluation of a run that has taken its steps; None where it is not whole."""
+def _finished(run: Path, steps: int) -> Evaluation | None:
+    """The evaluation of a run that has taken all of its steps; None for other runs."""
     path = run / EVALUATED
     if not path.is_file():
         return None
-    found = Evaluation.from_dict(json.loads(path.read_text(encoding="utf-8")))
-    return found if found.step >= steps else None
+    evaluation = Evaluation.from_dict(json.loads(path.read_text(encoding="utf-8")))
+    return evaluation if evaluation.step >= steps else None
 
 
-def _point(length: float, found: Evaluation, run: Path) -> dict[str, Any]:
+def _point(length: float, evaluation: Evaluation, run: Path) -> dict[str, Any]:
     return {
         "bond": length,
-        "energy_ha": found.energy_ha,
-        "error_ha": found.error_ha,
-        "variance": found.variance,
-        "acceptance": found.acceptance,
-        "rhat": found.rhat,
-        "steps": found.step,
+        "energy_ha": evaluation.energy_ha,
+        "error_ha": evaluation.error_ha,
+        "variance": evaluation.variance,
+        "acceptance": evaluation.acceptance,
+        "rhat": evaluation.rhat,
+        "steps": evaluation.step,
         "run": run.name,
-        "reference_ha": found.reference_ha,
+        "reference_ha": evaluation.reference_ha,
     }
 
 
-def _written(
-    folder: Path, name: str, points: list[dict[str, Any]], *, complete: bool, seconds: float
-) -> Scan:
-    """scan.csv, scan.png and scan.json of the points there are."""
+def _write(folder: Path, name: str, points: list[dict[str, Any]], *, complete: bool, seconds: float) -> Scan:
+    """Write scan.csv, scan.png and scan.json of the points so far."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -192,7 +189,7 @@ def _written(
     picture = draw_scan(
         folder / PICTURE, bonds, energies, errors, lowest=low, reference=known, title=f"{name} along its bond"
     )
-    made = Scan(
+    record = Scan(
         target=name,
         points=tuple(points),
         lowest_bond=None if low is None else low[0],
@@ -201,12 +198,14 @@ def _written(
         complete=complete,
         files=(table.name, picture.name),
     )
-    made.save(folder / RECORD)
-    return made
+    record.save(folder / RECORD)
+    return record
 
 
 def lowest(bonds: list[float], energies: list[float]) -> tuple[float, float] | None:
-    """Bond and energy at the bottom of the parabola through the lowest point and its neighbours; None at an end."""
+    """Bond and energy at the minimum of the parabola through the lowest point and its neighbours; None at an
+    end.
+    """
     at = int(np.argmin(energies))
     if not 0 < at < len(bonds) - 1:
         return None

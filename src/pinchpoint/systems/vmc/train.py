@@ -1,4 +1,6 @@
-"""Train a wave function: pretraining where it helps, many steps per compiled program, resumable bit for bit on a CPU."""
+"""Train a wave function: pretraining where it helps, many steps per compiled program, resumable bit for bit
+on a CPU.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,7 @@ from pinchpoint.systems.vmc.optimization.programs import (
     programs_from,
 )
 from pinchpoint.systems.vmc.optimization.sampling import key_of, start
-from pinchpoint.systems.vmc.optimization.spring import held_bytes
+from pinchpoint.systems.vmc.optimization.spring import spring_bytes
 from pinchpoint.systems.vmc.optimization.training_step import Carry, dtype_of, key_bits
 from pinchpoint.systems.vmc.optimization.training_step import begin as first_carry
 from pinchpoint.systems.vmc.optimization.warm_start import read_start, start_params
@@ -65,11 +67,12 @@ def train(
 ) -> Trained:
     """Train the wave function of a molecule; the run is written to `output`.
 
-    choices: fields of `Settings`; None is the default. budget: bytes, "8GiB" or the name of a card; the fastest
-    Laplacian and the largest chunk of walkers that fit are used, by default those that fit the device's memory; a
-    resumed run keeps its own. pretrain: steps towards Hartree-Fock, 1,000 for more than four electrons; orbitals: an
-    npz file of `vmc orbitals`, where PySCF is not installed. start_from: a run of the same atoms and network, whose
-    parameters are the first. Ctrl-C and SIGTERM write a checkpoint after the program in progress and are then raised.
+    choices: fields of `Settings`; None is the default. budget: bytes, "8GiB" or the name of a card; the
+    fastest Laplacian and the largest chunk of walkers that fit are used, by default those that fit the
+    device's memory; a resumed run keeps its own. pretrain: steps towards Hartree-Fock, 1,000 for more than
+    four electrons; orbitals: an npz file of `vmc orbitals`, where PySCF is not installed. start_from: a run
+    of the same atoms and network, whose parameters are the first. Ctrl-C and SIGTERM write a checkpoint after
+    the program in progress and are then raised.
     """
     tell = progress or (lambda report: None)
     _check_options(resume=resume, start_from=start_from, budget=budget, every=checkpoint_every)
@@ -100,8 +103,8 @@ def train(
         setup = _Setup(run, host, tell)
         with setup.programs, preparing(run, tell):
             choice = setup.fit(budget, retry="method" not in choices)
-            # While these are compiled, walkers are warmed up. SPRING's programs too: compiled when Adam's steps are
-            # over, they would make the run seem to stand still.
+            # While these are compiled, walkers are warmed up. SPRING's programs too: compiled when Adam's
+            # steps are over, they would make the run seem to stand still.
             setup.programs.start(setup.settings, setup.needed())
             state = setup.run.resumed_state()
             carry = setup.new_carry(field) if state is None else setup.restore(state)
@@ -127,7 +130,8 @@ class _Setup:
 
     def __init__(self, run: Run, host: Host, tell: Progress) -> None:
         walkers = run.config.settings.walkers
-        # A new run can have other walkers, a resumed one cannot: it uses as many devices as share its walkers evenly.
+        # A new run can have other walkers, a resumed one cannot: it uses as many devices as share its walkers
+        # evenly.
         self.is_new = run.checkpoints.last() is None
         self.run, self.tell = run, tell
         self.host = host if self.is_new else host.sharing(walkers)
@@ -148,7 +152,8 @@ class _Setup:
         return programs_from(self.run.checkpoints.last_step(), settings or self.settings, block=self.block)
 
     def fit(self, budget: str | int | None, *, retry: bool) -> Fit | None:
-        """Choose the method and the chunk, which the run has from then on; None where a resumed run keeps its own.
+        """Choose the method and the chunk, which the run has from then on; None where a resumed run keeps its
+        own.
 
         retry: whether a budget may change the method of a resumed run, since the user named none.
         """
@@ -160,7 +165,8 @@ class _Setup:
 
         def compiled(tried: Settings) -> Any:
             measured = heaviest(programs_from(0, tried, block=self.block))
-            # Without a budget the first settings tried nearly always fit: the other programs need not wait for them.
+            # Without a budget the first settings tried nearly always fit: the other programs need not wait
+            # for them.
             self.programs.start(tried, [measured, *(self.needed(tried) if budget is None else ())])
             return self.programs.get(tried, measured)
 
@@ -184,7 +190,7 @@ class _Setup:
         return (
             0
             if direction is None
-            else held_bytes(self.settings.walkers, direction.size, direction.dtype.itemsize)
+            else spring_bytes(self.settings.walkers, direction.size, direction.dtype.itemsize)
         )
 
     def program(self, count: int, stage: OptimizerStage) -> Program:
@@ -230,12 +236,15 @@ class _Setup:
         like = self.programs.like(self.settings)._replace(key=None)
         carry = trees.from_arrays(state["arrays"], like, where=str(self.run.last_path()))
         carry = carry._replace(key=key_bits(self.settings.seed))
-        # Copies: a program may write into its arguments, and JAX may have taken over the numpy arrays themselves.
+        # Copies: a program may write into its arguments, and JAX may have taken over the numpy arrays
+        # themselves.
         return placed(jax.tree_util.tree_map(lambda array: jnp.array(array, copy=True), carry), self.mesh)
 
 
 def _orbitals(run: Run, path: str | Path | None, tell: Progress) -> HartreeFock | None:
-    """Orbitals to pretrain with: those in a file, or the system's own where a run is new; None without pretraining."""
+    """Orbitals to pretrain with: those in a file, or the system's own where a run is new; None without
+    pretraining.
+    """
     from pinchpoint.systems.vmc.data.hartree_fock import orbitals_for
 
     if path is not None:

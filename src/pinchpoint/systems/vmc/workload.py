@@ -1,8 +1,10 @@
-"""The wave function as a workload: local energies of `size` walkers, and in training a step of Adam along their gradient.
+"""The wave function as a workload: local energies of `size` walkers, and in training an Adam step along their
+gradient.
 
-Letters: B walkers, n electrons. The second axis is the electrons': the setting `system` names them (H2, LiH, N2, or a chain such
-as H10). Training leaves the moves out, which take a forward pass at a time and set no peak. The Laplacian's method is the
-variant's; `chunked` takes the quickest there is. Where the asked device is not here the arguments are shapes, enough to predict.
+Letters: B walkers, n electrons. The electrons are a second axis: the setting `system` names them (H2, LiH,
+N2, or a chain such as H10). Training leaves out the moves, which need one forward pass at a time and set no
+peak. Each variant has its method for the Laplacian; `chunked` uses the fastest. Where the device is not
+available the arguments are shapes, which suffice to predict.
 """
 
 from __future__ import annotations
@@ -33,10 +35,10 @@ _METHODS: dict[str, Method] = {"hessian": "hessian", "loop": "loop", "forward": 
 
 @dataclass(frozen=True)
 class Job:
-    """What is computed: energies (B,) and gradients of a wave function, `chunk` walkers at a time (None: all).
+    """Energies (B,) and gradients of a wave function, `chunk` walkers at a time (None: all).
 
-    The loop over chunks is not training's: here a chunk need not divide the walkers, and `verify` compares the gradient by each
-    walker's place too.
+    The loop over chunks is not the one of training: here a chunk need not divide the walkers, and `verify`
+    also compares the gradient with respect to the position of each walker.
     """
 
     wave: WaveFunction
@@ -44,14 +46,14 @@ class Job:
     chunk: int | None
 
     def energies(self, params: Any, x: Any) -> Any:
-        """(B,) of x: (B, n, 3)."""
+        """(B,) local energies of x: (B, n, 3)."""
         each = jax.vmap(local_energy(self.wave.log, self.wave.system, method=self.method), (None, 0))
         if self.chunk is None:
             return each(params, x)
         return over_chunks(lambda done, part: (done, each(params, part)), None, x, chunk=self.chunk)[1]
 
     def gradients(self, params: Any, x: Any) -> tuple[Any, Any, Any]:
-        """Energies (B,), and the energy's gradient by the parameters and, as weights would move walkers, by x: (B, n, 3)."""
+        """Energies (B,), and the gradient of the energy with respect to parameters and x: (B, n, 3)."""
         energies = self.energies(params, x)
         weights = 2 * (energies - energies.mean()) / energies.shape[0]
 
@@ -72,7 +74,9 @@ class Job:
         return moved, OptimizerState(mean, square, None), energies.mean()
 
     def _surrogate(self, params: Any, x: Any, weights: Any) -> Any:
-        """Its gradient is the energy's: never through the energies themselves."""
+        """A function with the gradient of the energy, which does not differentiate through the local
+        energies.
+        """
         return jnp.sum(weights * jax.vmap(self.wave.log, (None, 0))(params, x))
 
 
@@ -86,9 +90,9 @@ def build(
     chunk: int | None = None,
     settings: dict[str, str],
 ) -> Case:
-    """One case. Only `chunked` has chunks."""
+    """Build one case. Only `chunked` uses chunks."""
     if chunk is not None and chunk < 1:
-        raise BadInput(f"a chunk of {chunk} walkers", hint="give --chunk a whole number above 0")
+        raise BadInput(f"--chunk {chunk} is not a number of walkers.", hint="Give --chunk at least 1.")
     wave = wave_function(system_of(settings["system"]), NetConfig.preset(settings["net"]))
     job = Job(wave, _METHODS[variant], min(chunk or CHUNK, size) if variant == "chunked" else None)
     place = _device(device)
@@ -116,7 +120,7 @@ def build(
 
 
 def _makers(wave: WaveFunction, system: System, size: int, seed: int) -> tuple[Callable[[], Any], ...]:
-    """Parameters, Adam's zeros and walkers (B, n, 3)."""
+    """Functions that make the parameters, the zeros of Adam's state, and walkers (B, n, 3)."""
 
     def params() -> Any:
         return wave.init(key_of(seed, Stage.PARAMETERS))
@@ -129,9 +133,9 @@ def _makers(wave: WaveFunction, system: System, size: int, seed: int) -> tuple[C
 
 
 def _device(device: str) -> Any:
-    """The device asked for, or None where it is not here."""
+    """The device, or None where it is not available."""
     try:
-        found = jax.local_devices(backend=device)[0]
+        local = jax.local_devices(backend=device)[0]
     except RuntimeError:
         return None
-    return found if (found.platform == "cpu") == (device == "cpu") else None  # a CPU may stand in for a card
+    return local if (local.platform == "cpu") == (device == "cpu") else None  # JAX may fall back to a CPU

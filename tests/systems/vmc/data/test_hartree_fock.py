@@ -17,7 +17,7 @@ import pytest
 
 from pinchpoint.core.errors import BadInput, Missing
 from pinchpoint.systems.vmc.data.gto import HartreeFock, evaluate, log_determinant, orbital_blocks
-from pinchpoint.systems.vmc.data.hartree_fock import BASIS, orbitals_for, shipped, solve
+from pinchpoint.systems.vmc.data.hartree_fock import BASIS, included, orbitals_for, solve
 from pinchpoint.systems.vmc.data.system import System, system_of
 from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
@@ -43,7 +43,8 @@ def test_the_energy_rebuilt_from_evaluated_orbitals_is_that_of_pyscf(name: str) 
             values = np.asarray(
                 jax.jit(lambda x, side=side: evaluate(field, system, x, coefficients=side))(points)
             )
-            # What PySCF's functions make of our values: its own coefficients, if each of ours is right at every point.
+            # What PySCF's functions make of our values: its own coefficients, if each of ours is right at
+            # every point.
             coefficients = np.linalg.lstsq(functions, values, rcond=None)[0]
             assert np.allclose(functions @ coefficients, values, atol=1e-12)
             assert np.allclose(
@@ -86,7 +87,7 @@ def test_few_electrons_need_no_pretraining() -> None:
 
 
 def test_shipped_orbitals_follow_a_stretched_bond_but_not_a_turned_molecule() -> None:
-    stretched = shipped(system_of("N2", bond=3.0))
+    stretched = included(system_of("N2", bond=3.0))
     assert stretched is not None
     water = system_of("H2O")
     turned = System(
@@ -95,7 +96,7 @@ def test_shipped_orbitals_follow_a_stretched_bond_but_not_a_turned_molecule() ->
     moved = System(
         "moved", water.symbols, water.charges, tuple((x + 1, y, z) for x, y, z in water.positions), 5, 5
     )
-    assert shipped(turned) is None and shipped(moved) is not None
+    assert included(turned) is None and included(moved) is not None
 
 
 def test_orbitals_survive_a_file_and_other_files_are_refused(tmp_path: Path) -> None:
@@ -130,7 +131,9 @@ def test_the_determinant_is_that_of_numpy_and_keeps_its_size_under_a_swap() -> N
 
 
 def exponentials(system: System) -> WaveFunction:
-    """Orbitals h e^(-a r) and (k - b r) e^(-c r) for each spin, which compile in a second, where a network takes many."""
+    """Orbitals h e^(-a r) and (k - b r) e^(-c r) for each spin, which compile in a second, where a network
+    takes many.
+    """
     config = NetConfig("ferminet", one=4, two=2, layers=1, determinants=1, full=False)
 
     def orbitals(params: Any, x: Any) -> tuple[Any, ...]:

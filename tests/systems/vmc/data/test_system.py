@@ -184,7 +184,8 @@ def test_impossible_networks_are_refused(changes: dict[str, object], said: str) 
 
 
 def test_exponents_follow_slaters_rules() -> None:
-    # By hand: nitrogen 1s (7 - 0.30) / 1, its second shell (7 - 4 x 0.35 - 2 x 0.85) / 2; iron 4s (26 - 22.25) / 3.7.
+    # By hand: nitrogen 1s (7 - 0.30) / 1, its second shell (7 - 4 x 0.35 - 2 x 0.85) / 2; iron 4s (26 -
+    # 22.25) / 3.7.
     assert [zeta for zeta, _ in atomic_orbitals(7)[:2]] == pytest.approx([6.7, 1.95])
     assert atomic_orbitals(26)[-1][0] == pytest.approx(3.75 / 3.7)
 

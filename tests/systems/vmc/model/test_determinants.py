@@ -1,4 +1,6 @@
-"""Sums of determinants: the rule for a forward Laplacian, and what must stay finite where a determinant is zero."""
+"""Sums of determinants: the rule for a forward Laplacian, and what must stay finite where a determinant is
+zero.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ def test_small_determinants_of_zero_leave_the_derivatives_of_the_sum_finite(size
     slope = jax.grad(lambda b: sum_of_determinants([b])[1])(blocks)
     assert np.all(np.isfinite(slope)) and np.allclose(slope[1], np.eye(size))
     found: Any = folx.forward_laplacian(lambda b: sum_of_determinants([b])[1])(blocks)
-    # log(det a + det b) at a = 0, b = 1: only b's pairs of entries bend it, by -1 each where they are on the diagonal.
+    # log(det a + det b) at a = 0, b = 1: only b's pairs of entries bend it, by -1 each where they are on the
+    # diagonal.
     wanted = -float(size) - (1.0 if size == 1 else 0.0)
     assert float(found.laplacian) == pytest.approx(wanted)
 

@@ -1,4 +1,6 @@
-"""Sign, logarithm and inverse of matrices: against LAPACK's, their derivatives, and programs that wait for no thread."""
+"""Sign, logarithm and inverse of matrices: against LAPACK's, their derivatives, and programs that wait for no
+thread.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +15,9 @@ import numpy as np
 import pytest
 
 from pinchpoint.systems.vmc.model.determinants import sum_of_determinants
-from pinchpoint.systems.vmc.model.elimination import eliminated, factored, inverse_and_logdet, sign_and_logdet
+from pinchpoint.systems.vmc.model.elimination import eliminate, factor, inverse_and_logdet, sign_and_logdet
 
-WAYS = {"eliminated": jax.jit(eliminated), "factored": jax.jit(factored)}
+WAYS = {"eliminated": jax.jit(eliminate), "factored": jax.jit(factor)}
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,6 @@
-"""Walkers spread over four devices make the run that one device makes; and compiled programs are found again on disk."""
+"""Walkers spread over four devices make the run that one device makes; and compiled programs are found again
+on disk.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def _float64() -> Iterator[None]:
 
 def step_of(wave: Any, settings: Settings, x: Any, energies: Any, stage: OptimizerStage) -> Any:
     return jax.jit(
-        lambda params, state, step: updated(wave.log, params, state, x, energies, step, settings, stage=stage)
+        lambda params, state, step: update(wave.log, params, state, x, energies, step, settings, stage=stage)
     )
 
 

@@ -15,7 +15,7 @@ from tests.systems.vmc.closed import hydrogen
 from pinchpoint.systems.vmc.analysis.statistics import blocked
 from pinchpoint.systems.vmc.data.system import system_of
 from pinchpoint.systems.vmc.optimization import sampling
-from pinchpoint.systems.vmc.optimization.sampling import Walkers, adapt, key_of, moves, refreshed, start
+from pinchpoint.systems.vmc.optimization.sampling import Walkers, adapt, key_of, moves, refresh, start
 from pinchpoint.systems.vmc.settings import Kind, Stage
 
 KINDS: tuple[Kind, ...] = ("metropolis", "langevin")
@@ -37,7 +37,7 @@ def drawn(
         return jax.lax.scan(turn, walkers, jnp.arange(calls))[1]
 
     first = Walkers(x, jnp.zeros(len(x)), jnp.asarray(width))
-    places, accepted = run(refreshed(log_psi, params, first))
+    places, accepted = run(refresh(log_psi, params, first))
     return np.asarray(places), float(accepted.mean())
 
 
@@ -73,11 +73,11 @@ def test_log_psi_is_carried_along_with_the_places() -> None:
     wave, params = hydrogen(), {"a": jnp.asarray(1.0)}
     first = Walkers(start(wave.system, 64, jax.random.key(0)), jnp.zeros(64), jnp.asarray(0.5))
     for kind in KINDS:
-        fresh = refreshed(wave.log, params, first)
+        fresh = refresh(wave.log, params, first)
         after, _ = jax.jit(
             lambda w, kind=kind: moves(wave.log, params, w, jax.random.key(1), steps=20, kind=kind)
         )(fresh)
-        assert np.allclose(after.log, refreshed(wave.log, params, after).log, rtol=1e-6)
+        assert np.allclose(after.log, refresh(wave.log, params, after).log, rtol=1e-6)
         assert not np.allclose(after.x, first.x)
 
 
@@ -90,7 +90,7 @@ def test_the_width_comes_to_where_half_of_the_moves_are_accepted() -> None:
             walkers, accepted = moves(wave.log, params, walkers, key_of(0, Stage.BURN, at), steps=4)
             return adapt(walkers, accepted, 0.5), accepted
 
-        return jax.lax.scan(turn, refreshed(wave.log, params, walkers), jnp.arange(60))[1]
+        return jax.lax.scan(turn, refresh(wave.log, params, walkers), jnp.arange(60))[1]
 
     for width in (0.01, 9.0):
         accepted = run(
@@ -132,7 +132,7 @@ def test_walkers_begin_around_the_nuclei_with_as_many_electrons_as_these_have(
 def test_as_many_moves_are_written_out_as_divide_those_after_the_first(
     steps: int, at_most: int, written: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sampling, "WRITTEN_OUT", at_most)
+    monkeypatch.setattr(sampling, "UNROLLED", at_most)
     wave, params = hydrogen(), {"a": jnp.asarray(1.0)}
     walkers = Walkers(jnp.zeros((4, 1, 3)), jnp.zeros(4), jnp.asarray(0.5))
     made = jax.make_jaxpr(lambda w: moves(wave.log, params, w, jax.random.key(0), steps=steps, renew=True))(

@@ -19,7 +19,7 @@ from pinchpoint.systems.vmc.model.config import NetConfig
 from pinchpoint.systems.vmc.model.wavefunction import wave_function
 from pinchpoint.systems.vmc.optimization import products, spring
 from pinchpoint.systems.vmc.optimization.chunks import split
-from pinchpoint.systems.vmc.optimization.optimizers import optimizer_state, updated
+from pinchpoint.systems.vmc.optimization.optimizers import optimizer_state, update
 from pinchpoint.systems.vmc.optimization.products import by_columns, has_tensor_cores
 from pinchpoint.systems.vmc.optimization.spring import (
     centred_scores,
@@ -72,7 +72,8 @@ def test_scores_are_centred_and_in_the_order_of_the_chunks(monkeypatch: pytest.M
     )()
     assert np.allclose(whole, wanted, atol=1e-14)
     assert np.allclose(in_chunks, split(wanted, 4).reshape(12, -1), atol=1e-14)
-    # Rows that are too large to be made at once are made in chunks all the same, and the energies are put in their order.
+    # Rows that are too large to be made at once are made in chunks all the same, and the energies are put in
+    # their order.
     monkeypatch.setattr(spring, "ROWS_BYTES", 3 * 14 * 8)
     by_themselves = jax.jit(lambda: centred_scores(wave.log, params, x))()
     assert np.allclose(by_themselves, split(wanted, 3).reshape(12, -1), atol=1e-14)
@@ -99,7 +100,7 @@ def test_a_step_of_spring_holds_one_array_of_walkers_by_parameters(chunk: int) -
     x, energies = jax.ShapeDtypeStruct((256, 2, 3), jnp.float32), jax.ShapeDtypeStruct((256,), jnp.float32)
 
     def step(params: Any, state: Any, x: Any, energies: Any) -> Any:
-        return updated(wave.log, params, state, x, energies, 0, settings, stage="spring")
+        return update(wave.log, params, state, x, energies, 0, settings, stage="spring")
 
     temporary = jax.jit(step).lower(params, state, x, energies).compile().memory_analysis().temp_size_in_bytes
     # A chunk's gradients as they come, put side by side, and centred; and the matrices of walkers by walkers.
@@ -158,12 +159,12 @@ def test_a_matrix_that_rounding_made_negative_is_solved_all_the_same(seed: int) 
     rows = rng.normal(size=(256, 3)).astype(np.float32) * 100
     matrix = jnp.asarray(rows @ rows.T + 1e-6 * np.eye(256, dtype=np.float32))
     wanted = jnp.asarray(rows @ np.ones(3, np.float32))
-    found = solved(matrix, wanted)
+    found = solve(matrix, wanted)
     assert np.all(np.isfinite(found))
     assert np.linalg.norm(matrix @ found - wanted) < 1e-2 * np.linalg.norm(wanted)
     # Far below zero there is no right answer: no number, by which a step knows that it is to be skipped.
     bent = matrix - 1.1 * jnp.linalg.norm(matrix, 2) * jnp.outer(wanted, wanted) / jnp.vdot(wanted, wanted)
-    assert not np.any(np.isfinite(solved(bent, wanted)))
+    assert not np.any(np.isfinite(solve(bent, wanted)))
 
 
 def test_the_solver_has_no_loop_that_asks_the_host_whether_to_go_on() -> None:
@@ -199,7 +200,7 @@ jax.config.update("jax_enable_x64", True)
 import jax.numpy as jnp
 import numpy as np
 from closed import helium
-from pinchpoint.systems.vmc.optimization.optimizers import optimizer_state, updated
+from pinchpoint.systems.vmc.optimization.optimizers import optimizer_state, update
 from pinchpoint.systems.vmc.optimization.sampling import Walkers
 from pinchpoint.systems.vmc.settings import Settings
 from pinchpoint.systems.vmc.optimization.devices import mesh_of, placed
@@ -214,7 +215,7 @@ for devices, chunk in ((1, None), (4, None), (4, 16)):
     mesh = mesh_of(64, jax.devices()[:devices])
     state = optimizer_state(params, settings)._replace(direction=jnp.sin(jnp.arange(60.0)))
     told = placed((params, state, Walkers(x, energies, jnp.asarray(0.0))), mesh)
-    step = jax.jit(lambda params, state, walkers: updated(
+    step = jax.jit(lambda params, state, walkers: update(
         wave.log, params, state, walkers.x, walkers.log, 0, settings, stage="spring", mesh=mesh)[0])
     text = step.lower(*told).compile().as_text()
     shapes = [int(np.prod([int(n) for n in m.split(",") if n]))

@@ -1,4 +1,6 @@
-"""A step is one program: compiled once, the same scanned or stepwise, whole or in chunks, and it tells when it fails."""
+"""A step is one program: compiled once, the same scanned or stepwise, whole or in chunks, and it tells when
+it fails.
+"""
 
 from __future__ import annotations
 
@@ -110,7 +112,7 @@ def test_an_energy_that_is_no_number_is_told_and_changes_no_parameter(
 def test_far_energies_are_clipped_about_the_median() -> None:
     energies = np.linspace(-1, 1, 101)
     energies[-1] = 1e4
-    found, part = clipped(jnp.asarray(energies, jnp.float32), 5.0)
+    found, part = clip(jnp.asarray(energies, jnp.float32), 5.0)
     reach = 5 * np.mean(np.abs(energies))
     assert float(found[-1]) == pytest.approx(reach, rel=1e-5)
     assert np.allclose(found[:-1], energies[:-1])

@@ -1,8 +1,8 @@
-"""How the electrons are spread: the one-electron density of walkers on a grid, as a cube file.
+"""The one-electron density of walkers on a grid, as a cube file.
 
-Each electron of each walker is shared out among the eight grid points around it, by how near it is to each: a density less
-noisy than a histogram's, whose integral is the number of electrons that lay in the box. Lengths in bohr; the box is the
-nuclei's with room around. nx, ny, nz: points along each axis.
+Each electron of each walker is distributed over the eight grid points around it with trilinear weights: the
+density is less noisy than a histogram, and its integral is the number of electrons in the box. Lengths are in
+bohr; the box holds the nuclei with room around them.
 """
 
 from __future__ import annotations
@@ -23,31 +23,34 @@ _MOST = 20_000_000  # grid points: 160 MB of counts
 
 
 class Spread:
-    """Gathers electrons of any number of walkers; `volume` is their mean density."""
+    """Collects the electrons of any number of walkers; `volume` is their mean density."""
 
     def __init__(self, system: System, *, spacing: float = SPACING_BOHR, room: float = ROOM_BOHR) -> None:
         if not (spacing > 0 and np.isfinite(spacing)):
             raise BadInput(
-                f"a grid spacing of {spacing:g} bohr", hint=f"give a number above 0, such as {SPACING_BOHR:g}"
+                f"A grid spacing of {spacing:g} bohr is not above 0.",
+                hint=f"Give a positive number, such as {SPACING_BOHR:g}.",
             )
         nuclei = np.array(system.positions)
         low, high = nuclei.min(axis=0) - room, nuclei.max(axis=0) + room
         self.system, self.corner = system, low
         self.counts = np.maximum(2, np.ceil((high - low) / spacing)).astype(int)
-        if self.counts.prod() > _MOST:
+        points = self.counts.prod()
+        if points > _MOST:
             raise BadInput(
-                f"a grid of {' x '.join(map(str, self.counts))} points for the density",
-                hint=f"take a spacing of at least {spacing * (self.counts.prod() / _MOST) ** (1 / 3):.2g} bohr",
+                f"The grid of the density would have {' x '.join(map(str, self.counts))} points; "
+                f"at most {_MOST:,} are allowed.",
+                hint=f"Use a spacing of at least {spacing * (points / _MOST) ** (1 / 3):.2g} bohr.",
             )
         self.step = (high - low) / self.counts
-        self.held = np.zeros(int(self.counts.prod()))
-        self.walkers, self.seen, self.outside = 0, 0, 0
+        self.electrons = np.zeros(int(self.counts.prod()))
+        self.walkers, self.total, self.outside = 0, 0, 0
 
     def add(self, x: np.ndarray) -> None:
-        """Walkers (B, n, 3)."""
+        """Add walkers (B, n, 3)."""
         self.walkers += len(x)
         place = (np.asarray(x, np.float64).reshape(-1, 3) - self.corner) / self.step
-        self.seen += len(place)
+        self.total += len(place)
         inside = ((place >= 0) & (place < self.counts - 1)).all(axis=1)
         self.outside += int(len(place) - inside.sum())
         place = place[inside]
@@ -56,21 +59,21 @@ class Spread:
         for corner in np.ndindex(2, 2, 2):
             weight = np.where(corner, part, 1 - part).prod(axis=1)
             at = np.ravel_multi_index(tuple((base + corner).T), tuple(self.counts))
-            self.held += np.bincount(at, weights=weight, minlength=len(self.held))
+            self.electrons += np.bincount(at, weights=weight, minlength=len(self.electrons))
 
     @property
     def outside_part(self) -> float:
-        """Of the electrons, those that lay outside the box."""
-        return self.outside / max(1, self.seen)
+        """Fraction of the electrons that lay outside the box."""
+        return self.outside / max(1, self.total)
 
     def volume(self) -> Volume:
         """The density, electrons per cubic angstrom."""
         if not self.walkers:
-            raise BadInput("a density of no walkers", hint="add some first")
+            raise BadInput("There are no walkers to compute a density from.", hint="Call add first.")
         lengths = self.step * self.counts
         places = (np.array(self.system.positions) - self.corner) / lengths
         structure = Structure(np.diag(lengths) * BOHR_A, self.system.symbols, places)
-        density = self.held / self.walkers / self.step.prod() / BOHR_A**3
+        density = self.electrons / self.walkers / self.step.prod() / BOHR_A**3
         return Volume(
             structure,
             density.reshape(tuple(self.counts)),

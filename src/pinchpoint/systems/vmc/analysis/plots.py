@@ -1,6 +1,6 @@
-"""Pictures of a training and of energies along a bond.
+"""Plots of a training run and of energies along a bond.
 
-The energies of the first steps lie far off: the axis is cut to what comes after them.
+The energies of the first steps lie far off, so the axis is limited to the later ones.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 CHEMICAL_HA = 1.6e-3  # a kilocalorie per mole
-_SHOWN = 4000  # points of a line at most: more than a page has columns of dots
-_LEAST = 1e-12  # a variance shown: zero has no logarithm
+_SHOWN = 4000  # points of a line at most: more than a page can resolve
+_LEAST = 1e-12  # smallest variance drawn: zero has no logarithm
 _LINE, _EXACT = (palette.LIGHT[role] for role in ("s1", "s2"))
 _DASHES: Any = (0, (4, 2))
-_EACH: Any = {
+_DOTS: Any = {
     "color": style.MUTED,
     "alpha": 0.5,
     "marker": ".",
@@ -37,20 +37,19 @@ _EACH: Any = {
 def draw_convergence(
     path: Path, steps: Any, energies: Any, variances: Any, seconds: Any, *, exact_ha: float | None, title: str
 ) -> Path:
-    """The picture of a training. All: (T,), of a step each."""
+    """Draw the convergence of a training run to a PNG file. Arrays: (T,), one value per step."""
     with style.figure_style():
-        return _written(
-            convergence(steps, energies, variances, seconds, exact_ha=exact_ha, title=title), path
-        )
+        return _save(convergence(steps, energies, variances, seconds, exact_ha=exact_ha, title=title), path)
 
 
 def convergence(
     steps: Any, energies: Any, variances: Any, seconds: Any, *, exact_ha: float | None, title: str
 ) -> Figure:
-    """Energy, its difference from the reference where there is one, and variance: of each step, and smoothed.
+    """Energy, its difference from the reference where there is one, and variance: each step, and smoothed.
 
-    The difference is in mHa, linear within chemical accuracy and logarithmic beyond: it has a sign, since below the reference
-    something is wrong. Steps are told below, seconds above.
+    The difference is in mHa, linear within chemical accuracy and logarithmic beyond. It keeps its sign, since
+    an energy below the reference means that something is wrong. The lower axis has steps, the upper one
+    seconds.
     """
     steps, energies, variances, seconds = (
         np.asarray(values, np.float64) for values in (steps, energies, variances, seconds)
@@ -61,7 +60,7 @@ def convergence(
     rows = 2 if exact_ha is None else 3
     figure, axes = style.canvas(rows=rows, width=style.WIDTH, height=1.0 + 2.4 * rows, sharex=True)
     top, below = axes[0][0], axes[-1][0]
-    top.plot(steps[part], energies[part], **_EACH, label="a step")
+    top.plot(steps[part], energies[part], **_DOTS, label="one step")
     top.plot(steps[part], mean[part], color=_LINE, label=f"mean of {width:,} steps")
     top.set_ylim(*energy_limits(energies, mean, exact_ha))
     top.set_ylabel("energy, Ha")
@@ -77,9 +76,10 @@ def convergence(
         )
         _difference(axes[1][0], steps[part], 1e3 * (energies - exact_ha)[part], 1e3 * (mean - exact_ha)[part])
     style.legend(top, loc="upper right")
-    # A walker near a node or a nucleus makes a step's variance large: the median tells how good the network is.
+    # A walker near a node or a nucleus makes the variance of a step large: the median is what tells about the
+    # network.
     usual = smoothed(variances, width, by=np.median)
-    below.plot(steps[part], np.maximum(variances, _LEAST)[part], **_EACH)
+    below.plot(steps[part], np.maximum(variances, _LEAST)[part], **_DOTS)
     below.plot(steps[part], np.maximum(usual, _LEAST)[part], color=_LINE, label=f"median of {width:,} steps")
     style.legend(below, loc="upper right")
     below.set_yscale("log")
@@ -91,12 +91,12 @@ def convergence(
 
 
 def _difference(axes: Any, steps: np.ndarray, each_mha: np.ndarray, mean_mha: np.ndarray) -> None:
-    """A panel of its own for what is too small to be seen beside the energy."""
+    """The panel of the difference, which is too small to see beside the energy."""
     near = 1e3 * CHEMICAL_HA
     axes.axhspan(
         -near, near, color=_EXACT, alpha=0.25, linewidth=0, label="within 1.6 mHa: chemical accuracy"
     )
-    axes.plot(steps, each_mha, **_EACH)
+    axes.plot(steps, each_mha, **_DOTS)
     axes.plot(steps, mean_mha, color=_LINE)
     axes.axhline(0.0, color=_EXACT, linestyle=_DASHES, linewidth=1.4)
     axes.set_yscale("symlog", linthresh=near, linscale=0.6)
@@ -108,7 +108,7 @@ def _difference(axes: Any, steps: np.ndarray, each_mha: np.ndarray, mean_mha: np
 
 
 def _seconds_above(axes: Any, steps: np.ndarray, seconds: np.ndarray) -> None:
-    """A second axis along the top: round numbers of seconds at the steps that ended by then."""
+    """A second axis along the top: round numbers of seconds at the steps that ended then."""
     from matplotlib.ticker import MaxNLocator
 
     ticks = [
@@ -133,7 +133,7 @@ def draw_scan(
     reference: tuple[float, float] | None,
     title: str,
 ) -> Path:
-    """Energies along a bond. lowest: bond and energy of the minimum; reference: bond and energy of the known point."""
+    """Draw energies along a bond. lowest, reference: bond and energy of the minimum and the known point."""
     with style.figure_style():
         figure, axes = style.canvas()
         (only,) = axes[0]
@@ -162,7 +162,7 @@ def draw_scan(
         only.set_title(style.drawable(title))
         only.ticklabel_format(useOffset=False)
         style.legend(only)
-        return _written(figure, path)
+        return _save(figure, path)
 
 
 def window(steps: int) -> int:
@@ -171,9 +171,11 @@ def window(steps: int) -> int:
 
 
 def smoothed(values: np.ndarray, width: int, *, by: Callable[[np.ndarray], Any] = np.mean) -> np.ndarray:
-    """(T,) -> (T,): the mean of the `width` values about each, an odd number; of fewer at the start, of the last at the end.
+    """(T,) -> (T,): the mean of the `width` (odd) values around each; of fewer at the start, of the last ones
+    at the end.
 
-    At the start as many before as after, so that a steep descent is not bent; at the end never few, which would be noise.
+    At the start it takes as many values before as after, so that a steep descent is not bent; at the end it
+    never takes few, which would be noisy.
     """
     half, end = width // 2, len(values)
     reach = [min(half, at) for at in range(end)]
@@ -184,7 +186,7 @@ def smoothed(values: np.ndarray, width: int, *, by: Callable[[np.ndarray], Any] 
 
 
 def energy_limits(energies: np.ndarray, mean: np.ndarray, exact_ha: float | None) -> tuple[float, float]:
-    """Of the axis: the later half's scatter and the exact line, with some of the descent."""
+    """Limits of the axis: the scatter of the later half and the exact line, with some of the descent."""
     late = energies[len(energies) // 2 :]
     low, high = np.percentile(late, (1, 99))
     low, high = min(low, mean[-1]), max(high, mean[-1])
@@ -194,7 +196,7 @@ def energy_limits(energies: np.ndarray, mean: np.ndarray, exact_ha: float | None
     return float(low - 0.3 * room), float(high + 1.5 * room)
 
 
-def _written(figure: Any, path: Path) -> Path:
+def _save(figure: Any, path: Path) -> Path:
     data = io.BytesIO()
     figure.savefig(data, format="png")
     return write_bytes(path, data.getvalue())

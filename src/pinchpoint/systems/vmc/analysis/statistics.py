@@ -1,6 +1,7 @@
 """Means of correlated series with error bars that cover: blocking, R-hat, extrapolation to zero variance.
 
-numpy alone. T: steps, C: chains (walkers), which are independent of each other. A series is (T,) or (T, C).
+Uses numpy only. T: steps, C: chains (walkers), which are independent of each other. A series is (T,) or (T,
+C).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 
-MIXED = 1.01  # R-hat above which walkers have not forgotten where they began
-_LEAST_BLOCKS = 16  # with fewer, the error bar itself is known too badly to be of use
+MIXED = 1.01  # R-hat above which the walkers have not mixed
+_LEAST_BLOCKS = 16  # with fewer, the error bar itself is too uncertain
 
 
 @dataclass(frozen=True)
@@ -23,9 +24,9 @@ class Estimate:
     mean: float
     error: float  # one standard error of the mean
     variance: float  # of one sample
-    autocorrelation: float  # steps that count as one independent sample; 1 where steps are independent
+    autocorrelation: float  # steps per independent sample; 1 where steps are independent
     samples: int  # T * C
-    block: int  # steps in the blocks the error was read from
+    block: int  # steps per block that the error is computed from
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,9 @@ class Extrapolated:
 def blocked(series: Any) -> Estimate:
     """Mean of a series (T,) or (T, C), with the error bar of block means.
 
-    Blocks of b steps are doubled until b**3 > 2 N s**2, with N samples and s the samples that count as one at that length:
-    shorter ones are still correlated, longer ones are too few to tell more. Where no length is enough, the largest error is
-    given.
+    Blocks of b steps are doubled until b**3 > 2 N s**2, with N samples and s samples per independent one at
+    that length: shorter blocks are still correlated, longer ones are too few. Where no length suffices, the
+    largest error is returned.
     """
     data = _series(series)
     steps, chains = data.shape
@@ -51,26 +52,26 @@ def blocked(series: Any) -> Estimate:
     if variance == 0.0:
         return Estimate(float(data.mean()), 0.0, 0.0, 1.0, samples, 1)
     plain = variance / samples
-    found: list[tuple[float, int]] = []
+    errors: list[tuple[float, int]] = []  # squared error and length of each block size
     doubled = [2**at for at in range(steps.bit_length()) if 2**at < steps]
     for block in [1, *(b for b in [*doubled[1:], steps] if steps // b * chains >= _LEAST_BLOCKS)]:
         whole = steps // block
         means = data[steps - whole * block :].reshape(whole, block, chains).mean(axis=1)
-        found.append((float(means.var(ddof=1)) / means.size, block))
-        if block**3 > 2 * samples * (found[-1][0] / plain) ** 2:
+        errors.append((float(means.var(ddof=1)) / means.size, block))
+        if block**3 > 2 * samples * (errors[-1][0] / plain) ** 2:
             break
     else:
-        found = [max(found)]
-    squared, block = found[-1]
+        errors = [max(errors)]
+    squared, block = errors[-1]
     return Estimate(float(data.mean()), float(np.sqrt(squared)), variance, squared / plain, samples, block)
 
 
 def rhat(chains: Any) -> float:
-    """Split R-hat of chains (T, C): above 1.01 they have not forgotten where they began."""
+    """Split R-hat of chains (T, C): above 1.01 they have not mixed."""
     data = _series(chains)
     half = data.shape[0] // 2
     if half < 2:
-        raise BadInput(f"R-hat of {data.shape[0]} steps", hint="give at least 4 steps")
+        raise BadInput(f"R-hat cannot be computed from {data.shape[0]} steps.", hint="Give at least 4 steps.")
     parts = np.concatenate([data[:half], data[-half:]], axis=1)
     within = float(parts.var(axis=0, ddof=1).mean())
     between = float(parts.mean(axis=0).var(ddof=1))
@@ -80,9 +81,10 @@ def rhat(chains: Any) -> float:
 
 
 def zero_variance(energies: Any, variances: Any, errors: Any = None) -> Extrapolated:
-    """A line of energies (K,) over variances (K,), read at zero; weighted by errors (K,) where they are given.
+    """A line through energies (K,) over variances (K,), evaluated at zero; weighted by errors (K,), if any.
 
-    The energy's fault and the variance both vanish with the square of the wave function's fault, so their ratio stays.
+    The error of the energy and the variance both vanish with the square of the error of the wave function, so
+    that their ratio stays the same.
     """
     energy, variance = np.asarray(energies, np.float64), np.asarray(variances, np.float64)
     weights = np.ones_like(energy) if errors is None else 1.0 / np.asarray(errors, np.float64)
@@ -94,13 +96,13 @@ def zero_variance(energies: Any, variances: Any, errors: Any = None) -> Extrapol
         or len(np.unique(variance)) < least
     ):
         raise BadInput(
-            f"an extrapolation from energies {energy.shape} and variances {variance.shape}",
-            hint=f"give at least {least} different variances with an energy each",
+            f"Energies {energy.shape} and variances {variance.shape} cannot be extrapolated.",
+            hint=f"Give at least {least} different variances with one energy each.",
         )
     if not (np.isfinite(energy).all() and np.isfinite(variance).all() and np.isfinite(weights).all()):
         raise BadInput(
-            "an extrapolation from values that are no numbers",
-            hint="leave those steps out; errors must be above 0",
+            "Values that are not finite cannot be extrapolated.",
+            hint="Leave those steps out; errors must be above 0.",
         )
     columns = np.stack([np.ones_like(variance), variance], axis=1) * weights[:, None]
     (at_zero, slope), *_ = np.linalg.lstsq(columns, energy * weights, rcond=None)
@@ -116,13 +118,13 @@ def _series(series: Any) -> np.ndarray:
     data = data[:, None] if data.ndim == 1 else data
     if data.ndim != 2 or data.size < 2:
         raise BadInput(
-            f"a series of shape {data.shape}",
-            hint="give (steps,) or (steps, chains), with at least two values",
+            f"A series of shape {data.shape} has no error bar.",
+            hint="Give (steps,) or (steps, chains), with at least two values.",
         )
     if not np.isfinite(data).all():
         bad = int((~np.isfinite(data)).sum())
         raise BadInput(
-            f"{bad} of {data.size} values of a series are no numbers",
-            hint="evaluate with --precision float64",
+            f"{bad} of {data.size} values of a series are not finite.",
+            hint="Evaluate with --precision float64.",
         )
     return data

@@ -1,7 +1,9 @@
-"""Hartree-Fock orbitals of a system: shipped for molecules with a name and atoms up to Ar, by PySCF for any other.
+"""Hartree-Fock orbitals of a system: included for named molecules and atoms up to Ar, computed by PySCF for
+others.
 
-PySCF is imported only where something must be solved; training on a named molecule never needs it. A small basis is enough:
-the orbitals are where pretraining ends and training begins. A file in `orbitals/` is `solve(system_of(NAME)).save(...)`.
+PySCF is imported only to solve a system; training on a named molecule never needs it. A small basis is
+enough: the orbitals only start the training. A file in `orbitals/` was written by
+`solve(system_of(NAME)).save(...)`.
 """
 
 from __future__ import annotations
@@ -19,29 +21,30 @@ from pinchpoint.systems.vmc.data.system import SAME_BOHR, System
 
 BASIS = "cc-pvdz"
 _CONVERGED = 1e-10  # hartree
-_STRAIGHT = 1e-3  # what the cosine of two directions may miss of 1
+_STRAIGHT = 1e-3  # how far the cosine of two directions may be below 1
 
 
 def orbitals_for(system: System) -> HartreeFock:
-    """Shipped orbitals where they fit, else solved by PySCF.
+    """The included orbitals where they fit, else those of PySCF.
 
-    Shipped ones of two atoms on the z axis serve at any distance, since they move with the nuclei: pretraining needs no more.
+    Included orbitals of two atoms on the z axis serve at any distance, since they move with the nuclei: that
+    is enough for pretraining.
     """
-    found = shipped(system)
-    return solve(system) if found is None else found
+    field = included(system)
+    return solve(system) if field is None else field
 
 
-def shipped(system: System) -> HartreeFock | None:
-    """What comes with the package for this system, if it lies as the stored one does, else None."""
+def included(system: System) -> HartreeFock | None:
+    """The orbitals in the package for this system, if it has the same orientation, else None."""
     for path in sorted(Path(__file__).with_name("orbitals").glob("*.npz")):
         field = HartreeFock.load(path)
-        if field.fits(system) and _lies_alike(field, system):
+        if field.fits(system) and _same_orientation(field, system):
             return field
     return None
 
 
 def solve(system: System, *, basis: str = BASIS) -> HartreeFock:
-    """The self-consistent field by PySCF: restricted where all electrons are paired, unrestricted otherwise."""
+    """Hartree-Fock by PySCF: restricted where all electrons are paired, unrestricted otherwise."""
     field, molecule = _run(system, basis)
     nuclei, powers, exponents, primitives = _primitives(molecule)
     coefficients = np.asarray(field.mo_coeff)
@@ -60,13 +63,13 @@ def solve(system: System, *, basis: str = BASIS) -> HartreeFock:
 
 
 def _run(system: System, basis: str) -> tuple[Any, Any]:
-    """The converged field and its molecule, both PySCF's."""
+    """The converged solution and its molecule, as PySCF objects."""
     try:
         from pyscf import gto, scf
     except ImportError as error:
         raise Missing(
-            f"no stored Hartree-Fock orbitals for {system.name} as given, and PySCF is not here to make them",
-            hint="pip install 'pinchpoint[pyscf]', or train without pretraining",
+            f"There are no stored Hartree-Fock orbitals for this {system.name}, and PySCF is not installed.",
+            hint="Run pip install 'pinchpoint[pyscf]', or train without pretraining.",
         ) from error
     atoms = [(symbol, place) for symbol, place in zip(system.symbols, system.positions, strict=True)]
     try:
@@ -75,12 +78,13 @@ def _run(system: System, basis: str) -> tuple[Any, Any]:
         )
     except (KeyError, RuntimeError) as error:
         raise BadInput(
-            f"no basis {basis!r} for {system.name}: {error}", hint="give one PySCF knows, such as cc-pvdz"
+            f"PySCF has no basis {basis!r} for {system.name}: {error}.",
+            hint="Give a basis that PySCF has, such as cc-pvdz.",
         ) from error
     if molecule.nao < system.up:
         raise BadInput(
-            f"{molecule.nao} functions of {basis} for {system.up} electrons of one spin in {system.name}",
-            hint="give a larger basis, such as cc-pvtz",
+            f"{basis} has {molecule.nao} functions for {system.name}, too few for {system.up} electrons of one spin.",
+            hint="Give a larger basis, such as cc-pvtz.",
         )
     field: Any = (scf.RHF if system.spin == 0 else scf.UHF)(molecule)
     field.conv_tol = _CONVERGED
@@ -90,14 +94,16 @@ def _run(system: System, basis: str) -> tuple[Any, Any]:
         field.kernel()
     if not field.converged:
         raise BadInput(
-            f"Hartree-Fock in {basis} does not converge for {system.name}",
-            hint="train without pretraining, or try another spin",
+            f"Hartree-Fock in {basis} does not converge for {system.name}.",
+            hint="Train without pretraining, or try another spin.",
         )
     return field, molecule
 
 
 def _primitives(molecule: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """nuclei (K,), powers (K, 3), exponents (K,) and what each primitive gives to each basis function: (K, N)."""
+    """nuclei (K,), powers (K, 3), exponents (K,) and the coefficient of each primitive in each function: (K,
+    N).
+    """
     from pyscf import gto
 
     nuclei: list[int] = []
@@ -124,15 +130,17 @@ def _primitives(molecule: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.n
     return np.asarray(nuclei), np.asarray(powers), np.asarray(exponents), matrix
 
 
-def _lies_alike(field: HartreeFock, system: System) -> bool:
-    """Whether the orbitals' directions are right: an atom, two atoms on the same line, or the same places but for a shift."""
-    stored, given = field.positions, np.asarray(system.positions)
-    if len(given) == 1:
+def _same_orientation(field: HartreeFock, system: System) -> bool:
+    """Whether the orbitals have the orientation of the system: an atom, a parallel bond, or a shifted
+    molecule.
+    """
+    stored, own = field.positions, np.asarray(system.positions)
+    if len(own) == 1:
         return True
-    if len(given) == 2:
-        along = [(ends[1] - ends[0]) / math.dist(ends[0], ends[1]) for ends in (stored, given)]
+    if len(own) == 2:
+        along = [(ends[1] - ends[0]) / math.dist(ends[0], ends[1]) for ends in (stored, own)]
         return bool(along[0] @ along[1] > 1 - _STRAIGHT)
     return all(
-        np.allclose(stored[i] - stored[j], given[i] - given[j], rtol=0, atol=SAME_BOHR)
-        for i, j in combinations(range(len(given)), 2)
+        np.allclose(stored[i] - stored[j], own[i] - own[j], rtol=0, atol=SAME_BOHR)
+        for i, j in combinations(range(len(own)), 2)
     )

@@ -1,7 +1,8 @@
 """Molecules and atoms known by name: their geometries, ground-state spins and reference energies.
 
-Lengths in bohr, energies in hartree, without relativity and with fixed nuclei. Energies of one and two electrons are exact to
-the digits given; the others are the best published estimates, good to a millihartree or better. Imports no framework.
+Lengths in bohr; energies in hartree, non-relativistic and for fixed nuclei. Energies of one and two electrons
+are exact to the digits shown; the others are the best published estimates, accurate to a millihartree or
+better. Imports no framework.
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from dataclasses import dataclass
 
 Position = tuple[float, float, float]
 
-# All electrons are kept, which beyond krypton is out of reach.
+# All electrons are treated explicitly, which is out of reach beyond krypton.
 _TABLE = "H He Li Be B C N O F Ne Na Mg Al Si P S Cl Ar K Ca Sc Ti V Cr Mn Fe Co Ni Cu Zn Ga Ge As Se Br Kr"
 SYMBOLS = tuple(_TABLE.split())
 CHAIN_BOHR = 1.8  # spacing of a chain of hydrogen atoms
-# Shells in the order they are filled, by how many electrons each takes; chromium and copper break it.
+# Capacities of the shells in the order they are filled; chromium and copper are exceptions.
 _SHELLS = (2, 2, 6, 2, 6, 2, 10, 6)
 _EXCEPTIONS = {24: 6, 29: 1}
 
-# Nuclear charge -> energy of two electrons about it in their lowest singlet: Frankowski and Pekeris 1966, Drake 1988.
+# Nuclear charge -> energy of the lowest singlet of two electrons: Frankowski and Pekeris 1966, Drake 1988.
 HELIUM_LIKE_HA = {1: -0.527751, 2: -2.903724, 3: -7.279913, 4: -13.655566, 5: -22.030972, 6: -32.406247}
 # Neutral atoms in their ground states. Hydrogen and helium: exact; the others: Chakravorty et al. 1993.
 ATOMS_HA = {
@@ -38,7 +39,7 @@ ATOMS_HA = {
 
 @dataclass(frozen=True)
 class Known:
-    """A molecule in the geometry its energy belongs to. positions: one of 3 coordinates for each symbol; spin: up - down."""
+    """A molecule at the geometry of its reference energy. positions: one per symbol; spin: up - down."""
 
     symbols: tuple[str, ...]
     positions: tuple[Position, ...]
@@ -47,20 +48,21 @@ class Known:
 
 
 def pair(first: str, second: str, bond: float, *, spin: int = 0, energy_ha: float | None = None) -> Known:
-    """Two nuclei on the z axis, their middle at the origin."""
+    """Two nuclei on the z axis, centred at the origin."""
     return Known((first, second), ((0.0, 0.0, -bond / 2), (0.0, 0.0, bond / 2)), spin, energy_ha)
 
 
 def chain(count: int, spacing: float) -> Known:
-    """Hydrogen atoms on the z axis, their middle at the origin."""
+    """Hydrogen atoms on the z axis, centred at the origin."""
     return Known(
         ("H",) * count, tuple((0.0, 0.0, (i - (count - 1) / 2) * spacing) for i in range(count)), count % 2
     )
 
 
 def _water() -> Known:
-    # 0.9572 angstrom and 104.52 degrees; energy from experiment, -76.438(3) in Luechow et al. 1997, by now -76.4389: Caffarel
-    # et al. 2016, whose diffusion Monte Carlo gives -76.43894(12) in the limit of large basis sets.
+    # 0.9572 angstrom and 104.52 degrees. The energy from experiment is -76.438(3) in Luechow et al. 1997 and
+    # now -76.4389: Caffarel et al. 2016, whose diffusion Monte Carlo gives -76.43894(12) in the limit of
+    # large basis sets.
     length, half = 1.8088, math.radians(104.52 / 2)
     y, z = length * math.sin(half), length * math.cos(half)
     return Known(("O", "H", "H"), ((0.0, 0.0, 0.0), (0.0, y, z), (0.0, -y, z)), 0, -76.4389)
@@ -85,18 +87,16 @@ def _methane() -> Known:
 
 
 def known_molecules() -> dict[str, Known]:
-    """Every molecule with a name of its own; without an energy where none was found that belongs to these places."""
+    """All named molecules; without an energy where no published one belongs to this geometry."""
     return {
-        "H2": pair(
-            "H", "H", 1.4, energy_ha=-1.174476
-        ),  # Kolos and Wolniewicz 1965, Sims and Hagstrom 2006: -1.17447571
+        # Kolos and Wolniewicz 1965, Sims and Hagstrom 2006: -1.17447571
+        "H2": pair("H", "H", 1.4, energy_ha=-1.174476),
         "LiH": pair("Li", "H", 3.015, energy_ha=-8.070548),  # Cencek and Rychlewski 2000, Tung et al. 2011
         "Li2": pair("Li", "Li", 5.051, energy_ha=-14.9954),  # Filippi and Umrigar 1996
         "BeH": pair("Be", "H", 2.537, spin=1),
         "BH": pair("B", "H", 2.329),
-        "CO": pair(
-            "C", "O", 2.173, energy_ha=-113.3255
-        ),  # CCSD(T) in the limit of large basis sets: Pfau et al. 2020
+        # CCSD(T) in the limit of large basis sets: Pfau et al. 2020
+        "CO": pair("C", "O", 2.173, energy_ha=-113.3255),
         "N2": pair("N", "N", 2.068, energy_ha=-109.5423),  # Filippi and Umrigar 1996
         "O2": pair("O", "O", 2.282, spin=2),
         "F2": pair("F", "F", 2.668),
@@ -108,7 +108,7 @@ def known_molecules() -> dict[str, Known]:
 
 
 def spin_of_atom(electrons: int) -> int:
-    """Unpaired electrons of the ground state of an atom by Hund's rule. electrons: 1 to 36."""
+    """Unpaired electrons in the ground state of an atom, by Hund's rule. electrons: 1 to 36."""
     if electrons in _EXCEPTIONS:
         return _EXCEPTIONS[electrons]
     left = electrons

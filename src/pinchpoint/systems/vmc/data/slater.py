@@ -1,6 +1,7 @@
-"""Where orbitals start: exponents of the shells of atoms by Slater's rules, dealt out to the electrons of a molecule.
+"""Initial orbitals: exponents of atomic shells by Slater's rules, assigned to the electrons of a molecule.
 
-No framework. An exponent is the decay of an orbital with the distance, exp(-zeta r). Rough by design: training moves them.
+Imports no framework. The exponent is the decay of an orbital with the distance, exp(-zeta r). The values are
+rough: training changes them.
 """
 
 from __future__ import annotations
@@ -8,15 +9,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Groups of shells in order of their distance: orbitals of s kind, all orbitals, the effective principal number, whether d.
+# Groups of shells from the inside out: number of s orbitals, of all orbitals, effective principal number,
+# whether d.
 _GROUPS = ((1, 1, 1.0, False), (1, 4, 2.0, False), (1, 4, 3.0, False), (0, 5, 3.0, True), (1, 4, 3.7, False))
-# Electrons in each group as the atoms are built up: 4s is filled before 3d.
+# Electrons per group in the order of filling: 4s is filled before 3d.
 _FILLING = ((0, 2), (1, 8), (2, 8), (4, 2), (3, 10), (4, 6))
 
 
 @dataclass(frozen=True)
 class Start:
-    """One orbital to begin with: on which nucleus it sits, its exponent, and whether it is round (s) and of the valence."""
+    """An initial orbital: its nucleus, its exponent, and whether it is round (s) and belongs to the valence
+    shell.
+    """
 
     nucleus: int
     zeta: float
@@ -25,42 +29,42 @@ class Start:
 
 
 def atomic_orbitals(charge: int) -> list[tuple[float, bool]]:
-    """(exponent, whether s) of each orbital of a neutral atom that holds an electron, the innermost first."""
+    """(exponent, whether s) of each occupied orbital of a neutral atom, innermost first."""
     inside = [0] * len(_GROUPS)
     left = charge
     for group, room in _FILLING:
         inside[group] += min(room, left)
         left -= min(room, left)
-    found: list[tuple[float, bool]] = []
+    result: list[tuple[float, bool]] = []
     for group, (rounds, orbitals, number, is_d) in enumerate(_GROUPS):
         if not inside[group]:
             continue
         screened = (inside[group] - 1) * (0.30 if group == 0 else 0.35)
         for other in range(group):
-            # Of an s or p shell's own screening, the shell just below counts 0.85 each and all deeper ones in full.
+            # For an s or p shell, electrons of the shell just below screen 0.85 each and all deeper ones
+            # fully.
             near = not is_d and number - 1.5 < _GROUPS[other][2] < number
             screened += inside[other] * (0.85 if near else 1.0)
         zeta = max(charge - screened, 0.5) / number
-        found += [(zeta, index < rounds) for index in range(orbitals)]
-    return found
+        result += [(zeta, index < rounds) for index in range(orbitals)]
+    return result
 
 
 def outer_exponent(charge: int) -> float:
-    """Of the outermost orbitals of an atom."""
+    """The exponent of the outermost orbitals of an atom."""
     return min(zeta for zeta, _ in atomic_orbitals(charge))
 
 
 def starts(charges: Sequence[int], count: int) -> list[Start]:
-    """The `count` lowest orbitals of a molecule's atoms: for the electrons of one spin."""
+    """The `count` lowest orbitals of the atoms of a molecule, for the electrons of one spin."""
     pool = [
         (-(zeta**2), not is_round, rank, nucleus, zeta)
         for nucleus, charge in enumerate(charges)
         for rank, (zeta, is_round) in enumerate(atomic_orbitals(charge))
     ]
     pool.sort()
-    while (
-        len(pool) < count
-    ):  # more electrons of one spin than orbitals of the free atoms: anions and high spins
+    while len(pool) < count:
+        # Anions and high spins have more electrons of one spin than the free atoms have orbitals.
         pool += [(level, True, rank, nucleus, 0.8 * zeta) for level, _, rank, nucleus, zeta in pool]
     return [
         Start(nucleus, zeta, not directed, zeta <= 1.01 * outer_exponent(charges[nucleus]))

@@ -1,7 +1,8 @@
-"""System: the nuclei and electrons of one calculation, checked, from a name or an xyz file.
+"""System: the nuclei and electrons of a calculation, from a name or an xyz file, and checked.
 
-Lengths in bohr (xyz files are in angstrom), energies in hartree. Imports no framework. A System that exists is sound: unknown
-elements, impossible spins, coincident nuclei and a charge that leaves no electrons are refused here and nowhere later.
+Lengths in bohr (xyz files are in angstrom), energies in hartree. Imports no framework. A System is always
+valid: unknown elements, impossible spins, coincident nuclei and a charge that leaves no electrons are refused
+here and nowhere later.
 """
 
 from __future__ import annotations
@@ -29,15 +30,18 @@ from pinchpoint.systems.vmc.data.molecules import (
 )
 from pinchpoint.systems.vmc.data.xyz import read_xyz
 
-CLOSEST_BOHR = 0.1  # no two nuclei of a molecule are as near as this
-SAME_BOHR = 1e-3  # distances that differ by less are those of the reference
+CLOSEST_BOHR = 0.1  # smallest distance of two nuclei
+SAME_BOHR = 1e-3  # distances that differ by less count as equal
 _CHAIN = re.compile(r"H([1-9][0-9]{0,2})")
 _LONGEST_CHAIN = 100
 
 
 @dataclass(frozen=True)
 class System(JsonConfig):
-    """Nuclei and electrons. symbols, charges (atomic numbers), positions: one for each nucleus; up, down: electrons by spin."""
+    """Nuclei and electrons.
+
+    symbols, charges (atomic numbers), positions: one per nucleus; up, down: electrons by spin.
+    """
 
     name: str
     symbols: tuple[str, ...]
@@ -48,7 +52,7 @@ class System(JsonConfig):
 
     def __post_init__(self) -> None:
         _check_counts(self)
-        # JSON has no tuples; integers among coordinates would make equal systems differ in print.
+        # JSON has no tuples; integer coordinates would make equal systems differ in print.
         object.__setattr__(self, "positions", tuple(_position(place) for place in self.positions))
         for name in ("symbols", "charges"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
@@ -64,17 +68,17 @@ class System(JsonConfig):
 
     @property
     def charge(self) -> int:
-        """Of the whole system, in units of the proton's."""
+        """The total charge, in units of the charge of a proton."""
         return sum(self.charges) - self.electrons
 
     @property
     def spin(self) -> int:
-        """Up less down."""
+        """Up minus down electrons."""
         return self.up - self.down
 
     @property
     def repulsion(self) -> float:
-        """Energy of the nuclei among themselves: 0 for an atom."""
+        """Coulomb energy of the nuclei: 0 for an atom."""
         pairs = combinations(range(self.nuclei), 2)
         return math.fsum(
             self.charges[i] * self.charges[j] / math.dist(self.positions[i], self.positions[j])
@@ -83,7 +87,7 @@ class System(JsonConfig):
 
     @property
     def exact_ha(self) -> float | None:
-        """The reference energy where one is known for these very nuclei and electrons, else None."""
+        """The reference energy for these nuclei and electrons where it is known, else None."""
         if self.nuclei == 1:
             return _exact_atom(self)
         for known in known_molecules().values():
@@ -98,29 +102,31 @@ class System(JsonConfig):
 
 
 def system_of(
-    what: str | Path | System, *, spin: int | None = None, charge: int = 0, bond: float | None = None
+    molecule: str | Path | System, *, spin: int | None = None, charge: int = 0, bond: float | None = None
 ) -> System:
-    """The system of a name (`H` ... `Kr`, `H2`, `LiH`, `H2O` ..., `H10` for a chain) or of an .xyz file in angstrom.
+    """The system of a name (`H` ...
 
-    spin: up less down; None takes Hund's rule for an atom, what is known of a molecule with a name, and else the lowest there
-    is. bond: the distance in bohr of a molecule of two atoms, or the spacing of a chain. A System comes back as it is, unless
-    spin, charge or bond ask for another.
+    `Kr`, `H2`, `LiH`, `H2O` ..., `H10` for a chain) or of an .xyz file in angstrom.
+
+    spin: up minus down; by default Hund's rule for an atom, the ground state of a named molecule, else the
+    lowest possible. bond: the distance in bohr of a molecule of two atoms, or the spacing of a chain. A
+    System is returned unchanged unless spin, charge or bond say otherwise.
     """
-    if isinstance(what, System):
+    if isinstance(molecule, System):
         if spin is None and charge == 0 and bond is None:
-            return what
-        known = Known(what.symbols, what.positions, what.spin)
-        name, stored = what.name, what.spin if charge == 0 else None
+            return molecule
+        known = Known(molecule.symbols, molecule.positions, molecule.spin)
+        name, stored = molecule.name, molecule.spin if charge == 0 else None
         if bond is not None:
-            known = _stretched(name, known, bond)
-        return _build(name, known, spin=stored if spin is None else spin, charge=what.charge + charge)
-    if isinstance(what, Path) or str(what).lower().endswith(".xyz"):
-        symbols, positions = read_xyz(what)
-        name, known = Path(what).stem, Known(symbols, positions, -1)
+            known = _stretch(name, known, bond)
+        return _build(name, known, spin=stored if spin is None else spin, charge=molecule.charge + charge)
+    if isinstance(molecule, Path) or str(molecule).lower().endswith(".xyz"):
+        symbols, positions = read_xyz(molecule)
+        name, known = Path(molecule).stem, Known(symbols, positions, -1)
     else:
-        name, known = what, _by_name(what, bond)
-    if bond is not None and not _is_chain(name):  # a chain has its spacing by now
-        known = _stretched(name, known, bond)
+        name, known = molecule, _by_name(molecule, bond)
+    if bond is not None and not _is_chain(name):  # a chain already has its spacing
+        known = _stretch(name, known, bond)
     return _build(name, known, spin=spin, charge=charge)
 
 
@@ -129,8 +135,8 @@ def _build(name: str, known: Known, *, spin: int | None, charge: int) -> System:
     electrons = sum(charges) - charge
     if electrons < 1:
         raise BadInput(
-            f"a charge of {charge:+d} leaves {max(electrons, 0)} of the {sum(charges)} electrons of {name}",
-            hint=f"give a charge of at most {sum(charges) - 1:+d}",
+            f"A charge of {charge:+d} leaves {max(electrons, 0)} of the {sum(charges)} electrons of {name}.",
+            hint=f"Give a charge of at most {sum(charges) - 1:+d}.",
         )
     if spin is None:
         spin = _lowest_spin(known, electrons, neutral=charge == 0)
@@ -138,8 +144,8 @@ def _build(name: str, known: Known, *, spin: int | None, charge: int) -> System:
         possible = range(electrons % 2, electrons + 1, 2)
         shown = ", ".join(map(str, possible[:4])) + (f", ... {possible[-1]}" if len(possible) > 4 else "")
         raise BadInput(
-            f"a spin (up less down) of {spin} with the {electrons} electrons of {name}",
-            hint=f"give a spin of: {shown}",
+            f"A spin (up minus down) of {spin} is impossible with the {electrons} electrons of {name}.",
+            hint=f"Give one of these spins: {shown}.",
         )
     return System(
         name, known.symbols, charges, known.positions, (electrons + spin) // 2, (electrons - spin) // 2
@@ -159,8 +165,8 @@ def _by_name(name: str, bond: float | None) -> Known:
     if name in SYMBOLS:
         if bond is not None:
             raise BadInput(
-                f"a bond of {bond:g} bohr in the atom {name}",
-                hint="leave out the bond, or name two atoms: H2, LiH",
+                f"The atom {name} has no bond, but a bond of {bond:g} bohr was set.",
+                hint="Leave out the bond, or name a molecule of two atoms, such as H2 or LiH.",
             )
         return Known((name,), ((0.0, 0.0, 0.0),))
     if _is_chain(name):
@@ -168,11 +174,13 @@ def _by_name(name: str, bond: float | None) -> Known:
     near = [other for other in (*molecules, *SYMBOLS) if other.lower() == str(name).lower()]
     if near:
         raise BadInput(
-            f"no element or molecule {name!r}", hint=f"write {' or '.join(near)}: upper and lower case matter"
+            f"There is no element or molecule {name!r}.",
+            hint=f"Write {' or '.join(near)}: upper and lower case matter.",
         )
     raise BadInput(
-        f"no element or molecule {name!r}",
-        hint=f"name an element from H to Kr, one of {', '.join(molecules)}, a chain such as H10, or an .xyz file in angstrom",
+        f"There is no element or molecule {name!r}.",
+        hint=f"Name an element from H to Kr, one of {', '.join(molecules)}, a chain such as H10, "
+        "or an .xyz file in angstrom.",
     )
 
 
@@ -181,11 +189,11 @@ def _is_chain(name: str) -> bool:
     return match is not None and 3 <= int(match.group(1)) <= _LONGEST_CHAIN
 
 
-def _stretched(name: str, known: Known, bond: float) -> Known:
+def _stretch(name: str, known: Known, bond: float) -> Known:
     if len(known.symbols) != 2:
         raise BadInput(
-            f"a bond of {bond:g} bohr in {name}, which has {len(known.symbols)} nuclei",
-            hint="a bond is set in molecules of two atoms, such as H2 or LiH; write others as .xyz files",
+            f"A bond of {bond:g} bohr cannot be set in {name}, which has {len(known.symbols)} nuclei.",
+            hint="Name a molecule of two atoms, such as H2 or LiH, or give the geometry as an .xyz file.",
         )
     return pair(*known.symbols, _length(bond), spin=known.spin)
 
@@ -193,8 +201,8 @@ def _stretched(name: str, known: Known, bond: float) -> Known:
 def _length(bond: float) -> float:
     if not (math.isfinite(bond) and bond >= CLOSEST_BOHR):
         raise BadInput(
-            f"a bond of {bond:g} bohr",
-            hint=f"give a finite length of at least {CLOSEST_BOHR:g} bohr, such as 1.4",
+            f"A bond of {bond:g} bohr is too short or not finite.",
+            hint=f"Give a finite length of at least {CLOSEST_BOHR:g} bohr, such as 1.4.",
         )
     return float(bond)
 
@@ -203,9 +211,15 @@ def _position(place: Any) -> Position:
     try:
         x, y, z = (float(value) for value in place)
     except (TypeError, ValueError) as error:
-        raise BadInput(f"a nucleus at {place!r:.60}", hint="give three coordinates in bohr") from error
+        raise BadInput(
+            f"The position of a nucleus is {place!r:.60}, not three numbers.",
+            hint="Give three coordinates in bohr.",
+        ) from error
     if not all(map(math.isfinite, (x, y, z))):
-        raise BadInput(f"a nucleus at {place!r:.60}", hint="give finite coordinates in bohr")
+        raise BadInput(
+            f"The position of a nucleus is {place!r:.60}, which is not finite.",
+            hint="Give finite coordinates in bohr.",
+        )
     return x, y, z
 
 
@@ -213,31 +227,33 @@ def _check_counts(system: System) -> None:
     counts = {len(system.symbols), len(system.charges), len(system.positions)}
     if len(counts) != 1 or 0 in counts:
         raise BadInput(
-            f"{len(system.symbols)} symbols, {len(system.charges)} charges and {len(system.positions)} positions",
-            hint="give one of each for every nucleus, of which there is at least one",
+            f"There are {len(system.symbols)} symbols, {len(system.charges)} charges and "
+            f"{len(system.positions)} positions.",
+            hint="Give one of each for every nucleus, and at least one nucleus.",
         )
     if type(system.up) is not int or type(system.down) is not int or min(system.up, system.down) < 0:
         raise BadInput(
-            f"{system.up!r} electrons up and {system.down!r} down", hint="give whole numbers of at least 0"
+            f"{system.up!r} electrons up and {system.down!r} down are not whole numbers of at least 0.",
+            hint="Give whole numbers of at least 0.",
         )
     if system.electrons < 1:
-        raise BadInput("a system without electrons", hint="give at least one electron: a lower charge")
+        raise BadInput("The system has no electrons.", hint="Give at least one electron, by a lower charge.")
 
 
 def _check_nuclei(system: System) -> None:
     for symbol, charge in zip(system.symbols, system.charges, strict=True):
         if symbol not in SYMBOLS or charge != SYMBOLS.index(symbol) + 1:
             raise BadInput(
-                f"a nucleus {symbol!r} of charge {charge!r}",
-                hint="give elements from H to Kr and their numbers",
+                f"The nucleus {symbol!r} cannot have the charge {charge!r}.",
+                hint="Give elements from H to Kr with their atomic numbers.",
             )
     for i, j in combinations(range(system.nuclei), 2):
         apart = math.dist(system.positions[i], system.positions[j])
         if apart < CLOSEST_BOHR:
             first, second = (f"{k + 1} ({system.symbols[k]})" for k in (i, j))
             raise BadInput(
-                f"nuclei {first} and {second} of {system.name} are {apart:.3g} bohr apart",
-                hint=f"move them at least {CLOSEST_BOHR:g} bohr apart; xyz files are in angstrom",
+                f"Nuclei {first} and {second} of {system.name} are only {apart:.3g} bohr apart.",
+                hint=f"Move them at least {CLOSEST_BOHR:g} bohr apart; xyz files are in angstrom.",
             )
 
 

@@ -1,7 +1,8 @@
-"""Read a molecule from an xyz file: a count, a comment, then a symbol and three coordinates in angstrom on each line.
+"""Read a molecule from an xyz file: a count, a comment, then a symbol and three coordinates in angstrom on
+each line.
 
-Coordinates come back in bohr. Columns after the third coordinate are passed over; everything else that is amiss is refused
-with its line. Imports no framework.
+Coordinates are returned in bohr. Columns after the third coordinate are ignored; any other deviation is
+refused, with its line number. Imports no framework.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.units import BOHR_A
 from pinchpoint.systems.vmc.data.molecules import SYMBOLS, Position
 
-_FORM = "an xyz file is a count, a comment line, then SYMBOL X Y Z in angstrom on as many lines"
+_FORM = "Write the number of atoms, a comment line, then SYMBOL X Y Z in angstrom on as many lines."
 
 
 def read_xyz(path: str | Path) -> tuple[tuple[str, ...], tuple[Position, ...]]:
@@ -23,20 +24,20 @@ def read_xyz(path: str | Path) -> tuple[tuple[str, ...], tuple[Position, ...]]:
         lines = path.read_text(encoding="utf-8").splitlines()
     except OSError as error:
         raise BadInput(
-            f"cannot read {path}: {error.strerror}", hint="name an .xyz file that exists"
+            f"{path} cannot be read: {error.strerror}.", hint="Name an .xyz file that exists."
         ) from error
     except UnicodeDecodeError as error:
-        raise BadInput(f"{path} is no text", hint=_FORM) from error
+        raise BadInput(f"{path} is not a text file.", hint=_FORM) from error
     head = lines[0].strip() if lines else ""
     if not head.isdecimal() or int(head) < 1:
-        raise BadInput(f"{path} starts with {head!r:.40} instead of the count of its atoms", hint=_FORM)
+        raise BadInput(f"{path} starts with {head!r:.40} instead of the number of atoms.", hint=_FORM)
     rows = [(number, line.split()) for number, line in enumerate(lines[2:], start=3)]
     while rows and not rows[-1][1]:
         rows.pop()
     if len(rows) != int(head):
         raise BadInput(
-            f"{path} says {head} atoms and lists {len(rows)}",
-            hint=f"write {len(rows)} on its first line, or add the atoms that are missing",
+            f"{path} announces {head} atoms but lists {len(rows)}.",
+            hint=f"Write {len(rows)} on its first line, or add the missing atoms.",
         )
     atoms = [_atom(path, number, words) for number, words in rows]
     return tuple(symbol for symbol, _ in atoms), tuple(place for _, place in atoms)
@@ -44,22 +45,22 @@ def read_xyz(path: str | Path) -> tuple[tuple[str, ...], tuple[Position, ...]]:
 
 def _atom(path: Path, number: int, words: list[str]) -> tuple[str, Position]:
     if len(words) < 4:
-        raise BadInput(f"{path}, line {number}: {' '.join(words)!r:.60} is no atom", hint=_FORM)
+        raise BadInput(f"{path}, line {number}: {' '.join(words)!r:.60} is not an atom.", hint=_FORM)
     symbol = words[0]
     if symbol not in SYMBOLS:
         near = symbol.capitalize()
         hint = (
-            f"write {near}: upper and lower case matter"
+            f"Write {near}: upper and lower case matter."
             if near in SYMBOLS
-            else "give elements from H to Kr by their symbols"
+            else "Give the symbols of elements from H to Kr."
         )
-        raise BadInput(f"{path}, line {number}: no element {symbol!r:.20}", hint=hint)
+        raise BadInput(f"{path}, line {number}: {symbol!r:.20} is not an element.", hint=hint)
     try:
         x, y, z = (float(word) / BOHR_A for word in words[1:4])
     except ValueError as error:
         raise BadInput(
-            f"{path}, line {number}: {' '.join(words[1:4])!r:.60} is no position", hint=_FORM
+            f"{path}, line {number}: {' '.join(words[1:4])!r:.60} is not a position.", hint=_FORM
         ) from error
     if not all(map(math.isfinite, (x, y, z))):
-        raise BadInput(f"{path}, line {number}: {' '.join(words[1:4])!r:.60} is not finite", hint=_FORM)
+        raise BadInput(f"{path}, line {number}: {' '.join(words[1:4])!r:.60} is not finite.", hint=_FORM)
     return symbol, (x, y, z)

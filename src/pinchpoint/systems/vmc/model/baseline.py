@@ -1,11 +1,13 @@
-"""The original's way to train a wave function, written anew as it ran: to be timed, not to be used.
+"""The training step of the FermiNeuT optimisation report, rewritten from its description: to be timed, not to
+be used.
 
-Letters: B walkers, n electrons, M nuclei, D determinants, one and two the widths of the streams. What makes it slow is kept:
-every Langevin move is run operation by operation from Python, and before that was cured elsewhere its energy was a gradient of a
-gradient, built anew for every walker and coordinate. So is what makes it wrong and costs no time: no envelope and its own orbital
-weights for each electron (so not antisymmetric), no nuclear repulsion, moves without the proposal's ratio, and a loss that is the
-variance, differentiated through the local energy. Energy with gradient, and optimizer, are one jitted program each, which is
-kinder to it than its own code.
+Letters: B walkers, n electrons, M nuclei, D determinants, one and two the widths of the streams. What makes
+that code slow is kept: every Langevin move runs operation by operation from Python, and its first energy was
+a gradient of a gradient, built again for every walker and coordinate. What makes it wrong and costs no time
+is kept too: it has no envelope and separate orbital weights for each electron (so it is not antisymmetric),
+no nuclear repulsion, moves without the ratio of the proposals, and a loss that is the variance,
+differentiated through the local energy. The energy with its gradient and the optimizer are one jitted program
+each, which is faster than the code it describes.
 """
 
 from __future__ import annotations
@@ -25,34 +27,35 @@ from pinchpoint.systems.vmc.model.hamiltonian import LogPsi, potential
 from pinchpoint.systems.vmc.optimization.optimizers import adam_change
 
 RATE = 1e-3
-TIME = 0.02  # of a Langevin move
-SOFT = 1e-6  # under every square root of a distance
+TIME = 0.02  # time step of a Langevin move
+SOFT = 1e-6  # added under the square root of every distance
 
 Params = dict[str, Any]
 
 
 def nested_energies(log_psi: LogPsi, params: Any, system: System, x: Any) -> Any:
-    """(B,) local energies in Python loops over walkers and coordinates, each with derivatives of its own; nothing jitted.
+    """(B,) local energies in Python loops over walkers and coordinates, each with its own derivatives;
+    nothing is jitted.
 
-    Of any wave function log_psi(params, x), so that a quick way can be held against it. x: (B, n, 3).
+    For any wave function log_psi(params, x), so that faster methods can be compared with it. x: (B, n, 3).
     """
-    found = []
+    energies = []
     for walker in x:
         kinetic = kinetic_energy(lambda place: log_psi(params, place), walker, method="nested")
-        found.append(kinetic + potential(system, walker))
-    return jnp.stack(found)
+        energies.append(kinetic + potential(system, walker))
+    return jnp.stack(energies)
 
 
 @dataclass(frozen=True)
-class Original:
-    """The original's network and step on a system."""
+class Baseline:
+    """The network and training step of the report, for one system."""
 
     system: System
     config: NetConfig
     moves: int
 
     def init(self, key: Any) -> Params:
-        """Weights in normal numbers, biases zero."""
+        """Normal random weights and zero biases."""
         n, one, two, determinants = (
             self.system.electrons,
             self.config.one,
@@ -96,7 +99,9 @@ class Original:
         return jnp.log(jnp.abs(jnp.sum(params["mix"] * jnp.linalg.det(orbitals))) + 1e-10)
 
     def walk(self, params: Params, x: Any, key: Any) -> Any:
-        """Langevin moves of all walkers (B, n, 3), one operation after another from Python: nothing here is jitted."""
+        """Langevin moves of all walkers (B, n, 3), operation by operation from Python: nothing here is
+        jitted.
+        """
         slope = jax.vmap(jax.grad(self.log_psi, argnums=1), (None, 0))
         logs = jax.vmap(self.log_psi, (None, 0))
         for _ in range(self.moves):
@@ -107,12 +112,12 @@ class Original:
                 + (2 * TIME) ** 0.5 * jax.random.normal(to_where, x.shape, x.dtype)
             )
             ratio = jnp.exp(2 * (logs(params, there) - logs(params, x)))
-            taken = jax.random.uniform(to_accept, ratio.shape, ratio.dtype) < ratio
-            x = jnp.where(taken[:, None, None], there, x)
+            accepted = jax.random.uniform(to_accept, ratio.shape, ratio.dtype) < ratio
+            x = jnp.where(accepted[:, None, None], there, x)
         return x
 
     def energies(self, params: Params, x: Any) -> Any:
-        """(B,) local energies without the nuclei's own, by full Hessians."""
+        """(B,) local energies without the nuclear repulsion, from full Hessians."""
 
         def each(walker: Any) -> Any:
             kinetic = kinetic_energy(lambda place: self.log_psi(params, place), walker, method="hessian")
@@ -147,7 +152,10 @@ class Original:
     def step(
         self, params: Params, mean: Params, square: Params, x: Any, key: Any, step: Any
     ) -> tuple[tuple[Params, Params, Params, Any], Any]:
-        """One step of training: moves, energy with gradient, Adam. What the next step takes, and the energy."""
+        """One training step: moves, energy with gradient, Adam.
+
+        Returns the arguments of the next step, and the energy.
+        """
         x = self.walk(params, x, key)
         energy, gradient = self.energy_and_gradient(params, x)
         return (*self.update(params, mean, square, gradient, step), x), energy

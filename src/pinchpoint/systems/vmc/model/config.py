@@ -1,4 +1,7 @@
-"""NetConfig: every choice that makes one neural wave function, as plain values that survive JSON. Imports no framework."""
+"""NetConfig: the configuration of a neural wave function, as plain values that survive JSON.
+
+Imports no framework.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,10 @@ _COUNTS = ("one", "two", "layers", "determinants", "heads")
 
 @dataclass(frozen=True)
 class NetConfig(JsonConfig):
-    """One network. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
+    """One network.
+
+    Built directly, by `preset` or by `from_json`; wrong values raise BadInput here and nowhere later.
+    """
 
     kind: Literal["ferminet", "psiformer"] = option(help="Architecture: ferminet or psiformer.")
     one: int = option(help="Width of the stream of single electrons.")
@@ -30,27 +36,32 @@ class NetConfig(JsonConfig):
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
-            raise BadInput(f"a network of kind {self.kind!r:.40}", hint=f"use one of: {', '.join(KINDS)}")
+            raise BadInput(
+                f"There is no network of kind {self.kind!r:.40}.", hint=f"Use one of: {', '.join(KINDS)}."
+            )
         for name in _COUNTS:
             if type(getattr(self, name)) is not int or getattr(self, name) < 1:
                 raise BadInput(
-                    f"{name} = {getattr(self, name)!r:.40}",
-                    hint=f"give {name} as a whole number of at least 1",
+                    f"{name} = {getattr(self, name)!r:.40} is not a whole number of at least 1.",
+                    hint=f"Give {name} at least 1.",
                 )
         for name in ("full", "jastrow"):
             if type(getattr(self, name)) is not bool:
-                raise BadInput(f"{name} = {getattr(self, name)!r:.40}", hint=f"give {name} as true or false")
+                raise BadInput(
+                    f"{name} = {getattr(self, name)!r:.40} is neither true nor false.",
+                    hint=f"Give {name} as true or false.",
+                )
         if self.kind == "psiformer" and self.one % self.heads:
             raise BadInput(
-                f"a width of {self.one} for {self.heads} heads",
-                hint=f"give a width that {self.heads} divides, or other heads",
+                f"The width one = {self.one} is not a multiple of the {self.heads} heads.",
+                hint=f"Give a width that is a multiple of {self.heads}, or another number of heads.",
             )
 
     @classmethod
     def preset(cls, name: str, **changes: Any) -> Self:
-        """A tried set of choices. `changes` are fields to set otherwise."""
+        """A tested configuration. `changes`: fields to set differently."""
         if name not in PRESETS:
-            raise BadInput(f"unknown network {name!r:.40}", hint=f"use one of: {', '.join(PRESETS)}")
+            raise BadInput(f"There is no network {name!r:.40}.", hint=f"Use one of: {', '.join(PRESETS)}.")
         return cls(**{**PRESETS[name], **changes})
 
 

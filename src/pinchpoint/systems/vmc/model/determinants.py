@@ -1,9 +1,11 @@
-"""Sign and logarithm of a sum of determinants, safe from overflow, with a forward Laplacian in full precision.
+"""Sign and logarithm of a sum of determinants, safe from overflow, with a forward Laplacian in full
+precision.
 
-Letters: D determinants of k by k, d coordinates. Up to four electrons the determinants are written out: a factorisation of so
-small matrices costs a GPU many kernels and more time than all the rest of a small network. Larger ones are factored
-(`elimination`), and folx is given the Laplacian of each, or of the sum where all are large: its own rule for a determinant takes
-products as the device likes them, on GPUs with ten bits, and factors a matrix twice.
+Letters: D determinants of k by k, d coordinates. Up to four electrons the determinants are written out:
+factoring such small matrices costs a GPU many kernels and more time than the rest of a small network. Larger
+ones are factored (`elimination`), and folx gets a rule for the Laplacian of each, or of the sum where all are
+large: its own rule for a determinant uses the device's default precision for products, ten bits on GPUs, and
+factors a matrix twice.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from pinchpoint.systems.vmc.model.elimination import inverse_and_logdet, sign_and_logdet
-from pinchpoint.systems.vmc.model.folx_rules import tell_folx
+from pinchpoint.systems.vmc.model.folx_rules import register_rules
 from pinchpoint.systems.vmc.model.layers import einsum
 
 Array = jax.Array
@@ -25,8 +27,8 @@ WRITTEN_OUT = 4
 
 
 def sum_of_determinants(matrices: Sequence[Array]) -> tuple[Array, Array]:
-    """Sign and log|sum_d prod_s det(matrices[s][d])|. matrices: of each spin block (D, k, k), k of at least 1."""
-    tell_folx({_large.__name__: _large_rule, _factored.__name__: _factored_rule})
+    """Sign and log|sum_d prod_s det(matrices[s][d])|. matrices: (D, k, k) of each spin block, k >= 1."""
+    register_rules({_large.__name__: _large_rule, _factored.__name__: _factored_rule})
     if min(block.shape[-1] for block in matrices) <= WRITTEN_OUT:
         return _summed(*matrices)
     return jax.jit(_large)(*matrices)
@@ -45,14 +47,14 @@ def _summed(*matrices: Array) -> tuple[Array, Array]:
     if isinstance(logs, float):
         total = jnp.sum(jnp.asarray(factor))
         return jnp.sign(total), jnp.log(jnp.abs(total))
-    # It cancels, so no derivative is needed.
+    # It cancels, so it needs no derivative.
     largest = jax.lax.stop_gradient(_largest(jnp.asarray(logs)))
     total = jnp.sum(factor * signs * jnp.exp(logs - largest))
     return jnp.sign(total), jnp.log(jnp.abs(total)) + largest
 
 
 def _largest(logs: Array) -> Array:
-    """What is taken out of a sum, so that its terms may vanish but nothing overflows: a number even where all are zero."""
+    """The factor taken out of a sum so that nothing overflows; finite even where all terms are zero."""
     return jnp.maximum(jnp.max(logs), jnp.finfo(logs.dtype).min)
 
 
@@ -70,37 +72,43 @@ _factored.__name__ = "pinchpoint_factored_determinants"
 
 
 def _derivatives(block: Any) -> tuple[Array, Array, Array, Array]:
-    """Sign and log|det| (D,), its derivatives (d, D) and Laplacian (D,). block: folx's array of value, derivatives, Laplacian.
+    """Sign and log|det| (D,), its derivatives (d, D) and Laplacian (D,).
 
-    With M = A^-1 dA of a coordinate, log det A has the derivative tr M and, over all coordinates, the Laplacian
-    tr(A^-1 lap A) - sum tr(M M).
+    block: folx's array with its derivatives.
+
+    With M = A^-1 dA of a coordinate, log det A has the derivative tr M and, over all coordinates, the
+    Laplacian tr(A^-1 lap A) - sum tr(M M).
     """
     inverse, sign, log = inverse_and_logdet(block.x)
-    turned = einsum("mij,tmjk->tmik", inverse, block.jacobian.dense_array)
+    products = einsum("mij,tmjk->tmik", inverse, block.jacobian.dense_array)
     diagonal = np.arange(block.x.shape[-1])
-    slopes = jnp.sum(turned[..., diagonal, diagonal], axis=-1)
+    slopes = jnp.sum(products[..., diagonal, diagonal], axis=-1)
     curves = jnp.sum(jnp.swapaxes(inverse, -1, -2) * block.laplacian, axis=(-2, -1))
-    return sign, log, slopes, curves - jnp.sum(turned * jnp.swapaxes(turned, -1, -2), axis=(0, -2, -1))
+    return sign, log, slopes, curves - jnp.sum(products * jnp.swapaxes(products, -1, -2), axis=(0, -2, -1))
 
 
-def _factored_rule(given: Sequence[Any], named: dict[str, Any], sparsity_threshold: int) -> tuple[Array, Any]:
-    """What folx calls in place of `_factored`."""
-    del named, sparsity_threshold
-    (block,) = given
+def _factored_rule(
+    arguments: Sequence[Any], options: dict[str, Any], sparsity_threshold: int
+) -> tuple[Array, Any]:
+    """Called by folx in place of `_factored`."""
+    del options, sparsity_threshold
+    (block,) = arguments
     sign, log, slopes, curves = _derivatives(block)
     return sign, type(block)(log, type(block.jacobian).from_dense(slopes), curves)
 
 
-def _large_rule(given: Sequence[Any], named: dict[str, Any], sparsity_threshold: int) -> tuple[Array, Any]:
-    """What folx calls in place of `_large`.
+def _large_rule(
+    arguments: Sequence[Any], options: dict[str, Any], sparsity_threshold: int
+) -> tuple[Array, Any]:
+    """Called by folx in place of `_large`.
 
-    The logarithm of a sum of determinants has the means of their derivatives and Laplacians, with the shares of the determinants
-    as weights, and the spread of the derivatives.
+    The derivatives of the logarithm of a sum are the means of those of the determinants, weighted by their
+    shares; its Laplacian is the mean Laplacian plus the spread of the derivatives.
     """
-    del named, sparsity_threshold
-    kind, jacobian = type(given[0]), type(given[0].jacobian)
+    del options, sparsity_threshold
+    kind, jacobian = type(arguments[0]), type(arguments[0].jacobian)
     signs, logs, slopes, curves = 1.0, 0.0, 0.0, 0.0
-    for block in given:
+    for block in arguments:
         sign, log, slope, curve = _derivatives(block)
         signs, logs, slopes, curves = signs * sign, logs + log, slopes + slope, curves + curve
     largest = _largest(jnp.asarray(logs))
@@ -120,7 +128,8 @@ def _written_out(block: Array) -> Array:
     if block.shape[-1] == 2:
         return block[:, 0, 0] * block[:, 1, 1] - block[:, 0, 1] * block[:, 1, 0]
     if block.shape[-1] == 4:
-        # Minors of the upper two rows times those of the lower two in the other columns: 30 products, by a first row 40.
+        # Minors of the upper two rows times those of the lower two in the other columns: 30 products instead
+        # of 40.
         upper, lower = (_minors(block[:, row], block[:, row + 1]) for row in (0, 2))
         terms = [here * there for here, there in zip(upper, reversed(lower), strict=True)]
         return terms[0] - terms[1] + terms[2] + terms[3] - terms[4] + terms[5]
@@ -132,7 +141,7 @@ def _written_out(block: Array) -> Array:
     )
 
 
-# Pairs of four columns: read backwards, the columns that each leaves.
+# Pairs of four columns; in reverse order, the remaining columns of each.
 _PAIRS = ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3))
 
 

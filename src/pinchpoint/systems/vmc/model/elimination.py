@@ -1,11 +1,13 @@
-"""Sign, logarithm and inverse of small matrices by one factorisation, with derivatives of any order and no call that waits.
+"""Sign, logarithm and inverse of small matrices from one factorisation, with derivatives of any order and no
+blocking call.
 
-Letters: k the side of a matrix; leading axes (...) are a batch. On a CPU the matrices are eliminated by plain operations: JAX's
-batched calls of LAPACK share a batch out to the very threads they are called from and wait for it, so that two at once in a
-program of two threads never end. Elsewhere the device's library factors them. Pivots are the largest of their column.
+Letters: k the size of a matrix; leading axes (...) are a batch. On a CPU the matrices are eliminated with
+plain operations: JAX's batched LAPACK calls hand the batch to the thread pool they are called from and wait
+for it, so that two at once in a program with two threads deadlock. Elsewhere the device's library factors
+them. Each pivot is the largest of its column.
 
-A matrix that is singular to the last bit has the sign 0, the logarithm -inf and an inverse of finite numbers without meaning:
-beside others in a sum it adds nothing, to derivatives neither.
+A matrix that is exactly singular has the sign 0, the logarithm -inf and a finite inverse without meaning: in
+a sum with others it contributes nothing, neither to the value nor to the derivatives.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ Array = jax.Array
 @jax.custom_jvp
 def sign_and_logdet(a: Array) -> tuple[Array, Array]:
     """Sign and log|det|, (...) each, of a: (..., k, k)."""
-    on_cpu, elsewhere = (partial(way, inverse=False) for way in (eliminated, factored))
+    on_cpu, elsewhere = (partial(way, inverse=False) for way in (eliminate, factor))
     sign, log = jax.lax.platform_dependent(a, cpu=on_cpu, default=elsewhere)
     return sign, log
 
@@ -32,7 +34,7 @@ def sign_and_logdet(a: Array) -> tuple[Array, Array]:
 @jax.custom_jvp
 def inverse_and_logdet(a: Array) -> tuple[Array, Array, Array]:
     """The inverse (..., k, k), sign and log|det|, (...) each, of a: (..., k, k)."""
-    sign, log, inverse = jax.lax.platform_dependent(a, cpu=eliminated, default=factored)
+    sign, log, inverse = jax.lax.platform_dependent(a, cpu=eliminate, default=factor)
     return inverse, sign, log
 
 
@@ -45,15 +47,20 @@ def _(at: tuple[Array], towards: tuple[Array]) -> Any:
 @inverse_and_logdet.defjvp
 def _(at: tuple[Array], towards: tuple[Array]) -> Any:
     inverse, sign, log = inverse_and_logdet(*at)
-    turned = einsum("...ij,...jk->...ik", inverse, towards[0])
-    slope = jnp.trace(turned, axis1=-2, axis2=-1)
-    return (inverse, sign, log), (-einsum("...ij,...jk->...ik", turned, inverse), jnp.zeros_like(sign), slope)
+    product = einsum("...ij,...jk->...ik", inverse, towards[0])
+    slope = jnp.trace(product, axis1=-2, axis2=-1)
+    return (inverse, sign, log), (
+        -einsum("...ij,...jk->...ik", product, inverse),
+        jnp.zeros_like(sign),
+        slope,
+    )
 
 
-def eliminated(a: Array, *, inverse: bool = True) -> tuple[Array, ...]:
-    """Sign, log|det| and, where asked for, the inverse: by Gauss and Jordan, in place, a loop of k turns.
+def eliminate(a: Array, *, inverse: bool = True) -> tuple[Array, ...]:
+    """Sign, log|det| and optionally the inverse, by Gauss-Jordan elimination in place, in a loop of k turns.
 
-    Rows are not swapped: each keeps the turn in which it gave the pivot, and the inverse is put in order at the end.
+    Rows are not swapped: each remembers the turn in which it was the pivot, and the inverse is reordered at
+    the end.
     """
     size = a.shape[-1]
     rows, columns = jnp.arange(size, dtype=jnp.int32)[:, None], jnp.arange(size, dtype=jnp.int32)
@@ -69,7 +76,7 @@ def eliminated(a: Array, *, inverse: bool = True) -> tuple[Array, ...]:
         pivot = jax.lax.dynamic_slice_in_dim(row, number, 1, axis=-1)
         over = jnp.where(pivot == 0, 0, 1 / pivot)
         if inverse:
-            # The column that becomes one of the unit matrix gives its place to the one that stops being so.
+            # The column that turns into a unit vector stores the column of the inverse that replaces one.
             here, chosen_row = columns == number, rows == chosen
             row = jnp.where(here, 1, row) * over
             a = jnp.where(chosen_row, row, jnp.where(here, 0, a) - column * row)
@@ -80,22 +87,21 @@ def eliminated(a: Array, *, inverse: bool = True) -> tuple[Array, ...]:
         sign = sign * jnp.sign(pivot) * jnp.where(passed % 2 == 0, 1, -1)
         return a, jnp.where(chosen_row, number, turns), sign, log + jnp.log(largest)
 
-    # Made from `a`, so that where a is shared by devices these are as well.
+    # Derived from `a`, so that they are sharded as it is.
     one = jnp.zeros_like(a[..., :1, :1])
     first = a, jnp.full_like(a[..., :1], size, dtype=jnp.int32), one + 1, one
     a, turns, sign, log = jax.lax.fori_loop(0, size, turn, first)
-    found = sign[..., 0, 0], log[..., 0, 0]
+    result = sign[..., 0, 0], log[..., 0, 0]
     if not inverse:
-        return found
-    order = jnp.sum(jnp.where(turns == columns, rows, 0), axis=-2, dtype=jnp.int32)[
-        ..., None
-    ]  # the row of each turn
+        return result
+    # The row of each turn.
+    order = jnp.sum(jnp.where(turns == columns, rows, 0), axis=-2, dtype=jnp.int32)[..., None]
     a = jnp.take_along_axis(a, jnp.swapaxes(turns, -1, -2), axis=-1, mode="clip")
-    return *found, jnp.take_along_axis(a, order, axis=-2, mode="clip")
+    return *result, jnp.take_along_axis(a, order, axis=-2, mode="clip")
 
 
-def factored(a: Array, *, inverse: bool = True) -> tuple[Array, ...]:
-    """The same by the device's own factorisation in a lower and an upper triangle."""
+def factor(a: Array, *, inverse: bool = True) -> tuple[Array, ...]:
+    """The same from the device's own LU factorisation."""
     size = a.shape[-1]
     both, pivots, order = jax.lax.linalg.lu(a)
     diagonal = jnp.diagonal(both, axis1=-2, axis2=-1)

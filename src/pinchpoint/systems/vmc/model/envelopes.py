@@ -1,9 +1,9 @@
-"""Factors of single electrons: envelopes that make every orbital decay, and the exact cusp at each nucleus.
+"""One-electron factors: envelopes that make every orbital decay, and the exact cusp at each nucleus.
 
-Letters: n electrons, k of them of one spin, M nuclei, D determinants. An orbital's envelope is sum_m pi_m exp(-sigma_m s(r_m))
-with s(r) = r^2 / (1/Z + r), which is flat at the nucleus. The cusp factor exp(-sum_m Z r_m / (1 + beta_m r_m)) is the same for
-every orbital and gives all of them the slope -Z there, whatever the weights are. With beta = Z and sigma = Z the two make
-exp(-Z r): a hydrogen-like atom is exact.
+Letters: n electrons, k of them of one spin, M nuclei, D determinants. The envelope of an orbital is sum_m
+pi_m exp(-sigma_m s(r_m)) with s(r) = r^2 / (1/Z + r), which is flat at the nucleus. The cusp factor
+exp(-sum_m Z r_m / (1 + beta_m r_m)) is the same for every orbital and gives all of them the slope -Z there
+for any weights. With beta = Z and sigma = Z their product is exp(-Z r): a hydrogen-like atom is exact.
 """
 
 from __future__ import annotations
@@ -19,11 +19,14 @@ from pinchpoint.systems.vmc.model.layers import positive, raw_of
 
 Array = jax.Array
 
-_CORE_ELSEWHERE = 0.1  # share of a core orbital's envelope on nuclei that are not its own
+_CORE_ELSEWHERE = 0.1  # weight of the envelope of a core orbital on other nuclei than its own
 
 
 def init_envelope(system: System, columns: list[Start], determinants: int) -> dict[str, Array]:
-    """pi and sigma: (M, D, columns). A valence orbital spreads over all nuclei, a core orbital keeps to its own."""
+    """pi and sigma: (M, D, columns).
+
+    A valence orbital spreads over all nuclei, a core orbital stays on its own.
+    """
     pi = np.ones((system.nuclei, determinants, len(columns)))
     sigma = np.ones_like(pi)
     for column, start in enumerate(columns):
@@ -41,15 +44,20 @@ def init_cusp(system: System) -> Array:
 
 
 def nearest(sigma: Array, radii: Array) -> Array:
-    """(k,): the least exponent of each electron, to be added before and taken off after, so that nothing underflows far out.
+    """(k,): the smallest exponent of each electron, added before and subtracted after, so that nothing
+    underflows far out.
 
-    No derivative passes through it: the wave function does not depend on it. sigma: (k or 1, M, D, columns), above zero.
+    The wave function does not depend on it, so it has no derivative. sigma: (k or 1, M, D, columns), above
+    zero.
     """
     return jax.lax.stop_gradient(jnp.min(radii * jnp.min(sigma, axis=(2, 3)), axis=1))
 
 
 def envelope(pi: Array, sigma: Array, radii: Array, shift: Array) -> Array:
-    """(k, D, columns), times e^shift. pi, sigma: (k or 1, M, D, columns); radii: (k, M) soft distances; shift: (k,)."""
+    """(k, D, columns), times e^shift.
+
+    pi, sigma: (k or 1, M, D, columns); radii: (k, M) soft distances; shift: (k,).
+    """
     exponents = shift[:, None, None, None] - radii[:, :, None, None] * sigma
     return jnp.sum(pi * jnp.exp(exponents), axis=1)
 
@@ -60,6 +68,6 @@ def soft_radii(system: System, places: Geometry) -> Array:
 
 
 def log_cusp(system: System, beta: Array, places: Geometry) -> Array:
-    """(n,): log of each electron's cusp factor. beta: (M,) as `init_cusp` gives it."""
+    """(n,): log of the cusp factor of each electron. beta: (M,) as from `init_cusp`."""
     charges = jnp.asarray(system.charges, dtype=places.nuclear.dtype)
     return -jnp.sum(charges * places.nuclear / (1.0 + positive(beta) * places.nuclear), axis=1)

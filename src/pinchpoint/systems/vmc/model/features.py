@@ -1,7 +1,9 @@
-"""Distances of one walker and the features made of them, without kinks where electrons meet nuclei or one another.
+"""Distances of one walker and features computed from them, without kinks where electrons meet nuclei or one
+another.
 
-Letters: n electrons, M nuclei. A kink at zero distance is a cusp of the wave function, and the cusps are set exactly elsewhere
-(`envelopes`, `jastrow`); so what the network reads bends smoothly there and grows slowly far out.
+Letters: n electrons, M nuclei. A kink at zero distance is a cusp of the wave function, and the cusps are set
+exactly elsewhere (`envelopes`, `jastrow`). The inputs of the network are therefore smooth there, and grow
+slowly far out.
 """
 
 from __future__ import annotations
@@ -15,14 +17,16 @@ from pinchpoint.systems.vmc.data.system import System
 
 Array = jax.Array
 
-# Under the root: an electron on a nucleus or on itself has a distance with finite derivatives. The second is of the order of
-# _TINY^-1.5, which a float32 must hold: infinity times the zero beside it would be no number.
+# Added under the square root, so that a distance of zero has finite derivatives. The second derivative is of
+# the order of _TINY^-1.5, which a float32 must hold: infinity times the zero beside it would be NaN.
 _TINY = 1e-20
 _REACH = 4.0  # bohr, beyond which features grow more slowly than the distance
 
 
 class Geometry(NamedTuple):
-    """to_nuclei: (n, M, 3) and its lengths (n, M); to_electrons: (n, n, 3) and its lengths (n, n), of x_i - x_j."""
+    """to_nuclei: (n, M, 3) and its lengths (n, M); to_electrons: (n, n, 3) and its lengths (n, n), of x_i -
+    x_j.
+    """
 
     to_nuclei: Array
     nuclear: Array
@@ -31,7 +35,7 @@ class Geometry(NamedTuple):
 
 
 def geometry(system: System, x: Array) -> Geometry:
-    """Of one walker x: (n, 3)."""
+    """Vectors and distances of one walker x: (n, 3)."""
     to_nuclei = x[:, None, :] - jnp.asarray(system.positions, dtype=x.dtype)[None]
     to_electrons = x[:, None, :] - x[None, :, :]
     return Geometry(to_nuclei, _length(to_nuclei), to_electrons, _length(to_electrons))
@@ -47,7 +51,7 @@ def soft(distance: Array, scale: Array | float) -> Array:
 
 
 def inverse_charges(system: System, like: Array) -> Array:
-    """(M,): the scale on which an electron feels each nucleus."""
+    """(M,): the length scale of each nucleus, 1 / Z."""
     return 1.0 / jnp.asarray(system.charges, dtype=like.dtype)
 
 
@@ -61,7 +65,8 @@ def one_electron(system: System, places: Geometry) -> Array:
 
 def two_electrons(places: Geometry) -> Array:
     """(n, n, 4): vector and soft distance of every pair; an electron with itself has zeros."""
-    # Even in the distance: a term r x_ij would add to the cusp of equal spins, whose psi begins with x_ij itself.
+    # Even in the distance: a term r x_ij would change the cusp of equal spins, whose psi starts with x_ij
+    # itself.
     damp = 1.0 / jnp.sqrt(1.0 + (places.apart / _REACH) ** 2)
     vectors = places.to_electrons * damp[..., None]
     return jnp.concatenate([vectors, (soft(places.apart, 1.0) * damp)[..., None]], axis=-1)

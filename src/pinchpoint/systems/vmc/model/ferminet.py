@@ -1,8 +1,10 @@
-"""FermiNet's streams: a vector for each electron and one for each pair, mixed by means, equivariant under swaps of equal spins.
+"""The streams of FermiNet: vectors of electrons and of pairs, mixed by means, equivariant under swaps of
+equal spins.
 
-Letters: n electrons, M nuclei, k electrons of one spin. A layer's input for electron i is its own vector, the means of all
-vectors of each spin, and the means of its pairs with each spin. The weights of these parts are kept apart, so that the means
-over electrons, which all electrons share, are multiplied once a walker and not n times.
+Letters: n electrons, M nuclei, k electrons of one spin. The input of a layer for electron i is its own
+vector, the means of all vectors of each spin, and the means of its pairs with each spin. The weights of these
+parts are separate, so that the means over electrons, which all electrons share, are multiplied once per
+walker and not n times.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ _PAIR_FEATURES = 4
 
 
 def init_streams(key: Array, system: System, config: NetConfig) -> Params:
-    """{"one": a dict for each layer, "two": another each, absent for one electron}."""
+    """{"one": one dict per layer, "two": likewise, absent for a single electron}."""
     one_keys, two_keys = (jax.random.split(part, config.layers) for part in jax.random.split(key))
     paired = system.electrons > 1
     ones: list[Params] = []
@@ -55,7 +57,7 @@ def _init_one(key: Array, system: System, one: int, two: int, width: int) -> Par
 
 
 def spins(system: System) -> dict[str, slice]:
-    """The electrons of each spin there is."""
+    """The electrons of each spin that occurs."""
     both = {"up": slice(0, system.up), "down": slice(system.up, system.electrons)}
     return {spin: part for spin, part in both.items() if part.stop > part.start}
 
@@ -63,18 +65,20 @@ def spins(system: System) -> dict[str, slice]:
 def streams(params: Params, system: System, places: Geometry) -> Array:
     """(n, one): the vector of each electron after all layers."""
     h = one_electron(system, places)
-    beside = (
+    means = (
         pair_means(params["two"], system.up, two_electrons(places))
         if "two" in params
         else [None] * len(params["one"])
     )
-    for one, pairs in zip(params["one"], beside, strict=True):
-        h = residual(h, jnp.tanh(_mixed(one, system, h, pairs)))
+    for one, pairs in zip(params["one"], means, strict=True):
+        h = residual(h, jnp.tanh(_mix(one, system, h, pairs)))
     return h
 
 
-def _mixed(params: Params, system: System, h: Array, pairs: Array | None) -> Array:
-    """(n, width): the weights applied to an electron's vector, the means and its pairs' means (n, s two)."""
+def _mix(params: Params, system: System, h: Array, pairs: Array | None) -> Array:
+    """(n, width): the weights applied to the vector of an electron, the means, and the means of its pairs (n,
+    s two).
+    """
     if pairs is None:
         return matmul(h, params["self"]) + params["bias"]
     means = spin_means(h, system.up)

@@ -1,8 +1,8 @@
-"""Rules that folx is given: how a function's value, derivatives and Laplacian follow from its arguments'.
+"""Rules for folx: how the value, derivatives and Laplacian of a function follow from those of its arguments.
 
-folx finds the rule of a jitted function by its name, in a registry of its own. It is written where a function is first traced
-with folx at hand, once for each name: whoever takes a forward Laplacian has imported folx before, and where nobody has there is
-nothing to tell. Imports no framework.
+folx looks up the rule of a jitted function by its name in a registry. A rule is registered when its function
+is first traced with folx loaded, once per name: a forward Laplacian always imports folx first, and without
+folx there is nothing to register. Imports no framework.
 """
 
 from __future__ import annotations
@@ -11,11 +11,14 @@ import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
-Rule = Callable[..., Any]  # (arguments, named ones, sparsity threshold) -> arrays of folx's kind
+Rule = Callable[..., Any]  # (arguments, options, sparsity threshold) -> arrays of folx's type
 
 
-def tell_folx(rules: Mapping[str, Rule]) -> None:
-    """Give folx the rule of each name, where folx is in use and has none under it. A name stands for one rule for ever."""
+def register_rules(rules: Mapping[str, Rule]) -> None:
+    """Register each rule under its name where folx is loaded and has none of that name.
+
+    A name always means one rule.
+    """
     registry = sys.modules.get("folx.wrapped_functions")
     if registry is None:
         return

@@ -1,6 +1,7 @@
 """The energy of electrons among nuclei: potential and local energy of a walker, in hartree.
 
-n electrons, B walkers, M nuclei; a walker is x: (n, 3) in bohr. Nothing is jitted here: the caller's program takes it in.
+n electrons, B walkers, M nuclei; a walker is x: (n, 3) in bohr. Nothing is jitted here: it becomes part of
+the caller's program.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def potential(system: System, x: Any) -> Any:
     nuclei = jnp.asarray(system.positions, x.dtype)
     charges = jnp.asarray(system.charges, x.dtype)
     attraction = jnp.sum(charges / _lengths(x[:, None] - nuclei))
-    first, second = np.triu_indices(system.electrons, 1)  # numpy: the pairs are known before the program is
+    first, second = np.triu_indices(system.electrons, 1)  # numpy: the pairs are constants of the program
     repulsion = jnp.sum(1 / _lengths(x[first] - x[second]))
     return repulsion - attraction + system.repulsion
 
@@ -33,7 +34,7 @@ def local_energy(log_psi: LogPsi, system: System, *, method: Method = "auto") ->
     """(params, x: (n, 3)) -> H psi / psi there."""
 
     def energy(params: Any, x: Any) -> Any:
-        return kinetic_energy(lambda place: log_psi(params, place), x, method=method) + potential(system, x)
+        return kinetic_energy(lambda walker: log_psi(params, walker), x, method=method) + potential(system, x)
 
     return energy
 

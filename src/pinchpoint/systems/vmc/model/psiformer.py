@@ -1,8 +1,8 @@
-"""A stream of electrons mixed by attention: each electron looks at all others, equivariant under swaps of equal spins.
+"""The stream of a Psiformer: electrons mixed by attention, equivariant under swaps of equal spins.
 
-Letters: n electrons, H heads. No features of pairs: electrons know of one another by attention, and their cusps come from the
-Jastrow factor. The softmax is written out, since a forward Laplacian takes a full Hessian of functions with derivatives of
-their own.
+Letters: n electrons, H heads. There are no pair features: electrons see one another by attention, and their
+cusps come from the Jastrow factor. The softmax is written out, since a forward Laplacian computes a full
+Hessian of functions with custom derivatives.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Params = dict[str, Any]
 
 
 def init_attention(key: Array, system: System, config: NetConfig) -> Params:
-    """{"embed", "spin", "layers"}; one electron has no one to look at and no attention."""
+    """{"embed", "spin", "layers"}; a single electron has no attention."""
     first, second, *rest = jax.random.split(key, 2 + config.layers)
     return {
         "embed": weights(first, 4 * system.nuclei, config.one),
@@ -54,13 +54,13 @@ def attention_stream(params: Params, system: System, config: NetConfig, places: 
 
 
 def _attend(layer: Params, heads: int, h: Array) -> Array:
-    """(n, width): every electron's mean over the values of all, heads side by side."""
+    """(n, width): for every electron the weighted mean of the values of all, heads side by side."""
     query, key, value = (_by_head(matmul(h, layer[name]), heads) for name in ("query", "key", "value"))
     scores = matmul(query, jnp.swapaxes(key, 1, 2)) * (key.shape[-1] ** -0.5)
     largest = jnp.max(jax.lax.stop_gradient(scores), axis=-1, keepdims=True)
     shares = jnp.exp(scores - largest)
-    looked = matmul(shares, value) / jnp.sum(shares, axis=-1, keepdims=True)
-    return jnp.swapaxes(looked, 0, 1).reshape(h.shape)
+    means = matmul(shares, value) / jnp.sum(shares, axis=-1, keepdims=True)
+    return jnp.swapaxes(means, 0, 1).reshape(h.shape)
 
 
 def _by_head(rows: Array, heads: int) -> Array:

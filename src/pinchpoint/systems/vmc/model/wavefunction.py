@@ -1,8 +1,8 @@
-"""A neural wave function of a system: network, orbitals, determinants and exact cusps put together.
+"""A neural wave function of a system: network, orbitals, determinants and exact cusps combined.
 
-Letters: n electrons (up first, then down), M nuclei, D determinants. Functions are of one walker x: (n, 3), pure, and made of
-operations that jit, vmap, derivatives of any order and a forward Laplacian take. Parameters are plain dicts and lists of arrays
-in the default float type of the run; a walker has their type.
+Letters: n electrons (up first, then down), M nuclei, D determinants. Functions take one walker x: (n, 3), are
+pure, and support jit, vmap, derivatives of any order and a forward Laplacian. Parameters are plain dicts and
+lists of arrays in the default float type of the run; walkers have the same type.
 """
 
 from __future__ import annotations
@@ -36,16 +36,17 @@ from pinchpoint.systems.vmc.model.psiformer import attention_stream, init_attent
 Array = jax.Array
 Params = Any
 
-_RIPPLE = 0.5  # of the network in an orbital at the start, beside a round orbital's one
-_OTHER_SPIN = 0.2  # how much smaller an electron starts in columns that belong to the other spin
+_RIPPLE = 0.5  # initial size of the network's part in an orbital; a round orbital itself has size one
+_OTHER_SPIN = 0.2  # initial factor of an electron in columns that belong to the other spin
 
 
 @dataclass(frozen=True)
 class WaveFunction:
-    """psi of a system. init(key) -> params; sign_and_log(params, x) -> sign and log|psi|, each a number.
+    """psi of a system. init(key) -> params; sign_and_log(params, x) -> sign and log|psi|, both scalars.
 
-    orbitals(params, x) -> the matrices whose determinants are summed, one-electron factors and all, without the Jastrow factor:
-    ((D, n, n),), rows electrons, or ((D, up, up), (D, down, down)) without those of a spin that has no electrons.
+    orbitals(params, x) -> the matrices whose determinants are summed, with one-electron factors and without
+    the Jastrow factor: ((D, n, n),), rows are electrons, or ((D, up, up), (D, down, down)) without those of a
+    spin that has no electrons.
     """
 
     system: System
@@ -104,7 +105,7 @@ def _init(key: Array, system: System, config: NetConfig) -> Params:
 
 
 def _columns(system: System, config: NetConfig, spin: str) -> list[tuple[Start, bool]]:
-    """The orbitals an electron of this spin has, each with whether it belongs to its own spin."""
+    """The orbitals of an electron of this spin, each with whether it belongs to that spin."""
     counts = {"up": system.up, "down": system.down}
     if not config.full:
         return [(start, True) for start in starts(system.charges, counts[spin])]
@@ -115,7 +116,7 @@ def _columns(system: System, config: NetConfig, spin: str) -> list[tuple[Start, 
 
 def _init_orbital(key: Array, config: NetConfig, columns: list[tuple[Start, bool]]) -> Params:
     size = np.array([_RIPPLE * (1.0 if own else _OTHER_SPIN) for _, own in columns])
-    # Round orbitals begin as their envelopes; directed ones take all their shape from the network.
+    # Round orbitals start as their envelopes; directed ones get all of their shape from the network.
     bias = np.array([1.0 if start.round and own else 0.0 for start, own in columns])
     values = weights(key, config.one, config.determinants * len(columns))
     return {
@@ -127,29 +128,27 @@ def _init_orbital(key: Array, config: NetConfig, columns: list[tuple[Start, bool
 def _matrices(
     params: Params, system: System, config: NetConfig, places: Geometry
 ) -> tuple[tuple[Array, ...], Array]:
-    """Blocks of orbitals whose rows lack the cusp factor and carry e^shift, and shift: (n,)."""
+    """Blocks of orbitals whose rows lack the cusp factor and contain e^shift, and shift: (n,)."""
     if config.kind == "psiformer":
         h = attention_stream(params["network"], system, config, places)
     else:
         h = streams(params["network"], system, places)
     radii, parts = soft_radii(system, places), spins(system)
     if config.full and launch_bound(h):
-        owner = np.arange(system.electrons) >= (
-            system.up or system.electrons
-        )  # whose parameters, of the spins there are
+        # The spin whose parameters each electron uses, among the spins that occur.
+        owner = np.arange(system.electrons) >= (system.up or system.electrons)
         pi, sigma = (
             jnp.stack([params["envelope"][spin][name] for spin in parts])[owner.astype(int)]
             for name in ("pi", "sigma")
         )
-        block, shift = _block(
-            _factors(params["orbital"], system, h), pi, positive(sigma), radii
-        )  # all electrons at once
+        # All electrons at once.
+        block, shift = _block(_factors(params["orbital"], system, h), pi, positive(sigma), radii)
         return (block,), shift
     blocks: list[Array] = []
     shifts: list[Array] = []
     for spin, part in parts.items():
-        made, shape = params["orbital"][spin], params["envelope"][spin]
-        factors = matmul(h[part], made["weights"]) + made["bias"]
+        orbital, shape = params["orbital"][spin], params["envelope"][spin]
+        factors = matmul(h[part], orbital["weights"]) + orbital["bias"]
         block, shift = _block(factors, shape["pi"][None], positive(shape["sigma"])[None], radii[part])
         blocks.append(block)
         shifts.append(shift)
@@ -159,17 +158,23 @@ def _matrices(
 
 
 def _block(factors: Array, pi: Array, sigma: Array, radii: Array) -> tuple[Array, Array]:
-    """(D, k, columns) orbitals of k electrons, and their shifts. factors: (k, D columns); pi, sigma: (k or 1, M, D, columns)."""
+    """(D, k, columns) orbitals of k electrons, and their shifts.
+
+    factors: (k, D columns); pi, sigma: (k or 1, M, D, columns).
+    """
     shift = nearest(sigma, radii)
     shaped = envelope(pi, sigma, radii, shift)
     return jnp.swapaxes(factors.reshape(shaped.shape), 0, 1) * jnp.swapaxes(shaped, 0, 1), shift
 
 
 def _factors(params: Params, system: System, h: Array) -> Array:
-    """(n, D n): the network's part of all orbitals, by one product with the weights of both spins. h: (n, one)."""
+    """(n, D n): the network's part of all orbitals, from one product with the weights of both spins.
+
+    h: (n, one).
+    """
     parts = spins(system)
-    made, bias = (
+    columns, bias = (
         jnp.concatenate([params[spin][name] for spin in parts], axis=-1) for name in ("weights", "bias")
     )
-    both = (matmul(h, made) + bias).reshape(h.shape[0], len(parts), -1)
+    both = (matmul(h, columns) + bias).reshape(h.shape[0], len(parts), -1)
     return jnp.concatenate([both[part, at] for at, part in enumerate(parts.values())])

@@ -1,4 +1,7 @@
-"""Compiled programs kept on disk, so that the second start of a run is quick. Called by the commands, never at import."""
+"""A cache of compiled programs on disk, so that the second start of a run is fast.
+
+Used by commands, never at import.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +14,14 @@ import jax
 
 from pinchpoint.core.files import make_folder
 
-LEAST_S = 0.3  # programs that compile faster are not worth a file
+LEAST_S = 0.3  # programs that compile faster are not stored
 
 
 def use_compile_cache(folder: Path | None = None) -> Path:
-    """Have JAX keep what it compiles in a folder: by default the user's cache, apart for each kind of processor.
+    """Make JAX store what it compiles in a folder, by default in the user's cache with one folder per kind of
+    processor.
 
-    A program compiled for one processor may stop another that reads it from a shared home.
+    A program compiled for one processor may crash on another that reads it from a shared home.
     """
     if folder is None:
         home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
@@ -31,8 +35,8 @@ def use_compile_cache(folder: Path | None = None) -> Path:
 def _processor() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text(encoding="utf-8", errors="replace").splitlines() if info.is_file() else []
-    told = sorted(
+    details = sorted(
         {line for line in lines if line.startswith(("model name", "flags", "Features", "CPU part"))}
     )
-    named = "\n".join([platform.machine(), platform.processor(), *told])
-    return f"{platform.machine()}-{hashlib.sha256(named.encode()).hexdigest()[:8]}"
+    text = "\n".join([platform.machine(), platform.processor(), *details])
+    return f"{platform.machine()}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"

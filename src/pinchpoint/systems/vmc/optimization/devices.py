@@ -1,8 +1,8 @@
 """The devices of a run: where its arrays lie, the programs that keep them there, and the memory they take.
 
-Walkers are spread over the devices, parameters are copied to each. The mesh has one axis. Sums over walkers become
-sums over devices automatically, and random numbers are the same on any number of devices. Without a mesh everything
-lies on one device.
+Walkers are spread over the devices, parameters are copied to each. The mesh has one axis. Sums over walkers
+become sums over devices automatically, and random numbers are the same on any number of devices. Without a
+mesh everything lies on one device.
 """
 
 from __future__ import annotations
@@ -29,31 +29,33 @@ Program = TypeVar("Program", bound=Callable[..., Any])
 
 @dataclass(frozen=True)
 class Host:
-    """Devices of one kind. name: cpu or cuda."""
+    """The devices of one kind. name: cpu or cuda."""
 
     name: str
     devices: tuple[Any, ...]
 
     def mesh(self, walkers: int) -> Mesh | None:
-        """Over all devices; None where there is one."""
+        """A mesh over all devices; None for a single one."""
         return mesh_of(walkers, self.devices)
 
     def sharing(self, walkers: int) -> Host:
-        """With as many of the devices as have equal shares of the walkers."""
+        """The largest number of these devices that can have equal shares of the walkers."""
         count = max(count for count in range(1, len(self.devices) + 1) if walkers % count == 0)
         return Host(self.name, self.devices[:count])
 
     def peak_bytes(self) -> int | None:
-        """Peak allocated on CUDA since this process began; on a CPU the most it was ever resident with."""
+        """Peak allocated on CUDA since this process started; on a CPU its peak resident memory."""
         if self.name == "cuda":
             return measurement.peaks("cuda").allocated_bytes
-        most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        return most if sys.platform == "darwin" else most * 1024
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        return peak if sys.platform == "darwin" else peak * 1024
 
 
 @contextmanager
 def on(device: str, *, precision: str) -> Iterator[Host]:
-    """Within, arrays are made on that device, and float64 exists where it is asked for; both are as before after it."""
+    """Within, arrays are created on that device and float64 is enabled if needed; afterwards both are as
+    before.
+    """
     name = resolve_device(device, backend("jax"))
     devices = jax.devices(name)
     wide = precision == "float64" or bool(jax.config.jax_enable_x64)  # pyright: ignore[reportAttributeAccessIssue]
@@ -62,7 +64,7 @@ def on(device: str, *, precision: str) -> Iterator[Host]:
 
 
 def resident_bytes() -> int:
-    """What this process is resident with now, or where the system does not say, its most."""
+    """Resident memory of this process, or its peak where the system does not report it."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * resource.getpagesize()
@@ -71,23 +73,26 @@ def resident_bytes() -> int:
 
 
 def mesh_of(walkers: int, devices: Sequence[Any] | None = None) -> Mesh | None:
-    """A mesh over these devices (all there are), or None where there is one. The walkers must divide among them."""
-    found = list(jax.devices() if devices is None else devices)
-    if walkers % len(found):
+    """A mesh over these devices (default: all), or None for one. They must share the walkers evenly."""
+    devices = list(jax.devices() if devices is None else devices)
+    if walkers % len(devices):
         raise BadInput(
-            f"{walkers} walkers do not divide among {len(found)} devices",
-            hint=f"take {-(-walkers // len(found)) * len(found)} walkers",
+            f"{walkers} walkers cannot be divided evenly among {len(devices)} devices.",
+            hint=f"Use {-(-walkers // len(devices)) * len(devices)} walkers.",
         )
-    return Mesh(np.array(found), (AXIS,)) if len(found) > 1 else None
+    return Mesh(np.array(devices), (AXIS,)) if len(devices) > 1 else None
 
 
 def placed(tree: Any, mesh: Mesh | None) -> Any:
-    """The tree with walkers' arrays spread and all else on each device. Arrays of numpy are taken too."""
+    """The tree with the arrays of walkers spread and all others on each device.
+
+    Numpy arrays are accepted too.
+    """
     return jax.device_put(tree) if mesh is None else jax.device_put(tree, _shardings(tree, mesh))
 
 
 def shapes(tree: Any, mesh: Mesh | None) -> Any:
-    """Shapes and kinds of the tree as `placed` would place it: enough to compile for."""
+    """Shapes and dtypes of the tree as `placed` would place it: enough to compile."""
     if mesh is None:
         return jax.tree_util.tree_map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), tree)
     return jax.tree_util.tree_map(
@@ -98,24 +103,24 @@ def shapes(tree: Any, mesh: Mesh | None) -> Any:
 
 
 def placed_jit(program: Program, *, mesh: Mesh | None, donate: int = 0) -> Program:
-    """The program compiled, with what it gives placed as `placed` does, so that it is compiled once for all its turns.
+    """The jitted program, its results placed as `placed` does, so that it is compiled once for all calls.
 
-    For the device that is the default when this is called, or the mesh's.
+    It runs on the default device at the time of this call, or on the mesh.
     """
 
-    def kept(*args: Any) -> Any:
+    def run(*args: Any) -> Any:
         out = program(*args)
         return out if mesh is None else jax.lax.with_sharding_constraint(out, _shardings(out, mesh))
 
-    return jax.jit(kept, donate_argnums=donate, compiler_options=_options(mesh))  # pyright: ignore[reportReturnType]
+    return jax.jit(run, donate_argnums=donate, compiler_options=_options(mesh))  # pyright: ignore[reportReturnType]
 
 
 def _options(mesh: Mesh | None) -> dict[str, Any] | None:
-    """On CUDA, products by the vendor's library alone.
+    """On CUDA, compute products with the vendor's library only.
 
-    To try XLA's own kernels (Triton's) for each of many small products is most of the time a program takes to compile, and ours
-    are small or shaped as the library likes them. To leave out the trials alone (autotune level 0) is no way: XLA's own kernels
-    are then taken untried, and those of H2O with the medium network do not compile.
+    Trying XLA's Triton kernels for each of many small products takes most of the compile time, and our
+    products are small or have shapes that suit the library. Skipping only the trials (autotune level 0) does
+    not work: XLA then uses its own kernels untested, and those of H2O with the medium network do not compile.
     """
     return {"xla_gpu_enable_triton_gemm": False} if _device(mesh).platform in ("gpu", "cuda") else None
 
@@ -123,8 +128,8 @@ def _options(mesh: Mesh | None) -> dict[str, Any] | None:
 def _device(mesh: Mesh | None) -> Any:
     if mesh is not None:
         return mesh.devices.flat[0]
-    chosen: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
-    return jax.devices(chosen)[0] if chosen is None or isinstance(chosen, str) else chosen
+    default: Any = jax.config.jax_default_device  # pyright: ignore[reportAttributeAccessIssue]
+    return jax.devices(default)[0] if default is None or isinstance(default, str) else default
 
 
 def _shardings(tree: Any, mesh: Mesh) -> Any:

@@ -2,9 +2,9 @@
 
 A program holds a block of steps. While the device works on one, the numbers of the program before are read:
 nothing waits except for a checkpoint. What a step draws follows from the seed and its number, and programs
-start at multiples of a block: a run that was stopped and resumed equals one that was not, bit for bit on a CPU.
-A run that went wrong is stopped. The median over a program's steps is judged, since a single step may lie far
-off: a local energy has no bound near a node.
+start at multiples of a block: a run that was stopped and resumed equals one that was not, bit for bit on a
+CPU. A run that went wrong is stopped. The median over a program's steps is judged, since a single step may
+lie far off: a local energy has no bound near a node.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class ProgramDriver:
         return step + count
 
     def read(self, *, wait: bool, score: float | None, elapsed: Callable[[], float]) -> Iterator[list[Row]]:
-        """Rows of one program at a time: without `wait` of all but the last, at which the device still works."""
+        """Rows of one program at a time; without `wait`, of all but the last, which may still be running."""
         while len(self._unread) > (0 if wait else 1):
             first, stats = self._unread.popleft()
             values = Stats(*(np.atleast_1d(value) for value in jax.device_get(stats)))
@@ -170,12 +170,14 @@ def mean_energy(rows: Iterable[Row]) -> tuple[float | None, float | None]:
 
 
 def floor_ha(system: System) -> float:
-    """A lower bound of the energy: every electron alone with all nuclei in one place, and the nuclei's repulsion."""
+    """A lower bound of the energy: every electron alone with all nuclei in one place, and the nuclei's
+    repulsion.
+    """
     return -system.electrons * sum(system.charges) ** 2 / 2 + system.repulsion
 
 
 def find_fault(rows: Sequence[Row], *, lowest_ha: float | None, system: System) -> tuple[int, str] | None:
-    """The step and what is wrong there; None for sound rows. lowest_ha: the lowest median of the rows before."""
+    """The step and what is wrong there; None for sound rows. lowest_ha: the lowest median before."""
     for row in rows:
         for name, value in (
             ("energy", row.energy_ha),
@@ -199,7 +201,7 @@ def likely_cause(row: Row, settings: Settings) -> tuple[str, str]:
     # Where the energy is not finite, no move is accepted.
     if math.isfinite(row.energy_ha) and not _STUCK <= row.acceptance <= _LOOSE:
         return (
-            f"walkers that do not sample ({row.acceptance:.1%} of the moves were accepted, {row.width:.3g} bohr wide)",
+            f"walkers that do not sample ({row.acceptance:.1%} of moves accepted, {row.width:.3g} bohr wide)",
             f"--set moves={2 * settings.moves} or --set burn={max(100, 4 * settings.burn)}",
         )
     rate = "adam_rate" if row.step <= settings.adam_until else "spring_rate"

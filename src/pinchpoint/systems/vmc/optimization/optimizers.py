@@ -1,8 +1,8 @@
-"""Changes of a wave function's parameters from local energies: Adam or SPRING.
+"""Parameter updates from local energies: Adam and SPRING.
 
-B walkers, P parameters in all. Neither differentiates through the local energy: the energy's gradient is
-2 mean((E - mean E) grad log|psi|). Which of the two a step takes is known before it is compiled. All that an optimizer keeps is
-flat, (P,): one operation on all parameters, where a tree would cost a GPU a launch for each of its leaves.
+B walkers, P parameters in all. Neither differentiates through the local energy: the gradient of the energy is
+2 mean((E - mean E) grad log|psi|). The optimizer of a step is known when it is compiled. The state of an
+optimizer is flat, (P,): one operation on all parameters, where a tree would cost a GPU one launch per leaf.
 """
 
 from __future__ import annotations
@@ -19,12 +19,15 @@ from pinchpoint.systems.vmc.model.hamiltonian import LogPsi
 from pinchpoint.systems.vmc.optimization.spring import centred_scores, in_order, score_sum, spring_direction
 from pinchpoint.systems.vmc.settings import OptimizerStage, Settings
 
-_DECAYS = (0.9, 0.999)  # of Adam's mean and mean square
+_DECAYS = (0.9, 0.999)  # of the mean and the mean square of Adam
 _TINY = 1e-8
 
 
 class OptimizerState(NamedTuple):
-    """(P,) each. mean, square: Adam's (None without Adam); direction: SPRING's last (None without SPRING)."""
+    """(P,) each.
+
+    mean, square: of Adam (None without it); direction: the last one of SPRING (None without it).
+    """
 
     mean: Any
     square: Any
@@ -32,17 +35,15 @@ class OptimizerState(NamedTuple):
 
 
 def optimizer_state(params: Any, settings: Settings) -> OptimizerState:
-    """What an optimizer begins with: zeros."""
+    """The initial state: zeros."""
 
-    def zeros(
-        stage: OptimizerStage,
-    ) -> Any:  # apart from each other: donated arrays must not share their memory
+    def zeros(stage: OptimizerStage) -> Any:  # one array each: donated arrays must not share memory
         return jnp.zeros_like(ravel_pytree(params)[0]) if stage in settings.optimizer else None
 
     return OptimizerState(zeros("adam"), zeros("adam"), zeros("spring"))
 
 
-def updated(
+def update(
     log_psi: LogPsi,
     params: Any,
     state: OptimizerState,
@@ -54,9 +55,9 @@ def updated(
     stage: OptimizerStage,
     mesh: Mesh | None = None,
 ) -> tuple[Any, OptimizerState]:
-    """The change (P,) of all parameters in one step, and the state after it.
+    """The change (P,) of all parameters in one step, and the new state.
 
-    x: (B, n, 3); energies: (B,), clipped; step: () whole number, from 0, of the whole run.
+    x: (B, n, 3); energies: (B,), clipped; step: () number of the step in the run, from 0.
     """
     if stage == "adam":
         gradient = energy_gradient(log_psi, params, x, energies, chunk=settings.chunk)
@@ -76,12 +77,15 @@ def energy_gradient(log_psi: LogPsi, params: Any, x: Any, energies: Any, *, chun
 
 
 def adam_change(gradient: Any, mean: Any, square: Any, step: Any) -> tuple[Any, Any, Any]:
-    """Adam's direction (to go against) with the new mean and mean square; step: from 0. Of (P,) or of any trees alike."""
+    """The direction of Adam (to subtract), with the new mean and mean square; step: from 0.
+
+    For arrays or trees.
+    """
     tree = jax.tree_util.tree_map
     first, second = _DECAYS
     mean = tree(lambda m, g: first * m + (1 - first) * g, mean, gradient)
     square = tree(lambda s, g: second * s + (1 - second) * g**2, square, gradient)
-    # 1 - decay**(step + 1), by expm1: in float32 the difference itself would lose four digits.
+    # 1 - decay**(step + 1), computed by expm1: in float32 the difference itself would lose four digits.
     of_mean, of_square = (-jnp.expm1((step + 1) * math.log(decay)) for decay in _DECAYS)
 
     def change(m: Any, s: Any) -> Any:
@@ -96,7 +100,7 @@ def _spring(
     size, devices = previous.shape[0], 1 if mesh is None else mesh.size
     rows = centred_scores(log_psi, params, x, chunk=settings.chunk, mesh=mesh)
     energies = in_order(energies, size * previous.dtype.itemsize, chunk=settings.chunk, devices=devices)
-    # With a mesh the rows have columns of zeros more.
+    # With a mesh the rows have extra columns of zeros.
     padded = jnp.pad(previous, (0, rows.shape[1] - size))
     direction = spring_direction(
         rows, energies, padded, momentum=settings.momentum, damping=settings.damping, mesh=mesh

@@ -1,7 +1,8 @@
-"""Products of SPRING with all digits of float32: as they are on a CPU, by tensor cores where a card has them.
+"""Matrix products of SPRING in full float32 precision, on tensor cores where a GPU has them.
 
-B walkers, P parameters. A GPU's shortened products (TF32) would make the smallest eigenvalues of SPRING's matrix negative.
-Three of them, of the leading and the remaining digits of each number, give those of float32 in less time than its own units.
+B walkers, P parameters. The reduced precision of TF32 would make the smallest eigenvalues of SPRING's matrix
+negative. Three TF32 products of the leading and the remaining digits give float32 precision in less time than
+the float32 units.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh, PartitionSpec
 
-COLUMNS_BYTES = 1 << 26  # of the rows multiplied at one time on tensor cores: their digits are copied apart
-_TENSOR_CORES = 8.0  # compute capability from which on they take TF32
+COLUMNS_BYTES = (
+    1 << 26
+)  # of the rows multiplied at one time on tensor cores, whose digits are split into copies
+_TENSOR_CORES = 8.0  # least compute capability with TF32
 
 
 def dot(a: Any, b: Any) -> Any:
@@ -22,7 +25,10 @@ def dot(a: Any, b: Any) -> Any:
 
 
 def gram(rows: Any, *, mesh: Mesh | None = None) -> Any:
-    """(B, B) products of every two rows of (B, P). With a mesh, columns are spread: each device's products are summed."""
+    """(B, B) products of every two rows of (B, P).
+
+    With a mesh, columns are spread and the devices' products summed.
+    """
     if mesh is None:
         return _local(rows)
     axis = mesh.axis_names
@@ -39,25 +45,25 @@ def gram(rows: Any, *, mesh: Mesh | None = None) -> Any:
 def _local(rows: Any) -> Any:
     if rows.dtype != jnp.float32 or not has_tensor_cores(jax.devices()):
         return _of_all(rows, jax.lax.Precision.HIGHEST)
-    # A run may be on the CPU of a machine that has a card.
+    # A run may use the CPU of a machine that has a GPU.
     return jax.lax.platform_dependent(
         rows, cuda=by_columns, default=lambda rows: _of_all(rows, jax.lax.Precision.HIGHEST)
     )
 
 
 def has_tensor_cores(devices: Any) -> bool:
-    """Whether all of these devices are CUDA cards that take TF32."""
+    """Whether all of these devices are CUDA GPUs with TF32."""
     return all(device.platform == "gpu" and _capability(device) >= _TENSOR_CORES for device in devices)
 
 
 def _capability(device: Any) -> float:
-    """0 for cards that number theirs otherwise: ROCm's say gfx90a."""
-    told = str(device.compute_capability)
-    return float(told) if re.fullmatch(r"\d+\.\d+", told) else 0.0
+    """0 for GPUs with another scheme, such as gfx90a of ROCm."""
+    text = str(device.compute_capability)
+    return float(text) if re.fullmatch(r"\d+\.\d+", text) else 0.0
 
 
 def by_columns(rows: Any, precision: Any = jax.lax.DotAlgorithmPreset.TF32_TF32_F32_X3) -> Any:
-    """The same, some columns at a time."""
+    """The same as `gram`, a block of columns at a time."""
     size, columns = rows.shape
     width = max(1, COLUMNS_BYTES // (size * rows.dtype.itemsize))
     turns = columns // width
@@ -67,8 +73,8 @@ def by_columns(rows: Any, precision: Any = jax.lax.DotAlgorithmPreset.TF32_TF32_
     def turn(at: Any, done: Any) -> Any:
         return done + _of_all(jax.lax.dynamic_slice_in_dim(rows, at * width, width, axis=1), precision)
 
-    found = jax.lax.fori_loop(0, turns, turn, jnp.zeros((size, size), rows.dtype))
-    return found + _of_all(rows[:, turns * width :], precision) if columns % width else found
+    total = jax.lax.fori_loop(0, turns, turn, jnp.zeros((size, size), rows.dtype))
+    return total + _of_all(rows[:, turns * width :], precision) if columns % width else total
 
 
 def _of_all(rows: Any, precision: Any) -> Any:

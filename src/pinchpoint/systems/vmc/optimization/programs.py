@@ -1,9 +1,9 @@
 """The programs of a training run: which ones it needs, and their compilation side by side.
 
-A program holds a block of steps by one optimizer, Adam or SPRING; where no whole block fits, steps are taken one
-by one. Programs start at multiples of a block, whatever step a run is resumed at. Each program is traced here and
-compiled in a thread, where XLA needs no Python. Nothing is compiled twice: what a budget was measured with is
-what the run uses.
+A program holds a block of steps by one optimizer, Adam or SPRING; where no whole block fits, steps are taken
+one by one. Programs start at multiples of a block, whatever step a run is resumed at. Each program is traced
+here and compiled in a thread, where XLA needs no Python. Nothing is compiled twice: what a budget was
+measured with is what the run uses.
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def heaviest(programs: list[Steps]) -> Steps:
 
 
 class Programs:
-    """The compiled programs of one wave function, within a `with` block. Its end cancels what has not started."""
+    """The compiled programs of one wave function, within a `with` block.
+
+    Its end cancels what has not started.
+    """
 
     def __init__(self, wave: Wave, mesh: Mesh | None, tell: Progress) -> None:
         self.wave, self.mesh, self.tell = wave, mesh, tell

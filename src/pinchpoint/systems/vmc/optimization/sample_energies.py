@@ -1,6 +1,6 @@
-"""Local energies of a wave function that does not change: moves and energies of many steps as one program.
+"""Local energies of a frozen wave function: moves and energies of many steps as one program.
 
-B walkers. The width of the proposals stays too, so that what is drawn is |psi|^2 and nothing else.
+B walkers. The width of the proposals is constant too, so that the samples follow |psi|^2 exactly.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
 from pinchpoint.systems.vmc.optimization.devices import placed_jit
-from pinchpoint.systems.vmc.optimization.sampling import Walkers, moves, refreshed
+from pinchpoint.systems.vmc.optimization.sampling import Walkers, moves, refresh
 from pinchpoint.systems.vmc.optimization.training_step import Wave
 from pinchpoint.systems.vmc.settings import Settings
 
@@ -30,13 +30,14 @@ class Observed(NamedTuple):
 def make_observe(
     wave: Wave, settings: Settings, count: int, *, mesh: Mesh | None = None
 ) -> Callable[[Any, Walkers, Any, Any], tuple[Walkers, Observed]]:
-    """observe(params, walkers, first, key) -> (walkers, Observed) of `count` steps of `settings.moves` moves each.
+    """observe(params, walkers, first, key) -> (walkers, Observed) of `count` steps of `settings.moves` moves
+    each.
 
-    first: the number of the first of them; key: that of the stage, from which (key, number) makes a step's random numbers: an
+    first: the number of the first step; key: that of the stage, folded with the number of each step. It is an
     argument, so that one program serves all seeds. The walkers are donated.
     """
     if count < 1:
-        raise BadInput(f"{count} steps in one program", hint="give at least 1")
+        raise BadInput(f"A program cannot have {count} steps.", hint="Give at least 1.")
     energies_of = local_energies(wave.log, wave.system, method=settings.method, chunk=settings.chunk)
 
     def observe(params: Any, walkers: Walkers, first: Any, base: Any) -> tuple[Walkers, Observed]:
@@ -47,6 +48,6 @@ def make_observe(
             )
             return walkers, Observed(energies_of(params, walkers.x), accepted)
 
-        return jax.lax.scan(turn, refreshed(wave.log, params, walkers), jnp.arange(count))
+        return jax.lax.scan(turn, refresh(wave.log, params, walkers), jnp.arange(count))
 
     return placed_jit(observe, mesh=mesh, donate=1)

@@ -1,8 +1,8 @@
-"""SPRING's direction: natural gradients that remember the last one, with a single array of walkers by parameters.
+"""The direction of SPRING: natural gradients with momentum, from a single array of walkers by parameters.
 
-B walkers, P parameters. The rows of that array are made a chunk of walkers at a time, centred and scaled there and then, so that
-no second one ever lives. On several devices each holds all walkers of its share of the parameters: what they exchange is a
-chunk of rows at a time, and the sum of their (B, B) matrices.
+B walkers, P parameters. The rows of that array are computed for one chunk of walkers at a time and centred
+and scaled at once, so that there is never a second one. On several devices each holds all walkers of its
+share of the parameters: they exchange one chunk of rows at a time, and the sum of their (B, B) matrices.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from pinchpoint.systems.vmc.model.hamiltonian import LogPsi
 from pinchpoint.systems.vmc.optimization.chunks import split
 from pinchpoint.systems.vmc.optimization.products import dot, gram
 
-ROWS_BYTES = (
-    1 << 28
-)  # rows made at one time on a device: what is copied to put them in place is no more than this
-_MATRICES = 6  # the matrix, scaled, with its diagonal, the factors of both tries and the one taken
-_TRIES = (8, 512)  # roundings on the diagonal, the second where the first finds no factor
+ROWS_BYTES = 1 << 28  # of the rows computed at one time on a device, which are copied into place
+_MATRICES = 6  # the matrix, scaled, with its diagonal, the factors of both attempts and the selected one
+_TRIES = (8, 512)  # units of rounding added to the diagonal; the second where the first has no factor
 
 
 def score_sum(log_psi: LogPsi, params: Any, x: Any, weights: Any, *, chunk: int | None = None) -> Any:
-    """(P,) sum of weights (B,) times the gradient of log|psi|, by one reverse pass over each chunk of walkers x: (B, n, 3)."""
+    """(P,): weights (B,) times the gradients of log|psi|, summed by one reverse pass per chunk of walkers x:
+    (B, n, 3).
+    """
 
     def of(x: Any, weights: Any) -> Any:
         _, back = jax.vjp(lambda p: jax.vmap(log_psi, (None, 0))(p, x), params)
@@ -46,10 +46,10 @@ def score_sum(log_psi: LogPsi, params: Any, x: Any, weights: Any, *, chunk: int 
 def centred_scores(
     log_psi: LogPsi, params: Any, x: Any, *, chunk: int | None = None, mesh: Mesh | None = None
 ) -> Any:
-    """(B, P): the gradient of log|psi| at every walker less its mean over them, over sqrt(B).
+    """(B, P): the gradient of log|psi| at every walker minus the mean, divided by sqrt(B).
 
-    In chunks, the rows are in the order of the chunks (`rows_at_once`, `chunks.split`): sorting them would copy the largest array
-    there is. With a mesh, columns of zeros are put on until the devices divide them.
+    In chunks, the rows are in the order of the chunks (`rows_at_once`, `chunks.split`): sorting them would
+    copy the largest array. With a mesh, columns of zeros are added until the devices can share them evenly.
     """
     size, devices = x.shape[0], 1 if mesh is None else mesh.size
     mean = score_sum(log_psi, params, x, jnp.full(size, 1 / size, x.dtype), chunk=chunk)
@@ -57,32 +57,36 @@ def centred_scores(
     more = -mean.shape[0] % devices
 
     def rows(part: Any) -> Any:
-        found = jax.vmap(lambda walker: ravel_pytree(each(params, walker))[0])(part)
-        found = jnp.pad((found - mean) / root, ((0, 0), (0, more)))
-        return found if mesh is None else _exchanged(found, mesh)
+        scores = jax.vmap(lambda walker: ravel_pytree(each(params, walker))[0])(part)
+        scores = jnp.pad((scores - mean) / root, ((0, 0), (0, more)))
+        return scores if mesh is None else _exchange(scores, mesh)
 
     part = rows_at_once(size, mean.shape[0] * mean.dtype.itemsize, chunk=chunk, devices=devices)
     return rows(x) if part == size else jax.lax.map(rows, split(x, part)).reshape(size, -1)
 
 
-def _exchanged(rows: Any, mesh: Mesh) -> Any:
-    """Rows, made where their walkers are, as columns: each device all walkers of its share of the parameters."""
+def _exchange(rows: Any, mesh: Mesh) -> Any:
+    """Rows that were computed where their walkers are, as columns: each device gets its share of the
+    parameters.
+    """
     by_walkers, by_parameters = PartitionSpec(mesh.axis_names), PartitionSpec(None, mesh.axis_names)
-    # The first says where they are made: without it every device would make the rows of all walkers.
+    # The first says where they are computed: without it every device would compute the rows of all walkers.
     for spec in (by_walkers, by_parameters):
         rows = jax.lax.with_sharding_constraint(rows, NamedSharding(mesh, spec))
     return rows
 
 
 def rows_at_once(walkers: int, row_bytes: int, *, chunk: int | None, devices: int = 1) -> int:
-    """Walkers whose rows are made at one time: the chunk, or less where even that is too much."""
+    """Walkers whose rows are computed at one time: the chunk, or fewer where that is too much."""
     most = min(chunk or walkers, walkers, max(1, devices * ROWS_BYTES // row_bytes))
     parts = [part for part in range(1, most + 1) if walkers % part == 0]
     return max((part for part in parts if part % devices == 0), default=max(parts))
 
 
-def held_bytes(walkers: int, parameters: int, item_bytes: int) -> int:
-    """About what SPRING holds whatever the chunk: its rows, and a few matrices of walkers by walkers while it solves."""
+def spring_bytes(walkers: int, parameters: int, item_bytes: int) -> int:
+    """About what SPRING needs for any chunk: its rows, and a few matrices of walkers by walkers while it
+    solves.
+    """
     return walkers * (parameters + _MATRICES * walkers) * item_bytes
 
 
@@ -95,32 +99,34 @@ def in_order(values: Any, row_bytes: int, *, chunk: int | None, devices: int = 1
 def spring_direction(
     rows: Any, energies: Any, previous: Any, *, momentum: float, damping: float, mesh: Mesh | None = None
 ) -> Any:
-    """SPRING's direction (P,), to go against: previous * momentum, fixed where the walkers' energies ask for it.
+    """The direction (P,) of SPRING, to subtract: previous * momentum, corrected by the energies of the
+    walkers.
 
-    rows: (B, P) centred scores over sqrt(B), O; energies: (B,) in their order; previous: (P,). With e the centred energies over
-    sqrt(B), m the momentum: K = O O^T + damping + 1/B, z = K^-1 (e - m O previous), direction = O^T z + m previous.
-    The 1/B lifts the one direction in which O is zero by being centred.
+    rows: (B, P) centred scores over sqrt(B), O; energies: (B,) in their order; previous: (P,). With e the
+    centred energies over sqrt(B) and m the momentum: K = O O^T + damping + 1/B, z = K^-1 (e - m O previous),
+    direction = O^T z + m previous. The 1/B lifts the one direction in which O is zero because it is centred.
     """
     size = rows.shape[0]
-    wanted = (energies - energies.mean()) / math.sqrt(size) - momentum * dot(rows, previous)
+    target = (energies - energies.mean()) / math.sqrt(size) - momentum * dot(rows, previous)
     matrix = gram(rows, mesh=mesh) + 1 / size + damping * jnp.eye(size, dtype=rows.dtype)
-    if mesh is not None:  # each device solves for itself: factors in parts would be gathered again and again
-        matrix, wanted = jax.lax.with_sharding_constraint(
-            (matrix, wanted), NamedSharding(mesh, PartitionSpec())
+    if mesh is not None:  # each device solves by itself: sharded factors would be gathered again and again
+        matrix, target = jax.lax.with_sharding_constraint(
+            (matrix, target), NamedSharding(mesh, PartitionSpec())
         )
-    return dot(solved(matrix, wanted), rows) + momentum * previous
+    return dot(solve(matrix, target), rows) + momentum * previous
 
 
-def solved(matrix: Any, wanted: Any) -> Any:
-    """matrix^-1 wanted for a symmetric positive matrix (B, B) that may be near singular in its kind of number.
+def solve(matrix: Any, target: Any) -> Any:
+    """matrix^-1 target for a symmetric positive matrix (B, B) that may be nearly singular in its precision.
 
-    Scaled to about one on the diagonal, so that walkers with small scores are solved for as well as those with large ones;
-    Cholesky with a few roundings on the diagonal, more where that finds no factor; then two corrections towards the matrix.
-    Both tries are always made: a loop that asks whether to go on has the host wait for the device in every step. Where neither
-    finds a factor the answer is no number, and the step is skipped.
+    The matrix is scaled to about one on the diagonal, so that walkers with small scores are solved as
+    accurately as those with large ones; then Cholesky with a little added to the diagonal, more where that
+    has no factor; then two steps of iterative refinement. Both attempts are always made: a conditional loop
+    would make the host wait for the device in every step. Where neither has a factor the result is NaN, and
+    the step is skipped.
     """
     eps = jnp.finfo(matrix.dtype).eps
-    # By powers of two, which round nothing.
+    # By powers of two, which are exact.
     scale = jnp.ldexp(jnp.ones((), matrix.dtype), -(jnp.frexp(jnp.diagonal(matrix))[1] // 2))
     scaled = matrix * scale[:, None] * scale
     eye = jnp.eye(matrix.shape[0], dtype=matrix.dtype)
@@ -129,8 +135,8 @@ def solved(matrix: Any, wanted: Any) -> Any:
         jax.lax.linalg.cholesky(scaled + tries * eps * eye, symmetrize_input=False) for tries in _TRIES
     )
     factor = jnp.where(jnp.isfinite(jnp.trace(first)), first, second)
-    right = scale * wanted
-    found = jax.scipy.linalg.cho_solve((factor, True), right)
+    right = scale * target
+    solution = jax.scipy.linalg.cho_solve((factor, True), right)
     for _ in range(2):
-        found = found + jax.scipy.linalg.cho_solve((factor, True), right - dot(scaled, found))
-    return scale * found
+        solution = solution + jax.scipy.linalg.cho_solve((factor, True), right - dot(scaled, solution))
+    return scale * solution

@@ -1,9 +1,11 @@
-"""One step of training as one program: moves, local energies, gradient, optimizer; and many steps in one program.
+"""One training step as one program: moves, local energies, gradient, optimizer; and many steps in one
+program.
 
-B walkers, P parameters. Nothing inside waits for the host. Arrays of the carry are donated: what goes into a step cannot be used
-after it. A program's steps are all by Adam or all by SPRING: one with both would hold the memory of both. Where a step's energy
-or change is no number, parameters and optimizer stay as they were and `Stats.finite` is false. Random keys are arguments: a
-program does not know its seed, and one compiled for another seed is found on disk.
+B walkers, P parameters. Nothing inside waits for the host. Arrays of the carry are donated: the input of a
+step cannot be used after it. The steps of a program are all by Adam or all by SPRING: a program with both
+would need the memory of both. Where the energy or the change of a step is not finite, parameters and
+optimizer stay as they were and `Stats.finite` is false. Random keys are arguments: a program does not depend
+on the seed, and one compiled for another seed is found in the cache.
 """
 
 from __future__ import annotations
@@ -20,13 +22,13 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.vmc.data.system import System
 from pinchpoint.systems.vmc.model.hamiltonian import local_energies
 from pinchpoint.systems.vmc.optimization.devices import placed, placed_jit
-from pinchpoint.systems.vmc.optimization.optimizers import OptimizerState, optimizer_state, updated
+from pinchpoint.systems.vmc.optimization.optimizers import OptimizerState, optimizer_state, update
 from pinchpoint.systems.vmc.optimization.sampling import (
     Walkers,
     adapt,
     key_of,
     moves,
-    refreshed,
+    refresh,
     stage_key,
     start,
 )
@@ -34,7 +36,7 @@ from pinchpoint.systems.vmc.settings import OptimizerStage, Settings, Stage
 
 
 class Wave(Protocol):
-    """What a step needs of a wave function."""
+    """The part of a wave function that a step needs."""
 
     @property
     def system(self) -> System: ...
@@ -44,25 +46,27 @@ class Wave(Protocol):
 
 
 class Carry(NamedTuple):
-    """All that a run goes on from. step: () how many were made; key: (2,) what the random keys of steps are folded from."""
+    """The state of a run. step: () steps taken; key: (2,) from which the keys of the steps are folded."""
 
     params: Any
     optimizer: OptimizerState
     walkers: Walkers
     step: Any
-    key: Any  # the bits of one, so that every leaf is a plain array; it follows from the seed, and no checkpoint holds it
+    key: (
+        Any  # its bits, so that every leaf is a plain array; it follows from the seed and is in no checkpoint
+    )
 
 
 class Stats(NamedTuple):
-    """Of one step, () each; of many in one program, (count,) each."""
+    """Measurements of one step, () each; of many in one program, (count,) each."""
 
-    energy: Any  # mean local energy of the walkers before the change, none clipped
+    energy: Any  # mean local energy of the walkers before the change, unclipped
     variance: Any  # of the local energy
     acceptance: Any
     width: Any  # of the proposals of this step
     norm: Any  # length of the change of all parameters
-    clipped: Any  # part of the walkers whose energy was clipped
-    finite: Any  # whether energy and change are numbers; else nothing was changed
+    clipped: Any  # fraction of the walkers whose energy was clipped
+    finite: Any  # whether energy and change are finite; else nothing was changed
 
 
 Step = Callable[[Carry], tuple[Carry, Stats]]
@@ -71,14 +75,16 @@ Step = Callable[[Carry], tuple[Carry, Stats]]
 def begin(
     wave: Wave, settings: Settings, *, params: Any = None, x: Any = None, mesh: Mesh | None = None
 ) -> Carry:
-    """The carry of a new run: parameters (drawn unless given), walkers (near the nuclei unless given), moved for a while.
+    """The carry of a new run.
 
-    x: (B, n, 3), such as pretraining leaves.
+    By default parameters are random and walkers start near the nuclei; then walkers are moved.
+
+    x: (B, n, 3), for example from pretraining.
     """
     dtype = dtype_of(settings)
     if params is None:
         params = wave.init(key_of(settings.seed, Stage.PARAMETERS))
-    # A copy even where the kind of number is right: the carry is donated, the caller's arrays are not ours.
+    # A copy even where the dtype is right: the carry is donated, and the arrays belong to the caller.
     params = jax.tree_util.tree_map(lambda leaf: jnp.array(leaf, dtype, copy=True), params)
     if x is None:
         x = start(wave.system, settings.walkers, key_of(settings.seed, Stage.WALKERS), dtype=dtype)
@@ -106,7 +112,8 @@ def make_step(
 ) -> Step:
     """step(carry) -> (carry, stats), compiled at the first call; the carry is donated.
 
-    stage: what the step is by, `settings.stage_at(carry.step)`; may be left out where the optimizer is one of the two.
+    stage: the optimizer of the step, `settings.stage_at(carry.step)`; optional unless the optimizer is
+    adam+spring.
     """
     many = _steps(wave, settings, 1, stage, mesh)
 
@@ -125,18 +132,21 @@ def make_steps(
     stage: OptimizerStage | None = None,
     mesh: Mesh | None = None,
 ) -> Step:
-    """The same, `count` steps in one program: small steps take less time than it takes to launch them one by one."""
+    """The same with `count` steps in one program: launching small steps one by one takes longer than
+    computing them.
+    """
     if count < 1:
-        raise BadInput(f"{count} steps in one program", hint="give at least 1")
+        raise BadInput(f"A program cannot have {count} steps.", hint="Give at least 1.")
     return placed_jit(_steps(wave, settings, count, stage, mesh), mesh=mesh)
 
 
 def make_burn(
     wave: Wave, settings: Settings, *, mesh: Mesh | None = None
 ) -> Callable[[Any, Walkers, int, Any], tuple[Walkers, Any]]:
-    """burn(params, walkers, steps, key) -> (walkers, acceptance): moves alone, the width set for the acceptance aimed at.
+    """burn(params, walkers, steps, key) -> (walkers, acceptance): moves alone, which set the width for the
+    target acceptance.
 
-    key: that of a stage, `stage_key`. The walkers are donated.
+    key: of a stage, from `stage_key`. The walkers are donated.
     """
 
     def burn(params: Any, walkers: Walkers, steps: Any, base: Any) -> tuple[Walkers, Any]:
@@ -147,29 +157,30 @@ def make_burn(
             )
             return adapt(walkers, accepted, settings.target), accepted
 
-        first = refreshed(wave.log, params, walkers), jnp.zeros((), walkers.x.dtype)
+        first = refresh(wave.log, params, walkers), jnp.zeros((), walkers.x.dtype)
         return jax.lax.fori_loop(0, steps, turn, first)
 
     return placed_jit(burn, mesh=mesh, donate=1)
 
 
-def clipped(energies: Any, deviations: float) -> tuple[Any, Any]:
-    """Energies (B,) brought within so many mean absolute deviations of their median, and the part that lay outside."""
+def clip(energies: Any, deviations: float) -> tuple[Any, Any]:
+    """Energies (B,) clipped to so many mean absolute deviations around their median, and the fraction
+    outside.
+    """
     ordered = jnp.sort(energies)
-    middle = (
-        ordered[(len(energies) - 1) // 2] + ordered[len(energies) // 2]
-    ) / 2  # the median, but for numbers that are none
+    # The median; jnp.median would return NaN where one energy is NaN.
+    middle = (ordered[(len(energies) - 1) // 2] + ordered[len(energies) // 2]) / 2
     reach = deviations * jnp.mean(jnp.abs(energies - middle))
     within = jnp.clip(energies, middle - reach, middle + reach)
     return within, jnp.mean(within != energies, dtype=energies.dtype)
 
 
 def dtype_of(settings: Settings) -> Any:
-    """The kind of number of a run. float64 must have been switched on: JAX would quietly take float32."""
+    """The dtype of a run. float64 must be enabled: JAX would silently use float32."""
     if jax.dtypes.canonicalize_dtype(settings.precision) != jnp.dtype(settings.precision):
         raise BadInput(
-            f"{settings.precision} is not switched on in JAX",
-            hint='call jax.config.update("jax_enable_x64", True) first',
+            f"{settings.precision} is not enabled in JAX.",
+            hint='Call jax.config.update("jax_enable_x64", True) first.',
         )
     return jnp.dtype(settings.precision)
 
@@ -191,18 +202,18 @@ def _steps(
                 wave.log, params, walkers, key, steps=settings.moves, kind=settings.kind, renew=True
             )
             energies = energies_of(params, walkers.x)
-            within, outside = clipped(energies, settings.clip)
-            change, after = updated(
+            within, outside = clip(energies, settings.clip)
+            change, after = update(
                 wave.log, params, state, walkers.x, within, number, settings, stage=by, mesh=mesh
             )
             energy, norm = energies.mean(), jnp.linalg.norm(change)
             finite = jnp.isfinite(energy) & jnp.isfinite(norm)
-            moved = jax.tree_util.tree_map(jnp.add, params, shaped(jnp.where(finite, change, 0)))
-            kept = jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), after, state)
+            params = jax.tree_util.tree_map(jnp.add, params, shaped(jnp.where(finite, change, 0)))
+            state = jax.tree_util.tree_map(lambda new, old: jnp.where(finite, new, old), after, state)
             stats = Stats(energy, energies.var(), accepted, walkers.width, norm, outside, finite)
-            # One row of numbers: each on its own would be a launch more.
+            # One row of numbers: each on its own would cost another launch.
             row = jnp.stack([jnp.asarray(value, energies.dtype) for value in stats])
-            return (moved, kept, adapt(walkers, accepted, settings.target)), row
+            return (params, state, adapt(walkers, accepted, settings.target)), row
 
         (params, state, walkers), rows = jax.lax.scan(step, carry[:3], (numbers, keys))
         stats = Stats(*rows.T)
@@ -214,15 +225,15 @@ def _steps(
 
 
 def _stage(settings: Settings, stage: OptimizerStage | None) -> OptimizerStage:
-    """What was asked for, or what alone there is."""
+    """The optimizer of the steps of a program, by default the only one of the settings."""
     if stage is None and settings.optimizer == "adam+spring":
         raise BadInput(
-            "a program of adam+spring without its stage", hint="give stage=settings.stage_at(step)"
+            "A program of adam+spring needs its stage.", hint="Give stage=settings.stage_at(step)."
         )
-    chosen: OptimizerStage = stage or ("adam" if settings.optimizer == "adam" else "spring")
-    if chosen not in settings.optimizer:
+    own: OptimizerStage = stage or ("adam" if settings.optimizer == "adam" else "spring")
+    if own not in settings.optimizer:
         raise BadInput(
-            f"a step by {chosen!r} of optimizer {settings.optimizer!r}",
-            hint="give stage=settings.stage_at(step)",
+            f"The optimizer {settings.optimizer!r} has no steps by {own!r}.",
+            hint="Give stage=settings.stage_at(step).",
         )
-    return chosen
+    return own

@@ -1,7 +1,7 @@
-"""A tree of JAX arrays as named numpy arrays, and back into a tree of the same form.
+"""Convert a tree of JAX arrays to named numpy arrays and back.
 
-A name is the path of a leaf, such as `params['layers'][0]['w']`. What comes back has the structure of the tree it is
-put into: names, shapes and kinds of number must be its own.
+A name is the path of a leaf, such as `params['layers'][0]['w']`. The way back needs a tree of the same
+structure, names, shapes and dtypes.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from pinchpoint.core.errors import BadInput
 
 
 def to_arrays(tree: Any) -> dict[str, np.ndarray]:
-    """Every leaf by its path, whole: one that is spread over devices is gathered. Waits for the device."""
+    """Every leaf by its path; leaves that are spread over devices are gathered. Waits for the device."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     values = jax.device_get([leaf for _, leaf in leaves])
     return {_name(path): np.asarray(value) for (path, _), value in zip(leaves, values, strict=True)}
 
 
 def from_arrays(arrays: Mapping[str, np.ndarray], like: Any, *, where: str) -> Any:
-    """The arrays as a tree like `like`, of numpy arrays. where: the file they are from, for errors."""
+    """The arrays as a tree of numpy arrays like `like`. where: the file they come from, for errors."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(like)
-    wanted = {_name(path): leaf for path, leaf in leaves}
-    strange = sorted(set(arrays) ^ set(wanted))
-    if strange:
-        raise _other(where, f"{strange[0]} is in only one of the two")
-    for name, leaf in wanted.items():
-        found = arrays[name]
-        if found.shape != tuple(leaf.shape):
-            raise _other(where, f"{name} has shape {found.shape}, and {tuple(leaf.shape)} is wanted")
-        if found.dtype != np.dtype(leaf.dtype):
-            raise _other(where, f"{name} is {found.dtype}, and {np.dtype(leaf.dtype)} is wanted")
-    return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in wanted])
+    expected = {_name(path): leaf for path, leaf in leaves}
+    unmatched = sorted(set(arrays) ^ set(expected))
+    if unmatched:
+        raise _other(where, f"{unmatched[0]} is in only one of the two")
+    for name, leaf in expected.items():
+        array = arrays[name]
+        if array.shape != tuple(leaf.shape):
+            raise _other(where, f"{name} has shape {array.shape}, but {tuple(leaf.shape)} is expected")
+        if array.dtype != np.dtype(leaf.dtype):
+            raise _other(where, f"{name} is {array.dtype}, but {np.dtype(leaf.dtype)} is expected")
+    return jax.tree_util.tree_unflatten(structure, [arrays[name] for name in expected])
 
 
 def count(tree: Any) -> int:
-    """Numbers in all leaves."""
+    """The number of values in all leaves."""
     return sum(int(np.prod(leaf.shape)) for leaf in jax.tree_util.tree_leaves(tree))
 
 
@@ -49,6 +49,6 @@ def _name(path: Any) -> str:
 
 def _other(where: str, why: str) -> BadInput:
     return BadInput(
-        f"{where} is of another network: {why}",
-        hint="name the run that wrote it, or train a new one with another -o",
+        f"{where} belongs to another network: {why}.",
+        hint="Name the run that wrote it, or train a new one with another -o.",
     )

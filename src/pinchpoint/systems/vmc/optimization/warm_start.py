@@ -1,7 +1,7 @@
 """Parameters and walkers from the checkpoint of a run, for an evaluation or as the start of another run.
 
-The other run has the same atoms and electrons, with the nuclei at other positions. Each electron moves along with
-its nearest nucleus, so that the walkers of one bond length suit a slightly longer bond.
+The other run has the same atoms and electrons, with the nuclei at other positions. Each electron moves along
+with its nearest nucleus, so that the walkers of one bond length suit a slightly longer bond.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ PARAMS, POSITIONS = "params", "walkers.x"
 
 
 def stored_params(run: Run, wave: Wave) -> tuple[int, Any, np.ndarray]:
-    """The step of a run's last checkpoint, its parameters as a tree of numpy arrays, and its walkers (B, n, 3)."""
+    """The step of a run's last checkpoint, its parameters as a tree of numpy arrays, and its walkers (B, n,
+    3).
+    """
     state = run.resumed_state()
     if state is None:
         raise BadInput(
