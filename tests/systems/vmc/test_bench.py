@@ -101,7 +101,7 @@ def test_the_five_figures_are_of_both_sides_and_the_nested_one_says_it_is_scaled
     ("asked", "what"),
     [
         ({"config": "huge"}, "huge"),
-        ({"repeats": 0}, "below 1"),
+        ({"repeats": 0}, "at least 1"),
         ({"system": "Xx"}, "Xx"),
         ({"device": "tpu"}, "tpu"),
     ],

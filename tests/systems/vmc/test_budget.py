@@ -12,7 +12,7 @@ pytest.importorskip("jax", reason="wave functions are JAX's")
 
 from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.systems.common.training_loop import Report
-from pinchpoint.systems.vmc.budget import device_bytes, fit, fastest_fit
+from pinchpoint.systems.vmc.budget import device_bytes, fastest_fit, fit
 from pinchpoint.systems.vmc.evaluate import evaluate
 from pinchpoint.systems.vmc.optimization.devices import on, resident_bytes
 from pinchpoint.systems.vmc.runs import read_run
@@ -53,10 +53,10 @@ def test_a_method_or_a_chunk_that_is_asked_for_is_kept() -> None:
     found = fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, chunk=48, budget_bytes=1200)
     assert (found.method, found.chunk) == ("loop", 48)
     with pytest.raises(
-        DoesNotFit, match=r"a step needs 1\.07 KiB with 48 walkers at a time; the budget is 1\.03 KiB"
+        DoesNotFit, match=r"A step needs 1\.07 KiB with 48 walkers at a time, but the budget is 1\.03 KiB"
     ) as caught:
         fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, chunk=48, budget_bytes=1050)
-    assert caught.value.hint == "raise --budget by at least 46 B, or give a smaller --set chunk"
+    assert caught.value.hint == "Raise --budget by at least 46 B, or give a smaller --set chunk."
 
 
 def test_every_device_has_the_same_share_of_a_chunk() -> None:
@@ -89,13 +89,15 @@ def test_why_it_was_chosen_is_told_with_the_numbers() -> None:
 
 def test_a_budget_below_one_walker_is_refused_with_the_numbers(tiny: dict[str, Any], tmp_path: Path) -> None:
     with pytest.raises(
-        DoesNotFit, match=r"a step needs 1,002 B with one walker at a time; the budget is 500 B"
+        DoesNotFit, match=r"A step needs 1,002 B with one walker at a time, but the budget is 500 B"
     ) as caught:
         fastest_fit(need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=500)
-    assert caught.value.hint == "raise --budget by at least 502 B, or give fewer --walkers or a smaller --net"
+    assert (
+        caught.value.hint == "Raise --budget by at least 502 B, or give fewer --walkers or a smaller --net."
+    )
     with pytest.raises(
         DoesNotFit,
-        match=r"one walker at a time, with what this process holds already; the budget is 1\.00 KiB",
+        match=r"one walker at a time, including what this process already holds, but the budget is 1\.00 KiB",
     ):
         train("H", tmp_path / "run", budget="1KiB", **{**tiny, "optimizer": "adam"})
     assert not (tmp_path / "run").exists()

@@ -19,6 +19,7 @@ from pinchpoint.systems.common.overrides import parse_overrides
 from pinchpoint.systems.common.training_loop import Report
 from pinchpoint.systems.vmc import cli
 from pinchpoint.systems.vmc.model.config import NetConfig
+from pinchpoint.systems.vmc.optimization.driver import EnergyReport
 from pinchpoint.systems.vmc.settings import RunOptions, Settings
 
 NAMES = ["train", "eval", "scan", "orbitals"]
@@ -116,13 +117,18 @@ def test_an_energy_with_its_error_bar_comes_of_a_name(
     assert json.loads((folder / "record.json").read_text())["step"] == 50
 
 
+def report_of(done: int, total: int, *values: float) -> EnergyReport:
+    names = ("energy_ha", "error_ha", "variance", "acceptance", "step_s")
+    return EnergyReport("train", done, total, **dict(zip(names, values, strict=False)))
+
+
 def test_a_line_of_progress_fits_80_columns_for_a_long_run_of_a_large_molecule() -> None:
-    report = Report("train", 9_950, 10_000, -109.54231, 0.00123, 0.0123, 0.523, 0.0306, 1.5)
+    report = report_of(9_950, 10_000, -109.54231, 0.00123, 0.0123, 0.523, 0.0306)
     assert cli._numbers(report) == "-109.542±0.001 var 1e-2 acc 52% 31ms"
     assert len("[1234.5 s] vmc:  9,950/10,000  " + cli._numbers(report) + ", 0:02 left") <= 80
-    small = Report("train", 100, 1000, -1.17447, 0.00012, 0.0012, 0.52, 0.0081, 1.5)
+    small = report_of(100, 1000, -1.17447, 0.00012, 0.0012, 0.52, 0.0081)
     assert cli._numbers(small) == "-1.1745±0.0001 var 1e-3 acc 52% 8.1ms"
-    assert cli._numbers(Report("train", 10, 1000, -1.17447)) == "-1.1745"
+    assert cli._numbers(report_of(10, 1000, -1.17447)) == "-1.1745"
 
 
 def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
@@ -144,19 +150,19 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
 @pytest.mark.parametrize(
     ("args", "code", "what", "hint"),
     [
-        (["Xx"], 2, "no element or molecule 'Xx'", "name an element from H to Kr"),
-        (["h2"], 2, "no element or molecule 'h2'", "write H2: upper and lower case matter"),
+        (["Xx"], 2, "There is no element or molecule 'Xx'", "Name an element from H to Kr"),
+        (["h2"], 2, "There is no element or molecule 'h2'", "Write H2: upper and lower case matter"),
         (
             ["H2", "--spin", "1"],
             2,
-            "a spin (up less down) of 1 with the 2 electrons of H2",
-            "give a spin of: 0, 2",
+            "A spin (up minus down) of 1 is impossible with the 2 electrons of H2.",
+            "Give one of these spins: 0, 2.",
         ),
         (
             ["H2", "--charge", "2"],
             2,
-            "a charge of +2 leaves 0 of the 2 electrons of H2",
-            "give a charge of at most +1",
+            "A charge of +2 leaves 0 of the 2 electrons of H2.",
+            "Give a charge of at most +1.",
         ),
         (
             ["H2", "--walkers", "0"],
@@ -164,8 +170,8 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
             "--walkers 0 is out of range",
             "Give --walkers a value that is at least 1.",
         ),
-        (["H2", "--bond", "0"], 2, "a bond of 0 bohr", "give a finite length of at least 0.1 bohr"),
-        (["H2", "--net", "huge"], 2, "unknown network 'huge'", "use one of: small, "),
+        (["H2", "--bond", "0"], 2, "A bond of 0 bohr", "Give a finite length of at least 0.1 bohr"),
+        (["H2", "--net", "huge"], 2, "There is no network 'huge'", "Use one of: small, "),
         (
             ["H2", "--optimizer", "sgd"],
             2,
@@ -191,9 +197,9 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
             "Give a whole number",
         ),
         (["H2", "--budget", "9"], 2, "'9' is not a number of bytes", "Give a number with a unit"),
-        (["H", "--budget", "2KiB", *TINY], 1, "a step needs ", "raise --budget by at least "),
+        (["H", "--budget", "2KiB", *TINY], 1, "A step needs ", "Raise --budget by at least "),
         (["H2", "--resume"], 2, "There is no run in ", "Leave out --resume to start one"),
-        ([], 2, "no molecule to train", "name one: H2, LiH or file.xyz; or go on with a run: --resume"),
+        ([], 2, "There is no molecule to train.", "Name one, such as H2, LiH or file.xyz, or resume"),
         (
             ["H2", "--walkers", "9", "--set", "chunk=2"],
             2,
@@ -213,13 +219,17 @@ def test_bad_input_is_two_lines_with_the_hint_and_leaves_no_run(
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
-        ("3\n\nH 0 0 0\nH 0 0 1\n", "says 3 atoms and lists 2", "write 2 on its first line"),
+        ("3\n\nH 0 0 0\nH 0 0 1\n", "announces 3 atoms but lists 2", "Write 2 on its first line"),
         (
             "2\n\nH 0 0 0\nH 0 0 0.01\n",
-            "nuclei 1 (H) and 2 (H) of mine are 0.0189 bohr apart",
-            "move them at least 0.1 bohr apart",
+            "Nuclei 1 (H) and 2 (H) of mine are only 0.0189 bohr apart",
+            "Move them at least 0.1 bohr apart",
         ),
-        ("2\n\nH 0 0 0\nQq 0 0 1\n", "line 4: no element 'Qq'", "give elements from H to Kr"),
+        (
+            "2\n\nH 0 0 0\nQq 0 0 1\n",
+            "line 4: 'Qq' is not an element",
+            "Give the symbols of elements from H to Kr",
+        ),
     ],
 )
 def test_an_xyz_file_that_is_no_molecule_is_refused(
@@ -249,9 +259,9 @@ def test_a_run_of_another_molecule_or_network_is_not_gone_on_with(
     folder = tmp_path / "run"
     assert run(["vmc", "train", "H", "-o", str(folder), "--steps", "10", *TINY]) == 0
     code, what, _ = failed(["train", "He", "-o", folder, "--resume"], capsys)
-    assert (code, what) == (2, f"the run in {folder} is of H, and He is asked for")
+    assert (code, what) == (2, f"The run in {folder} is of H, not of He.")
     code, what, _ = failed(["train", "H", "-o", folder, "--resume", "--net", "ferminet"], capsys)
-    assert code == 2 and what.startswith(f"the run in {folder} has another network: one (was 4, is 256)")
+    assert code == 2 and what.startswith(f"The run in {folder} has another network: one (was 4, is 256)")
     code, what, hint = failed(["train", "H", "-o", folder], capsys)
     assert (code, what, hint) == (
         2,
@@ -261,7 +271,7 @@ def test_a_run_of_another_molecule_or_network_is_not_gone_on_with(
     code, what, _ = failed(["eval", tmp_path / "nothing", "-o", tmp_path / "eval.json"], capsys)
     assert code == 2 and what.startswith(f"There is no run in {tmp_path / 'nothing'}")
     code, what, _ = failed(["scan", "H2", "--bond", "1:2", "-o", tmp_path / "scan"], capsys)
-    assert (code, what) == (2, "'1:2' are no lengths of a bond")
+    assert (code, what) == (2, "'1:2' is not a list of bond lengths.")
 
 
 def test_settings_of_the_network_and_of_the_training_are_told_apart_by_name() -> None:

@@ -93,12 +93,12 @@ def test_the_same_seed_gives_the_same_energy(hydrogen: Path) -> None:
 
 
 def test_what_cannot_be_evaluated_is_refused(hydrogen: Path, tiny: dict[str, Any], tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="3 samples of each walker"):
+    with pytest.raises(BadInput, match="3 samples per walker"):
         evaluate(hydrogen, samples=3, device="cpu")
     with pytest.raises(BadInput, match="Cannot write") as caught:
         evaluate(hydrogen, tmp_path / "no" / "eval.json", device="cpu")
     assert caught.value.hint == "choose a folder that exists and can be written"
-    with pytest.raises(BadInput, match="a grid spacing of 0 bohr"):
+    with pytest.raises(BadInput, match="A grid spacing of 0 bohr"):
         evaluate(hydrogen, cube=tmp_path / "h.cube", spacing=0.0, device="cpu")
     with pytest.raises(BadInput, match="no run in"):
         evaluate(tmp_path / "nowhere", device="cpu")
@@ -157,5 +157,5 @@ def test_a_density_shares_each_electron_out_and_counts_those_outside() -> None:
     )
     assert spread.outside_part == 0.25
     assert spread.volume().electrons == pytest.approx(1.5)
-    with pytest.raises(BadInput, match="points for the density"):
+    with pytest.raises(BadInput, match="grid of the density would have"):
         Spread(system_of("H2"), spacing=0.01)

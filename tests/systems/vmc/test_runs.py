@@ -122,10 +122,11 @@ def test_a_tree_of_arrays_comes_back_in_its_own_form() -> None:
     back = from_arrays(found, tree, where="file")
     assert back["state"].second is None and np.array_equal(back["w"][0], tree["w"][0])
     with pytest.raises(
-        BadInput, match=r"file is of another network: \['w'\]\[0\] has shape \(3, 2\), and \(2, 3\) is wanted"
+        BadInput,
+        match=r"file belongs to another network: \['w'\]\[0\] has shape \(3, 2\), but \(2, 3\) is expected",
     ):
         from_arrays({**found, "['w'][0]": np.zeros((3, 2), np.float32)}, tree, where="file")
-    with pytest.raises(BadInput, match=r"\['w'\]\[1\] is float64, and float32 is wanted"):
+    with pytest.raises(BadInput, match=r"\['w'\]\[1\] is float64, but float32 is expected"):
         from_arrays({**found, "['w'][1]": np.zeros(())}, tree, where="file")
     with pytest.raises(BadInput, match=r"\['more'\] is in only one of the two"):
         from_arrays({**found, "['more']": np.zeros(1)}, tree, where="file")

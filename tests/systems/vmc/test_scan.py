@@ -30,9 +30,11 @@ def test_lengths_are_read_as_they_are_written() -> None:
     "text", ["", "a", "1:2", "1:2:1", "1:2:3:4", "1:2:x", "1,1", "nan", "1:1:3", "1:2:5000"]
 )
 def test_what_is_no_length_is_refused(text: str) -> None:
-    with pytest.raises(BadInput, match="are no lengths of a bond") as caught:
+    with pytest.raises(BadInput, match="is not a list of bond lengths") as caught:
         parse_bonds(text)
-    assert caught.value.hint == "write FROM:TO:COUNT in bohr, such as 1.0:2.0:5, or 1.0,1.4,2.0"
+    assert (
+        caught.value.hint == "Write FROM:TO:COUNT in bohr, such as 1.0:2.0:5, or a list such as 1.0,1.4,2.0."
+    )
 
 
 def test_the_bottom_of_a_parabola_is_found_and_none_at_an_end() -> None:
@@ -147,7 +149,7 @@ def test_the_summary_names_the_lengths_whose_walkers_have_not_mixed() -> None:
 def test_a_scan_of_something_without_a_bond_is_refused_and_leaves_nothing(
     tiny: dict[str, Any], tmp_path: Path
 ) -> None:
-    with pytest.raises(BadInput, match="a bond of 1 bohr in the atom He"):
+    with pytest.raises(BadInput, match="The atom He has no bond"):
         scan("He", tmp_path / "scan", bonds="1:2:2", **tiny)
     with pytest.raises(BadInput, match="in H2O, which has 3 nuclei"):
         scan("H2O", tmp_path / "scan", bonds="1:2:2", **tiny)

@@ -129,5 +129,5 @@ def test_what_it_does_not_know_is_refused(change: dict[str, str], what: str) -> 
 
 
 def test_a_chunk_of_no_walkers_is_refused() -> None:
-    with pytest.raises(BadInput, match="a chunk of 0 walkers"):
+    with pytest.raises(BadInput, match="--chunk 0 is not a number of walkers"):
         case("chunked", "infer", 4, chunk=0)

@@ -188,7 +188,7 @@ def bench(
         notes = (
             "random weights; on both sides weights and walkers are on the device, and the clock waits for it",
             f"train_step_scanned*: {scanned} of our steps in one program, seconds of one step",
-            "train_step_metropolis, train_step_scanned: ours uses Metropolis moves, the baseline Langevin moves",
+            "train_step_metropolis, train_step_scanned: ours uses Metropolis moves, the baseline Langevin",
         )
         record = Benchmark(
             molecule.name, place, config, net, size.walkers, size.moves, tuple(figures), scanned, None, notes

@@ -77,7 +77,7 @@ def test_named_molecules_that_need_pretraining_need_no_pyscf(
 
 def test_without_pyscf_another_molecule_is_asked_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pyscf", None)
-    with pytest.raises(Missing, match="PySCF is not here") as caught:
+    with pytest.raises(Missing, match="PySCF is not installed") as caught:
         orbitals_for(system_of("N2", charge=1))
     assert "pinchpoint[pyscf]" in caught.value.hint
 
@@ -114,7 +114,7 @@ def test_orbitals_survive_a_file_and_other_files_are_refused(tmp_path: Path) -> 
     for name in ("other.npz", "cut.npz", "empty.npz", "text.npz", "none.npz"):
         with pytest.raises(
             BadInput,
-            match="none.npz: No such file" if name == "none.npz" else "holds no Hartree-Fock orbitals",
+            match="none.npz cannot be read" if name == "none.npz" else "does not hold Hartree-Fock orbitals",
         ):
             HartreeFock.load(tmp_path / name)
 

@@ -112,18 +112,18 @@ def test_every_known_molecule_is_sound() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"what": "Xx"}, "no element or molecule 'Xx'"),
-        ({"what": "lih"}, "no element or molecule 'lih'"),
-        ({"what": "H2", "spin": 1}, "spin"),
-        ({"what": "He", "spin": 4}, "spin"),
-        ({"what": "Li", "spin": -1}, "spin"),
-        ({"what": "H2", "charge": 2}, "leaves 0 of the 2 electrons"),
-        ({"what": "H", "charge": 3}, "leaves 0 of the 1 electrons"),
-        ({"what": "H2O", "bond": 1.0}, "3 nuclei"),
-        ({"what": "He", "bond": 1.0}, "atom He"),
-        ({"what": "H2", "bond": 0.0}, "bond of 0"),
-        ({"what": "H2", "bond": math.nan}, "bond of nan"),
-        ({"what": "nowhere.xyz"}, "cannot read nowhere.xyz"),
+        ({"molecule": "Xx"}, "no element or molecule 'Xx'"),
+        ({"molecule": "lih"}, "no element or molecule 'lih'"),
+        ({"molecule": "H2", "spin": 1}, "spin"),
+        ({"molecule": "He", "spin": 4}, "spin"),
+        ({"molecule": "Li", "spin": -1}, "spin"),
+        ({"molecule": "H2", "charge": 2}, "leaves 0 of the 2 electrons"),
+        ({"molecule": "H", "charge": 3}, "leaves 0 of the 1 electrons"),
+        ({"molecule": "H2O", "bond": 1.0}, "3 nuclei"),
+        ({"molecule": "He", "bond": 1.0}, "atom He"),
+        ({"molecule": "H2", "bond": 0.0}, "bond of 0"),
+        ({"molecule": "H2", "bond": math.nan}, "bond of nan"),
+        ({"molecule": "nowhere.xyz"}, "nowhere.xyz cannot be read"),
     ],
 )
 def test_impossible_systems_are_refused_with_a_hint(arguments: dict[str, object], said: str) -> None:
@@ -133,21 +133,21 @@ def test_impossible_systems_are_refused_with_a_hint(arguments: dict[str, object]
 
 
 def test_the_hint_of_a_wrong_case_is_the_right_one() -> None:
-    with pytest.raises(BadInput, match="write LiH"):
+    with pytest.raises(BadInput, match="Write LiH"):
         system_of("lih")
 
 
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("3\n", "4\n", "says 4 atoms and lists 3"),
-        ("3\n", "two\n", "instead of the count"),
-        ("O 0 0 0", "Oo 0 0 0", "no element 'Oo'"),
-        ("O 0 0 0", "o 0 0 0", "no element 'o'"),
-        ("O 0 0 0", "O 0 0", "is no atom"),
-        ("O 0 0 0", "O 0 zero 0", "is no position"),
+        ("3\n", "4\n", "announces 4 atoms but lists 3"),
+        ("3\n", "two\n", "instead of the number of atoms"),
+        ("O 0 0 0", "Oo 0 0 0", "'Oo' is not an element"),
+        ("O 0 0 0", "o 0 0 0", "'o' is not an element"),
+        ("O 0 0 0", "O 0 0", "is not an atom"),
+        ("O 0 0 0", "O 0 zero 0", "is not a position"),
         ("O 0 0 0", "O 0 nan 0", "is not finite"),
-        ("H 0 -0.757", "H 0 0.757", "nuclei 2 .H. and 3 .H. of water are 0 bohr apart"),
+        ("H 0 -0.757", "H 0 0.757", "Nuclei 2 .H. and 3 .H. of water are only 0 bohr apart"),
     ],
 )
 def test_a_wrong_xyz_file_is_refused_with_what_is_wrong(xyz: Path, old: str, new: str, said: str) -> None:
@@ -159,7 +159,7 @@ def test_a_wrong_xyz_file_is_refused_with_what_is_wrong(xyz: Path, old: str, new
 def test_a_system_made_by_hand_is_checked_too() -> None:
     with pytest.raises(BadInput, match="charge 3"):
         System("odd", ("H",), (3,), ((0.0, 0.0, 0.0),), 1, 0)
-    with pytest.raises(BadInput, match="without electrons"):
+    with pytest.raises(BadInput, match="has no electrons"):
         System("bare", ("H",), (1,), ((0.0, 0.0, 0.0),), 0, 0)
 
 

@@ -62,7 +62,7 @@ def test_energies_in_chunks_are_those_of_all_at_once_in_the_same_order() -> None
 
 def test_a_chunk_that_does_not_divide_the_walkers_is_refused() -> None:
     wave = helium()
-    with pytest.raises(BadInput, match="do not divide"):
+    with pytest.raises(BadInput, match="cannot be divided"):
         local_energies(wave.log, wave.system, chunk=5)(wave.init(None), jnp.ones((24, 2, 3)))
 
 

@@ -89,7 +89,7 @@ def test_the_second_start_finds_its_programs_on_disk(tmp_path: Path) -> None:
 
 def test_walkers_that_do_not_divide_among_devices_are_refused() -> None:
     devices = [object()] * 3
-    with pytest.raises(BadInput, match="take 12 walkers"):
+    with pytest.raises(BadInput, match="Use 12 walkers"):
         mesh_of(10, devices)
 
 

@@ -83,7 +83,7 @@ def _run(system: System, basis: str) -> tuple[Any, Any]:
         ) from error
     if molecule.nao < system.up:
         raise BadInput(
-            f"{basis} has {molecule.nao} functions for {system.name}, too few for {system.up} electrons of one spin.",
+            f"The basis {basis} has {molecule.nao} functions, too few for {system.up} electrons of one spin.",
             hint="Give a larger basis, such as cc-pvtz.",
         )
     field: Any = (scf.RHF if system.spin == 0 else scf.UHF)(molecule)
