@@ -109,7 +109,7 @@ def test_where_only_springs_arrays_do_not_fit_adam_is_named() -> None:
             fastest_fit(
                 need, methods=("forward", "loop"), walkers=WALKERS, budget_bytes=500, spring_bytes=own
             )
-        words = f", or --optimizer adam: SPRING's own arrays take about {own} B"
+        words = f", or --optimizer adam: SPRING's own arrays take about {own} B."
         assert caught.value.hint.endswith(words) if named else "adam" not in caught.value.hint
 
 
@@ -171,7 +171,7 @@ def test_a_run_keeps_what_was_chosen_and_its_record_says_why(
     assert (stored["method"], stored["why"]) == (made.method, made.why)
     assert read_run(run).config.settings.method == made.method != "auto"
     again = train(None, run, device="cpu", resume=True, steps=20)
-    assert (again.method, again.chunk, again.why) == (made.method, None, "as the run was begun") and len(
+    assert (again.method, again.chunk, again.why) == (made.method, None, "as the run was started") and len(
         said
     ) == 1
     found = evaluate(run, samples=20, device="cpu")

@@ -18,7 +18,7 @@ from pinchpoint.systems.vmc.optimization.optimizers import (
     adam_change,
     energy_gradient,
     optimizer_state,
-    updated,
+    update,
 )
 from pinchpoint.systems.vmc.settings import OptimizerStage, Settings
 

@@ -25,7 +25,7 @@ from pinchpoint.systems.vmc.optimization.spring import (
     centred_scores,
     in_order,
     rows_at_once,
-    solved,
+    solve,
     spring_direction,
 )
 from pinchpoint.systems.vmc.settings import Settings

@@ -20,7 +20,7 @@ from pinchpoint.systems.vmc.optimization.sampling import Walkers, stage_key
 from pinchpoint.systems.vmc.optimization.training_step import (
     Step,
     begin,
-    clipped,
+    clip,
     make_burn,
     make_step,
     make_steps,
