@@ -1,23 +1,23 @@
-"""Energies of small atoms and molecules against the best known ones, three seeds each: train, freeze,
-evaluate.
+"""Energies of small atoms and molecules compared with the best known values, three seeds each.
 
-    python benchmarks/vmc/accuracy.py run H2 He LiH Be --seeds 0 1 2 --device cuda -o part.json    # goes on where it stopped
+    python benchmarks/vmc/accuracy.py run H2 He LiH Be --seeds 0 1 2 --device cuda -o part.json    # resumes
     python benchmarks/vmc/accuracy.py run LiH Be -o few.json \\
         --set walkers=1024 steps=4000 adam_steps=300 moves=21 burn=200 spring_decay=1000
-    python benchmarks/vmc/accuracy.py run H2O --net medium --set optimizer=spring pretrain=2000 moves=31 steps=15000 -o h2o.json
-    OPENBLAS_NUM_THREADS=1 python benchmarks/vmc/accuracy.py run H2 --device cpu --samples 1000 -o two_cores.json
+    python benchmarks/vmc/accuracy.py run H2O --net medium -o h2o.json \\
+        --set optimizer=spring pretrain=2000 moves=31 steps=15000
+    OPENBLAS_NUM_THREADS=1 python benchmarks/vmc/accuracy.py run H2 --device cpu --samples 1000 -o cpu.json
     python benchmarks/vmc/accuracy.py merge part*.json -o benchmarks/results/vmc_accuracy_h200.json
     python benchmarks/vmc/accuracy.py table    # of that record, into docs/vmc.md
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. --set takes any field of `Settings` and
-`NetConfig` (`kind` is the network's) and `pretrain`; those above are recipes for a card, up to 4 and 14
-electrons. Runs lie beside the part, in a folder of its name; the curve of each (means of its steps as a CSV,
-and the picture) beside the part itself. A run that was stopped goes on, to fewer or more --steps too; its
-`train_s` then counts the steps made before (`before_s`), not the pretraining before. A system is right where
-at least three seeds of one recipe have mixed (R-hat < 1.01) to an error bar of at most 0.3 mHa, and the
-energy of each lies within 1.6 mHa of the reference, its error bar included, and not below it by more than
-three error bars; H2O and a CPU have bars of their own (`verdicts.py`). Several processes may share a GPU:
-XLA_PYTHON_CLIENT_PREALLOCATE=false.
+`NetConfig` (`kind` is that of the network) and `pretrain`; the recipes above are for a GPU, up to 4 and 14
+electrons. Runs are written beside the part, in a folder of its name; the curve of each run (means of its
+steps as a CSV file, and the plot) is written beside the part itself. A stopped run is resumed, also with
+fewer or more --steps; its `train_s` then includes the steps taken before (`before_s`), but not their
+pretraining. A system is right where at least three seeds of one recipe have mixed (R-hat < 1.01) to an error
+bar of at most 0.3 mHa, and each energy lies within 1.6 mHa of the reference, including its error bar, and at
+most three error bars below it; H2O and a CPU have their own bars (`verdicts.py`). Several processes may share
+a GPU with XLA_PYTHON_CLIENT_PREALLOCATE=false.
 """
 
 from __future__ import annotations
@@ -71,30 +71,35 @@ def run(args: argparse.Namespace) -> None:
     named = {"steps": args.steps, "walkers": args.walkers}
     net_changes, changes = choices_of(args.set)
     changes |= {key: value for key, value in named.items() if value is not None}
-    asked = {**net_changes, **changes, **({} if args.moves is None else {"eval_moves": args.moves})}
+    recipe = {**net_changes, **changes, **({} if args.moves is None else {"eval_moves": args.moves})}
     for system in args.systems:
         for seed in args.seeds:
             name = f"{system}:{args.net}:{seed}"
             if name in part["runs"]:
-                _check_same(args.output, name, part["runs"][name].get("changes", asked), asked)
-                print(f"{name}: done before", flush=True)
+                _check_same(args.output, name, part["runs"][name].get("changes", recipe), recipe)
+                print(f"{name}: already finished", flush=True)
                 continue
             where = folder / name.replace(":", "-")
             before, start = seconds_before(where), time.perf_counter()
-            told = {**changes, "seed": seed, "device": args.device}
+            options = {**changes, "seed": seed, "device": args.device}
             train(
-                system, where, net=args.net, net_changes=net_changes, resume=(where / CONFIG).exists(), **told
+                system,
+                where,
+                net=args.net,
+                net_changes=net_changes,
+                resume=(where / CONFIG).exists(),
+                **options,
             )
             trained = before + time.perf_counter() - start
-            made = evaluate(where, samples=args.samples, moves=args.moves, device=args.device)
+            evaluation = evaluate(where, samples=args.samples, moves=args.moves, device=args.device)
             part["runs"][name] = {
-                **json.loads(made.to_json()),
+                **json.loads(evaluation.to_json()),
                 "train_s": trained,
                 "before_s": before,
                 "seed": seed,
                 "system": system,
                 "net": args.net,
-                "changes": asked,
+                "changes": recipe,
                 "curve": curve(where, args.output.with_name(f"{args.output.stem}-{where.name}.csv")),
             }
             write_text(args.output, json.dumps(part, indent=1) + "\n")
@@ -114,9 +119,9 @@ def choices_of(texts: list[str]) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def curve(run: Path, path: Path) -> list[str]:
-    """Write a run's convergence to `path`, and its picture beside it; their names.
+    """Write the convergence of a run to `path` and its plot beside it; returns their names.
 
-    A row is the means of some steps.
+    A row holds the means of some steps.
     """
     rows = Log.read(run / LOG)
     width = -(-len(rows) // CURVE) or 1
@@ -129,44 +134,47 @@ def curve(run: Path, path: Path) -> list[str]:
             fmean(getattr(row, name) for row in part) for name in ("energy_ha", "variance", "acceptance")
         )
         table.writerow([part[-1].step, *(f"{mean:.8g}" for mean in means), f"{part[-1].seconds:.2f}"])
-    written = [write_text(path, text.getvalue())]
+    paths = [write_text(path, text.getvalue())]
     if (run / PICTURE).exists():
-        written.append(write_bytes(path.with_suffix(Path(PICTURE).suffix), (run / PICTURE).read_bytes()))
-    return [one.name for one in written]
+        paths.append(write_bytes(path.with_suffix(Path(PICTURE).suffix), (run / PICTURE).read_bytes()))
+    return [one.name for one in paths]
 
 
 def _check_same(path: Path, name: str, before: dict[str, Any], now: dict[str, Any]) -> None:
     if before != now:
         raise BadInput(
-            f"{name} in {path} was trained with {before}, and {now} is asked for", hint="name another -o"
+            f"{name} in {path} was trained with {before}, not with {now}.", hint="Name another file with -o."
         )
 
 
 def merge(args: argparse.Namespace) -> None:
-    """One record of several parts."""
+    """Merge several parts into one record."""
     check_output(args.output)
     parts = [_read(path) for path in args.parts]
-    made = parts[0]
+    record = parts[0]
     for part in parts[1:]:
-        made["runs"] |= part["runs"]
+        record["runs"] |= part["runs"]
         for group in ("commands", "machines"):
-            made[group] += [one for one in part[group] if one not in made[group]]
-    made["judged"] = verdicts.verdicts(made["runs"])
-    write_text(args.output, json.dumps(made, indent=1).replace(args.without, "") + "\n")
-    for name, one in made["runs"].items():
+            record[group] += [one for one in part[group] if one not in record[group]]
+    record["judged"] = verdicts.verdicts(record["runs"])
+    write_text(args.output, json.dumps(record, indent=1).replace(args.without, "") + "\n")
+    for name, one in record["runs"].items():
         print(_line(name, one))
-    for name, found in made["judged"].items():
-        print(f"{name}: {found}")
+    for name, verdict in record["judged"].items():
+        print(f"{name}: {verdict}")
 
 
 def table(args: argparse.Namespace) -> None:
-    """The record's table, on the screen and in its page."""
+    """Print the table of the record, and write it to its page."""
     print(verdicts.into_page(args.page, verdicts.table(_read(args.record)["runs"])))
 
 
 def _line(name: str, one: dict[str, Any]) -> str:
-    off = "" if one["difference_ha"] is None else f"  {1e3 * one['difference_ha']:+.3f} mHa of the reference"
-    return f"{name:18} {one['energy_ha']:.6f} +- {one['error_ha']:.6f} Ha{off}  R-hat {one['rhat']:.4f}  {one['train_s']:.0f} s"
+    off = (
+        "" if one["difference_ha"] is None else f"  {1e3 * one['difference_ha']:+.3f} mHa from the reference"
+    )
+    energy = f"{one['energy_ha']:.6f} +- {one['error_ha']:.6f} Ha{off}"
+    return f"{name:18} {energy}  R-hat {one['rhat']:.4f}  {one['train_s']:.0f} s"
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -174,10 +182,13 @@ def _read(path: Path) -> dict[str, Any]:
         part = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"cannot read {path}: {error}", hint="name a file that `accuracy.py run` wrote"
+            f"{path} cannot be read: {error}.", hint="Name a file that `accuracy.py run` wrote."
         ) from error
     if not isinstance(part, dict) or part.get("what") != WHAT:
-        raise BadInput(f"{path} holds no such energies", hint="name a file that `accuracy.py run` wrote")
+        raise BadInput(
+            f"{path} does not hold energies of wave functions.",
+            hint="Name a file that `accuracy.py run` wrote.",
+        )
     return part
 
 
@@ -197,13 +208,13 @@ def main() -> int:
         nargs="+",
         default=[],
         metavar="NAME=VALUE",
-        help="fields of Settings and NetConfig, and pretrain",
+        help="Set fields of Settings and NetConfig, and pretrain.",
     )
-    one.add_argument("--samples", type=int, default=4000, help="of each walker, to evaluate")
+    one.add_argument("--samples", type=int, default=4000, help="Samples per walker of the evaluation.")
     one.add_argument(
         "--moves",
         type=int,
-        help="of every walker between two samples of the evaluation; as in training without it",
+        help="Moves of every walker between two samples of the evaluation; by default as in training.",
     )
     one.add_argument("--device", default="cuda")
     one.add_argument("-o", "--output", type=Path, required=True)
@@ -215,7 +226,7 @@ def main() -> int:
         "--without",
         default="",
         metavar="TEXT",
-        help="left out wherever it stands, such as a folder of one's own",
+        help="Remove this text wherever it occurs, such as a private folder.",
     )
     other.set_defaults(do=merge)
     shown = verbs.add_parser("table")

@@ -1,15 +1,14 @@
-"""What docs/vmc.md and docs/vmc-claims.md say of times, memory and faults, measured: Laplacians, chunks, an
-earlier code.
+"""Measurements behind docs/vmc.md and docs/vmc-claims.md: Laplacians, chunks, faults of the FermiNeuT code.
 
     python benchmarks/vmc/claims.py -o benchmarks/results/vmc_claims_cpu.json
     python benchmarks/vmc/claims.py --parts faults -o faults.json
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. `laplacian`: local energies of 128 walkers of
-the network `report` by each method, in turn with the forward one, XLA's account of its temporaries, how far
-two walkers' energies are from the forward one's in float64, and the nested gradients from Python on one
-walker, scaled up. `chunks`: the energies of 512 walkers of 10 electrons whole, in chunks, and by the loop in
-chunks. `faults`: what the earlier code asks of JAX, and its wave function with two electrons swapped. The
-record is written after every part and line; a later call on the same file adds to it.
+pinchpoint must be importable: installed, or `PYTHONPATH=src`. `laplacian`: local energies of 128 walkers with
+the network `report` by each method, in turn with the forward one, the temporaries in XLA's memory analysis,
+the difference of the energies of two walkers from the forward ones in float64, and the nested gradients from
+Python on one walker, scaled up. `chunks`: the energies of 512 walkers of 10 electrons at once, in chunks, and
+by the loop in chunks. `faults`: what the code of the report asks of JAX, and its wave function with two
+electrons swapped. The record is written after every part and row; a later call on the same file adds to it.
 """
 
 from __future__ import annotations
@@ -41,50 +40,49 @@ from pinchpoint.systems.vmc.settings import Stage
 SYSTEMS = ("H2", "LiH", "H2O")  # of 2, 4 and 10 electrons
 METHODS = ("hessian", "loop", "forward")
 WALKERS, NET = 128, "report"
-NESTED_MOST = (
-    4  # electrons up to which nested gradients are timed: 10 take a quarter of an hour for 128 walkers
-)
+# Most electrons for which nested gradients are timed: 10 electrons take a quarter of an hour for 128 walkers.
+NESTED_MOST = 4
 Row = dict[str, Any]
 
 
 def energies_of(system: System, net: str, walkers: int, **how: Any) -> tuple[Callable[[], Any], int]:
-    """A compiled call for the energies of so many walkers, and the bytes of its temporaries."""
+    """A compiled call for the energies of the walkers, and the bytes of its temporaries."""
     wave = wave_function(system, NetConfig.preset(net))
     params, x = wave.init(key_of(0, Stage.PARAMETERS)), start(system, walkers, key_of(0, Stage.WALKERS))
     program = jax.jit(local_energies(wave.log, system, **how)).lower(params, x).compile()
-    told: Any = program.memory_analysis()
-    return lambda: program(params, x), int(told.temp_size_in_bytes)
+    memory: Any = program.memory_analysis()
+    return lambda: program(params, x), int(memory.temp_size_in_bytes)
 
 
 def distance(system: System, net: str, method: Any, *, walkers: int = 2) -> float:
-    """Largest relative distance of the energies by a method from those of the forward one, in float64."""
+    """Largest relative difference of the energies by a method from the forward ones, in float64."""
     with jax.enable_x64(True):
         wave = wave_function(system, NetConfig.preset(net))
         params = jax.tree_util.tree_map(
             lambda leaf: jnp.asarray(leaf, jnp.float64), wave.init(key_of(0, Stage.PARAMETERS))
         )
         x = start(system, walkers, key_of(0, Stage.WALKERS), dtype=jnp.float64)
-        found, wanted = (
+        energies, expected = (
             np.asarray(jax.jit(local_energies(wave.log, system, method=m))(params, x))
             for m in (method, "forward")
         )
-    return float(np.max(np.abs(found - wanted) / np.abs(wanted)))
+    return float(np.max(np.abs(energies - expected) / np.abs(expected)))
 
 
 def laplacian(tell: Callable[[Row], None], *, systems: tuple[str, ...], walkers: int, repeats: int) -> None:
-    """A line for each system and method."""
+    """One row for each system and method."""
     for name in systems:
         system = system_of(name)
         quick, temp = energies_of(system, NET, walkers, method="forward")
         shared = {"system": name, "electrons": system.electrons, "walkers": walkers, "net": NET}
         first: list[float] | None = None
         for method in ("hessian", "loop"):
-            slow, held = energies_of(system, NET, walkers, method=method)
+            slow, slow_temp = energies_of(system, NET, walkers, method=method)
             a, b = interleave(slow, quick, wait=jax.block_until_ready, warmup=2, repeats=repeats)
             tell(
                 {
                     **shared,
-                    **_timed(method, a, held),
+                    **_timed(method, a, slow_temp),
                     "over_forward": ratio_interval(a, b),
                     "off": distance(system, NET, method),
                 }
@@ -92,30 +90,30 @@ def laplacian(tell: Callable[[Row], None], *, systems: tuple[str, ...], walkers:
             first = first or b
         tell({**shared, **_timed("forward", first or [], temp), "over_forward": (1.0, 1.0, 1.0), "off": 0.0})
         if system.electrons <= NESTED_MOST:
-            original = Baseline(system, NetConfig.preset(NET), moves=1)
-            params, x = original.init(key_of(0, Stage.PARAMETERS)), start(system, 1, key_of(0, Stage.WALKERS))
+            baseline = Baseline(system, NetConfig.preset(NET), moves=1)
+            params, x = baseline.init(key_of(0, Stage.PARAMETERS)), start(system, 1, key_of(0, Stage.WALKERS))
 
             def one(
-                original: Baseline = original, params: Any = params, system: System = system, x: Any = x
+                baseline: Baseline = baseline, params: Any = params, system: System = system, x: Any = x
             ) -> Any:
-                return nested_energies(original.log_psi, params, system, x)
+                return nested_energies(baseline.log_psi, params, system, x)
 
-            found = measure(one, wait=jax.block_until_ready, warmup=1, repeats=3)
+            timing = measure(one, wait=jax.block_until_ready, warmup=1, repeats=3)
             tell(
                 {
                     **shared,
                     "method": "nested, from Python",
-                    "seconds": found.median_s * walkers,
+                    "seconds": timing.median_s * walkers,
                     "timed_walkers": 1,
-                    "a_walker_s": found.median_s,
-                    "runs": found.runs,
+                    "a_walker_s": timing.median_s,
+                    "runs": timing.runs,
                     "scaled": walkers > 1,
                 }
             )
 
 
 def chunks(tell: Callable[[Row], None], *, walkers: int, chunk: int, repeats: int) -> None:
-    """Energies of 10 electrons: in chunks, beside all at once and the loop in the same chunks."""
+    """Energies of 10 electrons in chunks, compared with all at once and with the loop in the same chunks."""
     system = system_of("H2O")
     quick, temp = energies_of(system, "small", walkers, method="forward", chunk=chunk)
     others: dict[str, Row] = {
@@ -123,38 +121,38 @@ def chunks(tell: Callable[[Row], None], *, walkers: int, chunk: int, repeats: in
         f"loop, chunks of {chunk}": {"method": "loop", "chunk": chunk},
     }
     for at, (name, how) in enumerate(others.items()):
-        slow, held = energies_of(system, "small", walkers, **how)
+        slow, slow_temp = energies_of(system, "small", walkers, **how)
         a, b = interleave(slow, quick, wait=jax.block_until_ready, warmup=1, repeats=repeats)
         shared = {"system": "H2O", "net": "small", "walkers": walkers}
         if not at:
             tell({**shared, **_timed(f"forward, chunks of {chunk}", b, temp), "over_chunks": (1.0, 1.0, 1.0)})
-        tell({**shared, **_timed(name, a, held), "over_chunks": ratio_interval(a, b)})
+        tell({**shared, **_timed(name, a, slow_temp), "over_chunks": ratio_interval(a, b)})
 
 
 def _timed(method: str, seconds: list[float], temp: int) -> Row:
-    found = timing_of(seconds)
+    timing = timing_of(seconds)
     return {
         "method": method,
-        "seconds": found.median_s,
-        "low_s": found.low_s,
-        "high_s": found.high_s,
-        "runs": found.runs,
+        "seconds": timing.median_s,
+        "low_s": timing.low_s,
+        "high_s": timing.high_s,
+        "runs": timing.runs,
         "temp_bytes": temp,
     }
 
 
 def faults(tell: Callable[[Row], None]) -> None:
-    """What the earlier code asks of JAX and of physics, run."""
+    """Run what the code of the report asks of JAX and of physics."""
     tell(
         {
             "claim": "jit over a callable argument",
-            "found": _raised(lambda: jax.jit(lambda f, x: f(x))(jnp.sin, 1.0)),
+            "found": _error_of(lambda: jax.jit(lambda f, x: f(x))(jnp.sin, 1.0)),
         }
     )
     tell(
         {
             "claim": "the option jax_enable_x64x",
-            "found": _raised(lambda: jax.config.update("jax_enable_x64x", True)),
+            "found": _error_of(lambda: jax.config.update("jax_enable_x64x", True)),
         }
     )
     hessian = jax.hessian(lambda x: jnp.sum(x**2))(jnp.ones((2, 3)))
@@ -169,8 +167,8 @@ def faults(tell: Callable[[Row], None]) -> None:
     net = NetConfig.preset("report-cpu")
     x = start(system, 4, key_of(0, Stage.WALKERS))
     swapped = x[:, jnp.asarray([1, 0, 2, 3])]
-    made = {"original": Baseline(system, net, moves=1), "ours": wave_function(system, net)}
-    for name, wave in made.items():
+    waves = {"original": Baseline(system, net, moves=1), "ours": wave_function(system, net)}
+    for name, wave in waves.items():
         log = wave.log_psi if isinstance(wave, Baseline) else wave.log
         params = wave.init(key_of(0, Stage.PARAMETERS))
         both = [np.asarray(jax.vmap(log, (None, 0))(params, places)) for places in (x, swapped)]
@@ -183,7 +181,7 @@ def faults(tell: Callable[[Row], None]) -> None:
         )
 
 
-def _raised(run: Callable[[], Any]) -> str:
+def _error_of(run: Callable[[], Any]) -> str:
     try:
         run()
     except (TypeError, AttributeError) as error:

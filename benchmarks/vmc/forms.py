@@ -1,18 +1,17 @@
-"""A whole training step of N2: ours, whole and in chunks of walkers, beside the plain form with folx; time in
-turn and peaks.
+"""Time and peak memory of a whole training step of N2: ours, at once and in chunks, and a plain form.
 
     python benchmarks/vmc/forms.py -o benchmarks/results/vmc_forms_h200.json
-    python benchmarks/vmc/forms.py --forms ours chunks --chunks 512 -o forms.json    # a part; the next call adds its own
-    python benchmarks/vmc/forms.py --system He --net small --walkers 64 --chunks 32 --device cpu -o forms.json   # a small one
+    python benchmarks/vmc/forms.py --forms ours chunks --chunks 512 -o forms.json    # a part
+    python benchmarks/vmc/forms.py --system He --net small --walkers 64 --chunks 32 --device cpu -o forms.json
 
 pinchpoint must be importable: installed, or `PYTHONPATH=src`. Each form is one compiled program of moves,
-local energies, gradient and Adam. The plain form (`plain.py`) is the same network and parameters, products in
-full precision as ours; on a GPU it stands there a second time with the shortened products (tf32) that JAX
-takes of itself. The faster of the two is the yardstick of the call. All begin from the same weights and
-walkers; each form runs in turn with the yardstick, and with ours whole, in one process, the device awaited;
-medians and ratios with 95 % intervals. Peaks are XLA's own account of each program (arguments, results and
-temporaries). The record is written after every form, and a later call on the same file keeps what it does not
-time again. Programs are kept on disk: `compile_s` is short where one was found there.
+local energies, gradient and Adam. The plain form (`plain.py`) has the same network and parameters, and
+products in full precision like ours; on a GPU it is also timed with the reduced precision (TF32) that JAX
+uses by default. The faster of the two is the yardstick of the call. All forms start from the same weights and
+walkers; each runs in turn with the yardstick, and with ours at once, in one process, and the clock waits for
+the device; medians and ratios have 95 % intervals. Peaks come from XLA's memory analysis of each program
+(arguments, results and temporaries). The record is written after every form, and a later call on the same
+file keeps what it does not time again. Programs are cached on disk: `compile_s` is short for a cached one.
 """
 
 from __future__ import annotations
@@ -41,28 +40,25 @@ from pinchpoint.systems.vmc.optimization.compile_cache import use_compile_cache
 from pinchpoint.systems.vmc.optimization.training_step import begin, make_step
 from pinchpoint.systems.vmc.settings import Settings
 
-WHOLE, SLOWER, HALF = (
-    "ours",
-    1.15,
-    0.5,
-)  # the form that is judged, and how slow and how large its chunks may be
+# The form that is judged, how much slower its chunks may be, and how large their peak.
+WHOLE, SLOWER, HALF = "ours", 1.15, 0.5
 FORMS = ("ours", "chunks", "loop")
-SAME = ("system", "net", "walkers", "moves", "device")  # of two calls that share a record
+SAME = ("system", "net", "walkers", "moves", "device")  # must be equal in calls that share a record
 Row = dict[str, Any]
 
 
 class Form:
-    """One way to make a step: compiled, with a state of its own."""
+    """One compiled version of a step, with its own state."""
 
     def __init__(self, name: str, step: Any, state: Any, chunk: int | None = None) -> None:
         self.name, self.state, self.chunk = name, state, chunk
         start = time.perf_counter()
         self.program = step.lower(state).compile()
         self.compile_s = time.perf_counter() - start
-        told = self.program.memory_analysis()
-        self.temp_bytes = int(told.temp_size_in_bytes)
+        memory = self.program.memory_analysis()
+        self.temp_bytes = int(memory.temp_size_in_bytes)
         self.peak_bytes = self.temp_bytes + int(
-            told.argument_size_in_bytes + told.output_size_in_bytes - told.alias_size_in_bytes
+            memory.argument_size_in_bytes + memory.output_size_in_bytes - memory.alias_size_in_bytes
         )
         print(f"{name}: compiled in {self.compile_s:.1f} s", flush=True)
 
@@ -72,7 +68,7 @@ class Form:
 
 
 class Maker:
-    """Makes forms of one step that all begin from the same weights and walkers."""
+    """Builds forms of one step that all start from the same weights and walkers."""
 
     def __init__(self, system: System, net: str, *, walkers: int, moves: int, device: str) -> None:
         self.system, self.net, self.moves, self.device = system, net, moves, device
@@ -87,15 +83,17 @@ class Maker:
         self.first = begin(self.wave, self._settings())
 
     def plain(self, name: str = "plain", **precision: Any) -> Form:
-        made = plain.Plain(
+        network = plain.Plain(
             self.system, self.wave.config, self.moves, library=self.device == "cuda", **precision
         )
-        return Form(name, made.step(), plain.begin(plain.joined(self.first.params), self.first.walkers.x))
+        return Form(
+            name, network.step(), plain.begin(plain.join_weights(self.first.params), self.first.walkers.x)
+        )
 
     def ours(self, name: str, **choices: Any) -> Form:
-        made = self._settings(**choices)
-        state = begin(self.wave, made, params=self.first.params, x=self.first.walkers.x)
-        return Form(name, make_step(self.wave, made), state, made.chunk)
+        settings = self._settings(**choices)
+        state = begin(self.wave, settings, params=self.first.params, x=self.first.walkers.x)
+        return Form(name, make_step(self.wave, settings), state, settings.chunk)
 
     def _settings(self, **choices: Any) -> Settings:
         return Settings.preset(self.net, electrons=self.system.electrons, **{**self.base, **choices})
@@ -104,30 +102,30 @@ class Maker:
 def rows_of(
     maker: Any, forms: Sequence[str], chunks: list[int], *, repeats: int, tell: Callable[[Row], None]
 ) -> None:
-    """Tell of each form, as soon as it is timed, its time and peak and their ratios to the yardstick's and to
-    ours whole.
+    """Report each form as soon as it is timed: its time and peak, and their ratios to the yardstick and to
+    ours at once.
     """
 
     def in_turn(a: Form, b: Form) -> tuple[list[float], list[float]]:
         return interleave(a, b, wait=jax.block_until_ready, warmup=2, repeats=repeats)
 
     yardstick = maker.plain()
-    shortened = maker.device == "cuda"
-    if shortened:
+    is_gpu = maker.device == "cuda"
+    if is_gpu:
         other = maker.plain("plain, tf32", precision=None)
         times = in_turn(yardstick, other)
         quick = min((yardstick, times[0]), (other, times[1]), key=lambda one: timing_of(one[1]).median_s)
         for form, seconds in zip((yardstick, other), times, strict=True):
             tell(_row(form, seconds, quick[0], ratio_interval(seconds, quick[1])))
         yardstick = quick[0]
-    wanted: dict[str, Row] = {WHOLE: {}} if "ours" in forms else {}
-    wanted |= {f"ours, chunks of {c}": {"chunk": c} for c in chunks if "chunks" in forms}
-    wanted |= {"ours, loop": {"method": "loop"}} if "loop" in forms else {}
+    own: dict[str, Row] = {WHOLE: {}} if "ours" in forms else {}
+    own |= {f"ours, chunks of {c}": {"chunk": c} for c in chunks if "chunks" in forms}
+    own |= {"ours, loop": {"method": "loop"}} if "loop" in forms else {}
     whole: Form | None = None
-    for name, choices in wanted.items():
+    for name, choices in own.items():
         form = maker.ours(name, **choices)
         seconds, beside = in_turn(form, yardstick)
-        if not shortened and form.name == next(iter(wanted)):
+        if not is_gpu and form.name == next(iter(own)):
             tell(_row(yardstick, beside, yardstick, (1.0, 1.0, 1.0)))
         whole = form if name == WHOLE else whole
         over_ours = (
@@ -160,11 +158,11 @@ def _row(form: Form, seconds: list[float], yardstick: Form, over: tuple[float, f
 
 
 def verdicts(rows: list[Row]) -> list[Row]:
-    """Each bar with what was found: held or missed where the whole 95 % interval lies on one side, else open.
+    """Each bar with its result: held or missed where the whole 95 % interval lies on one side, else open.
 
     A bar whose forms were not timed is left out.
     """
-    found = [
+    results = [
         _verdict("step of ours <= the plain form's", row, "over_plain", 1.0)
         for row in rows
         if row["form"] == WHOLE
@@ -172,10 +170,10 @@ def verdicts(rows: list[Row]) -> list[Row]:
     chunked = [row for row in rows if row["chunk"]]
     small = [row for row in chunked if row["peak_over_plain"] <= HALF]
     if not chunked:
-        return found
+        return results
     if not small:
         return [
-            *found,
+            *results,
             {"bar": f"a chunk's peak <= {HALF} of the plain form's", "form": None, "verdict": "missed"},
         ]
     best = min(small, key=lambda row: row["seconds"])
@@ -184,47 +182,51 @@ def verdicts(rows: list[Row]) -> list[Row]:
         "form": best["form"],
         "found": best["peak_over_plain"],
     }
-    found.append({**peak, "verdict": "held"})
+    results.append({**peak, "verdict": "held"})
     if best["over_ours"] is not None:
-        found.append(_verdict(f"its step <= {SLOWER} of ours whole", best, "over_ours", SLOWER))
-    return [*found, _verdict(f"its step <= {SLOWER} of the plain form's", best, "over_plain", SLOWER)]
+        results.append(_verdict(f"its step <= {SLOWER} of ours whole", best, "over_ours", SLOWER))
+    return [*results, _verdict(f"its step <= {SLOWER} of the plain form's", best, "over_plain", SLOWER)]
 
 
 def _verdict(bar: str, row: Row, ratio: str, most: float) -> Row:
     middle, low, high = row[ratio]
-    told = "held" if high <= most else "missed" if low > most else "open"
-    return {"bar": bar, "form": row["form"], "found": middle, "low": low, "high": high, "verdict": told}
+    verdict = "held" if high <= most else "missed" if low > most else "open"
+    return {"bar": bar, "form": row["form"], "found": middle, "low": low, "high": high, "verdict": verdict}
 
 
 class Book:
-    """The record on disk: begun, or gone on with where it is of the same step."""
+    """The record on disk: a new one, or continued where it is of the same step."""
 
-    def __init__(self, path: Path, told: Row) -> None:
+    def __init__(self, path: Path, settings: Row) -> None:
         self.path = path
         self.record: Row = {
             "commands": [],
             "created": now(),
             "machine": describe(),
-            **told,
+            **settings,
             "forms": [],
             "verdicts": [],
         }
         if path.exists():
-            found = json.loads(path.read_text(encoding="utf-8"))
-            differ = [name for name in SAME if found.get(name) != told[name]]
-            if differ:
-                raise BadInput(f"{path} is of another {', '.join(differ)}", hint="name another -o")
-            self.record = found
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            different = [name for name in SAME if stored.get(name) != settings[name]]
+            if different:
+                raise BadInput(
+                    f"{path} was written with another {', '.join(different)}.",
+                    hint="Name another file with -o.",
+                )
+            self.record = stored
         self.record["commands"].append("python " + " ".join(sys.argv))
 
     def add(self, row: Row) -> None:
-        """In place of an earlier row of the same form."""
+        """Add a row, replacing an earlier one of the same form."""
         rows = [one for one in self.record["forms"] if one["form"] != row["form"]] + [row]
         self.record |= {"forms": rows, "verdicts": verdicts(rows)}
         write_text(self.path, json.dumps(self.record, indent=1) + "\n")
         ratio, low, high = row["over_plain"]
         print(
-            f"{row['form']:20} {show_seconds(row['seconds']):>9}, {ratio:.3f} [{low:.3f}, {high:.3f}] of {row['yardstick']}'s; "
+            f"{row['form']:20} {show_seconds(row['seconds']):>9}, "
+            f"{ratio:.3f} [{low:.3f}, {high:.3f}] of {row['yardstick']}; "
             f"peak {show_bytes(row['peak_bytes'])}, {row['peak_over_plain']:.3f} of it",
             flush=True,
         )
@@ -238,15 +240,17 @@ def main() -> int:
     parser.add_argument("--net", default="ferminet")
     parser.add_argument("--walkers", type=int, default=1024)
     parser.add_argument("--moves", type=int, default=10)
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS, help="beside the plain one")
+    parser.add_argument(
+        "--forms", nargs="+", choices=FORMS, default=FORMS, help="Forms to time besides the plain one."
+    )
     parser.add_argument("--chunks", type=int, nargs="*", default=[512, 256, 128])
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--device", default="cuda", choices=("cuda", "cpu"))
     parser.add_argument("-o", "--output", type=Path, required=True)
     args = parser.parse_args()
-    told = {name: getattr(args, name) for name in SAME}
+    settings = {name: getattr(args, name) for name in SAME}
     try:
-        book = Book(check_output(args.output), {**told, "optimizer": "adam"})
+        book = Book(check_output(args.output), {**settings, "optimizer": "adam"})
         use_compile_cache()
         with jax.default_device(jax.devices(args.device)[0]):
             maker = Maker(

@@ -1,12 +1,11 @@
-"""The yardstick of `forms.py`: FermiNet's step as one writes it first with folx, nothing done to make it
-quick.
+"""The yardstick of `forms.py`: a straightforward FermiNet step with folx, without any optimisation.
 
-Letters: B walkers, n electrons, D determinants. Each layer puts [h, mean up, mean down, pairs up, pairs down]
-side by side for every electron and multiplies by one matrix; determinants are slogdet's (on a CPU ours, since
-JAX's batched calls of LAPACK can wait for themselves there and never end); the Laplacian is
-`folx.forward_laplacian` of log|psi|, vmapped; moves, energies, gradient and Adam are one jitted program.
-Architecture and parameters are those of ours: `joined` makes its weights of ours, and both give the same
-log|psi|. For FermiNets of at least two electrons, one of each spin.
+Letters: B walkers, n electrons, D determinants. Each layer concatenates [h, mean up, mean down, pairs up,
+pairs down] for every electron and multiplies by one matrix; determinants use slogdet (on a CPU ours, since
+JAX's batched LAPACK calls can deadlock there); the Laplacian is `folx.forward_laplacian` of log|psi|,
+vmapped; moves, energies, gradient and Adam are one jitted program. Architecture and parameters are ours:
+`join_weights` converts our weights, and both give the same log|psi|. For FermiNets of at least two electrons,
+one of each spin.
 """
 
 from __future__ import annotations
@@ -32,8 +31,8 @@ PARTS = ("self", "mean_up", "mean_down", "pairs_up", "pairs_down")
 RATE, DECAYS, TINY, CLIP, WIDTH = 1e-3, (0.9, 0.999), 1e-8, 5.0, 0.1
 
 
-def joined(params: Any) -> Any:
-    """Weights of ours with those of a layer's parts put together in one matrix; all else as it is."""
+def join_weights(params: Any) -> Any:
+    """Our parameters with the weights of the parts of each layer joined into one matrix."""
     ones = [
         {"weights": jnp.concatenate([one[part] for part in PARTS]), "bias": one["bias"]}
         for one in params["network"]["one"]
@@ -42,9 +41,9 @@ def joined(params: Any) -> Any:
 
 
 class State(NamedTuple):
-    """What a step goes on from.
+    """The state between steps.
 
-    x: (B, n, 3); mean, square: Adam's, like the parameters; step: () how many were made.
+    x: (B, n, 3); mean, square: of Adam, like the parameters; step: () steps taken.
     """
 
     params: Any
@@ -56,7 +55,7 @@ class State(NamedTuple):
 
 
 def begin(params: Any, x: Any, seed: int = 0) -> State:
-    """Of joined weights and places, both copied: a step takes its state's memory."""
+    """A state from joined weights and positions, both copied: a step reuses the memory of its state."""
     params = jax.tree_util.tree_map(jnp.array, params)
     mean, square = (jax.tree_util.tree_map(jnp.zeros_like, params) for _ in range(2))
     return State(params, mean, square, jnp.array(x), jax.random.key(seed), jnp.asarray(0, jnp.int32))
@@ -66,8 +65,8 @@ def begin(params: Any, x: Any, seed: int = 0) -> State:
 class Plain:
     """The network `config` on `system`, and its step.
 
-    precision: of its products; None is JAX's own choice, tf32 on GPUs. library: determinants by slogdet, with
-    folx's own rule.
+    precision: of its products; None is the default of JAX, TF32 on GPUs. library: determinants by slogdet,
+    with the rule of folx.
     """
 
     system: System
@@ -83,11 +82,12 @@ class Plain:
             or not (self.system.up and self.system.down)
         ):
             raise BadInput(
-                "no yardstick for this network", hint="take a FermiNet with full determinants and both spins"
+                "There is no yardstick for this network.",
+                hint="Use a FermiNet with full determinants and both spins.",
             )
 
     def log(self, params: Any, x: Any) -> Any:
-        """log|psi| of one walker x: (n, 3); params: joined."""
+        """log|psi| of one walker x: (n, 3); params: from `join_weights`."""
         places, up = geometry(self.system, x), self.system.up
         h, pairs = one_electron(self.system, places), two_electrons(places)
         for one, two in zip(params["network"]["one"], params["network"]["two"], strict=True):
@@ -115,8 +115,8 @@ class Plain:
         """(D, n, n): the network's factors times the envelopes."""
         rows = []
         for spin, part in (("up", slice(0, self.system.up)), ("down", slice(self.system.up, None))):
-            made, shape = params["orbital"][spin], params["envelope"][spin]
-            factors = self._product(h[part], made["weights"]) + made["bias"]
+            orbital, shape = params["orbital"][spin], params["envelope"][spin]
+            factors = self._product(h[part], orbital["weights"]) + orbital["bias"]
             factors = factors.reshape(-1, self.config.determinants, self.system.electrons)
             decay = jnp.exp(-radii[part][:, :, None, None] * jax.nn.softplus(shape["sigma"]))
             rows.append(factors * jnp.sum(shape["pi"] * decay, axis=1))
@@ -129,17 +129,15 @@ class Plain:
         """(B,) local energies. x: (B, n, 3)."""
 
         def energy(walker: Any) -> Any:
-            found: Any = folx.forward_laplacian(lambda place: self.log(params, place), sparsity_threshold=0)(
-                walker
-            )
-            return -0.5 * (found.laplacian + jnp.sum(found.jacobian.dense_array**2)) + potential(
-                self.system, walker
-            )
+            forward = folx.forward_laplacian(lambda x: self.log(params, x), sparsity_threshold=0)
+            log: Any = forward(walker)
+            kinetic = -0.5 * (log.laplacian + jnp.sum(log.jacobian.dense_array**2))
+            return kinetic + potential(self.system, walker)
 
         return jax.vmap(energy)(x)
 
     def walk(self, params: Any, x: Any, key: Any) -> Any:
-        """(B, n, 3) after Metropolis moves of all electrons at once."""
+        """(B, n, 3) after Metropolis moves that move all electrons at once."""
         logs = jax.vmap(self.log, (None, 0))
 
         def turn(carried: Any, key: Any) -> Any:
@@ -147,8 +145,8 @@ class Plain:
             where, accept = jax.random.split(key)
             there = x + WIDTH * jax.random.normal(where, x.shape, x.dtype)
             log_there = logs(params, there)
-            taken = jnp.log(jax.random.uniform(accept, log.shape, log.dtype)) < 2 * (log_there - log)
-            return (jnp.where(taken[:, None, None], there, x), jnp.where(taken, log_there, log)), None
+            accepted = jnp.log(jax.random.uniform(accept, log.shape, log.dtype)) < 2 * (log_there - log)
+            return (jnp.where(accepted[:, None, None], there, x), jnp.where(accepted, log_there, log)), None
 
         return jax.lax.scan(turn, (x, logs(params, x)), jax.random.split(key, self.moves))[0][0]
 

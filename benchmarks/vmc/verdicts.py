@@ -1,6 +1,6 @@
-"""When an energy is right, and the table of energies in docs/vmc.md.
+"""Verdicts on energies, and the table of energies in docs/vmc.md.
 
-Runs are those of a record that `accuracy.py` writes.
+Runs come from a record that `accuracy.py` writes.
 """
 
 from __future__ import annotations
@@ -15,21 +15,24 @@ from pinchpoint.systems.vmc.analysis.statistics import MIXED
 
 BEGIN, END = "<!-- energies: made by benchmarks/vmc/accuracy.py table -->", "<!-- energies: end -->"
 PICTURE = "images/vmc-h2o.png"  # beside the page
-HEADER = "| system | seeds | reference, Ha | farthest seed, Ha | difference of each seed, mHa | R-hat at most | bar, mHa | verdict |"
+HEADER = (
+    "| system | seeds | reference, Ha | farthest seed, Ha | difference of each seed, mHa "
+    "| R-hat at most | bar, mHa | verdict |"
+)
 Run = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Bar:
-    """What the runs of a system must hold to be called right."""
+    """What the runs of a system must meet to be called right."""
 
-    within_ha: float = 1.6e-3  # of the reference, error bar included
-    widest_ha: float = 0.3e-3  # error bar
+    within_ha: float = 1.6e-3  # of the reference, including the error bar
+    widest_ha: float = 0.3e-3  # largest error bar
     seeds: int = 3
     train_s: float | None = None  # at most
 
 
-# Ten electrons: what some minutes of training bring, not chemical accuracy.
+# Ten electrons: what a few minutes of training achieve, not chemical accuracy.
 BARS = {name: Bar() for name in ("H2", "He", "LiH", "Be")} | {
     "H2O": Bar(10e-3, 1.6e-3, seeds=1, train_s=480.0)
 }
@@ -37,17 +40,17 @@ CPU_BARS = {"H2": Bar(0.3e-3, train_s=180.0)}  # two cores
 
 
 def bar_of(run: Run) -> Bar:
-    """By system and device."""
+    """The bar for the system and device of a run."""
     return (CPU_BARS if run.get("device") == "cpu" else BARS).get(run["system"], Bar())
 
 
-def judged(runs: list[Run], bar: Bar | None = None) -> str:
-    """`right`, or all that speaks against it, of runs of one system and network, one for each seed."""
+def judge(runs: list[Run], bar: Bar | None = None) -> str:
+    """`right`, or all that speaks against it. runs: of one system and network, one per seed."""
     bar = bar or bar_of(runs[0])
     if any(one["difference_ha"] is None for one in runs):
         return "no reference"
-    # Said as what must hold, so that a number that is none holds nowhere.
-    wanted = {
+    # Stated as what must hold, so that NaN fails every condition.
+    conditions = {
         f"{len(runs)} of {bar.seeds} seeds": len(runs) >= bar.seeds,
         "seeds of several recipes": all(one["changes"] == runs[0]["changes"] for one in runs),
         "walkers have not mixed": all(one["rhat"] < MIXED for one in runs),
@@ -59,29 +62,31 @@ def judged(runs: list[Run], bar: Bar | None = None) -> str:
         "below the reference": all(one["difference_ha"] >= -3 * one["error_ha"] for one in runs),
     }
     if bar.train_s is not None:
-        wanted[f"trained longer than {bar.train_s:g} s"] = all(one["train_s"] <= bar.train_s for one in runs)
-    return "; ".join(what for what, holds in wanted.items() if not holds) or "right"
+        conditions[f"trained longer than {bar.train_s:g} s"] = all(
+            one["train_s"] <= bar.train_s for one in runs
+        )
+    return "; ".join(what for what, holds in conditions.items() if not holds) or "right"
 
 
 def by_system(runs: dict[str, Run]) -> dict[str, list[Run]]:
-    """Runs of each `system:network`, in the order of their first and by seed."""
+    """The runs of each `system:network`, in order of appearance and by seed."""
     groups: dict[str, list[Run]] = {}
     for one in runs.values():
         groups.setdefault(f"{one['system']}:{one['net']}", []).append(one)
-    return {name: sorted(found, key=lambda one: one["seed"]) for name, found in groups.items()}
+    return {name: sorted(group, key=lambda one: one["seed"]) for name, group in groups.items()}
 
 
 def verdicts(runs: dict[str, Run]) -> dict[str, str]:
-    return {name: judged(found) for name, found in by_system(runs).items()}
+    return {name: judge(group) for name, group in by_system(runs).items()}
 
 
 def table(runs: dict[str, Run]) -> list[str]:
-    """Markdown lines: a row for each system and network that has a reference, and what has not been run."""
+    """Markdown lines: one row per system and network with a reference, and the systems that were not run."""
     place = {name: at for at, name in enumerate(BARS)}
-    found = verdicts(runs)
+    judged = verdicts(runs)
     groups = sorted(by_system(runs).items(), key=lambda group: place.get(group[1][0]["system"], len(place)))
     known = [(name, group) for name, group in groups if group[0]["reference_ha"] is not None]
-    rows = [_row(group, bar_of(group[0]), found[name]) for name, group in known]
+    rows = [_row(group, bar_of(group[0]), judged[name]) for name, group in known]
     left = [name for name in BARS if not any(one["system"] == name for one in runs.values())]
     return [
         HEADER,
@@ -96,10 +101,10 @@ def _row(runs: list[Run], bar: Bar, verdict: str) -> str:
     differences = ", ".join(
         f"{1e3 * one['difference_ha']:+.3f} ± {1e3 * one['error_ha']:.3f}" for one in runs
     )
-    told, seconds = f"{1e3 * bar.within_ha:g}", max(one["train_s"] for one in runs)
+    limit, seconds = f"{1e3 * bar.within_ha:g}", max(one["train_s"] for one in runs)
     if bar.train_s is not None:
-        told += f" in {bar.train_s:g} s; trained {seconds:.0f} s"
-        told += ", its pretraining not counted" if any(one.get("before_s") for one in runs) else ""
+        limit += f" in {bar.train_s:g} s; trained {seconds:.0f} s"
+        limit += ", its pretraining not counted" if any(one.get("before_s") for one in runs) else ""
     cells = (
         far["system"],
         f"{len(runs)}",
@@ -107,32 +112,33 @@ def _row(runs: list[Run], bar: Bar, verdict: str) -> str:
         f"{far['energy_ha']:.6f} ± {far['error_ha']:.6f}",
         differences,
         f"{max(one['rhat'] for one in runs):.4f}",
-        told,
+        limit,
         verdict,
     )
     return "| " + " | ".join(cells) + " |"
 
 
 def into_page(page: Path, lines: list[str]) -> str:
-    """Put lines between the page's two markers, with the picture of H2O where it lies beside the page; what
-    stands there now.
+    """Write lines between the two markers of a page, with the plot of H2O if it is beside the page; returns
+    the text.
     """
     try:
         text = page.read_text(encoding="utf-8")
     except OSError as error:
-        raise BadInput(f"cannot read {page}: {error}", hint="name the page with --page") from error
+        raise BadInput(f"{page} cannot be read: {error}.", hint="Name the page with --page.") from error
     if text.count(BEGIN) != 1 or text.count(END) != 1 or text.index(BEGIN) > text.index(END):
         raise BadInput(
-            f"{page} has no one place for the table",
-            hint=f"put these two lines where it belongs: {BEGIN} {END}",
+            f"{page} does not have exactly one place for the table.",
+            hint=f"Put these two lines where it belongs: {BEGIN} {END}",
         )
     if (page.parent / PICTURE).is_file():
         lines = [
             *lines,
             "",
-            f"![Energy of H2O while it is trained, its difference from the reference, and its variance]({PICTURE})",
+            "![Energy of H2O while it is trained, its difference from the reference, and its variance]"
+            f"({PICTURE})",
         ]
-    made = "\n".join(lines)
+    text_between = "\n".join(lines)
     head, _, rest = text.partition(BEGIN)
-    write_text(page, f"{head}{BEGIN}\n{made}\n{END}{rest.partition(END)[2]}")
-    return made
+    write_text(page, f"{head}{BEGIN}\n{text_between}\n{END}{rest.partition(END)[2]}")
+    return text_between

@@ -43,35 +43,35 @@ def energy(difference: float, *, error: float = 0.1e-3, rhat: float = 1.001, **o
 
 def test_right_are_three_seeds_that_mixed_to_a_narrow_bar_near_the_reference(verdicts: ModuleType) -> None:
     good = [energy(1e-3), energy(0.2e-3), energy(-0.2e-3)]
-    assert verdicts.judged(good) == "right"
-    assert verdicts.judged([*good, energy(1.5e-3)]) == "right"
-    assert verdicts.judged(good[:2]) == "2 of 3 seeds"
-    assert verdicts.judged([*good[:2], energy(0.0, rhat=1.01)]) == "walkers have not mixed"
-    assert verdicts.judged([*good[:2], energy(0.0, rhat=float("nan"))]) == "walkers have not mixed"
-    assert verdicts.judged([*good[:2], energy(0.0, error=0.31e-3)]) == "an error bar above 0.3 mHa"
-    assert verdicts.judged([*good[:2], energy(1.55e-3)]) == "too high"  # with its error bar 1.65
-    assert verdicts.judged([*good[:2], energy(-0.4e-3)]) == "below the reference"
-    assert verdicts.judged([*good[:2], energy(0.0, changes={"steps": 9})]) == "seeds of several recipes"
-    assert verdicts.judged([energy(5e-3, rhat=1.2)]) == "1 of 3 seeds; walkers have not mixed; too high"
-    assert verdicts.judged([{**good[0], "difference_ha": None}]) == "no reference"
+    assert verdicts.judge(good) == "right"
+    assert verdicts.judge([*good, energy(1.5e-3)]) == "right"
+    assert verdicts.judge(good[:2]) == "2 of 3 seeds"
+    assert verdicts.judge([*good[:2], energy(0.0, rhat=1.01)]) == "walkers have not mixed"
+    assert verdicts.judge([*good[:2], energy(0.0, rhat=float("nan"))]) == "walkers have not mixed"
+    assert verdicts.judge([*good[:2], energy(0.0, error=0.31e-3)]) == "an error bar above 0.3 mHa"
+    assert verdicts.judge([*good[:2], energy(1.55e-3)]) == "too high"  # with its error bar 1.65
+    assert verdicts.judge([*good[:2], energy(-0.4e-3)]) == "below the reference"
+    assert verdicts.judge([*good[:2], energy(0.0, changes={"steps": 9})]) == "seeds of several recipes"
+    assert verdicts.judge([energy(5e-3, rhat=1.2)]) == "1 of 3 seeds; walkers have not mixed; too high"
+    assert verdicts.judge([{**good[0], "difference_ha": None}]) == "no reference"
 
 
 def test_water_has_a_bar_of_its_own_in_energy_and_time(verdicts: ModuleType) -> None:
     bar = verdicts.BARS["H2O"]
     good = energy(9e-3, error=0.9e-3, train_s=480.0)
-    assert verdicts.judged([good], bar) == "right"
-    assert verdicts.judged([{**good, "difference_ha": 9.2e-3}], bar) == "too high"
-    assert verdicts.judged([{**good, "train_s": 481.0}], bar) == "trained longer than 480 s"
-    assert verdicts.judged([good]) == "1 of 3 seeds; an error bar above 0.3 mHa; too high"
+    assert verdicts.judge([good], bar) == "right"
+    assert verdicts.judge([{**good, "difference_ha": 9.2e-3}], bar) == "too high"
+    assert verdicts.judge([{**good, "train_s": 481.0}], bar) == "trained longer than 480 s"
+    assert verdicts.judge([good]) == "1 of 3 seeds; an error bar above 0.3 mHa; too high"
 
 
 def test_hydrogens_molecule_on_a_cpu_has_a_bar_in_energy_and_time(verdicts: ModuleType) -> None:
     good = energy(0.15e-3, train_s=180.0, system="H2", device="cpu")
-    assert verdicts.judged([good] * 3) == "right"
-    assert verdicts.judged([good, good, {**good, "train_s": 181.0}]) == "trained longer than 180 s"
-    assert verdicts.judged([good, good, {**good, "difference_ha": 0.25e-3}]) == "too high"
+    assert verdicts.judge([good] * 3) == "right"
+    assert verdicts.judge([good, good, {**good, "train_s": 181.0}]) == "trained longer than 180 s"
+    assert verdicts.judge([good, good, {**good, "difference_ha": 0.25e-3}]) == "too high"
     assert (
-        verdicts.judged([{**good, "device": "cuda", "train_s": 500.0, "difference_ha": 0.25e-3}] * 3)
+        verdicts.judge([{**good, "device": "cuda", "train_s": 500.0, "difference_ha": 0.25e-3}] * 3)
         == "right"
     )
 
@@ -131,10 +131,10 @@ def test_the_row_of_water_tells_its_seconds_and_its_picture_follows_where_there_
     assert verdicts.into_page(page, ["table"]).endswith("(images/vmc-h2o.png)")
     for wrong in ("no marks\n", f"{verdicts.END}\n{verdicts.BEGIN}\n"):
         page.write_text(wrong, encoding="utf-8")
-        with pytest.raises(BadInput, match="has no one place for the table"):
+        with pytest.raises(BadInput, match="does not have exactly one place for the table"):
             verdicts.into_page(page, ["table"])
         assert page.read_text(encoding="utf-8") == wrong
-    with pytest.raises(BadInput, match="Cannot read"):
+    with pytest.raises(BadInput, match="cannot be read"):
         verdicts.into_page(tmp_path / "none.md", ["table"])
 
 

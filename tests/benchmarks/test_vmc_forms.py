@@ -57,7 +57,7 @@ def test_the_yardstick_is_our_wave_function_with_joined_weights(name: str) -> No
     wave = wave_function(system, NET)
     params = drawn(wave.init(jax.random.key(0)), 1)
     x = jax.numpy.asarray(np.random.default_rng(0).normal(size=(4, system.electrons, 3)))
-    theirs = plain.joined(params)
+    theirs = plain.join_weights(params)
     assert count(theirs) == count(params)
     found = compiled(jax.vmap(plain.Plain(system, NET).log, (None, 0)))(theirs, x)
     wanted = compiled(jax.vmap(wave.log, (None, 0)))(params, x)
@@ -72,12 +72,12 @@ def test_the_yardsticks_step_goes_against_the_energys_gradient() -> None:
     wave = wave_function(system, net)
     params = drawn(wave.init(jax.random.key(0)), 2)
     made = plain.Plain(system, net, moves=2)
-    first = plain.begin(plain.joined(params), np.random.default_rng(0).normal(size=(16, 2, 3)))
+    first = plain.begin(plain.join_weights(params), np.random.default_rng(0).normal(size=(16, 2, 3)))
     after, energy = compiled(made._step)(first)
     energies = compiled(local_energies(wave.log, system, method="hessian"))(params, after.x)
     within = clip(energies, plain.CLIP)[0]
     pull = 2 * (within - within.mean()) / len(within)
-    gradient = plain.joined(
+    gradient = plain.join_weights(
         compiled(jax.grad(lambda p: jax.numpy.sum(pull * jax.vmap(wave.log, (None, 0))(p, after.x))))(params)
     )
     # Adam's first change is the gradient's sign times the rate.
@@ -94,7 +94,7 @@ def test_a_network_that_is_not_the_yardsticks_is_refused() -> None:
         ("He", dataclasses.replace(NET, full=False)),
         ("He", NetConfig.preset("psiformer")),
     ):
-        with pytest.raises(BadInput, match="no yardstick"):
+        with pytest.raises(BadInput, match="There is no yardstick"):
             plain.Plain(system_of(system), net)
 
 
@@ -180,5 +180,5 @@ def test_a_second_call_adds_to_the_record_and_another_step_is_refused(tmp_path: 
     found = json.loads(path.read_text())
     assert [(one["form"], one["seconds"]) for one in found["forms"]] == [("plain", 2.0), ("ours", 9.0)]
     assert len(found["commands"]) == 2 and found["verdicts"][0]["verdict"] == "held"
-    with pytest.raises(BadInput, match="another walkers"):
+    with pytest.raises(BadInput, match="written with another walkers"):
         forms.Book(path, {**told, "walkers": 9})

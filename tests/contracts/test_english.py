@@ -21,7 +21,6 @@ PENDING = (
     "systems/common",
     "systems/density",
     "systems/operator",
-    "systems/vmc",
 )
 
 PHRASES = (

@@ -111,12 +111,12 @@ class Run(RunFolder):
         stored, config = state["settings"], self.to_dict()
         if stored["system"] != config["system"]:
             names = stored["system"].get("name"), self.config.system.name
-            what = (
-                f"belongs to {names[0]}, but the run is of {names[1]}"
+            raise BadInput(
+                f"{where} belongs to {names[0]}, but the run is of {names[1]}."
                 if len(set(names)) == 2
-                else "has its nuclei at other positions than the run"
+                else f"{where} has its nuclei at other positions than the run.",
+                hint=RESTORE,
             )
-            raise BadInput(f"{where} {what}.", hint=RESTORE)
         for part, name in _NAMES.items():
             changes = differences(stored[part], config[part], free=FREE)
             if changes:
@@ -146,7 +146,8 @@ def begin(
     check_run_folder(folder, resume=resume)
     if pretrain is not None and pretrain < 0:
         raise BadInput(
-            f"pretrain = {pretrain} is negative.", hint="Give the number of steps, or 0 for no pretraining."
+            f"--set pretrain={pretrain} is negative.",
+            hint="Give the number of steps, or 0 for no pretraining.",
         )
     changes = {name: value for name, value in (choices or {}).items() if value is not None}
     if resume:
