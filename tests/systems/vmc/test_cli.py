@@ -219,7 +219,7 @@ def test_bad_input_is_two_lines_with_the_hint_and_leaves_no_run(
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
-        ("3\n\nH 0 0 0\nH 0 0 1\n", "announces 3 atoms but lists 2", "Write 2 on its first line"),
+        ("3\n\nH 0 0 0\nH 0 0 1\n", "has 2 atoms, but its first line says 3", "Write 2 on its first line"),
         (
             "2\n\nH 0 0 0\nH 0 0 0.01\n",
             "Nuclei 1 (H) and 2 (H) of mine are only 0.0189 bohr apart",

@@ -140,7 +140,7 @@ def test_the_hint_of_a_wrong_case_is_the_right_one() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "said"),
     [
-        ("3\n", "4\n", "announces 4 atoms but lists 3"),
+        ("3\n", "4\n", "has 3 atoms, but its first line says 4"),
         ("3\n", "two\n", "instead of the number of atoms"),
         ("O 0 0 0", "Oo 0 0 0", "'Oo' is not an element"),
         ("O 0 0 0", "o 0 0 0", "'o' is not an element"),

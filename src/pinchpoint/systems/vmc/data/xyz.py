@@ -36,7 +36,7 @@ def read_xyz(path: str | Path) -> tuple[tuple[str, ...], tuple[Position, ...]]:
         rows.pop()
     if len(rows) != int(head):
         raise BadInput(
-            f"{path} announces {head} atoms but lists {len(rows)}.",
+            f"{path} has {len(rows)} atoms, but its first line says {head}.",
             hint=f"Write {len(rows)} on its first line, or add the missing atoms.",
         )
     atoms = [_atom(path, number, words) for number, words in rows]
