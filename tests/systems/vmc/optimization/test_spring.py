@@ -150,7 +150,7 @@ def test_the_solver_is_nearer_to_float64_than_without_scaling(kind: str, gain: f
         )
         return float(np.max(np.linalg.norm(found - truth, axis=1) / np.linalg.norm(truth, axis=1)))
 
-    assert gain * off(solved) <= off(solved_before)
+    assert gain * off(solve) <= off(solved_before)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -168,7 +168,7 @@ def test_a_matrix_that_rounding_made_negative_is_solved_all_the_same(seed: int) 
 
 
 def test_the_solver_has_no_loop_that_asks_the_host_whether_to_go_on() -> None:
-    assert "while" not in str(jax.make_jaxpr(solved)(jnp.eye(8), jnp.ones(8)))
+    assert "while" not in str(jax.make_jaxpr(solve)(jnp.eye(8), jnp.ones(8)))
 
 
 def test_products_some_columns_at_a_time_are_those_of_all(monkeypatch: pytest.MonkeyPatch) -> None:
