@@ -49,7 +49,7 @@ class Contest:
         run = begin(data.path / "no run", data, resume=False, choices=choices)
         self.data, self.told, self.config = data, run.settings, run.config
         self.device, self.judge, self.say = device, judge, say
-        self.names, self.held = run.parted(data.names("train"))
+        self.names, self.held = run.split_names(data.names("train"))
         self.items: dict[str, Item] = {}
 
     def about(self) -> dict[str, Any]:

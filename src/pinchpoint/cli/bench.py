@@ -3,8 +3,8 @@
 Without a system, the systems that can be timed are listed.
 """
 
-# A system can be timed if it has a module `bench` with a function `command`, whose parameters are the options. Such modules
-# import a framework, so one is imported only when its system is named.
+# A system can be timed if it has a module `bench` with a function `command`, whose parameters are the
+# options. Such modules import a framework, so one is imported only when its system is named.
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ _HELP = {"help_option_names": ["-h", "--help"]}
 
 
 def benches() -> dict[str, str]:
-    """The systems that can be timed, each with the first line of what its module says; nothing of them is imported."""
+    """The systems that can be timed, each with the first line of what its module says; nothing of them is
+    imported.
+    """
     lines = {}
     for info in pkgutil.iter_modules(pinchpoint.systems.__path__):
         spec = find_spec(f"{pinchpoint.systems.__name__}.{info.name}.bench") if info.ispkg else None

@@ -46,7 +46,7 @@ def test_a_run_knows_its_data_and_keeps_statistics_for_each_view(tiny_rooms: Pat
     run = begin(tmp_path / "run", data, resume=False, choices=choices)
     assert run.config.views == 2 and run.config.in_features == 3 and run.config.classes == 8
     assert run.settings.views == ["dense", "log-uniform:0.05:1"], "names are written one way"
-    assert [len(names) for names in run.parted(data.names("train"))] == [4, 1]
+    assert [len(names) for names in run.split_names(data.names("train"))] == [4, 1]
     assert not (tmp_path / "run").exists(), "nothing is written"
 
 

@@ -14,7 +14,7 @@ import pytest
 from pinchpoint.core.errors import BadInput, TargetFailed
 from pinchpoint.systems.common import dataset_folder as samples
 from pinchpoint.systems.common import workers
-from pinchpoint.systems.common.workers import Program, made_by
+from pinchpoint.systems.common.workers import Program, run_workers
 
 IDENTITY = {"format": "squares", "seed": 0}
 SQUARES = """
@@ -37,12 +37,12 @@ class Order:
     seed: int = 0
 
 
-def look(data: bytes, where: str) -> samples.Found:
+def look(data: bytes, where: str) -> samples.SampleInfo:
     try:
         square, seed, _ = data.split()
     except ValueError:
         raise BadInput(f"{where} is not a square", hint="make it again") from None
-    return samples.Found(f"square-{int(square) ** 0.5:.0f}", {"seed": int(seed)}, {"faults": []})
+    return samples.SampleInfo(f"square-{int(square) ** 0.5:.0f}", {"seed": int(seed)}, {"faults": []})
 
 
 KIND = samples.Kind(
@@ -74,7 +74,7 @@ def add(folder: Path, todo: list[Order], held: samples.Entries, progress=None) -
         held,
         make,
         missing=len(todo),
-        wanted=len(ORDERS),
+        total=len(ORDERS),
         progress=progress,
         save=lambda: samples.write_index(
             folder, KIND, IDENTITY, held, [o.name for o in ORDERS], {"all": sorted(held)}
@@ -85,15 +85,15 @@ def add(folder: Path, todo: list[Order], held: samples.Entries, progress=None) -
 
 def test_samples_are_the_same_for_any_number_of_processes_and_have_one_thread(program: Program) -> None:
     for jobs in (1, 3):
-        made = dict(made_by(program, ORDERS, jobs=jobs))
+        made = dict(run_workers(program, ORDERS, jobs=jobs))
         assert made == {order: f"{order.number**2} 0 1".encode() for order in ORDERS}
 
 
 def test_a_process_that_dies_is_told_with_its_sample_and_hint(program: Program) -> None:
     with pytest.raises(
-        TargetFailed, match=r"a process that makes squares ended: a library that prints \(bad\)"
+        TargetFailed, match=r"A process that makes squares ended: a library that prints \(bad\)"
     ) as caught:
-        list(made_by(program, [Order("bad", -1)], jobs=1))
+        list(run_workers(program, [Order("bad", -1)], jobs=1))
     assert caught.value.hint == "ask for fewer"
 
 
@@ -101,7 +101,7 @@ def test_no_process_outlives_the_iteration(program: Program, monkeypatch: pytest
     started: list[subprocess.Popen[bytes]] = []
     start = workers._start
     monkeypatch.setattr(workers, "_start", lambda *args: started.append(start(*args)) or started[-1])
-    iteration = made_by(program, ORDERS, jobs=2)
+    iteration = run_workers(program, ORDERS, jobs=2)
     next(iteration)
     iteration.close()  # pyright: ignore[reportAttributeAccessIssue]
     assert len(started) == 2 and all(process.poll() is not None for process in started)
@@ -122,7 +122,7 @@ def test_a_stopped_set_keeps_what_is_whole_and_says_what_is_missing(tmp_path: Pa
     ):
         pass
     assert "pinchpoint squares data" in caught.value.hint
-    held = samples.held_samples(tmp_path, KIND, IDENTITY)
+    held = samples.existing_samples(tmp_path, KIND, IDENTITY)
     assert add(tmp_path, [order for order in ORDERS if order.name not in held], held) == [
         "square-2",
         "square-3",
@@ -132,7 +132,7 @@ def test_a_stopped_set_keeps_what_is_whole_and_says_what_is_missing(tmp_path: Pa
 
 def test_an_index_that_is_lost_or_damaged_is_made_again_from_whole_files(tmp_path: Path) -> None:
     add(tmp_path, ORDERS, {})
-    whole = samples.held_samples(tmp_path, KIND, IDENTITY)
+    whole = samples.existing_samples(tmp_path, KIND, IDENTITY)
     assert whole["square-3"] == {"sha256": hashlib.sha256(b"9 0 1").hexdigest(), "faults": []}
     (tmp_path / "square-4.npz").write_bytes(b"cut")
     (tmp_path / "square-2.npz").rename(
@@ -142,7 +142,7 @@ def test_an_index_that_is_lost_or_damaged_is_made_again_from_whole_files(tmp_pat
         (tmp_path / samples.INDEX).unlink(missing_ok=True)
         if text is not None:
             (tmp_path / samples.INDEX).write_text(text, encoding="utf-8")
-        held = samples.held_samples(tmp_path, KIND, IDENTITY)
+        held = samples.existing_samples(tmp_path, KIND, IDENTITY)
         assert held == {name: whole[name] for name in ("square-0", "square-1", "square-3")}
 
 
@@ -150,7 +150,7 @@ def test_samples_of_another_set_are_refused_with_and_without_an_index(tmp_path: 
     add(tmp_path, ORDERS, {})
     for _ in range(2):
         with pytest.raises(BadInput, match="whose seed is 0, not 1"):
-            samples.held_samples(tmp_path, KIND, IDENTITY | {"seed": 1})
+            samples.existing_samples(tmp_path, KIND, IDENTITY | {"seed": 1})
         (tmp_path / samples.INDEX).unlink(missing_ok=True)
 
 
@@ -159,7 +159,7 @@ def test_a_file_that_is_not_that_of_the_index_is_refused_unless_unchecked(tmp_pa
     add(tmp_path, ORDERS, held)
     assert samples.read_sample(tmp_path, KIND, held, "square-2", check=True) == b"4 0 1"
     (tmp_path / "square-2.npz").write_bytes(b"5 0 1")
-    with pytest.raises(BadInput, match="sha256 is not that of the index"):
+    with pytest.raises(BadInput, match="sha256 differs from that of the index"):
         samples.read_sample(tmp_path, KIND, held, "square-2", check=True)
     assert samples.read_sample(tmp_path, KIND, held, "square-2", check=False) == b"5 0 1"
     with pytest.raises(BadInput, match="has no square 'square-9'"):

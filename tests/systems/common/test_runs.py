@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.runs import Run, at_data, data_folder, taken_up
+from pinchpoint.systems.common.runs import Run, at_data, data_folder, resume_settings
 from pinchpoint.systems.common.settings import TrainSettings, differences
 from pinchpoint.systems.radiance.settings import Settings as Scored
 
@@ -31,19 +31,19 @@ def test_a_run_of_other_processes_is_told_how_to_start_them(
     was: int, now: int, hint: str, tmp_path: Path
 ) -> None:
     with pytest.raises(BadInput, match=rf"ranks \(was {was}, is {now}\)") as caught:
-        taken_up(tmp_path, Together(data="a", ranks=was), {"ranks": now}, data="a")
+        resume_settings(tmp_path, Together(data="a", ranks=was), {"ranks": now}, data="a")
     assert caught.value.hint.startswith(hint) and "options" not in caught.value.hint
 
 
 def test_other_processes_data_and_options_are_each_told_their_hint(tmp_path: Path) -> None:
     with pytest.raises(BadInput) as caught:
-        taken_up(tmp_path, Together(data="a", ranks=2), {"ranks": 1, "lr": 7.0}, data="b")
+        resume_settings(tmp_path, Together(data="a", ranks=2), {"ranks": 1, "lr": 7.0}, data="b")
     assert caught.value.hint.startswith(
         "Give the data set it was started with and start it with `torchrun --nproc-per-node 2` "
         "and leave these options out to resume it"
     )
     with pytest.raises(BadInput) as caught:
-        taken_up(tmp_path, Together(data="a", ranks=2), {"ranks": 2, "lr": 7.0}, data="a")
+        resume_settings(tmp_path, Together(data="a", ranks=2), {"ranks": 2, "lr": 7.0}, data="a")
     assert caught.value.hint.startswith("Leave these options out to resume it")
 
 
@@ -69,16 +69,16 @@ def test_a_run_without_a_best_checkpoint_tells_the_true_cause(
 ) -> None:
     run = Run(tmp_path, told)
     run.checkpoints.save({}, step=3)
-    assert run.found("last").step == 3
+    assert run.find_checkpoint("last").step == 3
     with pytest.raises(BadInput, match=f"has no best checkpoint: {why}") as caught:
-        run.found("best")
+        run.find_checkpoint("best")
     assert caught.value.hint.lower().startswith("use --checkpoint last, or ") and hint in caught.value.hint
 
 
 @pytest.mark.parametrize("which", ["last", "best"])
 def test_a_run_without_any_checkpoint_is_to_be_trained(which: str, tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="has no checkpoint") as caught:
-        Run(tmp_path, Scored()).found(which)  # pyright: ignore[reportArgumentType]
+        Run(tmp_path, Scored()).find_checkpoint(which)  # pyright: ignore[reportArgumentType]
     assert caught.value.what.endswith("has no checkpoint.") and caught.value.hint.startswith("Train it")
 
 

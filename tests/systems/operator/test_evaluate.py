@@ -82,7 +82,7 @@ def test_a_run_in_tf32_is_read_in_fp32_where_there_is_no_such_card(
     assert predict(tmp_path / "run", car[0], tmp_path / "out.vtp", device="cpu").faces == len(
         car[1].mesh.faces
     )
-    with pytest.raises(BadInput, match="tf32 on cpu") as caught:
+    with pytest.raises(BadInput, match="tf32 is not available on cpu") as caught:
         train(tiny_data, tmp_path / "run", resume=True, device="cpu")
     assert "--device cuda" in caught.value.hint
 

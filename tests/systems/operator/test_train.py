@@ -259,7 +259,7 @@ def test_a_loss_that_is_no_number_stops_the_run_and_names_the_last_good_checkpoi
 def test_tf32_is_refused_on_a_cpu_and_cuda_where_there_is_none(
     tiny_data: Path, tmp_path: Path, tiny_model: dict[str, Any]
 ) -> None:
-    with pytest.raises(BadInput, match="tf32 on cpu"):
+    with pytest.raises(BadInput, match="tf32 is not available on cpu"):
         train(tiny_data, tmp_path / "run", **tiny_model, precision="tf32")
     if not torch.cuda.is_available():
         with pytest.raises(Missing):

@@ -144,7 +144,11 @@ def test_eval_names_its_distances_after_their_features(
             "--set deep=3 names no known setting",
         ),
         (["train", "{cars}", "-o", "{tmp}/run", "--budget", "2MiB", *TINY], 1, "the budget is 2.00 MiB"),
-        (["train", "{cars}", "-o", "{tmp}/run", "--precision", "tf32", *TINY], 2, "tf32 on cpu"),
+        (
+            ["train", "{cars}", "-o", "{tmp}/run", "--precision", "tf32", *TINY],
+            2,
+            "tf32 is not available on cpu",
+        ),
         (["train", "{cars}", "-o", "{tmp}/run", "--resume"], 2, "no run in"),
         (["orbit", "{tmp}/none", "-o", "{tmp}/turn.gif"], 2, "no run in"),
         (["data", "-o", "{tmp}/cars", "--images", "0"], 2, "--images '0' is not a whole number above 0"),
@@ -153,7 +157,7 @@ def test_eval_names_its_distances_after_their_features(
         (
             ["train", "{cars}", "-o", "{tmp}/run", "--budget", "-1", *TINY],
             2,
-            "--budget -1: a budget must be above 0",
+            "--budget -1 is not possible: a budget must be above 0.",
         ),
         (
             ["train", "{cars}", "-o", "{tmp}/run", "--budget", "8GB", "--set", "chunk=64", *QUICK],
@@ -200,7 +204,7 @@ def test_a_run_that_is_stopped_names_a_command_that_goes_on_with_it(
             == 130
         )
     text, command = capsys.readouterr().err.splitlines()[-2:]
-    assert text == "stopped at step 2 of 3 with a checkpoint; go on with --resume"
+    assert text == "stopped at step 2 of 3 with a checkpoint; continue with --resume"
     program, *args = shlex.split(command)
     assert program == "pinchpoint" and run(args) == 0
     out = capsys.readouterr().out

@@ -144,7 +144,9 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
     monkeypatch.setattr(cli, "_show", stopping)
     assert run(["vmc", "train", "H", "-o", str(tmp_path / "run"), "--steps", "40", *TINY]) == 130
     said = capsys.readouterr().err.splitlines()[-1]
-    assert said in (f"stopped at step {at} of 40 with a checkpoint; go on with --resume" for at in (10, 20))
+    assert said in (
+        f"stopped at step {at} of 40 with a checkpoint; continue with --resume" for at in (10, 20)
+    )
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,8 @@ import typer
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.progress import followed
 from pinchpoint.systems.common.progress import show as show_step
+from pinchpoint.systems.common.progress import show_progress
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def train(
 
     if budget is not None:
         budget_of(budget)
-    with followed(by=_show_step) as watch:
+    with show_progress(by=_show_step) as watch:
         record = run_training(
             data, output, resume=resume, budget=budget, progress=watch, **overrides.choices()
         )

@@ -29,7 +29,7 @@ from pinchpoint.systems.cloud.plots import plot
 from pinchpoint.systems.cloud.records import Evaluation
 from pinchpoint.systems.cloud.runs import Trained, Which, trained
 from pinchpoint.systems.common.folders import refuse_others
-from pinchpoint.systems.common.precision import autocast, matmuls, usable
+from pinchpoint.systems.common.precision import autocast, matmuls, usable_precision
 
 DEFINITION = "IoU = right / (of the class or said to be), over the points of all scenes; mIoU: mean over the classes that occur"
 RECORD = "evaluation.json"
@@ -72,7 +72,7 @@ def evaluate(
     classes = len(found.settings.classes)
     counts = {way: np.zeros((classes, classes), dtype=np.int64) for way in ways}
     kept, total, done = dict.fromkeys(ways, 0), 0, 0
-    precision = usable(found.settings.precision, device)
+    precision = usable_precision(found.settings.precision, device)
     with matmuls(precision), autocast(precision, device):
         for number, name in enumerate(names):
             scene = source.scene(name)

@@ -20,7 +20,7 @@ from pinchpoint.systems.cloud.model.views import parse_views
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.common import runs
 from pinchpoint.systems.common.folders import check_run_folder
-from pinchpoint.systems.common.runs import Which, held_back, plain, taken_up
+from pinchpoint.systems.common.runs import Which, count_held_back, json_values, resume_settings
 from pinchpoint.systems.common.settings import apply_choices
 
 _LEAST = 1e-6  # a feature that hardly varies is centred, not blown up
@@ -56,12 +56,13 @@ def begin(
     read: gives a scene of the data by its name, where that is done better than by the data itself.
     """
     check_run_folder(folder, resume=resume)
-    asked = plain(choices)
+    asked = json_values(choices)
     if "views" in asked:
         asked["views"] = [view.name for view in parse_views(asked["views"])]
     if resume:
         return Run(
-            folder, taken_up(folder, read_settings(folder), {**asked, "ranks": ranks}, data=fingerprint(data))
+            folder,
+            resume_settings(folder, read_settings(folder), {**asked, "ranks": ranks}, data=fingerprint(data)),
         )
     known = {
         "features": list(data.features),
@@ -70,11 +71,11 @@ def begin(
         "ranks": ranks,
     }
     settings = apply_choices(Settings(), {**asked, "model": {}, **known})
-    held = held_back(
+    held = count_held_back(
         settings.validation, len(data.names("train")), what="scenes", hint="make some: cloud data --train 12"
     )
     settings = replace(settings, validation=held)
-    names, _ = Run(folder, settings).parted(data.names("train"))
+    names, _ = Run(folder, settings).split_names(data.names("train"))
     found = statistics_of(map(read or data.scene, names), len(data.classes))
     config = _configured(data, found, settings, choices.get("model", {}))
     return Run(folder, replace(settings, frequency=found.frequency, model=json.loads(config.to_json())))
@@ -98,9 +99,9 @@ class Trained:
 def trained(folder: str | Path, *, which: Which = "last", device: str = "cpu") -> Trained:
     """The model of a run: averaged weights where the run kept some."""
     run = Run(Path(folder), read_settings(Path(folder)))
-    entry = run.found(which)
+    entry = run.find_checkpoint(which)
     model = CloudModel(run.config)
-    run.fill(model, entry)
+    run.load_weights(model, entry)
     return Trained(model.to(device).eval(), run.config, run.settings, entry.step)
 
 

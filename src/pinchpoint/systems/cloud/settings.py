@@ -1,4 +1,5 @@
-"""Settings of a training run over point clouds: scenes, views and their losses, beside what all systems share.
+"""Settings of a training run over point clouds: scenes, views and their losses, beside what all systems
+share.
 
 No framework is imported here, so that the command line can read defaults and help texts.
 """
@@ -12,7 +13,8 @@ from pinchpoint.systems.common.settings import TrainSettings, option
 
 CONSISTENCIES = ("none", "cos", "mse", "kl")
 MODES = ("auto", "batched", "accumulate")
-# One view of each scene at a newly drawn density: with equal numbers of points it was the best recipe at every density.
+# One view of each scene at a newly drawn density: with equal numbers of points it was the best recipe at
+# every density.
 VIEWS = ("log-uniform:0.05:1",)
 
 

@@ -32,8 +32,7 @@ from pinchpoint.systems.cloud.runs import Run, begin, read_settings
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training_step import Stepper
 from pinchpoint.systems.common.budgets import budget_of
-from pinchpoint.systems.common.distributed import NEXT, Ranks, joined
-from pinchpoint.systems.common.lockstep import follow, lead
+from pinchpoint.systems.common.distributed import NEXT, Ranks, follow, join_ranks, lead
 from pinchpoint.systems.common.precision import autocast, check_precision
 from pinchpoint.systems.common.runs import CONFIG, at_data, data_folder
 from pinchpoint.systems.common.torch_loop import take_steps
@@ -65,7 +64,7 @@ def train(
     stored = read_settings(Path(output)) if resume and (Path(output) / CONFIG).exists() else Settings()
     device = resolve_device(choices.get("device", stored.device), backend("torch"))
     ignore = choices.get("ignore", stored.ignore)
-    with joined(device) as ranks:
+    with join_ranks(device) as ranks:
         tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
         source = open_source(
             folder, ignore=ignore, progress=lambda done, total: tell(Report("files", done, total))
@@ -76,8 +75,8 @@ def train(
         run = at_data(run, folder)
         check_precision(run.settings.precision, device)
         check_folder(run.folder)
-        ranks.agreed()  # no process may find the run's folder made by another before it has looked
-        names, held = run.parted(source.names("train"))
+        ranks.agree()  # no process may find the run's folder made by another before it has looked
+        names, held = run.split_names(source.names("train"))
         with preparing(run, tell):
             most = max(read(name).points for name in (*names, *held))
             _check_cells(run, step_scenes(supply, names, run.settings, step=1, rank=ranks.rank))
@@ -160,7 +159,7 @@ def _decided(
             device=device,
             progress=lambda text: tell(Report("budget", 0, 0, note=text)),
         )
-    place = ranks.agreed(0 if way is None else ways.index(way.views_mode))
+    place = ranks.agree(0 if way is None else ways.index(way.views_mode))
     return replace(run, settings=replace(run.settings, views_mode=ways[place])), way
 
 
@@ -187,7 +186,7 @@ class _Learner:
         self.ahead: Ahead[list[Scene] | Ready] = Ahead(self._made, last=run.settings.steps)
 
     def step(self, number: int) -> Tensor:
-        self.ranks.agreed(NEXT)
+        self.ranks.agree(NEXT)
         return self.take(number)
 
     def take(self, number: int) -> Tensor:

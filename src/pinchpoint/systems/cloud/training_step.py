@@ -40,7 +40,7 @@ class Stepper:
         torch.manual_seed(told.seed)
         self.model = CloudModel(config).to(device)
         self.updates = Updates(self.model, told)
-        self.objective = self.ranks.wrapped(Objective(self.model, told), device)
+        self.objective = self.ranks.wrap(Objective(self.model, told), device)
         self.seen = 0  # points that have passed, of all views, in this process
 
     def step(self, scenes: Sequence[Scene], *, number: int) -> Tensor:

@@ -1,1 +1,1 @@
-"""Code shared by the systems: the training loop, run and dataset folders, checkpoints, workers and budgets."""
+"""Code that the systems share: training loop, run and dataset folders, checkpoints, workers, budgets."""

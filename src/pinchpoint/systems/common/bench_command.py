@@ -16,7 +16,9 @@ DEVICE: Any = typer.Option("auto", "--device", help="Device: auto, cpu or cuda."
 
 
 def run_bench(measure: Callable[..., Any], *, output: Path | None, kept: str = "nothing was written") -> None:
-    """Call `measure(output=, progress=)`, which returns a record, and show it. kept: what Ctrl-C leaves behind."""
+    """Call `measure(output=, progress=)`, which returns a record, and show it. kept: what Ctrl-C leaves
+    behind.
+    """
     if output is not None:
         check_output(output)
     with printing.explain_interrupt(kept), progress_bar.bar("bench") as tell:

@@ -1,20 +1,20 @@
-"""Budgets of a step: what is asked for, and what it allows."""
+"""Memory budgets of a training step: parsing them, what they allow, and the error where nothing fits."""
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
 
-from pinchpoint.core.errors import BadInput
-from pinchpoint.core.units import parse_bytes
+from pinchpoint.core.errors import BadInput, DoesNotFit
+from pinchpoint.core.units import parse_bytes, show_bytes
 from pinchpoint.forecasting.cards import Card, card, cards, nameless
 
 _NOT_ABOVE_0 = re.compile(r"-\s*\.?[0-9].*|0*\.?0+\s*[a-z]*", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What a budget allows. chunk: points at one time; None where a step is not cut into chunks."""
+class BudgetChoice:
+    """What a budget allows. chunk: points processed together; None where a step is not split into chunks."""
 
     chunk: int | None
     predicted_bytes: int
@@ -22,12 +22,26 @@ class Chosen:
 
 
 def budget_of(budget: str | int) -> Card:
-    """The card of that name, or for bytes a nameless one that has so many."""
+    """The card of that name; for a number of bytes, a nameless card with that much memory."""
     if _NOT_ABOVE_0.fullmatch(str(budget).strip()):
         raise BadInput(
-            f"--budget {budget}: a budget must be above 0", hint="give bytes, such as 8GiB, or a card's name"
+            f"--budget {budget} is not possible: a budget must be above 0.",
+            hint="Give bytes, such as 8GiB, or the name of a card.",
         )
     if isinstance(budget, int) or budget.strip()[:1].isdigit():
-        wanted = parse_bytes(budget)
-        return nameless(f"{wanted}B", wanted, like=cards()["h200"])
+        memory_bytes = parse_bytes(budget)
+        return nameless(f"{memory_bytes}B", memory_bytes, like=cards()["h200"])
     return card(budget)
+
+
+def does_not_fit(need_bytes: int, budget_bytes: int, *, how: str, otherwise: str) -> DoesNotFit:
+    """The error where the smallest step exceeds the budget.
+
+    how: what the step needs that much for, such as " in chunks of 64 edges"; otherwise: what to do instead of
+    raising the budget.
+    """
+    return DoesNotFit(
+        f"A step needs {show_bytes(need_bytes)}{how}; the budget is {show_bytes(budget_bytes)}.",
+        hint=f"Raise --budget by at least {show_bytes(need_bytes - budget_bytes)}, or {otherwise}.",
+        need_bytes=need_bytes,
+    )

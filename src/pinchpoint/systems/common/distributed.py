@@ -1,26 +1,30 @@
-"""The processes that train together, as torchrun starts them; one alone where it did not.
+"""Processes that train together, as torchrun starts them; a single process otherwise.
 
-The first of them leads: it keeps the run's folder, looks at what is held back, and says before each step whether there is
-one more. The others follow, and their signals are left to it. What is said goes over the CPU and waits for no GPU.
+The first process leads: it writes the run's folder, validates, and announces before each step whether there
+is one more. The others follow and leave signals to it. Announcements go over the CPU and wait for no GPU.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pinchpoint.core.errors import BadInput
+from pinchpoint.core.errors import BadInput, TargetFailed
+from pinchpoint.systems.common.precision import matmuls
+from pinchpoint.systems.common.stopping import stop_between_steps
 
-ENDED, NEXT, FAILED = 0, 1, 2
+ENDED, NEXT, FAILED = 0, 1, 2  # the words of the leader
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -34,8 +38,8 @@ class Ranks:
     def leads(self) -> bool:
         return self.rank == 0
 
-    def wrapped(self, module: nn.Module, device: str) -> nn.Module:
-        """The module itself, or in DDP, which averages gradients in the backward pass."""
+    def wrap(self, module: nn.Module, device: str) -> nn.Module:
+        """The module itself, or wrapped in DDP, which averages gradients in the backward pass."""
         if self.world == 1:
             return module
         return DistributedDataParallel(
@@ -43,29 +47,29 @@ class Ranks:
         )
 
     def unsynchronised(self, module: nn.Module, *, when: bool) -> AbstractContextManager[object]:
-        """Within, gradients are added and not averaged yet: there are more backward passes in the step."""
+        """Within the block gradients are summed but not averaged: more backward passes of the step follow."""
         return module.no_sync() if when and isinstance(module, DistributedDataParallel) else nullcontext()
 
     def mean(self, value: Tensor) -> Tensor:
-        """Of the values of all, on the device."""
+        """The mean of the values of all processes, on the device."""
         if self.world == 1:
             return value
         total = value.clone()
         dist.all_reduce(total)
         return total / self.world
 
-    def agreed(self, word: int = 0) -> int:
-        """What the leader says: every process must ask."""
+    def agree(self, word: int = 0) -> int:
+        """The word of the leader; every process must call this."""
         if self.world == 1:
             return word
-        said = torch.tensor([word], dtype=torch.int64)
-        dist.broadcast(said, 0)
-        return int(said)
+        shared = torch.tensor([word], dtype=torch.int64)
+        dist.broadcast(shared, 0)
+        return int(shared)
 
 
 @contextmanager
-def joined(device: str) -> Iterator[Ranks]:
-    """Within, this process is one of torchrun's. Outside of it, or where it started one alone, a process by itself."""
+def join_ranks(device: str) -> Iterator[Ranks]:
+    """Within the block this process belongs to torchrun's group; a process that is alone needs no group."""
     world = _number("WORLD_SIZE", 1)
     if world == 1:
         yield Ranks()
@@ -74,15 +78,52 @@ def joined(device: str) -> Iterator[Ranks]:
     if device == "cuda":
         if local >= torch.cuda.device_count():
             raise BadInput(
-                f"process {local} of this machine has no GPU: there are {torch.cuda.device_count()}",
-                hint="give torchrun --nproc-per-node no more than there are GPUs",
+                f"Process {local} of this machine has no GPU: there are only {torch.cuda.device_count()}.",
+                hint="Give torchrun --nproc-per-node at most the number of GPUs.",
             )
         torch.cuda.set_device(local)
     if not dist.is_initialized():
         dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo")
-        # Left only when the process ends: a second group of the same processes may wait for ever for one that left late.
+        # Left only when the process ends: a second group of the same processes could wait forever for one
+        # that leaves late.
         atexit.register(_leave)
     yield Ranks(dist.get_rank(), dist.get_world_size())
+
+
+def lead(ranks: Ranks, take_steps: Callable[[], Result]) -> Result:
+    """Take the steps, and announce to the following processes when there are no more."""
+    word = FAILED
+    try:
+        result = take_steps()
+        word = ENDED
+    except (KeyboardInterrupt, SystemExit):
+        word = ENDED
+        raise
+    finally:
+        ranks.agree(word)
+    return result
+
+
+def follow(
+    run: Any, ranks: Ranks, *, restore: Callable[[dict[str, Any]], None], take: Callable[[int], object]
+) -> str:
+    """Take the same steps as the first process, from the run's last checkpoint on; returns the text of its
+    record.
+
+    run: a `common.runs.Run`; take: takes step 1, 2, ... of this process.
+    """
+    state = run.resumed_state()
+    if state is not None:
+        restore(state)
+    number = 0 if state is None else state["step"]
+    with matmuls(run.settings.precision), stop_between_steps():  # only the first process acts on signals
+        while (word := ranks.agree()) == NEXT:
+            number += 1
+            take(number)
+    path: Path = run.folder / "record.json"
+    if word == FAILED or not path.exists():
+        raise TargetFailed("The first process failed.", hint="See the error that it printed.")
+    return path.read_text(encoding="utf-8")
 
 
 def _leave() -> None:
@@ -94,6 +135,7 @@ def _number(name: str, default: int) -> int:
     text = os.environ.get(name, str(default))
     if not text.isdigit():
         raise BadInput(
-            f"{name}={text} in the environment", hint="start with torchrun, which sets it, or unset it"
+            f"The environment variable {name} is {text!r}, which is not a number.",
+            hint="Start the command with torchrun, which sets it, or unset it.",
         )
     return int(text)

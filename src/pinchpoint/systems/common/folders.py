@@ -1,6 +1,7 @@
 """Folders of data sets, runs and evaluations: each has a folder of its own, recognised by a file in it.
 
-Pictures written among the images of a data set would be trained on: `refuse_within` and `image_files` prevent that.
+Pictures written among the images of a data set would be trained on: `refuse_within` and `image_files` prevent
+that.
 """
 
 from __future__ import annotations
@@ -15,14 +16,18 @@ IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".bmp"})  # how their file
 
 
 def refuse_others(folder: Path, *, own: str, hint: str = "Choose another folder with -o.") -> None:
-    """Refuse a folder that belongs to something else. own: the file by which the caller recognises its own folders."""
+    """Refuse a folder that belongs to something else. own: the file by which the caller recognises its own
+    folders.
+    """
     for name, kind in KINDS.items():
         if name != own and (folder / name).exists():
             raise BadInput(f"{folder} is the folder of {kind}: it holds {name}.", hint=hint)
 
 
 def check_run_folder(folder: Path, *, resume: bool) -> None:
-    """Refuse a folder of something else, a new run in a folder that holds one, and resuming where there is none."""
+    """Refuse a folder of something else, a new run in a folder that holds one, and resuming where there is
+    none.
+    """
     exists = (folder / RUN).exists()
     if not exists:
         refuse_others(folder, own=RUN, hint="Choose a folder of its own for the run with -o.")
@@ -49,7 +54,9 @@ def refuse_within(folder: Path, images: Path, *, hint: str) -> None:
 
 
 def image_files(folder: Path) -> list[Path]:
-    """The images in a folder and its subfolders, sorted. Hidden files, such as those macOS adds, are left out."""
+    """The images in a folder and its subfolders, sorted. Hidden files, such as those macOS adds, are left
+    out.
+    """
     files = (file for file in folder.rglob("*") if file.suffix.lower() in IMAGES)
     return sorted(file for file in files if not _hidden(file.relative_to(folder)) and file.is_file())
 

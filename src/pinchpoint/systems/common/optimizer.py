@@ -1,4 +1,4 @@
-"""The update of weights: AdamW in two groups, clipped gradients, and averaged weights where wanted."""
+"""Weight updates: AdamW in two groups, clipped gradients, and optionally averaged weights."""
 
 from __future__ import annotations
 
@@ -15,31 +15,31 @@ Net = TypeVar("Net", bound=nn.Module)
 
 
 class Updates(Generic[Net]):
-    """A model, its optimizer and, where wanted, its averaged weights."""
+    """A model, its optimizer and, if the settings ask for them, its averaged weights."""
 
-    def __init__(self, model: Net, told: TrainSettings) -> None:
-        self.model, self.told = model, told
-        self.optimizer = torch.optim.AdamW(_groups(model, told.weight_decay), lr=told.lr)
-        self.averaged = copy.deepcopy(model) if told.ema else None
+    def __init__(self, model: Net, settings: TrainSettings) -> None:
+        self.model, self.settings = model, settings
+        self.optimizer = torch.optim.AdamW(_groups(model, settings.weight_decay), lr=settings.lr)
+        self.averaged = copy.deepcopy(model) if settings.ema else None
 
     def trained(self) -> Net:
-        """What to predict with: the averaged weights where there are some."""
+        """The model to predict with: the averaged weights if there are any."""
         return self.model if self.averaged is None else self.averaged
 
     def begin(self, number: int) -> None:
-        """Before the gradients of step 1, 2, ... are made."""
+        """Prepare for the gradients of step 1, 2, ..."""
         for group in self.optimizer.param_groups:
-            group["lr"] = self.told.rate(number)
+            group["lr"] = self.settings.rate(number)
         self.model.train()
         self.optimizer.zero_grad(set_to_none=True)
 
     def finish(self, number: int) -> Tensor:
-        """Take the step with the gradients that are there. (): their norm before it was clipped."""
-        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.told.clip)
+        """Take the step with the current gradients. Returns (): their norm before clipping."""
+        norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.settings.clip)
         self.optimizer.step()
         if self.averaged is not None:
-            # Early averages forget quickly, or the first weights would stay in them for good.
-            _average(self.averaged, self.model, min(self.told.ema, number / (9 + number)))
+            # Early averages forget quickly; otherwise the first weights would stay in them for long.
+            _average(self.averaged, self.model, min(self.settings.ema, number / (9 + number)))
         return norm.detach()
 
     def state(self) -> dict[str, Any]:
@@ -67,5 +67,5 @@ def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
 
 @torch.no_grad()
 def _average(averaged: nn.Module, model: nn.Module, decay: float) -> None:
-    # All of them in one call: on a GPU a launch for each would take longer than the work.
+    # One call for all parameters: on a GPU a launch for each would take longer than the work.
     get_ema_multi_avg_fn(decay)(list(averaged.parameters()), list(model.parameters()), 0)

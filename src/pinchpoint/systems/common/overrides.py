@@ -1,7 +1,7 @@
 """The settings a user types: `--set KEY=VALUE` and options, parsed by the types of dataclass fields.
 
-`parse_overrides` is the one parser of `--set` for all systems. It tells fields of the model from fields of the training
-by their names. Imports no framework.
+`parse_overrides` is the one parser of `--set` for all systems. It tells fields of the model from fields of
+the training by their names. Imports no framework.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ def parse_overrides(
             )
         if key in derived:
             raise BadInput(
-                f"--set {key}={values[0]} is not possible, because {key} follows from the data and other settings.",
+                f"--set {key}={values[0]} is not possible, because {key} follows from the data and other "
+                "settings.",
                 hint=f"Leave out --set {key}.",
             )
         if key not in keys:
@@ -72,7 +73,9 @@ def parse_overrides(
 
 
 def settable(config: type, *, main: bool = False) -> dict[str, str]:
-    """The keys of `--set` for one dataclass, with the field each one sets. main: also fields with an option of their own."""
+    """The keys of `--set` for one dataclass, with the field each one sets. main: also fields with an option
+    of their own.
+    """
     return {
         declared.name or name: name
         for name, declared in options_of(config).items()

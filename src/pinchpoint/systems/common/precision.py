@@ -1,4 +1,4 @@
-"""Precision of a run, set inside a block and put back after it; and the peak of this process."""
+"""Precision of a run, set within a block and restored after it; and the peak memory of this process."""
 
 from __future__ import annotations
 
@@ -14,28 +14,29 @@ from pinchpoint.core.errors import BadInput
 
 
 def check_precision(precision: str, device: str) -> None:
-    """Refuse to train in tf32 where there is none: the run would not be the one that was asked for."""
+    """Refuse to train in tf32 where the device has none: the run would not be the requested one."""
     if precision == "tf32" and device != "cuda":
         raise BadInput(
-            f"tf32 on {device}",
-            hint="tf32 is a mode of CUDA cards: train with --device cuda, or a new run with --precision fp32",
+            f"The precision tf32 is not available on {device}, only on CUDA devices.",
+            hint="Train with --device cuda, or start a new run with --precision fp32.",
         )
 
 
-def usable(precision: str, device: str) -> str:
-    """The precision to predict with: where there is no tf32, fp32, which is never less exact."""
+def usable_precision(precision: str, device: str) -> str:
+    """The precision to predict with: fp32 where tf32 is not available, which is never less exact."""
     return "fp32" if precision == "tf32" and device != "cuda" else precision
 
 
 @contextmanager
 def matmuls(precision: str) -> Iterator[None]:
-    """fp32 products exact or, for tf32, with 10 bits of mantissa."""
+    """Within the block fp32 products are exact or, for tf32, have 10 bits of mantissa."""
     before: list[tuple[Any, str]] = []
     try:
         legacy = torch.get_float32_matmul_precision()
-    except RuntimeError:  # set through torch's newer interface, of which this one does not tell
+    except RuntimeError:  # set through torch's newer interface, which this one does not report
         legacy = "highest"
-        parts: Any = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul  # pyright: ignore[reportAttributeAccessIssue]
+        # pyright: ignore[reportAttributeAccessIssue]
+        parts: Any = torch.backends.cuda.matmul, torch.backends.mkldnn.matmul
         before = [(part, part.fp32_precision) for part in parts]
     torch.set_float32_matmul_precision("high" if precision == "tf32" else "highest")
     try:
@@ -48,7 +49,7 @@ def matmuls(precision: str) -> Iterator[None]:
 
 @contextmanager
 def exact_convolutions() -> Iterator[None]:
-    """Those of fp32 with all its digits: on a GPU torch allows them tf32 unless it is told otherwise."""
+    """Within the block fp32 convolutions keep all digits: on a GPU torch uses tf32 for them by default."""
     convolutions: Any = torch.backends.cudnn.conv  # pyright: ignore[reportAttributeAccessIssue]
     before = convolutions.fp32_precision
     convolutions.fp32_precision = "ieee"
@@ -59,13 +60,13 @@ def exact_convolutions() -> Iterator[None]:
 
 
 def autocast(precision: str, device: str) -> AbstractContextManager[object]:
-    """bf16 or fp16 where torch deems it safe, for the forward pass; weights stay fp32."""
+    """Autocast to bf16 or fp16 for the forward pass, where torch considers it safe; weights stay fp32."""
     halves = {"bf16": torch.bfloat16, "fp16": torch.float16}
     return torch.autocast(device, halves.get(precision, torch.bfloat16), enabled=precision in halves)
 
 
 def peak_bytes(device: str) -> int:
-    """Peak allocated on CUDA; on a CPU the most this process was ever resident with."""
+    """Peak allocated bytes on CUDA; on a CPU the peak resident bytes of this process."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -73,7 +74,7 @@ def peak_bytes(device: str) -> int:
 
 
 def resident_bytes() -> int:
-    """What this process is resident with now, or where the system does not say, its most."""
+    """Resident bytes of this process now, or its peak where the system does not report them."""
     try:
         with open("/proc/self/statm", encoding="ascii") as file:
             return int(file.read().split()[1]) * resource.getpagesize()

@@ -1,4 +1,4 @@
-"""The progress of a training run of any system, on a bar."""
+"""The progress bar of a training run, for every system."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ Show = Callable[[progress_bar.Bar, Any, list[float]], None]
 
 
 @contextmanager
-def followed(label: str = "train", *, by: Show | None = None) -> Iterator[Callable[[Any], None]]:
-    """`with followed() as watch: train(..., progress=watch)`: a bar of the reports of a run, each put on it by `by`.
+def show_progress(label: str = "train", *, by: Show | None = None) -> Iterator[Callable[[Any], None]]:
+    """`with show_progress() as watch: train(..., progress=watch)`: a bar that shows the reports of a run by
+    `by`.
 
-    Stopped with Ctrl-C the process ends here where the run has said so already: it need not be said again.
+    After Ctrl-C the process ends here if the run has already said that it stopped.
     """
-    put, seen, stages = by or show, [], set()
+    show_report, errors, stages = by or show, [], set()
     try:
         with progress_bar.bar(label) as tell:
 
             def watch(report: Any) -> None:
                 stages.add(report.stage)
-                put(tell, report, seen)
+                show_report(tell, report, errors)
 
             yield watch
     except KeyboardInterrupt as stop:
@@ -38,12 +39,14 @@ def followed(label: str = "train", *, by: Show | None = None) -> Iterator[Callab
 def show(
     tell: progress_bar.Bar,
     report: Report,
-    seen: list[float],
+    errors: list[float],
     *,
     form: str = ".1%",
     held: Callable[[float], str] | None = None,
 ) -> None:
-    """One report on the bar. seen: errors on what is held back so far; the last stays in sight, as `held` words it."""
+    """Show one report on the bar. errors: the validation errors so far; the last one stays visible, formatted
+    by `held`.
+    """
     row = report.row
     if report.stage == "stopped":
         where = (
@@ -51,14 +54,14 @@ def show(
             if report.done
             else "before the first step"
         )
-        printing.say(f"stopped {where}; go on with --resume")
+        printing.say(f"stopped {where}; continue with --resume")
         return
     if row is None:
         tell(report.stage, report.done, report.total, text=report.note)
         return
     text = f"loss {report.loss:.4f}  {progress_bar.show_memory(row.memory_bytes)}"
     if row.validation is not None:
-        seen.append(row.validation)
-    if seen:
-        text += "  " + (f"held back {seen[-1]:{form}}" if held is None else held(seen[-1]))
+        errors.append(row.validation)
+    if errors:
+        text += "  " + (f"held back {errors[-1]:{form}}" if held is None else held(errors[-1]))
     tell("steps", report.done, report.total, text=text, eta_s=report.eta_s)

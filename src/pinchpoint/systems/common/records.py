@@ -1,4 +1,4 @@
-"""What every training run leaves behind: the part of its record that is the same for all systems."""
+"""The record of a training run: the part that all systems share."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from pinchpoint.core.units import show_bytes, show_seconds
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingRecord(Record):
-    """record.json of a run's folder. A system adds what it trained on, and says what its numbers are."""
+    """record.json of a run. A system adds what it trained on, and names its loss and error."""
 
     target: str  # the folder of the run
     data: str  # the folder of the data set
     settings: dict[str, Any]
     step: int
     loss: float | None  # mean of the last tenth of the steps
-    validation: float | None  # error on what was held back, at the best checkpoint
+    validation: float | None  # error on the samples held back, at the best checkpoint
     best_step: int | None
     parameters: int
     device: str
-    chunk: int | None  # at one time
+    chunk: int | None  # points processed together
     peak_bytes: int  # peak allocated on CUDA, peak resident on CPU
     seconds: float
     complete: bool
@@ -35,24 +35,26 @@ class TrainingRecord(Record):
     def rows(
         self, trained_on: tuple[str, str], *, loss: str, error: str, points: str
     ) -> list[tuple[str, str]]:
-        """The summary. loss: what follows its number; error: the name of the one that was validated; points: of a chunk."""
-        made = [
+        """The summary. loss: the text after its number; error: the name of the validation error; points: what
+        a chunk holds.
+        """
+        rows = [
             ("run", self.target),
             ("steps", f"{self.step:,} of {self.settings['steps']:,}"),
             trained_on,
             ("parameters", f"{self.parameters:,}"),
         ]
         if self.loss is not None:
-            made.append(("loss", f"{self.loss:.4f} {loss}"))
+            rows.append(("loss", f"{self.loss:.4f} {loss}"))
         if self.validation is not None:
-            made.append(("held back", f"{self.validation:.2%} {error} at step {self.best_step:,}, the best"))
-        made.append(
+            rows.append(("held back", f"{self.validation:.2%} {error} at step {self.best_step:,}, the best"))
+        rows.append(
             ("peak", f"{show_bytes(self.peak_bytes)} {'allocated' if self.device == 'cuda' else 'resident'}")
         )
         if self.budget_bytes is not None:
-            made.append(
+            rows.append(
                 ("budget", f"{show_bytes(self.budget_bytes)}; {show_bytes(self.predicted_bytes)} predicted")
             )
         if self.chunk is not None:
-            made.append(("chunk", f"{self.chunk:,} {points} at one time"))
-        return [*made, ("time", f"{show_seconds(self.seconds)} on {self.device}")]
+            rows.append(("chunk", f"{self.chunk:,} {points} per chunk"))
+        return [*rows, ("time", f"{show_seconds(self.seconds)} on {self.device}")]

@@ -92,19 +92,20 @@ class Run(RunFolder, Generic[S]):
         differ = differences(stored, self.settings.to_dict())
         if differ:
             raise BadInput(
-                f"{self.checkpoints.folder / entry.file} was written with other settings: {'; '.join(differ)}.",
+                f"{self.checkpoints.folder / entry.file} was written with other settings: "
+                f"{'; '.join(differ)}.",
                 hint=RESTORE,
             )
         return state
 
-    def parted(self, names: list[str]) -> tuple[list[str], list[str]]:
+    def split_names(self, names: list[str]) -> tuple[list[str], list[str]]:
         """Split the names of the training split: those to train with, and the last ones, held back to
         validate.
         """
         cut = len(names) - (self.settings.validation or 0)
         return names[:cut], names[cut:]
 
-    def fill(self, model: nn.Module, entry: Entry, *, key: str = "model") -> None:
+    def load_weights(self, model: nn.Module, entry: Entry, *, key: str = "model") -> None:
         """Load a checkpoint's weights into a model: the averaged ones where the run kept them, else those
         under `key`.
         """
@@ -117,7 +118,7 @@ class Run(RunFolder, Generic[S]):
                 hint="Restore the files that this run wrote.",
             ) from error
 
-    def found(self, which: Which) -> Entry:
+    def find_checkpoint(self, which: Which) -> Entry:
         """The last or the best checkpoint; BadInput where there is none."""
         if which not in ("last", "best"):
             raise BadInput(f"There is no checkpoint called {which!r}.", hint="Use last or best.")
@@ -168,7 +169,7 @@ def at_data(run: RunT, data: str | Path) -> RunT:
     return replace(run, settings=replace(run.settings, **where))
 
 
-def taken_up(folder: Path, stored: S, asked: Mapping[str, Any], *, data: str) -> S:
+def resume_settings(folder: Path, stored: S, asked: Mapping[str, Any], *, data: str) -> S:
     """The settings to resume the run in a folder with: `stored` with what may change, and more steps if it is
     complete.
 
@@ -242,12 +243,12 @@ def read_settings(folder: Path, kind: type[ConfigT], *, made_by: str) -> ConfigT
         ) from error
 
 
-def plain(choices: Mapping[str, Any]) -> dict[str, Any]:
+def json_values(choices: Mapping[str, Any]) -> dict[str, Any]:
     """Choices as config.json would hold them, to compare with it."""
     return json.loads(json.dumps(dict(choices)))
 
 
-def held_back(asked: int | None, count: int, *, what: str, hint: str) -> int:
+def count_held_back(asked: int | None, count: int, *, what: str, hint: str) -> int:
     """How many of `count` items to hold back for validation: by default an eighth of them, at most 4.
 
     hint: how to make some, where there are none.

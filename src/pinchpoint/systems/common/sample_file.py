@@ -1,4 +1,4 @@
-"""Arrays and a text in one npz that tells whether it is as it was written: the bytes of a sample of any system."""
+"""Sample files of every system: arrays and a JSON text in one npz, with a checksum of its own."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-# What a file that is cut, changed or no sample at all may raise, here or where its text is made into one.
+# What reading a file may raise if it is truncated, changed or no sample at all, here or where its text is
+# interpreted.
 FAILURES = (
     OSError,
     ValueError,
@@ -24,21 +25,22 @@ FAILURES = (
 )
 
 
-def packed(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
-    """The bytes of a file: the same for the same sample."""
+def pack_arrays(arrays: dict[str, np.ndarray], about: dict[str, Any]) -> bytes:
+    """The bytes of a file; the same sample always gives the same bytes."""
     about = about | {"sha256": _digest(arrays, about)}
-    held = io.BytesIO()
-    np.savez(held, **arrays, about=np.array(json.dumps(about, sort_keys=True)))  # pyright: ignore[reportArgumentType]
-    return held.getvalue()
+    buffer = io.BytesIO()
+    # pyright: ignore[reportArgumentType]
+    np.savez(buffer, **arrays, about=np.array(json.dumps(about, sort_keys=True)))
+    return buffer.getvalue()
 
 
-def opened(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
-    """The arrays and the text of a file. Raises one of FAILURES where it is none, or not as it was written."""
-    with np.load(io.BytesIO(data), allow_pickle=False) as held:
-        about = json.loads(str(held["about"]))
-        arrays = {key: held[key] for key in held.files if key != "about"}
+def unpack_arrays(data: bytes) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
+    """The arrays and the text of a file. Raises one of FAILURES if it is not a sample or was changed."""
+    with np.load(io.BytesIO(data), allow_pickle=False) as file:
+        about = json.loads(str(file["about"]))
+        arrays = {key: file[key] for key in file.files if key != "about"}
     if about.pop("sha256") != _digest(arrays, about):
-        raise ValueError("its sha256 is not that of what it holds")
+        raise ValueError("its sha256 does not match its content")
     return arrays, about
 
 

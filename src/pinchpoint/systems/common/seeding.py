@@ -1,6 +1,6 @@
-"""What comes when: worked out from the seed and a number alone, so a resumed run needs no more than its step.
+"""The order of samples, computed from the seed and a turn number alone: a resumed run needs only its step.
 
-No order is kept anywhere, and none has to be put back.
+No order is stored, so none has to be restored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ import torch
 
 
 def at_turn(names: Sequence[str], *, seed: int, turn: int) -> str:
-    """The name of turn 0, 1, ...: every pass over the names has an order of its own, and the next follows at once."""
+    """The name at turn 0, 1, ...: each pass over the names has its own order, and the next pass follows
+    directly.
+    """
     number, place = divmod(turn, len(names))
     shuffle = torch.Generator().manual_seed(seed * 1_000_003 + number)
     return names[int(torch.randperm(len(names), generator=shuffle)[place])]

@@ -1,8 +1,9 @@
-"""Settings of a training run: options declared on dataclass fields, the settings all systems share, and their checks.
+"""Settings of a training run: options declared on dataclass fields, the settings all systems share, and their
+checks.
 
-No framework is imported here, so that the command line can read defaults and help texts. A field declared with `option`
-can be set by the user; any other field follows from the data. A run is resumed only with the settings it was started
-with, except for those declared with `may_change`.
+No framework is imported here, so that the command line can read defaults and help texts. A field declared
+with `option` can be set by the user; any other field follows from the data. A run is resumed only with the
+settings it was started with, except for those declared with `may_change`.
 """
 
 from __future__ import annotations
@@ -73,7 +74,9 @@ def options_of(settings: Any) -> dict[str, Option]:
 
 
 def flag(settings: Any, name: str, value: Any = None) -> str:
-    """How a field is typed on the command line: `--steps 100` or `--set lr=0.1`; without a value `--steps` or `--set lr=`."""
+    """How a field is typed on the command line: `--steps 100` or `--set lr=0.1`; without a value `--steps` or
+    `--set lr=`.
+    """
     declared = options_of(settings).get(name, Option(""))
     key = declared.name or name
     text = "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
@@ -83,7 +86,9 @@ def flag(settings: Any, name: str, value: Any = None) -> str:
 
 
 def check_options(settings: Any) -> None:
-    """Refuse values outside the choices or limits that their options declare. None, where allowed, is no value."""
+    """Refuse values outside the choices or limits that their options declare. None, where allowed, is no
+    value.
+    """
     for name, declared in options_of(settings).items():
         value = getattr(settings, name)
         if value is None:
@@ -159,7 +164,9 @@ class TrainSettings:
 
     @classmethod
     def changeable(cls) -> frozenset[str]:
-        """Fields that may differ when a run is resumed: they change where and how a run computes, not what it learns."""
+        """Fields that may differ when a run is resumed: they change where and how a run computes, not what it
+        learns.
+        """
         declared = {name for name, option in options_of(cls).items() if option.may_change}
         return frozenset(declared | {"data_path", "data_given"})
 

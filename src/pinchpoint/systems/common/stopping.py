@@ -1,4 +1,4 @@
-"""Stopping between steps: the first Ctrl-C or SIGTERM asks, the second ends at once."""
+"""Stopping between steps: the first Ctrl-C or SIGTERM requests a stop, the second ends at once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 
 class Stop:
-    """Which signal asked to stop, if one did."""
+    """The signal that requested a stop, if there was one."""
 
     def __init__(self) -> None:
         self.number: int | None = None
 
     def leave(self) -> None:
-        """Unwind as the signal would have: Ctrl-C, or the exit code of SIGTERM."""
+        """Raise what the signal would have: KeyboardInterrupt, or SystemExit with the code of SIGTERM."""
         if self.number == signal.SIGINT:
             raise KeyboardInterrupt
         if self.number is not None:
@@ -26,9 +26,9 @@ class Stop:
 
 @contextmanager
 def stop_between_steps() -> Iterator[Stop]:
-    """Within, signals are noted and not raised, so that a step is done or not done, never half done.
+    """Within the block signals are recorded and not raised, so that no step is half done.
 
-    Outside the main thread, where no handler can be set, signals stay as they are.
+    Outside the main thread, where no handler can be set, signals are not changed.
     """
     stop = Stop()
     if threading.current_thread() is not threading.main_thread():

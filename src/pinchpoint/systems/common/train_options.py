@@ -1,7 +1,7 @@
 """Commands whose options come from settings dataclasses: names, help texts and defaults are the fields' own.
 
-`settings_command` adds a command to a group. Fields declared with `main=True` become options; all others are set with
-`--set KEY=VALUE` and listed by `--help-all`. Imports no framework.
+`settings_command` adds a command to a group. Fields declared with `main=True` become options; all others are
+set with `--set KEY=VALUE` and listed by `--help-all`. Imports no framework.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ def settings_command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Add a command whose parameter `overrides: Overrides` stands for all options of the settings.
 
-    training: dataclasses with `option` fields; model: `module:NAME` of another, imported only when it is needed, whose module
-    has `PRESETS`; preset: the default one; omit: fields of the training that this command does not take.
+    training: dataclasses with `option` fields; model: `module:NAME` of another, imported only when it is
+    needed, whose module has `PRESETS`; preset: the default one; omit: fields of the training that this
+    command does not take.
     """
     configs = (training,) if isinstance(training, type) else tuple(training)
 

@@ -1,8 +1,9 @@
 """The training loop of every system: steps, validation, checkpoints, log, progress reports and a clean stop.
 
-`run_loop` drives a `Driver`, which starts steps and reads back what they measured; `torch_loop` has the driver
-of torch learners. What a step does must follow from the settings, the weights and its number alone: a
-checkpoint then holds everything that is needed to resume as if the run had never stopped, bit for bit on a CPU.
+`run_loop` drives a `Driver`, which starts steps and reads back what they measured; `torch_loop` has the
+driver of torch learners. What a step does must follow from the settings, the weights and its number alone: a
+checkpoint then holds everything that is needed to resume as if the run had never stopped, bit for bit on a
+CPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Timing the variants of a workload in turn with its baseline, at one size on this machine.
 
-Model and data are built outside the clock. Each variant runs in turn with the baseline (A B B A), and the device is waited
-for before both clock readings. Peaks are measured in runs of their own.
+Model and data are built outside the clock. Each variant runs in turn with the baseline (A B B A), and the
+device is waited for before both clock readings. Peaks are measured in runs of their own.
 """
 
 from __future__ import annotations
@@ -59,7 +59,8 @@ class VariantBench(Record):
         chosen = "".join(f", {name} {value}" for name, value in self.settings.items())
         rows = [("case", f"{self.target}, {self.size:,} {self.axis}{chosen}, on {self.device}")]
         for one in self.variants:
-            text = f"{show_seconds(one.seconds)} [{show_seconds(one.seconds_low)}, {show_seconds(one.seconds_high)}]"
+            low, high = show_seconds(one.seconds_low), show_seconds(one.seconds_high)
+            text = f"{show_seconds(one.seconds)} [{low}, {high}]"
             if one.peak_bytes is not None:
                 text += f", peak {show_bytes(one.peak_bytes)} allocated"
             if one.speedup is not None:
@@ -81,7 +82,9 @@ def bench_variants(
     progress: Progress | None = None,
     clock: Clock = time.perf_counter,
 ) -> VariantBench:
-    """Time a training step of variants of a workload; the first one is the baseline. variants: None for all of them."""
+    """Time a training step of variants of a workload; the first one is the baseline. variants: None for all
+    of them.
+    """
     known = [variant.name for variant in workload.variants]
     names = list(variants or known)
     for name in names:

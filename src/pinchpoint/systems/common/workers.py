@@ -1,7 +1,7 @@
-"""Samples made by processes of their own, one thread each: the same bytes whatever their number.
+"""Worker processes that make samples, one thread each: the bytes do not depend on the number of processes.
 
-Each runs a module that calls `serve_pipes`: a line of JSON in for each sample, a line and the sample's file out. It has one
-thread, by its environment, because sums depend on their number.
+Each process runs a module that calls `serve_pipes`: it reads a line of JSON per sample and writes a line and
+the sample's file. Its environment limits it to one thread, because sums depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 class Named(Protocol):
-    """An order: a dataclass of plain values, with the name of the sample it asks for."""
+    """An order: a dataclass of plain values with the name of the sample to make."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
@@ -40,15 +40,17 @@ Order = TypeVar("Order", bound=Named)
 
 @dataclass(frozen=True)
 class Program:
-    """A module that makes samples when it is run."""
+    """A module that makes samples when it is run as a program."""
 
     module: str
-    what: str  # it makes: "bodies"
-    hint: str  # where a process of it dies
+    what: str  # what it makes: "bodies"
+    hint: str  # for the error where one of its processes dies
 
 
-def made_by(program: Program, orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, bytes]]:
-    """Each order with its file's bytes, as they come ready. All processes end with the iteration, however it ends."""
+def run_workers(program: Program, orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, bytes]]:
+    """Each order with the bytes of its file, as they finish. All processes end with the iteration, however it
+    ends.
+    """
     todo: queue.SimpleQueue[Order] = queue.SimpleQueue()
     for order in orders:
         todo.put(order)
@@ -57,10 +59,10 @@ def made_by(program: Program, orders: Sequence[Order], *, jobs: int) -> Iterator
     with tempfile.TemporaryDirectory(prefix="pinchpoint-") as scratch:
         try:
             for number in range(min(jobs, len(orders))):
-                said = Path(scratch) / f"{number}.txt"
-                maker = _start(program, said)
-                wardens.append(Warden(maker, scratch))
-                threading.Thread(target=_feed, args=(program, maker, said, todo, done), daemon=True).start()
+                log = Path(scratch) / f"{number}.txt"
+                process = _start(program, log)
+                wardens.append(Warden(process, scratch))
+                threading.Thread(target=_feed, args=(program, process, log, todo, done), daemon=True).start()
             for _ in orders:
                 answer = done.get()
                 if isinstance(answer, BaseException):
@@ -71,10 +73,10 @@ def made_by(program: Program, orders: Sequence[Order], *, jobs: int) -> Iterator
                 warden.end()
 
 
-def _start(program: Program, said: Path) -> subprocess.Popen[bytes]:
+def _start(program: Program, log: Path) -> subprocess.Popen[bytes]:
     paths = [str(SOURCE), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)} | dict.fromkeys(_THREADS, "1")
-    with said.open("wb") as output:
+    with log.open("wb") as output:
         return subprocess.Popen(
             [sys.executable, "-m", program.module],
             stdin=subprocess.PIPE,
@@ -87,49 +89,49 @@ def _start(program: Program, said: Path) -> subprocess.Popen[bytes]:
 
 def _feed(
     program: Program,
-    maker: subprocess.Popen[bytes],
-    said: Path,
+    process: subprocess.Popen[bytes],
+    log: Path,
     todo: queue.SimpleQueue[Order],
     done: queue.SimpleQueue[tuple[Order, bytes] | BaseException],
 ) -> None:
-    """Hands one process its orders, in a thread: it sleeps until the process answers."""
-    assert maker.stdin is not None and maker.stdout is not None
+    """Give one process its orders, in a thread that sleeps until the process answers."""
+    assert process.stdin is not None and process.stdout is not None
     try:
         while True:
             order = todo.get_nowait()
-            maker.stdin.write(json.dumps(asdict(order)).encode() + b"\n")
-            maker.stdin.flush()
-            header = json.loads(maker.stdout.readline() or b"{}")
+            process.stdin.write(json.dumps(asdict(order)).encode() + b"\n")
+            process.stdin.flush()
+            header = json.loads(process.stdout.readline() or b"{}")
             if "error" in header:
                 raise from_dict(header)
-            data = maker.stdout.read(header["bytes"]) if "bytes" in header else b""
+            data = process.stdout.read(header["bytes"]) if "bytes" in header else b""
             if not data or len(data) != header["bytes"]:
-                raise _died(program, maker, said, f" ({order.name})")
+                raise _died(program, process, log, f" ({order.name})")
             done.put((order, data))
     except queue.Empty:
-        maker.stdin.close()
+        process.stdin.close()
     except BrokenPipeError:
-        done.put(_died(program, maker, said))
+        done.put(_died(program, process, log))
     except BaseException as error:
         done.put(error)
 
 
-def _died(program: Program, maker: subprocess.Popen[bytes], said: Path, over: str = "") -> PinchpointError:
-    code = maker.wait()
+def _died(program: Program, process: subprocess.Popen[bytes], log: Path, order: str = "") -> PinchpointError:
+    code = process.wait()
     lines = [
         line.strip()
-        for line in said.read_text(encoding="utf-8", errors="replace").splitlines()
+        for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
         if line.strip()
     ]
     if code == -signal.SIGKILL:
         last = ": it was killed, most likely because the host ran out of memory"
     else:
         last = f": {lines[-1][:200]}" if lines else f" with code {code}"
-    return TargetFailed(f"a process that makes {program.what} ended{last}{over}", hint=program.hint)
+    return TargetFailed(f"A process that makes {program.what} ended{last}{order}.", hint=program.hint)
 
 
 def serve(orders: IO[bytes], answers: IO[bytes], make: Callable[[dict[str, Any]], bytes]) -> None:
-    """Answer orders until there are no more. make: an order's values -> the bytes of the sample's file."""
+    """Answer orders until there are no more. make: an order's fields to the bytes of its file."""
     for line in orders:
         try:
             data = make(json.loads(line))
@@ -141,8 +143,8 @@ def serve(orders: IO[bytes], answers: IO[bytes], make: Callable[[dict[str, Any]]
 
 
 def serve_pipes(make: Callable[[dict[str, Any]], bytes]) -> None:
-    """Be such a process: orders come from the standard input, answers go to the standard output."""
-    # Libraries that print (MKL_VERBOSE) do so to the error file: the pipe is for answers alone.
+    """Serve as a worker process: orders come from the standard input, answers go to the standard output."""
+    # Libraries that print (MKL_VERBOSE) write to the error file: the pipe is only for answers.
     pipe = os.dup(1)
     os.dup2(2, 1)
     with os.fdopen(pipe, "wb") as answers:

@@ -1,4 +1,5 @@
-"""Settings of a training run of a density model: how much of the data a step uses, beside what all systems share.
+"""Settings of a training run of a density model: how much of the data a step uses, beside what all systems
+share.
 
 No framework is imported here, so that the command line can read defaults and help texts.
 """

@@ -23,11 +23,11 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_folder, make_folder, write_text
 from pinchpoint.systems.common import logs, runs
-from pinchpoint.systems.common.budgets import Chosen, budget_of
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
 from pinchpoint.systems.common.folders import check_run_folder
 from pinchpoint.systems.common.precision import check_precision
 from pinchpoint.systems.common.records import TrainingRecord
-from pinchpoint.systems.common.runs import at_data, data_folder, held_back, plain, taken_up
+from pinchpoint.systems.common.runs import at_data, count_held_back, data_folder, json_values, resume_settings
 from pinchpoint.systems.common.seeding import at_turn
 from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.common.torch_loop import take_steps
@@ -101,8 +101,8 @@ def train(
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
     check_folder(run.folder)
-    names, validation_names = run.parted(dataset.names("train"))
-    fit: Chosen | None = None
+    names, validation_names = run.split_names(dataset.names("train"))
+    fit: BudgetChoice | None = None
     domain: TrainingDomain | None = None
     with preparing(run, tell):
         items: dict[str, Item] = {}
@@ -153,13 +153,13 @@ def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, An
     choices: only the fields that were given.
     """
     check_run_folder(folder, resume=resume)
-    given_settings = plain(choices)
+    given_settings = json_values(choices)
     if resume:
         stored = runs.read_settings(folder, Settings, made_by=MADE_BY)
-        return Run(folder, taken_up(folder, stored, given_settings, data=fingerprint(data)))
+        return Run(folder, resume_settings(folder, stored, given_settings, data=fingerprint(data)))
     settings = apply_choices(Settings(), {**given_settings, "model": {}, "data": fingerprint(data)})
     count = len(data.names("train"))
-    validation_count = held_back(
+    validation_count = count_held_back(
         settings.validation, count, what="geometries", hint="Make some with `pinchpoint density data`."
     )
     run = Run(folder, replace(settings, validation=validation_count))
@@ -243,7 +243,7 @@ def _configured(data: Dataset, run: Run, overrides: Mapping[str, Any]) -> Densit
             "--set species is not allowed: the species follow from the data set.",
             hint="Leave --set species out.",
         )
-    names, _ = run.parted(data.names("train"))
+    names, _ = run.split_names(data.names("train"))
     # A few geometries represent all of them: reading one draws all its probes again, which is slow. They are
     # chosen at random, because molecules come in turn and every n-th geometry may be of the same molecule.
     some = [
@@ -290,7 +290,7 @@ def trained_state(
     run = Run(folder, runs.read_settings(folder, Settings, made_by=MADE_BY))
     if which == "best" and run.checkpoints.best() is None:
         which = "last"
-    entry = run.found(which)
+    entry = run.find_checkpoint(which)
     state = run.checkpoints.load(entry)
     weights = state["ema"] or state["model"]
     return run, {name: value.to(torch.float32) for name, value in weights.items()}, entry.step, entry.score

@@ -22,7 +22,7 @@ from torch import Tensor
 from pinchpoint.backends.torch import compat, measurement
 from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.core.units import show_bytes
-from pinchpoint.systems.common.budgets import Chosen, budget_of
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
 from pinchpoint.systems.common.optimizer import Updates
 from pinchpoint.systems.common.precision import autocast, matmuls, resident_bytes
 from pinchpoint.systems.density.data.atomic import radial_tables
@@ -111,7 +111,7 @@ def nmae(values: Tensor, item: Item) -> float:
 
 def chunk_for(
     config: DensityConfig, settings: Settings, items: Sequence[Item], *, budget: str | int, device: str
-) -> Chosen:
+) -> BudgetChoice:
     """Return the largest chunk that fits for any step with these structures, all of them on the device.
 
     Raises DoesNotFit where even the smallest chunk does not fit.
@@ -151,7 +151,7 @@ def chunk_for(
             "--molecules "
             "or --probes.",
         )
-    return Chosen(chunk, need(chunk), budget_bytes)
+    return BudgetChoice(chunk, need(chunk), budget_bytes)
 
 
 def _step_bytes(config: DensityConfig, settings: Settings, batch: Batch, chunk: int) -> int:

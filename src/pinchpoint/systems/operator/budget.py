@@ -21,7 +21,7 @@ from pinchpoint.core.units import show_bytes
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.planning.search import Sample as Trial
 from pinchpoint.planning.search import largest_that_fits
-from pinchpoint.systems.common.budgets import Chosen, budget_of
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
 from pinchpoint.systems.common.precision import resident_bytes
 from pinchpoint.systems.operator import budget_step
 from pinchpoint.systems.operator.model.config import OperatorConfig
@@ -44,7 +44,7 @@ def chunk_for(
     device: str,
     mode: Mode,
     progress: Callable[[str], None] | None = None,
-) -> Chosen:
+) -> BudgetChoice:
     """The largest chunk for a step on this graph. Raises `DoesNotFit` if none fits."""
     within = budget_of(budget)
     budget_bytes = within.memory_bytes
@@ -72,7 +72,7 @@ def chunk_for(
                         device,
                         hint="Use --memory flat, which processes the edges in chunks.",
                     )
-                return Chosen(None, trial.need_bytes, budget_bytes)
+                return BudgetChoice(None, trial.need_bytes, budget_bytes)
             floor = min(most, MIN_CHUNK)
             best = largest_that_fits(
                 try_chunk, budget_bytes=budget_bytes, start=most, floor=floor, up_to=most, tolerance=TOLERANCE
@@ -82,7 +82,7 @@ def chunk_for(
         other = "choose a smaller model or lattice" if mode == "train" else "give a coarser mesh"
         hint = f"Raise --budget by at least {show_bytes(least.need_bytes - budget_bytes)}, or {other}."
         raise _too_small(least, budget_bytes, device, hint=hint)
-    return Chosen(best.fits.number, best.fits.need_bytes, budget_bytes)
+    return BudgetChoice(best.fits.number, best.fits.need_bytes, budget_bytes)
 
 
 def _too_small(trial: Trial, budget_bytes: int, device: str, *, hint: str) -> DoesNotFit:

@@ -13,7 +13,7 @@ import typer
 
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.progress import followed
+from pinchpoint.systems.common.progress import show_progress
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
 from pinchpoint.systems.operator.settings import Settings
 
@@ -129,7 +129,7 @@ def train(
 
     if budget is not None:
         budget_of(budget)  # refuse a bad budget before the graphs are built
-    with followed() as watch:
+    with show_progress() as watch:
         record = run_training(
             data, output, resume=resume, budget=budget, progress=watch, **overrides.choices()
         )

@@ -21,7 +21,7 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import make_folder, write_text
 from pinchpoint.systems.common.folders import refuse_others
-from pinchpoint.systems.common.precision import matmuls, usable
+from pinchpoint.systems.common.precision import matmuls, usable_precision
 from pinchpoint.systems.operator.data.dataset import Dataset, Split, open_dataset
 from pinchpoint.systems.operator.metrics import middle_of, relative_errors
 from pinchpoint.systems.operator.model.graph import graph_of
@@ -60,7 +60,9 @@ def evaluate(
     trained_run = trained(Path(run), which=which, device=device)
     # Bodies may be finer than in training, so that all edges at once might not fit.
     settings = replace(
-        trained_run.settings, memory="flat", precision=usable(trained_run.settings.precision, device)
+        trained_run.settings,
+        memory="flat",
+        precision=usable_precision(trained_run.settings.precision, device),
     )
     trained_run = replace(trained_run, settings=settings)
     dataset = open_dataset(data)

@@ -20,7 +20,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.core.files import check_output
 from pinchpoint.kit.edges.edge_mlp import is_one_kernel
 from pinchpoint.systems.common.budgets import budget_of
-from pinchpoint.systems.common.precision import autocast, matmuls, usable
+from pinchpoint.systems.common.precision import autocast, matmuls, usable_precision
 from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.operator.budget import chunk_for
 from pinchpoint.systems.operator.data.sample import Sample
@@ -93,7 +93,9 @@ def predict(
             hint="Name a run trained on flow data.",
         )
     settings = replace(
-        trained_run.settings, memory="flat", precision=usable(trained_run.settings.precision, device)
+        trained_run.settings,
+        memory="flat",
+        precision=usable_precision(trained_run.settings.precision, device),
     )
     settings = settings if chunk is None else apply_choices(settings, {"chunk": chunk})
     tell("reading the mesh")

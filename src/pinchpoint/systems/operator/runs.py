@@ -14,7 +14,7 @@ from typing import Any
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common import runs
 from pinchpoint.systems.common.folders import check_run_folder
-from pinchpoint.systems.common.runs import Which, held_back, plain, taken_up
+from pinchpoint.systems.common.runs import Which, count_held_back, json_values, resume_settings
 from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.operator.data.dataset import Dataset
 from pinchpoint.systems.operator.data.loading import fingerprint
@@ -38,18 +38,18 @@ class Run(runs.Run[Settings]):
 def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, Any]) -> Run:
     """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for."""
     check_run_folder(folder, resume=resume)
-    asked = plain(choices)
+    asked = json_values(choices)
     if resume:
-        return Run(folder, taken_up(folder, read_settings(folder), asked, data=fingerprint(data)))
+        return Run(folder, resume_settings(folder, read_settings(folder), asked, data=fingerprint(data)))
     settings = apply_choices(Settings(), {**asked, "model": {}, "data": fingerprint(data), "kind": data.kind})
-    held = held_back(
+    held = count_held_back(
         settings.validation,
         len(data.names("train")),
         what="bodies",
         hint="make some: operator data --train 64",
     )
     settings = replace(settings, validation=held)
-    names, _ = Run(folder, settings).parted(data.names("train"))
+    names, _ = Run(folder, settings).split_names(data.names("train"))
     found = statistics_of(data.sample(name) for name in names)
     ends = zip(found.feature_low, found.feature_high, strict=True)
     ranges = {name: list(both) for name, both in zip(data.features, ends, strict=True)}
@@ -75,9 +75,9 @@ class Trained:
 def trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> Trained:
     """The model of a run: averaged weights where the run kept some."""
     run = Run(folder, read_settings(folder))
-    entry = run.found(which)
+    entry = run.find_checkpoint(which)
     model = Operator(run.config)
-    run.fill(model, entry)
+    run.load_weights(model, entry)
     return Trained(model.to(device).eval(), run.config, run.settings, entry.step)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.files import check_folder
-from pinchpoint.systems.common.budgets import Chosen
+from pinchpoint.systems.common.budgets import BudgetChoice
 from pinchpoint.systems.common.precision import check_precision
 from pinchpoint.systems.common.runs import at_data, data_folder
 from pinchpoint.systems.common.seeding import at_turn
@@ -51,10 +51,10 @@ def train(
     run = at_data(begin(Path(output), dataset, resume=resume, choices=choices), where)
     device = resolve_device(run.settings.device, backend("torch"))
     check_precision(run.settings.precision, device)
-    names, held = run.parted(dataset.names("train"))
+    names, held = run.split_names(dataset.names("train"))
     check_folder(run.folder)
     bodies = Supply(dataset, run.config, graphs=run.folder / "graphs", pinned=device == "cuda")
-    chosen: Chosen | None = None
+    chosen: BudgetChoice | None = None
     with preparing(run, tell):
         largest = _largest(bodies, [*names, *held], tell)
         if budget is not None:

@@ -26,7 +26,7 @@ from pinchpoint.core.units import show_bytes
 from pinchpoint.core.workload import Case, Mode, Variant, Workload
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.planning.search import Sample
-from pinchpoint.systems.common.budgets import Chosen, budget_of
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
 from pinchpoint.systems.common.precision import resident_bytes
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.evaluate import IMAGES_PER_BATCH
@@ -76,11 +76,11 @@ def chunk_for(
     beside: Peak | None = None,
     counted: Counted = "total",
     progress: Callable[[str], None] | None = None,
-) -> Chosen:
+) -> BudgetChoice:
     """The largest chunk of the batch x rays rays of a step, or `DoesNotFit` with the numbers.
 
     beside: bytes of everything else that coexists with such a chunk: the discriminator, the optimizers,
-    images. Chosen.chunk is None if all rays fit at once, which is also the only way to train with memory
+    images. BudgetChoice.chunk is None if all rays fit at once, which is also the only way to train with memory
     none.
     """
     for name, value in (("batch", batch), ("rays", rays), ("samples", samples)):
@@ -117,7 +117,7 @@ def chunk_for(
             sample_for, budget_bytes, 1 if memory == "none" and mode == "train" else _most_parts(batch, rays)
         )
     if best.need_bytes <= budget_bytes:
-        return Chosen(None if parts == 1 else best.number, best.need_bytes, budget_bytes)
+        return BudgetChoice(None if parts == 1 else best.number, best.need_bytes, budget_bytes)
     hint = (
         f"Raise --budget by at least {show_bytes(best.need_bytes - budget_bytes)}, or lower --samples, "
         "the points per ray."

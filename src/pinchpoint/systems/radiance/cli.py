@@ -15,8 +15,8 @@ import typer
 
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.progress import followed
 from pinchpoint.systems.common.progress import show as show_step
+from pinchpoint.systems.common.progress import show_progress
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
 from pinchpoint.systems.radiance.settings import Settings
 
@@ -110,7 +110,7 @@ def train(
     again = printing.shell_command(
         "radiance", "train", "-o", output, "--resume", processes=os.environ.get("WORLD_SIZE", "1")
     )
-    with followed(by=partial(_show, again=again)) as watch:
+    with show_progress(by=partial(_show, again=again)) as watch:
         record = run_training(
             data, output, resume=resume, budget=budget, progress=watch, **overrides.choices()
         )

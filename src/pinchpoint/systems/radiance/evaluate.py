@@ -22,7 +22,7 @@ from pinchpoint.core.files import make_folder
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_count, show_seconds
 from pinchpoint.systems.common.folders import refuse_others, refuse_within
-from pinchpoint.systems.common.precision import matmuls, usable
+from pinchpoint.systems.common.precision import matmuls, usable_precision
 from pinchpoint.systems.radiance.data.images import Images, open_images, pillow
 from pinchpoint.systems.radiance.metrics.features import Extractor, open_extractor
 from pinchpoint.systems.radiance.metrics.metrics import distances, hue_coverage, silhouette_area
@@ -172,7 +172,7 @@ def evaluate(
     real = sample_real(dataset, images, seed=seed)
     folder = make_folder(output)
     earlier = _earlier(folder)
-    with matmuls(usable(settings.precision, device)):
+    with matmuls(usable_precision(settings.precision, device)):
         high, low = generate_images(
             model.generator,
             model.config,

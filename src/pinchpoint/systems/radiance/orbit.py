@@ -27,7 +27,7 @@ from pinchpoint.core.files import check_output, write_bytes
 from pinchpoint.core.host_memory import free_bytes
 from pinchpoint.core.records import Record, now
 from pinchpoint.core.units import show_bytes, show_count, show_seconds
-from pinchpoint.systems.common.precision import matmuls, usable
+from pinchpoint.systems.common.precision import matmuls, usable_precision
 from pinchpoint.systems.radiance.data.images import pillow, to_bytes
 from pinchpoint.systems.radiance.model.config import FieldConfig
 from pinchpoint.systems.radiance.model.objective import GeneratedImages, Generator, draw_codes, whole_images
@@ -121,7 +121,7 @@ def orbit(
     movie_frames: list[np.ndarray] = []
     sheet_views: list[torch.Tensor] = []
     every = max(1, frames // VIEWS)
-    with matmuls(usable(settings.precision, device)):
+    with matmuls(usable_precision(settings.precision, device)):
         for number in range(frames):
             images = views(model.generator, codes, number / frames, rise, size=size)
             movie_frames.append(tile_images(images.best, columns=things))

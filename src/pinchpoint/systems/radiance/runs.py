@@ -15,7 +15,7 @@ from typing import Any
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common import runs
 from pinchpoint.systems.common.folders import check_run_folder, refuse_within
-from pinchpoint.systems.common.runs import Which, plain, taken_up
+from pinchpoint.systems.common.runs import Which, json_values, resume_settings
 from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.radiance.data.images import Images, open_images, pillow
 from pinchpoint.systems.radiance.model.config import FieldConfig
@@ -43,12 +43,12 @@ def begin(
     outside = "Move the run out of that folder, then use --resume with its new folder as -o."
     refuse_within(folder, data, hint=outside if resume else "Choose a folder outside of it with -o.")
     check_run_folder(folder, resume=resume)
-    overrides = plain(choices)
+    overrides = json_values(choices)
     if resume:
         stored = read_settings(folder)
         images = open_images(data, size=stored.size * stored.superres, white=stored.white)
         return Run(
-            folder, taken_up(folder, stored, {**overrides, "ranks": ranks}, data=fingerprint(images))
+            folder, resume_settings(folder, stored, {**overrides, "ranks": ranks}, data=fingerprint(images))
         ), images
     preset = choices.get("preset", Settings.preset)
     config = FieldConfig.preset(preset, **choices.get("model", {}))
@@ -99,13 +99,13 @@ class TrainedModel:
 def load_trained(folder: Path, *, which: Which = "last", device: str = "cpu") -> TrainedModel:
     """Load the generator of a run: the averaged weights if the run kept them."""
     run = Run(folder, read_settings(folder))
-    entry = run.found(which)
+    entry = run.find_checkpoint(which)
     # This machine may fit other chunks than the one it was trained on, and tf32 exists on CUDA only.
     settings = replace(run.settings, memory="none", chunk=None)
     if device != "cuda" and settings.precision != "bf16":
         settings = replace(settings, precision="fp32")
     generator = Generator(run.config, settings)
-    run.fill(generator, entry, key="generator")
+    run.load_weights(generator, entry, key="generator")
     return TrainedModel(
         generator.to(device).eval().requires_grad_(False), run.config, run.settings, entry.step
     )

@@ -18,9 +18,8 @@ from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core.errors import BadInput, DoesNotFit, Missing
 from pinchpoint.core.files import check_folder, make_folder
 from pinchpoint.systems.common import logs
-from pinchpoint.systems.common.budgets import Chosen, budget_of
-from pinchpoint.systems.common.distributed import NEXT, Ranks, joined
-from pinchpoint.systems.common.lockstep import follow, lead
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
+from pinchpoint.systems.common.distributed import NEXT, Ranks, follow, join_ranks, lead
 from pinchpoint.systems.common.precision import check_precision
 from pinchpoint.systems.common.records import TrainingRecord
 from pinchpoint.systems.common.runs import CONFIG, at_data, data_folder
@@ -106,7 +105,7 @@ def train(
     folder = data_folder(data, Path(output), Settings, resume=resume, system="radiance")
     stored = read_settings(Path(output)).device if resume and (Path(output) / CONFIG).exists() else "auto"
     device = resolve_device(choices.get("device", stored), backend("torch"))
-    with joined(device) as ranks:
+    with join_ranks(device) as ranks:
         tell: Progress = progress if progress is not None and ranks.leads else lambda report: None
         tell(Report("data", 0, 0, note=f"images of {folder}"))
         run, images = begin(Path(output), folder, resume=resume, choices=choices, ranks=ranks.world)
@@ -115,7 +114,7 @@ def train(
             tell(Report("skipped", 0, 0, note=line))
         check_precision(run.settings.precision, device)
         check_folder(run.folder)
-        ranks.agreed()  # every process must look at the run's folder before another one creates it
+        ranks.agree()  # every process must look at the run's folder before another one creates it
         extract = _extractor(run, device) if ranks.leads else None
         with preparing(run, tell):
             run, choice = _choose_chunk(run, images, ranks, budget=budget, device=device, tell=tell)
@@ -182,7 +181,7 @@ def _extractor(run: Run, device: str) -> Extractor | None:
 
 def _choose_chunk(
     run: Run, images: Images, ranks: Ranks, *, budget: str | int | None, device: str, tell: Progress
-) -> tuple[Run, Chosen | None]:
+) -> tuple[Run, BudgetChoice | None]:
     """The run with its chunk of rays; all processes agree on one, although each has its own memory in use."""
     settings, choice = run.settings, None
     if budget is not None and ranks.leads:
@@ -206,8 +205,8 @@ def _choose_chunk(
             settings = replace(settings, memory="checkpoint")
             choice = chunk_for(run.config, memory="checkpoint", **how)
         settings = replace(settings, chunk=choice.chunk)
-    again = ranks.agreed(int(settings.memory == "checkpoint"))
-    chunk = ranks.agreed(settings.chunk or 0) or None
+    again = ranks.agree(int(settings.memory == "checkpoint"))
+    chunk = ranks.agree(settings.chunk or 0) or None
     if budget is not None and again:
         settings = replace(settings, memory="checkpoint")
     return replace(run, settings=replace(settings, chunk=chunk)), choice
@@ -266,7 +265,7 @@ class _Learner:
         self._unread: dict[int, Tensor] = {}
 
     def step(self, number: int) -> Tensor:
-        self.ranks.agreed(NEXT)
+        self.ranks.agree(NEXT)
         losses = self.stepper.step(number)
         self._unread[number] = losses
         if number % self.settings.sample_every == 0 or number == self.settings.steps:

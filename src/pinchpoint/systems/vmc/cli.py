@@ -13,7 +13,7 @@ import typer
 
 from pinchpoint.console import printing, progress_bar
 from pinchpoint.systems.common.overrides import Overrides
-from pinchpoint.systems.common.progress import followed
+from pinchpoint.systems.common.progress import show_progress
 from pinchpoint.systems.common.train_options import BUDGET, NO_OVERRIDES, OUTPUT, RESUME, settings_command
 from pinchpoint.systems.vmc.settings import RunOptions, Settings
 
@@ -53,7 +53,7 @@ def train(
     start_jax()
     from pinchpoint.systems.vmc.train import train as run_training
 
-    with followed("vmc", by=lambda tell, report, _: _show(tell, report)) as watch:
+    with show_progress("vmc", by=lambda tell, report, _: _show(tell, report)) as watch:
         record = run_training(
             molecule,
             output,

@@ -1,7 +1,8 @@
 """Settings of the training of a wave function, as plain values that survive JSON.
 
-No framework is imported here, so that the command line can read defaults and help texts. `Settings.preset` gives a tested
-recipe for a network and a number of electrons; wrong values raise BadInput here and nowhere later.
+No framework is imported here, so that the command line can read defaults and help texts. `Settings.preset`
+gives a tested recipe for a network and a number of electrons; wrong values raise BadInput here and nowhere
+later.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ ACCEPTANCE = {"metropolis": 0.5, "langevin": 0.7}
 
 
 class Stage(IntEnum):
-    """What a random number is for. The key of a step is made of (seed, stage, step): resuming needs only the step number."""
+    """What a random number is for. The key of a step is made of (seed, stage, step): resuming needs only the
+    step number.
+    """
 
     PARAMETERS = 0
     WALKERS = 1
@@ -39,7 +42,9 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True)
 class RunOptions:
-    """What the command line takes beside `Settings`: the arguments of `train` that config.json keeps elsewhere or not at all."""
+    """What the command line takes beside `Settings`: the arguments of `train` that config.json keeps
+    elsewhere or not at all.
+    """
 
     net: str | None = option(
         None,
@@ -194,7 +199,7 @@ class Settings(JsonConfig):
 
     @classmethod
     def preset(cls, net: str, *, electrons: int, **changes: Any) -> Self:
-        """The tested recipe for a network's preset and a number of electrons. `changes` replace fields of it."""
+        """The tested recipe for a network's preset and a number of electrons. `changes` replace fields."""
         values: dict[str, Any] = {**_recipe(net, electrons), **changes}
         return cls(**values)
 
@@ -207,7 +212,8 @@ class Settings(JsonConfig):
             )
 
 
-# What differs from the defaults, by the size of the network and then by the largest number of electrons it is for.
+# What differs from the defaults, by the size of the network and then by the largest number of electrons it is
+# for.
 _SMALL: dict[int, dict[str, Any]] = {
     2: {"steps": 500, "adam_steps": 100},
     4: {"steps": 1500, "adam_steps": 300, "moves": 15, "burn": 100},

@@ -125,7 +125,7 @@ def test_a_folder_of_another_set_is_not_written_over(copy, change) -> None:
         ({"train": -1}, "-1 rooms"),
         ({"seed": -1}, "a seed of -1"),
         ({"points": 10}, "a room of 10 points"),
-        ({"jobs": 0}, "0 jobs"),
+        ({"jobs": 0}, "--jobs 0 is out of range"),
     ],
 )
 def test_settings_that_make_no_set_are_refused_before_a_folder_is_made(tmp_path, change, says) -> None:

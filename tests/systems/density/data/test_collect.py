@@ -35,7 +35,7 @@ def in_place(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             names.append(order.name)
             yield order, workers.make(vars(order))
 
-    monkeypatch.setattr(workers, "made_by", made)
+    monkeypatch.setattr(workers, "run_workers", made)
     return names
 
 
@@ -272,7 +272,7 @@ def test_values_whose_points_cannot_be_drawn_again_are_refused(
     with pytest.raises(BadInput, match="are not those its values belong to"):
         dataset.file_sample_of(replace(made, order=replace(made.order, seed=5)))
     (tmp_path / "data" / f"{name}.npz").write_bytes(b"cut")
-    with pytest.raises(BadInput, match="sha256 is not that of the index"):
+    with pytest.raises(BadInput, match="sha256 differs from that of the index"):
         data.sample(name)
 
 
@@ -284,7 +284,7 @@ def test_values_whose_points_cannot_be_drawn_again_are_refused(
         ({"probes": 0}, "0 probes"),
         ({"grid_points": 1}, "1 grid points"),
         ({"seed": -1}, "A seed of -1"),
-        ({"jobs": 0}, "0 jobs"),
+        ({"jobs": 0}, "--jobs 0 is out of range"),
         ({"files": []}, "No density files"),
     ],
 )

@@ -43,5 +43,5 @@ def test_what_makes_no_field_is_refused(wrong: dict[str, Any]) -> None:
 def test_unknown_presets_and_parts_are_refused() -> None:
     with pytest.raises(BadInput, match="preset 'huge' is unknown"):
         FieldConfig.preset("huge")
-    with pytest.raises(BadInput, match="unknown parts"):
+    with pytest.raises(BadInput, match="unknown fields"):
         FieldConfig.from_json('{"layers": 3}')

@@ -83,7 +83,7 @@ def make_dataset(
         "gaussians": gaussians,
     }
     refuse_others(folder, own=samples.INDEX)
-    held = samples.held_samples(folder, SET, identity)
+    held = samples.existing_samples(folder, SET, identity)
     orders = [order for order in wanted if order.name not in held]
     at_once = 1
     if orders:
@@ -97,7 +97,7 @@ def make_dataset(
         held,
         lambda: made_rooms(orders, jobs=at_once),
         missing=len(orders),
-        wanted=len(wanted),
+        total=len(wanted),
         save=lambda: _save(folder, identity, held, wanted),
         progress=progress,
     )
@@ -131,9 +131,9 @@ def _save(folder: Path, identity: dict[str, Any], held: samples.Entries, wanted:
     samples.write_index(folder, SET, about, held, [order.name for order in wanted], splits)
 
 
-def _look(data: bytes, where: str) -> samples.Found:
+def _look(data: bytes, where: str) -> samples.SampleInfo:
     room = unpack(data, where=where)
-    return samples.Found(
+    return samples.SampleInfo(
         room_name(room.origin.number), asdict(room.origin), {"points": room.scene.points, "faults": []}
     )
 

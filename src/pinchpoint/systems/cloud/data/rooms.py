@@ -138,13 +138,13 @@ def pack(room: Room) -> bytes:
         "scanners": room.scanners,
     }
     arrays = {"xyz": scene.xyz, "features": scene.features, "label": scene.labels}
-    return sample_file.packed(arrays, about | {"origin": asdict(room.origin)})
+    return sample_file.pack_arrays(arrays, about | {"origin": asdict(room.origin)})
 
 
 def unpack(data: bytes, *, where: str) -> Room:
     """The room of a file's bytes; BadInput names the file where they are none, or not as they were written."""
     try:
-        arrays, about = sample_file.opened(data)
+        arrays, about = sample_file.unpack_arrays(data)
         scene = Scene(
             about["name"],
             arrays["xyz"],

@@ -7,7 +7,7 @@ from typing import Any
 
 from pinchpoint.systems.cloud.data.data_settings import Order
 from pinchpoint.systems.cloud.data.rooms import make_room, pack
-from pinchpoint.systems.common.workers import Program, made_by, serve_pipes
+from pinchpoint.systems.common.workers import Program, run_workers, serve_pipes
 
 PROGRAM = Program(
     "pinchpoint.systems.cloud.data.workers",
@@ -18,7 +18,7 @@ PROGRAM = Program(
 
 def made_rooms(orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, bytes]]:
     """Each order with its file's bytes, as they come ready. All processes end with the iteration, however it ends."""
-    return made_by(PROGRAM, orders, jobs=jobs)
+    return run_workers(PROGRAM, orders, jobs=jobs)
 
 
 def make(order: dict[str, Any]) -> bytes:

@@ -84,7 +84,7 @@ def import_data(
     }
     identity = {"format": FORMAT, "generator": GENERATOR, "seed": seed, **deciding}
     refuse_other_source(folder, GENERATOR)
-    there = samples.held_samples(folder, SET, identity)
+    there = samples.existing_samples(folder, SET, identity)
     if there and not resume:
         raise BadInput(
             f"{folder} holds {len(there):,} samples of an earlier run.",
@@ -117,7 +117,7 @@ def import_data(
         entries,
         lambda: import_samples(todo, jobs=jobs or samples.cores(), refused=refused),
         missing=len(todo),
-        wanted=len(orders),
+        total=len(orders),
         save=save,
         progress=progress,
     )

@@ -161,7 +161,7 @@ def make_data(
         **{key: getattr(settings, key) for key in DECIDING},
     }
     refuse_other_source(folder, GENERATOR)
-    entries = samples.held_samples(folder, SET, identity)
+    entries = samples.existing_samples(folder, SET, identity)
     if entries and not resume:
         raise BadInput(
             f"{folder} holds {len(entries):,} samples of an earlier run.",
@@ -176,7 +176,7 @@ def make_data(
         entries,
         lambda: make_samples(todo, jobs=jobs or samples.cores()),
         missing=len(todo),
-        wanted=len(orders),
+        total=len(orders),
         save=lambda: _save(folder, identity, settings, entries, orders),
         progress=progress,
     )
@@ -245,10 +245,10 @@ def refuse_other_source(folder: Path, generator: Any) -> None:
         raise BadInput(f"{folder} holds a data set of {there}, not of {here}.", hint="Choose another -o.")
 
 
-def _look(data: bytes, where: str) -> samples.Found:
+def _look(data: bytes, where: str) -> samples.SampleInfo:
     if "content" in unpack_arrays(data, where=where)[1].get("order", {}):
         sample = unpack_file_sample(data, where=where)
-        return samples.Found(sample.order.name, asdict(sample.order), entry_of(sample))
+        return samples.SampleInfo(sample.order.name, asdict(sample.order), entry_of(sample))
     sample = unpack(data, where=where)
     entry = {
         "atoms": len(sample.positions),
@@ -257,7 +257,7 @@ def _look(data: bytes, where: str) -> samples.Found:
         "quality": sample.quality,
         "faults": list(sample.faults),
     }
-    return samples.Found(sample.order.name, asdict(sample.order), entry)
+    return samples.SampleInfo(sample.order.name, asdict(sample.order), entry)
 
 
 SET = samples.Kind(

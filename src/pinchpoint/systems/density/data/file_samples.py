@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.sample_file import FAILURES, packed
+from pinchpoint.systems.common.sample_file import FAILURES, pack_arrays
 from pinchpoint.systems.density.data.probes import Grid, GridSelection, draw_points, positions_of, select_grid
 from pinchpoint.systems.density.data.sample import (
     Kind,
@@ -176,7 +176,7 @@ def pack_file_sample(stored: StoredFileSample) -> bytes:
     order = asdict(stored.order)
     del order["source"]
     keys = ("grid", "top", "spin_top", "electrons", "stride", "points_sha256", "quality", "faults")
-    return packed(
+    return pack_arrays(
         arrays,
         {key: getattr(stored, key) for key in keys} | {"species": stored.structure.species, "order": order},
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.common import sample_file
-from pinchpoint.systems.common.sample_file import FAILURES, packed
+from pinchpoint.systems.common.sample_file import FAILURES, pack_arrays
 from pinchpoint.systems.density.data.molecules import VALENCE, Geometry, draw_geometry, key_of, molecule
 from pinchpoint.systems.density.data.probes import Probes, draw_probes, grid_probes
 from pinchpoint.systems.density.data.quantum import Solution, solve
@@ -53,7 +53,7 @@ def encode_signed(values: np.ndarray, top: float) -> np.ndarray:
 def unpack_arrays(data: bytes, *, where: str) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
     """Return the arrays and the JSON of a file; BadInput names the file where it is not a whole sample."""
     try:
-        return sample_file.opened(data)
+        return sample_file.unpack_arrays(data)
     except sample_file.FAILURES as error:
         raise no_sample(where, error) from error
 
@@ -175,7 +175,7 @@ def pack(stored: StoredSample) -> bytes:
     about = {key: getattr(stored, key) for key in ("top", "attempts", "quality", "faults")} | {
         "order": asdict(stored.order)
     }
-    return packed({"positions": stored.positions, "codes": stored.codes}, about)
+    return pack_arrays({"positions": stored.positions, "codes": stored.codes}, about)
 
 
 def unpack(data: bytes, *, where: str) -> StoredSample:

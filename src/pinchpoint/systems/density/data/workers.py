@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pinchpoint.core.errors import PinchpointError, from_dict, to_dict
-from pinchpoint.systems.common.workers import Program, made_by, serve_pipes
+from pinchpoint.systems.common.workers import Program, run_workers, serve_pipes
 from pinchpoint.systems.density.data.file_samples import FileOrder, import_sample, pack_file_sample
 from pinchpoint.systems.density.data.sample import Order, make_sample, pack
 
@@ -22,7 +22,7 @@ PROGRAM = Program(
 
 def make_samples(orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, bytes]]:
     """Yield each order with its file's bytes, as they are ready. All processes end with the iteration."""
-    return made_by(PROGRAM, orders, jobs=jobs)
+    return run_workers(PROGRAM, orders, jobs=jobs)
 
 
 def import_samples(
@@ -31,7 +31,7 @@ def import_samples(
     """Yield each order of a density file with its bytes; a file that cannot be used is added to `refused`
     instead.
     """
-    for order, data in made_by(PROGRAM, orders, jobs=jobs):
+    for order, data in run_workers(PROGRAM, orders, jobs=jobs):
         if data.startswith(b"{"):
             refused[order.source] = from_dict(json.loads(data))
         else:

@@ -124,13 +124,13 @@ def pack(body: Body) -> bytes:
     arrays["faces"] = body.mesh.faces.numpy().astype(np.int32)
     about = {key: getattr(body, key) for key in ("name", "kind", "parameters", "quality", "faults")}
     about["origin"] = dataclasses.asdict(body.origin)
-    return sample_file.packed(arrays, about)
+    return sample_file.pack_arrays(arrays, about)
 
 
 def unpack(data: bytes, *, where: str) -> Body:
     """The body in a file's bytes. Raises `BadInput` with the file's name if they are not a complete body."""
     try:
-        arrays, about = sample_file.opened(data)
+        arrays, about = sample_file.unpack_arrays(data)
         mesh = Mesh(torch.from_numpy(arrays["vertices"]).double(), torch.from_numpy(arrays["faces"]).long())
         fields = {
             key.removeprefix("field_"): torch.from_numpy(arrays[key])

@@ -98,7 +98,7 @@ def make_dataset(
     _check(kind, train, test, panels, seed, jobs, device)
     identity = {"format": FORMAT, "generator": GENERATOR, "kind": kind, "seed": seed, "panels": panels}
     refuse_others(folder, own=samples.INDEX)
-    held = samples.held_samples(folder, SET, identity)
+    held = samples.existing_samples(folder, SET, identity)
     numbers = {_name(number): number for number in (*range(train), *range(FIRST_TEST, FIRST_TEST + test))}
     orders = [
         Order(kind, name, seed, number, panels, device)
@@ -112,7 +112,7 @@ def make_dataset(
         held,
         lambda: made_bodies(orders, jobs=processes),
         missing=len(orders),
-        wanted=len(numbers),
+        total=len(numbers),
         save=lambda: _save(folder, identity, held, numbers),
         progress=progress,
     )
@@ -181,10 +181,10 @@ def _name(number: int) -> str:
     return f"body-{number:06d}"
 
 
-def _look(data: bytes, where: str) -> samples.Found:
+def _look(data: bytes, where: str) -> samples.SampleInfo:
     body = unpack(data, where=where)
     entry = {"panels": len(body.mesh.faces), "quality": body.quality, "faults": list(body.faults)}
-    return samples.Found(_name(body.origin.number), asdict(body.origin), entry)
+    return samples.SampleInfo(_name(body.origin.number), asdict(body.origin), entry)
 
 
 def _processes(kind: Kind, panels: int, jobs: int | None, device: str) -> int:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pinchpoint.systems.common.workers import Program, made_by, serve_pipes
+from pinchpoint.systems.common.workers import Program, run_workers, serve_pipes
 
 PROGRAM = Program(
     "pinchpoint.systems.operator.data.workers",
@@ -35,7 +35,7 @@ def made_bodies(orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, 
 
     All processes end with the iteration, however it ends.
     """
-    return made_by(PROGRAM, orders, jobs=jobs)
+    return run_workers(PROGRAM, orders, jobs=jobs)
 
 
 def make(order: dict[str, Any]) -> bytes:

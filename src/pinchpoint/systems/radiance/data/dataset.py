@@ -79,7 +79,7 @@ def make_dataset(
             hint="Choose another folder with -o; or train on these images: "
             f"pinchpoint radiance train {shlex.quote(str(folder))} -o RUN",
         )
-    entries = samples.held_samples(folder, SET, identity)
+    entries = samples.existing_samples(folder, SET, identity)
     all_orders = [
         Order(sheet_name(first, count), seed, first, count, size, device)
         for first in range(0, images, SHEET)
@@ -98,7 +98,7 @@ def make_dataset(
         entries,
         lambda: made_sheets(missing_orders, jobs=processes),
         missing=len(missing_orders),
-        wanted=len(all_orders),
+        total=len(all_orders),
         save=lambda: _save(folder, identity | {"images": images}, entries, all_orders),
         progress=report,
     )
@@ -149,9 +149,9 @@ def _save(folder: Path, about: dict[str, Any], entries: samples.Entries, orders:
     )
 
 
-def _look(data: bytes, where: str) -> samples.Found:
+def _look(data: bytes, where: str) -> samples.SampleInfo:
     origin = unpack(data, where=where).origin
-    return samples.Found(
+    return samples.SampleInfo(
         sheet_name(origin.first, origin.count), asdict(origin), {"images": origin.count, "faults": []}
     )
 

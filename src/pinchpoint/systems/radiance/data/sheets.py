@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from pinchpoint.core.errors import BadInput
-from pinchpoint.systems.common.sample_file import FAILURES, opened, packed
+from pinchpoint.systems.common.sample_file import FAILURES, pack_arrays, unpack_arrays
 from pinchpoint.systems.radiance.data.cars import GENERATOR, RANGES, draw_car
 from pinchpoint.systems.radiance.data.sphere_tracing import picture
 
@@ -60,13 +60,13 @@ def sheet_name(first: int, count: int) -> str:
 
 
 def pack(sheet: Sheet) -> bytes:
-    return packed({"pixels": sheet.pixels, "factors": sheet.factors}, asdict(sheet.origin))
+    return pack_arrays({"pixels": sheet.pixels, "factors": sheet.factors}, asdict(sheet.origin))
 
 
 def unpack(data: bytes, *, where: str) -> Sheet:
     """The sheet in a file's bytes; BadInput if they are not a sheet."""
     try:
-        arrays, about = opened(data)
+        arrays, about = unpack_arrays(data)
         sheet = Sheet(Origin(**about), arrays["pixels"], arrays["factors"])
         shape = (sheet.origin.count, sheet.origin.size, sheet.origin.size, 3)
         if sheet.pixels.shape != shape or sheet.pixels.dtype != np.uint8:

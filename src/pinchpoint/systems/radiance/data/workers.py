@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pinchpoint.systems.common.workers import Program, made_by, serve_pipes
+from pinchpoint.systems.common.workers import Program, run_workers, serve_pipes
 
 PROGRAM = Program(
     "pinchpoint.systems.radiance.data.workers",
@@ -33,7 +33,7 @@ def made_sheets(orders: Sequence[Order], *, jobs: int) -> Iterator[tuple[Order, 
     """Each order with its file's bytes, as they come ready. All processes end with the iteration, however it
     ends.
     """
-    return made_by(PROGRAM, orders, jobs=jobs)
+    return run_workers(PROGRAM, orders, jobs=jobs)
 
 
 def make(order: dict[str, Any]) -> bytes:
