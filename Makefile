@@ -14,7 +14,7 @@ test: .venv/.ready
 # The toolkit without its slow tests, in under two minutes on two cores: systems and benchmarks are left out.
 test-fast: .venv/.ready
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m "not slow" --ignore tests/systems --ignore tests/benchmarks \
-	  --ignore tests/kit/laplacians --ignore tests/kit/test_laplacian.py
+	  --ignore tests/kit/laplacians
 
 lint: .venv/.ready
 	$(BIN)/ruff check .

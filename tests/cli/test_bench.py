@@ -26,9 +26,9 @@ def test_every_system_with_a_bench_is_listed_without_importing_a_framework() -> 
         "assert run(['bench', '--help']) == 0\n"
         "assert not {'torch', 'jax', 'numpy', 'rich'} & set(sys.modules), 'imported'"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    listed = done.stdout.partition("Commands:\n")[2]
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    listed = process.stdout.partition("Commands:\n")[2]
     systems = {folder.parent.name for folder in Path("src/pinchpoint/systems").glob("*/bench.py")}
     assert set(benches()) == systems == {line.split()[0] for line in listed.splitlines() if line[2:3].strip()}
 

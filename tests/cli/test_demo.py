@@ -18,7 +18,7 @@ from pinchpoint.core.records import Record, load
 @pytest.fixture
 def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[str, list[Any]]:
     """The four verbs replaced by ones that answer at once; what they were asked is kept."""
-    asked: dict[str, list[Any]] = {
+    requests: dict[str, list[Any]] = {
         "predict": [],
         "study": [],
         "verify": [],
@@ -28,24 +28,24 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
     }
 
     def predict(target: str, **options: Any) -> Record:
-        asked["predict"].append((target, options["size"]))
+        requests["predict"].append((target, options["size"]))
         return samples["forecast"]
 
     def study(target: str, *, output: Path, **options: Any) -> Record:
-        asked["study"].append((target, options["sizes"], options["on"]))
+        requests["study"].append((target, options["sizes"], options["on"]))
         output.mkdir()
         samples["study"].save(output / "study.json")
         return samples["study"]
 
     def verify(target: str, *, variant: str, **options: Any) -> Record:
-        asked["verify"].append((target, variant))
+        requests["verify"].append((target, variant))
         load_workload(target).resolve_settings(options["settings"])  # refuses one that there is not
         return samples["verdict"]
 
     def example(folder: Path, **options: Any) -> Any:
-        asked["example"].append(folder.name)
+        requests["example"].append(folder.name)
         volume = SimpleNamespace(grid=(4, 5, 6))
-        made = SimpleNamespace(
+        result = SimpleNamespace(
             volume=volume,
             probes=120,
             probes_s=0.5,
@@ -55,15 +55,15 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
             notes=("no augmentation",),
         )
         return SimpleNamespace(
-            name="ethanol", electrons=20, made=made, moved=0.17, picture=folder / "slices.png"
+            name="ethanol", electrons=20, prediction=result, change=0.17, picture=folder / "slices.png"
         )
 
     def cars(folder: Path, **options: Any) -> Any:
-        asked["cars"].append(folder.name)
+        requests["cars"].append(folder.name)
         options["progress"]("steps", 10, 40)
-        made = SimpleNamespace(step=40, images=16, seconds=9.0, device="cpu")
+        result = SimpleNamespace(step=40, images=16, seconds=9.0, device="cpu")
         return SimpleNamespace(
-            training=made,
+            training=result,
             before=4.0,
             after=1.0,
             norms=(2.0, 30.0),
@@ -72,7 +72,7 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
         )
 
     def report(records: list[Path], output: Path) -> Path:
-        asked["report"] = [load(path).to_dict()["kind"] for path in records]
+        requests["report"] = [load(path).to_dict()["kind"] for path in records]
         return output
 
     monkeypatch.setattr("pinchpoint.forecasting.predict.predict", predict)
@@ -81,7 +81,7 @@ def verbs(monkeypatch: pytest.MonkeyPatch, samples: dict[str, Record]) -> dict[s
     monkeypatch.setattr("pinchpoint.systems.density.demo.example", example)
     monkeypatch.setattr("pinchpoint.systems.radiance.demo.example", cars)
     monkeypatch.setattr("pinchpoint.reporting.report.report", report)
-    return asked
+    return requests
 
 
 def test_the_demo_predicts_studies_and_verifies_every_workload_it_shows(
@@ -100,10 +100,10 @@ def test_the_demo_predicts_studies_and_verifies_every_workload_it_shows(
         "study",
         "verdict",
     ]
-    said = capsys.readouterr().out
-    assert str(tmp_path / "out" / "report.html") in said.splitlines()[-1]
-    assert verbs["example"] == ["density-ethanol"] and "20.002 by the model, 20 in the molecule" in said
-    assert verbs["cars"] == ["radiance-cars"] and "loss 4.00 at first, 1.00 at the end" in said
+    output = capsys.readouterr().out
+    assert str(tmp_path / "out" / "report.html") in output.splitlines()[-1]
+    assert verbs["example"] == ["density-ethanol"] and "20.002 predicted, 20 in the molecule" in output
+    assert verbs["cars"] == ["radiance-cars"] and "loss 4.00 at first, 1.00 at the end" in output
 
 
 def test_a_failed_verdict_makes_the_demo_exit_1(
@@ -128,10 +128,10 @@ def test_a_workload_whose_framework_is_missing_is_left_out_aloud(
     monkeypatch.setattr(demo, "_installed", lambda framework: framework == "torch")
     assert run(["demo", "-o", str(tmp_path)]) == 0
     assert [target for target, _ in verbs["predict"]] == ["field", "operator"]
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     assert (
-        "orbital is left out: jax is not installed" in said
-        and "density is left out: e3nn is not installed" in said
+        "orbital is left out: jax is not installed" in output
+        and "density is left out: e3nn is not installed" in output
     )
     assert verbs["example"] == []
     monkeypatch.setattr(demo, "_installed", lambda framework: False)

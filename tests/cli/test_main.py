@@ -35,10 +35,10 @@ def test_the_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def test_the_installed_script_and_the_module_are_one_command_line() -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "pinchpoint", "--version"], capture_output=True, text=True, check=True
     )
-    assert done.stdout == f"pinchpoint {pinchpoint.__version__}\n"
+    assert process.stdout == f"pinchpoint {pinchpoint.__version__}\n"
 
 
 def test_help_lists_the_verbs_that_exist_and_no_other(capsys: pytest.CaptureFixture[str]) -> None:
@@ -73,9 +73,9 @@ def test_an_error_is_a_line_of_what_and_a_line_of_hint(kind, code, try_verb, cap
 
     try_verb(fail)
     assert main.run(["try"]) == code
-    seen = capsys.readouterr()
-    assert seen.err == "error: no such thing\n  hint: make one\n"
-    assert seen.out == ""
+    records_seen = capsys.readouterr()
+    assert records_seen.err == "error: no such thing\n  hint: make one\n"
+    assert records_seen.out == ""
 
 
 @pytest.mark.parametrize("args", [["--debug", "try"], ["try", "--debug"], ["try", "7", "--debug"]])
@@ -91,15 +91,15 @@ def test_debug_shows_the_traceback_wherever_it_stands(args, try_verb, capsys) ->
 
 
 def test_debug_after_two_dashes_belongs_to_the_script(try_verb, capsys) -> None:
-    seen: list[str] = []
+    records_seen: list[str] = []
 
     def take(script: str, args: list[str] = typer.Argument(None)) -> None:
-        seen.extend(args)
+        records_seen.extend(args)
         raise BadInput("stop", hint="go")
 
     try_verb(take)
     assert main.run(["try", "train.py", "--", "--debug", "--lr", "3"]) == 2
-    assert seen == ["--debug", "--lr", "3"]
+    assert records_seen == ["--debug", "--lr", "3"]
     assert "Traceback" not in capsys.readouterr().err
 
 

@@ -38,17 +38,17 @@ KEYS = {
 @pytest.fixture
 def makes(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let the verb make this Forecast, or raise; returns what it was asked for."""
-    asked: dict[str, object] = {}
+    requests: dict[str, object] = {}
 
     def use(result: Forecast | BaseException) -> dict[str, object]:
         def predict(target: str, **options: object) -> Forecast:
-            asked.update(options, target=target)
+            requests.update(options, target=target)
             if isinstance(result, BaseException):
                 raise result
             return result
 
         monkeypatch.setattr("pinchpoint.forecasting.predict.predict", predict)
-        return asked
+        return requests
 
     return use
 
@@ -61,14 +61,14 @@ def forecast(samples: dict[str, Any]) -> Forecast:
 def test_without_a_card_the_smallest_that_fits_is_named(
     makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
 ) -> None:
-    asked = makes(forecast)
+    requests = makes(forecast)
     assert run(["predict", "mine.py:step_of", "--size", "1k"]) == 0
-    said = capsys.readouterr().out
-    assert asked["size"] == "1k" and asked["card"] is None and asked["steps"] == 2
-    assert "smallest card that fits" in said and "h200" in said and "does not fit: rtx4090" in said
-    assert "mine.py:12" in said and "y = f(x)" in said
+    output = capsys.readouterr().out
+    assert requests["size"] == "1k" and requests["card"] is None and requests["steps"] == 2
+    assert "smallest card that fits" in output and "h200" in output and "does not fit: rtx4090" in output
+    assert "mine.py:12" in output and "y = f(x)" in output
     for part in ("weights", "activations", "workspace"):
-        assert part in said
+        assert part in output
 
 
 def test_a_card_that_does_not_fit_is_exit_1_with_levers(
@@ -77,8 +77,8 @@ def test_a_card_that_does_not_fit_is_exit_1_with_levers(
     tight = replace(forecast, card="rtx4090", levers=(Lever("bf16", 300, "run in bf16; predicted"),))
     makes(tight)
     assert run(["predict", "mine.py:step_of", "--size", "1k", "--card", "rtx4090"]) == 1
-    said = capsys.readouterr().out
-    assert "does not fit rtx4090" in said and "bf16" in said and "300 B" in said
+    output = capsys.readouterr().out
+    assert "does not fit rtx4090" in output and "bf16" in output and "300 B" in output
     makes(replace(tight, fits={"rtx4090": True}, levers=()))
     assert run(["predict", "mine.py:step_of", "--size", "1k", "--card", "rtx4090"]) == 0
 
@@ -88,8 +88,8 @@ def test_measured_bytes_are_printed_beside_the_predicted(
 ) -> None:
     makes(replace(forecast, measured={"allocated_bytes": 990, "reserved_bytes": 2048, "total_bytes": 2600}))
     assert run(["predict", "mine.py:step_of", "--size", "1k", "--measure"]) == 0
-    said = capsys.readouterr().out
-    assert "+1.01%" in said and "+0.00%" in said and "-2.00%" in said
+    output = capsys.readouterr().out
+    assert "+1.01%" in output and "+0.00%" in output and "-2.00%" in output
 
 
 def test_a_time_limit_is_exit_2_with_the_hint(makes: Any, capsys: pytest.CaptureFixture) -> None:
@@ -101,11 +101,11 @@ def test_a_time_limit_is_exit_2_with_the_hint(makes: Any, capsys: pytest.Capture
 def test_a_folder_that_cannot_be_written_is_refused_before_any_work(
     makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture, tmp_path: Path
 ) -> None:
-    asked = makes(forecast)
+    requests = makes(forecast)
     for output in (tmp_path / "nowhere" / "f.json", tmp_path, Path("/proc/f.json")):
         assert run(["predict", "field", "--size", "1k", "-o", str(output)]) == 2
         assert "Cannot write" in capsys.readouterr().err
-    assert asked == {} and list(tmp_path.iterdir()) == []
+    assert requests == {} and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -126,8 +126,8 @@ def test_bad_input_is_exit_2_with_what_and_hint(
     args: list[str], what: str, capsys: pytest.CaptureFixture
 ) -> None:
     assert run(["predict", *args]) == 2
-    said = capsys.readouterr()
-    assert what in said.err and said.out == ""
+    output = capsys.readouterr()
+    assert what in output.err and output.out == ""
 
 
 def test_a_real_prediction_writes_its_record_and_answers_for_the_card(
@@ -142,8 +142,8 @@ def test_a_real_prediction_writes_its_record_and_answers_for_the_card(
     assert set(printed) >= KEYS and printed["kind"] == "forecast" and printed["fits"]["6GiB"] is False
     assert {lever["name"] for lever in printed["levers"]} >= {"bf16", "chunk", "accumulation"}
     assert sum(printed["breakdown"].values()) == printed["peak_allocated_bytes"]
-    made = load(output)
-    assert isinstance(made, Forecast) and made.size == 1_000_000
+    result = load(output)
+    assert isinstance(result, Forecast) and result.size == 1_000_000
     assert [path.name for path in tmp_path.iterdir()] == ["f.json"]
 
 
@@ -159,9 +159,9 @@ def test_measuring_without_a_gpu_is_exit_3(capsys: pytest.CaptureFixture) -> Non
 def test_settings_are_passed_on_and_shown(
     makes: Any, forecast: Forecast, capsys: pytest.CaptureFixture
 ) -> None:
-    asked = makes(replace(forecast, settings={"mlp": "64,64", "part": "full"}))
+    requests = makes(replace(forecast, settings={"mlp": "64,64", "part": "full"}))
     assert run(["predict", "operator", "--size", "1k", "--set", "mlp=64,64", "--set", "part=full"]) == 0
-    assert asked["settings"] == {"mlp": ("64,64",), "part": ("full",)}
+    assert requests["settings"] == {"mlp": ("64,64",), "part": ("full",)}
     assert "mlp=64,64 part=full" in capsys.readouterr().out
 
 

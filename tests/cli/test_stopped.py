@@ -110,13 +110,13 @@ def wait_until(condition: Callable[[], bool]) -> bool:
 def test_a_command_that_is_stopped_leaves_neither_workers_nor_files(
     start: Callable[[str], RunningCommand], verb: str, number: int, code: int
 ) -> None:
-    started = start(verb)
-    assert wait_until(lambda: len(started.workers()) >= WORKERS[verb]), started.alive()
-    assert any(started.temp.iterdir())
-    started.process.send_signal(number)
-    assert started.process.wait(timeout=600) == code
-    assert wait_until(lambda: not started.alive()), started.alive()
-    assert wait_until(lambda: not any(started.temp.iterdir())), list(started.temp.rglob("*"))
+    command = start(verb)
+    assert wait_until(lambda: len(command.workers()) >= WORKERS[verb]), command.alive()
+    assert any(command.temp.iterdir())
+    command.process.send_signal(number)
+    assert command.process.wait(timeout=600) == code
+    assert wait_until(lambda: not command.alive()), command.alive()
+    assert wait_until(lambda: not any(command.temp.iterdir())), list(command.temp.rglob("*"))
 
 
 @pytest.fixture

@@ -31,38 +31,38 @@ MADE = Study(
 @pytest.fixture
 def makes(monkeypatch):
     """Let the verb make `MADE`, or raise; returns what it was asked for."""
-    asked: dict[str, object] = {}
+    requests: dict[str, object] = {}
 
     def use(result):
         def study(target, **options):
-            asked.update(options, target=target)
+            requests.update(options, target=target)
             options["progress"](0, 4, "eager train 5k")
             if isinstance(result, BaseException):
                 raise result
             return result
 
         monkeypatch.setattr("pinchpoint.studies.study.study", study)
-        return asked
+        return requests
 
     return use
 
 
 def test_a_passed_gate_exits_0_with_a_summary_of_80_columns(makes, capsys, tmp_path):
-    asked = makes(MADE)
+    requests = makes(MADE)
     assert (
         run(["study", "field", "--sizes", "5k:1M:4", "--modes", "train", "-o", str(tmp_path), "--seed", "7"])
         == 0
     )
-    said = capsys.readouterr()
-    assert asked["sizes"] == "5k:1M:4"
-    assert asked["seed"] == 7
-    assert "11,296.0" in said.out
-    assert "axis gate: passed" in said.out
-    assert "990,000 fits, 999,000 does not" in said.out
-    assert str(tmp_path) in said.out
-    assert max(len(line) for line in said.out.splitlines() if str(tmp_path) not in line) <= 80
-    assert "1/4 eager train 5k" in said.err
-    assert "a note" in said.err
+    output = capsys.readouterr()
+    assert requests["sizes"] == "5k:1M:4"
+    assert requests["seed"] == 7
+    assert "11,296.0" in output.out
+    assert "axis gate: passed" in output.out
+    assert "990,000 fits, 999,000 does not" in output.out
+    assert str(tmp_path) in output.out
+    assert max(len(line) for line in output.out.splitlines() if str(tmp_path) not in line) <= 80
+    assert "1/4 eager train 5k" in output.err
+    assert "a note" in output.err
 
 
 def test_a_failed_gate_exits_1_and_says_why(makes, capsys):
@@ -106,7 +106,7 @@ def test_ctrl_c_exits_130_and_says_how_to_go_on(makes, capsys, tmp_path):
 )
 def test_bad_input_exits_2_with_what_and_hint(args, says, capsys):
     assert run(["study", *args]) == 2
-    said = capsys.readouterr()
-    assert says in said.err
-    assert "  hint: " in said.err
-    assert said.out == ""
+    output = capsys.readouterr()
+    assert says in output.err
+    assert "  hint: " in output.err
+    assert output.out == ""

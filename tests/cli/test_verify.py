@@ -61,13 +61,13 @@ UNSURE = replace(PASS, status="inconclusive", reason="no measurable change")
 @pytest.fixture
 def verdicts(monkeypatch: pytest.MonkeyPatch) -> dict[str, Verdict]:
     """What `verify` is to find for each of the field's two variants."""
-    found = {"checkpoint": PASS, "chunked": PASS}
+    matches = {"checkpoint": PASS, "chunked": PASS}
 
     def verify(target: str, *, variant: str, **_: Any) -> Verdict:
-        return replace(found[variant], variant=variant)
+        return replace(matches[variant], variant=variant)
 
     monkeypatch.setattr(verdict_module, "verify", verify)
-    return found
+    return matches
 
 
 @pytest.mark.parametrize(

@@ -52,9 +52,9 @@ def test_piped_progress_is_a_line_a_stage_on_stderr(capsys: pytest.CaptureFixtur
     with printing.progress("study") as tell:
         tell("1k points")
         tell("2k points")
-    seen = capsys.readouterr()
-    assert seen.out == ""
-    assert [line.split("study: ")[1] for line in seen.err.splitlines()] == ["1k points", "2k points"]
+    records_seen = capsys.readouterr()
+    assert records_seen.out == ""
+    assert [line.split("study: ")[1] for line in records_seen.err.splitlines()] == ["1k points", "2k points"]
 
 
 def test_json_is_printed_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,16 @@ from pinchpoint.console import progress_bar
 def test_the_time_left_is_told_by_what_is_new(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = iter([0.0, 1.0, 3.0, 9.0])
     monkeypatch.setattr(progress_bar.time, "perf_counter", lambda: next(seconds))
-    told: list[Any] = []
+    messages: list[Any] = []
     progress = progress_bar.AddedProgress(
-        lambda stage, done, total, *, text="", eta_s=None: told.append((stage, done, total, eta_s)), "rooms"
+        lambda stage, done, total, *, text="", eta_s=None: messages.append((stage, done, total, eta_s)),
+        "rooms",
     )
-    for made in (10, 12, 16):
-        progress(made, 20)
-    assert told == [("rooms", 10, 20, None), ("rooms", 12, 20, 3.0 / 2 * 8), ("rooms", 16, 20, 9.0 / 6 * 4)]
+    for result in (10, 12, 16):
+        progress(result, 20)
+    assert messages == [
+        ("rooms", 10, 20, None),
+        ("rooms", 12, 20, 3.0 / 2 * 8),
+        ("rooms", 16, 20, 9.0 / 6 * 4),
+    ]
     assert progress.there == 10

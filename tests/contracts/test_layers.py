@@ -73,11 +73,11 @@ def faults(source: str, place: str) -> list[str]:
     """Why a module at `place` (a path under the package) may not import what it does."""
     layer = place.split("/")[0] if "/" in place else ""
     package = ".".join(("pinchpoint", *Path(place).parent.parts))
-    found = []
+    matches = []
     for name in imports(ast.parse(source), package):
         parts = name.split(".")
         if parts[0] in FRAMEWORKS and layer not in HOMES_OF_FRAMEWORKS:
-            found.append(f"{place} imports {name}")
+            matches.append(f"{place} imports {name}")
         if parts[0] != "pinchpoint" or (place, name) in WALKS or not layer:
             continue
         other = parts[1] if len(parts) > 1 else ""
@@ -85,10 +85,10 @@ def faults(source: str, place: str) -> list[str]:
             continue
         if other not in RANK:
             if layer != "cli":
-                found.append(f"{place} imports the package's front door ({name})")
+                matches.append(f"{place} imports the package's front door ({name})")
         elif RANK[other] >= RANK[layer]:
-            found.append(f"{place} imports {name}, which is not below it")
-    return found
+            matches.append(f"{place} imports {name}, which is not below it")
+    return matches
 
 
 def test_imports_point_down_and_frameworks_stay_home() -> None:

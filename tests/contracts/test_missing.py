@@ -55,9 +55,9 @@ def poscar(tmp_path: Path) -> str:
 def missed(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     """What a command says where it misses a package."""
     assert run(list(arguments)) == 3
-    said = capsys.readouterr().err
-    assert "Traceback" not in said
-    return " ".join(said.split())
+    output = capsys.readouterr().err
+    assert "Traceback" not in output
+    return " ".join(output.split())
 
 
 def early_imports(path: Path) -> list[str]:
@@ -82,8 +82,8 @@ def early_imports(path: Path) -> list[str]:
 
 
 def test_optional_packages_are_imported_late() -> None:
-    found = {str(path.relative_to(SOURCE)): early_imports(path) for path in sorted(SOURCE.rglob("*.py"))}
-    assert {path: names for path, names in found.items() if names} == {}
+    matches = {str(path.relative_to(SOURCE)): early_imports(path) for path in sorted(SOURCE.rglob("*.py"))}
+    assert {path: names for path, names in matches.items() if names} == {}
 
 
 def test_an_early_import_is_seen(tmp_path: Path) -> None:
@@ -95,14 +95,14 @@ def test_an_early_import_is_seen(tmp_path: Path) -> None:
 
 def test_densities_without_pyscf_are_missed(hide, tmp_path: Path, capsys) -> None:
     hide("pyscf")
-    said = missed(capsys, "density", "data", "-o", str(tmp_path / "data"), "--preset", "tiny")
-    assert "PySCF, which is not installed" in said and "pip install 'pinchpoint[pyscf]'" in said
+    output = missed(capsys, "density", "data", "-o", str(tmp_path / "data"), "--preset", "tiny")
+    assert "PySCF, which is not installed" in output and "pip install 'pinchpoint[pyscf]'" in output
 
 
 def test_symmetry_without_spglib_is_missed(hide, poscar: str, tmp_path: Path, capsys) -> None:
     hide("spglib")
-    said = missed(capsys, "density", "predict", poscar, "-o", str(tmp_path / "CHGCAR"), "--symmetry")
-    assert "spglib is not installed" in said and "leave --symmetry out" in said
+    output = missed(capsys, "density", "predict", poscar, "-o", str(tmp_path / "CHGCAR"), "--symmetry")
+    assert "needs spglib, which is not installed" in output and "leave --symmetry out" in output
     assert not (tmp_path / "CHGCAR").exists()
 
 
@@ -115,8 +115,10 @@ def test_structures_without_ase_are_missed_and_a_poscar_is_read(
         "3\n\nO 0 0 0\nH 0 0.76 0.58\nH 0 -0.76 0.58\n", encoding="utf-8"
     )
     output = str(tmp_path / "CHGCAR")
-    said = missed(capsys, "density", "predict", str(tmp_path / f"water.{suffix}"), "-o", output)
-    assert f"ASE is not installed; it is needed for .{suffix} files" in said and "or give a POSCAR" in said
+    text = missed(capsys, "density", "predict", str(tmp_path / f"water.{suffix}"), "-o", output)
+    assert (
+        f"ASE is needed for .{suffix} files, but it is not installed" in text and "Or give a POSCAR" in text
+    )
     assert run(["density", "predict", poscar, "-o", output, "--grid", "4,4,4", "--device", "cpu"]) == 0
 
 
@@ -142,8 +144,8 @@ def test_the_slow_forms_without_e3nn_are_missed(hide, poscar: str, tmp_path: Pat
         ),
     )
     for command in commands:
-        said = missed(capsys, *command)
-        assert "e3nn" in said and "pip install" in said, command
+        output = missed(capsys, *command)
+        assert "e3nn" in output and "pip install" in output, command
 
 
 def test_conversions_without_their_package_are_missed(hide) -> None:

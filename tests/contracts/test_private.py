@@ -41,19 +41,19 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 def own_names(tree: ast.AST) -> set[str]:
     """Private names a module gives itself: functions, classes, variables, and attributes set on self."""
-    found: set[str] = set()
+    matches: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            found.add(node.name)
+            matches.add(node.name)
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
+            matches.add(node.id)
         elif (
             isinstance(node, ast.Attribute)
             and isinstance(node.ctx, ast.Store)
             and ast.unparse(node.value) in ("self", "cls")
         ):
-            found.add(node.attr)
-    return found
+            matches.add(node.attr)
+    return matches
 
 
 def faults(source: str) -> list[str]:

@@ -75,8 +75,8 @@ def test_flat_beyond_the_chunk_is_a_flat_last_segment():
 
 @pytest.mark.parametrize("power", [0.5, 1.0, 1.5, 2.0])
 def test_a_power_law_above_an_intercept_gives_its_exponent(power):
-    found, low, high = laws.exponent(SIZES, 3e6 + 2e4 * SIZES**power)
-    assert found == pytest.approx(power, abs=2e-3)
+    matches, low, high = laws.exponent(SIZES, 3e6 + 2e4 * SIZES**power)
+    assert matches == pytest.approx(power, abs=2e-3)
     assert low is not None
     assert high is not None
     assert low - 1e-9 <= power <= high + 1e-9
@@ -85,9 +85,9 @@ def test_a_power_law_above_an_intercept_gives_its_exponent(power):
 def test_a_log_log_fit_without_intercept_would_have_missed_the_exponent():
     peaks = 70e6 + 100 * SIZES
     naive = np.polyfit(np.log(SIZES), np.log(peaks), 1)[0]
-    found, _, _ = laws.exponent(SIZES, peaks)
+    matches, _, _ = laws.exponent(SIZES, peaks)
     assert naive < 0.7
-    assert found == pytest.approx(1.0, abs=1e-3)
+    assert matches == pytest.approx(1.0, abs=1e-3)
 
 
 @pytest.mark.slow

@@ -73,17 +73,17 @@ def test_a_setting_that_cannot_be_typed_or_denies_its_default_is_refused(wrong: 
 
 
 def test_a_workload_is_built_with_all_its_settings() -> None:
-    made, built = workload(MLP, PART)
-    build(made, 8, text="w", device="cpu", settings={"mlp": "7"})
+    result, built = workload(MLP, PART)
+    build(result, 8, text="w", device="cpu", settings={"mlp": "7"})
     assert built[0]["settings"] == {"mlp": "7", "part": "encoder"}
 
 
 def test_a_workload_that_declares_none_is_built_as_before_and_refuses_any() -> None:
-    made, built = workload()
-    build(made, 8, text="w", device="cpu")
+    result, built = workload()
+    build(result, 8, text="w", device="cpu")
     assert "settings" not in built[0]
     with pytest.raises(BadInput, match="has no setting 'mlp'"):
-        build(made, 8, text="w", device="cpu", settings={"mlp": "7"})
+        build(result, 8, text="w", device="cpu", settings={"mlp": "7"})
     assert len(built) == 1, "refused before anything was built"
 
 

@@ -172,8 +172,8 @@ def test_a_workload_says_which_variants_and_modes_it_has() -> None:
 def test_a_target_is_found_alike_in_a_fresh_process(folder: Path) -> None:
     write(folder, "mine.py", "def step_of(size, device):\n    return lambda: size")
     code = "from pinchpoint.core.targets import find, load; print(load(find('mine.py:step_of'))(9, 'cpu')())"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "9"
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == "9"
 
 
 @pytest.mark.parametrize(

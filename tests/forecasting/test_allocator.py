@@ -51,8 +51,8 @@ def test_small_requests_share_a_segment_of_their_own_pool() -> None:
 
 def test_a_large_block_keeps_a_remainder_of_a_mib_and_counts_it() -> None:
     allocator = Allocator()
-    kept = allocator.allocate(19 * MIB)  # its segment is 20 MiB: 1 MiB is left, not more
-    assert (kept.size_bytes, allocator.reserved_bytes) == (20 * MIB, 20 * MIB)
+    entries = allocator.allocate(19 * MIB)  # its segment is 20 MiB: 1 MiB is left, not more
+    assert (entries.size_bytes, allocator.reserved_bytes) == (20 * MIB, 20 * MIB)
     split = Allocator()
     block = split.allocate(9 * MIB)
     assert (block.size_bytes, split.reserved_bytes) == (9 * MIB, 20 * MIB)
@@ -113,10 +113,10 @@ def test_at_a_limit_free_segments_are_released_before_giving_up() -> None:
 
 def test_a_segment_in_use_is_never_released() -> None:
     allocator = Allocator(limit_bytes=40 * MIB)
-    held = allocator.allocate(2 * MIB)
+    blocks = allocator.allocate(2 * MIB)
     allocator.free(allocator.allocate(15 * MIB))  # the same segment's rest
     assert allocator.release_cached() == 0
-    allocator.free(held)
+    allocator.free(blocks)
     assert allocator.release_cached() == 20 * MIB
     assert allocator.reserved_bytes == 0
 
@@ -207,21 +207,21 @@ class SlowAllocator:
 def test_random_sequences_give_what_a_slow_allocator_gives(seed: int) -> None:
     draw = random.Random(seed)
     fast, slow = Allocator(), SlowAllocator()
-    held: list[tuple[object, int]] = []
+    blocks: list[tuple[object, int]] = []
     for _ in range(250):
         kind = draw.random()
         if kind < 0.03:
             fast.release_cached()
             slow.empty_cache()
-        elif held and kind < 0.45:
-            block, number = held.pop(draw.randrange(len(held)))
+        elif blocks and kind < 0.45:
+            block, number = blocks.pop(draw.randrange(len(blocks)))
             fast.free(block)  # type: ignore[arg-type]
             slow.free(number)
         else:
             request = int(2 ** draw.uniform(0, 26))
-            held.append((fast.allocate(request), slow.allocate(request)))
+            blocks.append((fast.allocate(request), slow.allocate(request)))
         assert (fast.allocated_bytes, fast.reserved_bytes) == (slow.allocated(), slow.reserved())
-    for block, number in held:
+    for block, number in blocks:
         fast.free(block)  # type: ignore[arg-type]
         slow.free(number)
     slow.empty_cache()

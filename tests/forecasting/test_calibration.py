@@ -66,19 +66,24 @@ def forecast(targets: Path, name: str) -> Forecast:
     ("name", "copies"), [("float_item", 1), ("int_tensor", 1), ("numpy_mask", 1), ("lists", 2)]
 )
 def test_a_count_read_in_any_way_sizes_what_it_sizes_on_a_gpu(targets: Path, name: str, copies: int) -> None:
-    made = forecast(targets, name)
-    assert made.low_bytes is not None and made.high_bytes is not None
+    result = forecast(targets, name)
+    assert result.low_bytes is not None and result.high_bytes is not None
     # One large tensor, or four and their concatenation; the rest is a few floats a point.
-    assert made.peak_allocated_bytes == pytest.approx(copies * PAIR, rel=0.15)
-    assert made.low_bytes <= made.peak_allocated_bytes <= made.high_bytes < 1.2 * made.peak_allocated_bytes
-    (note,) = made.notes
+    assert result.peak_allocated_bytes == pytest.approx(copies * PAIR, rel=0.15)
+    assert (
+        result.low_bytes
+        <= result.peak_allocated_bytes
+        <= result.high_bytes
+        < 1.2 * result.peak_allocated_bytes
+    )
+    (note,) = result.notes
     assert "reads.py" in note and "2,048 and 16,384" in note
 
 
 def test_metrics_are_not_calibrated_and_leave_the_forecast_as_it_is(targets: Path) -> None:
-    made, plain = forecast(targets, "logged"), forecast(targets, "plain")
-    assert made.notes == () and made.low_bytes is None
-    assert made.peak_allocated_bytes == pytest.approx(plain.peak_allocated_bytes, rel=0.03)
+    result, plain = forecast(targets, "logged"), forecast(targets, "plain")
+    assert result.notes == () and result.low_bytes is None
+    assert result.peak_allocated_bytes == pytest.approx(plain.peak_allocated_bytes, rel=0.03)
 
 
 def test_only_a_number_that_was_read_may_not_matter() -> None:
@@ -103,11 +108,11 @@ def test_a_high_end_that_cannot_be_run_makes_nothing_fit_that_might_not(targets:
         "low": small.to_dict(),
         "high": {"error": "BadInput", "what": "no such count", "hint": ""},
     }
-    made = calibration.in_range(lambda known: answers[known["bound"]], {}, "counts depend on the data")
+    result = calibration.in_range(lambda known: answers[known["bound"]], {}, "counts depend on the data")
     down = large.peak_allocated_bytes - small.peak_allocated_bytes
-    assert (made.low_bytes, made.high_bytes) == (
+    assert (result.low_bytes, result.high_bytes) == (
         small.peak_allocated_bytes,
         large.peak_allocated_bytes + down,
     )
-    assert not made.fits["2500MiB"] and made.fits["h200"]
-    assert any("the high end of the counts cannot be run: no such count" in note for note in made.notes)
+    assert not result.fits["2500MiB"] and result.fits["h200"]
+    assert any("the high end of the counts cannot be run: no such count" in note for note in result.notes)

@@ -65,10 +65,10 @@ def test_a_card_is_found_however_its_name_is_spaced(text: str) -> None:
     [("24GiB", 24 * GIB), ("24GB", 24 * 10**9), ("8000MiB", 8000 * MIB), ("1.5 gib", 1_610_612_736)],
 )
 def test_bytes_make_a_nameless_card(text: str, count: int) -> None:
-    found = card(text)
-    assert (found.name, found.memory_bytes) == (text, count)
-    assert found.context_bytes == card("h200").context_bytes
-    assert found.cublas_workspace_bytes == 32 * MIB
+    matches = card(text)
+    assert (matches.name, matches.memory_bytes) == (text, count)
+    assert matches.context_bytes == card("h200").context_bytes
+    assert matches.cublas_workspace_bytes == 32 * MIB
 
 
 @pytest.mark.parametrize(

@@ -27,51 +27,53 @@ def target(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def trained() -> Iterator[Forecaster]:
-    with Forecaster(target("train")) as made:
-        yield made
+    with Forecaster(target("train")) as result:
+        yield result
 
 
 def test_a_factorys_mode_is_what_its_step_does(trained: Forecaster) -> None:
-    made = trained.predict(size=100_000)
-    assert (made.mode, made.size, made.variant, made.processed, made.steps) == (
+    result = trained.predict(size=100_000)
+    assert (result.mode, result.size, result.variant, result.processed, result.steps) == (
         "train",
         100_000,
         None,
         100_000,
         2,
     )
-    assert trained.predict(size=100_000, mode="train").peak_allocated_bytes == made.peak_allocated_bytes
+    assert trained.predict(size=100_000, mode="train").peak_allocated_bytes == result.peak_allocated_bytes
     with pytest.raises(BadInput, match="its mode is train") as caught:
         trained.predict(size=100_000, mode="infer")
     assert "--mode train" in caught.value.hint
 
 
 def test_the_peak_is_counted_by_hand(trained: Forecaster) -> None:
-    made = trained.predict(size=1_000_000)
+    result = trained.predict(size=1_000_000)
     row = 1_000_000 * 256 * 4
     weights = 4 * (256 * 256 + 256) * 4
     # The input; of each of four layers the product, for GELU's backward, and GELU's result. The peak is in
     # the square's backward, grad * (2 * y**1): the gradient that came in, y**1, twice that, and what goes
     # out.
-    assert made.peak_allocated_bytes - made.workspace_bytes == pytest.approx((1 + 8 + 4) * row, rel=0.005)
-    assert made.breakdown["weights"] == pytest.approx(weights, rel=0.01)
-    assert made.breakdown["optimizer"] == pytest.approx(2 * weights, rel=0.01)
-    assert made.breakdown["inputs"] == pytest.approx(row, rel=0.01)
-    assert made.breakdown["activations"] == pytest.approx(8 * row, rel=0.01)
-    assert sum(made.breakdown.values()) == made.peak_allocated_bytes and tuple(made.breakdown) == BREAKDOWN
+    assert result.peak_allocated_bytes - result.workspace_bytes == pytest.approx((1 + 8 + 4) * row, rel=0.005)
+    assert result.breakdown["weights"] == pytest.approx(weights, rel=0.01)
+    assert result.breakdown["optimizer"] == pytest.approx(2 * weights, rel=0.01)
+    assert result.breakdown["inputs"] == pytest.approx(row, rel=0.01)
+    assert result.breakdown["activations"] == pytest.approx(8 * row, rel=0.01)
+    assert (
+        sum(result.breakdown.values()) == result.peak_allocated_bytes and tuple(result.breakdown) == BREAKDOWN
+    )
 
 
 def test_a_forecast_is_whole(trained: Forecaster) -> None:
-    made = trained.predict(size=50_000)
-    assert made.framework == "torch" and made.method == "fake tensors" and made.card == "h200"
-    assert made.total_bytes == (made.peak_reserved_bytes or 0) + made.context_bytes
-    assert made.workspace_bytes <= made.peak_allocated_bytes <= (made.peak_reserved_bytes or 0)
-    assert max(size for _, size, _ in made.timeline) == made.peak_allocated_bytes
-    assert Path(made.lines[0].file).name == "factories.py" and made.lines[0].code
-    assert any(entry["name"].startswith("Sequential") for entry in made.modules)
-    assert Forecast.from_json(made.to_json()) == made
-    assert made.machine == describe()  # this machine, not the card that was pretended
-    fits = list(made.fits.values())
+    result = trained.predict(size=50_000)
+    assert result.framework == "torch" and result.method == "fake tensors" and result.card == "h200"
+    assert result.total_bytes == (result.peak_reserved_bytes or 0) + result.context_bytes
+    assert result.workspace_bytes <= result.peak_allocated_bytes <= (result.peak_reserved_bytes or 0)
+    assert max(size for _, size, _ in result.timeline) == result.peak_allocated_bytes
+    assert Path(result.lines[0].file).name == "factories.py" and result.lines[0].code
+    assert any(entry["name"].startswith("Sequential") for entry in result.modules)
+    assert Forecast.from_json(result.to_json()) == result
+    assert result.machine == describe()  # this machine, not the card that was pretended
+    fits = list(result.fits.values())
     assert fits == sorted(fits) and fits[-1]  # smallest card first
 
 
@@ -97,31 +99,31 @@ def test_half_asks_for_what_a_half_step_takes(trained: Forecaster) -> None:
 
 
 def test_an_infer_factory_is_one_of_infer() -> None:
-    with Forecaster(target("infer")) as made:
-        assert made.predict(size=1000).mode == "infer"
+    with Forecaster(target("infer")) as result:
+        assert result.predict(size=1000).mode == "infer"
         with pytest.raises(BadInput, match="its mode is infer"):
-            made.predict(size=1000, mode="train")
+            result.predict(size=1000, mode="train")
 
 
 def test_counts_that_depend_on_data_give_an_interval_and_say_so() -> None:
-    with Forecaster(target("masked")) as made:
-        found = made.predict(size=4_000_000)
-        exact = made.predict(size=10_000)
+    with Forecaster(target("masked")) as result:
+        matches = result.predict(size=4_000_000)
+        exact = result.predict(size=10_000)
     assert exact.low_bytes is not None and any("computed from the data" in note for note in exact.notes)
-    assert found.low_bytes is not None and found.high_bytes is not None
-    assert found.low_bytes <= found.peak_allocated_bytes <= found.high_bytes
-    assert any("factories.py" in note and "depend on the data" in note for note in found.notes)
+    assert matches.low_bytes is not None and matches.high_bytes is not None
+    assert matches.low_bytes <= matches.peak_allocated_bytes <= matches.high_bytes
+    assert any("factories.py" in note and "depend on the data" in note for note in matches.notes)
     # A chosen point: 64 inputs, its product and GELU's result of 512, and the gradient of that; beside them
     # all points and their mask. The share drawn in 16,384 points is known to a few per cent.
-    expected = 4_000_000 * (64 * 4 + 1) + 0.3 * 4_000_000 * (64 + 3 * 512) * 4 + found.workspace_bytes
-    assert found.peak_allocated_bytes == pytest.approx(expected, rel=0.05)
-    assert found.low_bytes < expected < found.high_bytes < 2 * found.low_bytes
+    expected = 4_000_000 * (64 * 4 + 1) + 0.3 * 4_000_000 * (64 + 3 * 512) * 4 + matches.workspace_bytes
+    assert matches.peak_allocated_bytes == pytest.approx(expected, rel=0.05)
+    assert matches.low_bytes < expected < matches.high_bytes < 2 * matches.low_bytes
 
 
 @pytest.fixture(scope="module")
 def misbehaving() -> Iterator[Forecaster]:
-    with Forecaster(target("misbehaves")) as made:
-        yield made
+    with Forecaster(target("misbehaves")) as result:
+        yield result
 
 
 @pytest.mark.parametrize(
@@ -152,19 +154,19 @@ def test_a_name_that_is_not_in_the_file_is_told_what_is() -> None:
 
 
 def test_a_step_that_never_ends_is_stopped_and_the_next_size_is_answered() -> None:
-    with Forecaster(target("loops"), timeout_s=120) as made:
-        made.predict(size=4)
-        made.timeout_s = 1.0
+    with Forecaster(target("loops"), timeout_s=120) as result:
+        result.predict(size=4)
+        result.timeout_s = 1.0
         with pytest.raises(TimedOut, match="longer than 1 s"):
-            made.predict(size=13)
-        made.timeout_s = 60.0
-        assert made.predict(size=2**20).peak_allocated_bytes >= 4 * MIB
+            result.predict(size=13)
+        result.timeout_s = 60.0
+        assert result.predict(size=2**20).peak_allocated_bytes >= 4 * MIB
 
 
 @pytest.fixture(scope="module")
 def parts() -> Iterator[Forecaster]:
-    with Forecaster(target("WORKLOAD")) as made:
-        yield made
+    with Forecaster(target("WORKLOAD")) as result:
+        yield result
 
 
 def test_a_workloads_modes_variants_and_chunks_are_its_own(parts: Forecaster) -> None:
@@ -204,16 +206,18 @@ def test_what_cannot_be_asked_is_refused_before_any_work() -> None:
 
 def test_levers_are_differences_to_runs_that_were_made() -> None:
     size = 1_000_000
-    with Forecaster(target("WORKLOAD"), card="6GiB") as made:
-        tight = made.predict(size=size)
+    with Forecaster(target("WORKLOAD"), card="6GiB") as result:
+        tight = result.predict(size=size)
         assert not tight.fits["6GiB"] and tight.levers == ()
-        found = levers.find(made, tight, chunk=None, args=())
-        saved = {lever.name: lever.saves_bytes for lever in found}
+        matches = levers.find(result, tight, chunk=None, args=())
+        saved = {lever.name: lever.saves_bytes for lever in matches}
         assert {"bf16", "chunk", "accumulation"} <= set(saved)
-        assert saved["bf16"] == tight.total_bytes - made.predict(size=size, half=True).total_bytes
-        assert saved["chunk"] == tight.total_bytes - made.predict(size=size, variant="chunked").total_bytes
-        assert saved["accumulation"] == tight.total_bytes - made.predict(size=size // 2).total_bytes
-    assert list(saved.values()) == sorted(saved.values(), reverse=True) and all(lever.how for lever in found)
+        assert saved["bf16"] == tight.total_bytes - result.predict(size=size, half=True).total_bytes
+        assert saved["chunk"] == tight.total_bytes - result.predict(size=size, variant="chunked").total_bytes
+        assert saved["accumulation"] == tight.total_bytes - result.predict(size=size // 2).total_bytes
+    assert list(saved.values()) == sorted(saved.values(), reverse=True) and all(
+        lever.how for lever in matches
+    )
 
 
 def test_a_number_is_an_integer_wherever_bytes_are_meant(trained: Forecaster) -> None:
@@ -228,10 +232,10 @@ def test_a_number_is_an_integer_wherever_bytes_are_meant(trained: Forecaster) ->
 
 def test_a_jax_workload_is_predicted_and_says_by_which_method() -> None:
     pytest.importorskip("jax", reason="jax is not installed")
-    made = predict("orbital", size=256)
-    assert made.framework == "jax" and made.method in ("xla memory analysis", "jaxpr liveness")
-    assert made.peak_reserved_bytes is None and made.peak_allocated_bytes > 0
-    assert sum(made.breakdown.values()) == made.peak_allocated_bytes
+    result = predict("orbital", size=256)
+    assert result.framework == "jax" and result.method in ("xla memory analysis", "jaxpr liveness")
+    assert result.peak_reserved_bytes is None and result.peak_allocated_bytes > 0
+    assert sum(result.breakdown.values()) == result.peak_allocated_bytes
 
 
 @pytest.mark.slow
@@ -253,11 +257,11 @@ def test_a_jax_module_or_workload_is_told_from_torch_wherever_it_is_named(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
-    found = [predict(text, size=100_000) for text in ("grower.py:step_of", "grower:step_of", "holds.py:W")]
-    assert [made.framework for made in found] == ["jax"] * 3
+    matches = [predict(text, size=100_000) for text in ("grower.py:step_of", "grower:step_of", "holds.py:W")]
+    assert [result.framework for result in matches] == ["jax"] * 3
     assert (
-        len({made.peak_allocated_bytes for made in found}) == 1
-        and found[0].peak_allocated_bytes >= 100_000 * 256 * 4
+        len({result.peak_allocated_bytes for result in matches}) == 1
+        and matches[0].peak_allocated_bytes >= 100_000 * 256 * 4
     )
 
 
@@ -288,11 +292,11 @@ def test_points_that_are_made_but_not_gone_through_are_not_processed() -> None:
 
 
 def test_what_fits_counts_the_interval_of_the_data() -> None:
-    made = predict(target("kept_pairs"), size=32, card="24GiB")
-    assert made.high_bytes is not None and made.needs_bytes is not None
-    room = 24 * 2**30 - made.context_bytes
-    assert made.peak_allocated_bytes < room < made.needs_bytes
-    assert not made.fits["24GiB"] and made.fits["h200"]
+    result = predict(target("kept_pairs"), size=32, card="24GiB")
+    assert result.high_bytes is not None and result.needs_bytes is not None
+    room = 24 * 2**30 - result.context_bytes
+    assert result.peak_allocated_bytes < room < result.needs_bytes
+    assert not result.fits["24GiB"] and result.fits["h200"]
 
 
 def test_inference_that_differentiates_stays_inference() -> None:

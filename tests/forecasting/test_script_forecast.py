@@ -36,13 +36,13 @@ pytestmark = pytest.mark.usefixtures("quick_workers")
 
 def snapshot(folder: Path) -> dict[str, bytes | None]:
     """Every path below a folder with its content."""
-    found: dict[str, bytes | None] = {}
+    matches: dict[str, bytes | None] = {}
     for root, folders, files in os.walk(folder):
         for name in folders:
-            found[os.path.join(root, name)] = None
+            matches[os.path.join(root, name)] = None
         for name in files:
-            found[os.path.join(root, name)] = Path(root, name).read_bytes()
-    return found
+            matches[os.path.join(root, name)] = Path(root, name).read_bytes()
+    return matches
 
 
 @pytest.fixture
@@ -116,8 +116,8 @@ def test_a_plain_loop_peaks_in_the_second_backward_at_the_hand_count(run: Predic
     forecast = run("plain_loop.py")
     check_classifier(forecast, "plain_loop.py")
     assert max(forecast.timeline, key=lambda event: event[1])[2] == "backward"
-    made = {line.line: line.code.strip() for line in forecast.lines}
-    assert made[line_of("plain_loop.py", "self.second(x)")] == "x = torch.relu(self.second(x))"
+    result = {line.line: line.code.strip() for line in forecast.lines}
+    assert result[line_of("plain_loop.py", "self.second(x)")] == "x = torch.relu(self.second(x))"
     assert bytes_at(forecast, "plain_loop.py", "optimizer.step()", "optimizer") == pytest.approx(
         2 * CLASSIFIER_W, rel=1e-3
     )
@@ -235,10 +235,10 @@ def test_a_compiled_model_is_predicted_uncompiled_and_says_so(run: Predict) -> N
 def test_a_boolean_mask_gives_an_interval_that_holds_the_expected_count(run: Predict) -> None:
     forecast = run("masks.py")
     check_whole(forecast, "masks.py")
-    kept, points = 100_000, 400_000  # uniform points, the mask keeps a quarter
-    unit = kept * 512 * F32
+    entries, points = 100_000, 400_000  # uniform points, the mask keeps a quarter
+    unit = entries * 512 * F32
     weights = (3 * 512 + 512 + 512 * 512 + 512 + 512 + 1) * F32
-    expected = 4 * unit + 3 * weights + points * 3 * F32 + kept * 3 * F32
+    expected = 4 * unit + 3 * weights + points * 3 * F32 + entries * 3 * F32
     assert without_workspace(forecast) == pytest.approx(expected, rel=0.03)
     assert forecast.low_bytes is not None
     assert forecast.high_bytes is not None

@@ -58,16 +58,16 @@ def test_a_budget_below_every_sample_is_open_until_the_floor_was_sampled() -> No
 
 
 def test_samples_go_where_the_doubt_is_and_end_with_it() -> None:
-    asked: list[int] = []
+    requests: list[int] = []
 
     def sample(number: int) -> Sample:
-        asked.append(number)
+        requests.append(number)
         return Sample(number, int(line(number)), 0)
 
     known = samples(line, 10**5, 10**6)
     budgets = [int(line(n)) for n in (2 * 10**6, 10**7, 3 * 10**7)]
     assert refine(known, sample, budgets, runs=8, **LIMITS) is None
-    assert len(asked) == 1, "the largest; the line below it needs no more"
+    assert len(requests) == 1, "the largest; the line below it needs no more"
     for budget, exact in zip(budgets, (2 * 10**6, 10**7, 3 * 10**7), strict=True):
         number = read(known.values(), budget, **LIMITS).number
         assert number is not None

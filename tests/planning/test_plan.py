@@ -72,13 +72,13 @@ def affine(fixed_bytes: float = GIB, bytes_per_point: float = 100_000) -> Law:
 
 
 def workload(*variants: str | Variant, chunked: bool = False, **options: Any) -> Workload:
-    made = tuple(v if isinstance(v, Variant) else Variant(v) for v in variants or ("eager",))
+    result = tuple(v if isinstance(v, Variant) else Variant(v) for v in variants or ("eager",))
     return Workload(
         name="fake",
         axis="points",
         framework="torch",
         build="nowhere:build",
-        variants=made,
+        variants=result,
         chunked=chunked,
         **options,
     )
@@ -93,13 +93,13 @@ def within_one_percent(answer: int, exact: float) -> bool:
 
 def test_the_largest_size_is_within_one_percent_of_the_exact_boundary_and_was_run() -> None:
     law = affine(2 * GIB, 50_000)
-    made = plan(workload(), budget="24GiB", forecaster=law)
+    result = plan(workload(), budget="24GiB", forecaster=law)
     exact = (22 * GIB - MARGIN) / 50_000
-    assert made.size is not None
-    assert within_one_percent(made.size, exact)
-    assert made.peak_bytes == 2 * GIB + 50_000 * made.size
-    assert made.peak_bytes + made.margin_bytes <= made.budget_bytes == 24 * GIB
-    assert (made.size, "eager", None) in law.asked
+    assert result.size is not None
+    assert within_one_percent(result.size, exact)
+    assert result.peak_bytes == 2 * GIB + 50_000 * result.size
+    assert result.peak_bytes + result.margin_bytes <= result.budget_bytes == 24 * GIB
+    assert (result.size, "eager", None) in law.asked
     assert len(law.asked) <= 8
 
 
@@ -111,8 +111,8 @@ def test_a_budget_in_bytes_and_one_with_a_unit_agree() -> None:
 
 
 def test_a_cards_name_is_a_budget() -> None:
-    made = plan(workload(), budget="rtx4090", forecaster=affine())
-    assert made.budget_bytes == cards()["rtx4090"].memory_bytes
+    result = plan(workload(), budget="rtx4090", forecaster=affine())
+    assert result.budget_bytes == cards()["rtx4090"].memory_bytes
 
 
 def test_the_margin_is_kept_free() -> None:
@@ -122,8 +122,8 @@ def test_the_margin_is_kept_free() -> None:
 
     class Wide:
         def predict(self, **options: Any) -> Forecast:
-            made = law.predict(**options)
-            return forecast(made.total_bytes, margin_bytes=tight)
+            result = law.predict(**options)
+            return forecast(result.total_bytes, margin_bytes=tight)
 
     with_margin = plan(workload(), budget="8GiB", forecaster=Wide())
     assert without.size is not None
@@ -136,37 +136,37 @@ def test_the_margin_is_kept_free() -> None:
 def test_the_high_end_counts_where_the_peak_depends_on_the_data() -> None:
     class Masked:
         def predict(self, *, size: int, **_: Any) -> Forecast:
-            made = forecast(GIB + 100_000 * size)
-            live = made.peak_allocated_bytes
+            result = forecast(GIB + 100_000 * size)
+            live = result.peak_allocated_bytes
             return forecast(
-                made.total_bytes, low_bytes=live - 50_000 * size, high_bytes=live + 100_000 * size
+                result.total_bytes, low_bytes=live - 50_000 * size, high_bytes=live + 100_000 * size
             )
 
-    made = plan(workload(), budget="8GiB", forecaster=Masked())
-    assert made.size is not None
-    assert within_one_percent(made.size, (7 * GIB - MARGIN) / 200_000)
+    result = plan(workload(), budget="8GiB", forecaster=Masked())
+    assert result.size is not None
+    assert within_one_percent(result.size, (7 * GIB - MARGIN) / 200_000)
 
 
 def test_the_variant_that_allows_most_is_chosen_and_each_takes_at_most_eight_runs() -> None:
     slopes = {"eager": 400_000, "checkpoint": 90_000, "both": 150_000}
     law = Law(lambda size, variant, chunk: GIB + slopes[str(variant)] * size)
-    made = plan(workload(*slopes), budget="24GiB", forecaster=law)
-    assert made.variant == "checkpoint"
-    sizes = {choice["variant"]: choice["size"] for choice in made.choices}
+    result = plan(workload(*slopes), budget="24GiB", forecaster=law)
+    assert result.variant == "checkpoint"
+    sizes = {choice["variant"]: choice["size"] for choice in result.choices}
     for name, slope in slopes.items():
         assert within_one_percent(sizes[name], (23 * GIB - MARGIN) / slope)
         assert sum(variant == name for _, variant, _ in law.asked) <= 8
-    assert made.size == sizes["checkpoint"]
+    assert result.size == sizes["checkpoint"]
 
 
 def test_a_flat_variant_wins_with_a_size_that_was_run_and_says_it_is_no_limit() -> None:
     law = Law(lambda size, variant, chunk: 2 * GIB if variant == "stream" else GIB + 400_000 * size)
-    made = plan(workload("eager", Variant("stream", flat=True)), budget="24GiB", forecaster=law)
-    eager = next(choice["size"] for choice in made.choices if choice["variant"] == "eager")
-    assert made.variant == "stream"
-    assert made.size == eager
-    assert (made.size, "stream", None) in law.asked
-    assert any("stream" in note and "not a limit" in note for note in made.notes)
+    result = plan(workload("eager", Variant("stream", flat=True)), budget="24GiB", forecaster=law)
+    eager = next(choice["size"] for choice in result.choices if choice["variant"] == "eager")
+    assert result.variant == "stream"
+    assert result.size == eager
+    assert (result.size, "stream", None) in law.asked
+    assert any("stream" in note and "not a limit" in note for note in result.notes)
 
 
 def test_a_flat_variant_that_takes_chunks_is_given_a_larger_size_and_its_largest_chunk() -> None:
@@ -174,33 +174,37 @@ def test_a_flat_variant_that_takes_chunks_is_given_a_larger_size_and_its_largest
         return GIB + 400_000 * (size if variant == "eager" else chunk or 1000)
 
     law = Law(total)
-    made = plan(workload("eager", Variant("stream", flat=True), chunked=True), budget="24GiB", forecaster=law)
-    eager = next(choice["size"] for choice in made.choices if choice["variant"] == "eager")
-    assert (made.variant, made.size) == ("stream", 4 * eager)
-    assert made.chunk is not None
-    assert within_one_percent(made.chunk, (23 * GIB - MARGIN) / 400_000)
-    assert (made.size, "stream", made.chunk) in law.asked
+    result = plan(
+        workload("eager", Variant("stream", flat=True), chunked=True), budget="24GiB", forecaster=law
+    )
+    eager = next(choice["size"] for choice in result.choices if choice["variant"] == "eager")
+    assert (result.variant, result.size) == ("stream", 4 * eager)
+    assert result.chunk is not None
+    assert within_one_percent(result.chunk, (23 * GIB - MARGIN) / 400_000)
+    assert (result.size, "stream", result.chunk) in law.asked
     assert sum(variant == "stream" for _, variant, _ in law.asked) <= 8
     assert max(size / (chunk or size) for size, variant, chunk in law.asked) < 64, (
         "no fake run walks through many chunks"
     )
-    assert any(note.startswith("stream: the peak does not grow") for note in made.notes)
+    assert any(note.startswith("stream: the peak does not grow") for note in result.notes)
 
 
 def test_a_variant_that_only_claims_to_be_flat_is_told_from_one_that_is() -> None:
     law = Law(lambda size, variant, chunk: GIB + 20_000 * size + 400_000 * (chunk or size))
-    made = plan(workload("eager", Variant("stream", flat=True), chunked=True), budget="24GiB", forecaster=law)
+    result = plan(
+        workload("eager", Variant("stream", flat=True), chunked=True), budget="24GiB", forecaster=law
+    )
     assert (
-        any(note.startswith("stream: declared flat, but its peak grows") for note in made.notes)
-        or made.variant == "eager"
+        any(note.startswith("stream: declared flat, but its peak grows") for note in result.notes)
+        or result.variant == "eager"
     )
 
 
 def test_the_chunk_is_found_for_every_card() -> None:
     law = Law(lambda size, variant, chunk: GIB + 2_000_000 * (chunk or size))
-    made = plan(workload(chunked=True), cards="t4,rtx4090,h200", size="1M", forecaster=law)
+    result = plan(workload(chunked=True), cards="t4,rtx4090,h200", size="1M", forecaster=law)
     known = cards()
-    for row in made.cards:
+    for row in result.cards:
         card = known[row["card"]]
         exact = (card.memory_bytes - card.context_bytes + CONTEXT - GIB - MARGIN) / 2_000_000
         assert row["size"] == 10**6
@@ -210,8 +214,8 @@ def test_the_chunk_is_found_for_every_card() -> None:
 
 def test_one_variant_can_be_asked_for() -> None:
     law = affine()
-    made = plan(workload("eager", "checkpoint"), budget="8GiB", variant="checkpoint", forecaster=law)
-    assert made.variant == "checkpoint"
+    result = plan(workload("eager", "checkpoint"), budget="8GiB", variant="checkpoint", forecaster=law)
+    assert result.variant == "checkpoint"
     assert {variant for _, variant, _ in law.asked} == {"checkpoint"}
 
 
@@ -221,28 +225,28 @@ def test_a_variant_that_cannot_be_run_is_left_out_and_named() -> None:
             raise TargetFailed("it raised", hint="fix it")
         return GIB + 100_000 * size
 
-    made = plan(workload("broken", "eager"), budget="8GiB", forecaster=Law(total))
-    assert made.variant == "eager"
-    assert any(note.startswith("broken: left out") and "it raised" in note for note in made.notes)
+    result = plan(workload("broken", "eager"), budget="8GiB", forecaster=Law(total))
+    assert result.variant == "eager"
+    assert any(note.startswith("broken: left out") and "it raised" in note for note in result.notes)
     with pytest.raises(TargetFailed, match=r"Predicting broken size 4\.096k failed: it raised"):
         plan(workload("broken", "eager"), budget="8GiB", variant="broken", forecaster=Law(total))
 
 
 def test_the_chunk_for_a_size_is_the_largest_that_fits() -> None:
     law = Law(lambda size, variant, chunk: GIB + 1000 * size + 2_000_000 * (chunk or size))
-    made = plan(workload(chunked=True), budget="24GiB", size="1M", forecaster=law)
+    result = plan(workload(chunked=True), budget="24GiB", size="1M", forecaster=law)
     exact = (23 * GIB - MARGIN - 1000 * 10**6) / 2_000_000
-    assert made.size == 10**6
-    assert made.chunk is not None
-    assert within_one_percent(made.chunk, exact)
-    assert (10**6, "eager", made.chunk) in law.asked
+    assert result.size == 10**6
+    assert result.chunk is not None
+    assert within_one_percent(result.chunk, exact)
+    assert (10**6, "eager", result.chunk) in law.asked
     assert len(law.asked) <= 8
 
 
 def test_the_whole_size_is_one_chunk_when_it_fits() -> None:
     law = Law(lambda size, variant, chunk: GIB + 1000 * (chunk or size))
-    made = plan(workload(chunked=True), budget="24GiB", size=5000, forecaster=law)
-    assert made.chunk == 5000
+    result = plan(workload(chunked=True), budget="24GiB", size=5000, forecaster=law)
+    assert result.chunk == 5000
     assert len(law.asked) == 1
 
 
@@ -255,8 +259,8 @@ def test_no_chunk_helps_when_the_rest_is_too_large() -> None:
 def test_a_size_asked_for_takes_the_first_variant_that_fits() -> None:
     slopes = {"eager": 400_000, "checkpoint": 90_000, "tight": 10_000}
     law = Law(lambda size, variant, chunk: GIB + slopes[str(variant)] * size)
-    made = plan(workload(*slopes), budget="8GiB", size=50_000, forecaster=law)
-    assert (made.variant, made.size, made.chunk) == ("checkpoint", 50_000, None)
+    result = plan(workload(*slopes), budget="8GiB", size=50_000, forecaster=law)
+    assert (result.variant, result.size, result.chunk) == ("checkpoint", 50_000, None)
     assert len(law.asked) == 3
 
 
@@ -271,17 +275,17 @@ def test_a_budget_below_the_model_says_what_the_model_needs() -> None:
 
 def test_weights_beyond_the_budget_are_refused_after_two_runs() -> None:
     class Heavy:
-        asked = 0
+        requests = 0
 
         def predict(self, *, size: int, **_: Any) -> Forecast:
-            self.asked += 1
+            self.requests += 1
             parts = {**dict.fromkeys(BREAKDOWN, 0), "weights": 5 * GIB - CONTEXT, "activations": 1000 * size}
             return forecast(5 * GIB + 1000 * size, breakdown=parts)
 
     heavy = Heavy()
     with pytest.raises(DoesNotFit, match="at size 1"):
         plan(workload(), budget="4GiB", forecaster=heavy)
-    assert heavy.asked == 2
+    assert heavy.requests == 2
 
 
 def test_the_leanest_variant_is_named_when_none_fits() -> None:
@@ -313,10 +317,10 @@ def test_a_size_the_target_refuses_is_named_with_a_way_out() -> None:
     with pytest.raises(TargetFailed, match=r"Predicting eager size .* no multiple of 7") as raised:
         plan(workload(), budget="8GiB", variant="eager", forecaster=Law(lambda size, *_: _refuse(size)))
     assert "--multiple" in raised.value.hint
-    made = plan(workload(), budget="8GiB", multiple=8, forecaster=Law(total))
-    assert made.size is not None
-    assert made.size % 8 == 0
-    assert within_one_percent(made.size, (7 * GIB - MARGIN) / 100_000)
+    result = plan(workload(), budget="8GiB", multiple=8, forecaster=Law(total))
+    assert result.size is not None
+    assert result.size % 8 == 0
+    assert within_one_percent(result.size, (7 * GIB - MARGIN) / 100_000)
 
 
 def test_a_size_too_slow_to_predict_ends_the_search_with_a_note() -> None:
@@ -325,16 +329,16 @@ def test_a_size_too_slow_to_predict_ends_the_search_with_a_note() -> None:
             raise TimedOut("longer than 300 s", hint="raise --timeout")
         return GIB + 100 * size
 
-    made = plan(workload(), budget="24GiB", forecaster=Law(total))
-    assert made.size is not None
-    assert made.size <= 10**5
-    assert any("took too long" in note for note in made.notes)
+    result = plan(workload(), budget="24GiB", forecaster=Law(total))
+    assert result.size is not None
+    assert result.size <= 10**5
+    assert any("took too long" in note for note in result.notes)
 
 
 def test_nothing_beyond_up_to_is_tried() -> None:
     law = affine(GIB, 100)
-    made = plan(workload(), budget="24GiB", up_to="20k", forecaster=law)
-    assert made.size == 20_000
+    result = plan(workload(), budget="24GiB", up_to="20k", forecaster=law)
+    assert result.size == 20_000
     assert max(size for size, _, _ in law.asked) == 20_000
 
 
@@ -355,11 +359,11 @@ def test_every_cards_size_fits_it_and_is_nearly_exact_with_at_most_eight_runs_mo
     law = Law(lambda size, variant, chunk: int(LAWS[name](size)))
     alone = len(plan(workload(), budget=budget or "b200", forecaster=law).tried)
     law.asked.clear()
-    made = plan(workload(), budget=budget, cards="all", forecaster=law)
+    result = plan(workload(), budget=budget, cards="all", forecaster=law)
     known = cards()
-    assert [row["card"] for row in made.cards] == list(known)
+    assert [row["card"] for row in result.cards] == list(known)
     assert len(law.asked) - alone <= 8
-    for row in made.cards:
+    for row in result.cards:
         card = known[row["card"]]
         room = card.memory_bytes - card.context_bytes + CONTEXT - MARGIN
         exact = bisect_right(range(10**8), room, key=lambda size: int(LAWS[name](size))) - 1
@@ -369,10 +373,10 @@ def test_every_cards_size_fits_it_and_is_nearly_exact_with_at_most_eight_runs_mo
 
 
 def test_a_card_too_small_for_the_floor_is_told_from_one_not_looked_at() -> None:
-    made = plan(workload(), cards="all", forecaster=affine(6 * GIB, 1000))
-    small = next(row for row in made.cards if row["card"] == "gtx1660")
+    result = plan(workload(), cards="all", forecaster=affine(6 * GIB, 1000))
+    small = next(row for row in result.cards if row["card"] == "gtx1660")
     assert (small["size"], small["how"]) == (None, "predicted")
-    assert any(size == 1 for size in (t["size"] for t in made.tried)), (
+    assert any(size == 1 for size in (t["size"] for t in result.tried)), (
         "that the smallest size does not fit was predicted"
     )
 
@@ -383,20 +387,20 @@ def test_a_card_whose_prediction_fails_keeps_the_headline_and_says_so() -> None:
             raise TargetFailed("only 500k points in the file", hint="use fewer")
         return GIB + 70_000 * size
 
-    made = plan(workload(), budget="24GiB", cards="t4,h200", forecaster=Law(total))
-    sizes = {row["card"]: row["size"] for row in made.cards}
-    assert made.size is not None
-    assert sizes["t4"] < made.size <= sizes["h200"] <= 500_000
-    assert any("only 500k points" in note and "Larger cards show" in note for note in made.notes)
+    result = plan(workload(), budget="24GiB", cards="t4,h200", forecaster=Law(total))
+    sizes = {row["card"]: row["size"] for row in result.cards}
+    assert result.size is not None
+    assert sizes["t4"] < result.size <= sizes["h200"] <= 500_000
+    assert any("only 500k points" in note and "Larger cards show" in note for note in result.notes)
 
 
 def test_named_cards_with_a_budget_keep_the_budget_as_the_headline() -> None:
-    made = plan(workload(), budget="24GiB", cards="t4,h200", forecaster=affine(20 * GIB, 1e6))
-    assert made.budget_bytes == 24 * GIB
-    sizes = {row["card"]: row["size"] for row in made.cards}
+    result = plan(workload(), budget="24GiB", cards="t4,h200", forecaster=affine(20 * GIB, 1e6))
+    assert result.budget_bytes == 24 * GIB
+    sizes = {row["card"]: row["size"] for row in result.cards}
     assert sizes["t4"] is None
-    assert made.size is not None
-    assert sizes["h200"] > made.size
+    assert result.size is not None
+    assert sizes["h200"] > result.size
 
 
 def test_a_plain_factory_is_planned_in_the_mode_its_step_has() -> None:
@@ -407,11 +411,11 @@ def test_a_plain_factory_is_planned_in_the_mode_its_step_has() -> None:
             modes.append(mode)
             return forecast(GIB + 100_000 * size, mode="infer")
 
-    made = plan(factory, budget="8GiB", forecaster=Factory())
-    assert made.mode == "infer"
+    result = plan(factory, budget="8GiB", forecaster=Factory())
+    assert result.mode == "infer"
     assert set(modes) == {None}
-    assert made.variant is None
-    assert made.target == "factory"
+    assert result.variant is None
+    assert result.target == "factory"
 
 
 @dataclass
@@ -445,8 +449,8 @@ def test_a_scripts_argument_is_varied_and_the_rest_kept(script: str) -> None:
 
 def test_a_scripts_separate_argument_is_split_as_a_shell_would(script: str) -> None:
     law = ScriptLaw(lambda args: GIB + GIB * int(args[3]))
-    made = plan(script, budget="6GiB", vary="--name 'two words' --batch-size {}", forecaster=law)
-    assert made.size == 4
+    result = plan(script, budget="6GiB", vary="--name 'two words' --batch-size {}", forecaster=law)
+    assert result.size == 4
     assert {args[:3] for args in law.asked} == {("--name", "two words", "--batch-size")}
 
 
@@ -457,8 +461,8 @@ def test_a_script_that_does_not_fit_names_its_arguments(script: str) -> None:
 
 def test_a_script_whose_data_run_out_is_told_as_one_that_does_not_grow(script: str) -> None:
     law = ScriptLaw(lambda args: GIB + MIB * min(100, int(args[-1])))
-    made = plan(script, budget="24GiB", vary="--batch-size {}", forecaster=law)
-    assert any("does not grow" in note and "not a limit" in note for note in made.notes)
+    result = plan(script, budget="24GiB", vary="--batch-size {}", forecaster=law)
+    assert any("does not grow" in note and "not a limit" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(
@@ -505,8 +509,8 @@ def test_an_unknown_target_is_refused() -> None:
 
 
 def test_the_record_survives_json_and_holds_the_contracts_keys() -> None:
-    made = plan(workload("eager", "lean"), budget="24GiB", cards="t4,h200", forecaster=affine())
-    assert Plan.from_json(made.to_json()) == made
+    result = plan(workload("eager", "lean"), budget="24GiB", cards="t4,h200", forecaster=affine())
+    assert Plan.from_json(result.to_json()) == result
     assert {
         "kind",
         "schema",
@@ -518,8 +522,8 @@ def test_the_record_survives_json_and_holds_the_contracts_keys() -> None:
         "chunk",
         "variant",
         "margin_bytes",
-    } <= set(made.to_dict())
-    assert made.to_dict()["kind"] == "plan"
+    } <= set(result.to_dict())
+    assert result.to_dict()["kind"] == "plan"
 
 
 WIDTH = Setting("width", "8", pattern=r"\d+")
@@ -527,14 +531,14 @@ WIDTH = Setting("width", "8", pattern=r"\d+")
 
 def test_settings_are_checked_first_and_kept_in_the_plan() -> None:
     law = affine()
-    made = plan(workload(settings=(WIDTH,)), budget="8GiB", forecaster=law, settings={"width": "16"})
-    assert made.settings == {"width": "16"}
-    assert ("settings", "width=16") in made.summary()
-    asked = len(law.asked)
+    result = plan(workload(settings=(WIDTH,)), budget="8GiB", forecaster=law, settings={"width": "16"})
+    assert result.settings == {"width": "16"}
+    assert ("settings", "width=16") in result.summary()
+    requests = len(law.asked)
     for settings in ({"width": "x"}, {"height": "3"}):
         with pytest.raises(BadInput, match="setting"):
             plan(workload(settings=(WIDTH,)), budget="8GiB", forecaster=law, settings=settings)
-    assert len(law.asked) == asked
+    assert len(law.asked) == requests
 
 
 def test_a_script_has_no_settings(tmp_path: Path) -> None:
@@ -554,12 +558,12 @@ def test_a_flat_variant_may_hold_what_it_says_of_each_point(bytes_per_point: int
             GIB + bytes_per_point * size + 200 * (size if chunk is None else chunk)
         )
     )
-    made = plan(
+    result = plan(
         workload("eager", Variant("flat", flat=True, held_bytes=16), chunked=True),
         budget="8GiB",
         forecaster=law,
     )
-    assert any(said in note for note in made.notes if note.startswith("flat:"))
+    assert any(said in note for note in result.notes if note.startswith("flat:"))
 
 
 def suited(**options: Any) -> Workload:
@@ -577,9 +581,9 @@ SUITED = Law(
 
 
 def test_a_chunk_that_suits_is_kept_and_the_size_is_the_largest() -> None:
-    made = plan(suited(), budget="4GiB", forecaster=SUITED)
-    assert (made.variant, made.chunk) == ("flat", 100_000)
-    assert within_one_percent(made.size, (3 * GIB - MARGIN - 200 * 100_000) / 8)
+    result = plan(suited(), budget="4GiB", forecaster=SUITED)
+    assert (result.variant, result.chunk) == ("flat", 100_000)
+    assert within_one_percent(result.size, (3 * GIB - MARGIN - 200 * 100_000) / 8)
 
 
 def test_with_a_size_that_chunk_takes_one_run_and_smaller_ones_only_where_it_does_not_fit() -> None:
@@ -587,24 +591,24 @@ def test_with_a_size_that_chunk_takes_one_run_and_smaller_ones_only_where_it_doe
     assert plan(suited(), budget="24GiB", size="500M", variant="flat", forecaster=law).chunk == 100_000
     assert law.asked == [(500_000_000, "flat", 100_000)]
     heavy = Law(lambda size, variant, chunk: GIB + 40_000 * (chunk or size))
-    made = plan(suited(), budget="4GiB", size="1M", variant="flat", forecaster=heavy)
-    assert made.chunk is not None
-    assert within_one_percent(made.chunk, (3 * GIB - MARGIN) / 40_000)
+    result = plan(suited(), budget="4GiB", size="1M", variant="flat", forecaster=heavy)
+    assert result.chunk is not None
+    assert within_one_percent(result.chunk, (3 * GIB - MARGIN) / 40_000)
     assert all(chunk <= 100_000 for _, _, chunk in heavy.asked)
 
 
 def test_a_chunk_that_suits_but_fits_nowhere_is_made_smaller() -> None:
     heavy = Law(lambda size, variant, chunk: GIB + 400_000 * (chunk or size))
-    made = plan(suited(), budget="4GiB", variant="flat", forecaster=heavy)
-    assert made.chunk is not None
-    assert within_one_percent(made.chunk, (3 * GIB - MARGIN) / 400_000)
-    assert made.size is not None and made.size > 100_000
+    result = plan(suited(), budget="4GiB", variant="flat", forecaster=heavy)
+    assert result.chunk is not None
+    assert within_one_percent(result.chunk, (3 * GIB - MARGIN) / 400_000)
+    assert result.size is not None and result.size > 100_000
 
 
 def test_every_card_has_its_largest_size_in_the_chunks_that_suit() -> None:
-    made = plan(suited(), cards="t4,h200", variant="flat", up_to="100000M", forecaster=SUITED)
+    result = plan(suited(), cards="t4,h200", variant="flat", up_to="100000M", forecaster=SUITED)
     known = cards()
-    for row in made.cards:
+    for row in result.cards:
         card = known[row["card"]]
         exact = (card.memory_bytes - card.context_bytes + CONTEXT - GIB - MARGIN - 200 * 100_000) / 8
         assert row["chunk"] == 100_000

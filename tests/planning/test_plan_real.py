@@ -14,13 +14,15 @@ def test_the_planned_size_fits_and_two_percent_more_does_not() -> None:
     pytest.importorskip("torch", reason="the workload is torch's")
     from pinchpoint.forecasting.forecaster import Forecaster
 
-    made = plan("field", budget="4GiB", variant="eager")
-    assert made.size is not None
-    assert len(made.tried) <= 8
+    result = plan("field", budget="4GiB", variant="eager")
+    assert result.size is not None
+    assert len(result.tried) <= 8
     with Forecaster("field") as forecaster:
         fits, fails = (
             forecaster.predict(size=n, mode="train", variant="eager")
-            for n in (made.size, round(made.size * 1.02))
+            for n in (result.size, round(result.size * 1.02))
         )
-    assert fits.total_bytes + fits.margin_bytes <= made.budget_bytes < fails.total_bytes + fails.margin_bytes
-    assert fits.total_bytes == made.peak_bytes
+    assert (
+        fits.total_bytes + fits.margin_bytes <= result.budget_bytes < fails.total_bytes + fails.margin_bytes
+    )
+    assert fits.total_bytes == result.peak_bytes

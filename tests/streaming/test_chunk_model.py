@@ -91,11 +91,11 @@ def test_a_tile_over_the_bound_is_refused() -> None:
 def test_a_fixed_chunk_is_kept_and_halved_in_whole_tiles() -> None:
     pace = Pace(10**6, tile=64, chunk=1_000)
     assert pace.next(10**6) == pace.next(1) == 1_000
-    seen = []
+    records_seen = []
     for _ in range(3):
         pace.halve(pace.next(500), why=MemoryError("full"), free_bytes=None)
-        seen.append(pace.next(500))
-    assert seen == [448, 192, 64]
+        records_seen.append(pace.next(500))
+    assert records_seen == [448, 192, 64]
     with pytest.raises(DoesNotFit, match="at a chunk of 64 points: full"):
         pace.halve(64, why=MemoryError("full"), free_bytes=None)
 

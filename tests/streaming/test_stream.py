@@ -50,15 +50,15 @@ class Recorder:
 @pytest.mark.parametrize("chunk", [1, 7, 1_000, 1_024, 5_002, 5_003, 5_004, 99_999, "auto"])
 def test_any_chunk_gives_the_bits_of_one_whole_call_in_order(chunk: Any, pad: bool, device: str) -> None:
     points = POINTS[:300] if chunk == 1 else POINTS
-    made = stream(wave, points, chunk=chunk, pad=pad, device=device)
-    assert isinstance(made, np.ndarray) and made.dtype == np.float32
-    assert np.array_equal(made, wave(points))
+    result = stream(wave, points, chunk=chunk, pad=pad, device=device)
+    assert isinstance(result, np.ndarray) and result.dtype == np.float32
+    assert np.array_equal(result, wave(points))
 
 
 def test_no_chunk_that_is_found_is_larger_than_the_most_that_may_be() -> None:
-    seen, done = Recorder(), []
-    made = stream(
-        seen,
+    records_seen, done = Recorder(), []
+    result = stream(
+        records_seen,
         POINTS,
         tile=100,
         most=700,
@@ -66,9 +66,9 @@ def test_no_chunk_that_is_found_is_larger_than_the_most_that_may_be() -> None:
         device="numpy",
         progress=lambda at, total: done.append(at),
     )
-    assert np.array_equal(made, wave(POINTS))
-    assert seen.rows[:2] == [25, 100] and max(seen.rows) <= 700
-    assert len(set(seen.rows[2:])) == 1, "after the trials there is one shape"
+    assert np.array_equal(result, wave(POINTS))
+    assert records_seen.rows[:2] == [25, 100] and max(records_seen.rows) <= 700
+    assert len(set(records_seen.rows[2:])) == 1, "after the trials there is one shape"
     assert len(done) >= N // 700
 
 
@@ -94,10 +94,10 @@ def test_several_arrays_go_in_and_several_come_out(device: str) -> None:
         )
 
     shift = np.array([1.0, 2.0, 3.0])
-    made = stream(both, (POINTS, weights), chunk=777, device=device, extra=(shift,))
-    assert isinstance(made, tuple)
+    result = stream(both, (POINTS, weights), chunk=777, device=device, extra=(shift,))
+    assert isinstance(result, tuple)
     truth = (POINTS * weights[:, None] + shift, weights > 0, (10 * weights).astype(np.int32))
-    for got, want in zip(made, truth, strict=True):
+    for got, want in zip(result, truth, strict=True):
         assert got.dtype == want.dtype and np.array_equal(got, want)
 
 
@@ -107,22 +107,24 @@ def test_several_arrays_go_in_and_several_come_out(device: str) -> None:
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
 def test_types_stay_what_they_are(dtype: str, device: str) -> None:
     points = (10 * POINTS).astype(dtype)
-    made = stream(lambda x: x[:, 1], points, chunk=1_000, device=device)
-    assert made.dtype == np.dtype(dtype).newbyteorder("=") and np.array_equal(made, points[:, 1])
+    result = stream(lambda x: x[:, 1], points, chunk=1_000, device=device)
+    assert result.dtype == np.dtype(dtype).newbyteorder("=") and np.array_equal(result, points[:, 1])
 
 
 def test_bfloat16_reaches_numpy_as_float32_and_a_tensor_as_itself() -> None:
-    given = torch.from_numpy(POINTS).bfloat16()
-    assert stream(lambda x: x * 2, given, chunk=1_000, device="cpu", out="numpy").dtype == np.float32
-    made = stream(lambda x: x * 2, given, chunk=1_000, device="cpu")
-    assert made.dtype == torch.bfloat16 and torch.equal(made, given * 2)
+    values = torch.from_numpy(POINTS).bfloat16()
+    assert stream(lambda x: x * 2, values, chunk=1_000, device="cpu", out="numpy").dtype == np.float32
+    result = stream(lambda x: x * 2, values, chunk=1_000, device="cpu")
+    assert result.dtype == torch.bfloat16 and torch.equal(result, values * 2)
 
 
 def test_tensors_in_give_tensors_out_and_the_caller_may_choose() -> None:
-    given = torch.from_numpy(POINTS).requires_grad_()
-    made = stream(wave, given, chunk=1_000, device="cpu")
-    assert isinstance(made, Tensor) and not made.requires_grad and torch.equal(made, wave(given.detach()))
-    assert isinstance(stream(wave, given, chunk=1_000, device="cpu", out="numpy"), np.ndarray)
+    values = torch.from_numpy(POINTS).requires_grad_()
+    result = stream(wave, values, chunk=1_000, device="cpu")
+    assert (
+        isinstance(result, Tensor) and not result.requires_grad and torch.equal(result, wave(values.detach()))
+    )
+    assert isinstance(stream(wave, values, chunk=1_000, device="cpu", out="numpy"), np.ndarray)
     assert isinstance(stream(wave, POINTS, chunk=1_000, device="cpu", out="device"), Tensor)
 
 
@@ -137,8 +139,10 @@ def test_strided_reversed_and_read_only_arrays_are_streamed() -> None:
 @pytest.mark.parametrize("numbers", [N, range(N), range(100, 9_000, 7), range(50, -50, -1)])
 def test_a_number_or_range_gives_the_function_indices(numbers: Any, device: str) -> None:
     truth = np.arange(N) if isinstance(numbers, int) else np.array(numbers)
-    made = stream(lambda i: i * i - 3, numbers, chunk=512, device=device)
-    assert isinstance(made, np.ndarray) and made.dtype == np.int64 and np.array_equal(made, truth**2 - 3)
+    result = stream(lambda i: i * i - 3, numbers, chunk=512, device=device)
+    assert (
+        isinstance(result, np.ndarray) and result.dtype == np.int64 and np.array_equal(result, truth**2 - 3)
+    )
 
 
 def test_all_calls_have_one_shape_when_padded_and_a_ragged_tail_when_not() -> None:
@@ -157,9 +161,9 @@ def test_a_chunk_that_was_given_is_the_shape_of_every_call_however_few_points_th
 
 
 def test_padding_repeats_the_last_point_so_that_no_strange_point_is_ever_seen() -> None:
-    seen: list[Any] = []
-    stream(lambda x: (seen.append(x.copy()), x)[1], POINTS[:10], chunk=8, device="numpy")
-    assert np.array_equal(seen[-1][2:], np.repeat(POINTS[9:10], 6, axis=0))
+    records_seen: list[Any] = []
+    stream(lambda x: (records_seen.append(x.copy()), x)[1], POINTS[:10], chunk=8, device="numpy")
+    assert np.array_equal(records_seen[-1][2:], np.repeat(POINTS[9:10], 6, axis=0))
 
 
 def test_a_function_may_write_to_its_points_without_harm() -> None:
@@ -167,13 +171,13 @@ def test_a_function_may_write_to_its_points_without_harm() -> None:
         x *= 2
         return x
 
-    for device, given in (
+    for device, values in (
         ("numpy", POINTS.copy()),
         ("cpu", POINTS.copy()),
         ("cpu", torch.from_numpy(POINTS.copy())),
     ):
-        assert np.array_equal(stream(spoil, given, chunk=1_000, device=device), 2 * POINTS)
-        assert np.array_equal(given, POINTS)
+        assert np.array_equal(stream(spoil, values, chunk=1_000, device=device), 2 * POINTS)
+        assert np.array_equal(values, POINTS)
 
 
 @pytest.mark.parametrize(
@@ -183,8 +187,8 @@ def test_out_of_memory_halves_the_chunk_and_no_finished_chunk_is_computed_again(
     device: str, error: Any
 ) -> None:
     limited, flows = Recorder(limit=1_100, error=error), []
-    made = stream(limited, POINTS, chunk=4_096, tile=256, device=device, report=flows.append)
-    assert np.array_equal(made, wave(POINTS))
+    result = stream(limited, POINTS, chunk=4_096, tile=256, device=device, report=flows.append)
+    assert np.array_equal(result, wave(POINTS))
     assert (
         limited.rows == [4_096, 2_048] + [1_024] * 5
     )  # each size fails once, then ceil(5,003 / 1,024) calls
@@ -200,8 +204,8 @@ def test_out_of_memory_in_the_middle_keeps_what_is_done() -> None:
         starts.append(int(i[0]))
         return i * 2
 
-    made = stream(late, 4_000, chunk=1_000, tile=100, device="cpu")
-    assert np.array_equal(made, 2 * np.arange(4_000))
+    result = stream(late, 4_000, chunk=1_000, tile=100, device="cpu")
+    assert np.array_equal(result, 2 * np.arange(4_000))
     assert starts == [0, 1_000, *range(2_000, 4_000, 200)]  # 1,000 -> 500 -> 250, which is 2 tiles of 100
 
 
@@ -266,9 +270,11 @@ def test_results_are_never_rounded_into_a_narrower_type(device: str) -> None:
 
 
 def test_progress_starts_at_nothing_grows_and_ends_with_all() -> None:
-    told: list[tuple[int, int]] = []
-    stream(wave, POINTS, chunk=1_000, device="numpy", progress=lambda done, total: told.append((done, total)))
-    assert told == [(done, N) for done in (0, 1_000, 2_000, 3_000, 4_000, 5_000, N)]
+    messages: list[tuple[int, int]] = []
+    stream(
+        wave, POINTS, chunk=1_000, device="numpy", progress=lambda done, total: messages.append((done, total))
+    )
+    assert messages == [(done, N) for done in (0, 1_000, 2_000, 3_000, 4_000, 5_000, N)]
 
 
 def test_out_is_filled_and_given_back_and_a_wider_type_is_fine(tmp_path: Path) -> None:
@@ -280,20 +286,20 @@ def test_out_is_filled_and_given_back_and_a_wider_type_is_fine(tmp_path: Path) -
         assert stream(wave, POINTS, chunk=1_000, device="cpu", out=out) is out
         assert np.array_equal(out, wave(POINTS))
     pair = (np.empty((N, 3), np.float32), torch.empty(N))
-    made = stream(lambda x: (x, x[:, 0]), POINTS, chunk=1_000, device="cpu", out=pair)
-    assert made[0] is pair[0] and made[1] is pair[1] and np.array_equal(made[1], POINTS[:, 0])
+    result = stream(lambda x: (x, x[:, 0]), POINTS, chunk=1_000, device="cpu", out=pair)
+    assert result[0] is pair[0] and result[1] is pair[1] and np.array_equal(result[1], POINTS[:, 0])
 
 
 def test_results_are_written_in_place_and_never_gathered() -> None:
     points = np.zeros((400_000, 1))
     tracemalloc.start()
     try:
-        made = stream(lambda x: np.repeat(x, 4, axis=1), points, chunk=1_000, device="numpy")
+        result = stream(lambda x: np.repeat(x, 4, axis=1), points, chunk=1_000, device="numpy")
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
     # The result and a few chunks; a list of chunks to be joined would take twice the result.
-    assert made.nbytes <= peak <= made.nbytes + 10 * 1_000 * 5 * 8 + 100_000
+    assert result.nbytes <= peak <= result.nbytes + 10 * 1_000 * 5 * 8 + 100_000
 
 
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
@@ -304,14 +310,14 @@ def test_the_byte_model_finds_the_chunk_of_a_function_whose_bytes_are_known(devi
     def known(i: Any) -> Any:
         """Per point 8 bytes of indices, 3 x 64 of temporaries, 8 of results; and 8 MiB for any chunk."""
         new = np.empty if device == "numpy" else lambda shape: torch.empty(*shape, dtype=torch.float64)
-        held = [new((fixed // 8,)), *(new((len(i), 8)) for _ in range(3))]
-        made = i.astype(float) if device == "numpy" else i.double()
-        del held
-        return made
+        blocks = [new((fixed // 8,)), *(new((len(i), 8)) for _ in range(3))]
+        result = i.astype(float) if device == "numpy" else i.double()
+        del blocks
+        return result
 
     rows = Recorder(known)
-    made = stream(rows, count, budget=budget, device=device, tile=256, report=flows.append)
-    assert np.array_equal(made, np.arange(count))
+    result = stream(rows, count, budget=budget, device=device, tile=256, report=flows.append)
+    assert np.array_equal(result, np.arange(count))
     flow, per_point = flows[0], 8 + 3 * 64 + 8
     assert flow.budget_bytes == budget and flow.peak_bytes is not None and flow.peak_bytes <= budget
     assert flow.bytes_per_point == pytest.approx(per_point, abs=2) and flow.fixed_bytes == pytest.approx(
@@ -376,8 +382,8 @@ def test_a_budget_too_small_for_one_tile_is_refused_with_numbers(device: str) ->
 
 @pytest.mark.parametrize("device", ["numpy", "cpu"])
 def test_no_points_give_an_empty_array_of_the_right_shape(device: str) -> None:
-    made = stream(lambda x: (wave(x), x[:, 0]), POINTS[:0], device=device)
-    assert [part.shape for part in made] == [(0, 3), (0,)] and made[0].dtype == np.float32
+    result = stream(lambda x: (wave(x), x[:, 0]), POINTS[:0], device=device)
+    assert [part.shape for part in result] == [(0, 3), (0,)] and result[0].dtype == np.float32
     assert stream(lambda i: i * 1.5, 0, device=device).shape == (0,)
     out = np.empty((0, 3), np.float32)
     assert stream(wave, POINTS[:0], device=device, out=out) is out
@@ -524,7 +530,7 @@ def test_numpy_functions_need_no_torch() -> None:
         "try: stream(lambda i: 2 * i, 3_000)\n"
         "except Exception as error: print(type(error).__name__, error.hint)"
     )
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, timeout=600, check=True
     )
-    assert done.stdout.startswith(f"{3_000 * 2_999}\nMissing Run pip install")
+    assert process.stdout.startswith(f"{3_000 * 2_999}\nMissing Run pip install")

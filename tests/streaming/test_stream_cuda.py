@@ -113,8 +113,8 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[LateCopies]:
 @pytest.mark.parametrize("chunk", [1_000, 1_024, 5_002, 9_999, "auto"])
 @pytest.mark.parametrize("given", [POINTS, torch.from_numpy(POINTS)])
 def test_copies_that_come_late_change_nothing(late: LateCopies, chunk: Any, given: Any) -> None:
-    made = stream(wave, given, chunk=chunk, device="cpu")
-    assert late.late >= 2 and np.array_equal(made, wave(POINTS))
+    result = stream(wave, given, chunk=chunk, device="cpu")
+    assert late.late >= 2 and np.array_equal(result, wave(POINTS))
 
 
 def test_a_function_may_hand_out_the_same_memory_at_every_call(late: LateCopies) -> None:
@@ -154,7 +154,7 @@ def test_an_interrupt_lands_what_is_under_way(late: LateCopies) -> None:
 
 
 def test_several_outputs_and_bfloat16_reach_numpy(late: LateCopies) -> None:
-    made = stream(
+    result = stream(
         lambda x, s: (x.bfloat16() * s, x[:, 0] > 0),
         POINTS,
         chunk=1_000,
@@ -163,9 +163,9 @@ def test_several_outputs_and_bfloat16_reach_numpy(late: LateCopies) -> None:
     )
     truth = torch.from_numpy(POINTS).bfloat16() * torch.tensor([2.0, 1, 1])
     assert (
-        made[0].dtype == np.float32
-        and np.array_equal(made[0], truth.numpy())
-        and np.array_equal(made[1], POINTS[:, 0] > 0)
+        result[0].dtype == np.float32
+        and np.array_equal(result[0], truth.numpy())
+        and np.array_equal(result[1], POINTS[:, 0] > 0)
     )
 
 
@@ -176,10 +176,10 @@ def test_the_predicted_peak_is_two_slots_and_one_call_whatever_the_size() -> Non
     """Counted by hand: chunks of 4,096, points of 3 floats, 128 wide, one float out; two slots of both."""
     with Forecaster(f"{STEPS}:step_of") as forecaster:
         for size in (10_000, 40_961):
-            made = forecaster.predict(size=size, mode="infer")
-            assert made.breakdown["inputs"] == 2 * 4_096 * (3 * 4 + 4)
-            assert made.breakdown["temporaries"] == 2 * 4_096 * 128 * 4
-            assert made.breakdown["activations"] == 0
+            result = forecaster.predict(size=size, mode="infer")
+            assert result.breakdown["inputs"] == 2 * 4_096 * (3 * 4 + 4)
+            assert result.breakdown["temporaries"] == 2 * 4_096 * 128 * 4
+            assert result.breakdown["activations"] == 0
 
 
 def test_results_left_on_the_device_are_all_that_grows_with_the_points() -> None:

@@ -35,10 +35,10 @@ def test_a_gpu_gives_what_one_whole_call_gives(chunk: Any, kind: str) -> None:
     net, points = network(), np.random.default_rng(2).normal(size=(300_007, 3)).astype(np.float32)
     with torch.no_grad():
         whole = net(torch.from_numpy(points).cuda())
-    given: Any = points if kind == "numpy" else torch.from_numpy(points).to(kind)
-    made = stream(net, given, chunk=chunk)
-    assert isinstance(made, np.ndarray) if kind == "numpy" else made.device.type == kind
-    assert (torch.as_tensor(made).cuda() - whole).abs().max() <= 1e-5
+    values: Any = points if kind == "numpy" else torch.from_numpy(points).to(kind)
+    result = stream(net, values, chunk=chunk)
+    assert isinstance(result, np.ndarray) if kind == "numpy" else result.device.type == kind
+    assert (torch.as_tensor(result).cuda() - whole).abs().max() <= 1e-5
 
 
 def test_a_gpu_keeps_the_budget_and_settles_near_it() -> None:
@@ -62,7 +62,7 @@ def test_a_gpu_out_of_memory_halves_the_chunk() -> None:
     torch.cuda.set_per_process_memory_fraction(2**30 / total)
     try:
         points = np.random.default_rng(3).normal(size=(3_000_000, 3)).astype(np.float32)
-        made = stream(net, points, chunk=2_000_000, report=flows.append)
+        result = stream(net, points, chunk=2_000_000, report=flows.append)
         with pytest.raises(DoesNotFit, match="memory ran out at a chunk"):
             stream(
                 lambda i: torch.empty(len(i), 2**22, device=i.device)[:, 0],
@@ -75,9 +75,12 @@ def test_a_gpu_out_of_memory_halves_the_chunk() -> None:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert flows[0].halvings >= 1
     with torch.no_grad():
-        assert np.abs(made[:1_000] - net(torch.from_numpy(points[:1_000]).cuda()).cpu().numpy()).max() <= 1e-5
         assert (
-            np.abs(made[-1_000:] - net(torch.from_numpy(points[-1_000:]).cuda()).cpu().numpy()).max() <= 1e-5
+            np.abs(result[:1_000] - net(torch.from_numpy(points[:1_000]).cuda()).cpu().numpy()).max() <= 1e-5
+        )
+        assert (
+            np.abs(result[-1_000:] - net(torch.from_numpy(points[-1_000:]).cuda()).cpu().numpy()).max()
+            <= 1e-5
         )
 
 
@@ -100,10 +103,10 @@ def test_a_captured_graph_can_be_streamed() -> None:
         return result
 
     points = np.random.default_rng(4).normal(size=(200_003, 3)).astype(np.float32)
-    made = stream(replay, points, chunk=chunk, device="cuda")
+    outcome = stream(replay, points, chunk=chunk, device="cuda")
     with torch.no_grad():
         whole = net(torch.from_numpy(points).cuda()).cpu().numpy()
-    assert np.abs(made - whole).max() <= 1e-5
+    assert np.abs(outcome - whole).max() <= 1e-5
 
 
 def test_slow_work_on_a_gpu_is_waited_for() -> None:

@@ -17,9 +17,9 @@ PAGE = Path(__file__).parents[2] / "docs" / "stream.md"
 def example(head: str, **names: Any) -> dict[str, Any]:
     """Run the first block of Python under a heading; what it defines."""
     part = PAGE.read_text(encoding="utf-8").split(f"## {head}\n")[1]
-    found = re.search(r"```python\n(.*?)```", part, re.DOTALL)
-    assert found is not None
-    exec(compile(found.group(1).replace('device="cuda"', 'device="cpu"'), str(PAGE), "exec"), names)
+    matches = re.search(r"```python\n(.*?)```", part, re.DOTALL)
+    assert matches is not None
+    exec(compile(matches.group(1).replace('device="cuda"', 'device="cpu"'), str(PAGE), "exec"), names)
     return names
 
 
@@ -28,10 +28,12 @@ def test_the_radiance_field_of_the_page() -> None:
     rng = np.random.default_rng(0)
     origins, directions = (rng.normal(size=(3_001, 3)).astype(np.float32) for _ in range(2))
     field = nn.Sequential(nn.Linear(3, 16), nn.SiLU(), nn.Linear(16, 4))
-    made = example("A radiance field", origins=origins, directions=directions, field=field)
+    result = example("A radiance field", origins=origins, directions=directions, field=field)
     with torch.no_grad():
-        colours, depths = made["render"](torch.from_numpy(origins), torch.from_numpy(directions), field)
-    assert np.allclose(made["colours"], colours, atol=1e-6) and np.allclose(made["depths"], depths, atol=1e-5)
+        colours, depths = result["render"](torch.from_numpy(origins), torch.from_numpy(directions), field)
+    assert np.allclose(result["colours"], colours, atol=1e-6) and np.allclose(
+        result["depths"], depths, atol=1e-5
+    )
 
 
 def test_the_probes_of_the_page() -> None:
