@@ -82,7 +82,7 @@ def relative(got: Any, wanted: Any) -> float:
     return float(np.max(np.abs(np.asarray(got, np.float64) - wanted) / np.maximum(np.abs(wanted), 1.0)))
 
 
-@pytest.mark.parametrize("n", [1, 2, 5])
+@pytest.mark.parametrize("n", [1, 2, 14])
 def test_all_methods_agree_in_float64(n: int, double: None) -> None:
     f, x = antisymmetric(n), walkers(1, n)[0]
     wanted = run(laplacian(f, "hessian"), x)
@@ -95,16 +95,15 @@ def test_all_methods_agree_in_float64(n: int, double: None) -> None:
             assert relative(got, np.asarray(want)) < 1e-10, (method, n)
 
 
-@pytest.mark.parametrize("method", ["loop", "forward"])
-def test_methods_agree_on_a_determinant(method: Any, double: None) -> None:
-    x = walkers(1, 4)[0]
-    wanted, result = (run(laplacian(determinant, one), x) for one in ("hessian", method))
-    assert relative(result.laplacian, np.asarray(wanted.laplacian)) < 1e-10
+def test_methods_agree_on_a_determinant(double: None) -> None:
+    x = walkers(1, 3)[0]
+    wanted, *others = (run(laplacian(determinant, one), x).laplacian for one in QUICK)
+    for other in others:
+        assert relative(other, np.asarray(wanted)) < 1e-10
 
 
-@pytest.mark.parametrize("n", [1, 5])
-def test_methods_in_float32_are_close_to_float64(n: int) -> None:
-    f, xs = antisymmetric(n), walkers(2, n, dtype=np.float32)
+def test_methods_in_float32_are_close_to_float64() -> None:
+    f, xs = antisymmetric(14), walkers(2, 14, dtype=np.float32)
     with jax.enable_x64(True):
         wanted = np.asarray(run(jax.vmap(laplacian(f, "loop")), xs.astype(np.float64)).laplacian)
     for method in METHODS:
@@ -138,7 +137,7 @@ def test_a_harmonic_function_has_no_laplacian(method: Any, double: None) -> None
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_constant_has_neither_gradient_nor_laplacian(method: Any, double: None) -> None:
-    result = laplacian(lambda x: jnp.ones((), x.dtype), method)(np.ones((2, 3)))
+    result = run(laplacian(lambda x: jnp.ones((), x.dtype), method), np.ones((2, 3)))
     assert float(result.value) == 1 and float(result.laplacian) == 0
     np.testing.assert_array_equal(result.gradient, np.zeros((2, 3)))
 
@@ -201,16 +200,16 @@ def test_a_budget_sets_the_chunk_and_the_program_stays_within_it(double: None) -
 
 
 def test_the_loop_is_predicted_to_take_less_than_the_quicker_methods() -> None:
-    f, point = antisymmetric(10), jax.ShapeDtypeStruct((10, 3), np.float32)
+    f, point = antisymmetric(6), jax.ShapeDtypeStruct((6, 3), np.float32)
     slopes = {method: predicted_cost(f, point, method).bytes_per_point for method in QUICK}
     assert slopes["loop"] < slopes["forward"] / 3
     assert slopes["loop"] < slopes["hessian"] / 3
 
 
 def test_auto_uses_the_fastest_method_that_fits_or_else_the_loop() -> None:
-    f, point = antisymmetric(10), jax.ShapeDtypeStruct((10, 3), np.float32)
+    f, point = antisymmetric(6), jax.ShapeDtypeStruct((6, 3), np.float32)
     forward = predicted_cost(f, point, "forward")
-    many = jax.ShapeDtypeStruct((256, 10, 3), np.float32)
+    many = jax.ShapeDtypeStruct((256, 6, 3), np.float32)
     assert choose_method(f, point, points=256, budget=forward.bytes(256)) == "forward"
     assert choose_method(f, point, points=256, budget=forward.bytes(255)) == "loop"
     assert plan_laplacian(f, many, budget=forward.bytes(40)) == ("forward", 40)
@@ -268,7 +267,7 @@ def test_without_folx_forward_is_missing_and_auto_chooses_another_method(
     assert "pip install" in caught.value.hint and "loop" in caught.value.hint
     assert derivatives.fastest_method(6) == "hessian"
     assert derivatives.fastest_method(30) == "loop"
-    result = laplacian(smooth)(walkers(1, 2, dtype=np.float32)[0])
+    result = run(laplacian(smooth), walkers(1, 2, dtype=np.float32)[0])
     assert np.isfinite(float(result.laplacian))
 
 
