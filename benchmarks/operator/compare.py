@@ -1,13 +1,14 @@
-"""Ours against neuralop's GINO on inviscid flow over car-like bodies: equal data, parameters, steps and seeds.
+"""Comparison with neuralop's GINO on inviscid flow over cars: equal data, parameters, steps and seeds.
 
     python benchmarks/operator/compare.py data DATA --train 400 --test 50 --panels 5k --fine 20k --device cuda
     python benchmarks/operator/compare.py run DATA -o part.json --only tune
     python benchmarks/operator/compare.py run DATA -o part.json --only ours:0,1,2 gino:0,1,2 time
     python benchmarks/operator/compare.py merge part.json other.json -o record.json
 
-`run` does what part.json does not hold yet and writes it after every piece of work, so it can be stopped and split over
-machines; `--from` takes what earlier parts found (the learning rates above all). Needs pinchpoint importable (installed, or
-PYTHONPATH=src) and neuralop (README.md beside this file).
+`run` does the work that part.json lacks and writes the file after every piece of work, so that it can be
+stopped and split over machines; `--from` reads the results of earlier parts (above all the learning rates).
+pinchpoint must be importable (installed, or PYTHONPATH=src), and neuralop is needed (see README.md in this
+folder).
 """
 
 from __future__ import annotations
@@ -28,23 +29,23 @@ from pinchpoint.core.errors import BadInput, PinchpointError
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.units import parse_size
 
-VECTORS = (0, 3)  # where the normal and the onset's direction begin among the features
-# What ours knows of flow, as `pinchpoint operator train` sets it: README.md says what each means.
+VECTORS = (0, 3)  # first columns of the normal and of the onset direction in the features
+# The settings of pinchpoint's operator for flow, as `pinchpoint operator train` chooses them; see README.md.
 FLOW = {"vectors": VECTORS, "mirror": 4, "turning": True}
 
 
 def make_data(args: argparse.Namespace) -> int:
     from pinchpoint.systems.operator.data.dataset import make_dataset
 
-    def told(done: int, total: int) -> None:
-        if done == total or done % 50 == 0:
-            print(f"  {done} of {total} bodies", flush=True)
+    def report(finished: int, total: int) -> None:
+        if finished == total or finished % 50 == 0:
+            print(f"  {finished} of {total} bodies", flush=True)
 
     for folder, train, panels in (("coarse", args.train, args.panels), ("fine", 0, args.fine)):
         if not panels:
             continue
         start = time.perf_counter()
-        made = make_dataset(
+        dataset = make_dataset(
             args.data / folder,
             kind="flow",
             train=train,
@@ -52,9 +53,9 @@ def make_data(args: argparse.Namespace) -> int:
             panels=panels,
             seed=args.seed,
             device=args.device,
-            progress=told,
+            progress=report,
         )
-        counts = ", ".join(f"{len(made.names(split))} {split}" for split in ("train", "test"))
+        counts = ", ".join(f"{len(dataset.names(split))} {split}" for split in ("train", "test"))
         print(
             f"{folder}: {counts} bodies of about {panels:,} panels in {time.perf_counter() - start:.0f} s",
             flush=True,
@@ -63,33 +64,33 @@ def make_data(args: argparse.Namespace) -> int:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Every piece of work that is asked for and not there yet."""
+    """Do every requested piece of work that is not in the record yet."""
     import torch
     from contenders import NAMES
     from peer import load_gino, reduce_by
     from states import Late
 
-    begun = time.monotonic()
+    start = time.monotonic()
     device = torch.device(args.device)
     if args.tf32:
         torch.set_float32_matmul_precision("high")  # for both models alike
     check_output(args.output)
     load_gino()
-    work, about = open_work(args, device, end=begun + 60 * args.minutes if args.minutes else None)
+    work, about = open_work(args, device, end=start + 60 * args.minutes if args.minutes else None)
     part = parts.new(about)
     part["machines"][0]["versions"] |= versions()
     earlier = [args.output, *args.earlier] if args.output.exists() else args.earlier
-    part = parts.merged(part, *(parts.read(path) for path in earlier))
+    part = parts.merge(part, *(parts.read(path) for path in earlier))
     for piece in list(pieces(args.only, NAMES)):
         if (
             piece.name in part["runs"]
             or (piece.kind == "time" and part["times"])
             or (piece.kind == "tune" and part["chosen"])
         ):
-            print(f"{piece.name}: done before", flush=True)
+            print(f"{piece.name}: already in the record", flush=True)
             continue
         if work.states.late():
-            print(f"{piece.name}: not begun, {args.minutes:g} minutes are over", flush=True)
+            print(f"{piece.name}: not started, {args.minutes:g} minutes are over", flush=True)
             continue
         if piece.kind == "prepare":
             work.prepare()
@@ -103,16 +104,16 @@ def run(args: argparse.Namespace) -> int:
                 else:
                     work.run(part, piece.model, piece.seed)
         except Late as late:
-            print(f"{late}: put aside after {args.minutes:g} minutes; call again to go on", flush=True)
+            print(f"{late}: suspended after {args.minutes:g} minutes; run again to resume", flush=True)
             continue
         parts.save(args.output, part)
-        work.states.done(piece.name)
+        work.states.remove(piece.name)
     print(table(part))
     return 0
 
 
 def open_work(args: argparse.Namespace, device: Any, *, end: float | None) -> tuple[Any, dict[str, Any]]:
-    """The work on a data set, and what identifies it."""
+    """The work on a dataset, and what identifies it."""
     from contenders import Problem, scales_of
     from states import States
     from work import Work
@@ -142,7 +143,7 @@ def open_work(args: argparse.Namespace, device: Any, *, end: float | None) -> tu
         for key, value in json.loads(config.to_json()).items()
         if not key.endswith(("_shift", "_scale"))
     }
-    described = {
+    data_description = {
         "kind": coarse.kind,
         "seed": coarse.seed,
         "panels": coarse.panels,
@@ -151,7 +152,7 @@ def open_work(args: argparse.Namespace, device: Any, *, end: float | None) -> tu
         "fine": {"panels": fine.panels, "test": len(bodies["fine"])} if fine else None,
     }
     about = {
-        "data": described,
+        "data": data_description,
         "config": shape,
         "steps": args.steps,
         "tune_steps": args.tune_steps,
@@ -188,18 +189,18 @@ class Piece:
         return f"{self.model}:{self.seed}" if self.kind == "train" else self.kind
 
 
-def pieces(only: list[str], known: tuple[str, ...]) -> Iterator[Piece]:
-    """`prepare`, `tune`, `time` and `MODEL:SEED,SEED`, in the order they are given."""
+def pieces(only: list[str], models: tuple[str, ...]) -> Iterator[Piece]:
+    """The pieces for `prepare`, `tune`, `time` and `MODEL:SEED,SEED`, in the given order."""
     for word in only:
         model, colon, seeds = word.partition(":")
         if word in ("prepare", "tune", "time"):
             yield Piece(word)
-        elif colon and model in known and all(seed.isdigit() for seed in seeds.split(",")):
+        elif colon and model in models and all(seed.isdigit() for seed in seeds.split(",")):
             yield from (Piece("train", model, int(seed)) for seed in seeds.split(","))
         else:
             raise BadInput(
-                f"--only {word!r}",
-                hint=f"use prepare, tune, time or MODEL:0,1,2 with MODEL one of {', '.join(known)}",
+                f"--only {word!r} names no piece of work.",
+                hint=f"Use prepare, tune, time or MODEL:0,1,2 with MODEL one of {', '.join(models)}.",
             )
 
 
@@ -210,8 +211,8 @@ def versions() -> dict[str, str]:
 
 
 def merge(args: argparse.Namespace) -> int:
-    """One record of several parts, and its table beside it."""
-    part = parts.merged(*(parts.read(path) for path in args.parts))
+    """Merge several parts into one record, and write its table next to it."""
+    part = parts.merge(*(parts.read(path) for path in args.parts))
     parts.save(args.output, part)
     write_text(args.output.with_suffix(".md"), table(part))
     print(table(part))
@@ -221,7 +222,7 @@ def merge(args: argparse.Namespace) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     verbs = parser.add_subparsers(required=True)
-    data = verbs.add_parser("data", help="make DATA/coarse and, of the test bodies, DATA/fine")
+    data = verbs.add_parser("data", help="create DATA/coarse and, for the test bodies, DATA/fine")
     data.add_argument("data", type=Path)
     data.add_argument("--train", type=parse_size, default=400)
     data.add_argument("--test", type=parse_size, default=50)
@@ -231,11 +232,11 @@ def main() -> int:
     data.add_argument("--seed", type=int, default=0)
     data.add_argument("--device", default="cpu")
     data.set_defaults(do=make_data)
-    one = verbs.add_parser("run", help="tune, train, time: what -o does not hold yet")
+    one = verbs.add_parser("run", help="tune, train and time what -o lacks")
     one.add_argument("data", type=Path)
     one.add_argument("-o", "--output", type=Path, required=True)
     one.add_argument(
-        "--from", dest="earlier", type=Path, nargs="*", default=[], help="parts made before, to go on from"
+        "--from", dest="earlier", type=Path, nargs="*", default=[], help="earlier parts to continue from"
     )
     everything = ["tune", "time", "ours:0,1,2", "gino:0,1,2"]
     one.add_argument(
@@ -249,9 +250,14 @@ def main() -> int:
     one.add_argument("--rates", type=float, nargs="+", default=[3e-4, 1e-3, 3e-3])
     one.add_argument("--loss", choices=("l1", "l2"), default="l2")
     one.add_argument("--preset", default="base")
-    one.add_argument("--set", action="append", default=[], help="KEY=VALUE of ours' configuration")
     one.add_argument(
-        "--memory", choices=("flat", "eager", "checkpoint"), default="eager", help="how ours holds its edges"
+        "--set", action="append", default=[], help="KEY=VALUE of the configuration of pinchpoint's operator"
+    )
+    one.add_argument(
+        "--memory",
+        choices=("flat", "eager", "checkpoint"),
+        default="eager",
+        help="how pinchpoint's operator stores its edges",
     )
     one.add_argument("--device", default="cpu")
     one.add_argument("--tf32", action=argparse.BooleanOptionalAction, default=True)
@@ -259,12 +265,12 @@ def main() -> int:
         "--minutes",
         type=float,
         default=0,
-        help="then put the training aside; call again to go on; 0: no limit",
+        help="suspend the training after this time; run again to resume; 0: no limit",
     )
-    one.add_argument("--repeats", type=int, default=30, help="timed steps of each model")
+    one.add_argument("--repeats", type=int, default=30, help="timed steps per model")
     one.add_argument("--loops", type=int, default=1, help="timed steps with GINO's own reduce; 0: none")
     one.set_defaults(do=run)
-    join = verbs.add_parser("merge", help="one record and one table of several parts")
+    join = verbs.add_parser("merge", help="merge several parts into one record and one table")
     join.add_argument("parts", type=Path, nargs="+")
     join.add_argument("-o", "--output", type=Path, required=True)
     join.set_defaults(do=merge)

@@ -1,4 +1,4 @@
-"""Ours and GINO, built for one problem: the same lattice, features, scales and number of parameters."""
+"""pinchpoint's operator and GINO for one problem: equal lattices, features, scales and parameter counts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NAMES = ("ours", "gino", "gino+query")
 
 @dataclass(frozen=True)
 class Scales:
-    """Means and spreads over the training bodies, which both models work in."""
+    """Means and standard deviations over the training bodies, with which both models are scaled."""
 
     feature_shift: tuple[float, ...]
     feature_scale: tuple[float, ...]
@@ -31,22 +31,23 @@ class Scales:
 
 
 def scales_of(samples: Sequence[Sample], *, vectors: Sequence[int]) -> Scales:
-    """Over all points of the bodies. What hardly varies is left as it is, and so are the unit vectors that begin at `vectors`."""
+    """Scales over all points of the bodies.
+
+    Values that hardly vary, and the unit vectors at `vectors`, are not scaled.
+    """
 
     def of(values: Tensor, plain: set[int]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        spread, mean = torch.std_mean(values.double(), dim=0)
-        scaled = [float(s) > 1e-6 and column not in plain for column, s in enumerate(spread)]
-        shifts = tuple(float(m) if is_scaled else 0.0 for m, is_scaled in zip(mean, scaled, strict=True))
-        return shifts, tuple(
-            float(s) if is_scaled else 1.0 for s, is_scaled in zip(spread, scaled, strict=True)
-        )
+        std, mean = torch.std_mean(values.double(), dim=0)
+        scales = [float(s) > 1e-6 and column not in plain for column, s in enumerate(std)]
+        shifts = tuple(float(m) if is_scaled else 0.0 for m, is_scaled in zip(mean, scales, strict=True))
+        return shifts, tuple(float(s) if is_scaled else 1.0 for s, is_scaled in zip(std, scales, strict=True))
 
     features, targets = torch.cat([s.features for s in samples]), torch.cat([s.target for s in samples])
     return Scales(*of(features, {at + part for at in vectors for part in range(3)}), *of(targets, set()))
 
 
 class Ours(nn.Module):
-    """pinchpoint's operator. Its configuration holds the scales."""
+    """pinchpoint's operator. Its configuration contains the scales."""
 
     def __init__(self, config: OperatorConfig, *, memory: str) -> None:
         super().__init__()
@@ -65,7 +66,7 @@ Query = Callable[[Sample], Tensor]
 
 
 def query_of(config: OperatorConfig) -> Query:
-    """Gives all that ours reads at a query of a sample beside what it decodes there: (P, I)."""
+    """A function that returns all inputs of pinchpoint's decoder at the points of a sample, (P, I)."""
 
     @torch.no_grad()
     def query(sample: Sample) -> Tensor:
@@ -77,8 +78,8 @@ def query_of(config: OperatorConfig) -> Query:
     return query
 
 
-class Scaled(nn.Module):
-    """GINO in the scales the configuration of ours holds."""
+class ScaledGino(nn.Module):
+    """GINO with the scales of the configuration of pinchpoint's operator."""
 
     feature_shift: Tensor
     feature_scale: Tensor
@@ -96,9 +97,9 @@ class Scaled(nn.Module):
             self.feature_shift.to(sample.features.device),
             self.feature_scale.to(sample.features.device),
         )
-        scaled = replace(sample, features=(sample.features - shift) / scale)
+        scaled_sample = replace(sample, features=(sample.features - shift) / scale)
         return self.gino.prepare(
-            scaled, normals=sample.features[:, :3], query=self.query(sample) if self.query else None
+            scaled_sample, normals=sample.features[:, :3], query=self.query(sample) if self.query else None
         )
 
     def forward(self, body: Any) -> Tensor:
@@ -107,7 +108,7 @@ class Scaled(nn.Module):
 
 @dataclass(frozen=True)
 class Problem:
-    """What both models are built for."""
+    """The problem for which both models are built."""
 
     config: OperatorConfig
     scales: Scales
@@ -117,12 +118,12 @@ class Problem:
         return parameter_count(Operator(self.config))
 
     def build(self, name: str, *, seed: int, choices: Choices) -> Contender:
-        """The model before its first step: the same for the same seed."""
+        """The untrained model, the same for the same seed."""
         torch.manual_seed(seed)
         if name == "ours":
             return Ours(self.config, memory=self.memory)
         if name not in NAMES:
-            raise BadInput(f"no model {name!r}", hint=f"use one of: {', '.join(NAMES)}")
+            raise BadInput(f"The model {name!r} does not exist.", hint=f"Use one of: {', '.join(NAMES)}.")
         query = query_of(self.config) if name == "gino+query" else None
         about = {
             "lattice": lattice_of(self.config),
@@ -132,5 +133,5 @@ class Problem:
             "choices": replace(choices, query_features=input_count(self.config) if query else 0),
         }
         channels = gino_of_size(self.parameters(), **about).channels
-        torch.manual_seed(seed)  # again: the search for the size drew numbers too
-        return Scaled(Gino(channels=channels, **about), self.scales, query)
+        torch.manual_seed(seed)  # again: the search for the size drew random numbers too
+        return ScaledGino(Gino(channels=channels, **about), self.scales, query)

@@ -1,9 +1,9 @@
-"""neuralop's GINO, ready to be trained beside ours: loaded alone, its neighbours given, its reduce vectorised.
+"""neuralop's GINO for the comparison: loaded alone, with precomputed neighbours and a vectorised reduce.
 
-Nothing of neuralop is copied or changed on disk. Three things are replaced at run time, each for speed alone:
-its package's `__init__` (which imports loggers and data readers GINO does not use) is not run, the neighbour
-search is answered with the graph of the body (the same one ours reads), and the reduce over edges, a loop over
-rows in Python where torch-scatter is missing, is done by one call of torch.
+Nothing of neuralop is copied or changed on disk. Three things are replaced at run time, only for speed: its
+package's `__init__` (which imports loggers and data readers that GINO does not use) is not run, the neighbour
+search returns the graph of the body (the same that pinchpoint's operator reads), and the reduce over edges, a
+Python loop over rows without torch-scatter, is one call of torch.
 
 Letters: P points of a body, K features, T targets, L tokens of the lattice, E edges.
 """
@@ -28,54 +28,49 @@ from pinchpoint.kit import Lattice, lattice_edges
 from pinchpoint.kit.edges.edges import Edges
 from pinchpoint.systems.operator.data.sample import Sample
 
-CARRIED = Path(__file__).parents[2] / "scratch" / "peer"
+LOCAL_COPY = Path(__file__).parents[2] / "scratch" / "peer"
 _SKIPPED = ("neuralop", "neuralop.models")  # packages whose __init__ is not run
 
 
 class NoSuchSize(BadInput):
-    """No GINO of a shape has about as many parameters as ours."""
+    """No GINO with these choices has about as many parameters as pinchpoint's operator."""
 
 
 @dataclass(frozen=True)
 class Choices:
-    """What is chosen about GINO; the number of its channels follows from the parameters it may have."""
+    """The choices that define a GINO; its number of channels follows from the number of parameters."""
 
-    modes: Literal["quarter", "half"] = (
-        "quarter"  # Fourier modes along an axis, as a part of the lattice's points
-    )
-    factorization: Literal["tucker"] | None = None  # as the library's car example has it, at rank 0.4
+    # Fourier modes along an axis, as a fraction of the lattice's points.
+    modes: Literal["quarter", "half"] = "quarter"
+    factorization: Literal["tucker"] | None = None  # as in the library's car example, at rank 0.4
     norm: Literal["group_norm", "instance_norm"] | None = "group_norm"
     decoder: Literal["linear", "nonlinear"] = "linear"
-    decoder_radius: Literal["smallest", "largest"] = (
-        "largest"  # of the radii ours has; the encoder has the largest
-    )
-    weighting: Literal["half_cos"] | None = None  # the mollified form of the decoder
-    frequencies: int = (
-        6  # of the positions' embedding: 2**5 half waves over the box, about the lattice's Nyquist limit
-    )
+    # One of the radii of pinchpoint's operator; the encoder has the largest.
+    decoder_radius: Literal["smallest", "largest"] = "largest"
+    weighting: Literal["half_cos"] | None = None  # for the mollified decoder
+    # Of the position embedding: 2**5 half waves over the box, about the lattice's Nyquist limit.
+    frequencies: int = 6
     layers: int = 4
-    repeat: int = 2  # copies of the input function, each with a kernel of its own: the encoder's channels
-    query_features: int = (
-        0  # not GINO's own: the decoder's last network also reads as many features of the query
-    )
+    repeat: int = 2  # copies of the input function, each with its own kernel: the encoder's channels
+    # Not part of GINO: the decoder's last network also reads this many features of the query.
+    query_features: int = 0
 
 
 @dataclass(frozen=True)
 class GinoBody:
-    """One body as GINO reads it, on its device. All lengths in units of the box's longest side."""
+    """One body as an input of GINO, on its device. Lengths are in units of the box's longest side."""
 
     points: Tensor  # (1, P, 3)
     inputs: Tensor  # (1, P, C)
-    latent: (
-        Tensor  # (1, *lattice, 1 + K): signed distance, position, and the features that are the same all over
-    )
+    # (1, *lattice, 1 + K): signed distance, position, and the features that are constant over a body.
+    latent: Tensor
     query: Tensor | None  # (1, P, query_features)
     into_tokens: dict[str, Tensor]
     into_points: dict[str, Tensor]
 
 
 class Gino(nn.Module):
-    """GINO over a lattice: `prepare` a sample once, then call it with what that gave."""
+    """GINO over a lattice: `prepare` a sample once, then call the model with the result."""
 
     gino: Any
     tokens: Tensor  # (L, 3), in units of the box
@@ -90,7 +85,7 @@ class Gino(nn.Module):
         channels: int,
         choices: Choices,
     ) -> None:
-        """radii: the smallest and the largest there are to choose from."""
+        """radii: the smallest and the largest to choose from."""
         super().__init__()
         self.choices, self.lattice, self.channels = choices, lattice, channels
         self.in_radius, self.out_radius = radii[1], radii[choices.decoder_radius == "largest"]
@@ -121,8 +116,8 @@ class Gino(nn.Module):
             gno_use_open3d=False,
             gno_use_torch_scatter=False,
         )
-        self.gino.gno_in.neighbor_search = Given()
-        self.gino.gno_out.neighbor_search = Given()
+        self.gino.gno_in.neighbor_search = FixedNeighbours()
+        self.gino.gno_out.neighbor_search = FixedNeighbours()
         if choices.query_features:
             old = self.gino.projection
             self.gino.projection = type(old)(
@@ -136,22 +131,21 @@ class Gino(nn.Module):
         self.register_buffer("tokens", self._units(lattice.points()), persistent=False)
 
     def prepare(self, sample: Sample, *, normals: Tensor, query: Tensor | None = None) -> GinoBody:
-        """What the forward needs beside the parameters, made once for a body.
+        """The inputs of `forward`, computed once per body.
 
-        normals: (P, 3), of length 1; query: (P, query_features), where it was built for some.
+        normals: (P, 3), of length 1; query: (P, query_features), if the model has any.
         """
         into_tokens, into_points = lattice_edges(sample.points, self.lattice, self.in_radius)
         if self.out_radius != self.in_radius:
             into_points = lattice_edges(sample.points, self.lattice, self.out_radius)[1]
         points, tokens = self._units(sample.points), self.tokens.to(sample.points.device)
-        areas = (sample.areas / sample.areas.mean())[
-            :, None
-        ]  # ours reads areas, so GINO may; the mean does not tell the mesh
+        # pinchpoint's operator reads areas, so GINO may too; dividing by the mean removes the size of the
+        # panels.
+        areas = (sample.areas / sample.areas.mean())[:, None]
         inputs = torch.cat([torch.ones_like(areas), areas, points, sample.features], dim=1)
         signed = signed_distance(tokens, points, normals)
-        rest = (
-            sample.features[:, 3:].mean(0).expand(len(tokens), -1)
-        )  # the onset and its like: the same all over a body
+        # The onset flow and the clearance, which are constant over a body.
+        rest = sample.features[:, 3:].mean(0).expand(len(tokens), -1)
         return GinoBody(
             points=points[None],
             inputs=inputs.repeat(1, self.choices.repeat)[None],
@@ -166,7 +160,7 @@ class Gino(nn.Module):
         """(P, T)."""
         decoder = self.gino.gno_out
         if isinstance(decoder, Appending):
-            assert body.query is not None, "a body prepared without the query's features"
+            assert body.query is not None, "the body was prepared without the query's features"
             decoder.features, decoder = body.query, decoder.block
         self.gino.gno_in.neighbor_search.neighbours = body.into_tokens
         decoder.neighbor_search.neighbours = body.into_points
@@ -180,25 +174,25 @@ class Gino(nn.Module):
         )[0]
 
     def _units(self, points: Tensor) -> Tensor:
-        # One scale for all axes: a ball stays a ball, so the graph is the one ours has.
+        # One scale for all axes: a ball stays a ball, so that both models have the same graph.
         return (points - points.new_tensor(self.low)) / self.unit
 
 
-class Given(nn.Module):
-    """Stands where the neighbour search was and answers with the graph of the body at hand."""
+class FixedNeighbours(nn.Module):
+    """Replaces the neighbour search and returns the graph of the current body."""
 
     neighbours: dict[str, Tensor]
 
     def forward(self, data: Tensor, queries: Tensor, radius: float) -> dict[str, Tensor]:
         splits = self.neighbours["neighbors_row_splits"]
         assert len(splits) == len(queries) + 1, (
-            f"the graph of another body: {len(splits) - 1} rows for {len(queries)} queries"
+            f"the graph belongs to another body: {len(splits) - 1} rows for {len(queries)} queries"
         )
         return self.neighbours
 
 
 class Appending(nn.Module):
-    """A GNO block whose output carries the queries' features behind its own channels."""
+    """A GNO block that appends the queries' features to its own channels."""
 
     features: Tensor
     block: Any
@@ -212,7 +206,10 @@ class Appending(nn.Module):
 
 
 def gino_of_size(parameters: int, *, within: float = 0.05, **about: Any) -> Gino:
-    """The GINO whose count of parameters is nearest to the one asked for; refused where none is near enough."""
+    """The GINO with the number of parameters closest to `parameters`.
+
+    Raises `NoSuchSize` if none is close enough.
+    """
     low, high = 4, 8
     while high < 4096 and parameter_count(Gino(channels=high, **about)) < parameters:
         low, high = high, high * 2
@@ -222,38 +219,39 @@ def gino_of_size(parameters: int, *, within: float = 0.05, **about: Any) -> Gino
             (middle, high) if parameter_count(Gino(channels=middle, **about)) < parameters else (low, middle)
         )
     nearest = (Gino(channels=channels, **about) for channels in (low, high))
-    found = min(nearest, key=lambda model: abs(parameter_count(model) - parameters))
-    off = parameter_count(found) / parameters - 1
+    nearest_model = min(nearest, key=lambda model: abs(parameter_count(model) - parameters))
+    off = parameter_count(nearest_model) / parameters - 1
     if abs(off) > within:
         raise NoSuchSize(
-            f"the nearest GINO has {parameter_count(found):,} parameters where ours has {parameters:,} ({off:+.1%})",
-            hint="choose other modes or layers for GINO, or another width of ours",
+            f"The nearest GINO has {parameter_count(nearest_model):,} parameters, but pinchpoint's operator "
+            f"has {parameters:,} ({off:+.1%}).",
+            hint="Choose other modes or layers for GINO, or another width for pinchpoint's operator.",
         )
-    return found
+    return nearest_model
 
 
 def parameter_count(model: nn.Module) -> int:
-    """Real numbers that are trained; a complex one is two."""
+    """The number of trained real numbers; a complex one counts as two."""
     return sum(p.numel() * (2 if p.is_complex() else 1) for p in model.parameters() if p.requires_grad)
 
 
 def modes_of(shape: tuple[int, ...], part: str) -> tuple[int, ...]:
-    """Even, and at least 4 where the lattice has as many points."""
+    """Modes along each axis: even, and at least 4 if the lattice has as many points."""
     return tuple(max(min(4, size), size // (4 if part == "quarter" else 2) // 2 * 2) for size in shape)
 
 
 def as_neighbours(edges: Edges) -> dict[str, Tensor]:
-    """Edges in neuralop's words."""
+    """Edges in neuralop's format."""
     return {"neighbors_index": edges.sources.long(), "neighbors_row_splits": edges.offsets}
 
 
 def squared_lengths(edges: Edges, queries: Tensor, sources: Tensor) -> Tensor:
-    """(E,): what GINO's weighting functions read. queries: (Q, 3), sources: (S, 3)."""
+    """(E,): the inputs of GINO's weighting functions. queries: (Q, 3), sources: (S, 3)."""
     return (queries[edges.destinations().long()] - sources[edges.sources.long()]).square().sum(1)
 
 
 def signed_distance(tokens: Tensor, points: Tensor, normals: Tensor) -> Tensor:
-    """(L,): how far the nearest panel is, negative inside the body. points, normals: (P, 3)."""
+    """(L,): the distance to the nearest panel, negative inside the body. points, normals: (P, 3)."""
     parts = []
     for some in tokens.split(max(1, 100_000_000 // len(points))):
         nearest = torch.cdist(some, points, compute_mode="donot_use_mm_for_euclid_dist").argmin(1)
@@ -263,41 +261,44 @@ def signed_distance(tokens: Tensor, points: Tensor, normals: Tensor) -> Tensor:
 
 
 def segment_csr(src: Tensor, indptr: Tensor, reduction: str, use_scatter: bool = False) -> Tensor:
-    """What neuralop's function of this name gives, without a loop. src: (1, E, C) or (E, C); indptr: (1, Q + 1) or (Q + 1,)."""
+    """neuralop's function of this name, without a loop.
+
+    src: (1, E, C) or (E, C); indptr: (1, Q + 1) or (Q + 1,).
+    """
     values, offsets = (src[0], indptr[0]) if src.dim() == 3 else (src, indptr)
     assert src.dim() == 2 or src.shape[0] == 1, "one body at a time"
-    summed = torch.segment_reduce(values, "sum", offsets=offsets, axis=0, unsafe=True, initial=0)
+    sums = torch.segment_reduce(values, "sum", offsets=offsets, axis=0, unsafe=True, initial=0)
     if reduction == "mean":
-        summed = summed / offsets.diff().clamp_min(1)[:, None]
-    return summed[None] if src.dim() == 3 else summed
+        sums = sums / offsets.diff().clamp_min(1)[:, None]
+    return sums[None] if src.dim() == 3 else sums
 
 
 @contextmanager
-def reduce_by(how: Literal["vectorised", "loop"]) -> Iterator[None]:
-    """Inside, GINO reduces by our function, or by its own loop."""
+def reduce_by(which: Literal["vectorised", "loop"]) -> Iterator[None]:
+    """Within this context, GINO reduces with our function, or with its own loop."""
     load_gino()
     transform = importlib.import_module("neuralop.layers.integral_transform")
     own = importlib.import_module("neuralop.layers.segment_csr").segment_csr
-    before, transform.segment_csr = transform.segment_csr, segment_csr if how == "vectorised" else own  # pyright: ignore
+    before, transform.segment_csr = transform.segment_csr, segment_csr if which == "vectorised" else own  # pyright: ignore
     try:
         yield
     finally:
         transform.segment_csr = before  # pyright: ignore
 
 
-def load_gino(carried: Path = CARRIED) -> ModuleType:
-    """The module neuralop.models.gino, from an installed neuralop or from the carried folder."""
+def load_gino(local_copy: Path = LOCAL_COPY) -> ModuleType:
+    """The module neuralop.models.gino, from an installed neuralop or from a local copy."""
     if "neuralop.models.gino" in sys.modules:
         return sys.modules["neuralop.models.gino"]
-    if carried.is_dir() and str(carried) not in sys.path:
-        sys.path.append(str(carried))  # last: what is installed comes first
-    found = importlib.util.find_spec("neuralop") if "neuralop" not in sys.modules else None
-    if found is None or not found.submodule_search_locations:
+    if local_copy.is_dir() and str(local_copy) not in sys.path:
+        sys.path.append(str(local_copy))  # last: an installed package has priority
+    spec = importlib.util.find_spec("neuralop") if "neuralop" not in sys.modules else None
+    if spec is None or not spec.submodule_search_locations:
         raise Missing(
-            "neuralop is neither installed nor carried",
-            hint="see benchmarks/operator/README.md: pip install --target",
+            "neuralop is neither installed nor in scratch/peer.",
+            hint="Run the pip install --target command in benchmarks/operator/README.md.",
         )
-    root = Path(next(iter(found.submodule_search_locations)))
+    root = Path(next(iter(spec.submodule_search_locations)))
     for name in _SKIPPED:
         bare = ModuleType(name)
         bare.__path__ = [str(root.joinpath(*name.split(".")[1:]))]

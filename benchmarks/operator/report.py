@@ -1,4 +1,4 @@
-"""The comparison as a page: errors per seed, the bars, sizes, times and what tuning tried."""
+"""The comparison as a page: errors per seed, targets, sizes, times and the trials of tuning."""
 
 from __future__ import annotations
 
@@ -9,38 +9,38 @@ from parts import Part
 
 from pinchpoint.core.units import show_bytes, show_seconds
 
-LOWER = 2 / 3  # ours over GINO's, at most: a third lower
-GROWTH = 1.2  # fine over coarse, at most
+MAX_RATIO = 2 / 3  # of pinchpoint's error to GINO's: a third lower
+MAX_GROWTH = 1.2  # of the error from coarse to fine bodies
 
 
-def judged(part: Part) -> list[tuple[str, float | None, float, bool]]:
-    """Each bar: what it says, the figure (None where runs are missing), the most it may be, whether it holds."""
+def judge_targets(part: Part) -> list[tuple[str, float | None, float, bool]]:
+    """Each target: its name, the figure (None if runs are missing), its limit, and whether it is met."""
     ours, gino = medians(part, "ours", "test"), medians(part, "gino", "test")
     ratio = ours / gino if ours is not None and gino is not None else None
-    growth = [
-        grown
+    growths = [
+        growth
         for key in part["runs"]
-        if key.startswith("ours:") and (grown := growth_of(part["runs"][key])) is not None
+        if key.startswith("ours:") and (growth := growth_of(part["runs"][key])) is not None
     ]
-    found = (
-        ("ours / GINO, median relative L1", ratio, LOWER),
-        ("ours, fine over coarse, worst seed", max(growth, default=None), GROWTH),
+    targets = (
+        ("ours / GINO, median relative L1", ratio, MAX_RATIO),
+        ("ours, fine / coarse, worst seed", max(growths, default=None), MAX_GROWTH),
     )
-    return [(what, figure, most, figure is not None and figure <= most) for what, figure, most in found]
+    return [(what, figure, most, figure is not None and figure <= most) for what, figure, most in targets]
 
 
 def medians(part: Part, name: str, split: str, error: str = "l1") -> float | None:
-    """Over the seeds, of the median over bodies."""
-    found = [
+    """The median over the seeds of the median over bodies."""
+    values = [
         run[split]["median"][error]
         for key, run in part["runs"].items()
         if key.split(":")[0] == name and split in run
     ]
-    return median(found) if found else None
+    return median(values) if values else None
 
 
 def growth_of(run: dict[str, Any]) -> float | None:
-    """Median error of the fine bodies over that of the same bodies coarse."""
+    """The median error of the fine bodies divided by that of the same bodies at the coarse resolution."""
     if "fine" not in run:
         return None
     coarse = {body["name"]: body["l1"] for body in run["test"]["bodies"]}
@@ -52,34 +52,43 @@ def table(part: Part) -> str:
     about = part["about"]
     data, fine = about["data"], about["data"]["fine"]
     lines = [
-        "# ours against neuralop's GINO",
+        "# pinchpoint's operator (ours) compared with neuralop's GINO",
         "",
-        f"{data['train']} bodies to train, {data['test']} to test, about {data['panels']:,} panels"
-        + (f"; {fine['test']} test bodies again at {fine['panels']:,}" if fine else "")
+        f"{data['train']} training and {data['test']} test bodies with about {data['panels']:,} panels"
+        + (f"; {fine['test']} test bodies also with {fine['panels']:,}" if fine else "")
         + f". {about['steps']:,} steps of one body, loss: relative {about['loss'].upper()}.",
         "",
-        "| model | seed | parameters | relative L1 | relative L2 | L1 by area | L1, fine | fine / coarse | step | peak |",
+        "| model | seed | parameters | relative L1 | relative L2 | L1 by area | L1, fine | fine / coarse "
+        "| step | peak |",
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     for key, run in sorted(part["runs"].items()):
         name, _, seed = key.partition(":")
-        at, grown = run["test"]["median"], growth_of(run)
-        beyond = f"{run['fine']['median']['l1']:.2%} | {grown:.2f}" if grown is not None else "- | -"
+        at, growth = run["test"]["median"], growth_of(run)
+        fine_columns = f"{run['fine']['median']['l1']:.2%} | {growth:.2f}" if growth is not None else "- | -"
+        errors = f"{at['l1']:.2%} | {at['l2']:.2%} | {at['l1_by_area']:.2%}"
         lines.append(
-            f"| {name} | {seed} | {run['parameters']:,} | {at['l1']:.2%} | {at['l2']:.2%} | {at['l1_by_area']:.2%} | {beyond} "
+            f"| {name} | {seed} | {run['parameters']:,} | {errors} | {fine_columns} "
             f"| {show_seconds(run['step_s'])} | {show_bytes(run['peak_bytes'])} |"
         )
-    timed = ", steps in turn are below" if part["times"] else ", no timing where processes shared the device"
-    lines += ["", f"Medians over the test bodies. `step` is the mean of the whole training{timed};"]
-    lines += ["`peak` is what training takes beside bodies and weights.", ""]
-    lines += ["| bar | figure | at most | |", "|---|---|---|---|"]
-    for what, figure, most, holds in judged(part):
-        verdict = "open" if figure is None else "holds" if holds else "missed"
+    steps = (
+        "; interleaved timings are below"
+        if part["times"]
+        else ", which is not a timing if processes shared the device"
+    )
+    lines += [
+        "",
+        f"Errors are medians over the test bodies. `step` is the mean of the whole training{steps};",
+    ]
+    lines += ["`peak` is the memory of training without bodies and weights.", ""]
+    lines += ["| target | figure | at most | |", "|---|---|---|---|"]
+    for what, figure, most, holds in judge_targets(part):
+        verdict = "open" if figure is None else "met" if holds else "missed"
         lines.append(f"| {what} | {'-' if figure is None else f'{figure:.3f}'} | {most:.3f} | {verdict} |")
     if part["times"]:
         lines += [
             "",
-            "| a training step, one test body | median | 95 % interval | runs |",
+            "| training step on one test body | median | 95 % interval | runs |",
             "|---|---|---|---|",
         ]
         for name, timing in part["times"].items():
@@ -92,19 +101,20 @@ def table(part: Part) -> str:
         if differ:
             lines += [
                 "",
-                f"GINO's own reduce and the vectorised one differ by {differ['output']:.1e} in the output and "
-                f"{differ['gradients']:.1e} in the gradients (relative L2).",
+                f"GINO's own reduce and the vectorised one differ by {differ['output']:.1e} in the output "
+                f"and {differ['gradients']:.1e} in the gradients (relative L2).",
             ]
     if part["tuning"]:
-        lines += ["", "| tried, seed 0, on training bodies held back | relative L1 |", "|---|---|"]
-        for key, tried in part["tuning"].items():
+        lines += ["", "| trial with seed 0, on held-back training bodies | relative L1 |", "|---|---|"]
+        for key, trial in part["tuning"].items():
             lines.append(
-                f"| {key} | {tried['l1']:.2%} |" if "l1" in tried else f"| {key} | {tried['refused']} |"
+                f"| {key} | {trial['l1']:.2%} |" if "l1" in trial else f"| {key} | {trial['refused']} |"
             )
         lines += (
             [
                 "",
-                f"Chosen: ours lr {part['chosen']['ours']['lr']:g}; GINO lr {part['chosen']['gino']['lr']:g}, "
+                f"Result of tuning: ours lr {part['chosen']['ours']['lr']:g}; "
+                f"GINO lr {part['chosen']['gino']['lr']:g}, "
                 f"{part['chosen']['gino']['choices']}.",
             ]
             if part["chosen"]
@@ -115,7 +125,7 @@ def table(part: Part) -> str:
     )
     lines += [
         "",
-        f"Made {part['created']} on {machines} by",
+        f"Created {part['created']} on {machines} with",
         "",
         *(f"    {command}" for command in part["commands"]),
     ]

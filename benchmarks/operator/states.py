@@ -1,7 +1,8 @@
-"""Trainings put aside: their states in files beside the record, so that a limit on time ends none for nothing.
+"""States of suspended trainings, in files next to the record, so that a time limit wastes no work.
 
-A state is written at the latest every minute, and when the time is up. The next call that writes the same record, or is given
-it with --from, goes on from there; on a CPU to the same bits. The file goes when its training is done.
+A state is written at least every minute, and when the time is up. The next call that writes the same record,
+or gets it with --from, resumes from there; on a CPU bit for bit. The file is removed when its training is
+finished.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ _EVERY_S = 60.0
 
 
 class Late(Exception):
-    """The time is up. The training at hand is put aside."""
+    """The time is up. The current training is suspended."""
 
 
 @dataclass
 class States:
-    """Where the trainings of one record are put aside, and until when there is time.
+    """The states of one record's trainings, and the time limit.
 
-    record: the file the record is written to; earlier: records whose states may be gone on from, too. about: what a state must
-    have been made for, as the record says it.
+    record: the file of the record; earlier: other records whose states may be resumed. about: the comparison
+    that a state must belong to, as in the record.
     """
 
     record: Path
@@ -40,32 +41,32 @@ class States:
     about: Any = None
     end: float | None = None
     clock: Callable[[], float] = time.monotonic
-    written: float = field(default=float("-inf"))
+    last_write: float = field(default=float("-inf"))
 
     def read(self, what: str) -> dict[str, Any] | None:
-        """The newest state of a training, by its steps; None where there is none."""
-        found = [
+        """The newest state of a training, by its steps, or None."""
+        states = [
             state
             for record in (self.record, *self.earlier)
             if (state := self._state(self._path(record, what))) is not None
         ]
-        self.written = self.clock()
-        return max(found, key=lambda state: state["step"], default=None)
+        self.last_write = self.clock()
+        return max(states, key=lambda state: state["step"], default=None)
 
     def due(self) -> bool:
-        """Whether the last state is from long ago, or the time is up."""
-        return self.late() or self.clock() - self.written >= _EVERY_S
+        """Whether the last state is more than a minute old, or the time is up."""
+        return self.late() or self.clock() - self.last_write >= _EVERY_S
 
     def write(self, what: str, state: dict[str, Any]) -> None:
-        """Put a training aside; raise Late where the time is up."""
-        held = io.BytesIO()
-        torch.save(state | {"about": self.about}, held)
-        write_bytes(self._path(self.record, what), held.getvalue())
-        self.written = self.clock()
+        """Write the state of a training; raise Late if the time is up."""
+        buffer = io.BytesIO()
+        torch.save(state | {"about": self.about}, buffer)
+        write_bytes(self._path(self.record, what), buffer.getvalue())
+        self.last_write = self.clock()
         if self.late():
             raise Late(what)
 
-    def done(self, what: str) -> None:
+    def remove(self, what: str) -> None:
         self._path(self.record, what).unlink(missing_ok=True)
 
     def late(self) -> bool:
@@ -77,14 +78,13 @@ class States:
         state = torch.load(path, weights_only=True, map_location="cpu")
         if state["about"] != self.about:
             raise BadInput(
-                f"{path} is a training of another comparison",
-                hint="remove it, or name another record with -o",
+                f"{path} belongs to a training of another comparison.",
+                hint="Remove it, or name another record with -o.",
             )
         return state
 
     @staticmethod
     def _path(record: Path, what: str) -> Path:
-        short = hashlib.sha256(what.encode()).hexdigest()[
-            :6
-        ]  # two names may differ in what a file's name cannot hold
+        # Two names may differ only in characters that a file name cannot contain.
+        short = hashlib.sha256(what.encode()).hexdigest()[:6]
         return record.with_name(f"{record.stem}.{re.sub(r'[^a-z0-9.]+', '-', what)}-{short}.state")

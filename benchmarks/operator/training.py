@@ -1,8 +1,8 @@
-"""The one loop both models are trained by, and the errors both are judged by.
+"""The training loop and the errors that both models share.
 
-One body a step, AdamW, a straight rise of the learning rate over a twentieth of the steps and half a cosine down to a
-hundredth, gradients clipped to norm 1, float32. The order of the bodies depends on the seed alone. The weights of the
-last step are judged: none are chosen by looking at test bodies.
+One body per step, AdamW, a linear warm-up of the learning rate over a twentieth of the steps and half a
+cosine down to a hundredth, gradients clipped to norm 1, float32. The order of the bodies depends only on the
+seed. The weights of the last step are evaluated: none are selected with test bodies.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from torch import Tensor
 from pinchpoint.core.errors import TargetFailed
 from pinchpoint.systems.operator.data.sample import Sample
 
-_LOOK = 10  # steps between looks at the clock
+_CHECK_EVERY = 10  # steps between checks of the clock
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a training is told."""
+    """The settings of a training."""
 
     steps: int
     lr: float
@@ -36,7 +36,7 @@ class Schedule:
     clip: float = 1.0
 
     def rate(self, step: int) -> float:
-        """Of step 0, 1, ..., as a part of `lr`."""
+        """The learning rate of step 0, 1, ..., as a fraction of `lr`."""
         rise = max(1, self.steps // 20)
         if step < rise:
             return (step + 1) / rise
@@ -44,7 +44,7 @@ class Schedule:
 
 
 class Contender(Protocol):
-    """A model of the comparison: makes of a sample what it needs, once, and predicts from that in the target's units."""
+    """A model of the comparison: prepares a sample once, then predicts from it in the target's units."""
 
     def prepare(self, sample: Sample) -> Any: ...
     def __call__(self, body: Any) -> Tensor: ...
@@ -56,7 +56,7 @@ class Contender(Protocol):
 
 @dataclass(frozen=True)
 class Prepared:
-    """A body on its device: what the model reads, and the truth."""
+    """A body on its device: the model's inputs and the truth."""
 
     name: str
     body: Any
@@ -64,22 +64,22 @@ class Prepared:
     areas: Tensor  # (P,)
 
 
-Told = Callable[[int, int, float], None]
+Progress = Callable[[int, int, float], None]
 
 
 def prepare(model: Contender, samples: Sequence[Sample], device: torch.device) -> list[Prepared]:
-    made = []
+    bodies = []
     for sample in samples:
         there = sample.to(device)
-        made.append(Prepared(sample.name, model.prepare(there), there.target, there.areas))
-    return made
+        bodies.append(Prepared(sample.name, model.prepare(there), there.target, there.areas))
+    return bodies
 
 
-def relative_error(predicted: Tensor, target: Tensor, which: str) -> Tensor:
-    """l1: sum |p - t| / sum |t|; l2: the same with squares, under a root."""
+def relative_error(prediction: Tensor, target: Tensor, which: str) -> Tensor:
+    """l1: sum |p - t| / sum |t|; l2: the same with squares, under a square root."""
     if which == "l1":
-        return (predicted - target).abs().sum() / target.abs().sum()
-    return ((predicted - target).square().sum() / target.square().sum()).sqrt()
+        return (prediction - target).abs().sum() / target.abs().sum()
+    return ((prediction - target).square().sum() / target.square().sum()).sqrt()
 
 
 def train(
@@ -87,13 +87,14 @@ def train(
     bodies: Sequence[Prepared],
     schedule: Schedule,
     *,
-    told: Told | None = None,
+    progress: Progress | None = None,
     states: States | None = None,
     what: str = "",
 ) -> dict[str, Any]:
-    """Train the model in place. Gives the losses (means of twenty stretches), the time, and the peak above bodies and weights.
+    """Train the model in place.
 
-    states: where the training `what` is put aside and gone on from. Raises Late when its time is up.
+    Returns the losses (means of twenty stretches), the time, and the peak without bodies and weights.
+    states: where the training `what` is suspended and resumed. Raises Late when its time is up.
     """
     optimizer = torch.optim.AdamW(model.parameters(), lr=schedule.lr, weight_decay=schedule.weight_decay)
     rates = torch.optim.lr_scheduler.LambdaLR(optimizer, schedule.rate)
@@ -108,21 +109,21 @@ def train(
     stretch = max(1, schedule.steps // 20)
     losses: list[float] = []
     waiting: list[Tensor] = []
-    done, spent, most = 0, 0.0, 0
+    finished, earlier_s, most = 0, 0.0, 0
     state = states.read(what) if states else None
     if state is not None:
-        for part, held in zip((model, optimizer, rates), state["parts"], strict=True):
-            part.load_state_dict(held)
-        losses, waiting, done, spent, most = (
+        for part, values in zip((model, optimizer, rates), state["parts"], strict=True):
+            part.load_state_dict(values)
+        losses, waiting, finished, earlier_s, most = (
             state[name] for name in ("losses", "waiting", "step", "seconds", "peak")
         )
         waiting = [loss.to(bodies[0].target.device) for loss in waiting]
-    start = time.perf_counter() - spent
+    start = time.perf_counter() - earlier_s
 
     def peak() -> int:
         return max(most, torch.cuda.max_memory_allocated() - before) if on_gpu else 0
 
-    for step, number in enumerate(order[done:], start=done + 1):
+    for step, number in enumerate(order[finished:], start=finished + 1):
         one = bodies[number]
         loss = relative_error(model(one.body), one.target, schedule.loss)
         optimizer.zero_grad(set_to_none=True)
@@ -132,21 +133,23 @@ def train(
         rates.step()
         waiting.append(loss.detach())
         if step % stretch == 0 or step == schedule.steps:
-            # Read a stretch at a time: every reading waits for the device.
+            # Read one stretch at a time: every read waits for the device.
             losses.append(float(torch.stack(waiting).mean()))
             waiting = []
             if not math.isfinite(losses[-1]):
                 raise TargetFailed(
-                    f"the loss is {losses[-1]} at step {step}", hint="take a lower learning rate"
+                    f"The loss is {losses[-1]} at step {step}.", hint="Use a lower learning rate."
                 )
-            if told:
-                told(step, schedule.steps, losses[-1])
-        if states and step % _LOOK == 0 and states.due():
-            # GINO lists its own settings, functions among them, beside its tensors; they are built, not restored.
+            if progress:
+                progress(step, schedule.steps, losses[-1])
+        if states and step % _CHECK_EVERY == 0 and states.due():
+            # GINO's state_dict also lists its settings, including functions; they are built, not restored.
             tensors = {name: value for name, value in model.state_dict().items() if isinstance(value, Tensor)}
             parts = [tensors, optimizer.state_dict(), rates.state_dict()]
-            held = {"parts": parts, "losses": losses, "waiting": waiting}
-            states.write(what, held | {"step": step, "seconds": time.perf_counter() - start, "peak": peak()})
+            content = {"parts": parts, "losses": losses, "waiting": waiting}
+            states.write(
+                what, content | {"step": step, "seconds": time.perf_counter() - start, "peak": peak()}
+            )
     if on_gpu:
         torch.cuda.synchronize()
     seconds = time.perf_counter() - start
@@ -155,7 +158,7 @@ def train(
 
 
 def bodies_in_order(count: int, schedule: Schedule) -> list[int]:
-    """Which body each step takes: all of them in a new order, again and again."""
+    """The body of each step: all bodies in a new order, again and again."""
     generator = torch.Generator().manual_seed(schedule.seed)
     turns = -(-schedule.steps // count)
     return torch.cat([torch.randperm(count, generator=generator) for _ in range(turns)])[
@@ -165,7 +168,7 @@ def bodies_in_order(count: int, schedule: Schedule) -> list[int]:
 
 @torch.no_grad()
 def judge(model: Contender, bodies: Sequence[Prepared]) -> dict[str, Any]:
-    """Relative errors of every body and their medians; `l1_by_area` weighs each panel by its area."""
+    """Relative errors of every body and their medians; `l1_by_area` weights each panel by its area."""
     model.train(False)
     rows = []
     for one in bodies:

@@ -1,4 +1,4 @@
-"""The comparison with GINO: that it is fair where that can be checked, and what it must refuse."""
+"""The comparison with GINO: its fairness, where that can be checked, and the inputs it must refuse."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ LATTICE = Lattice((8, 4, 4), (-1.0, -0.6, -0.6), (1.0, 0.6, 0.6))
 ABOUT: dict[str, Any] = {"lattice": LATTICE, "radii": (0.25, 0.5), "features": 7, "targets": 1}
 
 
-def loaded(name: str) -> ModuleType:
+def load(name: str) -> ModuleType:
     return importlib.import_module(name)
 
 
@@ -73,7 +73,7 @@ def a_run(l1: float, fine: float | None = None) -> dict[str, Any]:
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_the_vectorised_reduce_gives_sums_and_means_of_rows_also_of_empty_ones(reduction: str) -> None:
     src = torch.arange(12, dtype=torch.float64).reshape(1, 6, 2).requires_grad_()
-    found = loaded("peer").segment_csr(src, torch.tensor([[0, 2, 2, 5, 6]]), reduction)
+    found = load("peer").segment_csr(src, torch.tensor([[0, 2, 2, 5, 6]]), reduction)
     counts = torch.tensor([2.0, 1.0, 3.0, 1.0])[:, None] if reduction == "mean" else 1
     rows = torch.stack([src[0, :2].sum(0), torch.zeros(2), src[0, 2:5].sum(0), src[0, 5]]) / counts
     assert torch.equal(found[0], rows)
@@ -87,18 +87,18 @@ def test_the_vectorised_reduce_gives_sums_and_means_of_rows_also_of_empty_ones(r
     "change", [{}, {"decoder": "nonlinear"}, {"weighting": "half_cos", "decoder_radius": "smallest"}]
 )
 def test_gino_gives_the_same_with_its_own_reduce_and_search(change: dict[str, str]) -> None:
-    peer = loaded("peer")
+    peer = load("peer")
     torch.manual_seed(0)
     model = peer.Gino(channels=8, choices=peer.Choices(**change), **ABOUT)
     sample = ball()
     body = model.prepare(sample, normals=sample.features[:, :3])
     with peer.reduce_by("vectorised"):
         ours = model(body)
-    search = loaded("neuralop.layers.neighbor_search").NeighborSearch(
+    search = load("neuralop.layers.neighbor_search").NeighborSearch(
         use_open3d=False, return_norm=bool(model.choices.weighting)
     )
     model.gino.gno_out.neighbor_search = search
-    model.gino.gno_in.neighbor_search = loaded("neuralop.layers.neighbor_search").NeighborSearch(
+    model.gino.gno_in.neighbor_search = load("neuralop.layers.neighbor_search").NeighborSearch(
         use_open3d=False
     )
     with peer.reduce_by("loop"):
@@ -109,7 +109,7 @@ def test_gino_gives_the_same_with_its_own_reduce_and_search(change: dict[str, st
 
 @needs_neuralop
 def test_gino_gets_as_many_parameters_as_asked_for_within_5_percent() -> None:
-    peer = loaded("peer")
+    peer = load("peer")
     for change in (
         {},
         {"modes": "half"},
@@ -127,7 +127,7 @@ def test_gino_gets_as_many_parameters_as_asked_for_within_5_percent() -> None:
 
 @needs_neuralop
 def test_gino_with_the_query_reads_there_what_ours_does_and_gino_does_not() -> None:
-    contenders, peer = loaded("contenders"), loaded("peer")
+    contenders, peer = load("contenders"), load("peer")
     low, high = LATTICE.low, LATTICE.high
     config = OperatorConfig.preset(
         "small",
@@ -164,22 +164,22 @@ def test_gino_with_the_query_reads_there_what_ours_does_and_gino_does_not() -> N
 
 @needs_neuralop
 def test_gino_refuses_the_graph_of_another_body() -> None:
-    peer = loaded("peer")
-    given = peer.Given()
-    given.neighbours = peer.as_neighbours(lattice_edges(ball().points, LATTICE, 0.5)[1])
+    peer = load("peer")
+    search = peer.FixedNeighbours()
+    search.neighbours = peer.as_neighbours(lattice_edges(ball().points, LATTICE, 0.5)[1])
     with pytest.raises(AssertionError, match="another body"):
-        given(LATTICE.points(), ball(150).points, 0.5)
+        search(LATTICE.points(), ball(150).points, 0.5)
 
 
 def test_the_signed_distance_of_a_ball_is_the_distance_from_its_middle_less_the_radius() -> None:
     sample = ball(4000)
     tokens = LATTICE.points()
-    found = loaded("peer").signed_distance(tokens, sample.points, sample.features[:, :3])
+    found = load("peer").signed_distance(tokens, sample.points, sample.features[:, :3])
     assert torch.allclose(found, tokens.norm(dim=1) - 0.5, atol=0.03)
 
 
 def test_both_models_meet_the_bodies_in_the_same_order_and_each_as_often() -> None:
-    training = loaded("training")
+    training = load("training")
     order = training.bodies_in_order(5, training.Schedule(steps=20, lr=1.0, seed=3))
     assert order == training.bodies_in_order(5, training.Schedule(steps=20, lr=9.0, seed=3))
     assert [order.count(number) for number in range(5)] == [4] * 5
@@ -187,7 +187,7 @@ def test_both_models_meet_the_bodies_in_the_same_order_and_each_as_often() -> No
 
 
 def test_the_rate_rises_to_one_and_ends_at_a_hundredth() -> None:
-    schedule = loaded("training").Schedule(steps=1000, lr=1.0)
+    schedule = load("training").Schedule(steps=1000, lr=1.0)
     rates = [schedule.rate(step) for step in range(1001)]
     assert max(rates) == rates[49] == 1.0
     assert rates[1000] == pytest.approx(0.01)
@@ -195,7 +195,7 @@ def test_the_rate_rises_to_one_and_ends_at_a_hundredth() -> None:
 
 
 def test_training_fits_what_can_be_fitted_and_judging_reads_plain_and_weighted_errors() -> None:
-    training = loaded("training")
+    training = load("training")
 
     class Constant(torch.nn.Module):
         def __init__(self) -> None:
@@ -223,7 +223,7 @@ def test_training_fits_what_can_be_fitted_and_judging_reads_plain_and_weighted_e
 
 
 class Bent(torch.nn.Module):
-    """A small network over the features, as both models are: what AdamW and the schedule hold of it matters."""
+    """A small network over the features: the states of AdamW and of the schedule matter for it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -242,7 +242,7 @@ class Bent(torch.nn.Module):
 
 
 def test_a_training_put_aside_goes_on_to_the_bits_of_one_that_was_not(tmp_path: Path) -> None:
-    training, states = loaded("training"), loaded("states")
+    training, states = load("training"), load("states")
     schedule = training.Schedule(steps=60, lr=0.01, seed=1)
     bodies = training.prepare(Bent(), [ball(40), ball(50), ball(60)], torch.device("cpu"))
     whole = Bent()
@@ -260,14 +260,14 @@ def test_a_training_put_aside_goes_on_to_the_bits_of_one_that_was_not(tmp_path: 
     found = training.train(resumed, bodies, schedule, states=again, what="ours:0")
     assert found["losses"] == losses
     assert all(torch.equal(a, b) for a, b in zip(resumed.parameters(), whole.parameters(), strict=True))
-    kept.done("ours:0")
+    kept.remove("ours:0")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_training_is_put_aside_now_and_then_and_none_of_another_comparison_is_gone_on_from(
     tmp_path: Path,
 ) -> None:
-    training, states = loaded("training"), loaded("states")
+    training, states = load("training"), load("states")
     bodies = training.prepare(Bent(), [ball(40)], torch.device("cpu"))
     seconds = iter(range(0, 100_000, 45))
     kept = states.States(tmp_path / "part.json", about=1, clock=lambda: float(next(seconds)))
@@ -279,37 +279,37 @@ def test_a_training_is_put_aside_now_and_then_and_none_of_another_comparison_is_
 
 
 def test_parts_of_different_comparisons_are_not_merged() -> None:
-    parts = loaded("parts")
+    parts = load("parts")
     with pytest.raises(BadInput, match="steps is 10 in one and 20"):
-        parts.merged(part(), part(about=part()["about"] | {"steps": 20}))
-    with pytest.raises(BadInput, match="tuned apart"):
-        parts.merged(part(chosen={"ours": {"lr": 1}}), part(chosen={"ours": {"lr": 2}}))
+        parts.merge(part(), part(about=part()["about"] | {"steps": 20}))
+    with pytest.raises(BadInput, match="tuned separately"):
+        parts.merge(part(chosen={"ours": {"lr": 1}}), part(chosen={"ours": {"lr": 2}}))
 
 
 def test_merging_keeps_every_run_and_the_first_of_two() -> None:
     one = part(runs={"ours:0": a_run(0.1)}, commands=["a"])
     two = part(runs={"ours:0": a_run(0.9), "gino:0": a_run(0.2)}, commands=["b"], chosen={"ours": {"lr": 1}})
-    found = loaded("parts").merged(one, two)
-    assert {key: run["test"]["median"]["l1"] for key, run in found["runs"].items()} == {
+    result = load("parts").merge(one, two)
+    assert {key: run["test"]["median"]["l1"] for key, run in result["runs"].items()} == {
         "ours:0": 0.1,
         "gino:0": 0.2,
     }
-    assert found["commands"] == ["a", "b"]
-    assert found["chosen"] == {"ours": {"lr": 1}}
+    assert result["commands"] == ["a", "b"]
+    assert result["chosen"] == {"ours": {"lr": 1}}
 
 
 def test_a_bar_is_missed_above_two_thirds_and_open_while_runs_are_missing() -> None:
-    report = loaded("report")
+    report = load("report")
     holds = part(runs={"ours:0": a_run(0.10, 0.119), "gino:0": a_run(0.16)})
     missed = part(runs={"ours:0": a_run(0.10, 0.121), "gino:0": a_run(0.149), "gino+query:0": a_run(9.0)})
-    assert [bar[3] for bar in report.judged(holds)] == [True, True]
-    assert [bar[3] for bar in report.judged(missed)] == [False, False]
-    assert [bar[1] for bar in report.judged(part())] == [None, None]
+    assert [bar[3] for bar in report.judge_targets(holds)] == [True, True]
+    assert [bar[3] for bar in report.judge_targets(missed)] == [False, False]
+    assert [bar[1] for bar in report.judge_targets(part())] == [None, None]
     assert "| ours | 0 | 1 | 10.00%" in report.table(holds)
 
 
 def test_a_word_that_names_no_piece_of_work_is_refused() -> None:
-    compare = loaded("compare")
+    compare = load("compare")
     names = [piece.name for piece in compare.pieces(["tune", "ours:0,2", "time"], ("ours",))]
     assert names == ["tune", "ours:0", "ours:2", "time"]
     for wrong in ("ours", "theirs:0", "ours:x", "ours:"):
