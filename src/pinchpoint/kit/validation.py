@@ -14,7 +14,8 @@ def require_tensor(name: str, value: object) -> None:
     """Refuse NumPy arrays and lists: only the caller knows which device and dtype they are meant for."""
     if not isinstance(value, Tensor):
         raise BadInput(
-            f"{name} is {_kind(value)}, not a tensor.", hint=f"Give a torch tensor: torch.as_tensor({name})."
+            f"`{name}` is {_kind(value)}, not a tensor.",
+            hint=f"Give a torch tensor: torch.as_tensor({name}).",
         )
 
 
@@ -24,11 +25,11 @@ def require_module(name: str, value: object, *, reads: str) -> None:
         return
     if isinstance(value, type) and issubclass(value, nn.Module):
         raise BadInput(
-            f"{name} is the class {value.__name__}, not a module.",
+            f"`{name}` is the class {value.__name__}, not a module.",
             hint=f"Create an instance first: {value.__name__}(...).",
         )
     raise BadInput(
-        f"{name} is {_kind(value)}, not a torch.nn.Module.",
+        f"`{name}` is {_kind(value)}, not a torch.nn.Module.",
         hint=f"Give a module that maps {reads}; call your function in the forward of your own nn.Module.",
     )
 

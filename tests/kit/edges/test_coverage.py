@@ -128,7 +128,7 @@ def test_a_radius_larger_than_the_domain_is_refused_with_its_edges() -> None:
         require_radius(points, LATTICE, 5.0)
     with pytest.raises(BadInput, match="300 x 60 = 18,000 edges"):
         coverage(*lattice_edges(points, LATTICE, 5.0)).require_covered(points, LATTICE)
-    with pytest.raises(BadInput, match="every token is connected to every point"):
+    with pytest.raises(BadInput, match="Every token is connected to every point"):
         coverage(*lattice_edges(points, LATTICE, 5.0)).require_covered()
     require_radius(points, LATTICE, number_in(early.value.hint))
 
@@ -137,7 +137,7 @@ def test_the_refusal_of_a_large_radius_begins_exactly_where_every_pair_is_near()
     points = cloud(40, scale=0.8, dtype=torch.float64)
     furthest = float(torch.cdist(points, LATTICE.points(dtype=torch.float64)).max())
     require_radius(points, LATTICE, furthest * 0.999)
-    with pytest.raises(BadInput, match="every token"):
+    with pytest.raises(BadInput, match="Every token"):
         require_radius(points, LATTICE, furthest * 1.001)
 
 

@@ -146,8 +146,8 @@ def test_no_queries_or_sources_have_no_edges() -> None:
         (torch.rand(2, 3), float("nan"), "radius is nan"),
         (torch.rand(2, 2), 0.1, "shape"),
         (torch.rand(3), 0.1, "shape"),
-        (torch.zeros(2, 3, dtype=torch.int64), 0.1, "points is torch.int64"),
-        (torch.zeros(2, 3, dtype=torch.float16), 0.1, "points is torch.float16"),
+        (torch.zeros(2, 3, dtype=torch.int64), 0.1, "`points` is torch.int64"),
+        (torch.zeros(2, 3, dtype=torch.float16), 0.1, "`points` is torch.float16"),
         (torch.zeros(1, 1).expand(2**31, 3), 0.1, "2,147,483,648 points"),
     ],
 )

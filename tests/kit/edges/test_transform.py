@@ -126,11 +126,11 @@ def test_queries_without_edges_get_zeros_and_no_gradient() -> None:
         ({"memory": "small"}, "memory 'small' does not exist"),
         ({"transform": "cubic"}, "transform 'cubic' does not exist"),
         ({"chunk": 0}, "chunk is 0 edges"),
-        ({"f": None}, "needs f"),
+        ({"f": None}, "needs `f`"),
         ({"weights": "quadrature"}, "given together"),
         ({"weights": "attention"}, "given together"),
         ({"edges": torch.tensor([[S], [0]])}, "names a point outside"),
-        ({"f": torch.zeros(S - 1, C)}, "f has shape"),
+        ({"f": torch.zeros(S - 1, C)}, "`f` has shape"),
         ({"y": torch.rand(S + 1, D, dtype=torch.float64)}, "edges join"),
     ],
 )

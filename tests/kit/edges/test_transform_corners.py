@@ -251,12 +251,12 @@ def test_without_gradients_the_values_are_the_same() -> None:
     ("wrong", "what"),
     [
         ({"f": torch.zeros(S, 1, dtype=torch.float64)}, "channels per edge"),
-        ({"f": torch.zeros(S)}, "f has shape"),
-        ({"weights": "attention", "attention": nn.Linear(3, C).double()}, "attention returns"),
-        ({"weights": "quadrature", "quadrature": torch.ones(S, 1)}, "quadrature has shape"),
-        ({"weights": "quadrature", "quadrature": torch.ones(S + 1)}, "quadrature has shape"),
-        ({"y": torch.rand(S, 2, dtype=torch.float64)}, "x has shape"),
-        ({"mlp": nn.Linear(7, C).double()}, "mlp takes 7 inputs, but an edge has 6"),
+        ({"f": torch.zeros(S)}, "`f` has shape"),
+        ({"weights": "attention", "attention": nn.Linear(3, C).double()}, "`attention` returns"),
+        ({"weights": "quadrature", "quadrature": torch.ones(S, 1)}, "`quadrature` has shape"),
+        ({"weights": "quadrature", "quadrature": torch.ones(S + 1)}, "`quadrature` has shape"),
+        ({"y": torch.rand(S, 2, dtype=torch.float64)}, "`x` has shape"),
+        ({"mlp": nn.Linear(7, C).double()}, "`mlp` takes 7 inputs, but an edge has 6"),
         ({"mlp": nn.Sequential(nn.Linear(6, C), nn.BatchNorm1d(C)).double()}, "BatchNorm1d in training mode"),
     ],
 )

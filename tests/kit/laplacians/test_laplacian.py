@@ -243,7 +243,7 @@ def test_a_budget_below_one_point_is_refused() -> None:
         (lambda f, x: laplacian(lambda x: jnp.sum(x) * 1j)(x), "not one real number"),
         (lambda f, x: laplacian(f)(np.ones((2, 3), int)), "points are int"),
         (lambda f, x: laplacian(f)(np.ones((0, 3))), "no coordinates"),
-        (lambda f, x: laplacian(f, points=0), "points is 0"),
+        (lambda f, x: laplacian(f, points=0), "`points` is 0"),
         (lambda f, x: laplacian_of_batch(f, x[:0]), "points have shape"),
         (lambda f, x: laplacian_of_batch(f, x, chunk=0), "chunk is 0"),
         (lambda f, x: laplacian_of_batch(f, x, chunk=True), "chunk is True"),

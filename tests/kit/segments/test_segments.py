@@ -151,11 +151,11 @@ def test_the_hint_for_too_small_cells_names_a_size_that_works() -> None:
 @pytest.mark.parametrize(
     ("offsets", "order", "says"),
     [
-        ([0, 3, 2, 5], None, "decreases"),
+        ([0, 3, 2, 5], None, "must not decrease"),
         ([1, 3], None, "starts at 1"),
         ([0], None, "1 entries"),
         ([0, 0], None, "no points"),
-        ([0, 3], [0, 1], "order has 2 points"),
+        ([0, 3], [0, 1], "`order` has 2 points"),
         ([0, 3], [0, 1, 1], "leaves points out"),
         ([0, 3], [0, 1, 7], "leaves points out"),
         ([0.0, 3.0], None, "float32"),
@@ -183,5 +183,5 @@ def test_ids_that_are_not_a_row_of_integers_are_refused(ids: torch.Tensor) -> No
 
 
 def test_a_batch_of_another_length_is_refused() -> None:
-    with pytest.raises(BadInput, match="batch has 2 entries, but there are 3 points"):
+    with pytest.raises(BadInput, match="`batch` has 2 entries, but there are 3 points"):
         Segments.from_coords(torch.rand(3, 3), 0.1, torch.tensor([0, 1]))

@@ -111,7 +111,7 @@ def test_data_sums_up_what_it_made_and_makes_nothing_twice(
         == 0
     )
     out = capsys.readouterr().out
-    assert "3 to train, 2 to test; 5 were there already" in out
+    assert "3 for training, 2 for testing; 5 already existed" in out
     assert {path.name: path.stat().st_mtime_ns for path in data.glob("*.npz")} == before
 
 
@@ -200,8 +200,8 @@ def test_a_smaller_data_set_in_the_folder_of_a_larger_one_says_what_is_left_out(
     assert "more bodies" not in capsys.readouterr().err
     assert run([*make, "--train", "0"]) == 0
     told = capsys.readouterr().err
-    assert "2 more bodies lie in" in told
-    assert "no bodies to train with" in told
+    assert "contains 2 more bodies" in told
+    assert "no training bodies" in told
 
 
 def test_an_evaluation_takes_the_pictures_of_an_earlier_one_away_and_names_few_bodies(
@@ -240,7 +240,7 @@ def test_a_model_worse_than_the_mean_is_called_so() -> None:
 @pytest.mark.parametrize(
     ("verb", "says"),
     [
-        ("data", "the same command makes the others"),
+        ("data", "the same command creates the others"),
         ("eval", "there is no evaluation"),
         ("predict", "nothing was written"),
     ],

@@ -186,7 +186,7 @@ def test_a_mesh_in_millimetres_is_refused_and_the_scale_named(
 ) -> None:
     path, body = car
     large = write_fields(tmp_path / "mm.vtp", Mesh(body.mesh.vertices * 1000, body.mesh.faces), {})
-    with pytest.raises(BadInput, match="does not lie in the training box") as caught:
+    with pytest.raises(BadInput, match="is not inside the training box") as caught:
         predict(run, large, tmp_path / "out.vtp", device="cpu")
     assert caught.value.hint == "Add --scale 0.001 if the mesh is in millimetres."
     assert not (tmp_path / "out.vtp").exists()
@@ -203,7 +203,7 @@ def test_a_toy_and_a_car_in_the_air_are_refused(run: Path, tmp_path: Path, car: 
     )
     with pytest.raises(BadInput, match="is far smaller than the training box"):
         predict(run, small, tmp_path / "out.vtp", device="cpu")
-    with pytest.raises(BadInput, match=r"does not lie in the training box") as caught:
+    with pytest.raises(BadInput, match=r"is not inside the training box") as caught:
         predict(run, path, tmp_path / "out.vtp", clearance=3.0, device="cpu")
     assert "--clearance" in caught.value.hint
 
@@ -279,7 +279,7 @@ def test_a_mesh_with_y_up_is_noticed(run: Path, tmp_path: Path, car: tuple[Path,
     made = predict(run, lying, tmp_path / "out.vtp", device="cpu")
     assert any("x must be along the car and z up" in note for note in made.notes)
     across = write_fields(tmp_path / "across.vtp", Mesh(mesh.vertices[:, [1, 0, 2]], mesh.faces), {})
-    with pytest.raises(BadInput, match="does not lie in") as caught:
+    with pytest.raises(BadInput, match="is not inside") as caught:
         predict(run, across, tmp_path / "out.vtp", device="cpu")
     assert caught.value.hint == (
         "Rotate the mesh so that x is along the car and z is up: y seems to be along the car."

@@ -80,9 +80,9 @@ def test_surroundings_look_the_same_when_every_panel_of_training_is_cut_in_four(
 
 def test_a_run_may_have_a_larger_box_but_not_other_features(tiny_data: Path) -> None:
     assert config_of(tiny_data, model={"high": (4.0, 1.1, 3.0)}).high == (4.0, 1.1, 3.0)
-    with pytest.raises(BadInput, match="--set in_features and out_features") as caught:
+    with pytest.raises(BadInput, match="--set cannot change in_features and out_features") as caught:
         config_of(tiny_data, model={"in_features": 3, "out_features": 2})
-    assert "leave them out" in caught.value.hint
+    assert "Leave them out" in caught.value.hint
 
 
 def test_a_data_set_without_training_bodies_is_refused(tmp_path: Path) -> None:

@@ -106,10 +106,9 @@ class Coverage:
                 f"Lower the radius to about {radius_for(points, lattice):g}.",
             )
         if self.uncovered:
-            holes = _describe_holes(self.uncovered, self.points, self.uncovered_first)
-            raise BadInput(f"In this graph, {holes}.", hint=hint)
+            raise BadInput(_describe_holes(self.uncovered, self.points, self.uncovered_first), hint=hint)
         if self.complete:
-            raise BadInput(f"In this graph, {_describe_complete(self.points, self.tokens)}.", hint=lower)
+            raise BadInput(_describe_complete(self.points, self.tokens), hint=lower)
 
 
 def coverage(into_tokens: Edges, into_points: Edges | None = None) -> Coverage:
@@ -129,8 +128,8 @@ def coverage(into_tokens: Edges, into_points: Edges | None = None) -> Coverage:
         into_tokens.queries,
     ):
         raise BadInput(
-            f"into_tokens joins {into_tokens.source_count:,} points to {into_tokens.queries:,} tokens, but "
-            f"into_points joins {into_points.source_count:,} tokens to {into_points.queries:,} points.",
+            f"`into_tokens` joins {into_tokens.source_count:,} points to {into_tokens.queries:,} tokens, but "
+            f"`into_points` joins {into_points.source_count:,} tokens to {into_points.queries:,} points.",
             hint="Give both directions of one graph, tokens first, as lattice_edges returns them.",
         )
     if into_points is None:
@@ -184,7 +183,7 @@ def require_radius(points: Tensor, lattice: Lattice, radius: float) -> None:
     uncovered = (_nearest(points, lattice) > squared_radius(radius, points)).nonzero().squeeze(1)
     if len(uncovered):
         holes = _describe_holes(len(uncovered), len(points), tuple(uncovered[:_MAX_LISTED].tolist()))
-        raise BadInput(f"With a radius of {radius:g}, {holes}.", hint=_hint(points, lattice))
+        raise BadInput(f"The radius is {radius:g}. {holes}", hint=_hint(points, lattice))
     ends = [(planes[0], planes[-1]) for planes in lattice.axes(dtype=points.dtype, device=points.device)]
     furthest = sum(
         torch.maximum((points[:, axis] - low).square(), (points[:, axis] - high).square())
@@ -192,7 +191,7 @@ def require_radius(points: Tensor, lattice: Lattice, radius: float) -> None:
     )
     if lattice.count > 1 and bool((furthest <= squared_radius(radius, points)).all()):
         raise BadInput(
-            f"With a radius of {radius:g}, {_describe_complete(len(points), lattice.count)}.",
+            f"The radius is {radius:g}. {_describe_complete(len(points), lattice.count)}",
             hint=f"Lower the radius to about {radius_for(points, lattice):g}.",
         )
 
@@ -230,7 +229,7 @@ def _round_up(radius: float) -> str:
 
 
 def _describe_holes(uncovered: int, points: int, first: tuple[int, ...]) -> str:
-    return f"{uncovered:,} of {points:,} points have no token ({_list(first, uncovered)})"
+    return f"{uncovered:,} of {points:,} points have no token ({_list(first, uncovered)})."
 
 
 def _list(first: tuple[int, ...], count: int) -> str:
@@ -238,4 +237,4 @@ def _list(first: tuple[int, ...], count: int) -> str:
 
 
 def _describe_complete(points: int, tokens: int) -> str:
-    return f"every token is connected to every point: {points:,} x {tokens:,} = {points * tokens:,} edges"
+    return f"Every token is connected to every point: {points:,} x {tokens:,} = {points * tokens:,} edges."

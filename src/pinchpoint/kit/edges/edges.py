@@ -40,13 +40,14 @@ class Edges:
         require_tensor("sources", self.sources)
         if self.offsets.dim() != 1 or self.sources.dim() != 1 or not len(self.offsets):
             raise BadInput(
-                f"offsets has shape {tuple(self.offsets.shape)} and sources has shape "
-                f"{tuple(self.sources.shape)}; both must have one axis, and offsets at least one entry.",
+                f"`offsets` has shape {tuple(self.offsets.shape)} and `sources` has shape "
+                f"{tuple(self.sources.shape)}; both must have one axis, and `offsets` at least one entry.",
                 hint="Give offsets (Q + 1,) and sources (E,).",
             )
         if self.offsets.dtype is not torch.int64 or self.sources.dtype is not torch.int32:
             raise BadInput(
-                f"offsets is {self.offsets.dtype} and sources is {self.sources.dtype}, not int64 and int32.",
+                f"`offsets` is {self.offsets.dtype} and `sources` is {self.sources.dtype}; they must be "
+                "int64 and int32.",
                 hint="Convert them, or build the edges from any index with Edges.from_index.",
             )
 
@@ -89,7 +90,7 @@ class Edges:
                 )
         if starts[0] != 0 or starts[-1] != self.count or bool((np.diff(starts) < 0).any()):
             raise BadInput(
-                f"offsets does not divide {self.count:,} edges into rows: it must start at 0, never "
+                f"`offsets` does not divide {self.count:,} edges into rows: it must start at 0, never "
                 f"decrease and end at {self.count:,}.",
                 hint="Correct the offsets, or build the edges from any index with Edges.from_index.",
             )
@@ -132,7 +133,7 @@ class Edges:
         for name, number in (("queries", queries), ("sources", sources)):
             if (count := whole_number(number)) is None or count < 0:
                 raise BadInput(
-                    f"{name} is {number!r}, not a whole number of at least 0.",
+                    f"`{name}` is {number!r}, not a whole number of at least 0.",
                     hint=f"Give the number of {name}.",
                 )
         if index.dim() != 2 or index.shape[0] != 2:

@@ -307,7 +307,7 @@ def check_channels(kernel: Tensor, f: Tensor) -> None:
     """Raise `BadInput` if the kernel (e, C) and f (S, C) differ in width."""
     if kernel.shape[1:] != f.shape[1:]:
         raise BadInput(
-            f"mlp returns {tuple(kernel.shape[1:])} channels per edge, but f has {tuple(f.shape[1:])}.",
+            f"`mlp` returns {tuple(kernel.shape[1:])} channels per edge, but `f` has {tuple(f.shape[1:])}.",
             hint="Give the last layer as many outputs as f has channels, or widen f: f.expand(-1, C).",
         )
 
@@ -316,7 +316,7 @@ def check_score(score: Tensor) -> None:
     """Raise `BadInput` unless there is one score per edge, (e, 1)."""
     if score.shape[1:] != (1,):
         raise BadInput(
-            f"attention returns shape {tuple(score.shape)}; it must return one score per edge, (e, 1).",
+            f"`attention` returns shape {tuple(score.shape)}; it must return one score per edge, (e, 1).",
             hint="Give a module that maps (e, d) to (e, 1).",
         )
 

@@ -84,7 +84,7 @@ def radius_edges(x: Tensor, y: Tensor, radius: float) -> Edges:
     require_tensor("y", y)
     if x.dim() != 2 or y.dim() != 2 or x.shape[1] != y.shape[1]:
         raise BadInput(
-            f"x has shape {tuple(x.shape)} and y has shape {tuple(y.shape)}, not (Q, d) and (S, d).",
+            f"`x` has shape {tuple(x.shape)} and `y` has shape {tuple(y.shape)}, not (Q, d) and (S, d).",
             hint="Give both two axes, with the same number of coordinates.",
         )
     for points in (x, y):
@@ -126,12 +126,12 @@ def check_points(points: Tensor, *, axes: int) -> None:
     require_tensor("points", points)
     if points.dim() != 2 or points.shape[1] != axes or not axes:
         raise BadInput(
-            f"points has shape {tuple(points.shape)}, not (P, {axes or 'd'}).",
+            f"`points` has shape {tuple(points.shape)}, not (P, {axes or 'd'}).",
             hint="Give one row of coordinates per point.",
         )
     if points.dtype not in (torch.float32, torch.float64):
         raise BadInput(
-            f"points is {points.dtype}, not float32 or float64.", hint="Convert it: points.float()."
+            f"`points` is {points.dtype}, not float32 or float64.", hint="Convert it: points.float()."
         )
     if len(points) > INT32_MOST:
         raise BadInput(

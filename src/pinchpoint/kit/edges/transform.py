@@ -239,7 +239,7 @@ def _check_kinds(
             require_tensor(name, value)
     if x.dim() != 2 or y.dim() != 2 or x.shape[1] != y.shape[1]:
         raise BadInput(
-            f"x has shape {tuple(x.shape)} and y has shape {tuple(y.shape)}, not (Q, d) and (S, d).",
+            f"`x` has shape {tuple(x.shape)} and `y` has shape {tuple(y.shape)}, not (Q, d) and (S, d).",
             hint="Give both two axes, with the same number of coordinates.",
         )
 
@@ -263,25 +263,25 @@ def _check(
     ):
         if value not in get_args(choices):
             raise BadInput(
-                f"{option} {value!r} does not exist.", hint=f"Use one of: {', '.join(get_args(choices))}."
+                f"The {option} {value!r} does not exist.", hint=f"Use one of: {', '.join(get_args(choices))}."
             )
     if edges.queries != x.shape[0] or edges.source_count != y.shape[0]:
         raise BadInput(
-            f"The edges join {edges.source_count:,} sources to {edges.queries:,} queries, but y has "
-            f"{y.shape[0]:,} points and x has {x.shape[0]:,}.",
+            f"The edges join {edges.source_count:,} sources to {edges.queries:,} queries, but `y` has "
+            f"{y.shape[0]:,} points and `x` has {x.shape[0]:,}.",
             hint="Build the edges from these points: radius_edges(x, y, radius).",
         )
     if f is None and transform != "linear_kernelonly":
         raise BadInput(
-            f"The transform {transform!r} needs f, which is None.",
+            f"The transform {transform!r} needs `f`, which is None.",
             hint="Give f: (S, C), or transform='linear_kernelonly'.",
         )
     if f is not None and (f.dim() != 2 or f.shape[0] != y.shape[0]):
         hint = "Give f one row per source: (S, C)" + ("; one channel is f[:, None]." if f.dim() == 1 else ".")
-        raise BadInput(f"f has shape {tuple(f.shape)}, but there are {y.shape[0]:,} sources.", hint=hint)
+        raise BadInput(f"`f` has shape {tuple(f.shape)}, but there are {y.shape[0]:,} sources.", hint=hint)
     if quadrature is not None and quadrature.shape != y.shape[:1]:
         raise BadInput(
-            f"quadrature has shape {tuple(quadrature.shape)}, but there are {y.shape[0]:,} sources.",
+            f"`quadrature` has shape {tuple(quadrature.shape)}, but there are {y.shape[0]:,} sources.",
             hint="Give one number per source: (S,).",
         )
     if (quadrature is None) == (weights == "quadrature"):
@@ -304,7 +304,7 @@ def _check_module(name: str, module: nn.Module, inputs: Tensor, memory: Memory) 
     layers, width, dtype = layers_of(module), inputs.shape[1], arithmetic(inputs)
     if layers is not None and layers[0][0].in_features != width:
         raise BadInput(
-            f"{name} takes {layers[0][0].in_features} inputs, but an edge has {width}.",
+            f"`{name}` takes {layers[0][0].in_features} inputs, but an edge has {width}.",
             hint="Give an mlp of [y, x] (2d inputs; 2d + C with f in the nonlinear transforms), "
             "and an attention of y - x (d inputs).",
         )
@@ -312,7 +312,7 @@ def _check_module(name: str, module: nn.Module, inputs: Tensor, memory: Memory) 
         # Autocast casts weights; a module of the user's may do so too.
         if layer.weight.dtype is not dtype and dtype is inputs.dtype:
             raise BadInput(
-                f"{name} is in {layer.weight.dtype}, but the edges are in {dtype}.",
+                f"`{name}` is in {layer.weight.dtype}, but the edges are in {dtype}.",
                 hint=f"Convert it: {name}.to({dtype}).",
             )
     if memory == "eager" or layers is not None:
@@ -322,7 +322,7 @@ def _check_module(name: str, module: nn.Module, inputs: Tensor, memory: Memory) 
         drops = memory == "flat" and isinstance(part, _DROPOUTS) and part.training and part.p > 0
         if drops or (isinstance(part, nn.BatchNorm1d) and (part.training or part.running_mean is None)):
             raise BadInput(
-                f"{name} has a {type(part).__name__} in training mode, which gives other results when it is "
-                "computed again or in chunks.",
+                f"`{name}` has a {type(part).__name__} in training mode, which gives other results when it "
+                "is computed again or in chunks.",
                 hint=f"Use memory={'checkpoint' if drops else 'eager'!r}, or call eval() on that layer.",
             )

@@ -108,7 +108,7 @@ def _flat(f: Function, x: Any) -> Function:
 def check_method(f: object, method: object) -> None:
     if not callable(f):
         raise BadInput(
-            f"f is a {type(f).__name__}, not a function.",
+            f"`f` is a {type(f).__name__}, not a function.",
             hint="Give a function of one point, written in JAX.",
         )
     if method != "auto" and method not in METHODS:
@@ -138,7 +138,7 @@ def check_point(f: Function, x: Any) -> Any:
             else f"a {type(result).__name__}"
         )
         raise BadInput(
-            f"f returns {shape} for one point, not one real number.",
+            f"`f` returns {shape} for one point, not one real number.",
             hint="Give a function of one point, such as log|psi|; jax.vmap the result of laplacian for many.",
         )
     return point

@@ -40,7 +40,8 @@ def laplacian(
     check_method(f, method)
     if not is_positive_integer(points):
         raise BadInput(
-            f"points is {points!r}, not a positive whole number.", hint="Give points a whole number above 0."
+            f"`points` is {points!r}, not a positive whole number.",
+            hint="Give points a whole number above 0.",
         )
 
     def evaluate(x: Any) -> Laplace:

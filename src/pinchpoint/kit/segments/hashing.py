@@ -98,7 +98,7 @@ def _check_word(name: str, value: Any) -> int:
     number = whole_number(value)
     if number is None or not 0 <= number <= _MASK_64:
         raise BadInput(
-            f"{name} is {value!r}, not a whole number from 0 to 2**64 - 1.",
+            f"`{name}` is {value!r}, not a whole number from 0 to 2**64 - 1.",
             hint=f"Give a {name} such as 0 or 1.",
         )
     return number

@@ -120,7 +120,7 @@ def _require_values(values: Tensor, segments: Segments) -> None:
     require_tensor("values", values)
     if values.dim() != 2 or values.shape[0] != segments.points or not values.is_floating_point():
         raise BadInput(
-            f"values has shape {tuple(values.shape)} and dtype {values.dtype}, but there are "
+            f"`values` has shape {tuple(values.shape)} and dtype {values.dtype}, but there are "
             f"{segments.points:,} points.",
             hint=f"Give ({segments.points}, F) floating-point numbers, one row for each point.",
         )

@@ -90,7 +90,7 @@ class Segments:
         require_tensor("xyz", xyz)
         if xyz.dim() != 2 or xyz.shape[1] != 3 or not xyz.is_floating_point():
             raise BadInput(
-                f"xyz has shape {tuple(xyz.shape)} and dtype {xyz.dtype}.",
+                f"`xyz` has shape {tuple(xyz.shape)} and dtype {xyz.dtype}.",
                 hint="Give xyz (N, 3) in float32 or float64.",
             )
         if isinstance(cell, bool) or not isinstance(cell, Real) or not math.isfinite(cell) or not cell > 0:
@@ -108,7 +108,7 @@ class Segments:
             batch = _require_integers("batch", batch)
             if batch.shape[0] != xyz.shape[0]:
                 raise BadInput(
-                    f"batch has {batch.shape[0]:,} entries, but there are {xyz.shape[0]:,} points.",
+                    f"`batch` has {batch.shape[0]:,} entries, but there are {xyz.shape[0]:,} points.",
                     hint="Give one batch number for each point.",
                 )
             columns.insert(0, batch.double())
@@ -127,7 +127,7 @@ class Segments:
         offsets = _require_integers("offsets", offsets)
         if offsets.shape[0] < 2:
             raise BadInput(
-                f"offsets has {offsets.shape[0]} entries, which describe no cell.",
+                f"`offsets` has {offsets.shape[0]} entries, which describe no cell.",
                 hint="Give C + 1 offsets for C cells, from 0 to the number of points.",
             )
         lengths = offsets.diff()
@@ -135,7 +135,7 @@ class Segments:
         first, points, shortest, longest = (int(value) for value in ends)
         if first != 0 or shortest < 0:
             raise BadInput(
-                "offsets decreases." if first == 0 else f"offsets starts at {first:,}, not at 0.",
+                "`offsets` must not decrease." if first == 0 else f"`offsets` starts at {first:,}, not at 0.",
                 hint="Give offsets that start at 0, never decrease and end at the number of points; "
                 "Segments.from_ids takes ids in any order.",
             )
@@ -199,7 +199,7 @@ def _require_numbered(bounds: list[float], cell: float) -> None:
     """Raise `BadInput` if one int64 cannot number the cells. bounds: the minimum and maximum of each axis."""
     if not all(math.isfinite(bound) for bound in bounds):
         raise BadInput(
-            "xyz contains NaN or infinite coordinates.",
+            "`xyz` contains NaN or infinite coordinates.",
             hint="Remove those points first: xyz[xyz.isfinite().all(1)].",
         )
     spans = [int(high) - int(low) + 1 for low, high in zip(bounds[0::2], bounds[1::2], strict=True)]
@@ -223,12 +223,12 @@ def _require_integers(name: str, values: Tensor) -> Tensor:
     require_tensor(name, values)
     if values.dim() != 1 or values.dtype is torch.bool or values.is_floating_point() or values.is_complex():
         raise BadInput(
-            f"{name} has shape {tuple(values.shape)} and dtype {values.dtype}; it must be a row of integers.",
+            f"`{name}` has shape {tuple(values.shape)} and dtype {values.dtype}, not one row of integers.",
             hint=f"Give {name} as one row of integers.",
         )
     if values.dtype is torch.uint64:
         raise BadInput(
-            f"{name} is torch.uint64, which torch cannot sort.",
+            f"`{name}` is torch.uint64, which torch cannot sort.",
             hint=f"Give {name} below 2**63 as int64: {name}.long().",
         )
     return values.long() if values.dtype in (torch.uint16, torch.uint32) else values
@@ -247,11 +247,11 @@ def _require_count(points: int) -> None:
 def _require_order(order: Tensor, points: int) -> None:
     if order.shape[0] != points:
         raise BadInput(
-            f"order has {order.shape[0]:,} points, but offsets ends at {points:,}.",
+            f"`order` has {order.shape[0]:,} points, but `offsets` ends at {points:,}.",
             hint="Give each point once.",
         )
     listed = torch.zeros(points, dtype=torch.bool, device=order.device).index_fill_(
         0, order.long().clamp(0, points - 1), True
     )
     if not bool((listed & (order >= 0) & (order < points)).all()):
-        raise BadInput("order leaves points out.", hint=f"Give each number from 0 to {points - 1:,} once.")
+        raise BadInput("`order` leaves points out.", hint=f"Give each number from 0 to {points - 1:,} once.")

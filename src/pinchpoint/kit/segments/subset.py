@@ -50,7 +50,7 @@ def draw_counts(
     low, high = _to_fixed_point(ratio)
     if (fewest := whole_number(least)) is None or fewest < 0:
         raise BadInput(
-            f"least is {least!r}, not a whole number of at least 0.",
+            f"`least` is {least!r}, not a whole number of at least 0.",
             hint="Give the fewest points to draw from a cell: 0, 1, 2 ...",
         )
     of_ratio = hashing.words(seed=seed, step=step, rank=rank, view=view, purpose=hashing.RATIOS)
@@ -110,7 +110,7 @@ def sample_subset(
     checked_counts = _check_counts(segments, counts)
     if total is not None and ((value := whole_number(total)) is None or not 0 <= value <= segments.points):
         raise BadInput(
-            f"total is {total!r}, not a number from 0 to {segments.points:,}.",
+            f"`total` is {total!r}, not a number from 0 to {segments.points:,}.",
             hint="Give the sum of the counts, or leave total out.",
         )
     if method == "sort":
@@ -199,7 +199,7 @@ def _by_sort(segments: Segments, counts: Tensor, of: tuple[int, int], total: int
 def _check_total(points: Tensor, total: int | None) -> Tensor:
     if total is not None and len(points) != total:
         raise BadInput(
-            f"total is {total:,}, but the counts sum to {len(points):,}.",
+            f"`total` is {total:,}, but the counts sum to {len(points):,}.",
             hint="Give the sum of the counts as total.",
         )
     return points
@@ -214,12 +214,12 @@ def _least(segments: Segments, values: Tensor) -> Tensor:
 def _bernoulli(segments: Segments, ratio: object, of: tuple[int, int], total: int | None) -> Tensor:
     if total is not None:
         raise BadInput(
-            'method="bernoulli" draws a random number of points, so that total cannot be given.',
+            'method="bernoulli" draws a random number of points, so that `total` cannot be given.',
             hint='Leave total out, or use method="exact".',
         )
     if not isinstance(ratio, Real) or whole_number(ratio) is not None or isinstance(ratio, bool):
         raise BadInput(
-            f'method="bernoulli" needs a ratio, but counts is {ratio!r}.',
+            f'method="bernoulli" needs a ratio, but `counts` is {ratio!r}.',
             hint="Give a ratio in 0..1 as a float, such as 0.5.",
         )
     keys = hashing.keys(segments.order, of)
@@ -261,14 +261,14 @@ def _check_counts(segments: Segments, counts: object) -> Tensor:
     if isinstance(counts, Tensor):
         if counts.shape != (segments.cells,) or counts.dtype is torch.bool or counts.is_floating_point():
             raise BadInput(
-                f"counts has shape {tuple(counts.shape)} and dtype {counts.dtype}, but there are "
+                f"`counts` has shape {tuple(counts.shape)} and dtype {counts.dtype}, but there are "
                 f"{segments.cells:,} cells.",
                 hint=f"Give ({segments.cells},) integers, or a ratio as a float.",
             )
         device = segments.offsets.device
         if counts.device != device:
             raise BadInput(
-                f"counts is on {counts.device}, but the cells are on {device}.",
+                f"`counts` is on {counts.device}, but the cells are on {device}.",
                 hint=f"Move it: counts.to({str(device)!r}).",
             )
         if device.type == "cpu" and not is_fake(counts):
@@ -283,7 +283,7 @@ def _check_counts(segments: Segments, counts: object) -> Tensor:
     same = whole_number(counts)
     if same is None or same < 0:
         raise BadInput(
-            f"counts is {counts!r}; it must be a tensor, a whole number of at least 0, or a ratio.",
+            f"`counts` is {counts!r}; it must be a tensor, a whole number of at least 0, or a ratio.",
             hint="Give counts (C,), one whole number for all cells, or a ratio as a float.",
         )
     return segments.counts.clamp(max=min(same, INT32_MOST))
@@ -292,6 +292,6 @@ def _check_counts(segments: Segments, counts: object) -> Tensor:
 def require_segments(segments: object) -> None:
     if not isinstance(segments, Segments):
         raise BadInput(
-            f"segments is a {type(segments).__name__}, not Segments.",
+            f"`segments` is a {type(segments).__name__}, not Segments.",
             hint="Create one with Segments.from_ids, from_coords or from_offsets.",
         )

@@ -1,7 +1,7 @@
 """Train a geometry-aware neural operator, measure it, and predict the pressure on a mesh.
 
-`data` makes bodies with a known field, `train` learns it, `eval` measures the errors on bodies never
-seen, `predict` answers for a mesh of your own.
+`data` creates bodies with a known field, `train` learns it, `eval` measures the errors on unseen bodies,
+and `predict` computes the pressure on your own mesh.
 """
 
 from __future__ import annotations
@@ -20,33 +20,39 @@ from pinchpoint.systems.operator.settings import Settings
 if TYPE_CHECKING:
     from pinchpoint.systems.operator.records import Evaluation
 
-BODIES = 6  # the fewest that give a 95 % interval of a median
+MIN_BODIES = 6  # the fewest that give a 95 % interval of a median
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
-DEVICE: Any = typer.Option("auto", "--device", help="auto, cpu or cuda.")
-CHECKPOINT: Any = typer.Option("last", "--checkpoint", help="last, or best where bodies were held back.")
+DEVICE: Any = typer.Option("auto", "--device", help="Device: auto, cpu or cuda.")
+CHECKPOINT: Any = typer.Option(
+    "last", "--checkpoint", help="Checkpoint: last, or best if bodies were held back."
+)
 
 
 @app.command("data")
 def data(
     output: Path = typer.Option(
-        ..., "-o", "--output", metavar="DIR", help="Folder of the data set; gone on with if it is one."
+        ..., "-o", "--output", metavar="DIR", help="Folder of the dataset; resumed if it exists."
     ),
     kind: str = typer.Option(
-        "flow", "--kind", help="flow: inviscid flow over cars; harmonic: potentials of charges."
+        "flow",
+        "--kind",
+        help="Kind of data: flow (inviscid flow over cars) or harmonic (potentials of charges).",
     ),
-    train: int = typer.Option(64, "--train", help="Bodies to train with."),
-    test: int = typer.Option(16, "--test", help="Bodies to test with; the same for every --train."),
-    panels: int = typer.Option(2000, "--panels", help="Faces of a body, about."),
+    train: int = typer.Option(64, "--train", help="Number of training bodies."),
+    test: int = typer.Option(
+        16, "--test", help="Number of test bodies, which are the same for every --train."
+    ),
+    panels: int = typer.Option(2000, "--panels", help="Approximate number of faces of a body."),
     seed: int = typer.Option(0, "--seed", help="Seed of the shapes, which do not depend on --panels."),
-    jobs: int = typer.Option(None, "--jobs", help="Processes at one time; every core without it."),
-    device: str = typer.Option("cpu", "--device", help="cpu, or cuda for many panels."),
+    jobs: int = typer.Option(None, "--jobs", help="Number of processes; all cores by default."),
+    device: str = typer.Option("cpu", "--device", help="Device: cpu, or cuda for many panels."),
 ) -> None:
-    """Make bodies whose field is known.
+    """Create bodies with a known field.
 
-    Bodies that are there and whole are not made again, so a run that was stopped is gone on with by
-    the same command. A body whose solution is not sound is kept and named, and left out of the splits.
+    Complete bodies in the folder are kept, so the same command resumes a run that was stopped. A body whose
+    solution is not accurate enough is kept and listed, but excluded from the splits.
     """
     import time
 
@@ -56,10 +62,10 @@ def data(
         from pinchpoint.systems.operator.data.dataset import make_dataset
 
     start = time.perf_counter()
-    kept = "the bodies made are kept, and the same command makes the others"
-    with printing.explain_interrupt(kept), progress_bar.bar("data") as tell:
+    note = "finished bodies are kept, and the same command creates the others"
+    with printing.explain_interrupt(note), progress_bar.bar("data") as tell:
         progress = progress_bar.AddedProgress(tell, "bodies")
-        made = make_dataset(
+        dataset = make_dataset(
             output,
             kind=cast("Any", kind),
             train=train,
@@ -70,31 +76,32 @@ def data(
             device=device,
             progress=progress,
         )
-    left_out = made.left_out()
+    left_out = dataset.left_out()
     size = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
-    counts = [len(made.names(split)) for split in ("train", "test")]
+    counts = [len(dataset.names(split)) for split in ("train", "test")]
     printing.show_pairs(
         [
-            ("data", f"{output}, {made.kind}"),
+            ("data", f"{output}, {dataset.kind}"),
             (
                 "bodies",
-                f"{counts[0]:,} to train, {counts[1]:,} to test; {progress.there:,} were there already",
+                f"{counts[0]:,} for training, {counts[1]:,} for testing; {progress.there:,} already existed",
             ),
-            ("not sound", f"{len(left_out):,}, left out of the splits"),
-            ("panels", f"{panels:,} a body, about"),
+            ("inaccurate", f"{len(left_out):,}, excluded from the splits"),
+            ("panels", f"about {panels:,} per body"),
             ("size", show_bytes(size)),
             ("time", show_seconds(time.perf_counter() - start)),
         ]
     )
     for name, faults in left_out.items():
-        printing.say(f"note: {name} is left out: {'; '.join(faults)}")
-    beyond = made.beyond()
+        printing.say(f"note: {name} is excluded: {'; '.join(faults)}")
+    beyond = dataset.beyond()
     if beyond:
         printing.say(
-            f"note: {len(beyond):,} more bodies lie in {output}, in neither split now; a larger --train or --test takes them in"
+            f"note: {output} contains {len(beyond):,} more bodies, which are in neither split; "
+            "a larger --train or --test includes them"
         )
-    if not made.names("train"):
-        printing.say("note: there are no bodies to train with; --train 64 makes some")
+    if not dataset.names("train"):
+        printing.say("note: there are no training bodies; --train 64 creates some")
 
 
 @settings_command(
@@ -106,14 +113,14 @@ def data(
 )
 def train(
     data: Path = typer.Argument(
-        None, metavar="DATA", help="Folder that `operator data` made. --resume needs none."
+        None, metavar="DATA", help="Folder created by `operator data`; not needed with --resume."
     ),
     output: Path = OUTPUT,
     resume: bool = RESUME,
     budget: str = BUDGET,
     overrides: Overrides = NO_OVERRIDES,
 ) -> None:
-    """Train an operator on a data set, or resume a run.
+    """Train an operator on a dataset, or resume a run.
 
     Ctrl-C and SIGTERM write a checkpoint and stop; --resume then continues as if the run had never
     stopped, bit for bit on a CPU. --resume --steps N trains a finished run longer: from there on the
@@ -140,23 +147,23 @@ def train(
 def evaluate(
     run: Path = typer.Argument(..., metavar="RUN", help="Folder of a run."),
     data: Path = typer.Argument(
-        ..., metavar="DATA", help="Folder of a data set; its bodies may be finer than in training."
+        ..., metavar="DATA", help="Folder of a dataset; its bodies may be finer than in training."
     ),
     output: Path = typer.Option(
         ..., "-o", "--output", metavar="DIR", help="Folder for the errors and pictures."
     ),
-    split: str = typer.Option("test", "--split", help="test or train."),
+    split: str = typer.Option("test", "--split", help="Split to evaluate: test or train."),
     checkpoint: str = CHECKPOINT,
     device: str = DEVICE,
     pictures: bool = typer.Option(True, help="Draw the best, the median and the worst body."),
 ) -> None:
-    """Measure the errors on bodies never seen, and draw some.
+    """Measure the errors on unseen bodies, and draw some of them.
 
-    Every body of the split is predicted, and beside it stands the error of predicting the training mean.
-    relative L1 = sum a |p - t| / sum a |t|, relative L2 = sqrt(sum a (p - t)^2 / sum a t^2), a being
-    the areas of the panels. Medians over the bodies with a 95 % interval, or with the whole range where
-    they are fewer than 6. DIR gets errors.csv, evaluation.json and pictures of predicted, true and error;
-    those of an earlier evaluation are replaced.
+    Every body of the split is predicted, and compared with the error of predicting the training mean.
+    relative L1 = sum a |p - t| / sum a |t|, relative L2 = sqrt(sum a (p - t)^2 / sum a t^2), where a is
+    the area of a panel. Prints medians over the bodies with a 95 % interval, or with the whole range for
+    fewer than 6 bodies. Writes errors.csv, evaluation.json and pictures of the predicted field, the true
+    field and the error to DIR; files of an earlier evaluation are replaced.
     """
     from pinchpoint.backends.base import backend
 
@@ -165,7 +172,7 @@ def evaluate(
         from pinchpoint.systems.operator.evaluate import evaluate as measure
 
     with printing.explain_interrupt("there is no evaluation"), progress_bar.bar("eval") as tell:
-        made = measure(
+        evaluation = measure(
             run,
             data,
             output,
@@ -173,21 +180,22 @@ def evaluate(
             which=checkpoint,
             device=device,
             pictures=pictures,  # pyright: ignore[reportArgumentType]
-            progress=lambda done, total: tell("bodies", done, total),
+            progress=lambda finished, total: tell("bodies", finished, total),
         )
-    printing.show_pairs([*_errors(made), ("written", f"{output}: evaluation.json, {', '.join(made.files)}")])
-    if len(made.bodies) < BODIES:
+    files = ", ".join(evaluation.files)
+    printing.show_pairs([*_errors(evaluation), ("written", f"{output}: evaluation.json, {files}")])
+    if len(evaluation.bodies) < MIN_BODIES:
         printing.say(
-            f"note: in brackets is the whole range: {len(made.bodies)} bodies are too few for a 95 % interval"
+            f"note: the brackets show the whole range: {len(evaluation.bodies)} bodies are too few for a "
+            "95 % interval"
         )
 
 
-def _errors(made: Evaluation) -> list[tuple[str, str]]:
-    """The record's pairs, the last in words: a factor below one is no gain."""
-    against = (
-        f"{made.factor:.2f} times smaller" if made.factor >= 1 else f"{1 / made.factor:.2f} times LARGER"
-    )
-    return [*made.summary()[:-1], ("against the mean", f"relative L1 is {against}")]
+def _errors(evaluation: Evaluation) -> list[tuple[str, str]]:
+    """The record's pairs, with the last in words: a factor below one is not a gain."""
+    factor = evaluation.factor
+    comparison = f"{factor:.2f} times smaller" if factor >= 1 else f"{1 / factor:.2f} times LARGER"
+    return [*evaluation.summary()[:-1], ("against the mean", f"relative L1 is {comparison}")]
 
 
 @app.command("predict")
@@ -197,36 +205,36 @@ def predict(
         ..., metavar="MESH", help="A closed surface: .stl, .obj, .ply, .vtp, .vtk or .vtu."
     ),
     output: Path = typer.Option(
-        ..., "-o", "--output", metavar="OUT", help="The mesh with its Cp: .vtp, .vtu or .vtk."
+        ..., "-o", "--output", metavar="OUT", help="File for the mesh with its Cp: .vtp, .vtu or .vtk."
     ),
-    yaw: float = typer.Option(0.0, "--yaw", help="Angle of the flow, degrees."),
+    yaw: float = typer.Option(0.0, "--yaw", help="Angle of the flow in degrees."),
     clearance: float = typer.Option(
-        None, "--clearance", help="Metres from the ground to the lowest point; as the mesh stands."
+        None,
+        "--clearance",
+        help="Metres from the ground to the lowest point; the mesh's own height by default.",
     ),
-    scale: float = typer.Option(
-        1.0, "--scale", help="Metres for one unit of the mesh: 0.001 for millimetres."
-    ),
+    scale: float = typer.Option(1.0, "--scale", help="Metres per unit of the mesh: 0.001 for millimetres."),
     device: str = DEVICE,
     budget: str = typer.Option(
-        None, "--budget", help="Take the largest chunk predicted to stay within: 8GiB, or a card."
+        None, "--budget", help="Use the largest chunk predicted to stay within this memory: 8GiB, or a card."
     ),
-    chunk: int = typer.Option(None, "--chunk", help="Edges at one time."),
+    chunk: int = typer.Option(None, "--chunk", help="Edges processed together."),
     checkpoint: str = CHECKPOINT,
 ) -> None:
-    """Predict the pressure on a mesh, for ParaView to open.
+    """Predict the pressure on a mesh, for ParaView.
 
-    The mesh is a closed surface in metres, x along the car, z up. It is moved so that it is centred
-    over the ground as the bodies of training are; OUT holds it where it was.
+    The mesh is a closed surface in metres, with x along the car and z up. It is moved so that it is centred
+    over the ground like the training bodies; OUT contains it at its original place.
     """
     from pinchpoint.backends.base import backend
     from pinchpoint.core.units import show_seconds
 
     with printing.loading("torch"):
         backend("torch")
-        from pinchpoint.systems.operator.predict import predict as answer
+        from pinchpoint.systems.operator.predict import predict as run_prediction
 
     with printing.explain_interrupt("nothing was written"), printing.progress("predict") as tell:
-        made = answer(
+        prediction = run_prediction(
             run,
             mesh,
             output,
@@ -243,14 +251,17 @@ def predict(
         [
             (
                 "written",
-                f"{made.path}: Cp and Normals on {made.faces:,} faces"
-                + (", over an earlier file" if made.replaced else ""),
+                f"{prediction.path}: Cp and Normals on {prediction.faces:,} faces"
+                + (", replacing an earlier file" if prediction.replaced else ""),
             ),
-            ("Cp", f"{made.cp_low:.3f} to {made.cp_high:.3f}"),
-            ("edges", f"{made.edges:,}" + (f" in chunks of {made.chunk:,}" if made.chunk else "")),
-            ("device", made.device),
-            ("time", show_seconds(made.seconds)),
+            ("Cp", f"{prediction.cp_low:.3f} to {prediction.cp_high:.3f}"),
+            (
+                "edges",
+                f"{prediction.edges:,}" + (f" in chunks of {prediction.chunk:,}" if prediction.chunk else ""),
+            ),
+            ("device", prediction.device),
+            ("time", show_seconds(prediction.seconds)),
         ]
     )
-    for note in made.notes:
+    for note in prediction.notes:
         printing.say(f"note: {note}")

@@ -184,9 +184,9 @@ def _check_inside(sample: Sample, config: OperatorConfig, scale: float) -> None:
     inside = bool((low >= low.new_tensor(config.low)).all() and (high <= high.new_tensor(config.high)).all())
     if inside and max(extent) >= _SMALLEST * max(box):
         return
-    relation = "is far smaller than" if inside else "does not lie in"
+    relation = "far smaller than" if inside else "not inside"
     raise BadInput(
-        f"The mesh ({_show(extent)} m, {float(low[2]):.3g} to {float(high[2]):.3g} m over the ground) "
+        f"The mesh ({_show(extent)} m, {float(low[2]):.3g} to {float(high[2]):.3g} m over the ground) is "
         f"{relation} the training box ({_show(box)} m, {config.low[2]:.3g} to {config.high[2]:.3g} m "
         "over the ground).",
         hint=_hint(extent, box, scale),

@@ -36,7 +36,7 @@ class Run(runs.Run[Settings]):
 
 
 def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, Any]) -> Run:
-    """A new run, or with `resume` the one that is there; nothing is written. `choices`: only what was asked for."""
+    """A new run, or, with `resume`, the existing one; nothing is written. choices: only the chosen settings."""
     check_run_folder(folder, resume=resume)
     asked = json_values(choices)
     if resume:
@@ -88,7 +88,8 @@ def _configured(
     given = {name for name in ("in_features", "out_features") if name in overrides}
     if given:
         raise BadInput(
-            f"--set {' and '.join(sorted(given))}", hint="they follow from the data set: leave them out"
+            f"--set cannot change {' and '.join(sorted(given))}, which follow from the dataset.",
+            hint="Leave them out.",
         )
     vectors = [column for column, name in enumerate(data.features) if name.endswith("_x")]
     # Parts of unit vectors need no other units.

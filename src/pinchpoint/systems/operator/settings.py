@@ -1,5 +1,4 @@
-"""Settings of a training run of an operator: its loss and how edges are stored, beside what all systems
-share.
+"""Settings of a training run of an operator: its loss and how edges are stored, and what all systems share.
 
 No framework is imported here, so that the command line can read defaults and help texts.
 """

@@ -80,7 +80,7 @@ def test_a_point_without_a_token_is_refused_with_the_radius_that_would_do() -> N
 
 def test_a_radius_from_every_token_to_every_point_is_refused() -> None:
     points = torch.tensor([[0.0, 0.0, 0.5], [0.1, 0.0, 0.5]])
-    with pytest.raises(BadInput, match="every token is connected to every point"):
+    with pytest.raises(BadInput, match="Every token is connected to every point"):
         graph_of(points, config(radii=(4.0,)), areas=torch.ones(2))
 
 

@@ -218,8 +218,8 @@ def test_compat_scores_edges_by_the_cosine_of_absolute_places() -> None:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ({"features": torch.zeros(150, 6)}, "features has shape"),
-        ({"areas": torch.zeros(149)}, "areas has shape"),
+        ({"features": torch.zeros(150, 6)}, "`features` has shape"),
+        ({"areas": torch.zeros(149)}, "`areas` has shape"),
         ({"graph": "another"}, "another configuration"),
         ({"graph": "fewer"}, "other points"),
     ],

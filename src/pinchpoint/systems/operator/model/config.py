@@ -88,7 +88,7 @@ class OperatorConfig(JsonConfig):
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise BadInput(
-                    f"{name} is {getattr(self, name)}; it must be at least 1.",
+                    f"`{name}` is {getattr(self, name)}; it must be at least 1.",
                     hint=f"Give a {name} of at least 1.",
                 )
         for name, choices in _CHOICES.items():
@@ -221,7 +221,7 @@ class OperatorConfig(JsonConfig):
             shift, scale = getattr(self, f"{name}_shift"), getattr(self, f"{name}_scale")
             if len(shift) not in (0, count) or len(scale) != len(shift) or any(not s > 0 for s in scale):
                 raise BadInput(
-                    f"{name}_shift has {len(shift)} and {name}_scale has {len(scale)} numbers; {count} "
+                    f"`{name}_shift` has {len(shift)} and `{name}_scale` has {len(scale)} numbers; {count} "
                     f"shifts and {count} positive scales are needed, or none.",
                     hint=f"Give {count} of each, with scales above zero, or none.",
                 )
@@ -244,7 +244,7 @@ class OperatorConfig(JsonConfig):
         parts = [column + 1 for column in self.vectors]
         if self.mirror not in parts:
             raise BadInput(
-                f"mirror is {self.mirror}, which is not the y component of a vector.",
+                f"`mirror` is {self.mirror}, which is not the y component of a vector.",
                 hint=f"Use one of {parts}: a column of `vectors` plus one.",
             )
         if abs(self.low[1] + self.high[1]) > 1e-6 * (self.high[1] - self.low[1]):
@@ -257,7 +257,7 @@ class OperatorConfig(JsonConfig):
     def _check_compat(self) -> None:
         if self.neighbour_cap is not None and (not self.compat or self.neighbour_cap < 1):
             raise BadInput(
-                f"neighbour_cap is {self.neighbour_cap}; it must be at least 1 and needs compat=True.",
+                f"`neighbour_cap` is {self.neighbour_cap}; it must be at least 1 and needs compat=True.",
                 hint="Set compat=True and a cap of at least 1, or leave neighbour_cap out: it drops edges.",
             )
         for name, wrong in (
@@ -267,7 +267,7 @@ class OperatorConfig(JsonConfig):
         ):
             if self.compat and wrong:
                 raise BadInput(
-                    f"{name} is {getattr(self, name)!r}, which compat=True does not allow: GAOT-3D has none.",
+                    f"`{name}` is {getattr(self, name)!r}, but GAOT-3D, which compat=True follows, has none.",
                     hint=f"Leave {name} out.",
                 )
 

@@ -136,7 +136,7 @@ def cap_edges(edges: Edges, most: int) -> Edges:
 def _check_points(points: Tensor, config: OperatorConfig) -> None:
     if points.dim() != 2 or points.shape[1] != 3 or not len(points):
         raise BadInput(
-            f"points has shape {tuple(points.shape)}, not (P, 3) with at least one point.",
+            f"`points` has shape {tuple(points.shape)}, not (P, 3) with at least one point.",
             hint="Give one row of three coordinates per point.",
         )
     low, high = points.new_tensor(config.low), points.new_tensor(config.high)

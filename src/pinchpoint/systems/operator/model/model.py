@@ -206,8 +206,8 @@ def _check(config: OperatorConfig, points: Tensor, features: Tensor, areas: Tens
     count = len(points)
     if features.shape != (count, config.in_features) or areas.shape != (count,):
         raise BadInput(
-            f"features has shape {tuple(features.shape)} and areas has shape {tuple(areas.shape)}, but there "
-            f"are {count:,} points.",
+            f"`features` has shape {tuple(features.shape)} and `areas` has shape {tuple(areas.shape)}, but "
+            f"there are {count:,} points.",
             hint=f"Give features ({count}, {config.in_features}) and areas ({count},).",
         )
     described = len(config.radii) if config.geometry == "statistics" else 0
