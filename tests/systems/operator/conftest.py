@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -36,8 +37,14 @@ def tiny_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture
-def tiny_model() -> dict[str, Any]:
+@pytest.fixture(scope="session")
+def tiny_settings() -> dict[str, Any]:
     """Settings of a run that takes milliseconds per step."""
     model = {"lattice": (4, 2, 2), "mlp": (8,), "channels": 8, "width": 16, "depth": 1, "heads": 2}
     return {"model": model, "device": "cpu", "validation": 0}
+
+
+@pytest.fixture
+def tiny_model(tiny_settings: dict[str, Any]) -> dict[str, Any]:
+    """A copy of the settings, which a test may change."""
+    return deepcopy(tiny_settings)

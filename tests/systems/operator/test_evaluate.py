@@ -232,7 +232,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
         predict(run, car[0], tmp_path / "out.stl", device="cpu")
     with pytest.raises(BadInput, match="--scale"):
         predict(run, car[0], tmp_path / "out.vtp", scale=0.0, device="cpu")
-    with pytest.raises(BadInput, match="a chunk of 0 edges"):
+    with pytest.raises(BadInput, match="--chunk 0"):
         predict(run, car[0], tmp_path / "out.vtp", chunk=0, device="cpu")
 
 
@@ -242,7 +242,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_work(
         ({"yaw": math.nan}, "--yaw is nan"),
         ({"clearance": math.inf}, "--clearance is inf"),
         ({"scale": math.inf}, "--scale is inf"),
-        ({"budget": "much"}, "unknown card 'much'"),
+        ({"budget": "much"}, "no card 'much'"),
         ({"budget": "-3GiB"}, "-3GiB"),
     ],
 )
@@ -311,8 +311,8 @@ def test_a_run_on_other_data_says_nothing_of_a_mesh(
 
 @pytest.mark.slow
 def test_a_short_training_beats_the_mean_field_on_bodies_it_never_saw(tmp_path: Path) -> None:
-    """2.4 times at 150 steps when measured; minutes on more and finer bodies give 3 and beyond (README)."""
-    make_dataset(tmp_path / "data", kind="flow", train=16, test=8, panels=150, jobs=1)
+    """2.4 times at 150 steps when measured; minutes on more and finer bodies give 3 and more (README)."""
+    make_dataset(tmp_path / "data", kind="flow", train=16, test=4, panels=120, jobs=1)
     model = {
         "lattice": (6, 4, 4),
         "radii": (0.9,),

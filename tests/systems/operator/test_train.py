@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import replace
@@ -61,15 +62,28 @@ def same(one: Any, other: Any, where: str = "state") -> None:
         assert one == other, where
 
 
+def with_steps(settings: dict[str, Any]) -> dict[str, Any]:
+    return {**settings, "steps": STEPS, "accumulate": 2, "ema": 0.9, "validation": 1, "checkpoint_every": 4}
+
+
 @pytest.fixture
 def choices(tiny_model: dict[str, Any]) -> dict[str, Any]:
-    return {**tiny_model, "steps": STEPS, "accumulate": 2, "ema": 0.9, "validation": 1, "checkpoint_every": 4}
+    return with_steps(tiny_model)
+
+
+@pytest.fixture(scope="module")
+def finished(
+    tiny_data: Path, tiny_settings: dict[str, Any], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    folder = tmp_path_factory.mktemp("train") / "whole"
+    train(tiny_data, folder, **with_steps(tiny_settings))
+    return folder
 
 
 @pytest.fixture
-def whole(tiny_data: Path, tmp_path: Path, choices: dict[str, Any]) -> Path:
-    train(tiny_data, tmp_path / "whole", **choices)
-    return tmp_path / "whole"
+def whole(finished: Path, tmp_path: Path) -> Path:
+    """A copy of a finished run, which a test may change."""
+    return Path(shutil.copytree(finished, tmp_path / "whole"))
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ class Run(runs.Run[Settings]):
 
 
 def begin(folder: Path, data: Dataset, *, resume: bool, choices: Mapping[str, Any]) -> Run:
-    """A new run, or, with `resume`, the existing one; nothing is written. choices: only the chosen settings."""
+    """A new run, or, with `resume`, the existing one; nothing is written. choices: only chosen settings."""
     check_run_folder(folder, resume=resume)
     asked = json_values(choices)
     if resume:

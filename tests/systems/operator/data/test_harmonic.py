@@ -7,7 +7,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the operator needs torch")
 
-from pinchpoint.systems.operator.data.harmonic import (
+from pinchpoint.systems.operator.data.harmonic import (  # noqa: E402
     FLUX_LIMIT,
     ball_mesh,
     draw_ball,
