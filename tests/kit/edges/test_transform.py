@@ -129,7 +129,7 @@ def test_queries_without_edges_get_zeros_and_no_gradient() -> None:
         ({"f": None}, "needs `f`"),
         ({"weights": "quadrature"}, "given together"),
         ({"weights": "attention"}, "given together"),
-        ({"edges": torch.tensor([[S], [0]])}, "names a point outside"),
+        ({"edges": torch.tensor([[S], [0]])}, "contains a point outside"),
         ({"f": torch.zeros(S - 1, C)}, "`f` has shape"),
         ({"y": torch.rand(S + 1, D, dtype=torch.float64)}, "edges join"),
     ],

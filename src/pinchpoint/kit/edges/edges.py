@@ -155,7 +155,7 @@ class Edges:
             int(index.min()) < 0 or int(source.max()) >= sources or int(destination.max()) >= queries
         ):
             raise BadInput(
-                f"The index names a point outside the {sources:,} sources or {queries:,} destinations.",
+                f"The index contains a point outside the {sources:,} sources or {queries:,} destinations.",
                 hint="Put the sources (rows of y and f) in row 0 and the destinations (rows of x) in row 1.",
             )
         order = torch.sort(destination, stable=True).indices

@@ -11,7 +11,7 @@ import pytest
 torch = pytest.importorskip("torch", reason="the operator needs torch")
 
 from pinchpoint.systems.operator.data.cars import car_mesh, draw_car  # noqa: E402
-from pinchpoint.systems.operator.data.panels import (
+from pinchpoint.systems.operator.data.panels import (  # noqa: E402
     normal_influence,
     panels_of,
     slopes,

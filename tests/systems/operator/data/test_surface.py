@@ -14,7 +14,7 @@ from pinchpoint.systems.operator.data import cars  # noqa: E402
 from pinchpoint.systems.operator.data.cars import Car, car_mesh, draw_car, largest_box  # noqa: E402
 from pinchpoint.systems.operator.data.harmonic import ball_mesh, draw_ball  # noqa: E402
 from pinchpoint.systems.operator.data.harmonic import largest_box as largest_ball_box  # noqa: E402
-from pinchpoint.systems.operator.data.surface import (
+from pinchpoint.systems.operator.data.surface import (  # noqa: E402
     Mesh,
     edges_of,
     facets,

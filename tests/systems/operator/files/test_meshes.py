@@ -15,7 +15,7 @@ from pinchpoint.core.errors import BadInput, Missing  # noqa: E402
 from pinchpoint.systems.operator.data.cars import car_mesh, draw_car  # noqa: E402
 from pinchpoint.systems.operator.data.flow import onset  # noqa: E402
 from pinchpoint.systems.operator.data.surface import Mesh, facets, volume  # noqa: E402
-from pinchpoint.systems.operator.files.meshes import (
+from pinchpoint.systems.operator.files.meshes import (  # noqa: E402
     Conditions,
     check_mesh,
     mesh_sample,
