@@ -17,7 +17,6 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 PENDING = (
     "docs",
     "systems/cloud",
-    "systems/common",
     "systems/density",
 )
 

@@ -64,7 +64,7 @@ def test_a_command_without_options_sets_every_field() -> None:
 @pytest.mark.parametrize(
     ("text", "what", "hint"),
     [
-        ("point=3", "--set point=3 names no known setting.", "Did you mean points? Use one of: lr, "),
+        ("point=3", "--set point=3 is not a known setting.", "Did you mean points? Use one of: lr, "),
         ("steps=3", "steps has an option of its own", "Write --steps 3."),
         ("inputs=3", "inputs follows from the data", "Leave out --set inputs."),
         ("ranks=3", "ranks follows from the data", "Leave out --set ranks."),

@@ -263,7 +263,7 @@ def test_an_empty_molecule_is_refused(
         (["--spacing", "0.2"], "A grid and a spacing were both given", "Leave one"),
         (["--electrons", "0"], "0 electrons", "above 0"),
         (["--chunk", "some"], "not a number of points", "512k"),
-        (["--budget", "lots"], "unknown card", ""),
+        (["--budget", "lots"], "There is no card", ""),
         (["--weights", "/nowhere.pt"], "Weights cannot be read", "run"),
         (["--form", "other"], "no form", "scalar"),
         (["--symmetry", "--grid", "9,9,9"], "does not map a grid of 9 x 9 x 9", "--grid"),

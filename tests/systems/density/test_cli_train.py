@@ -85,8 +85,8 @@ def test_a_run_that_ended_is_trained_longer(
         (["train", "{data}", "-o", "{data}", *TINY], 2, "is the folder of a data set"),
         (["data", "-o", "{trained}", "--preset", "tiny"], 2, "is the folder of a run"),
         (["train", "{trained}", "-o", "{run}"], 2, "is the folder of a run"),
-        (["data", "-o", "{run}", "--test", "0.2"], 2, "--test is for files of your own"),
-        (["data", "-o", "{run}", "--from", "{nowhere}", "--tests", "2"], 2, "--tests is for molecules"),
+        (["data", "-o", "{run}", "--test", "0.2"], 2, "--test is only for files of your own"),
+        (["data", "-o", "{run}", "--from", "{nowhere}", "--tests", "2"], 2, "--tests is only for molecules"),
         (["data", "-o", "{run}", "--from", "{nowhere}/CHGCAR"], 2, "There is no file"),
         (["data", "-o", "{trained}", "--from", "{nowhere}/CHGCAR"], 2, "is the folder of a run"),
         (["train", "{data}", "-o", "{run}", "--probes", "0"], 2, "--probes 0"),
@@ -153,7 +153,7 @@ def test_data_that_is_there_is_not_made_again(density_data: Path, capsys: pytest
     before = {path.name: path.stat().st_mtime_ns for path in density_data.glob("*.npz")}
     args = ["data", "-o", str(density_data), "--preset", "tiny", "--geometries", "4"]
     assert run(["density", *args, "--spacing", "0.6"]) == 0
-    assert "8 train, 2 test, 1 heldout; 11 were there already" in capsys.readouterr().out
+    assert "8 train, 2 test, 1 heldout; 11 already existed" in capsys.readouterr().out
     assert {path.name: path.stat().st_mtime_ns for path in density_data.glob("*.npz")} == before
     code, what, _ = failed(args, capsys)
     assert (code, "whose spacing_a is 0.6" in what) == (2, True)

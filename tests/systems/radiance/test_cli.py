@@ -141,7 +141,7 @@ def test_eval_names_its_distances_after_their_features(
         (
             ["train", "{cars}", "-o", "{tmp}/run", "--set", "deep=3", *TINY],
             2,
-            "--set deep=3 names no known setting",
+            "--set deep=3 is not a known setting",
         ),
         (["train", "{cars}", "-o", "{tmp}/run", "--budget", "2MiB", *TINY], 1, "the budget is 2.00 MiB"),
         (

@@ -183,7 +183,7 @@ def test_ctrl_c_stops_with_a_checkpoint_and_says_how_to_go_on(
         (
             ["H2", "--set", "depth=3"],
             2,
-            "--set depth=3 names no known setting.",
+            "--set depth=3 is not a known setting.",
             "Did you mean width? Use one of: pretrain, ",
         ),
         (

@@ -1,7 +1,7 @@
-"""Train a network over point clouds that holds at any density, measure it, and thin clouds fast.
+"""Train a network over point clouds that works at any density, evaluate it, and thin clouds fast.
 
-`data` makes labelled rooms, `train` learns to class their points at many densities, `eval` scores a run against density,
-`sample` thins a file, keeping some points of every cell.
+`data` makes labelled rooms, `train` learns to classify their points at many densities, `eval` scores a run
+against density, and `sample` thins a file, keeping some points of every cell.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ DEVICE: Any = typer.Option("auto", "--device", help="auto, cpu or cuda.")
 @app.command("data")
 def data(
     output: Path = typer.Option(
-        ..., "-o", "--output", metavar="DIR", help="Folder of the data set; gone on with if it is one."
+        ..., "-o", "--output", metavar="DIR", help="Folder of the data set; resumed if it exists."
     ),
     train: int = typer.Option(80, "--train", help="Rooms to train with."),
     test: int = typer.Option(16, "--test", help="Rooms to test with; the same for every --train."),
-    points: str = typer.Option("20k", "--points", help="Of a room."),
+    points: str = typer.Option("20k", "--points", help="Points per room."),
     gaussians: bool = typer.Option(
-        False, "--gaussians", help="With what a Gaussian splat stores: opacity, scales, rotation."
+        False, "--gaussians", help="Add what a Gaussian splat stores: opacity, scales and rotation."
     ),
     seed: int = typer.Option(0, "--seed", help="Seed of the rooms, which do not depend on --points."),
-    jobs: int = typer.Option(None, "--jobs", help="Processes at one time; every core without it."),
+    jobs: int = typer.Option(None, "--jobs", help="Processes to use.  [default: one per core]"),
 ) -> None:
     """Make labelled rooms as a scanner sees them.
 
-    Floor, ceiling, walls, tables, chairs, shelves, lamps and clutter, told apart by shape more than
-    by colour. Rooms that are there and whole are not made again, so a run that was stopped is gone
-    on with by the same command.
+    Floor, ceiling, walls, tables, chairs, shelves, lamps and clutter differ by shape more than by
+    colour. Complete rooms are not dataset again, so the same command resumes a run that was stopped.
     """
     import time
 
@@ -55,10 +54,10 @@ def data(
         from pinchpoint.systems.cloud.data.dataset import make_dataset
 
     start = time.perf_counter()
-    kept = "the rooms made are kept, and the same command makes the others"
+    kept = "finished rooms are kept, and the same command makes the others"
     with printing.explain_interrupt(kept), progress_bar.bar("data") as tell:
         progress = progress_bar.AddedProgress(tell, "rooms")
-        made = make_dataset(
+        dataset = make_dataset(
             output,
             train=train,
             test=test,
@@ -69,21 +68,21 @@ def data(
             progress=progress,
         )
     size = sum(file.stat().st_size for file in output.glob("*") if file.is_file())
-    counts = [len(made.names(split)) for split in ("train", "test")]
+    counts = [len(dataset.names(split)) for split in ("train", "test")]
     printing.show_pairs(
         [
-            ("data", f"{output}, {len(made.classes)} classes: {', '.join(made.classes)}"),
+            ("data", f"{output}, {len(dataset.classes)} classes: {', '.join(dataset.classes)}"),
             (
                 "rooms",
-                f"{counts[0]:,} to train, {counts[1]:,} to test; {progress.there:,} were there already",
+                f"{counts[0]:,} to train, {counts[1]:,} to test; {progress.there:,} already existed",
             ),
-            ("points", f"{count:,} a room, with {', '.join(made.features)}"),
+            ("points", f"{count:,} per room, with {', '.join(dataset.features)}"),
             ("size", show_bytes(size)),
             ("time", show_seconds(time.perf_counter() - start)),
         ]
     )
-    if not made.names("train"):
-        printing.say("note: there are no rooms to train with; --train 12 makes some")
+    if not dataset.names("train"):
+        printing.say("note: There are no rooms to train with; --train 12 makes some.")
 
 
 @settings_command(
@@ -140,8 +139,8 @@ def train(
         )
 
 
-def _show_step(tell: progress_bar.Bar, report: Any, seen: list[float]) -> None:
-    show_step(tell, report, seen, held=lambda error: f"mIoU {1 - error:.1%}")
+def _show_step(tell: progress_bar.Bar, report: Any, errors: list[float]) -> None:
+    show_step(tell, report, errors, held=lambda error: f"mIoU {1 - error:.1%}")
 
 
 @app.command("eval")
@@ -153,23 +152,28 @@ def evaluate(
     output: Path = typer.Option(
         ..., "-o", "--output", metavar="DIR", help="Folder for the scores and their plot."
     ),
-    split: str = typer.Option("test", "--split", help="test or train."),
-    checkpoint: str = typer.Option("last", "--checkpoint", help="last, or best where scenes were held back."),
-    densities: str = typer.Option(
-        "1,0.5,0.25,0.1,0.05", "--densities", help="Shares of the points that are left."
+    split: str = typer.Option("test", "--split", help="Split to score: test or train."),
+    checkpoint: str = typer.Option(
+        "last", "--checkpoint", help="Checkpoint: last, or best if scenes were held back."
     ),
-    cell: float = typer.Option(None, "--cell", help="Edge of the cells of one-per-cell.  [as in training]"),
-    budget: str = typer.Option(None, "--budget", help="Bytes it may take while points stream: 8GiB."),
-    seed: int = typer.Option(0, "--seed", help="Of the points that are left."),
+    densities: str = typer.Option("1,0.5,0.25,0.1,0.05", "--densities", help="Shares of the points to keep."),
+    cell: float = typer.Option(
+        None, "--cell", help="Edge of the cells for one-per-cell.  [default: as in training]"
+    ),
+    budget: str = typer.Option(
+        None, "--budget", help="Memory to use while points are streamed, such as 8GiB."
+    ),
+    seed: int = typer.Option(0, "--seed", help="Seed of the choice of points."),
     device: str = DEVICE,
     plot: bool = typer.Option(True, help="Draw scores.png."),
 ) -> None:
     """Score a run against density.
 
-    The scenes of the split are thinned uniformly, to one point a cell, and by distance (fewer points
-    far from a corner), and classed. mIoU is the mean over classes of right / (of the class or said
-    to be); in brackets is what the most frequent class of training would score if said everywhere.
-    DIR gets scores.csv, scores.png and evaluation.json; those of an earlier evaluation are replaced.
+    The scenes of the split are thinned uniformly, to one point per cell, and by distance (fewer points
+    far from a corner), and classified. mIoU is the mean over classes of the intersection over the union
+    of true and predicted points; the last column gives the scores of predicting the most frequent class
+    of training everywhere. DIR gets scores.csv, scores.png and evaluation.json, which replace those of an
+    earlier evaluation.
     """
     from pinchpoint.backends.base import backend
     from pinchpoint.core.errors import BadInput
@@ -178,14 +182,15 @@ def evaluate(
         shares = [float(text) for text in densities.split(",")]
     except ValueError:
         raise BadInput(
-            f"--densities {densities}", hint="give shares with commas between: 1,0.5,0.1"
+            f"--densities {densities} is not a list of numbers.",
+            hint="Give shares with commas between, such as 1,0.5,0.1.",
         ) from None
     with printing.loading("torch"):
         backend("torch")
         from pinchpoint.systems.cloud.evaluate import evaluate as measure
 
-    with printing.explain_interrupt("there is no evaluation"), progress_bar.bar("eval") as tell:
-        made = measure(
+    with printing.explain_interrupt("no evaluation was written"), progress_bar.bar("eval") as tell:
+        evaluation = measure(
             run,
             data,
             output,
@@ -199,16 +204,16 @@ def evaluate(
             pictures=plot,
             progress=lambda done, total: tell("thinned scenes", done, total),
         )
-    _show_scores(made)
+    _show_scores(evaluation)
     printing.show_pairs(
-        [*made.summary()[:2], ("written", f"{output}: evaluation.json, {', '.join(made.files)}")]
+        [*evaluation.summary()[:2], ("written", f"{output}: evaluation.json, {', '.join(evaluation.files)}")]
     )
 
 
-def _show_scores(made: Evaluation) -> None:
+def _show_scores(evaluation: Evaluation) -> None:
     from pinchpoint.systems.cloud.records import name_of
 
-    columns = ("thinned", "points left", "mIoU", "accuracy", f"{made.majority} everywhere")
+    columns = ("thinned", "points left", "mIoU", "accuracy", f"{evaluation.majority} everywhere")
     rows = [
         (
             name_of(row),
@@ -217,7 +222,7 @@ def _show_scores(made: Evaluation) -> None:
             f"{row['accuracy']:.1%}",
             f"{row['majority_miou']:.1%} {row['majority_accuracy']:>6.1%}",
         )
-        for row in made.rows
+        for row in evaluation.rows
     ]
     printing.show_table(columns, rows, right=columns[1:])
 
@@ -228,26 +233,30 @@ def sample(
         ..., metavar="FILE", help=".ply (splats too), .npz, .las, .laz, or a scene's folder of .npy."
     ),
     output: Path = typer.Option(
-        ..., "-o", "--output", metavar="OUT", help="The thinned cloud, all columns kept."
+        ..., "-o", "--output", metavar="OUT", help="File for the thinned cloud; all columns are kept."
     ),
     ratio: str = typer.Option(
-        "0.5", "--ratio", metavar="R|LO:HI", help="Share of every cell that stays, or a range of such."
+        "0.5", "--ratio", metavar="R|LO:HI", help="Share of the points to keep in every cell, or a range."
     ),
     cell: float = typer.Option(0.02, "--cell", help="Edge of the cells, in the file's units."),
     one_per_cell: bool = typer.Option(
-        False, "--one-per-cell", help="One point of every cell instead of a share."
+        False, "--one-per-cell", help="Keep one point of every cell instead of a share."
     ),
-    method: str = typer.Option("exact", "--method", help="exact, nested, bernoulli or sort."),
+    method: str = typer.Option(
+        "exact", "--method", help="Sampling method: exact, nested, bernoulli or sort."
+    ),
     faces: str = typer.Option(
-        "refuse", "--faces", help="Of a PLY mesh, whose faces lose vertices: refuse or drop."
+        "refuse",
+        "--faces",
+        help="What to do with the faces of a PLY mesh, which lose vertices: refuse or drop.",
     ),
-    seed: int = typer.Option(0, "--seed", help="Of the draw."),
+    seed: int = typer.Option(0, "--seed", help="Seed of the sample."),
     device: str = DEVICE,
 ) -> None:
     """Thin a point cloud, cell by cell.
 
-    Of every cell of a grid a random share of its points stays, each subset as likely as another, and
-    at least one point, so that no place is lost. The same seed gives the same points on every device.
+    Every cell of a grid keeps a random share of its points, and at least one, so that no place is lost.
+    All subsets are equally likely. The same seed gives the same points on every device.
     """
     from pinchpoint.backends.base import backend
     from pinchpoint.core.units import show_seconds
@@ -259,7 +268,7 @@ def sample(
 
     with printing.explain_interrupt("nothing was written"), printing.progress("sample") as tell:
         tell(str(file))
-        made = sample_file(
+        result = sample_file(
             file,
             output,
             ratio=ratio,
@@ -274,16 +283,19 @@ def sample(
         [
             (
                 "written",
-                f"{made.output}: {made.kept:,} of {made.points:,} points, {made.kept / made.points:.1%}",
+                f"{result.output}: {result.kept:,} of {result.points:,} points, "
+                f"{result.kept / result.points:.1%}",
             ),
-            ("cells", f"{made.cells:,} of {made.cell:g}, {made.points / made.cells:.1f} points each"),
+            ("cells", f"{result.cells:,} of {result.cell:g}, {result.points / result.cells:.1f} points each"),
             (
                 "time",
-                f"read {show_seconds(made.read_s)}, draw {show_seconds(made.sample_s)}, write {show_seconds(made.write_s)}",
+                f"read {show_seconds(result.read_s)}, sample {show_seconds(result.sample_s)}, "
+                f"write {show_seconds(result.write_s)}",
             ),
         ]
     )
-    if made.asked is not None and made.ratio > 1.1 * made.asked[1]:
+    if result.asked is not None and result.ratio > 1.1 * result.asked[1]:
         printing.say(
-            "note: more stays than was asked for, as every cell keeps a point: a larger --cell holds more of them"
+            "note: More points stay than requested, because every cell keeps one: "
+            "a larger --cell holds more points."
         )

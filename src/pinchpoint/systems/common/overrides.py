@@ -60,7 +60,7 @@ def parse_overrides(
                 hint=f"Leave out --set {key}.",
             )
         if key not in keys:
-            raise BadInput(f"--set {key}={values[0]} names no known setting.", hint=suggest(key, keys))
+            raise BadInput(f"--set {key}={values[0]} is not a known setting.", hint=suggest(key, keys))
         if len(values) > 1:
             raise BadInput(
                 f"--set {key} is given {len(values)} times: {', '.join(values)}.",

@@ -1,7 +1,7 @@
-"""Predict the electron density of a structure, compare densities, train a model of your own.
+"""Predict the electron density of a structure, compare densities, and train your own model.
 
-`predict` writes a CHGCAR, cube or npz file for a POSCAR, cif or xyz; `eval` compares two such files.
-`data` makes densities to learn from, `train` learns them, `score` measures a model on them, `bench` times its forms.
+`predict` writes a CHGCAR, cube or npz file for a POSCAR, cif or xyz file; `eval` compares two such files.
+`data` makes densities to learn from, `train` learns them, and `score` evaluates a model on them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
 
-DEVICE: Any = typer.Option("auto", "--device", help="auto, cpu or cuda.")
+DEVICE: Any = typer.Option("auto", "--device", help="Device: auto, cpu or cuda.")
 
 
 @app.command("predict")
@@ -33,33 +33,50 @@ def predict(
         ..., metavar="STRUCTURE", help="POSCAR, cif, xyz, or a density file for its structure."
     ),
     output: Path = typer.Option(
-        ..., "-o", "--output", metavar="OUT", help="CHGCAR, or a name in .vasp, .cube or .npz; .gz too."
+        ...,
+        "-o",
+        "--output",
+        metavar="OUT",
+        help="CHGCAR, or a file name that ends in .vasp, .cube or .npz, also with .gz.",
     ),
     weights: Path = typer.Option(
-        None, "--weights", metavar="RUN|FILE", help="Of `density train`; the packaged ones without."
+        None,
+        "--weights",
+        metavar="RUN|FILE",
+        help="Weights of `density train`.  [default: the packaged ones]",
     ),
     grid: str = typer.Option(None, "--grid", metavar="NX,NY,NZ", help="Points along each lattice vector."),
-    spacing: float = typer.Option(None, "--spacing", help="Or the most between two points, angstrom.  [0.1]"),
+    spacing: float = typer.Option(
+        None,
+        "--spacing",
+        help="Instead of --grid: largest distance of two points in angstrom.  [default: 0.1]",
+    ),
     padding: float = typer.Option(
-        None, "--padding", help="Room round a molecule without a cell, angstrom.  [4]"
+        None, "--padding", help="Space around a molecule without a cell, in angstrom.  [default: 4]"
     ),
     electrons: float = typer.Option(
-        None, "--electrons", help="Scale the density to so many; the raw count is told anyway."
+        None,
+        "--electrons",
+        help="Scale the density to this number of electrons; the unscaled count is always printed.",
     ),
     symmetry: bool = typer.Option(
-        False, "--symmetry", help="Compute only points that the space group does not make equal."
+        False, "--symmetry", help="Compute only the points that the space group does not make equal."
     ),
-    budget: str = typer.Option(None, "--budget", help="Bytes it may take on the device: 6GiB, or a card."),
-    chunk: str = typer.Option(None, "--chunk", help="Probes at one time, such as 64k."),
-    form: str = typer.Option("scalar", "--form", help="scalar; full or original: the slow references."),
-    seed: int = typer.Option(0, "--seed", help="Of the weights that only the slow references have."),
+    budget: str = typer.Option(
+        None, "--budget", help="Memory to use on the device: 6GiB, or the name of a card."
+    ),
+    chunk: str = typer.Option(None, "--chunk", help="Probes processed together, such as 64k."),
+    form: str = typer.Option(
+        "scalar", "--form", help="Form of the model: scalar, or the slow references full and original."
+    ),
+    seed: int = typer.Option(0, "--seed", help="Seed of the weights that only the slow references have."),
     device: str = DEVICE,
 ) -> None:
     """Predict the electron density of a structure on a grid.
 
-    A structure without a lattice is put into a box. Grids from --spacing are such that Fourier
-    transforms like them. A species that the model never saw is refused. The packaged weights know
-    neutral closed-shell molecules of H, C, N and O near rest; what is unlike that is noted.
+    A structure without a lattice is put into a box. Grids from --spacing have sizes that suit Fourier
+    transforms. Species that the model was not trained on are refused. The packaged weights are for neutral
+    closed-shell molecules of H, C, N and O near equilibrium; a note says where a structure differs.
     """
     from pinchpoint.core.units import parse_size
     from pinchpoint.systems.density.grid.grids import parse_grid
@@ -68,10 +85,10 @@ def predict(
     probes = None if chunk is None else parse_size(chunk)
     from pinchpoint.backends.base import backend
 
-    backend("torch")  # says how to install it, where it is missing
+    backend("torch")  # says how to install torch if it is missing
     import time
 
-    from pinchpoint.systems.density.predict import predict as answer
+    from pinchpoint.systems.density.predict import predict as predict_density
 
     started: dict[str, float] = {}
     with printing.explain_interrupt("nothing was written"), progress_bar.bar("predict") as tell:
@@ -80,7 +97,7 @@ def predict(
             spent = time.perf_counter() - started.setdefault(stage, time.perf_counter())
             tell(stage, done, total, eta_s=spent / done * (total - done) if done else None)
 
-        made = answer(
+        prediction = predict_density(
             structure,
             output=output,
             weights=weights,
@@ -96,37 +113,53 @@ def predict(
             seed=seed,
             progress=progress,
         )
-    _show(made)
+    _show(prediction)
 
 
-def _show(made: Prediction) -> None:
+def _show(prediction: Prediction) -> None:
     from pinchpoint.core.units import show_bytes, show_seconds
 
-    volume = made.volume
-    neutral = "" if made.electrons_neutral is None else f", {made.electrons_neutral:,} in the neutral atoms"
-    scaled = "" if made.scale == 1 else f"; scaled by {made.scale:.6f} to {volume.electrons:.6g}"
+    volume = prediction.volume
+    neutral = (
+        ""
+        if prediction.electrons_neutral is None
+        else f", {prediction.electrons_neutral:,} in the neutral atoms"
+    )
+    scaled = "" if prediction.scale == 1 else f"; scaled by {prediction.scale:.6f} to {volume.electrons:.6g}"
     atoms = f"{len(volume.species):,} atom{'s' if len(volume.species) != 1 else ''}"
     rows = [
-        ("written", str(made.path)),
+        ("written", str(prediction.path)),
         ("structure", f"{volume.structure.formula}, {atoms} in {volume.structure.volume:.4g} angstrom^3"),
-        ("grid", f"{' x '.join(map(str, volume.grid))}, {made.probes:,} probes in chunks of {made.chunk:,}"),
-        ("electrons", f"{made.electrons_raw:.6g} by the model{neutral}{scaled}"),
+        (
+            "grid",
+            f"{' x '.join(map(str, volume.grid))}, {prediction.probes:,} probes "
+            f"in chunks of {prediction.chunk:,}",
+        ),
+        ("electrons", f"{prediction.electrons_raw:.6g} by the model{neutral}{scaled}"),
     ]
     if volume.spin is not None:
         rows.append(("moment", f"{volume.moment:.6g}"))
-    if made.symmetry is not None:
+    if prediction.symmetry is not None:
         rows.append(
-            ("symmetry", f"{made.symmetry}: {made.irreducible:,} distinct points, {made.computed:,} computed")
+            (
+                "symmetry",
+                f"{prediction.symmetry}: {prediction.irreducible:,} distinct points, "
+                f"{prediction.computed:,} computed",
+            )
         )
-    if made.peak_bytes is not None:
-        rows.append(("peak", f"{show_bytes(made.peak_bytes)} on {made.device}"))
+    if prediction.peak_bytes is not None:
+        rows.append(("peak", f"{show_bytes(prediction.peak_bytes)} on {prediction.device}"))
     parts = ", ".join(
         f"{name} {show_seconds(spent)}"
-        for name, spent in (("atoms", made.atoms_s), ("probes", made.probes_s), ("file", made.file_s))
+        for name, spent in (
+            ("atoms", prediction.atoms_s),
+            ("probes", prediction.probes_s),
+            ("file", prediction.file_s),
+        )
     )
-    rows.append(("time", f"{show_seconds(made.seconds)} on {made.device}: {parts}"))
+    rows.append(("time", f"{show_seconds(prediction.seconds)} on {prediction.device}: {parts}"))
     printing.show_pairs(rows)
-    for note in made.notes:
+    for note in prediction.notes:
         printing.say(f"note: {note}")
 
 
@@ -134,64 +167,84 @@ def _show(made: Prediction) -> None:
 def evaluate(
     predicted: Path = typer.Argument(..., metavar="DENSITY", help="CHGCAR, cube or npz."),
     reference: Path = typer.Argument(
-        ..., metavar="REFERENCE", help="The density it is held against, on the same grid."
+        ..., metavar="REFERENCE", help="The density to compare it with, on the same grid."
     ),
     output: Path = typer.Option(
         None, "-o", "--output", metavar="DIR", help="Folder for slices.png and evaluation.json."
     ),
     at: str = typer.Option(
-        None, "--at", metavar="X,Y,Z", help="Where the slices cross, fractional.  [centre of charge]"
+        None,
+        "--at",
+        metavar="X,Y,Z",
+        help="Fractional point where the slices cross.  [default: centre of charge]",
     ),
 ) -> None:
     """Compare two densities: NMAE, integrals, worst point, slices.
 
-    NMAE = sum |a - b| / sum |b| over the grid points, b being the reference. Other grids and other
-    cells are refused: nothing is interpolated.
+    NMAE = sum |a - b| / sum |b| over the grid points, where b is the reference. Different grids or cells are
+    refused: nothing is interpolated.
     """
     from pinchpoint.systems.density.evaluate import evaluate as compare
     from pinchpoint.systems.density.evaluate import parse_place
 
-    made = compare(predicted, reference, output, at=None if at is None else parse_place(at))
-    printing.show_summary(made)
-    if made.files:
-        printing.show_pairs([("written", f"{output}: evaluation.json, {', '.join(made.files)}")])
-    for note in made.notes:
+    evaluation = compare(predicted, reference, output, at=None if at is None else parse_place(at))
+    printing.show_summary(evaluation)
+    if evaluation.files:
+        printing.show_pairs([("written", f"{output}: evaluation.json, {', '.join(evaluation.files)}")])
+    for note in evaluation.notes:
         printing.say(f"note: {note}")
 
 
 @app.command("data", cls=command_with_lists("--from", "--test-files"))
 def data(
     output: Path = typer.Option(
-        ..., "-o", "--output", metavar="DIR", help="Folder of the data set; gone on with if it is one."
+        ..., "-o", "--output", metavar="DIR", help="Folder of the data set; resumed if it exists."
     ),
     files: list[Path] = typer.Option(
-        None, "--from", metavar="FILE|DIR...", help="Your densities: CHGCAR, .vasp, .cube, .npz."
+        None,
+        "--from",
+        metavar="FILE|DIR...",
+        help="Your densities: CHGCAR, .vasp, .cube or .npz files, or folders.",
     ),
-    test: float = typer.Option(None, "--test", help="Of --from: fraction of the files to test with.  [0.1]"),
+    test: float = typer.Option(
+        None, "--test", help="With --from: fraction of the files to test with.  [default: 0.1]"
+    ),
     test_files: list[Path] = typer.Option(
-        None, "--test-files", metavar="FILE|DIR...", help="Of --from: those to test with."
+        None, "--test-files", metavar="FILE|DIR...", help="With --from: the files to test with."
     ),
     grid_points: int = typer.Option(
-        None, "--grid-points", help="Of --from: the most of a file to test with.  [1000000]"
+        None,
+        "--grid-points",
+        help="With --from: largest number of points of a test file.  [default: 1000000]",
     ),
     preset: str = typer.Option(
-        None, "--preset", help="default: 16 molecules and 3 held out; tiny: 2 and 1.  [default]"
+        None, "--preset", help="default: 16 molecules and 3 held out; tiny: 2 and 1.  [default: default]"
     ),
-    molecules: str = typer.Option(None, "--molecules", metavar="A,B", help="Names to train and test with."),
-    heldout: str = typer.Option(None, "--heldout", metavar="A,B", help="Names that are only tested."),
-    geometries: int = typer.Option(None, "--geometries", help="Of each molecule, to train.  [30]"),
-    tests: int = typer.Option(None, "--tests", help="Of each molecule, to test: full grids.  [2]"),
-    probes: int = typer.Option(None, "--probes", help="Of each geometry or file to train with.  [20000]"),
-    spacing: float = typer.Option(None, "--spacing", help="Of full grids, angstrom.  [0.25]"),
+    molecules: str = typer.Option(
+        None, "--molecules", metavar="A,B", help="Molecules to train and test with."
+    ),
+    heldout: str = typer.Option(None, "--heldout", metavar="A,B", help="Molecules to test with only."),
+    geometries: int = typer.Option(
+        None, "--geometries", help="Geometries per molecule to train with.  [default: 30]"
+    ),
+    tests: int = typer.Option(
+        None, "--tests", help="Geometries per molecule to test with, on full grids.  [default: 2]"
+    ),
+    probes: int = typer.Option(
+        None, "--probes", help="Probes per geometry or file to train with.  [default: 20000]"
+    ),
+    spacing: float = typer.Option(
+        None, "--spacing", help="Spacing of full grids in angstrom.  [default: 0.25]"
+    ),
     seed: int = typer.Option(0, "--seed", help="Seed of the geometries, the probes and the split."),
-    jobs: int = typer.Option(None, "--jobs", help="Processes at one time; every core without it."),
+    jobs: int = typer.Option(None, "--jobs", help="Processes to use.  [default: one per core]"),
 ) -> None:
-    """Make densities to learn from, of your files or of molecules.
+    """Make densities to learn from, from your files or for molecules.
 
-    --from takes files and folders, which are searched; each file is a sample with points of its own
-    grid. Without it valence densities of molecules are computed: PBE with GTH pseudopotentials,
-    rattled geometries. Samples that are there and whole are not made again, so a run that was stopped
-    is gone on with by the same command.
+    --from takes files and folders, which are searched; each file becomes a sample with points of its own
+    grid. Without --from, valence densities of molecules are computed: PBE with GTH pseudopotentials, at
+    rattled geometries. Complete samples are not dataset again, so the same command resumes a run that was
+    stopped.
     """
     import time
 
@@ -209,19 +262,19 @@ def data(
         "--spacing": spacing,
     }
     if files:
-        _refuse_given(
+        _refuse_options(
             of_molecules,
-            "is for molecules that are made here",
-            "leave it out: --from takes files as they are",
+            "is only for molecules that are computed here, not for files of --from.",
+            "Leave it out, or leave out --from.",
         )
     else:
-        _refuse_given(of_files, "is for files of your own", "name them with --from, or leave it out")
+        _refuse_options(of_files, "is only for files of your own.", "Name them with --from, or leave it out.")
     start = time.perf_counter()
-    kept = "samples that are whole are kept: the same command goes on"
+    kept = "complete samples are kept, and the same command continues"
     with printing.explain_interrupt(kept), progress_bar.bar("data") as tell:
         progress = progress_bar.AddedProgress(tell, "samples")
         if files:
-            made = import_data(
+            dataset = import_data(
                 output,
                 files,
                 test=test,
@@ -235,7 +288,7 @@ def data(
                 refusing=lambda text: printing.say(f"refused: {text}"),
             )
         else:
-            made = make_data(
+            dataset = make_data(
                 output,
                 preset=preset or "default",
                 molecules=_names(molecules),
@@ -248,32 +301,32 @@ def data(
                 jobs=jobs,
                 progress=progress,
             )
-    counted = ", ".join(f"{len(made.names(split)):,} {split}" for split in ("train", "test", "heldout"))
-    left_out = made.faulty_samples()
-    # A data set's spacing stays what it is: another needs a folder of its own.
+    counts = ", ".join(f"{len(dataset.names(split)):,} {split}" for split in ("train", "test", "heldout"))
+    left_out = dataset.faulty_samples()
+    # The spacing of a data set cannot change: another spacing needs a folder of its own.
     coarse = not files and any(
         fault.startswith("the integral") for faults in left_out.values() for fault in faults
     )
-    finer = "; where an integral is off give a finer --spacing and another -o" if coarse else ""
+    finer = "; if an integral is off, give a finer --spacing and another -o" if coarse else ""
     printing.show_pairs(
         [
             ("data", str(output)),
-            ("samples", f"{counted}; {progress.there:,} were there already"),
+            ("samples", f"{counts}; {progress.there:,} already existed"),
             ("not sound", f"{len(left_out):,}, left out of the splits{finer}" if left_out else "none"),
-            ("species", ", ".join(made.species) + (", with spin" if made.spin else "")),
+            ("species", ", ".join(dataset.species) + (", with spin" if dataset.spin else "")),
             ("size", show_bytes(sum(file.stat().st_size for file in output.glob("*") if file.is_file()))),
             ("time", show_seconds(time.perf_counter() - start)),
         ]
     )
     for note in (
         *(f"{name} is left out: {'; '.join(faults)}" for name, faults in left_out.items()),
-        *made.notes,
+        *dataset.notes,
     ):
         printing.say(f"note: {note}")
 
 
-def _refuse_given(options: dict[str, Any], why: str, hint: str) -> None:
-    """Refuse an option that would be passed over in silence."""
+def _refuse_options(options: dict[str, Any], why: str, hint: str) -> None:
+    """Refuse an option that would otherwise be ignored."""
     from pinchpoint.core.errors import BadInput
 
     for name, value in options.items():
@@ -336,16 +389,18 @@ def train(
 
 @app.command("score")
 def score(
-    weights: Path = typer.Argument(..., metavar="RUN|FILE", help="Of `density train`, or `packaged`."),
+    weights: Path = typer.Argument(
+        ..., metavar="RUN|FILE", help="Weights of `density train`, or `packaged`."
+    ),
     data: Path = typer.Argument(..., metavar="DATA", help="Folder that `density data` made."),
-    split: str = typer.Option("test", "--split", help="test, heldout or train."),
-    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Keep the record."),
-    chunk: int = typer.Option(None, "--chunk", help="Probes at one time."),
+    split: str = typer.Option("test", "--split", help="Split to score: test, heldout or train."),
+    output: Path = typer.Option(None, "-o", "--output", metavar="FILE.json", help="Write the record here."),
+    chunk: int = typer.Option(None, "--chunk", help="Probes processed together."),
     device: str = DEVICE,
 ) -> None:
-    """Measure a model on a data set, superposed atoms beside it.
+    """Score a model on a data set, beside superposed atoms.
 
-    NMAE = sum w |predicted - true| / sum w |true|, w being the volume a probe stands for; the mean is
+    NMAE = sum w |predicted - true| / sum w |true|, where w is the volume that a probe stands for; the mean is
     over the samples.
     """
     from pinchpoint.backends.base import backend
@@ -357,7 +412,7 @@ def score(
     if output is not None:
         check_output(output)
     with printing.explain_interrupt("nothing was written"), progress_bar.bar("score") as tell:
-        made = evaluate_set(
+        scores = evaluate_set(
             weights,
             data,
             split,
@@ -365,6 +420,6 @@ def score(
             chunk=chunk,  # pyright: ignore[reportArgumentType]
             progress=lambda done, total: tell("samples", done, total),
         )
-    printing.show_summary(made)
+    printing.show_summary(scores)
     if output is not None:
-        printing.show_pairs([("written", str(made.save(output)))])
+        printing.show_pairs([("written", str(scores.save(output)))])
