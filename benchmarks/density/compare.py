@@ -1,12 +1,14 @@
-"""Ours against PaiNN and superposed atoms on real densities: equal data, parameters, steps, batches and seeds.
+"""Comparison of pinchpoint with PaiNN and superposed atoms on computed densities, under equal conditions.
+
+Data, parameter counts, steps, batches and seeds are the same for both models.
 
     python benchmarks/density/compare.py run DATA -o part.json
-    python benchmarks/density/compare.py run DATA -o part.json --only superposition tune ours:0,1,2 painn:0,1,2 painn-128:0
+    python benchmarks/density/compare.py run DATA -o part.json --only superposition tune ours:0,1 painn-128:0
     python benchmarks/density/compare.py merge part.json other.json -o record.json
 
-`run` does what part.json does not hold yet and writes it after every piece of work, so it can be stopped and split over
-processes; `--from` takes what earlier parts found. DATA is made by `pinchpoint density data -o DATA`. Needs pinchpoint
-importable: installed, or PYTHONPATH=src.
+`run` does the work that part.json does not hold yet and writes the file after every piece, so it can be
+stopped and split over processes; `--from` reuses the results of earlier parts. DATA is made by `pinchpoint
+density data -o DATA`. pinchpoint must be importable: installed, or PYTHONPATH=src.
 """
 
 from __future__ import annotations
@@ -24,12 +26,12 @@ from pinchpoint.core.errors import BadInput, PinchpointError, TargetFailed
 from pinchpoint.core.files import check_output, write_text
 from pinchpoint.core.units import parse_size
 
-HALVINGS = 3  # of a rate, before a run that diverges is given up
+HALVINGS = 3  # of the learning rate, before a diverging run is given up
 EVERYTHING = ["superposition", "tune", "ours:0,1,2", "painn:0,1,2"]
 
 
 def run(args: argparse.Namespace) -> int:
-    """Every piece of work that is asked for and not there yet."""
+    """Do every requested piece of work that is not in the output yet."""
     from contest import Contest
 
     from pinchpoint.backends.base import backend, resolve_device
@@ -40,8 +42,8 @@ def run(args: argparse.Namespace) -> int:
     work = list(pieces(args.only))
     check_output(args.output)
     choices: dict[str, Any] = {"model": parse_overrides(args.set, model=DensityConfig).model}
-    asked = ("steps", "molecules", "probes", "preset", "precision", "ema", "weight_decay", "validation")
-    choices |= {name: getattr(args, name) for name in asked if getattr(args, name) is not None}
+    fields = ("steps", "molecules", "probes", "preset", "precision", "ema", "weight_decay", "validation")
+    choices |= {name: getattr(args, name) for name in fields if getattr(args, name) is not None}
     contest = Contest(
         open_dataset(args.data),
         choices,
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     )
     part = results.new(contest.about())
     earlier = [args.output, *args.earlier] if args.output.exists() else args.earlier
-    part = results.merged(part, *(results.read(path) for path in earlier))
+    part = results.merge_parts(part, *(results.read(path) for path in earlier))
     end = time.monotonic() + 60 * args.minutes if args.minutes else None
     models = dict.fromkeys(name for name, seed in work if seed is not None) or {"ours": None, "painn": None}
     for name, seed in work:
@@ -64,22 +66,26 @@ def run(args: argparse.Namespace) -> int:
                     results.save(args.output, part)
         elif f"{name}:{seed}" not in part["runs"] and seed is not None:
             steps = [one["step_s"] for key, one in part["runs"].items() if key.partition(":")[0] == name]
-            if end is not None and time.monotonic() + max(steps, default=0.0) * contest.told.steps > end:
+            if end is not None and time.monotonic() + max(steps, default=0.0) * contest.settings.steps > end:
                 print(
-                    f"{name}:{seed}: not begun, it would not end within {args.minutes:g} minutes", flush=True
+                    f"{name}:{seed}: not started, it would not finish within {args.minutes:g} minutes",
+                    flush=True,
                 )
                 continue
-            lr = part["tuned"].get(name, {}).get("lr", contest.told.lr)
-            part["runs"][f"{name}:{seed}"] = trained(contest, name, seed=seed, lr=lr)
+            lr = part["tuned"].get(name, {}).get("lr", contest.settings.lr)
+            part["runs"][f"{name}:{seed}"] = train_at_rate(contest, name, seed=seed, lr=lr)
         results.save(args.output, part)
     print(results.table(part))
     return 0
 
 
-def trained(contest: Any, name: str, *, seed: int, lr: float) -> dict[str, Any]:
-    """A run at the rate that was tuned; where it diverges at half of it, and so on. `diverged`: the rates that did.
+def train_at_rate(contest: Any, name: str, *, seed: int, lr: float) -> dict[str, Any]:
+    """Train at the tuned rate, and at half of it for as long as the run diverges.
 
-    Tuning takes fewer steps, so its best rate may not last: nobody is to lose by that.
+    `diverged`: the rates that did.
+
+    Tuning takes fewer steps, so its best rate may be too high for a full run; neither model should lose by
+    that.
     """
     diverged: list[float] = []
     while True:
@@ -94,7 +100,7 @@ def trained(contest: Any, name: str, *, seed: int, lr: float) -> dict[str, Any]:
 
 
 def pieces(only: list[str]) -> Iterator[tuple[str, int | None]]:
-    """`superposition`, `tune` and `MODEL:SEED,SEED`, in the order they are given."""
+    """Yield `superposition`, `tune` and `MODEL:SEED,SEED` in the given order."""
     from contest import CONTENDERS
 
     for word in only:
@@ -105,14 +111,14 @@ def pieces(only: list[str]) -> Iterator[tuple[str, int | None]]:
             yield from ((model, int(seed)) for seed in seeds.split(","))
         else:
             raise BadInput(
-                f"--only {word!r}",
-                hint="use superposition, tune or MODEL:0,1,2 with MODEL ours, painn or painn-WIDTH",
+                f"--only does not support {word!r}.",
+                hint="Give superposition, tune or MODEL:0,1,2, where MODEL is ours, painn or painn-WIDTH.",
             )
 
 
 def merge(args: argparse.Namespace) -> int:
-    """One record of several parts, and its table beside it."""
-    part = results.merged(*(results.read(path) for path in args.parts))
+    """Merge several parts into one record, and write its table beside it."""
+    part = results.merge_parts(*(results.read(path) for path in args.parts))
     results.save(args.output, part)
     write_text(args.output.with_suffix(".md"), results.table(part))
     print(results.table(part))
@@ -122,38 +128,42 @@ def merge(args: argparse.Namespace) -> int:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
     verbs = parser.add_subparsers(required=True)
-    one = verbs.add_parser("run", help="superpose, tune, train and judge: what -o does not hold yet")
+    one = verbs.add_parser("run", help="Superpose, tune, train and evaluate whatever -o does not hold yet.")
     one.add_argument("data", type=Path)
     one.add_argument("-o", "--output", type=Path, required=True)
     one.add_argument(
-        "--from", dest="earlier", type=Path, nargs="*", default=[], help="parts made before, to go on from"
+        "--from", dest="earlier", type=Path, nargs="*", default=[], help="Earlier parts to continue from."
     )
-    one.add_argument("--only", nargs="+", default=EVERYTHING, help="superposition, tune, MODEL:SEED,SEED")
-    one.add_argument("--steps", type=parse_size, help="all that is not given is as `density train` has it")
-    one.add_argument("--molecules", type=int, help="structures a step")
-    one.add_argument("--probes", type=int, help="of each structure a step")
-    one.add_argument("--preset", help="of ours")
+    one.add_argument(
+        "--only", nargs="+", default=EVERYTHING, help="Work to do: superposition, tune, MODEL:SEED,SEED."
+    )
+    one.add_argument(
+        "--steps", type=parse_size, help="Training steps; all defaults are those of `density train`."
+    )
+    one.add_argument("--molecules", type=int, help="Structures per step.")
+    one.add_argument("--probes", type=int, help="Probes per structure and step.")
+    one.add_argument("--preset", help="Preset of pinchpoint's model.")
     one.add_argument(
         "--set",
         action="append",
         default=[],
-        help="KEY=VALUE of ours' configuration; species, cutoff, prior: of both",
+        help="KEY=VALUE of pinchpoint's configuration; species, cutoff and prior apply to both models.",
     )
     one.add_argument("--precision", choices=("fp32", "tf32", "bf16"))
     one.add_argument("--ema", type=float)
     one.add_argument("--weight-decay", type=float)
-    one.add_argument("--validation", type=int, help="training geometries held back, to tune by")
+    one.add_argument("--validation", type=int, help="Training geometries held back for tuning.")
     one.add_argument("--rates", type=float, nargs="+", default=[2e-3, 5e-3, 1e-2, 2e-2])
     one.add_argument("--tune-steps", type=parse_size, default=500)
     one.add_argument(
-        "--judge", type=parse_size, default=0, help="probes of each grid that are judged; 0: all"
+        "--judge", type=parse_size, default=0, help="Probes of each grid that are evaluated; 0: all."
     )
     one.add_argument("--device", default="auto")
     one.add_argument(
-        "--minutes", type=float, default=0, help="begin no training that would end later; 0: no limit"
+        "--minutes", type=float, default=0, help="Start no training that would end later; 0: no limit."
     )
     one.set_defaults(do=run)
-    join = verbs.add_parser("merge", help="one record and one table of several parts")
+    join = verbs.add_parser("merge", help="Merge parts into one record and one table.")
     join.add_argument("parts", type=Path, nargs="+")
     join.add_argument("-o", "--output", type=Path, required=True)
     join.set_defaults(do=merge)

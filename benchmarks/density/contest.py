@@ -1,7 +1,8 @@
-"""Ours and the peer trained by the same steps and judged on the same grids, with superposed atoms beside them.
+"""Training of both models with the same steps and evaluation on the same grids, beside superposed atoms.
 
-Everything but the network is the trainer's own: its settings and schedule, the structures and probes of each step, the loss,
-AdamW and the averaged weights. The averaged weights of the last step are judged: none are chosen by looking at test grids.
+Everything but the network is pinchpoint's trainer: its settings and schedule, the structures and probes of
+each step, the loss, AdamW and the averaged weights. The averaged weights of the last step are evaluated: none
+are chosen by looking at test grids.
 """
 
 from __future__ import annotations
@@ -26,15 +27,14 @@ from pinchpoint.systems.density.settings import Settings
 from pinchpoint.systems.density.train import begin
 from pinchpoint.systems.density.training_step import FIRST_OUTPUT, Stepper, new_model, nmae, values_at
 
-CONTENDERS = re.compile(
-    r"ours|painn(-[1-9]\d*)?"
-)  # painn has as many parameters as ours; painn-128 is that wide
+# painn has as many parameters as ours; painn-128 has that width.
+CONTENDERS = re.compile(r"ours|painn(-[1-9]\d*)?")
 JUDGED: tuple[Split, ...] = ("test", "heldout")
-STRETCHES = 20  # losses kept of a training
+STRETCHES = 20  # losses recorded per training
 
 
 class Contest:
-    """A data set, one setting for all, and the items of its samples, made once."""
+    """A data set, the settings of all runs, and the items of its samples, built once."""
 
     def __init__(
         self,
@@ -45,27 +45,34 @@ class Contest:
         judge: int = 0,
         say: Callable[[str], None] = print,
     ) -> None:
-        """choices: fields of `Settings`, as `density train` takes them. judge: probes of each grid, 0 for all of them."""
+        """choices: fields of `Settings`, as for `density train`.
+
+        judge: probes of each grid to evaluate, 0 for all.
+        """
         run = begin(data.path / "no run", data, resume=False, choices=choices)
-        self.data, self.told, self.config = data, run.settings, run.config
+        self.data, self.settings, self.config = data, run.settings, run.config
         self.device, self.judge, self.say = device, judge, say
-        self.names, self.held = run.split_names(data.names("train"))
+        self.names, self.validation_names = run.split_names(data.names("train"))
         self.items: dict[str, Item] = {}
 
     def about(self) -> dict[str, Any]:
-        """What must be equal for two results to stand in one table."""
-        told = self.told.to_dict()
+        """Return what must be equal for two results to be in one table."""
+        settings = self.settings.to_dict()
         free = ("seed", "lr", "model", "data", *Settings.changeable())
-        shape = {f"model {key}": value for key, value in told["model"].items()}
-        same = {key: value for key, value in told.items() if key not in free}
+        shape = {f"model {key}": value for key, value in settings["model"].items()}
+        same = {key: value for key, value in settings.items() if key not in free}
         return {"data": self.data.sha256, "device": self.device, "judge": self.judge, **same, **shape}
 
-    def built(self, name: str, *, seed: int) -> DensityModel | PaiNN:
-        """A model with weights from the seed that says superposed atoms, where the configuration has them, and little else."""
+    def build(self, name: str, *, seed: int) -> DensityModel | PaiNN:
+        """Return an untrained model: superposed atoms, where the configuration has them, and little else."""
         if name == "ours":
             return new_model(self.config, seed=seed).to(self.device)
-        given = name.partition("-")[2]
-        width = int(given) if given else width_for(self.config, parameter_count(DensityModel(self.config)))
+        width_text = name.partition("-")[2]
+        width = (
+            int(width_text)
+            if width_text
+            else width_for(self.config, parameter_count(DensityModel(self.config)))
+        )
         model = PaiNN(self.config, width=width, seed=seed)
         if self.config.prior:
             model.set_prior(
@@ -75,59 +82,64 @@ class Contest:
             model.read[-1].weight *= FIRST_OUTPUT
         return model.to(self.device)
 
-    def trained(
+    def train(
         self, name: str, *, seed: int, lr: float, steps: int | None = None
     ) -> tuple[DensityModel | PaiNN, dict[str, Any]]:
-        """The trained model and how it went. Every model of a seed sees the same structures and probes in the same order."""
-        told = replace(self.told, seed=seed, lr=lr, steps=steps or self.told.steps)
-        stepper = Stepper(self.built(name, seed=seed), told, self.device)  # pyright: ignore[reportArgumentType]
+        """Train a model and return it with its losses and times.
+
+        Every model of a seed sees the same structures and probes in the same order.
+        """
+        settings = replace(self.settings, seed=seed, lr=lr, steps=steps or self.settings.steps)
+        # Pyright: ignore[reportArgumentType].
+        stepper = Stepper(self.build(name, seed=seed), settings, self.device)
         items = {one: self.item(one) for one in self.names}
-        stretch = max(1, told.steps // STRETCHES)
+        stretch = max(1, settings.steps // STRETCHES)
         losses: list[float] = []
         waiting: list[torch.Tensor] = []
         before = self._wait()
         start = time.perf_counter()
-        with matmuls(told.precision):
-            for number in range(1, told.steps + 1):
-                batch = step_batch(items, self.names, told, self.config, number=number)
+        with matmuls(settings.precision):
+            for number in range(1, settings.steps + 1):
+                batch = step_batch(items, self.names, settings, self.config, number=number)
                 waiting.append(stepper.step(batch, number=number)[0])
-                if number % stretch == 0 or number == told.steps:
-                    # Read a stretch at a time: every reading waits for the device.
+                if number % stretch == 0 or number == settings.steps:
+                    # Read one stretch at a time: every reading synchronises with the device.
                     losses.append(float(torch.stack(waiting).mean()))
                     waiting = []
                     if not math.isfinite(losses[-1]):
                         raise TargetFailed(
-                            f"the loss is {losses[-1]} at step {number}", hint="take a lower learning rate"
+                            f"The loss is {losses[-1]} at step {number}.", hint="Use a lower learning rate."
                         )
                     self.say(
-                        f"{name}:{seed} lr={lr:g}: step {number:,} of {told.steps:,}, loss {losses[-1]:.4f}"
+                        f"{name}:{seed} lr={lr:g}: step {number:,} of {settings.steps:,}, loss "
+                        f"{losses[-1]:.4f}"
                     )
         after = self._wait()
         seconds = time.perf_counter() - start
-        found = {
+        result = {
             "lr": lr,
-            "steps": told.steps,
+            "steps": settings.steps,
             "parameters": parameter_count(stepper.model),
             "losses": losses,
             "seconds": seconds,
-            "step_s": seconds / told.steps,
+            "step_s": seconds / settings.steps,
             "peak_bytes": None if after is None or before is None else after[1] - before[0],
         }
-        return stepper.updates.trained().eval(), found
+        return stepper.updates.trained().eval(), result
 
     def errors(self, model: DensityModel | PaiNN, names: Sequence[str]) -> dict[str, float]:
-        """NMAE of each sample."""
+        """Return the NMAE of each sample."""
         return {
-            name: nmae(values_at(model, item, precision=self.told.precision), item)
+            name: nmae(values_at(model, item, precision=self.settings.precision), item)
             for name, item in self._judged(names)
         }  # pyright: ignore[reportArgumentType]
 
     def superposition(self) -> dict[str, Any]:
-        """The same of superposed spherical atoms; nothing where a species has no table."""
-        found: dict[str, Any] = {}
+        """Return the errors of superposed spherical atoms; empty where a species has no table."""
+        result: dict[str, Any] = {}
         if unknown := sorted(set(self.data.species) - set(load_table().species)):
-            self.say(f"no superposed atoms: there is no table of {', '.join(unknown)}")
-            return found
+            self.say(f"superposed atoms are skipped: there is no table of {', '.join(unknown)}")
+            return result
         for split in JUDGED:
             rows = {}
             for name, item in self._judged(self.data.names(split)):
@@ -136,42 +148,43 @@ class Contest:
                     sample.species, sample.positions, item.probes.cpu().numpy(), sample.lattice
                 )
                 rows[name] = nmae(torch.from_numpy(values)[:, None].to(item.values), item)
-            found[split] = summed(rows)
-        return found
+            result[split] = summarise(rows)
+        return result
 
     def run(self, name: str, *, seed: int, lr: float) -> dict[str, Any]:
-        """Train one model and judge it on the test grids and on held-out molecules."""
-        model, found = self.trained(name, seed=seed, lr=lr)
+        """Train one model and evaluate it on the test grids and on held-out molecules."""
+        model, result = self.train(name, seed=seed, lr=lr)
         for split in JUDGED:
-            found[split] = summed(self.errors(model, self.data.names(split)))
-            if found[split]["mean"] is not None:
-                self.say(f"{name}:{seed}: NMAE {found[split]['mean']:.3%} on {split}")
-        return found
+            result[split] = summarise(self.errors(model, self.data.names(split)))
+            if result[split]["mean"] is not None:
+                self.say(f"{name}:{seed}: NMAE {result[split]['mean']:.3%} on {split}")
+        return result
 
     def tune(self, name: str, *, rates: Sequence[float], steps: int) -> dict[str, Any]:
-        """Errors on the geometries held back for each learning rate, and the best of these."""
-        if not self.held:
+        """Return the validation error of each learning rate, and the best rate."""
+        if not self.validation_names:
             raise BadInput(
-                "no geometries are held back to choose a learning rate by",
-                hint="--validation 1, or make more geometries",
+                "No geometries are held back to choose a learning rate.",
+                hint="Give --validation 1, or make more geometries.",
             )
-        tried: dict[str, float | None] = {}
+        errors_by_rate: dict[str, float | None] = {}
         for rate in rates:
             try:
-                model, _ = self.trained(name, seed=0, lr=rate, steps=steps)
+                model, _ = self.train(name, seed=0, lr=rate, steps=steps)
             except TargetFailed as error:
                 self.say(f"{name} lr={rate:g}: {error.what}")
-                tried[f"{rate:g}"] = None
+                errors_by_rate[f"{rate:g}"] = None
                 continue
-            errors = self.errors(model, self.held)
-            tried[f"{rate:g}"] = sum(errors.values()) / len(errors)
+            errors = self.errors(model, self.validation_names)
+            errors_by_rate[f"{rate:g}"] = sum(errors.values()) / len(errors)
             self.say(
-                f"{name} lr={rate:g}: NMAE {tried[f'{rate:g}']:.3%} on {len(errors)} geometries held back"
+                f"{name} lr={rate:g}: NMAE {errors_by_rate[f'{rate:g}']:.3%} on {len(errors)} validation "
+                "geometries"
             )
-        good = {rate: error for rate, error in tried.items() if error is not None}
+        good = {rate: error for rate, error in errors_by_rate.items() if error is not None}
         if not good:
-            raise TargetFailed(f"{name} diverges at every rate", hint="give lower --rates")
-        return {"steps": steps, "tried": tried, "lr": float(min(good, key=lambda rate: good[rate]))}
+            raise TargetFailed(f"{name} diverges at every learning rate.", hint="Give lower --rates.")
+        return {"steps": steps, "tried": errors_by_rate, "lr": float(min(good, key=lambda rate: good[rate]))}
 
     def item(self, name: str) -> Item:
         if name not in self.items:
@@ -182,24 +195,24 @@ class Contest:
         return [(name, self._some(self.item(name))) for name in names]
 
     def _some(self, item: Item) -> Item:
-        """Those probes of an item that are judged: all, or some drawn from its name alone."""
+        """Return an item with the probes to evaluate: all, or some that follow from its name."""
         if not self.judge:
             return item
         at = choose_probes(item, self.judge, seed=0, step=0)
         return replace(item, probes=item.probes[at], values=item.values[at], weights=item.weights[at])
 
     def _wait(self) -> tuple[int, int] | None:
-        """Wait for the device: bytes allocated there, and their peak since the last call; None on a CPU."""
+        """Synchronise and return the allocated bytes and their peak since the last call; None on a CPU."""
         if self.device != "cuda":
             return None
         torch.cuda.synchronize()
-        found = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
+        result = torch.cuda.memory_allocated(), torch.cuda.max_memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        return found
+        return result
 
 
-def summed(errors: dict[str, float]) -> dict[str, Any]:
-    """The mean over the samples, each molecule's own mean, and every sample."""
+def summarise(errors: dict[str, float]) -> dict[str, Any]:
+    """Return the mean over the samples, the mean of each molecule, and every sample."""
     molecules: dict[str, list[float]] = {}
     for name, error in errors.items():
         molecules.setdefault(name.rpartition("-")[0], []).append(error)

@@ -1,9 +1,11 @@
-"""PaiNN for densities, the peer: scalar and vector features of atoms, and probes as nodes that only receive.
+"""PaiNN for densities, the peer model: scalar and vector features of atoms, and probes as nodes that only
+receive.
 
-Letters: A atoms, E edges, T tiles of B probes, K slots, F width. Written from the published equations (Schütt et al. 2021; probes
-as in Jørgensen and Bhowmik 2022): in each interaction a message weighs features of the neighbours by filters of the distance,
-and an update mixes scalars with the norms and products of vectors. It has the calls of `DensityModel`, so the same batches,
-loss, steps and judging serve both; what the probes read of the atoms is computed once.
+Letters: A atoms, E edges, T tiles of B probes, K slots, F width. Written from the published equations (Schütt
+et al. 2021; probes as in Jørgensen and Bhowmik 2022): in each interaction a message weights features of the
+neighbours by filters of the distance, and an update mixes scalars with the norms and products of vectors. It
+has the methods of `DensityModel`, so the same batches, loss, steps and evaluation serve both; what the probes
+read of the atoms is computed once.
 """
 
 from __future__ import annotations
@@ -21,11 +23,13 @@ from pinchpoint.systems.density.model.model import PRIOR_KNOTS, prior_density
 
 RADIAL = 20  # sines of the radial basis, as published
 WIDTH = 128  # as published
-_NEAR = 1e-6  # square of a distance below which a direction has no meaning
+_NEAR = 1e-6  # squared distance below which a direction is undefined
 
 
 class Filters(nn.Module):
-    """Distances (...,) to filters (..., outputs): sines over the distance, a linear map, the cosine cutoff."""
+    """Filters (..., outputs) of distances (...,): sines over the distance, a linear map, the cosine
+    cutoff.
+    """
 
     def __init__(self, outputs: int, cutoff_a: float) -> None:
         super().__init__()
@@ -40,7 +44,7 @@ class Filters(nn.Module):
 
 
 class Update(nn.Module):
-    """Of each node: scalars (..., F) and vectors (..., 3, F), mixed with each other."""
+    """Mixes the scalars (..., F) and vectors (..., 3, F) of each node."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -60,7 +64,7 @@ class PaiNN(nn.Module):
     def __init__(self, config: DensityConfig, *, width: int = WIDTH, seed: int = 0) -> None:
         super().__init__()
         if width < 1:
-            raise BadInput(f"a width of {width}", hint="give 1 or more")
+            raise BadInput(f"A width of {width} is not possible.", hint="Give a width of at least 1.")
         self.config, self.width = config, width
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -77,16 +81,17 @@ class PaiNN(nn.Module):
             self.register_buffer("prior", torch.zeros(len(config.species), PRIOR_KNOTS))
 
     def set_prior(self, tables: Tensor) -> None:
-        """tables: (species, knots), as `DensityModel.set_prior` takes them."""
+        """Set the tables (species, knots), as in `DensityModel.set_prior`."""
         self.get_buffer("prior").copy_(tables)
 
     def fields(self, atoms: AtomGraph) -> Tensor:
-        """(A, 6 F interactions): what the probes read of each atom. The probes of layer i read the atoms after layer i."""
+        """Return (A, 6 F interactions), what the probes read of each atom: in layer i the atoms after
+        layer i.
+        """
         scalars = self.embedding(atoms.species)
         vectors = scalars.new_zeros(len(scalars), 3, self.width)
-        distance, direction = apart(
-            -atoms.vectors
-        )  # from the source to the destination, as from an atom to a probe
+        # From the source to the destination, as from an atom to a probe.
+        distance, direction = apart(-atoms.vectors)
         read = []
         for net, filters, update, probe_net in zip(
             self.atom_nets, self.atom_filters, self.atom_updates, self.probe_nets, strict=True
@@ -100,7 +105,10 @@ class PaiNN(nn.Module):
         return torch.cat(read, dim=1)
 
     def forward(self, fields: Tensor, species: Tensor, neighbours: Tensor, vectors: Tensor) -> Tensor:
-        """fields: (A, W); species: (A,); neighbours: (T, K); vectors: (T, B, K, 3), probe less atom -> (T, B, outputs)."""
+        """Return (T, B, outputs).
+
+        fields: (A, W); neighbours: (T, K); vectors: (T, B, K, 3), from atom to probe.
+        """
         tiles, probes = vectors.shape[:2]
         distance, direction = apart(vectors)
         scalars, states = (
@@ -110,9 +118,8 @@ class PaiNN(nn.Module):
         empty = vectors.new_zeros(1, 1, self.width), vectors.new_zeros(1, 1, 3, self.width)
         gathered = fields[neighbours].split([3 * self.width] * (2 * self.config.interactions), dim=-1)
         for at, (filters, update) in enumerate(zip(self.probe_filters, self.probe_updates, strict=True)):
-            one, other, third = (filters(distance) * gathered[2 * at][:, None]).chunk(
-                3, dim=-1
-            )  # (T, B, K, F) each
+            # (T, B, K, F) each.
+            one, other, third = (filters(distance) * gathered[2 * at][:, None]).chunk(3, dim=-1)
             atoms = gathered[2 * at + 1].unflatten(-1, (3, self.width))  # (T, K, 3, F)
             scalars = scalars + one.sum(2)
             states = (
@@ -122,7 +129,8 @@ class PaiNN(nn.Module):
             )
             scalars, states = update(scalars, states)
             empty = update(*empty)
-        # What is said of a probe without neighbours is no density: where there are no atoms there are no electrons.
+        # The output of a probe without neighbours is subtracted: where there are no atoms there are no
+        # electrons.
         out = self.read(scalars) - self.read(empty[0])
         if self.config.prior:
             squared = vectors.square().sum(-1).transpose(1, 2)
@@ -134,7 +142,7 @@ class PaiNN(nn.Module):
 
 
 def apart(vectors: Tensor) -> tuple[Tensor, Tensor]:
-    """vectors (..., 3) to their lengths (...,) and directions (..., 3)."""
+    """Return the lengths (...,) and directions (..., 3) of vectors (..., 3)."""
     distance = (vectors.square().sum(-1) + _NEAR).sqrt()
     return distance, vectors / distance[..., None]
 
@@ -148,9 +156,9 @@ def parameter_count(model: nn.Module) -> int:
 
 
 def width_for(config: DensityConfig, parameters: int) -> int:
-    """The width whose count of parameters is nearest."""
+    """Return the width whose parameter count is nearest."""
     widths = (4, 8, 12)
-    # The count is a polynomial of the second degree in the width: three of them tell the others.
+    # The count is a quadratic polynomial of the width, so three widths determine it.
     curve = np.polynomial.Polynomial.fit(
         widths, [parameter_count(PaiNN(config, width=width)) for width in widths], 2
     )

@@ -1,8 +1,8 @@
-"""The record of the comparison as a file that grows, merged where it was split, and its table.
+"""The record of the comparison: a file that grows, the merging of its parts, and its table.
 
 about          what must be equal for two parts to belong together: data, settings, device
 superposition  errors of superposed atoms
-tuned          "painn" -> what each learning rate gave on geometries held back, and the best
+tuned          "painn" -> the validation error of each learning rate, and the best rate
 runs           "painn:0" -> model and seed: errors on test grids and held-out molecules, losses, time
 """
 
@@ -43,11 +43,11 @@ def read(path: Path) -> Part:
         part = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise BadInput(
-            f"cannot read {path}: {error}", hint="name a file that `compare.py run` wrote"
+            f"{path} cannot be read: {error}.", hint="Give a file written by `compare.py run`."
         ) from error
     if not isinstance(part, dict) or part.get("what") != WHAT:
         raise BadInput(
-            f"{path} is no part of this comparison", hint="name a file that `compare.py run` wrote"
+            f"{path} is not a part of this comparison.", hint="Give a file written by `compare.py run`."
         )
     return part
 
@@ -56,58 +56,63 @@ def save(path: Path, part: Part) -> None:
     write_text(path, json.dumps(part, indent=1, allow_nan=False) + "\n")
 
 
-def merged(first: Part, *others: Part) -> Part:
-    """All of them as one. Where two hold the same piece of work, the first one's stays."""
-    made = json.loads(json.dumps(first))
+def merge_parts(first: Part, *others: Part) -> Part:
+    """Merge all parts. Where two hold the same piece of work, that of the first one is kept."""
+    result = json.loads(json.dumps(first))
     for other in others:
         differ = sorted(
             key
-            for key in made["about"].keys() | other["about"]
-            if made["about"].get(key) != other["about"].get(key)
+            for key in result["about"].keys() | other["about"]
+            if result["about"].get(key) != other["about"].get(key)
         )
         if differ:
             raise BadInput(
-                f"parts of different comparisons: {differ[0]} is {made['about'].get(differ[0])} in one and "
-                f"{other['about'].get(differ[0])} in another",
-                hint="merge parts made with the same data and options",
+                f"The parts belong to different comparisons: {differ[0]} is {result['about'].get(differ[0])} "
+                "in one and "
+                f"{other['about'].get(differ[0])} in another.",
+                hint="Merge parts made with the same data and options.",
             )
         for group in ("superposition", "tuned", "runs"):
-            made[group] = other[group] | made[group]
+            result[group] = other[group] | result[group]
         for group in ("commands", "machines"):
-            made[group] += [one for one in other[group] if one not in made[group]]
-    return made
+            result[group] += [one for one in other[group] if one not in result[group]]
+    return result
 
 
 def means(part: Part, name: str) -> dict[str, tuple[float, float, float, int]]:
-    """Of each split: mean over the seeds of a model, the lowest, the highest, and how many seeds."""
-    found = {}
+    """Return for each split the mean over the seeds of a model, the lowest, the highest, and the number of
+    seeds.
+    """
+    result = {}
     for split in BARS:
         own = [run[split]["mean"] for key, run in part["runs"].items() if key.partition(":")[0] == name]
         own = [value for value in own if value is not None]
         if own:
-            found[split] = sum(own) / len(own), min(own), max(own), len(own)
-    return found
+            result[split] = sum(own) / len(own), min(own), max(own), len(own)
+    return result
 
 
 def table(part: Part) -> str:
-    told = part["about"]
+    about = part["about"]
     lines = [
         "# ours against PaiNN and superposed atoms",
         "",
-        f"{told['steps']:,} steps of {told['molecules']} structures with {told['probes']:,} probes each. NMAE: mean over the "
-        "grids of a split.",
+        f"{about['steps']:,} steps of {about['molecules']} structures with {about['probes']:,} probes each. "
+        "NMAE: mean over "
+        "the grids of a split.",
         "",
         "| model | seed | parameters | rate | test geometries | held-out molecules | a step |",
         "|---|---|---|---|---|---|---|",
     ]
     if part["superposition"]:
-        shown = " | ".join(_percent(part["superposition"][split]["mean"]) for split in BARS)
-        lines.append(f"| superposed atoms | - | 0 | - | {shown} | - |")
+        cells_text = " | ".join(_percent(part["superposition"][split]["mean"]) for split in BARS)
+        lines.append(f"| superposed atoms | - | 0 | - | {cells_text} | - |")
     for key, run in sorted(part["runs"].items()):
         name, _, seed = key.partition(":")
-        shown = " | ".join(_percent(run[split]["mean"]) for split in BARS)
+        cells_text = " | ".join(_percent(run[split]["mean"]) for split in BARS)
         lines.append(
-            f"| {name} | {seed} | {run['parameters']:,} | {run['lr']:g} | {shown} | {show_seconds(run['step_s'])} |"
+            f"| {name} | {seed} | {run['parameters']:,} | {run['lr']:g} | {cells_text} | "
+            f"{show_seconds(run['step_s'])} |"
         )
     lines += [
         "",
@@ -115,11 +120,11 @@ def table(part: Part) -> str:
         "|---|---|---|",
     ]
     for name in dict.fromkeys(key.partition(":")[0] for key in sorted(part["runs"])):
-        found = means(part, name)
+        result = means(part, name)
         cells = [
-            f"{mean:.3%} ({low:.3%} to {high:.3%}, {count} seeds)" if split in found else "-"
+            f"{mean:.3%} ({low:.3%} to {high:.3%}, {count} seeds)" if split in result else "-"
             for split in BARS
-            for mean, low, high, count in [found.get(split, (0.0, 0.0, 0.0, 0))]
+            for mean, low, high, count in [result.get(split, (0.0, 0.0, 0.0, 0))]
         ]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     ours = means(part, "ours")

@@ -1,9 +1,11 @@
-"""From a structure to a CHGCAR, warm, and a fine grid within a card of 6 GiB: HfO2, the widths of the original, random weights.
+"""Times from a structure to a CHGCAR, and of a fine grid within a card of 6 GiB, for HfO2 with random
+weights.
 
-    python benchmarks/density/whole.py --device cuda -o benchmarks/results/density_whole_h200.json
+python benchmarks/density/whole.py --device cuda -o benchmarks/results/density_whole_h200.json
 
-pinchpoint must be importable: installed, or `PYTHONPATH=src`. The first run makes what is made once in a process (kernels, the
-device's libraries) and is told apart; the others are the median with its interval.
+The model has the widths of the ChargE3Net-style density report. pinchpoint must be importable: installed, or
+`PYTHONPATH=src`. The first run includes what happens once per process (compiling kernels, loading the
+device's libraries) and is reported separately; the others give the median with its interval.
 """
 
 from __future__ import annotations
@@ -59,10 +61,12 @@ def main() -> None:
     write_text(args.output, json.dumps(record, indent=1) + "\n")
     file, fine = record["file"], record["fine"]
     print(
-        f"{args.grid}^3 to a file: {show_seconds(file['seconds'])}, the first {show_seconds(file['first_s'])}"
+        f"{args.grid}^3 to a file: {show_seconds(file['seconds'])}, the first run "
+        f"{show_seconds(file['first_s'])}"
     )
     print(
-        f"{args.fine}^3 in {BUDGET}: {show_seconds(fine['seconds'])}, peak {show_bytes(fine['peak_bytes'] or 0)}"
+        f"{args.fine}^3 in {BUDGET}: {show_seconds(fine['seconds'])}, "
+        f"peak {show_bytes(fine['peak_bytes'] or 0)}"
     )
 
 
@@ -71,7 +75,7 @@ def _file(model: DensityModel, device: str, grid: int, repeats: int) -> dict[str
     with tempfile.TemporaryDirectory() as folder:
         for _ in range(repeats + 1):
             start = time.perf_counter()
-            made = predict(
+            prediction = predict(
                 hafnia(),
                 output=Path(folder) / "CHGCAR",
                 weights=model,
@@ -82,9 +86,9 @@ def _file(model: DensityModel, device: str, grid: int, repeats: int) -> dict[str
             runs.append(
                 {
                     "seconds": seconds,
-                    "atoms_s": made.atoms_s,
-                    "probes_s": made.probes_s,
-                    "file_s": made.file_s,
+                    "atoms_s": prediction.atoms_s,
+                    "probes_s": prediction.probes_s,
+                    "file_s": prediction.file_s,
                 }
             )
     timing = timing_of([run["seconds"] for run in runs[1:]])
@@ -102,17 +106,17 @@ def _fine(model: DensityModel, device: str, grid: int) -> dict[str, Any]:
     on_gpu = device == "cuda"
     if on_gpu:
         torch.cuda.empty_cache()
-        # Really no more: what does not fit there runs out.
+        # A hard limit: anything that does not fit raises an out-of-memory error.
         torch.cuda.set_per_process_memory_fraction(6 * GIB / torch.cuda.get_device_properties(0).total_memory)
     start = time.perf_counter()
-    made = predict(hafnia(), weights=model, grid=(grid, grid, grid), device=device, budget=BUDGET)
+    prediction = predict(hafnia(), weights=model, grid=(grid, grid, grid), device=device, budget=BUDGET)
     seconds = time.perf_counter() - start
     return {
         "grid": grid,
         "budget_bytes": 6 * GIB,
-        "probes": made.probes,
+        "probes": prediction.probes,
         "seconds": seconds,
-        "peak_bytes": made.peak_bytes,
+        "peak_bytes": prediction.peak_bytes,
     }
 
 

@@ -1,4 +1,6 @@
-"""The comparison with PaiNN: that the peer is what it should be, that the contest is fair, and what it must refuse."""
+"""The comparison with PaiNN: that the peer is what it should be, that the contest is fair, and what it
+must refuse.
+"""
 
 from __future__ import annotations
 
@@ -103,7 +105,8 @@ def test_the_peer_does_not_feel_rotation_reflection_translation_or_the_order_of_
 
 
 def test_a_probe_feels_directions_through_vectors() -> None:
-    # Two probes as far from every atom of a straight pair, then a bent one: only what atoms tell of each other differs.
+    # Two probes as far from every atom of a straight pair, then a bent one: only what atoms tell of each
+    # other differs.
     model = peer()
     near = np.array([[0.0, 0, 1.0]])
     straight, bent = (
@@ -193,7 +196,7 @@ def test_the_peer_has_as_many_parameters_as_ours() -> None:
         abs(counts[1] - ours) == min(abs(count - ours) for count in counts)
         and abs(counts[1] / ours - 1) < 0.05
     )
-    with pytest.raises(BadInput, match="a width of 0"):
+    with pytest.raises(BadInput, match="A width of 0"):
         painn.PaiNN(config, width=0)
 
 
@@ -209,7 +212,7 @@ def test_both_begin_as_superposed_atoms_and_see_the_same_batches(data, monkeypat
     held = contest.Contest(open_dataset(data), choices, judge=300, say=lambda text: None)
     base = held.superposition()["test"]["samples"]
     for name in ("ours", "painn"):
-        first = held.errors(held.built(name, seed=0).eval(), held.data.names("test"))
+        first = held.errors(held.build(name, seed=0).eval(), held.data.names("test"))
         # Tables of 401 knots that end at the cutoff, and a hundredth of a random read-out.
         assert first == pytest.approx(base, abs=0.06)
     seen: list[Any] = []
@@ -220,10 +223,10 @@ def test_both_begin_as_superposed_atoms_and_see_the_same_batches(data, monkeypat
 
     monkeypatch.setattr("pinchpoint.systems.density.data.batches.batch_of", noted)
     for name in ("ours", "painn"):
-        held.trained(name, seed=1, lr=1e-3)
+        held.train(name, seed=1, lr=1e-3)
     assert seen[:2] == seen[2:] and seen[0] != seen[1]
     assert seen[0][0][1] == choose_probes(held.items[seen[0][0][0]], 16, seed=1, step=1).tolist()
-    assert not set(held.held) & {name for batch in seen for name, _ in batch}
+    assert not set(held.validation_names) & {name for batch in seen for name, _ in batch}
 
 
 def test_a_toy_comparison_runs_and_goes_on_where_it_stopped(data, tmp_path, capsys) -> None:
@@ -252,7 +255,8 @@ def test_a_toy_comparison_runs_and_goes_on_where_it_stopped(data, tmp_path, caps
     assert "| superposed atoms | - | 0 | - |" in record.with_suffix(".md").read_text()
     capsys.readouterr()
     assert main(["run", str(data), "-o", str(part), *TOY, "--steps", "5", "--only", "ours:0"]) == 2
-    assert "parts of different comparisons: steps is 5 in one and 4 in another" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "The parts belong to different comparisons: steps is 5 in one and 4 in another" in err
 
 
 def test_means_and_bars_are_those_of_the_runs() -> None:
@@ -284,7 +288,7 @@ def test_work_that_is_not_known_and_files_of_others_are_refused(tmp_path) -> Non
         with pytest.raises(BadInput, match="--only"):
             list(pieces([word]))
     (tmp_path / "other.json").write_text('{"what": "operator against GINO"}')
-    with pytest.raises(BadInput, match="is no part of this comparison"):
+    with pytest.raises(BadInput, match="is not a part of this comparison"):
         read(tmp_path / "other.json")
 
 
@@ -303,9 +307,9 @@ class Diverging:
 
 def test_a_run_that_diverges_is_trained_again_at_half_the_rate() -> None:
     compare, contest = loaded("compare"), Diverging(most=0.006)
-    assert compare.trained(contest, "painn", seed=0, lr=0.02) == {"lr": 0.005, "diverged": [0.02, 0.01]}
-    assert compare.trained(Diverging(1.0), "ours", seed=0, lr=0.02) == {"lr": 0.02, "diverged": []}
+    assert compare.train_at_rate(contest, "painn", seed=0, lr=0.02) == {"lr": 0.005, "diverged": [0.02, 0.01]}
+    assert compare.train_at_rate(Diverging(1.0), "ours", seed=0, lr=0.02) == {"lr": 0.02, "diverged": []}
     hopeless = Diverging(most=0.0)
     with pytest.raises(TargetFailed, match="nan"):
-        compare.trained(hopeless, "painn", seed=0, lr=0.02)
+        compare.train_at_rate(hopeless, "painn", seed=0, lr=0.02)
     assert len(hopeless.tried) == 4

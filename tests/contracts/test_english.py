@@ -16,7 +16,6 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").g
 # Folders that are not converted yet. Whoever converts one removes its line here; the list must end empty.
 PENDING = (
     "systems/cloud",
-    "systems/density",
 )
 
 PHRASES = (

@@ -31,7 +31,9 @@ def draw():
 
 @pytest.fixture
 def crystal():
-    """crystal(seed, species=..., atoms=...): a random skewed cell whose atoms are at least 0.7 angstrom apart."""
+    """crystal(seed, species=..., atoms=...): a random skewed cell whose atoms are at least 0.7 angstrom
+    apart.
+    """
 
     def made(seed: int, species: tuple[str, ...] = ("H", "C", "O"), atoms: int = 5) -> Structure:
         rng = np.random.default_rng(seed)
@@ -49,7 +51,9 @@ def crystal():
 
 @pytest.fixture
 def inputs_of():
-    """inputs_of(structure, config, points, dtype): the atoms' graph, and one tile of all points with every image a slot."""
+    """inputs_of(structure, config, points, dtype): the atoms' graph, and one tile of all points with every
+    image a slot.
+    """
 
     def made(structure, config, points, dtype):  # torch is imported by the tests that want it
         import torch
@@ -80,7 +84,9 @@ def toy_structure():
 
 @pytest.fixture(scope="session")
 def toy_volume(toy_structure):
-    """toy_volume(seed, grid=..., spin=...): a periodic Gaussian at every atom; 16 electrons, a moment of 0.5."""
+    """toy_volume(seed, grid=..., spin=...): a periodic Gaussian at every atom; 16 electrons, a moment of
+    0.5.
+    """
     width, electrons, moments = 0.6, {"Hf": 4.0, "O": 6.0}, {"Hf": 1.0, "O": -0.25}
 
     def made(seed: int, grid: tuple[int, int, int] = (16, 15, 18), *, spin: bool = False) -> Volume:

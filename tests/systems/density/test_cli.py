@@ -105,7 +105,8 @@ def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
     code = (
         "import sys\nfrom pinchpoint.cli.main import run\nfrom pinchpoint.systems.density.cli import app\n"
         "names = [command.name for command in app.registered_commands]\n"
-        "codes = [run(args) for args in (['density', '--help'], *(['density', name, '--help'] for name in names))]\n"
+        "codes = [run(args) for args in (['density', '--help'], *(['density', name, '--help'] for name in "
+        "names))]\n"
         "assert set(codes) == {0} and {'predict', 'eval'} <= set(names), (codes, names)\n"
         "assert not {'torch', 'numpy', 'rich', 'matplotlib'} & set(sys.modules), 'imported'"
     )

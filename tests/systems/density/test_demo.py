@@ -1,4 +1,6 @@
-"""The demo's molecule: its electrons are counted, its file read back, and bonding moves charge without making any."""
+"""The demo's molecule: its electrons are counted, its file read back, and bonding moves charge without
+making any.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Two densities compared: numbers done by hand, slices of what lies there, and what cannot be compared refused."""
+"""Two densities compared: numbers done by hand, slices of what lies there, and what cannot be compared
+refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A predicted density is that of every probe with every image of every atom, however it was cut up, scaled or written."""
+"""A predicted density is that of every probe with every image of every atom, however it was cut up, scaled
+or written.
+"""
 
 from __future__ import annotations
 
@@ -198,7 +200,7 @@ def test_a_budget_is_kept_and_one_too_small_is_refused() -> None:
         made.volume.total, free.volume.total, rtol=0, atol=1e-6 * np.abs(free.volume.total).max()
     )
     with pytest.raises(
-        DoesNotFit, match=r"features of 3 atoms take 1\.\d+ MiB, more than the budget of 64\.00 KiB"
+        DoesNotFit, match=r"features of 3 atoms take 1\.\d+ MiB, but the budget is 64\.00 KiB"
     ) as caught:
         predict(CRYSTAL, weights=model_of(), grid=(24, 20, 18), device="cpu", budget="64KiB")
     assert "--device cpu" not in caught.value.hint, "it is the cpu"

@@ -1,4 +1,6 @@
-"""Training a density model: it learns, a stopped run goes on to the bit, and parts of a step make the same gradient."""
+"""Training a density model: it learns, a stopped run goes on to the bit, and parts of a step make the same
+gradient.
+"""
 
 from __future__ import annotations
 
@@ -170,7 +172,8 @@ def test_scores_are_those_of_the_definition(density_data: Path) -> None:
     )  # a full grid: all weights are equal
     assert scores.samples[0]["nmae"] == pytest.approx(wanted, rel=1e-5)
     assert nmae(values_at(model, item), item) == pytest.approx(wanted, rel=1e-5)
-    # A model to be trained says superposed atoms, but for what lies beyond the cutoff and its first random guess.
+    # A model to be trained says superposed atoms, but for what lies beyond the cutoff and its first random
+    # guess.
     assert scores.samples[0]["nmae"] == pytest.approx(scores.samples[0]["superposition"], rel=0.15)
     with pytest.raises(BadInput, match="no split"):
         evaluate_set(model, data, "training", device="cpu")  # pyright: ignore[reportArgumentType]
@@ -206,14 +209,16 @@ def test_a_step_in_many_parts_loses_nothing_in_bf16(density_data: Path) -> None:
     told = Settings(clip=1e9, precision="bf16")
     names = [name for name, _ in new_model(config, seed=0).named_parameters()]
     (_, whole), (_, parts) = (stepped(replace(told, chunk=chunk), config, batch) for chunk in (None, 20))
-    # What the probes want of the atoms is gathered from 50 parts; in the 8 bits of bf16 it would be wrong by half a percent.
+    # What the probes want of the atoms is gathered from 50 parts; in the 8 bits of bf16 it would be wrong by
+    # half a percent.
     for name, one, other in zip(names, whole, parts, strict=True):
         if name.startswith("probes.up"):
             assert float((one - other).norm() / one.norm()) < 2e-4, name
 
 
 def test_a_step_never_waits_for_its_device(density_data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Tensors without values stand for those of a device: to read one of them, or to mix them with the host's, is an error.
+    # Tensors without values stand for those of a device: to read one of them, or to mix them with the host's,
+    # is an error.
     monkeypatch.setattr(torch, "is_autocast_enabled", lambda *kind: False)
     monkeypatch.setattr("pinchpoint.systems.density.training_step.autocast", lambda *told: nullcontext())
     data = open_dataset(density_data)
@@ -365,5 +370,6 @@ def test_a_run_on_a_gpu_stays_within_its_budget_and_near_the_cpu(
     assert made.predicted_bytes is not None and made.peak_bytes <= made.predicted_bytes <= 2 * 2**30
     found, wanted = ([row.loss for row in logs.read(tmp_path / name / "log.csv")] for name in ("cuda", "cpu"))
     assert found[0] == pytest.approx(wanted[0], rel=1e-2 if precision == "bf16" else 2e-3)
-    # Adam's first steps go by the signs of the gradients: what rounding does to the smallest of them grows from step to step.
+    # Adam's first steps go by the signs of the gradients: what rounding does to the smallest of them grows
+    # from step to step.
     assert found == pytest.approx(wanted, rel=1e-2 if precision == "fp32" else 0.3)

@@ -35,7 +35,8 @@ def run(density_data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def values(model: torch.nn.Module, data: Path) -> torch.Tensor:
     opened = open_dataset(data)
-    return values_at(model, item_of(opened.sample(opened.names("train")[0]), model.config))  # pyright: ignore[reportArgumentType]
+    # Pyright: ignore[reportArgumentType].
+    return values_at(model, item_of(opened.sample(opened.names("train")[0]), model.config))
 
 
 def test_a_file_gives_the_averaged_model_of_the_best_checkpoint(

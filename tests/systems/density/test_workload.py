@@ -1,4 +1,6 @@
-"""The density as a workload: listed without torch, the same answers from all variants, exactly the probes asked for."""
+"""The density as a workload: listed without torch, the same answers from all variants, exactly the probes
+asked for.
+"""
 
 from __future__ import annotations
 

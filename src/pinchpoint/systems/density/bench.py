@@ -334,16 +334,14 @@ def _notes(runs: dict[Form, _Run], device: str) -> tuple[str, ...]:
     partial: list[Form] = [form for form, run in runs.items() if run.share < 1]
     notes = [
         "random weights; seconds from the atoms' features to densities in host memory, including the "
-        "neighbour "
-        "search"
+        "neighbour search"
     ]
     if partial:
         timed = runs[partial[0]]
         probes = len(timed.numbers) * timed.near.bricks.probes
         notes.append(
             f"{' and '.join(partial)} timed on {probes:,} probes in chunks of {timed.chunk:,} and scaled to "
-            "the "
-            "whole grid"
+            "the whole grid"
         )
     if device == "cuda":
         notes.append("peaks are the bytes torch allocated, with the weights of all forms in memory")

@@ -184,8 +184,7 @@ def _notes(predicted: Volume, reference: Volume) -> tuple[str, ...]:
     if (predicted.spin is None) != (reference.spin is None):
         notes.append(
             f"only the {'predicted' if predicted.spin is not None else 'reference'} density has a spin part, "
-            "so "
-            "spin is not compared"
+            "so spin is not compared"
         )
     return tuple(notes)
 

@@ -237,9 +237,8 @@ def _describe_atoms(make: Callable[[], Stage], device: str, budget: Any) -> tupl
     if bound is not None and peak > bound:
         count = len(stages[0].species)
         raise DoesNotFit(
-            f"The features of {count:,} atom{'s' if count != 1 else ''} take {show_bytes(peak)}, more than "
-            "the budget "
-            f"of {show_bytes(bound)}.",
+            f"The features of {count:,} atom{'s' if count != 1 else ''} take {show_bytes(peak)}, but the "
+            f"budget is {show_bytes(bound)}.",
             hint=f"Give --budget at least {math.ceil(peak / 2**20)}MiB"
             + ("." if device == "cpu" else ", or use --device cpu."),
             need_bytes=peak,
@@ -355,8 +354,7 @@ def _check_electrons(electrons: float, structure: Structure) -> None:
     if not FACTORS[0] * 0.1 * len(structure.species) <= electrons <= FACTORS[1] * every:
         raise BadInput(
             f"--electrons {electrons:g} is out of range for {len(structure.species):,} atoms with {every:,} "
-            "electrons "
-            "in all.",
+            "electrons in all.",
             hint="Give a count near the number of the structure's valence electrons, or leave --electrons "
             "out.",
         )
@@ -371,11 +369,10 @@ def _scale(raw: float, electrons: float) -> float:
     least, most = FACTORS
     if not least <= electrons / raw <= most:
         raise BadInput(
-            f"--electrons {electrons:g} is {electrons / raw:.2g} times the {raw:.4g} electrons that the model "
-            "predicts.",
+            f"--electrons {electrons:g} is {electrons / raw:.2g} times the {raw:.4g} electrons that the "
+            "model predicts.",
             hint=f"Give a count from {least * raw:.2g} to {most * raw:.2g}, near that of the structure, or "
-            "leave "
-            "--electrons out.",
+            "leave --electrons out.",
         )
     return electrons / raw
 

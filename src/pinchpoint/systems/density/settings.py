@@ -1,5 +1,4 @@
-"""Settings of a training run of a density model: how much of the data a step uses, beside what all systems
-share.
+"""Settings of a training run of a density model: the shared ones, and how much of the data a step uses.
 
 No framework is imported here, so that the command line can read defaults and help texts.
 """

@@ -179,7 +179,8 @@ def loss_notes(
         return ()
     best = "" if best_step is None else f"; predict uses the best ones, of step {best_step:,}"
     return (
-        f"training diverged: the loss rose from {before:.3g} to {after:.3g}, so the last weights are worse than "
+        f"training diverged: the loss rose from {before:.3g} to {after:.3g}, so the last weights are worse "
+        "than "
         f"the first{best}; train again with --lr {settings.lr / 4:.2g} or a longer --set warmup (it was "
         f"{settings.warmup_steps():,} steps), and another -o",
     )

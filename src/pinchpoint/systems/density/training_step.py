@@ -148,8 +148,7 @@ def chunk_for(
             f"A step needs {show_bytes(need(least))} with {least} probes at one time, but the budget is "
             f"{show_bytes(budget_bytes)}.",
             hint=f"Raise --budget by at least {show_bytes(need(least) - budget_bytes)}, or give fewer "
-            "--molecules "
-            "or --probes.",
+            "--molecules or --probes.",
         )
     return BudgetChoice(chunk, need(chunk), budget_bytes)
 

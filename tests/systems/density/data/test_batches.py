@@ -1,4 +1,6 @@
-"""Batches: every pair once, the same whatever the layout, and probes that follow from the seed and the step."""
+"""Batches: every pair once, the same whatever the layout, and probes that follow from the seed and the
+step.
+"""
 
 from __future__ import annotations
 

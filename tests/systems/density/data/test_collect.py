@@ -1,4 +1,6 @@
-"""A user's own densities as a data set: the numbers of the files, stable splits, bad files by name, a model trained on them."""
+"""A user's own densities as a data set: the numbers of the files, stable splits, bad files by name, a
+model trained on them.
+"""
 
 from __future__ import annotations
 
@@ -174,9 +176,9 @@ def test_bad_files_are_refused_by_name_once_the_others_are_taken(
     [
         (
             lambda volume: replace(volume, total=volume.total - volume.total.mean()),
-            "The density integrates to",
+            "The integral of the density is",
         ),
-        (lambda volume: replace(volume, total=-volume.total), "The density integrates to -16 electrons"),
+        (lambda volume: replace(volume, total=-volume.total), "The integral of the density is -16 electrons"),
     ],
 )
 def test_what_is_no_density_is_refused(

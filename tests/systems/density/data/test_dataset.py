@@ -1,4 +1,6 @@
-"""Data sets of densities: the same bytes for any number of jobs, continued, checked, and refused when damaged."""
+"""Data sets of densities: the same bytes for any number of jobs, continued, checked, and refused when
+damaged.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ TINY = orders_of(PRESETS["tiny"], 0)
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """PySCF's threads wait for each other by spinning: on a busy machine two are ten times slower than one."""
+    """PySCF's threads wait for each other by spinning: on a busy machine two are ten times slower than
+    one.
+    """
     lib = pytest.importorskip("pyscf.lib", reason="densities are computed with PySCF")
     with lib.with_omp_threads(1):
         yield
@@ -51,7 +55,9 @@ def copy(made, tmp_path):
 
 @pytest.fixture
 def asked(monkeypatch, made):
-    """Samples are taken from the first data set where it has them, without new processes; their names are noted."""
+    """Samples are taken from the first data set where it has them, without new processes; their names are
+    noted.
+    """
     names: list[str] = []
 
     def taken(orders, *, jobs):

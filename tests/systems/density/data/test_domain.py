@@ -195,7 +195,8 @@ def test_counts_and_values_below_zero_are_told_beyond_rounding() -> None:
     below = flat.copy()
     below[0, 0, :2] = -0.5
     assert negative_notes(Volume(cell, below)) == (
-        "the density is negative at 2 of 8,000 grid points: down to -0.5 e/angstrom^3, -0.001 electrons in all",
+        "the density is negative at 2 of 8,000 grid points: down to -0.5 e/angstrom^3, -0.001 electrons in "
+        "all",
     )
 
 

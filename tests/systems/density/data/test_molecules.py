@@ -102,7 +102,8 @@ def test_an_unknown_molecule_is_refused():
 
 
 def test_drawn_numbers_are_fixed_for_ever():
-    # The stream of PCG64 seeded with SeedSequence([7, 1]), its upper 52 bits: must never change, probes come from it.
+    # The stream of PCG64 seeded with SeedSequence([7, 1]), its upper 52 bits: must never change, probes come
+    # from it.
     raw = np.random.PCG64(np.random.SeedSequence([7, 1])).random_raw(3)
     assert uniform(3, 7, 1).tolist() == [((int(value) >> 12) + 0.5) / 2**52 for value in raw]
     assert uniform(2, 7, 1).tolist() == pytest.approx([0.7701409510, 0.1119272443], abs=1e-9)
@@ -111,7 +112,8 @@ def test_drawn_numbers_are_fixed_for_ever():
 
 
 def test_atoms_move_by_a_quarter_power_of_their_mass():
-    # Distances do not feel the rotation: the C to O distance of methanol spreads as both atoms do, along the bond.
+    # Distances do not feel the rotation: the C to O distance of methanol spreads as both atoms do, along the
+    # bond.
     rest = molecule("methanol")
     drawn = [draw_geometry(rest, seed=0, number=number).positions for number in range(400)]
     spread = np.std([np.linalg.norm(positions[0] - positions[1]) for positions in drawn])

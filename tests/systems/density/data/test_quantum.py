@@ -16,7 +16,9 @@ from pinchpoint.systems.density.data.quantum import solve
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread():
-    """PySCF's threads wait for each other by spinning: on a busy machine two are ten times slower than one."""
+    """PySCF's threads wait for each other by spinning: on a busy machine two are ten times slower than
+    one.
+    """
     lib = pytest.importorskip("pyscf.lib", reason="densities are computed with PySCF")
     with lib.with_omp_threads(1):
         yield

@@ -222,9 +222,9 @@ def test_a_large_file_cut_short_says_how_many_numbers_there_are(draw) -> None:
         (
             " 0.70000000000E+01",
             " *****************",
-            "line 14: '*****************' marks a number that was too large",
+            "line 14 cannot be read: '*****************' marks a number that was too large",
         ),
-        (" 0.70000000000E+01", "               NaN", "line 14: 'NaN' is not a number"),
+        (" 0.70000000000E+01", "               NaN", "line 14 cannot be read: 'NaN' is not a number"),
         ("    2    3    2", "    2    0    2", "A grid of 2 x 0 x 2 points"),
         ("    2    3    2", "    2    1    2", "A grid of 2 x 1 x 2 points"),
         ("    2    3    2", "    2    3    3", "there are 12 numbers, but 18 are expected"),

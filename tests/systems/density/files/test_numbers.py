@@ -14,7 +14,8 @@ def printed(value: float, wide: bool = False) -> str:
     mantissa, _, power = f"{abs(value):.10E}".partition("E")
     exponent = int(power) + 1 if value else 0
     sign = "-" if np.signbit(value) else "0"
-    return f" {sign}.{mantissa.replace('.', '')}E{'-' if exponent < 0 else '+'}{abs(exponent):0{3 if wide else 2}d}"
+    digits = mantissa.replace(".", "")
+    return f" {sign}.{digits}E{'-' if exponent < 0 else '+'}{abs(exponent):0{3 if wide else 2}d}"
 
 
 def text_of(values: np.ndarray, per_line: int = 5) -> bytes:

@@ -1,4 +1,6 @@
-"""Bricks cover a grid once, and each finds all atoms near its probes: against every probe with every image, one by one."""
+"""Bricks cover a grid once, and each finds all atoms near its probes: against every probe with every
+image, one by one.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ def drawn(cell: str) -> Structure:
 def bump(
     fields: torch.Tensor, species: torch.Tensor, neighbours: torch.Tensor, vectors: torch.Tensor
 ) -> torch.Tensor:
-    """A stand-in for the model whose sum is known: charge times (1 - r/c)^3 of each atom, and r_z times it; and a constant."""
+    """A stand-in for the model whose sum is known: charge times (1 - r/c)^3 of each atom, and r_z times
+    it; and a constant.
+    """
     length = vectors.norm(dim=-1)  # (T, B, K)
     weight = (1 - length / CUTOFF).clamp(min=0) ** 3 * fields[neighbours][:, None, :, 0]
     return torch.stack([weight.sum(-1) + 0.25, (weight * vectors[..., 2]).sum(-1)], dim=-1)

@@ -1,4 +1,6 @@
-"""Periodic images and edges are all there: against sums over far more cells than are needed, for cells of any shape."""
+"""Periodic images and edges are all there: against sums over far more cells than are needed, for cells of
+any shape.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Only points that a space group tells apart are computed: the same density, and grids it does not map are refused."""
+"""Only points that a space group tells apart are computed: the same density, and grids it does not map are
+refused.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Sums over neighbours by one kernel a degree: where they are taken, what they cost, and on a GPU that they are the same."""
+"""Sums over neighbours by one kernel a degree: where they are taken, what they cost, and on a GPU that
+they are the same.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Sums over neighbours from the table read like an image: the same as from rows of it, and nothing where nothing is."""
+"""Sums over neighbours from the table read like an image: the same as from rows of it, and nothing where
+nothing is.
+"""
 
 from __future__ import annotations
 

@@ -185,8 +185,7 @@ def _notes(sources: list[Source], entries: samples.Entries) -> list[str]:
             off = quality["integral"] / quality["electrons"] - 1
             notes.append(
                 f"{source.path}: one in {stride} of its {grid} points is used for testing; the integral is "
-                "off by "
-                f"{off:+.2%}"
+                f"off by {off:+.2%}"
             )
     return notes
 

@@ -226,8 +226,7 @@ def unknown_species(settings: DataSettings) -> list[str]:
     known = {symbol for name in settings.molecules for symbol in molecule(name).species}
     return [
         f"{name} is held out, and no training molecule has {', '.join(lost)}: a model of this set cannot be "
-        "scored "
-        "on it"
+        "scored on it"
         for name in settings.heldout
         if known and (lost := sorted(set(molecule(name).species) - known))
     ]

@@ -127,8 +127,7 @@ def unfamiliar_notes(
         if least is None:
             notes.append(
                 f"{pair} at {apart:.2f} angstrom: the training data has no such pair within "
-                f"{domain.reach_a:g} "
-                "angstrom"
+                f"{domain.reach_a:g} angstrom"
             )
         elif apart < least * (1 - _SLACK):
             notes.append(f"{pair} at {apart:.2f} angstrom: the closest in the training data is {least:.2f}")
@@ -145,8 +144,7 @@ def unfamiliar_notes(
     if not domain.periodic and near.is_periodic():
         notes.append(
             "the training data has only molecules, but here atoms are close to periodic images: the "
-            "structure is a "
-            "crystal, or its box is too small"
+            "structure is a crystal, or its box is too small"
         )
     count = valence_electrons(structure.species)
     if domain.neutral and not domain.open_shells and count is not None:
@@ -154,8 +152,7 @@ def unfamiliar_notes(
         if count_here % 2 and (electrons is None or round(electrons) % 2):
             notes.append(
                 f"an odd number of electrons, {count_here}: the training data has only neutral structures "
-                "with "
-                "closed shells"
+                "with closed shells"
             )
     return tuple(notes)
 
@@ -170,8 +167,7 @@ def charge_notes(structure: Structure, *, electrons: float | None) -> tuple[str,
     count = valence_electrons(structure.species)
     text = (
         f"the structure has a charge of {structure.charge:+g}, which the model ignores: this is the density "
-        "of "
-        "neutral atoms"
+        "of neutral atoms"
     )
     if electrons is not None:
         return (f"{text}, scaled to {electrons:g} electrons",)

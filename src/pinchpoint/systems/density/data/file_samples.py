@@ -213,7 +213,7 @@ def _check_density(volume: Volume) -> None:
     below = -float(np.minimum(volume.total, 0).mean()) * volume.structure.volume
     if volume.electrons < FEWEST or below > NEGATIVE * volume.electrons:
         raise BadInput(
-            f"The density integrates to {volume.electrons:.4g} electrons, {below:.4g} of them negative.",
+            f"The integral of the density is {volume.electrons:.4g} electrons, {below:.4g} of them negative.",
             hint="Give the density of all valence electrons, not a difference, a spin density or a "
             "potential.",
         )

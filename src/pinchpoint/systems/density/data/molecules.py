@@ -272,8 +272,7 @@ def draw_geometry(
             return Geometry(molecule.species, rotated - rotated.mean(axis=0))
     raise BadInput(
         f"All {TRIES} geometries of {molecule.name} with a rattle of {rattle_a:g} angstrom have atoms too "
-        "close "
-        "together.",
+        "close together.",
         hint=f"Give a smaller rattle; the default is {RATTLE_A:g}.",
     )
 

@@ -32,7 +32,7 @@ def read_augmentation(text: str, *, atoms: int, name: str) -> tuple[np.ndarray, 
             f"{name}: {_first(before)!r} is not a valid first line of augmentation occupancies.", hint=_HINT
         )
     if before.strip():
-        _numbers(before, (atoms,), f"{name}: after the density")
+        _numbers(before, (atoms,), f"{name}: the text after the density")
     occupancies: dict[int, np.ndarray] = {}
     for i, head in enumerate(heads):
         last = i + 1 == len(heads)
@@ -42,7 +42,7 @@ def read_augmentation(text: str, *, atoms: int, name: str) -> tuple[np.ndarray, 
         values = _numbers(
             body,
             (count, count + atoms) if last else (count,),
-            f"{name}: augmentation occupancies of atom {ion}",
+            f"{name}: the augmentation block of atom {ion}",
         )
         if head[1] is None:
             occupancies[ion] = values[:count]
@@ -64,7 +64,7 @@ def _numbers(text: str, counts: tuple[int, ...], where: str) -> np.ndarray:
     try:
         return parse_any(np.frombuffer(text.encode("utf-8"), dtype=np.uint8), count)
     except NotNumbers as error:
-        raise BadInput(f"{where}: {error}.", hint=_HINT) from error
+        raise BadInput(f"{where} cannot be read: {error}.", hint=_HINT) from error
 
 
 def _first(text: str) -> str:

@@ -89,7 +89,7 @@ def _read_grid(
     try:
         check_grid(grid)
     except BadInput as error:
-        raise BadInput(f"{name}: {error.what}", hint=error.hint) from error
+        raise BadInput(f"{name} cannot be read: {error.what}", hint=error.hint) from error
     nx, ny, nz = grid
     if len(text) - start < 2 * nx * ny * nz - 1:  # before any memory is allocated for them
         raise BadInput(f"{name} ends before the last of {nx * ny * nz:,} grid points.", hint=_CUT)
@@ -97,7 +97,7 @@ def _read_grid(
         values, length = parse_numbers(text[start:], nx * ny * nz)
     except NotNumbers as error:
         line = f", line {np.count_nonzero(text[: start + error.at] == 10) + 1}" if error.at >= 0 else ""
-        raise BadInput(f"{name}{line}: {error}.", hint=_CUT) from error
+        raise BadInput(f"{name}{line} cannot be read: {error}.", hint=_CUT) from error
     values /= cell
     return np.ascontiguousarray(values.reshape(nz, ny, nx).transpose(2, 1, 0)), start + length
 
@@ -108,8 +108,7 @@ def _between(data: bytes, start: int, grid: tuple[int, int, int], name: str) -> 
     if head is not None and tuple(int(n) for n in head.groups()) != grid:
         raise BadInput(
             f"{name}: a grid of {head[0].decode().split()} follows one of {list(map(str, grid))}, but both "
-            "must be "
-            "the same.",
+            "must be the same.",
             hint="Write the CHGCAR again with equal grids.",
         )
     text = data[start : head.start() if head else len(data)].decode("utf-8", errors="replace")

@@ -50,12 +50,12 @@ def read_cube(path: str | Path) -> Volume:
         check_grid(grid)
         structure = _structure(lattice, atoms, np.array(head[1:4]), unit)
     except BadInput as error:
-        raise BadInput(f"{name}: {error.what}", hint=error.hint) from error
+        raise BadInput(f"{name} cannot be read: {error.what}", hint=error.hint) from error
     try:
         values = parse_any(np.frombuffer(data, dtype=np.uint8)[stream.tell() :], grid[0] * grid[1] * grid[2])
     except NotNumbers as error:
         line = f", line {data.count(10, 0, stream.tell() + error.at) + 1}" if error.at >= 0 else ""
-        raise BadInput(f"{name}{line}: {error}.", hint=_CUT) from error
+        raise BadInput(f"{name}{line} cannot be read: {error}.", hint=_CUT) from error
     return Volume(structure, values.reshape(grid) / BOHR_A**3, comment=comment)
 
 

@@ -152,7 +152,7 @@ def read_npz(path: str | Path) -> Volume:
             f"{path} cannot be read: {error}.", hint="Give numbers, and symbols of species."
         ) from error
     except BadInput as error:
-        raise BadInput(f"{path}: {error.what}", hint=error.hint) from error
+        raise BadInput(f"{path} cannot be read: {error.what}", hint=error.hint) from error
     for text in texts:
         read_augmentation(text, atoms=len(species), name=str(path))
     return volume

@@ -46,7 +46,7 @@ def read_poscar(stream: BinaryIO, *, name: str) -> tuple[Structure, str]:
     try:
         return check_structure(Structure(lattice, species, positions)), comment
     except BadInput as error:
-        raise BadInput(f"{name}: {error.what}", hint=error.hint) from error
+        raise BadInput(f"{name} cannot be read: {error.what}", hint=error.hint) from error
 
 
 def poscar_text(structure: Structure, comment: str) -> str:

@@ -92,8 +92,8 @@ def from_ase(atoms: Any, *, padding_a: float | None = None) -> Structure:
             f"The cell of the atoms has no volume: {int(lattice.any(axis=1).sum())} of its vectors are not "
             "zero.",
             hint="Give three lattice vectors, with vacuum along the third of a slab "
-            "(atoms.center(vacuum=5.0, axis=2) "
-            "in ASE), or remove the cell of a molecule (atoms.set_cell(None)) to have it put into a box.",
+            "(atoms.center(vacuum=5.0, axis=2) in ASE), or remove the cell of a molecule "
+            "(atoms.set_cell(None)) to have it put into a box.",
         )
     positions = np.linalg.solve(lattice.T, np.asarray(atoms.get_positions(), dtype=np.float64).T).T
     return check_structure(Structure(lattice, species, positions, charge))
@@ -232,7 +232,7 @@ def _by_ase(path: Path, padding_a: float | None) -> Structure:
     try:
         return from_ase(frames[0], padding_a=padding_a)
     except BadInput as error:
-        raise BadInput(f"{path}: {error.what}", hint=error.hint) from error
+        raise BadInput(f"{path} cannot be used: {error.what}", hint=error.hint) from error
 
 
 def _why(path: Path, error: Exception) -> str:

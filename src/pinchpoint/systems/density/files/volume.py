@@ -109,6 +109,6 @@ def missing_augmentation(volume: Volume) -> str | None:
         return None
     return (
         f"no augmentation occupancies for {' and '.join(lost)}: VASP needs them to start from a CHGCAR "
-        "(ICHARG = 1 or "
-        "11); copy them from a short run of the same structure, or use this file only for analysis and plots"
+        "(ICHARG = 1 or 11); copy them from a short run of the same structure, or use this file only for "
+        "analysis and plots"
     )

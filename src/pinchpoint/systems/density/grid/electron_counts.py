@@ -52,11 +52,8 @@ def count_notes(
         if requested is not None and abs(requested / raw - 1) > FAR_OFF:
             notes.append(
                 f"the model predicts {raw:.4g} electrons, but {requested:g} are requested, which differs by "
-                "more "
-                "than "
-                f"{FAR_OFF:.0%}: the structure is unlike the training data, charged, or the grid is too "
-                "coarse "
-                f"({spacing_of(volume):.2g} angstrom)"
+                f"more than {FAR_OFF:.0%}: the structure is unlike the training data, charged, or the grid "
+                f"is too coarse ({spacing_of(volume):.2g} angstrom)"
             )
         return tuple(notes)
     off = raw - neutral
@@ -65,8 +62,7 @@ def count_notes(
         by_model = off - by_grid
         text = (
             f"the model predicts {raw:.5g} electrons, but the neutral atoms have {neutral} "
-            f"({off / neutral:+.1%}: grid "
-            f"{by_grid:+.2g}, model {by_model:+.2g})"
+            f"({off / neutral:+.1%}: grid {by_grid:+.2g}, model {by_model:+.2g})"
         )
         coarse = (
             f"the grid is too coarse for the peaks ({spacing:.2g} angstrom): give --spacing "

@@ -56,8 +56,7 @@ def choose_grid(
         if not lengths.max() <= 1e6:
             raise BadInput(
                 f"A spacing of {step:g} angstrom needs more than a million points along "
-                f"{lengths.max() * step:.4g} "
-                "angstrom.",
+                f"{lengths.max() * step:.4g} angstrom.",
                 hint=_coarser(lattice),
             )
         points = _spaced(lengths)
@@ -78,8 +77,7 @@ def skew_notes(lattice: np.ndarray, points: tuple[int, int, int]) -> tuple[str, 
         return ()
     return (
         f"the cell is strongly skewed: its {math.prod(points):,} grid points are about {share:,.0f} times as "
-        "many as its "
-        "reduced cell needs at the same spacing; reduce it (Niggli) to save as much time",
+        "many as its reduced cell needs at the same spacing; reduce it (Niggli) to save as much time",
     )
 
 

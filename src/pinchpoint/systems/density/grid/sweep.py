@@ -80,8 +80,7 @@ def sweep(
     if device.type == "cpu" and need > host_memory.free_bytes():
         raise DoesNotFit(
             f"One brick of {probes} probes has {classes[0].slots:,} atoms around it, which takes "
-            f"{show_bytes(need)} of "
-            f"main memory, but only {show_bytes(host_memory.free_bytes())} are free.",
+            f"{show_bytes(need)} of main memory, but only {show_bytes(host_memory.free_bytes())} are free.",
             hint="Give a finer --grid, so that bricks are smaller, or check the unit of the structure's "
             "lengths.",
             need_bytes=need,
@@ -248,8 +247,7 @@ def _nothing_fits(probes: int, error: DoesNotFit, budget: str | int | Card | Non
     )
     return DoesNotFit(
         f"Even {probes} probes at one time do not fit into {budget_text}, including what the atoms take on "
-        "the "
-        "device.",
+        "the device.",
         hint=f"Give --budget at least {math.ceil(need / 2**20)}MiB{elsewhere}.",
         need_bytes=need,
     )

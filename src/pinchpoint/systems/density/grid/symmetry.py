@@ -66,7 +66,9 @@ def symmetry_of(structure: Structure) -> Symmetry:
     )
     dataset = spglib.get_symmetry_dataset(cell, symprec=PRECISION_A)
     if dataset is None:
-        raise BadInput("spglib finds no symmetry in this structure.", hint="Leave --symmetry out.")
+        raise BadInput(
+            "The symmetry of this structure cannot be determined by spglib.", hint="Leave --symmetry out."
+        )
     return Symmetry(
         f"{dataset.international} ({dataset.number})",
         np.asarray(dataset.rotations, dtype=np.int64),
@@ -124,7 +126,8 @@ def check_on_grid(symmetry: Symmetry, grid: tuple[int, int, int]) -> tuple[np.nd
         f"The space group {symmetry.group} does not map a grid of {text} points onto itself.",
         hint=f"Give --grid {','.join(map(str, better))}, or leave --symmetry out."
         if better
-        else "Leave --symmetry out, or move the structure so that its symmetry elements pass through the origin.",
+        else "Leave --symmetry out, or move the structure so that its symmetry elements pass through the "
+        "origin.",
     )
 
 

@@ -69,7 +69,8 @@ class DensityConfig(JsonConfig):
             )
         if not 0 <= self.lmax <= LARGEST_DEGREE:
             raise BadInput(
-                f"lmax = {self.lmax} is out of range.", hint=f"Give lmax a degree from 0 to {LARGEST_DEGREE}."
+                f"The degree lmax = {self.lmax} is out of range.",
+                hint=f"Give lmax a degree from 0 to {LARGEST_DEGREE}.",
             )
         for name in _LENGTHS:
             if not (math.isfinite(getattr(self, name)) and getattr(self, name) > 0):

@@ -64,8 +64,7 @@ class DensityModel(nn.Module):
         ):
             raise BadInput(
                 f"The prior of shape {tuple(tables.shape)} has a wrong shape, is not finite, or is not zero "
-                "at the "
-                "cutoff.",
+                "at the cutoff.",
                 hint=f"Give finite tables of shape {tuple(self.prior.shape)} that end in zero.",
             )
         self.prior.copy_(tables)
