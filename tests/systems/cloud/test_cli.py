@@ -231,7 +231,7 @@ def test_bench_times_every_variant_and_keeps_the_record(
         (["eval", "{trained}", "{rooms}", "-o", "{new}", "--densities", "1,2"], 2, "densities 1, 2"),
         (["data", "-o", "{trained}", "--train", "1", "--test", "1"], 2, "is the folder of a run"),
         (["data", "-o", "{new}", "--points", "few"], 2, "'few' is not a number of points"),
-        (["sample", "{new}.ply", "-o", "{new}.out.ply"], 2, "there is no file"),
+        (["sample", "{new}.ply", "-o", "{new}.out.ply"], 2, "does not exist"),
     ],
 )
 def test_mistakes_are_two_lines(

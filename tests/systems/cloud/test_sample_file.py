@@ -126,7 +126,7 @@ def test_a_folder_keeps_every_file(room: Scene, tmp_path: Path) -> None:
     done = sample_file(tmp_path / "scene", tmp_path / "out", ratio=0.5, cell=CELL)
     kept = np.load(tmp_path / "out" / "instance.npy")
     assert len(kept) == done.kept and np.array_equal(np.load(tmp_path / "out" / "coord.npy"), room.xyz[kept])
-    with pytest.raises(BadInput, match="there already"):
+    with pytest.raises(BadInput, match="already exists"):
         sample_file(tmp_path / "scene", tmp_path / "out", ratio=0.5, cell=CELL)
 
 

@@ -28,13 +28,13 @@ from pinchpoint.systems.cloud.files.formats import check_cloud_path
 from pinchpoint.systems.cloud.files.las import las_scene, las_xyz, read_las, write_las
 from pinchpoint.systems.cloud.files.npz import (
     arrays_scene,
-    kept_arrays,
+    take_arrays,
     read_arrays,
     scene_arrays,
     write_npz,
     xyz_key,
 )
-from pinchpoint.systems.cloud.files.ply import Ply, kept, ply_scene, read_ply, write_ply
+from pinchpoint.systems.cloud.files.ply import Ply, take_vertices, ply_scene, read_ply, write_ply
 from pinchpoint.systems.cloud.files.pointcept import folder_scene, read_folder, write_folder
 
 Faces = Literal["refuse", "drop"]
@@ -223,7 +223,7 @@ def _opened(path: Path, faces: Faces) -> _Cloud:
         return _Cloud(_checked(arrays[key], where), folder, lambda: folder_scene(arrays, where))
     if path.suffix.lower() == ".ply":
         ply = read_ply(path)
-        kept(ply, np.zeros(0, np.int64), faces=faces)  # refuses faces before the work
+        take_vertices(ply, np.zeros(0, np.int64), faces=faces)  # refuses faces before the work
         return _Cloud(
             _checked(ply.xyz(), where),
             lambda output, keep: _write_part(output, ply, keep, faces),
@@ -233,7 +233,7 @@ def _opened(path: Path, faces: Faces) -> _Cloud:
         held = read_arrays(path)
         return _Cloud(
             _checked(held[xyz_key(held, where)], where),
-            lambda output, keep: write_npz(output, kept_arrays(held, keep, where)),
+            lambda output, keep: write_npz(output, take_arrays(held, keep, where)),
             lambda: arrays_scene(held, where),
         )
     las = read_las(path)
@@ -245,7 +245,7 @@ def _opened(path: Path, faces: Faces) -> _Cloud:
 
 
 def _write_part(output: Path, ply: Ply, keep: np.ndarray, faces: Faces) -> None:
-    write_ply(output, kept(ply, keep, faces=faces))
+    write_ply(output, take_vertices(ply, keep, faces=faces))
 
 
 def _converted(scene: Scene, output: Path, keep: np.ndarray) -> None:

@@ -86,7 +86,7 @@ def test_what_is_cut_changed_or_no_survey_is_refused(file: Path, tmp_path: Path)
             read_scene(bad)
         assert str(bad) in refused.value.what and refused.value.hint
     bad.write_bytes(b"ply\n" + data[4:])
-    with pytest.raises(BadInput, match="does not begin with LASF"):
+    with pytest.raises(BadInput, match="does not start with LASF"):
         read_scene(bad)
 
 

@@ -11,7 +11,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.data.rooms import make_room, pack
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.files.formats import read_scene
-from pinchpoint.systems.cloud.files.npz import kept_arrays, read_arrays, scene_arrays, write_npz
+from pinchpoint.systems.cloud.files.npz import take_arrays, read_arrays, scene_arrays, write_npz
 
 XYZ = np.arange(15, dtype=np.float32).reshape(5, 3)
 
@@ -71,32 +71,32 @@ def test_part_of_a_room_file_keeps_names_and_classes(tmp_path: Path) -> None:
     room = make_room(seed=0, number=0, points=1_000).scene
     (tmp_path / "room.npz").write_bytes(pack(make_room(seed=0, number=0, points=1_000)))
     keep = np.array([1, 500, 999])
-    write_npz(tmp_path / "part.npz", kept_arrays(read_arrays(tmp_path / "room.npz"), keep, "room"))
+    write_npz(tmp_path / "part.npz", take_arrays(read_arrays(tmp_path / "room.npz"), keep, "room"))
     part = read_scene(tmp_path / "part.npz")
     assert part.names == room.names and part.classes == room.classes
     assert np.array_equal(part.xyz, room.xyz[keep]) and np.array_equal(part.features, room.features[keep])
 
 
 def test_labels_of_another_length_are_not_carried_into_a_part() -> None:
-    with pytest.raises(BadInput, match="has 5 points and 3 labels"):
-        kept_arrays({"xyz": XYZ[:5], "label": np.zeros(3, int)}, np.array([0]), "here")
+    with pytest.raises(BadInput, match="has 5 points but 3 labels"):
+        take_arrays({"xyz": XYZ[:5], "label": np.zeros(3, int)}, np.array([0]), "here")
 
 
 def test_arrays_of_another_length_are_kept_whole_in_a_part() -> None:
-    part = kept_arrays({"xyz": XYZ, "heat": XYZ[:, 0], "box": np.eye(4)}, np.array([0, 4]), "here")
+    part = take_arrays({"xyz": XYZ, "heat": XYZ[:, 0], "box": np.eye(4)}, np.array([0, 4]), "here")
     assert part["heat"].tolist() == [0, 12] and np.array_equal(part["box"], np.eye(4))
 
 
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
-        ({"thing": XYZ}, "has no coordinates: it holds thing"),
-        ({"xyz": XYZ[:, :2]}, r"has no coordinates: it holds xyz \(5, 2\)"),
+        ({"thing": XYZ}, "has no coordinates: it contains thing"),
+        ({"xyz": XYZ[:, :2]}, r"has no coordinates: it contains xyz \(5, 2\)"),
         ({"xyz": XYZ[:0]}, "zero points"),
         ({"xyz": XYZ * np.nan}, "5 of 5 points"),
-        ({"xyz": XYZ, "heat": XYZ[:4, 0]}, r"heat of .* has shape \(4,\) for 5 points"),
-        ({"xyz": XYZ, "label": np.zeros(4, int)}, "5 points and 4 labels"),
-        ({"xyz": XYZ, "label": np.full(5, 2**40)}, "no 32-bit integers"),
+        ({"xyz": XYZ, "heat": XYZ[:4, 0]}, r"heat of .* has shape \(4,\), but there are 5 points"),
+        ({"xyz": XYZ, "label": np.zeros(4, int)}, "5 points but 4 labels"),
+        ({"xyz": XYZ, "label": np.full(5, 2**40)}, "do not fit into 32-bit integers"),
     ],
 )
 def test_arrays_that_are_no_cloud_are_refused(
@@ -111,7 +111,7 @@ def test_a_damaged_file_or_one_with_objects_is_refused(tmp_path: Path) -> None:
     data = file.read_bytes()
     for bad in (b"", data[:100], data[:-10], b"\x93NUMPY"):
         file.write_bytes(bad)
-        with pytest.raises(BadInput, match="cannot read"):
+        with pytest.raises(BadInput, match="Cannot read"):
             read_scene(file)
-    with pytest.raises(BadInput, match="cannot read"):
+    with pytest.raises(BadInput, match="Cannot read"):
         read_scene(written(tmp_path, xyz=np.array([{"a": 1}], dtype=object)))

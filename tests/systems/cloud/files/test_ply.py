@@ -11,7 +11,7 @@ import pytest
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.data.scene import Scene, check_scene
 from pinchpoint.systems.cloud.files.formats import read_scene
-from pinchpoint.systems.cloud.files.ply import kept, ply_scene, read_ply, write_ply
+from pinchpoint.systems.cloud.files.ply import take_vertices, ply_scene, read_ply, write_ply
 
 ROWS = [(0.5, -1.25, 3.0, 255, 0, 51, 2), (1e-3, 2.5, -7.0, 0, 255, 102, 0), (4.0, 5.0, 6.0, 10, 20, 30, 1)]
 PROPERTIES = """property float x
@@ -113,9 +113,9 @@ def test_faces_are_kept_whole_and_refused_or_dropped_when_vertices_go(tmp_path: 
     write_ply(tmp_path / "out.ply", ply)
     assert (tmp_path / "out.ply").read_bytes() == data
     with pytest.raises(BadInput) as refused:
-        kept(ply, np.array([0]))
+        take_vertices(ply, np.array([0]))
     assert "2 x face" in refused.value.what and "drop" in refused.value.hint
-    write_ply(tmp_path / "out.ply", kept(ply, np.array([0, 1, 2]), faces="drop"))
+    write_ply(tmp_path / "out.ply", take_vertices(ply, np.array([0, 1, 2]), faces="drop"))
     assert (tmp_path / "out.ply").read_bytes() == head(form) + body(form)
 
 
@@ -124,14 +124,14 @@ def test_an_empty_face_element_is_no_hindrance(tmp_path: Path) -> None:
     ply = read_ply(
         written(tmp_path, head("binary_little_endian", after=after) + body("binary_little_endian"))
     )
-    assert len(kept(ply, np.array([0, 2])).vertices) == 2
+    assert len(take_vertices(ply, np.array([0, 2])).vertices) == 2
 
 
 def test_faces_before_the_vertices_are_read_in_text_and_refused_in_binary(tmp_path: Path) -> None:
     text = head("ascii", before=FACES) + b"3 0 1 2\n3 2 1 0\n" + body("ascii")
     assert read_scene(written(tmp_path, text)).points == 3
     data = head("binary_little_endian", before=FACES) + struct.pack("<BiiiBiii", 3, 0, 1, 2, 3, 2, 1, 0)
-    with pytest.raises(BadInput, match="before the vertices"):
+    with pytest.raises(BadInput, match="precedes the vertices"):
         read_ply(written(tmp_path, data + body("binary_little_endian")))
 
 
@@ -200,42 +200,42 @@ TEXT = head("ascii") + body("ascii")
 @pytest.mark.parametrize(
     ("data", "says"),
     [
-        (b"", "does not begin with 'ply'"),
-        (b"solid thing", "does not begin with 'ply'"),
-        (BINARY[:40], "header of .* is cut short"),
-        (b"ply\n" + b"comment x\n" * 200_000, "header of .* is cut short"),
-        (BINARY.replace(b"format binary_little_endian 1.0\n", b""), "does not say its format"),
-        (BINARY.replace(b"binary_little", b"binary_middle"), "line 2 of the header .* not understood"),
+        (b"", "does not start with 'ply'"),
+        (b"solid thing", "does not start with 'ply'"),
+        (BINARY[:40], "header of .* is truncated"),
+        (b"ply\n" + b"comment x\n" * 200_000, "header of .* is truncated"),
+        (BINARY.replace(b"format binary_little_endian 1.0\n", b""), "does not name its format"),
+        (BINARY.replace(b"binary_little", b"binary_middle"), "Line 2 of the header .* not valid"),
         (
             BINARY.replace(b"property short label", b"property short red"),
-            "not understood: 'property short red'",
+            "not valid: 'property short red'",
         ),
-        (BINARY.replace(b"property short label", b"property quad label"), "not understood"),
+        (BINARY.replace(b"property short label", b"property quad label"), "not valid"),
         (
             BINARY.replace(b"property short label", b"property list uchar int label"),
-            r"vertices of .* hold lists \(label\)",
+            r"vertices of .* contain lists \(label\)",
         ),
-        (BINARY.replace(b"element vertex 3", b"element vertex -3"), "not understood"),
+        (BINARY.replace(b"element vertex 3", b"element vertex -3"), "not valid"),
         (BINARY.replace(b"element vertex", b"element point"), "has no vertices"),
         (BINARY.replace(b"float y", b"float why"), "have no y"),
-        (BINARY[:-1], "cut short: 3 vertices take 63 B; it holds 62 B"),
-        (BINARY + b"more", "goes on for 4 B"),
-        (BINARY.replace(b"vertex 3", b"vertex 2"), "goes on for 21 B"),
-        (BINARY.replace(b"vertex 3", b"vertex 900000000000"), "cut short: 900,000,000,000 vertices"),
-        (BINARY.replace(b"vertex 3", b"vertex " + b"9" * 30), "not understood"),
+        (BINARY[:-1], "truncated: 3 vertices need 63 B, but it contains 62 B"),
+        (BINARY + b"more", "has 4 B after"),
+        (BINARY.replace(b"vertex 3", b"vertex 2"), "has 21 B after"),
+        (BINARY.replace(b"vertex 3", b"vertex 900000000000"), "truncated: 900,000,000,000 vertices"),
+        (BINARY.replace(b"vertex 3", b"vertex " + b"9" * 30), "not valid"),
         (BINARY.replace(b"vertex 3", b"vertex 0")[:-63], "zero points"),
         (
             BINARY.replace(b"obj_info", b"element face 2\nproperty list uchar int i\nobj_info"),
-            "cut short after its vertices",
+            "truncated after its vertices",
         ),
-        (TEXT.replace(b"vertex 3", b"vertex 4"), "has 3 lines of data; its header says 4"),
-        (TEXT.replace(b"vertex 3", b"vertex 2"), "has 3 lines of data; its header says 2"),
-        (TEXT.replace(b"vertex 3", b"vertex 900000000000"), "cannot lie in"),
-        (TEXT.replace(b" 255 0 51", b" 256 0 51"), "red of .* has values that are no uint8"),
-        (TEXT.replace(b" 255 0 51", b" 2.5 0 51"), "red of .* no uint8"),
-        (TEXT.replace(b" 255 0 51", b" two 0 51"), "not numbers throughout"),
-        (TEXT.replace(b" 255 0 51", b" 255 51"), "not numbers throughout"),
-        (TEXT.replace(b"property short label\n", b""), "have 7 numbers a line; its header says 6"),
+        (TEXT.replace(b"vertex 3", b"vertex 4"), "has 3 lines of data, but its header says 4"),
+        (TEXT.replace(b"vertex 3", b"vertex 2"), "has 3 lines of data, but its header says 2"),
+        (TEXT.replace(b"vertex 3", b"vertex 900000000000"), "do not fit into"),
+        (TEXT.replace(b" 255 0 51", b" 256 0 51"), "red of .* has values that are not valid uint8"),
+        (TEXT.replace(b" 255 0 51", b" 2.5 0 51"), "red of .* not valid uint8"),
+        (TEXT.replace(b" 255 0 51", b" two 0 51"), "are not numbers"),
+        (TEXT.replace(b" 255 0 51", b" 255 51"), "are not numbers"),
+        (TEXT.replace(b"property short label\n", b""), "have 7 numbers per line, but its header says 6"),
         (TEXT.replace(b"0.5 -1.25", b"nan -1.25"), "1 of 3 points of .* have coordinates that are NaN"),
         (TEXT.replace(b"0.5 -1.25", b"1e60 -1.25"), "coordinates that are NaN or infinite"),
         (TEXT.replace(b"51 2\n", b"51 -2\n"), "has the label -2"),
@@ -251,7 +251,7 @@ def test_labels_stored_as_floats_must_be_whole(tmp_path: Path) -> None:
     text = TEXT.replace(b"short label", b"float scalar_Label")
     labels = read_scene(written(tmp_path, text)).labels
     assert labels is not None and labels.tolist() == [2, 0, 1]
-    with pytest.raises(BadInput, match="not whole"):
+    with pytest.raises(BadInput, match="not integers"):
         read_scene(written(tmp_path, text.replace(b"51 2\n", b"51 2.5\n")))
 
 

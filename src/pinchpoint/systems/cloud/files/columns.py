@@ -1,9 +1,10 @@
-"""What the named columns of a file mean: which are colours, which the label, and what of a Gaussian splat a network reads.
+"""The meaning of named columns: which are colours, which is the label, and which parts of a Gaussian splat
+are features.
 
-Letters: N points, F features.
-Colours come out as 0..1, first; then what a splat stores beside them (opacity 0..1, scales as logarithms, the rotation), then
-every other column as it is. A splat's colour is its constant term; its higher terms (`f_rest_*`) depend on the view and are
-left out. Files that are thinned keep all columns: this is for the Scene alone.
+N is the number of points, F the number of features. Colours come first, scaled to 0..1; then the other values
+of a splat (opacity in 0..1, scales as logarithms, rotation), then every other column unchanged. The colour of
+a splat is its constant term; the higher terms (`f_rest_*`) depend on the view and are left out. This applies
+to the Scene only: sampling a file keeps all of its columns.
 """
 
 from __future__ import annotations
@@ -40,62 +41,70 @@ _POSITION = ("x", "y", "z")
 
 
 def features_of(columns: Mapping[str, np.ndarray]) -> tuple[np.ndarray, tuple[str, ...]]:
-    """columns: each (N,), by name, without the label -> features (N, F) float32 and their names."""
-    found: dict[str, np.ndarray] = {}
+    """Features (N, F) as float32 and their names, from columns (N,) by name, without the label."""
+    features_by_name: dict[str, np.ndarray] = {}
     splat = all(name in columns for name in _CONSTANT)
     colours: dict[str, np.ndarray] = {}
     for name, values in columns.items():
         if name in _POSITION or name.startswith("f_rest_"):
             continue
         if splat and name in _CONSTANT:
-            found[_CONSTANT[name]] = 0.5 + _HARMONIC * values.astype(np.float32)
+            features_by_name[_CONSTANT[name]] = 0.5 + _HARMONIC * values.astype(np.float32)
         elif splat and name == "opacity":
-            found[name] = 0.5 + 0.5 * np.tanh(0.5 * values.astype(np.float32))  # stored before the sigmoid
+            features_by_name[name] = 0.5 + 0.5 * np.tanh(
+                0.5 * values.astype(np.float32)
+            )  # stored before the sigmoid
         elif (plain := _OTHER_COLOURS.get(name.lower(), name.lower())) in COLOURS:
             colours[plain] = values
         else:
-            found[name] = values.astype(np.float32)
+            features_by_name[name] = values.astype(np.float32)
     if colours and not splat:
-        found |= _to_one(colours)
-    names = [name for name in (*COLOURS, *_SPLAT) if name in found]
-    names += [name for name in found if name not in names]
+        features_by_name |= _scale_colours(colours)
+    names = [name for name in (*COLOURS, *_SPLAT) if name in features_by_name]
+    names += [name for name in features_by_name if name not in names]
     count = len(next(iter(columns.values()), ()))
     features = (
-        np.stack([found[name] for name in names], axis=1) if names else np.zeros((count, 0), np.float32)
+        np.stack([features_by_name[name] for name in names], axis=1)
+        if names
+        else np.zeros((count, 0), np.float32)
     )
     return np.ascontiguousarray(features, dtype=np.float32), tuple(names)
 
 
 def label_name(names: Mapping[str, object] | tuple[str, ...]) -> str | None:
-    """The column that holds the labels, if one does."""
+    """The name of the label column, or None."""
     lower = {name.lower(): name for name in names}
     return next((lower[known] for known in LABELS if known in lower), None)
 
 
 def whole_labels(values: np.ndarray, where: str) -> np.ndarray:
-    """Labels (N,) as int32; some programs store them as floats, and then they must be whole."""
+    """Labels (N,) as int32. Some programs store them as floats; those must be integers."""
     if values.dtype.kind == "f" and not (np.isfinite(values).all() and (values == np.round(values)).all()):
         raise BadInput(
-            f"the labels of {where} are not whole numbers",
-            hint="write them as integers, -1 where a point has none",
+            f"The labels of {where} are not integers.",
+            hint="Write them as integers, with -1 for points without a label.",
         )
     if values.dtype.kind not in "fiu" or (len(values) and abs(values.astype(np.float64)).max() >= 2**31):
-        raise BadInput(f"the labels of {where} are no 32-bit integers", hint="number the classes from 0")
+        raise BadInput(
+            f"The labels of {where} do not fit into 32-bit integers.", hint="Number the classes from 0."
+        )
     return values.astype(np.int32)
 
 
 def centred(xyz: np.ndarray) -> tuple[np.ndarray, tuple[float, float, float]]:
-    """Coordinates (N, 3) as float32 about an origin in whole metres: zero where float32 holds them well as they are."""
+    """Coordinates (N, 3) as float32 relative to an integer origin, which is zero if float32 is precise
+    enough.
+    """
     if (xyz.dtype.kind == "f" and xyz.dtype.itemsize == 4) or not len(xyz) or not np.isfinite(xyz).all():
         return np.ascontiguousarray(xyz, dtype=np.float32), (0.0, 0.0, 0.0)
     far = np.abs(xyz).max() > 1024  # float32 steps there are 0.1 mm
     origin = np.floor(xyz.min(axis=0)).astype(np.float64) if far else np.zeros(3)
-    with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused as such
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite, and are rejected later
         return (xyz - origin).astype(np.float32), (float(origin[0]), float(origin[1]), float(origin[2]))
 
 
-def _to_one(colours: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """All on one scale: by their type, and floats (and wide integers) by the largest of them."""
+def _scale_colours(colours: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Colours on the scale 0..1: by their dtype, or by the largest value for floats and wide integers."""
     kinds = {values.dtype.kind + str(values.dtype.itemsize) for values in colours.values()}
     most = max(float(values.max(initial=0)) for values in colours.values())
     if kinds == {"u1"}:

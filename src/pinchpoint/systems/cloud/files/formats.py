@@ -1,4 +1,5 @@
-"""Point clouds of users: one call reads PLY, LAS, LAZ, NPZ and folders of .npy into a checked Scene."""
+"""Reading point clouds of any format: PLY, LAS, LAZ, NPZ, and folders of .npy files become a validated Scene.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +18,9 @@ READS = (".ply", ".npz", ".las", ".laz")
 
 
 def read_scene(path: str | Path, *, ignore: Sequence[int] = ()) -> Scene:
-    """The cloud of a file or of a scene's folder, checked. Colours are 0..1; see `columns` for what a splat gives.
+    """Read and validate the cloud of a file or scene folder. Colours are in 0..1; see `columns` for splats.
 
-    ignore: labels that mean "no class" in this file beside -1, such as 255.
+    ignore: labels besides -1 that mean "no class" in this file, such as 255.
     """
     path = check_cloud_path(path)
     kind = path.suffix.lower()
@@ -35,15 +36,15 @@ def read_scene(path: str | Path, *, ignore: Sequence[int] = ()) -> Scene:
 
 
 def check_cloud_path(path: str | Path) -> Path:
-    """Refuse what is not there, may not be read or is of no known kind."""
+    """Raise an error for a path that does not exist, cannot be read, or has an unknown format."""
     path = Path(path)
     if not path.exists():
-        raise BadInput(f"there is no file {path}", hint="name a point cloud that exists")
+        raise BadInput(f"The file {path} does not exist.", hint="Give the path of an existing point cloud.")
     if not path.is_dir() and path.suffix.lower() not in READS:
         raise BadInput(
-            f"cannot read points from {path.name!r}: its kind is not known",
-            hint=f"give one of {' '.join(READS)}, or a folder with coord.npy",
+            f"Cannot read points from {path.name!r}: the format is unknown.",
+            hint=f"Give a file ending in one of {' '.join(READS)}, or a folder with coord.npy.",
         )
     if not os.access(path, os.R_OK):
-        raise BadInput(f"{path} may not be read", hint="change its permissions, or copy it")
+        raise BadInput(f"{path} is not readable.", hint="Change its permissions, or copy it.")
     return path

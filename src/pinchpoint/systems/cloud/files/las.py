@@ -1,7 +1,7 @@
-"""LAS and LAZ files through laspy, which is imported only here: read, thinned, written with all that a point holds.
+"""LAS and LAZ files: reading, and writing a subset of the points. The only module that imports laspy.
 
-Thinning keeps the header, its records, the scales and every dimension, extra bytes included: numbers are copied as the
-integers they are stored as.
+A subset keeps the header, its records, the scales, and every dimension including extra bytes: values are
+copied as the stored integers.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def read_las(path: str | Path) -> Any:
     with path.open("rb") as file:
         if file.read(4) != _SIGNATURE:
             raise BadInput(
-                f"{path} is no LAS file: it does not begin with LASF", hint="give a LAS or LAZ file"
+                f"{path} is not a LAS file: it does not start with LASF.", hint="Give a LAS or LAZ file."
             )
     try:
         with laspy.open(path) as reader:
@@ -37,13 +37,14 @@ def read_las(path: str | Path) -> Any:
             data = reader.read()
     except BadInput:
         raise
-    except (Exception, MemoryError) as error:  # a parser meets bytes of any kind, and fails in any way
+    except (Exception, MemoryError) as error:  # laspy can fail in any way on arbitrary bytes
         why = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise BadInput(f"cannot read {path}: {why[:200]}", hint="copy or write the file again") from error
+        raise BadInput(f"Cannot read {path}: {why[:200]}", hint="Copy or write the file again.") from error
     if len(data.points) != data.header.point_count:
         raise BadInput(
-            f"{path} is cut short: it has {len(data.points):,} points; its header says {data.header.point_count:,}",
-            hint="copy or write the file again",
+            f"{path} is truncated: it has {len(data.points):,} points, but its header says"
+            f" {data.header.point_count:,}.",
+            hint="Copy or write the file again.",
         )
     return data
 
@@ -54,10 +55,12 @@ def las_xyz(data: Any) -> np.ndarray:
 
 
 def las_scene(data: Any, path: str | Path) -> Scene:
-    """Colour and intensity as features, the classification as labels where any point has one; not checked yet."""
-    held = set(data.point_format.dimension_names)
-    columns = {name: np.asarray(data[name]) for name in COLOURS if name in held}
-    if "intensity" in held:
+    """The unvalidated scene: colour and intensity as features, the classification as labels if any point
+    has one.
+    """
+    dimensions = set(data.point_format.dimension_names)
+    columns = {name: np.asarray(data[name]) for name in COLOURS if name in dimensions}
+    if "intensity" in dimensions:
         columns["intensity"] = np.asarray(data["intensity"]) / np.float32(65535)
     features, names = features_of(columns)
     classes = np.asarray(data["classification"])
@@ -67,30 +70,32 @@ def las_scene(data: Any, path: str | Path) -> Scene:
 
 
 def write_las(path: str | Path, data: Any, *, keep: np.ndarray) -> Path:
-    """Write the points of keep (M,), compressed where the name ends in .laz; whole or not at all."""
+    """Write the points keep (M,) atomically, compressed if the name ends in .laz."""
     path = Path(path)
     laspy = _laspy(path)
     part = laspy.LasData(data.header, data.points[keep])
     part.update_header()
-    held = io.BytesIO()
-    part.write(held, do_compress=path.suffix.lower() == ".laz")
-    return write_bytes(path, held.getvalue())
+    buffer = io.BytesIO()
+    part.write(buffer, do_compress=path.suffix.lower() == ".laz")
+    return write_bytes(path, buffer.getvalue())
 
 
 def _require_bytes(path: Path, header: Any) -> None:
-    """Refuse a count that the file, or the memory, cannot hold before anything is allocated for it."""
+    """Raise an error, before allocating anything, if the point count exceeds the file or the free memory."""
     need = header.point_count * header.point_format.size
-    held = path.stat().st_size - header.offset_to_point_data
-    if not header.are_points_compressed and need > held:
+    available = path.stat().st_size - header.offset_to_point_data
+    if not header.are_points_compressed and need > available:
         raise BadInput(
-            f"{path} is cut short: {header.point_count:,} points take {show_bytes(need)}; it holds {show_bytes(max(0, held))}",
-            hint="copy or write the file again",
+            f"{path} is truncated: {header.point_count:,} points need {show_bytes(need)}, but it contains"
+            f" {show_bytes(max(0, available))}.",
+            hint="Copy or write the file again.",
         )
     free = free_bytes()
     if need > free:
         raise BadInput(
-            f"{path} says it holds {header.point_count:,} points, {show_bytes(need)}; {show_bytes(free)} of memory are free",
-            hint="cut it into tiles, or write the file again if that count is wrong",
+            f"The header of {path} says {header.point_count:,} points, which need {show_bytes(need)};"
+            f" {show_bytes(free)} of memory are free.",
+            hint="Split the file into tiles, or write it again if the count is wrong.",
         )
 
 
@@ -99,12 +104,12 @@ def _laspy(path: Path) -> Any:
         import laspy
     except ModuleNotFoundError as error:
         raise Missing(
-            f"{path.suffix} files need laspy, which is not installed",
-            hint='pip install "pinchpoint[cloud]", or use .ply',
+            f"{path.suffix} files need laspy, which is not installed.",
+            hint='Run pip install "pinchpoint[cloud]", or use .ply.',
         ) from error
     if path.suffix.lower() == ".laz" and not laspy.LazBackend.detect_available():
         raise Missing(
-            ".laz files need lazrs beside laspy, which is not installed",
-            hint='pip install "pinchpoint[cloud]"',
+            ".laz files need lazrs in addition to laspy, which is not installed.",
+            hint='Run pip install "pinchpoint[cloud]".',
         )
     return laspy

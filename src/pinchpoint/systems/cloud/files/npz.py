@@ -1,8 +1,8 @@
-"""NPZ files: arrays of one length under names that people use, and the rooms of our data sets.
+"""NPZ files: point clouds as arrays under common names, and the rooms of our datasets.
 
-Coordinates (N, 3) are `xyz`, `coord`, `coords`, `points` or `pos`; colours (N, 3) `color` or `rgb`; the label (N,) as
-in other files; every other array of N rows is a feature. Thinning takes the rows of all of them, and keeps what has
-another length; labels of another length are refused.
+Coordinates (N, 3) are `xyz`, `coord`, `coords`, `points` or `pos`; colours (N, 3) `color` or `rgb`; the label
+(N,) as in other files; every other array of N rows is a feature. A subset takes rows of all of these arrays
+and keeps arrays of other lengths unchanged; labels of another length are an error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pinchpoint.systems.cloud.files.columns import COLOURS, centred, features_of
 from pinchpoint.systems.common import sample_file
 
 XYZ = ("xyz", "coord", "coords", "points", "pos")
-_ABOUT = "about"  # the text of a room, true of all its points: its sums are not those of a part
+_ABOUT = "about"  # the text of a room describes all of its points: its checksums do not hold for a subset
 _COLUMNS = {
     "color": COLOURS,
     "colour": COLOURS,
@@ -37,16 +37,16 @@ _NOT_FEATURES = ("instance",)
 
 
 def read_arrays(path: str | Path) -> dict[str, np.ndarray]:
-    """Every array of a file; an object, which could run code, is refused."""
+    """All arrays of a file. Object arrays are rejected, because loading them could run code."""
     try:
-        with np.load(path, allow_pickle=False) as held:
-            return {name: held[name] for name in held.files}
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
     except (*sample_file.FAILURES, zipfile.BadZipFile) as error:
-        raise BadInput(f"cannot read {path}: {error}", hint="write it again with numpy.savez") from error
+        raise BadInput(f"Cannot read {path}: {error}", hint="Write it again with numpy.savez.") from error
 
 
 def xyz_key(arrays: dict[str, np.ndarray], where: str) -> str:
-    """The name of the coordinates among the arrays of a cloud."""
+    """The name of the coordinate array of a cloud."""
     for name in XYZ:
         if (
             name in arrays
@@ -55,14 +55,14 @@ def xyz_key(arrays: dict[str, np.ndarray], where: str) -> str:
             and arrays[name].dtype.kind in "fiu"
         ):
             return name
-    held = ", ".join(f"{name} {values.shape}" for name, values in arrays.items()) or "nothing"
+    shapes = ", ".join(f"{name} {values.shape}" for name, values in arrays.items()) or "nothing"
     raise BadInput(
-        f"{where} has no coordinates: it holds {held}", hint="name an array (N, 3) of numbers 'xyz'"
+        f"{where} has no coordinates: it contains {shapes}.", hint="Name a numeric array (N, 3) 'xyz'."
     )
 
 
 def arrays_scene(arrays: dict[str, np.ndarray], where: str) -> Scene:
-    """The cloud of named arrays; not checked yet."""
+    """The unvalidated scene of named arrays."""
     key = xyz_key(arrays, where)
     count = len(arrays[key])
     texts = _texts(arrays)
@@ -99,8 +99,8 @@ def scene_arrays(scene: Scene) -> dict[str, np.ndarray]:
     return arrays
 
 
-def kept_arrays(arrays: dict[str, np.ndarray], keep: np.ndarray, where: str) -> dict[str, np.ndarray]:
-    """The rows keep (M,) of every array that has one for each point; the names in a room's text become arrays."""
+def take_arrays(arrays: dict[str, np.ndarray], keep: np.ndarray, where: str) -> dict[str, np.ndarray]:
+    """The rows keep (M,) of every array with one row per point; names in the text of a room become arrays."""
     count = len(arrays[xyz_key(arrays, where)])
     if (label := label_name(tuple(arrays))) is not None:
         _check_labels(arrays[label], count, where)
@@ -115,21 +115,21 @@ def kept_arrays(arrays: dict[str, np.ndarray], keep: np.ndarray, where: str) -> 
 def _check_labels(labels: np.ndarray, count: int, where: str) -> None:
     if labels.size != count:
         raise BadInput(
-            f"{where} has {count:,} points and {labels.size:,} labels", hint="give one label a point"
+            f"{where} has {count:,} points but {labels.size:,} labels.", hint="Give one label per point."
         )
 
 
 def write_npz(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
-    """Write whole or not at all."""
-    held = io.BytesIO()
-    np.savez(held, **arrays)  # pyright: ignore[reportArgumentType]
-    return write_bytes(path, held.getvalue())
+    """Write the arrays atomically."""
+    buffer = io.BytesIO()
+    np.savez(buffer, **arrays)  # pyright: ignore[reportArgumentType]
+    return write_bytes(path, buffer.getvalue())
 
 
 def _texts(arrays: dict[str, np.ndarray]) -> dict[str, tuple[str, ...]]:
-    """Names of features and of classes: arrays of their own, or in the text of a room."""
+    """Names of features and classes, from their own arrays or from the text of a room."""
     about = _about(arrays)
-    found = {}
+    texts = {}
     for name in ("names", "classes"):
         own = arrays.get(name)
         words = (
@@ -137,18 +137,18 @@ def _texts(arrays: dict[str, np.ndarray]) -> dict[str, tuple[str, ...]]:
             if own is not None and own.dtype.kind == "U" and own.ndim == 1
             else about.get(name, ())
         )
-        found[name] = tuple(words) if isinstance(words, list) else ()
-    return found
+        texts[name] = tuple(words) if isinstance(words, list) else ()
+    return texts
 
 
 def _about(arrays: dict[str, np.ndarray]) -> dict[str, object]:
     if _ABOUT not in arrays or arrays[_ABOUT].dtype.kind != "U":
         return {}
     try:
-        held = json.loads(str(arrays[_ABOUT]))
+        about = json.loads(str(arrays[_ABOUT]))
     except ValueError:
-        return {}  # somebody else's text
-    return held if isinstance(held, dict) else {}
+        return {}  # text written by another program
+    return about if isinstance(about, dict) else {}
 
 
 def _columns(arrays: dict[str, np.ndarray], count: int, where: str) -> dict[str, np.ndarray]:
@@ -158,8 +158,8 @@ def _columns(arrays: dict[str, np.ndarray], count: int, where: str) -> dict[str,
             continue
         if values.ndim not in (1, 2) or len(values) != count:
             raise BadInput(
-                f"{name} of {where} has shape {values.shape} for {count:,} points",
-                hint="give one row for each point",
+                f"{name} of {where} has shape {values.shape}, but there are {count:,} points.",
+                hint="Give one row per point.",
             )
         if values.ndim == 1:
             columns[name] = values

@@ -1,6 +1,6 @@
-"""The header of a PLY file: its lines as they stand, and the elements they tell of.
+"""The header of a PLY file: its original lines and the elements that they declare.
 
-Lines are kept, comments and order included; only a count may be changed. Nothing is allocated for what a header claims.
+Lines are kept with comments and order; only counts may change. Nothing is allocated based on header counts.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ _TYPES = {
 }
 _NAMES = {"f4": "float", "f8": "double", "i4": "int", "i2": "short", "u1": "uchar"}
 _ORDERS = {"ascii": "<", "binary_little_endian": "<", "binary_big_endian": ">"}
-_LONGEST = 2**20  # bytes of a header
-_MOST = 2**40  # of one element
+_LONGEST = 2**20  # the longest header in bytes
+_MOST = 2**40  # the largest count of one element
 _POINTING = ("face", "edge", "tristrips", "multi_patch")
-_HINT = "write the file again, as binary PLY"
+_HINT = "Write the file again as binary PLY."
 
 
 @dataclass(frozen=True)
 class Element:
     name: str
     count: int
-    dtype: np.dtype  # structured; without its lists
-    lists: tuple[str, ...]  # names of the properties that are lists
+    dtype: np.dtype  # structured, without list properties
+    lists: tuple[str, ...]  # names of the list properties
 
     @property
     def points_at_vertices(self) -> bool:
@@ -65,8 +65,8 @@ class Header:
     def place(self, name: str) -> int:
         return [element.name for element in self.elements].index(name)
 
-    def counted(self, name: str, count: int) -> Header:
-        """The header with another count for an element."""
+    def with_count(self, name: str, count: int) -> Header:
+        """The header with a new count for one element."""
         lines = tuple(
             f"element {name} {count}" if line.split()[:2] == ["element", name] else line
             for line in self.lines
@@ -94,16 +94,16 @@ class Header:
 
 
 def plain_header(dtype: np.dtype, count: int) -> Header:
-    """Of a binary file with vertices of this type alone."""
+    """The header of a binary file that contains only vertices of this dtype."""
     lines = ["ply", "format binary_little_endian 1.0", f"element vertex {count}"]
     lines += [f"property {_NAMES[dtype[name].str[1:]]} {name}" for name in dtype.names or ()]
     return Header(tuple(lines), "binary_little_endian", (Element("vertex", count, dtype, ()),))
 
 
 def read_header(file: BinaryIO, path: str) -> Header:
-    """The header of an open file, which then stands at its first byte of data."""
+    """Read the header of an open file, leaving it at the first byte of data."""
     if file.read(3) != b"ply":
-        raise BadInput(f"{path} is no PLY file: it does not begin with 'ply'", hint="give a PLY file")
+        raise BadInput(f"{path} is not a PLY file: it does not start with 'ply'.", hint="Give a PLY file.")
     file.seek(0)
     lines: list[str] = []
     left = _LONGEST
@@ -112,16 +112,16 @@ def read_header(file: BinaryIO, path: str) -> Header:
         left -= len(line)
         if not line.endswith(b"\n"):
             raise BadInput(
-                f"the header of {path} is cut short: it has no end_header",
-                hint="copy or write the file again",
+                f"The header of {path} is truncated: it has no end_header.",
+                hint="Copy or write the file again.",
             )
         text = line.decode("latin-1").rstrip("\r\n")
         if text.strip() == "end_header":
-            return _understood(tuple(lines), path)
+            return _parse_lines(tuple(lines), path)
         lines.append(text)
 
 
-def _understood(lines: tuple[str, ...], path: str) -> Header:
+def _parse_lines(lines: tuple[str, ...], path: str) -> Header:
     form = ""
     heads: list[tuple[str, int]] = []
     properties: list[list[tuple[str, str]]] = []
@@ -144,12 +144,12 @@ def _understood(lines: tuple[str, ...], path: str) -> Header:
                 properties[-1].append((name, _TYPES[kind]))
             case _:
                 raise BadInput(
-                    f"line {number} of the header of {path} is not understood: {line[:80]!r}", hint=_HINT
+                    f"Line {number} of the header of {path} is not valid: {line[:80]!r}", hint=_HINT
                 )
     if not form:
-        raise BadInput(f"the header of {path} does not say its format", hint=_HINT)
+        raise BadInput(f"The header of {path} does not name its format.", hint=_HINT)
     if "vertex" not in dict(heads):
-        raise BadInput(f"{path} has no vertices", hint="give a PLY file with an element named vertex")
+        raise BadInput(f"{path} has no vertices.", hint="Give a PLY file with an element named vertex.")
     order = _ORDERS[form]
     elements = tuple(
         Element(name, count, np.dtype([(key, order + kind) for key, kind in fields]), tuple(names))

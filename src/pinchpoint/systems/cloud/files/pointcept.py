@@ -1,7 +1,7 @@
-"""Folders of one scene with an .npy file for each property, as Pointcept lays them out.
+"""Scene folders with one .npy file per property, in the layout of Pointcept.
 
-`coord.npy` (N, 3), and beside it `color.npy`, `normal.npy`, `opacity.npy`, `scale.npy`, `quat.npy`, labels in `segment.npy`
-(or `segment20.npy`, `segment200.npy`). Instance numbers are no features; thinning keeps them.
+`coord.npy` (N, 3), and beside it `color.npy`, `normal.npy`, `opacity.npy`, `scale.npy`, `quat.npy`, labels in
+`segment.npy` (or `segment20.npy`, `segment200.npy`). Instance numbers are not features; a subset keeps them.
 """
 
 from __future__ import annotations
@@ -27,53 +27,53 @@ def is_scene_folder(path: Path) -> bool:
 
 
 def read_folder(path: str | Path) -> dict[str, np.ndarray]:
-    """Every array of the folder by the name of its file; one row a point each."""
+    """All arrays of the folder by file name, each with one row per point."""
     path = Path(path)
     if not is_scene_folder(path):
         raise BadInput(
-            f"{path} holds no scene: there is no coord.npy",
-            hint="name the folder of one scene, not of a split",
+            f"{path} does not contain a scene: it has no coord.npy.",
+            hint="Give the folder of one scene, not of a split.",
         )
     arrays = {}
     for file in sorted(path.glob("*.npy")):
         try:
             values = np.load(file, allow_pickle=False)
         except (OSError, ValueError, EOFError) as error:
-            raise BadInput(f"cannot read {file}: {error}", hint="copy or write the file again") from error
+            raise BadInput(f"Cannot read {file}: {error}", hint="Copy or write the file again.") from error
         arrays[file.stem] = values
     count = len(arrays[xyz_key(arrays, str(path))])
     for name, values in arrays.items():
         if values.shape[:1] != (count,):
             raise BadInput(
-                f"{path / name}.npy has shape {values.shape} for {count:,} points",
-                hint="give one row for each point",
+                f"{path / name}.npy has shape {values.shape}, but there are {count:,} points.",
+                hint="Give one row per point.",
             )
     return arrays
 
 
 def folder_scene(arrays: dict[str, np.ndarray], where: str) -> Scene:
-    """The cloud of a folder; not checked yet. Of several labels, those of the first segment file."""
-    held = [name for name in _SEGMENTS if name in arrays]
+    """The unvalidated scene of a folder, with the labels of the first segment file."""
+    segments = [name for name in _SEGMENTS if name in arrays]
     cloud = {name: values for name, values in arrays.items() if name not in _SEGMENTS}
-    if held:
-        cloud["segment"] = arrays[held[0]]
+    if segments:
+        cloud["segment"] = arrays[segments[0]]
     return arrays_scene(cloud, where)
 
 
 def write_folder(path: str | Path, arrays: dict[str, np.ndarray]) -> Path:
-    """Write a folder that is not there yet, whole or not at all."""
+    """Write a new folder atomically."""
     path = Path(path)
     if path.exists():
-        raise BadInput(f"{path} is there already", hint="choose another -o")
-    beside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        raise BadInput(f"{path} already exists.", hint="Choose another -o.")
+    temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
     try:
         for name, values in arrays.items():
-            held = io.BytesIO()
-            np.save(held, values)
-            write_bytes(beside / f"{name}.npy", held.getvalue())
-        beside.chmod(0o755)
-        os.rename(beside, path)
-    except BaseException:  # Ctrl-C too: nothing half written stays
-        shutil.rmtree(beside, ignore_errors=True)
+            buffer = io.BytesIO()
+            np.save(buffer, values)
+            write_bytes(temporary / f"{name}.npy", buffer.getvalue())
+        temporary.chmod(0o755)
+        os.rename(temporary, path)
+    except BaseException:  # including Ctrl-C: no partial folder remains
+        shutil.rmtree(temporary, ignore_errors=True)
         raise
     return path
