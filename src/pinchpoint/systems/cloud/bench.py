@@ -137,7 +137,9 @@ def bench(
     loop_cells: how many the loop is timed on; None: all on a CPU, some on a GPU.
     """
     if repeats < 1 or (loop_cells is not None and loop_cells < 1):
-        raise BadInput(f"{repeats} repeats on {loop_cells} cells", hint="give at least 1 of each")
+        raise BadInput(
+            f"{repeats} repeats on {loop_cells} cells cannot be timed.", hint="Give at least 1 of each."
+        )
     used = backend("torch")
     place = resolve_device(device, used)
     some = min(loop_cells or LOOPED.get(place, cells), cells)
@@ -145,8 +147,8 @@ def bench(
     second = (LARGE if place == "cuda" else 0) if large is None else large
     if 0 < second < points or second < 0:
         raise BadInput(
-            f"a large problem of {second:,} points",
-            hint="give no fewer points than the first has, or 0 for none",
+            f"The second problem has {second:,} points, fewer than the first.",
+            hint="Give no fewer points than the first has, or 0 to skip it.",
         )
     speed = _copy_speed(used, place, clock)
     first = problem_of(points, cells, device=place, scene=seed)

@@ -77,8 +77,8 @@ def way_for(
     )
     held = "with what this process holds already" if device == "cpu" else "context and margin included"
     raise DoesNotFit(
-        f"a step needs {show_bytes(least.predicted_bytes)}, {held}; the budget is {show_bytes(budget_bytes)}",
-        hint=f"raise --budget by at least {show_bytes(least.predicted_bytes - budget_bytes)}, or take fewer {fewer}",
+        f"A step needs {show_bytes(least.predicted_bytes)}, {held}, but the budget is {show_bytes(budget_bytes)}.",
+        hint=f"Raise --budget by at least {show_bytes(least.predicted_bytes - budget_bytes)}, or use fewer {fewer}.",
         need_bytes=least.predicted_bytes,
     )
 

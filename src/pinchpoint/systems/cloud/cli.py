@@ -183,7 +183,7 @@ def evaluate(
     except ValueError:
         raise BadInput(
             f"--densities {densities} is not a list of numbers.",
-            hint="Give shares with commas between, such as 1,0.5,0.1.",
+            hint="Give shares separated by commas: 1,0.5,0.1.",
         ) from None
     with printing.loading("torch"):
         backend("torch")

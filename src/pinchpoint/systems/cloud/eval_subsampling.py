@@ -37,7 +37,8 @@ def check_cell(cell: float) -> None:
     """Refuse an edge that makes no grid."""
     if not (math.isfinite(cell) and cell > 0):
         raise BadInput(
-            f"cells of size {cell:g}", hint="give a cell size above 0, in the units of the coordinates"
+            f"The cell size {cell:g} is not a positive number.",
+            hint="Give a cell size above 0, in the units of the coordinates.",
         )
 
 
@@ -50,7 +51,7 @@ def by_distance(scene: Scene, fraction: float, *, seed: int, scanner: Place | No
     count = _count(scene.points, fraction)
     place = np.array(_side(scene.xyz) if scanner is None else scanner, dtype=np.float64)
     if place.shape != (3,) or not np.isfinite(place).all():
-        raise BadInput(f"a scanner at {scanner}", hint="give x, y and z")
+        raise BadInput(f"The scanner position {scanner} is not a point.", hint="Give x, y and z.")
     square = ((scene.xyz - place) ** 2).sum(axis=1)
     # Exponential waits over weights: the smallest are a draw without replacement by weight, of an exact number.
     waits = _generator(seed).exponential(size=scene.points) * (square + _SOFT)
@@ -65,12 +66,12 @@ def _side(xyz: np.ndarray) -> Place:
 def _count(points: int, fraction: float) -> int:
     if not 0 < fraction <= 1:
         raise BadInput(
-            f"a fraction of {fraction:g} of the points", hint="give one above 0 and up to 1, such as 0.1"
+            f"The fraction {fraction:g} is not above 0 and at most 1.", hint="Give a fraction such as 0.1."
         )
     return max(1, round(points * fraction))
 
 
 def _generator(seed: int) -> np.random.Generator:
     if seed < 0:
-        raise BadInput(f"a seed of {seed}", hint="give 0 or more")
+        raise BadInput(f"The seed {seed} is negative.", hint="Give a seed of 0 or more.")
     return np.random.default_rng(seed)

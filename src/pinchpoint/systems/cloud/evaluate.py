@@ -117,8 +117,8 @@ def _ways(densities: Sequence[float]) -> list[Thinning]:
     wrong = [density for density in densities if not 0 < density <= 1]
     if wrong or not densities:
         raise BadInput(
-            f"densities {', '.join(f'{d:g}' for d in densities) or 'none'}",
-            hint="give some above 0 and up to 1",
+            f"The densities {', '.join(f'{d:g}' for d in densities) or '(none)'} are not all above 0 and at most 1.",
+            hint="Give at least one density, such as 0.5.",
         )
     thinner = [("distance", density) for density in densities if density < 1]
     return [*(("uniform", density) for density in densities), ("one-per-cell", None), *thinner]
@@ -164,16 +164,16 @@ def _names(source: Source, found: Trained, split: Split) -> list[str]:
     ):
         if list(of_run) != list(of_data):
             raise BadInput(
-                f"the run was trained with the {what} {', '.join(of_run)}, and {source.path} has {', '.join(of_data)}",
-                hint="name a data set with the same features and classes",
+                f"The run was trained with the {what} {', '.join(of_run)}, but {source.path} has {', '.join(of_data)}.",
+                hint="Give a dataset with the same features and classes.",
             )
     if split not in ("train", "test"):
-        raise BadInput(f"no split {split!r}", hint="use train or test")
+        raise BadInput(f"The split {split!r} is unknown.", hint="Use train or test.")
     names = source.names(split)
     if not names:
         raise BadInput(
-            f"{source.path} has no scenes to {split}",
-            hint=f"take another --split, or make some: cloud data --{split} 4",
+            f"{source.path} has no {split} scenes.",
+            hint=f"Use another --split, or make some with `cloud data --{split} 4`.",
         )
     return names
 

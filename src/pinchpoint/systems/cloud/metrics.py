@@ -17,14 +17,15 @@ def confusion(truth: np.ndarray, said: np.ndarray, classes: int) -> np.ndarray:
     """truth, said: (N,) integers -> (K, K) counts. What is below zero in the truth is left out."""
     if truth.shape != said.shape:
         raise BadInput(
-            f"{len(said):,} labels said and {len(truth):,} true ones", hint="give one of each for every point"
+            f"There are {len(said):,} predicted labels, but {len(truth):,} true labels.",
+            hint="Give one of each for every point.",
         )
     known = truth >= 0
     truth, said = truth[known].astype(np.int64), said[known].astype(np.int64)
     if len(truth) and (max(truth.max(), said.max()) >= classes or said.min() < 0):
         raise BadInput(
-            f"labels beyond the {classes} classes",
-            hint=f"give labels from 0 to {classes - 1}, or -1 for none",
+            f"Some labels are not among the {classes} classes.",
+            hint=f"Give labels from 0 to {classes - 1}, or -1 for none.",
         )
     return np.bincount(truth * classes + said, minlength=classes * classes).reshape(classes, classes)
 
@@ -43,7 +44,7 @@ def scores_of(counts: np.ndarray) -> Scores:
     """counts: (K, K) as `confusion` makes them, of one scene or the sum of many."""
     points = int(counts.sum())
     if not points:
-        raise BadInput("no point has a class", hint="give scenes with labels of 0 or more")
+        raise BadInput("No point has a class.", hint="Give scenes with labels of 0 or more.")
     right, of, said = np.diag(counts), counts.sum(axis=1), counts.sum(axis=0)
     iou = tuple(
         float(hits) / float(true + told - hits) if true else None

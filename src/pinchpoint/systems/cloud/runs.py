@@ -126,7 +126,7 @@ def statistics_of(scenes: Iterable[Scene], classes: int) -> Statistics:
             counts += np.bincount(scene.labels[scene.labels >= 0], minlength=classes)
     if not counts.sum():
         raise BadInput(
-            "no point of the training scenes has a class", hint="give scenes with labels of 0 or more"
+            "No point of the training scenes has a class.", hint="Give scenes with labels of 0 or more."
         )
     mean = sums / points
     spread = np.sqrt(np.maximum(squares / points - mean**2, 0))
@@ -139,7 +139,8 @@ def _configured(data: Source, found: Statistics, told: Settings, overrides: Mapp
     given = [name for name in _FOLLOWS if name in overrides]
     if given:
         raise BadInput(
-            f"--set {' and '.join(given)}", hint="they follow from the data set and the views: leave them out"
+            f"--set {' and '.join(given)} cannot be chosen: they follow from the dataset and the views.",
+            hint="Leave them out.",
         )
     config = CloudConfig.preset(
         told.preset,
@@ -153,7 +154,7 @@ def _configured(data: Source, found: Statistics, told: Settings, overrides: Mapp
         config = replace(config, views=len(told.views))
     if config.norm == "batch" and told.views_mode == "accumulate" and len(told.views) > 1:
         raise BadInput(
-            "views one after another with the norm batch: its statistics are those of all views together",
-            hint="give --set norm=layer or norm=per-view, or --set views_mode=batched",
+            "The norm batch needs all views together, so views cannot be processed one after another.",
+            hint="Give --set norm=layer or norm=per-view, or --set views_mode=batched.",
         )
     return config

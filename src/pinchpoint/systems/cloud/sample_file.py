@@ -104,9 +104,14 @@ def sample_file(
     path, output = check_cloud_path(path), Path(output)
     asked = None if one_per_cell else parse_ratio(ratio)
     if faces not in get_args(Faces):
-        raise BadInput(f"faces = {faces!r}", hint=f"give one of {', '.join(get_args(Faces))}")
+        raise BadInput(
+            f"faces is {faces!r}, which is unknown.", hint=f"Give one of {', '.join(get_args(Faces))}."
+        )
     if method == "bernoulli" and asked is not None and asked[0] != asked[1]:
-        raise BadInput("bernoulli with a range of ratios", hint="give one ratio, or another method")
+        raise BadInput(
+            "The method bernoulli does not support a range of ratios.",
+            hint="Give one ratio, or another method.",
+        )
     _check_pair(path, output)
     start = time.perf_counter()
     cloud = _opened(path, faces)
@@ -171,7 +176,8 @@ def parse_ratio(ratio: str | float | tuple[float, float]) -> tuple[float, float]
         ends = []
     if len(ends) not in (1, 2) or not 0 <= ends[0] <= ends[-1] <= 1:
         raise BadInput(
-            f"a ratio of {ratio!r}", hint="give one in 0..1, such as 0.5, or a range such as 0.3:0.7"
+            f"The ratio {ratio!r} is not valid.",
+            hint="Give a number in 0..1, such as 0.5, or a range such as 0.3:0.7.",
         )
     return ends[0], ends[-1]
 
@@ -193,21 +199,21 @@ def _check_pair(path: Path, output: Path) -> None:
     if _family(output) == "folder":
         if not path.is_dir():
             raise BadInput(
-                f"cannot write points to {output.name!r}",
-                hint=f"name a file that ends in {', '.join(WRITES)}",
+                f"Cannot write points to {output.name!r}: the format is unknown.",
+                hint=f"Give a file that ends in {', '.join(WRITES)}.",
             )
         if output.exists():
-            raise BadInput(f"{output} is there already", hint="choose another -o")
+            raise BadInput(f"{output} already exists.", hint="Choose another -o.")
         check_output(output)
         return
     if _family(output) == ".las" and _family(path) != ".las":
         raise BadInput(
-            f"a {path.suffix or 'folder'} cannot become {output.suffix}", hint="write .ply or .npz"
+            f"A {path.suffix or 'folder'} cannot be written as {output.suffix}.", hint="Write .ply or .npz."
         )
     check_output(output)
     if output.exists() and output.samefile(path):
         raise BadInput(
-            f"{output} is the cloud itself", hint="choose another -o: the points left out would be lost"
+            f"{output} is the input file.", hint="Choose another -o: the points left out would be lost."
         )
 
 

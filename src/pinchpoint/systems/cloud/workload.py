@@ -43,7 +43,7 @@ Draw = Callable[[Problem, int], Tensor]  # (problem, step) -> (M,) points
 def build(size: int, *, device: str, mode: str, variant: str, seed: int, settings: dict[str, str]) -> Case:
     """One case. A step is one draw, another one every time."""
     if size < 1:
-        raise BadInput(f"{size} points", hint="give at least 1 point")
+        raise BadInput(f"The size is {size} points, but must be at least 1.", hint="Give at least 1 point.")
     cells = max(1, round(size / int(settings["occupancy"])))
     problem = problem_of(size, cells, device=device)
     draw = drawer(variant, seed=seed)
@@ -58,7 +58,9 @@ def build(size: int, *, device: str, mode: str, variant: str, seed: int, setting
 def problem_of(points: int, cells: int, *, device: str, scene: int = 0) -> Problem:
     """Cells of uneven size, none empty. scene: says which points lie in which cell."""
     if not 1 <= cells <= points:
-        raise BadInput(f"{cells:,} cells of {points:,} points", hint="give at least one point a cell")
+        raise BadInput(
+            f"{points:,} points cannot fill {cells:,} cells.", hint="Give at least one point per cell."
+        )
     rng = np.random.default_rng((LAYOUT, points, cells))
     weights = rng.gamma(UNEVEN, size=cells)
     lengths = 1 + rng.multinomial(points - cells, weights / weights.sum())

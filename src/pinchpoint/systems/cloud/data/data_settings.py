@@ -28,11 +28,11 @@ def orders_of(*, train: int, test: int, points: int, seed: int, gaussians: bool)
     """Those to train on first; BadInput where they are no data set."""
     if train < 0 or test < 0 or train + test == 0 or train > FIRST_TEST:
         raise BadInput(
-            f"cannot make {train:,} rooms to train and {test:,} to test",
-            hint=f"ask for at least one in all, and for at most {FIRST_TEST:,} to train",
+            f"A dataset cannot have {train:,} rooms for training and {test:,} for testing.",
+            hint=f"Ask for at least one room in total, and for at most {FIRST_TEST:,} for training.",
         )
     if seed < 0:
-        raise BadInput(f"a seed of {seed}", hint="give 0 or more")
+        raise BadInput(f"The seed {seed} is negative.", hint="Give a seed of 0 or more.")
     check_points(points)
     numbers = (*range(train), *range(FIRST_TEST, FIRST_TEST + test))
     return [Order(room_name(number), seed, number, points, gaussians) for number in numbers]

@@ -118,7 +118,9 @@ def room_name(number: int) -> str:
 
 def check_points(points: int) -> int:
     if not LEAST <= points <= MOST:
-        raise BadInput(f"a room of {points:,} points", hint=f"ask for {LEAST:,} to {MOST:,} points")
+        raise BadInput(
+            f"A room cannot have {points:,} points.", hint=f"Ask for {LEAST:,} to {MOST:,} points."
+        )
     return points
 
 
@@ -160,8 +162,8 @@ def unpack(data: bytes, *, where: str) -> Room:
         )
     except sample_file.FAILURES as error:
         raise BadInput(
-            f"{where} is not a room of a data set: {error}",
-            hint="name a room-*.npz made by `pinchpoint cloud data`",
+            f"{where} is not a room of a dataset: {error}",
+            hint="Give a room-*.npz made by `pinchpoint cloud data`.",
         ) from error
 
 

@@ -55,22 +55,22 @@ def check_scene(scene: Scene, where: str | None = None) -> Scene:
     where = where or scene.name
     if scene.xyz.ndim != 2 or scene.xyz.shape[1] != 3:
         raise BadInput(
-            f"the coordinates of {where} have shape {scene.xyz.shape}",
-            hint="give x, y and z of each point: (N, 3)",
+            f"The coordinates of {where} have shape {scene.xyz.shape}, not (N, 3).",
+            hint="Give x, y and z for each point.",
         )
     count = len(scene.xyz)
     if count == 0:
-        raise BadInput(f"{where} has zero points", hint="give a cloud with at least one point")
+        raise BadInput(f"{where} has no points.", hint="Give a cloud with at least one point.")
     _require_finite(scene.xyz, "coordinates", where)
     if scene.features.ndim != 2 or len(scene.features) != count:
         raise BadInput(
-            f"{where} has {count:,} points and features of shape {scene.features.shape}",
-            hint="give one row of features a point",
+            f"{where} has {count:,} points, but features of shape {scene.features.shape}.",
+            hint="Give one row of features per point.",
         )
     if scene.features.shape[1] != len(scene.names):
         raise BadInput(
-            f"{where} has {scene.features.shape[1]} features and {len(scene.names)} names for them",
-            hint="give each feature column a name",
+            f"{where} has {scene.features.shape[1]} features, but {len(scene.names)} names for them.",
+            hint="Give each feature column a name.",
         )
     _require_finite(scene.features, "features", where)
     if scene.labels is not None:
@@ -82,27 +82,30 @@ def _require_finite(values: np.ndarray, what: str, where: str) -> None:
     bad = int((~np.isfinite(values)).any(axis=1).sum())
     if bad:
         raise BadInput(
-            f"{bad:,} of {len(values):,} points of {where} have {what} that are NaN or infinite",
-            hint="remove those points, or write the file again",
+            f"{bad:,} of {len(values):,} points of {where} have {what} that are NaN or infinite.",
+            hint="Remove those points, or write the file again.",
         )
 
 
 def _check_labels(labels: np.ndarray, count: int, classes: int, where: str) -> None:
     if labels.shape != (count,):
         raise BadInput(
-            f"{where} has {count:,} points and labels of shape {labels.shape}", hint="give one label a point"
+            f"{where} has {count:,} points, but labels of shape {labels.shape}.",
+            hint="Give one label per point.",
         )
     if not np.issubdtype(labels.dtype, np.integer):
         raise BadInput(
-            f"the labels of {where} are {labels.dtype}",
-            hint="give whole numbers, -1 where a point has no class",
+            f"The labels of {where} are {labels.dtype}, not integers.",
+            hint="Give integers, with -1 for points without a class.",
         )
     if labels.min() < IGNORED:
         raise BadInput(
-            f"{where} has the label {labels.min()}", hint="give 0 or more, or -1 where a point has no class"
+            f"{where} has the label {labels.min()}, which is below -1.",
+            hint="Give labels of 0 or more, and -1 for points without a class.",
         )
     if classes and labels.max() >= classes:
         raise BadInput(
-            f"{where} has the label {labels.max()} and {classes} classes",
-            hint=f"give labels from -1 to {classes - 1}; `cloud train --set ignore={labels.max()}` takes that one for no class",
+            f"{where} has the label {labels.max()}, but there are {classes} classes.",
+            hint=f"Give labels from -1 to {classes - 1}, or treat that label as no class with"
+            f" `cloud train --set ignore={labels.max()}`.",
         )

@@ -71,20 +71,23 @@ def open_source(
     if any((folder / name).exists() for name in KINDS):
         if ignore:
             raise BadInput(
-                f"labels to ignore in {folder}, which `cloud data` made",
-                hint="leave out --set ignore: they are -1 there",
+                f"--set ignore cannot be used with {folder}, which `cloud data` made.",
+                hint="Leave out --set ignore: points without a class are -1 there.",
             )
         return open_dataset(folder)
     if not own:
         raise BadInput(
-            f"{folder} holds no data set" if folder.is_dir() else f"there is no folder {folder}",
-            hint="make one: pinchpoint cloud data -o rooms; or name a folder with scenes of your own in train/ and test/",
+            f"{folder} does not contain a dataset."
+            if folder.is_dir()
+            else f"The folder {folder} does not exist.",
+            hint="Make a dataset with `pinchpoint cloud data -o rooms`, or give a folder with your own scenes in"
+            " train/ and test/.",
         )
     files = {f"{split}/{file.name}": file for split in SPLITS for file in _files(folder / split)}
     if not files:
         raise BadInput(
-            f"no scenes in {folder / 'train'} and {folder / 'test'}",
-            hint=f"put files there ({', '.join(READS)}), or folders with coord.npy and segment.npy",
+            f"There are no scenes in {folder / 'train'} and {folder / 'test'}.",
+            hint=f"Put files there ({', '.join(READS)}), or folders with coord.npy and segment.npy.",
         )
     features: tuple[str, ...] | None = None
     named: tuple[str, ...] = ()
@@ -99,8 +102,9 @@ def open_source(
     assert features is not None
     if most == USUAL and not before and len(named) <= most:
         raise BadInput(
-            f"labels of {folder} go up to {USUAL}, and none is {USUAL - 1}: is {USUAL} a class, or none?",
-            hint=f"give --set ignore={USUAL} where it means no class; else name the {USUAL + 1} classes in an .npz (`classes`)",
+            f"The labels of {folder} go up to {USUAL}, but none is {USUAL - 1}: it is not clear whether {USUAL} is a class.",
+            hint=f"Give --set ignore={USUAL} if it means no class; otherwise name the {USUAL + 1} classes in an .npz"
+            " (`classes`).",
         )
     classes = named if len(named) > most else tuple(str(number) for number in range(most + 1))
     return Own(folder, features, classes, files, tuple(ignore))
@@ -127,18 +131,19 @@ def _read(
     scene = read_scene(file, ignore=ignore)
     if scene.labels is None:
         raise BadInput(
-            f"{file} has no labels",
-            hint="give every point a class, in a column `label`; -1 where it has none",
+            f"{file} has no labels.",
+            hint="Give every point a class in a column `label`, with -1 for none.",
         )
     if features is not None and scene.names != features:
         raise BadInput(
-            f"{file} has the features {', '.join(scene.names) or 'none'}; others have {', '.join(features) or 'none'}",
-            hint="give all scenes of a folder the same columns",
+            f"{file} has the features {', '.join(scene.names) or 'none'}, but other scenes have"
+            f" {', '.join(features) or 'none'}.",
+            hint="Give all scenes of a folder the same columns.",
         )
     if classes is not None and scene.labels.max() >= classes:
         raise BadInput(
-            f"{file} has the label {scene.labels.max()} and there are {classes} classes",
-            hint="train again with it",
+            f"{file} has the label {scene.labels.max()}, but there are {classes} classes.",
+            hint="Train again with this file.",
         )
     return scene
 

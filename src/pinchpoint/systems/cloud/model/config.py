@@ -43,23 +43,33 @@ class CloudConfig(JsonConfig):
 
     def __post_init__(self) -> None:
         if self.in_features < 0:
-            raise BadInput(f"in_features = {self.in_features}", hint="give 0 or more")
+            raise BadInput(
+                f"in_features is {self.in_features}, but must not be negative.", hint="Give 0 or more."
+            )
         if self.classes < 2:
-            raise BadInput(f"classes = {self.classes}", hint="give at least 2 classes to tell apart")
+            raise BadInput(
+                f"classes is {self.classes}, but a network needs at least 2 classes.",
+                hint="Give at least 2 classes.",
+            )
         for name in ("heads", "window", "point_width", "features", "views"):
             if getattr(self, name) < 1:
-                raise BadInput(f"{name} = {getattr(self, name)}", hint=f"give {name} of at least 1")
+                raise BadInput(
+                    f"{name} is {getattr(self, name)}, but must be at least 1.",
+                    hint=f"Set {name} to 1 or more.",
+                )
         if not (math.isfinite(self.cell) and self.cell > 0):
             raise BadInput(
-                f"cell = {self.cell}",
-                hint="give the edge of a voxel, above 0, in the units of the coordinates",
+                f"cell is {self.cell}, but must be a positive number.",
+                hint="Give the edge of a voxel in the units of the coordinates, such as 0.05.",
             )
         if self.norm not in get_args(Norm):
-            raise BadInput(f"unknown norm {self.norm!r}", hint=f"use one of: {', '.join(get_args(Norm))}")
+            raise BadInput(
+                f"The norm {self.norm!r} is unknown.", hint=f"Use one of: {', '.join(get_args(Norm))}."
+            )
         if self.views > 1 and self.norm != "per-view":
             raise BadInput(
-                f"views = {self.views} with norm {self.norm}",
-                hint="only norm per-view has statistics by view",
+                f"views is {self.views}, but the norm {self.norm} keeps no statistics per view.",
+                hint="Use norm per-view, or views 1.",
             )
         self._check_levels()
         for name in ("feature_shift", "feature_scale"):
@@ -67,11 +77,14 @@ class CloudConfig(JsonConfig):
                 self.feature_scale
             ):
                 raise BadInput(
-                    f"{name} of {len(getattr(self, name))} numbers for {self.in_features} features",
-                    hint=f"give {self.in_features} of each, or none",
+                    f"{name} has {len(getattr(self, name))} numbers, but there are {self.in_features} features.",
+                    hint=f"Give {self.in_features} numbers for each of feature_shift and feature_scale, or none.",
                 )
         if any(not scale > 0 for scale in self.feature_scale):
-            raise BadInput(f"feature_scale {self.feature_scale}", hint="give scales above zero")
+            raise BadInput(
+                f"feature_scale is {self.feature_scale}, but all scales must be positive.",
+                hint="Give scales above zero.",
+            )
 
     @property
     def statistics(self) -> int:
@@ -87,26 +100,28 @@ class CloudConfig(JsonConfig):
     def preset(cls, name: str, *, in_features: int, classes: int, **changes: Any) -> Self:
         """A tried set of choices. `changes` are fields to set otherwise."""
         if name not in PRESETS:
-            raise BadInput(f"unknown preset {name!r}", hint=f"use one of: {', '.join(PRESETS)}")
+            raise BadInput(f"The preset {name!r} is unknown.", hint=f"Use one of: {', '.join(PRESETS)}.")
         return cls(in_features=in_features, classes=classes, **{**PRESETS[name], **changes})
 
     def _check_levels(self) -> None:
         levels = len(self.widths)
         if not 1 <= levels <= 8 or min(self.widths) < 1:
             raise BadInput(
-                f"widths {self.widths}", hint="give 1 to 8 widths of at least 1, the finest level first"
+                f"widths is {self.widths}, which is not a list of 1 to 8 positive widths.",
+                hint="Give 1 to 8 widths of at least 1, the finest level first.",
             )
         for name in ("blocks", "attention"):
             counts = getattr(self, name)
             if len(counts) != levels or min(counts) < 0:
                 raise BadInput(
-                    f"{name} {counts} for {levels} levels", hint=f"give {levels} counts, none below 0"
+                    f"{name} is {counts}, but there are {levels} levels.",
+                    hint=f"Give {levels} counts of 0 or more.",
                 )
         for width, layers in zip(self.widths, self.attention, strict=True):
             if layers and width % self.heads:
                 raise BadInput(
-                    f"width {width} does not divide by {self.heads} heads",
-                    hint=f"take width {-(-width // self.heads) * self.heads}, or other heads",
+                    f"The width {width} is not divisible by {self.heads} heads.",
+                    hint=f"Use the width {-(-width // self.heads) * self.heads}, or another number of heads.",
                 )
 
 

@@ -51,13 +51,15 @@ def teacher_of(drawn: Drawn, teacher: str | int) -> int:
     names = [view.name for view in drawn.views]
     if len(names) < 2:
         raise BadInput(
-            f"consistency among {len(names)} view",
-            hint="draw at least two views, such as dense and log-uniform:0.05:1",
+            f"A consistency loss needs at least two views, but there is {len(names)}.",
+            hint="Draw at least two views, such as dense and log-uniform:0.05:1.",
         )
     if isinstance(teacher, int) and 0 <= teacher < len(names):
         return teacher
     if teacher not in names:
-        raise BadInput(f"no view {teacher!r} to teach", hint=f"name one of: {', '.join(names)}")
+        raise BadInput(
+            f"The teacher {teacher!r} is not one of the views.", hint=f"Name one of: {', '.join(names)}."
+        )
     return names.index(str(teacher))
 
 
@@ -69,8 +71,8 @@ def cell_means(values: Tensor, drawn: Drawn, segments: Segments | None = None) -
     segments = drawn.segments if segments is None else segments
     if values.shape[0] != drawn.index.shape[0]:
         raise BadInput(
-            f"values of {values.shape[0]:,} points where {drawn.index.shape[0]:,} were drawn",
-            hint="give one row for each",
+            f"There are values for {values.shape[0]:,} points, but {drawn.index.shape[0]:,} points were drawn.",
+            hint="Give one row per drawn point.",
         )
     views, cells = len(drawn.views), segments.cells
     found = _grouped(_cell_of_view(drawn, segments), views * cells, segments)
@@ -100,7 +102,9 @@ def distances(student: Tensor, teacher: Tensor, *, kind: Kind) -> Tensor:
     if kind == "kl":
         told, said = teacher.log_softmax(-1), student.log_softmax(-1)
         return (told.exp() * (told - said)).sum(-1)
-    raise BadInput(f"unknown kind {kind!r} of consistency", hint=f"use one of: {', '.join(get_args(Kind))}")
+    raise BadInput(
+        f"The consistency loss {kind!r} is unknown.", hint=f"Use one of: {', '.join(get_args(Kind))}."
+    )
 
 
 def _grouped(ids: Tensor, count: int, like: Segments) -> Segments:

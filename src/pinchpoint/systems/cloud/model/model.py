@@ -62,8 +62,8 @@ class CloudModel(nn.Module):
         """(M, point_inputs): what is read at each point."""
         if features.dim() != 2 or features.shape != (xyz.shape[0], self.config.in_features):
             raise BadInput(
-                f"features of shape {tuple(features.shape)} for {xyz.shape[0]:,} points",
-                hint=f"the network was made for ({xyz.shape[0]}, {self.config.in_features})",
+                f"The features have shape {tuple(features.shape)}, which does not match {xyz.shape[0]:,} points.",
+                hint=f"Give features of shape ({xyz.shape[0]}, {self.config.in_features}).",
             )
         dtype = self.shift.dtype
         columns = [(features.to(dtype) - self.shift) / self.scale, voxels.inside.to(dtype)]
@@ -148,8 +148,8 @@ def _view_of_groups(view: Tensor | None, voxels: Voxels) -> Tensor:
         return view.long()
     if view.shape != voxels.group.shape:
         raise BadInput(
-            f"views of shape {tuple(view.shape)}",
-            hint=f"give one for each of {voxels.groups} groups or {len(voxels.group):,} points",
+            f"The view numbers have shape {tuple(view.shape)}, which matches neither groups nor points.",
+            hint=f"Give one for each of the {voxels.groups} groups or the {len(voxels.group):,} points.",
         )
     chosen = torch.zeros(voxels.groups, dtype=torch.int64, device=view.device)
     return chosen.scatter_(0, voxels.group, view.long())

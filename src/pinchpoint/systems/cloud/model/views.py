@@ -105,12 +105,12 @@ class Batch:
     def from_scenes(scenes: Sequence[Scene], *, device: str | torch.device = "cpu") -> Batch:
         """Scenes one after another on the device."""
         if not scenes:
-            raise BadInput("a batch of no scenes", hint="give at least one")
+            raise BadInput("The batch contains no scenes.", hint="Give at least one scene.")
         widths = {scene.features.shape[1] for scene in scenes}
         if len(widths) > 1:
             raise BadInput(
-                f"scenes with {sorted(widths)} features in one batch",
-                hint="give scenes with the same columns",
+                f"The scenes of a batch have different numbers of features: {sorted(widths)}.",
+                hint="Give scenes with the same columns.",
             )
         labels = [
             np.full(scene.points, IGNORED) if scene.labels is None else scene.labels for scene in scenes
@@ -168,7 +168,7 @@ def parse_views(names: str | Sequence[str]) -> tuple[View, ...]:
     """Views by their names: a list, or one text with commas between."""
     texts = names.split(",") if isinstance(names, str) else list(names)
     if not texts:
-        raise BadInput("no views", hint="name at least one, such as dense")
+        raise BadInput("The list of views is empty.", hint="Name at least one view, such as dense.")
     return tuple(_parsed(text.strip()) for text in texts)
 
 
@@ -184,13 +184,14 @@ def draw_views(
 ) -> Drawn:
     """Every view of every scene. cell: edge of the cells that are drawn from; method: as `sample_subset` takes it."""
     if not views:
-        raise BadInput("no views", hint="give at least one, such as Dense()")
+        raise BadInput("The list of views is empty.", hint="Name at least one view, such as dense.")
     check_batch(batch.xyz, batch.offsets, cell)
     points, scenes, device = batch.xyz.shape[0], batch.scenes, batch.xyz.device
     for name, values in (("features", batch.features), ("labels", batch.labels)):
         if values.shape[0] != points:
             raise BadInput(
-                f"{values.shape[0]:,} {name} for {points:,} points", hint=f"give {name} of every point"
+                f"There are {values.shape[0]:,} {name} for {points:,} points.",
+                hint=f"Give {name} for every point.",
             )
     keys, _, extent = grid_keys(batch.xyz, groups_of(batch.offsets, points), scenes, cell=cell)
     open_ended, ordered = _cells(keys)
@@ -282,13 +283,14 @@ def _parsed(text: str) -> View:
     ranged: dict[str, type[Uniform | LogUniform]] = {"uniform": Uniform, "log-uniform": LogUniform}
     if kind not in ranged or len(numbers) != 2:
         raise BadInput(
-            f"no view {text!r}", hint="use dense, uniform:0.3:0.7, log-uniform:0.05:1 or one-per-cell"
+            f"{text!r} is not a view.", hint="Use dense, uniform:0.3:0.7, log-uniform:0.05:1 or one-per-cell."
         )
     try:
         lo, hi = (float(number) for number in numbers)
     except ValueError:
         raise BadInput(
-            f"no view {text!r}: {':'.join(numbers)} are not two numbers", hint=f"write {kind}:0.3:0.7"
+            f"{text!r} is not a view: {':'.join(numbers)} are not two numbers.",
+            hint=f"Write it as {kind}:0.3:0.7.",
         ) from None
     return ranged[kind](lo, hi)
 
@@ -296,5 +298,6 @@ def _parsed(text: str) -> View:
 def _check_range(lo: float, hi: float, *, least: float) -> None:
     if not (math.isfinite(lo) and math.isfinite(hi) and least <= lo <= hi <= 1 and hi > 0):
         raise BadInput(
-            f"ratios from {lo:g} to {hi:g}", hint=f"give lo and hi with {least:g} <= lo <= hi <= 1"
+            f"The range of ratios {lo:g} to {hi:g} is not valid.",
+            hint=f"Give lo and hi with {least:g} <= lo <= hi <= 1.",
         )

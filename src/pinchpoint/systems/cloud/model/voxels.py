@@ -97,7 +97,7 @@ def voxelise(xyz: Tensor, offsets: Tensor, *, cell: float, levels: int = 1) -> V
     """xyz: (M, 3); offsets: (B + 1,), where the points of each group begin, and M. A group may be empty, not all of them."""
     check_batch(xyz, offsets, cell)
     if not 1 <= levels <= AXIS_BITS // 2:
-        raise BadInput(f"{levels} levels", hint=f"give 1 to {AXIS_BITS // 2}")
+        raise BadInput(f"{levels} levels are not supported.", hint=f"Give 1 to {AXIS_BITS // 2} levels.")
     group = groups_of(offsets, xyz.shape[0])
     keys, inside, extent = grid_keys(xyz, group, offsets.shape[0] - 1, cell=cell)
     segments = Segments.from_ids(keys)
@@ -160,13 +160,14 @@ def check_extent(largest: float, cell: float) -> None:
     """Refuse what `grid_keys` could not number."""
     if not math.isfinite(largest):
         raise BadInput(
-            "coordinates that are NaN or infinite", hint="drop those points first: xyz[xyz.isfinite().all(1)]"
+            "Some coordinates are NaN or infinite.",
+            hint="Drop those points first: xyz[xyz.isfinite().all(1)].",
         )
     if largest >= SIDE:
         wanted = cell * (largest + 1) / (SIDE - _ALIGNED)
         raise BadInput(
-            f"a cloud {largest + 1:,.0f} cells of {cell:g} long; {SIDE:,} are numbered",
-            hint=f"give cells of at least {wanted:.3g}, or cut the cloud into parts",
+            f"The cloud is {largest + 1:,.0f} cells of {cell:g} long; at most {SIDE:,} are supported.",
+            hint=f"Give cells of at least {wanted:.3g}, or split the cloud.",
         )
 
 
@@ -174,9 +175,9 @@ def check_offsets(first: float, end: float, least: float, *, points: int) -> Non
     """Refuse offsets that do not rise from 0 to the number of points. least: the smallest step."""
     if first != 0 or end != points or least < 0:
         raise BadInput(
-            f"offsets from {first:,.0f} to {end:,.0f} for {points:,} points"
-            + (", which fall" if least < 0 else ""),
-            hint="offsets begin at 0, never fall and end at the number of points",
+            f"The offsets go from {first:,.0f} to {end:,.0f}{' and decrease' if least < 0 else ''},"
+            f" but there are {points:,} points.",
+            hint="Give offsets that start at 0, never decrease, and end at the number of points.",
         )
 
 
@@ -257,22 +258,23 @@ def check_batch(xyz: Tensor, offsets: Tensor, cell: float) -> None:
     """Refuse what can be seen to be wrong without waiting for the device."""
     if xyz.dim() != 2 or xyz.shape[1] != 3 or not xyz.is_floating_point():
         raise BadInput(
-            f"coordinates of shape {tuple(xyz.shape)} in {xyz.dtype}",
-            hint="give xyz (M, 3) in float32 or float64",
+            f"The coordinates have shape {tuple(xyz.shape)} and dtype {xyz.dtype}.",
+            hint="Give xyz (M, 3) in float32 or float64.",
         )
     if not xyz.shape[0]:
-        raise BadInput("a cloud without points", hint="give at least one point")
+        raise BadInput("The cloud has no points.", hint="Give at least one point.")
     if offsets.dim() != 1 or offsets.shape[0] < 2 or offsets.is_floating_point():
         raise BadInput(
-            f"offsets of shape {tuple(offsets.shape)}",
-            hint="give B + 1 whole numbers, from 0 to the number of points",
+            f"The offsets have shape {tuple(offsets.shape)}, which is not a list of integers.",
+            hint="Give B + 1 integers, from 0 to the number of points.",
         )
     if offsets.shape[0] > 2**GROUP_BITS:
         raise BadInput(
-            f"{offsets.shape[0] - 1:,} scenes and views in a batch",
-            hint=f"give at most {2**GROUP_BITS - 1:,}",
+            f"The batch has {offsets.shape[0] - 1:,} scenes and views, which are too many.",
+            hint=f"Give at most {2**GROUP_BITS - 1:,}.",
         )
     if isinstance(cell, bool) or not math.isfinite(cell) or not cell > 0:
         raise BadInput(
-            f"cells of size {cell!r}", hint="give a cell size above 0, in the units of the coordinates"
+            f"The cell size {cell!r} is not a positive number.",
+            hint="Give a cell size above 0, in the units of the coordinates.",
         )
