@@ -36,7 +36,7 @@ from pinchpoint.systems.cloud.data.dataset import make_dataset
 from pinchpoint.systems.cloud.data.prefetch import Ahead, Aside, Ready, taken
 from pinchpoint.systems.cloud.data.sources import open_source
 from pinchpoint.systems.cloud.model.config import CloudConfig
-from pinchpoint.systems.cloud.model.views import Batch, Drawn, draw_views, parse_views
+from pinchpoint.systems.cloud.model.views import Batch, ViewDraw, draw_views, parse_views
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.train import train
 from pinchpoint.systems.cloud.training_step import Stepper
@@ -92,7 +92,7 @@ def drawing_anew(data: Path, told: dict[str, Any], device: str, *, blocks: int) 
     aside = Aside() if device == "cuda" else None
 
     def make(number: int) -> Ready:
-        def drawn() -> tuple[Batch, Drawn]:
+        def drawn() -> tuple[Batch, ViewDraw]:
             batch = batches[(number - 1) % BLOCK]
             return batch, stepper.draw(batch, number=(number - 1) % BLOCK + 1)
 

@@ -98,12 +98,12 @@ def test_the_folder_holds_the_table_the_plot_and_the_record(
     ("how", "what"),
     [
         ({"densities": (0.0, 1.0)}, "densities 0, 1"),
-        ({"densities": ()}, "densities none"),
+        ({"densities": ()}, "densities (none)"),
         ({"densities": (2.0,)}, "densities 2"),
-        ({"split": "all"}, "no split 'all'"),
+        ({"split": "all"}, "split 'all' is unknown"),
         ({"which": "first"}, "There is no checkpoint called 'first'"),
-        ({"cell": -1.0}, "cells of size -1"),
-        ({"cell": 0.0}, "cells of size 0"),
+        ({"cell": -1.0}, "cell size -1"),
+        ({"cell": 0.0}, "cell size 0"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(
@@ -119,7 +119,7 @@ def test_scenes_with_other_features_and_none_to_test_are_refused(run: Path, tmp_
     with pytest.raises(BadInput, match="trained with the features red, green, blue"):
         evaluate(run, tmp_path / "splats", tmp_path / "out", device="cpu")
     make_dataset(tmp_path / "untested", train=1, test=0, points=1000, jobs=1)
-    with pytest.raises(BadInput, match="no scenes to test"):
+    with pytest.raises(BadInput, match="has no test scenes"):
         evaluate(run, tmp_path / "untested", tmp_path / "out", device="cpu")
     assert not (tmp_path / "out").exists()
 

@@ -42,9 +42,9 @@ def test_one_class_everywhere_scores_its_share() -> None:
 
 
 def test_labels_of_another_length_beyond_the_classes_or_none_at_all_are_refused() -> None:
-    with pytest.raises(BadInput, match="3 labels said and 2 true"):
+    with pytest.raises(BadInput, match="3 predicted labels, but 2 true"):
         confusion(np.zeros(2, int), np.zeros(3, int), 2)
-    with pytest.raises(BadInput, match="beyond the 2 classes"):
+    with pytest.raises(BadInput, match="not among the 2 classes"):
         confusion(np.array([0, 2]), np.array([0, 1]), 2)
-    with pytest.raises(BadInput, match="no point has a class"):
+    with pytest.raises(BadInput, match="No point has a class"):
         scores_of(confusion(np.array([-1, -1]), np.array([0, 1]), 2))

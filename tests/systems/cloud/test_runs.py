@@ -36,7 +36,7 @@ def test_statistics_are_those_of_all_points_in_one_array() -> None:
     assert found.spread[2] == 1.0, "what does not vary is not blown up"
     known = labels[labels >= 0]
     assert found.frequency == pytest.approx([(known == label).mean() for label in range(4)])
-    with pytest.raises(BadInput, match="no point of the training scenes has a class"):
+    with pytest.raises(BadInput, match="No point of the training scenes has a class"):
         statistics_of([Scene("x", np.zeros((2, 3)), np.zeros((2, 0)), np.array([-1, -1]))], 2)
 
 
@@ -56,13 +56,13 @@ def test_a_run_knows_its_data_and_keeps_statistics_for_each_view(tiny_rooms: Pat
         ({"model": {"classes": 3}}, "--set classes"),
         (
             {"model": {"norm": "batch"}, "views": ["dense", "one-per-cell"], "views_mode": "accumulate"},
-            "the norm batch",
+            "The norm batch",
         ),
-        ({"views": ["log-uniform:0.5:0.2"]}, "ratios from 0.5 to 0.2"),
-        ({"views": ["uniform:0.5:1.5"]}, "ratios from 0.5 to 1.5"),
-        ({"views": ["thin"]}, "no view 'thin'"),
+        ({"views": ["log-uniform:0.5:0.2"]}, "range of ratios 0.5 to 0.2"),
+        ({"views": ["uniform:0.5:1.5"]}, "range of ratios 0.5 to 1.5"),
+        ({"views": ["thin"]}, "'thin' is not a view"),
         ({"validation": 5}, "5 of 5 training scenes would be held back"),
-        ({"preset": "huge"}, "unknown preset 'huge'"),
+        ({"preset": "huge"}, "preset 'huge' is unknown"),
     ],
 )
 def test_choices_that_make_no_run_are_refused(

@@ -177,7 +177,7 @@ def test_cells_too_small_to_be_numbered_leave_no_run(
 ) -> None:
     with pytest.raises(BadInput, match=r"cells of 1e-07 long") as caught:
         train(tiny_rooms, tmp_path / "run", steps=1, device="cpu", **choices)
-    assert "give cells of at least" in caught.value.hint and not (tmp_path / "run").exists()
+    assert "Give cells of at least" in caught.value.hint and not (tmp_path / "run").exists()
 
 
 WORKER = """

@@ -28,13 +28,13 @@ from pinchpoint.systems.cloud.files.formats import check_cloud_path
 from pinchpoint.systems.cloud.files.las import las_scene, las_xyz, read_las, write_las
 from pinchpoint.systems.cloud.files.npz import (
     arrays_scene,
-    take_arrays,
     read_arrays,
     scene_arrays,
+    take_arrays,
     write_npz,
     xyz_key,
 )
-from pinchpoint.systems.cloud.files.ply import Ply, take_vertices, ply_scene, read_ply, write_ply
+from pinchpoint.systems.cloud.files.ply import Ply, ply_scene, read_ply, take_vertices, write_ply
 from pinchpoint.systems.cloud.files.pointcept import folder_scene, read_folder, write_folder
 
 Faces = Literal["refuse", "drop"]

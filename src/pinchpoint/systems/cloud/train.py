@@ -25,7 +25,7 @@ from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.data.sources import open_source
 from pinchpoint.systems.cloud.metrics import confusion, scores_of
 from pinchpoint.systems.cloud.model.model import predict_labels
-from pinchpoint.systems.cloud.model.views import Batch, Drawn
+from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
 from pinchpoint.systems.cloud.model.voxels import check_extent, grid_keys, groups_of
 from pinchpoint.systems.cloud.records import Training
 from pinchpoint.systems.cloud.runs import Run, begin, read_settings
@@ -99,7 +99,7 @@ def train(
                     parameters=sum(p.numel() for p in learner.stepper.model.parameters()),
                     scenes=len(names),
                     points=most,
-                    points_seen=learner.stepper.seen * ranks.world,
+                    points_seen=learner.stepper.points_seen * ranks.world,
                     views_mode=run.settings.views_mode,
                     device=device,
                     chunk=None,
@@ -211,7 +211,7 @@ class _Learner:
         if self.aside is None:
             return scenes
 
-        def drawn() -> tuple[Batch, Drawn]:
+        def drawn() -> tuple[Batch, ViewDraw]:
             batch = Batch.from_scenes(scenes, device=self.device)
             return batch, self.stepper.draw(batch, number=number)
 
@@ -238,8 +238,8 @@ class _Learner:
         return 1 - sum(found) / len(found)
 
     def state(self) -> dict[str, Any]:
-        return {**self.stepper.updates.state(), "seen": self.stepper.seen}
+        return {**self.stepper.updates.state(), "seen": self.stepper.points_seen}
 
     def restore(self, state: dict[str, Any]) -> None:
         self.stepper.updates.restore(state)
-        self.stepper.seen = state["seen"]
+        self.stepper.points_seen = state["seen"]

@@ -15,8 +15,8 @@ from pinchpoint.systems.cloud.breakdown import Parts
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.model import CloudModel
-from pinchpoint.systems.cloud.model.objective import TEACHER, Objective, Taught, compared_cells
-from pinchpoint.systems.cloud.model.views import Batch, Drawn, draw_views, parse_views
+from pinchpoint.systems.cloud.model.objective import TEACHER, Objective, TeacherMeans, compared_cells
+from pinchpoint.systems.cloud.model.views import Batch, ViewDraw, draw_views, parse_views
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.common.distributed import Ranks
 from pinchpoint.systems.common.optimizer import Updates
@@ -41,7 +41,7 @@ class Stepper:
         self.model = CloudModel(config).to(device)
         self.updates = Updates(self.model, told)
         self.objective = self.ranks.wrap(Objective(self.model, told), device)
-        self.seen = 0  # points that have passed, of all views, in this process
+        self.points_seen = 0  # points that have passed, of all views, in this process
 
     def step(self, scenes: Sequence[Scene], *, number: int) -> Tensor:
         """Step 1, 2, ...: (2,), the loss and the norm of its gradient."""
@@ -51,23 +51,23 @@ class Stepper:
             drawn = self.draw(batch, number=number)
         return self.step_on(batch, drawn, number=number)
 
-    def draw(self, batch: Batch, *, number: int) -> Drawn:
+    def draw(self, batch: Batch, *, number: int) -> ViewDraw:
         """The views of step 1, 2, ..."""
         return draw_views(
             batch, self.views, cell=self.cell, seed=self.told.seed, step=number, rank=self.ranks.rank
         )
 
-    def step_on(self, batch: Batch, drawn: Drawn, *, number: int) -> Tensor:
+    def step_on(self, batch: Batch, drawn: ViewDraw, *, number: int) -> Tensor:
         """The same, from points that lie on the device and are drawn."""
         self.updates.begin(number)
         loss = self.gradients(batch, drawn)
         with self.parts.part("optimizer"):
             norm = self.updates.finish(number)
             self._keep_statistics()
-        self.seen += sum(drawn.sizes)
+        self.points_seen += sum(drawn.sizes)
         return torch.stack([self.ranks.mean(loss), norm])
 
-    def gradients(self, batch: Batch, drawn: Drawn) -> Tensor:
+    def gradients(self, batch: Batch, drawn: ViewDraw) -> Tensor:
         """Add those of all views to the weights'. (): the loss of this process."""
         compared = None
         if self.told.consistency != "none":
@@ -75,7 +75,7 @@ class Stepper:
                 # As many as all processes have on average: theirs then average to the mean over the cells of all.
                 compared = self.ranks.mean(compared_cells(drawn))
         losses: list[Tensor] = []
-        teacher: Taught | None = None
+        teacher: TeacherMeans | None = None
         passes = self._passes(drawn)
         for place, some in enumerate(passes):
             with self.ranks.unsynchronised(self.objective, when=place < len(passes) - 1):
@@ -86,7 +86,7 @@ class Stepper:
             losses.append(loss.detach())
         return torch.stack(losses).sum()
 
-    def _passes(self, drawn: Drawn) -> list[Drawn]:
+    def _passes(self, drawn: ViewDraw) -> list[ViewDraw]:
         """All views at once, or each alone, the teacher first."""
         if self.told.views_mode != "accumulate":
             return [drawn]

@@ -121,10 +121,10 @@ def test_a_folder_of_another_set_is_not_written_over(copy, change) -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"train": 0, "test": 0}, "0 rooms to train"),
+        ({"train": 0, "test": 0}, "cannot have 0 rooms for training"),
         ({"train": -1}, "-1 rooms"),
-        ({"seed": -1}, "a seed of -1"),
-        ({"points": 10}, "a room of 10 points"),
+        ({"seed": -1}, "The seed -1 is negative"),
+        ({"points": 10}, "A room cannot have 10 points"),
         ({"jobs": 0}, "--jobs 0 is out of range"),
     ],
 )

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="points on a device are torch's")
 
 from pinchpoint.systems.cloud.data.prefetch import Ahead, Aside, Ready, taken  # noqa: E402
 from pinchpoint.systems.cloud.data.scene import Scene  # noqa: E402
-from pinchpoint.systems.cloud.model.views import Batch, Drawn, draw_views, parse_views  # noqa: E402
+from pinchpoint.systems.cloud.model.views import Batch, ViewDraw, draw_views, parse_views  # noqa: E402
 
 
 def test_steps_made_ahead_are_those_asked_for_and_errors_come_out() -> None:
@@ -31,7 +31,7 @@ def test_steps_made_ahead_are_those_asked_for_and_errors_come_out() -> None:
     assert made == [2], "nothing is made beyond the last step"
 
 
-def points(step: int, device: str) -> tuple[Batch, Drawn]:
+def points(step: int, device: str) -> tuple[Batch, ViewDraw]:
     rng = np.random.default_rng(step)
     scene = Scene(
         "a",

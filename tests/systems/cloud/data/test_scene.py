@@ -45,17 +45,17 @@ def test_taken_points_keep_their_rows_and_the_order_asked_for() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"xyz": np.zeros((0, 3), np.float32)}, "zero points"),
+        ({"xyz": np.zeros((0, 3), np.float32)}, "has no points"),
         ({"xyz": np.zeros((4, 2), np.float32)}, "shape (4, 2)"),
         ({"xyz": with_bad(GOOD.xyz, np.nan)}, "2 of 4 points of room have coordinates that are NaN"),
         ({"xyz": with_bad(GOOD.xyz, np.inf)}, "NaN or infinite"),
         ({"features": with_bad(GOOD.features, np.nan)}, "2 of 4 points of room have features that are NaN"),
-        ({"features": np.zeros((3, 2), np.float32)}, "4 points and features of shape (3, 2)"),
-        ({"names": ("red",)}, "2 features and 1 names"),
-        ({"labels": np.zeros(5, np.int16)}, "4 points and labels of shape (5,)"),
+        ({"features": np.zeros((3, 2), np.float32)}, "4 points, but features of shape (3, 2)"),
+        ({"names": ("red",)}, "2 features, but 1 names"),
+        ({"labels": np.zeros(5, np.int16)}, "4 points, but labels of shape (5,)"),
         ({"labels": np.zeros(4, np.float32)}, "labels of room are float32"),
         ({"labels": np.array([0, 1, -2, 0], np.int16)}, "the label -2"),
-        ({"labels": np.array([0, 1, 2, 0], np.int16)}, "the label 2 and 2 classes"),
+        ({"labels": np.array([0, 1, 2, 0], np.int16)}, "the label 2, but there are 2 classes"),
     ],
 )
 def test_a_faulty_scene_is_refused_with_what_is_wrong(change: dict[str, object], says: str) -> None:

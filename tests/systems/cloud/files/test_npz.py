@@ -11,7 +11,7 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.data.rooms import make_room, pack
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.files.formats import read_scene
-from pinchpoint.systems.cloud.files.npz import take_arrays, read_arrays, scene_arrays, write_npz
+from pinchpoint.systems.cloud.files.npz import read_arrays, scene_arrays, take_arrays, write_npz
 
 XYZ = np.arange(15, dtype=np.float32).reshape(5, 3)
 
@@ -92,7 +92,7 @@ def test_arrays_of_another_length_are_kept_whole_in_a_part() -> None:
     [
         ({"thing": XYZ}, "has no coordinates: it contains thing"),
         ({"xyz": XYZ[:, :2]}, r"has no coordinates: it contains xyz \(5, 2\)"),
-        ({"xyz": XYZ[:0]}, "zero points"),
+        ({"xyz": XYZ[:0]}, "has no points"),
         ({"xyz": XYZ * np.nan}, "5 of 5 points"),
         ({"xyz": XYZ, "heat": XYZ[:4, 0]}, r"heat of .* has shape \(4,\), but there are 5 points"),
         ({"xyz": XYZ, "label": np.zeros(4, int)}, "5 points but 4 labels"),

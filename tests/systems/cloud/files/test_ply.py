@@ -11,7 +11,7 @@ import pytest
 from pinchpoint.core.errors import BadInput
 from pinchpoint.systems.cloud.data.scene import Scene, check_scene
 from pinchpoint.systems.cloud.files.formats import read_scene
-from pinchpoint.systems.cloud.files.ply import take_vertices, ply_scene, read_ply, write_ply
+from pinchpoint.systems.cloud.files.ply import ply_scene, read_ply, take_vertices, write_ply
 
 ROWS = [(0.5, -1.25, 3.0, 255, 0, 51, 2), (1e-3, 2.5, -7.0, 0, 255, 102, 0), (4.0, 5.0, 6.0, 10, 20, 30, 1)]
 PROPERTIES = """property float x
@@ -223,7 +223,7 @@ TEXT = head("ascii") + body("ascii")
         (BINARY.replace(b"vertex 3", b"vertex 2"), "has 21 B after"),
         (BINARY.replace(b"vertex 3", b"vertex 900000000000"), "truncated: 900,000,000,000 vertices"),
         (BINARY.replace(b"vertex 3", b"vertex " + b"9" * 30), "not valid"),
-        (BINARY.replace(b"vertex 3", b"vertex 0")[:-63], "zero points"),
+        (BINARY.replace(b"vertex 3", b"vertex 0")[:-63], "has no points"),
         (
             BINARY.replace(b"obj_info", b"element face 2\nproperty list uchar int i\nobj_info"),
             "truncated after its vertices",

@@ -38,7 +38,7 @@ def test_windows_hold_each_voxel_once_in_order_and_never_two_groups(
     group = level.group.tolist()
     full = 0
     for window, seen in zip(
-        windows.table.reshape(-1, 8).tolist(), windows.seen[:, 0, 0].tolist(), strict=True
+        windows.table.reshape(-1, 8).tolist(), windows.mask[:, 0, 0].tolist(), strict=True
     ):
         held = [row for row in window if row < level.voxels]
         assert len({group[row] for row in held}) <= 1

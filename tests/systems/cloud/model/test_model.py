@@ -117,7 +117,7 @@ def test_views_may_be_told_by_group_or_by_point() -> None:
     by_group = model(xyz, features, offsets, torch.tensor([1, 0]))[0]
     by_point = model(xyz, features, offsets, torch.tensor([1] * 150 + [0] * 80))[0]
     assert torch.equal(by_group, by_point)
-    with pytest.raises(BadInput, match="views of shape"):
+    with pytest.raises(BadInput, match="view numbers have shape"):
         model(xyz, features, offsets, torch.tensor([1, 0, 0]))
 
 
@@ -157,7 +157,7 @@ def test_one_point_and_points_all_in_one_cell_are_answered() -> None:
 
 
 def test_features_of_another_width_are_refused() -> None:
-    with pytest.raises(BadInput, match=r"features of shape \(9, 2\)"):
+    with pytest.raises(BadInput, match=r"features have shape \(9, 2\)"):
         _model()(torch.zeros(9, 3).double(), torch.zeros(9, 2).double(), torch.tensor([0, 9]))
 
 

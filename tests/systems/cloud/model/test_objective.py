@@ -17,7 +17,7 @@ from pinchpoint.systems.cloud.breakdown import Parts
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.objective import class_loss, compared_cells
-from pinchpoint.systems.cloud.model.views import Batch, Drawn, draw_views, parse_views
+from pinchpoint.systems.cloud.model.views import Batch, ViewDraw, draw_views, parse_views
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.cloud.training_step import Stepper
 from pinchpoint.systems.common.distributed import Ranks
@@ -58,7 +58,7 @@ def wide(batch: Batch) -> Batch:
     return replace(batch, xyz=batch.xyz.double(), features=batch.features.double())
 
 
-def gradient(of: Stepper, batch: Batch, drawn: Drawn) -> tuple[float, torch.Tensor]:
+def gradient(of: Stepper, batch: Batch, drawn: ViewDraw) -> tuple[float, torch.Tensor]:
     of.model.zero_grad(set_to_none=True)
     loss = of.gradients(batch, drawn)
     return float(loss), torch.cat(
@@ -66,7 +66,7 @@ def gradient(of: Stepper, batch: Batch, drawn: Drawn) -> tuple[float, torch.Tens
     )
 
 
-def drawn_of(told: Settings, *numbers: int, rank: int = 0) -> tuple[Batch, Drawn]:
+def drawn_of(told: Settings, *numbers: int, rank: int = 0) -> tuple[Batch, ViewDraw]:
     batch = Batch.from_scenes([scene(number, 50 + 20 * number) for number in numbers])
     return wide(batch), draw_views(wide(batch), parse_views(told.views), cell=0.25, seed=1, step=1, rank=rank)
 
@@ -131,7 +131,7 @@ def weights(of: Stepper) -> list[torch.Tensor]:
     return list(of.model.parameters())
 
 
-def gradient_free(objective: Any, batch: Batch, drawn: Drawn, compared: torch.Tensor) -> Any:
+def gradient_free(objective: Any, batch: Batch, drawn: ViewDraw, compared: torch.Tensor) -> Any:
     taught = objective(batch, drawn, Parts("cpu"), compared)[1]
     assert taught is not None
     return taught
@@ -183,7 +183,7 @@ def _worker(rank: int, folder: str) -> None:
         dist.destroy_process_group()
 
 
-def joined(told: Settings) -> tuple[Batch, Drawn]:
+def joined(told: Settings) -> tuple[Batch, ViewDraw]:
     """What the two processes draw, as one batch: view after view, in each the scene of the first and then of the second."""
     (one, first), (other, second) = drawn_of(told, 1, rank=0), drawn_of(told, 2, rank=1)
     batch = wide(Batch.from_scenes([scene(1, 70), scene(2, 90)]))

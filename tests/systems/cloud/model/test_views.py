@@ -238,7 +238,7 @@ def test_scenes_become_a_batch_with_labels_where_they_have_them() -> None:
     assert batch.offsets.tolist() == [0, 2, 3] and batch.labels.tolist() == [3, 1, IGNORED]
     assert batch.xyz.tolist() == [[0.0] * 3, [0.0] * 3, [1.0] * 3]
     other = replace(scenes[1], features=np.zeros((1, 2), np.float32), names=("red", "green"))
-    with pytest.raises(BadInput, match="features in one batch"):
+    with pytest.raises(BadInput, match="different numbers of features"):
         Batch.from_scenes([scenes[0], other])
     with pytest.raises(BadInput, match="no scenes"):
         Batch.from_scenes([])
@@ -250,19 +250,19 @@ def test_what_cannot_be_drawn_from_is_refused() -> None:
         (
             replace(batch, xyz=batch.xyz[:0], features=batch.features[:0], labels=batch.labels[:0]),
             0.1,
-            "without points",
+            "has no points",
         ),
         (replace(batch, xyz=batch.xyz * math.nan), 0.1, "NaN or infinite"),
-        (replace(batch, xyz=batch.xyz * 1e9), 0.1, "are numbered"),
+        (replace(batch, xyz=batch.xyz * 1e9), 0.1, "at most 65,536 are supported"),
         (replace(batch, labels=batch.labels[:9]), 0.1, "9 labels for 10 points"),
-        (replace(batch, offsets=torch.tensor([0, 11])), 0.1, "offsets from 0 to 11"),
-        (replace(batch, offsets=torch.tensor([0, 7, 3, 10])), 0.1, "fall"),
-        (batch, 0.0, "cells of size"),
+        (replace(batch, offsets=torch.tensor([0, 11])), 0.1, "offsets go from 0 to 11"),
+        (replace(batch, offsets=torch.tensor([0, 7, 3, 10])), 0.1, "decrease"),
+        (batch, 0.0, "The cell size"),
     ]
     for given, cell, told in wrong:
         with pytest.raises(BadInput, match=told):
             draw_views(given, ALL, cell=cell, seed=0)
-    with pytest.raises(BadInput, match="no views"):
+    with pytest.raises(BadInput, match="The list of views is empty"):
         draw_views(batch, [], cell=0.1, seed=0)
 
 

@@ -104,17 +104,17 @@ def test_groups_of_empty_groups_are_passed_over() -> None:
 @pytest.mark.parametrize(
     ("xyz", "offsets", "cell", "told"),
     [
-        (torch.zeros(0, 3), [0, 0], 0.1, "without points"),
+        (torch.zeros(0, 3), [0, 0], 0.1, "has no points"),
         (torch.zeros(4, 2), [0, 4], 0.1, "shape"),
         (torch.full((4, 3), math.nan), [0, 4], 0.1, "NaN or infinite"),
         (torch.tensor([[0.0, 0, 0], [math.inf, 0, 0]]), [0, 2], 0.1, "NaN or infinite"),
-        (torch.tensor([[0.0, 0, 0], [1e6, 0, 0]]), [0, 2], 0.1, "are numbered"),
-        (torch.zeros(4, 3), [0, 4], 0.0, "cells of size"),
-        (torch.zeros(4, 3), [0, 4], math.nan, "cells of size"),
-        (torch.zeros(4, 3), [0, 3], 0.1, "offsets from 0 to 3"),
-        (torch.zeros(4, 3), [1, 4], 0.1, "offsets from 1"),
-        (torch.zeros(4, 3), [0, 3, 2, 4], 0.1, "fall"),
-        (torch.zeros(4, 3), [4], 0.1, "offsets of shape"),
+        (torch.tensor([[0.0, 0, 0], [1e6, 0, 0]]), [0, 2], 0.1, "at most 65,536 are supported"),
+        (torch.zeros(4, 3), [0, 4], 0.0, "The cell size"),
+        (torch.zeros(4, 3), [0, 4], math.nan, "The cell size"),
+        (torch.zeros(4, 3), [0, 3], 0.1, "offsets go from 0 to 3"),
+        (torch.zeros(4, 3), [1, 4], 0.1, "offsets go from 1"),
+        (torch.zeros(4, 3), [0, 3, 2, 4], 0.1, "decrease"),
+        (torch.zeros(4, 3), [4], 0.1, "offsets have shape"),
     ],
 )
 def test_what_has_no_voxels_is_refused(xyz: torch.Tensor, offsets: list[int], cell: float, told: str) -> None:

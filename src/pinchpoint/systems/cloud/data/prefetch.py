@@ -15,7 +15,7 @@ from typing import Any, Generic, Self, TypeVar
 import torch
 from torch import Tensor
 
-from pinchpoint.systems.cloud.model.views import Batch, Drawn
+from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
 
 Made = TypeVar("Made")
 
@@ -48,7 +48,7 @@ class Ready:
     """Points on the device and the views drawn of them; done: what their kernels are over with, None on a CPU."""
 
     batch: Batch
-    drawn: Drawn
+    drawn: ViewDraw
     done: Any = None  # torch.cuda.Event
 
 
@@ -59,13 +59,13 @@ class Aside:
         self.device = torch.cuda.current_device()  # threads begin with the first card
         self.stream = torch.cuda.Stream()
 
-    def made(self, make: Callable[[], tuple[Batch, Drawn]]) -> Ready:
+    def made(self, make: Callable[[], tuple[Batch, ViewDraw]]) -> Ready:
         with torch.cuda.device(self.device), torch.cuda.stream(self.stream):
             batch, drawn = make()
             return Ready(batch, drawn, self.stream.record_event())
 
 
-def taken(ready: Ready) -> tuple[Batch, Drawn]:
+def taken(ready: Ready) -> tuple[Batch, ViewDraw]:
     """For the stream that is current: it waits for what is not done, and the memory is not used again before it is done with."""
     if ready.done is not None:
         current = torch.cuda.current_stream()

@@ -1,9 +1,10 @@
-"""Attention among voxels that follow one another along the Morton curve, in windows of one group.
+"""Attention within windows of voxels that are consecutive along the Morton curve.
 
-C voxels of a level in B groups, windows of W, D the width, H heads. Voxels are sorted by group and curve already: a window is
-W of them in a row, and every second layer moves the windows by half, so that what one window knows passes on to the next.
-Places are told by a 3 x 3 x 3 convolution before the attention. No window holds voxels of two groups; the last one of a group
-is filled up with empty rows that are never read. A voxel takes about 28 D numbers a layer for the backward pass.
+Letters: C voxels of a level in B groups, windows of W voxels, width D, H heads. Voxels are already sorted by
+group and along the curve, so a window is W consecutive voxels. Every second layer shifts the windows by half
+their width, so that information passes from one window to the next. A 3 x 3 x 3 convolution before the
+attention encodes position. No window contains voxels of two groups; the last window of a group is padded with
+empty rows that are never read. Each layer stores about 28 D numbers per voxel for the backward pass.
 """
 
 from __future__ import annotations
@@ -22,37 +23,44 @@ from pinchpoint.systems.cloud.model.voxels import Level
 
 @dataclass(frozen=True)
 class Windows:
-    """table: (windows * W,) int32, the voxel at each place, C: none; place: (C,) int32; seen: (windows, 1, 1, W) bool."""
+    """Windows over the voxels of a level.
+
+    table: (windows * W,) int32, the voxel in each slot, or C for an empty slot; place: (C,) int32, the slot
+    of each voxel; mask: (windows, 1, 1, W) bool, the slots that attention reads.
+    """
 
     table: Tensor
     place: Tensor
-    seen: Tensor
+    mask: Tensor
     width: int
 
 
 def make_windows(level: Level, groups: int, width: int, *, shift: int = 0) -> Windows:
-    """Windows of `width` voxels of one group; `shift` places are left empty before the first voxel of each group.
+    """Return windows of `width` voxels of one group, with `shift` empty slots before the first voxel of each
+    group.
 
-    Their number is a bound known without waiting for the device; windows too many are empty.
+    The number of windows is an upper bound that needs no wait for the device; surplus windows are empty.
     """
     count = level.voxels
     group = level.group
     device = group.device
     starts = torch.searchsorted(group, torch.arange(groups + 1, device=device))  # (B + 1,)
-    taken = (starts.diff() + (shift + width - 1)).div(width, rounding_mode="floor")  # windows of each group
-    first = taken.cumsum(0) - taken
+    window_counts = (starts.diff() + (shift + width - 1)).div(
+        width, rounding_mode="floor"
+    )  # windows of each group
+    first = window_counts.cumsum(0) - window_counts
     place = (first * width + shift - starts[:-1])[group] + torch.arange(count, device=device)
     windows = count // width + groups * (2 if shift else 1)
     table = torch.full((windows * width,), count, dtype=torch.int32, device=device)
     table[place] = torch.arange(count, dtype=torch.int32, device=device)
-    seen = (table < count).reshape(windows, 1, 1, width)
-    # A window without voxels would divide nothing by nothing: its rows look at themselves and nobody reads them.
-    seen = seen | ~seen.any(-1, keepdim=True)
-    return Windows(table, place.int(), seen, width)
+    mask = (table < count).reshape(windows, 1, 1, width)
+    # The softmax of an empty window would be 0 / 0: let its rows attend to themselves; nothing reads them.
+    mask = mask | ~mask.any(-1, keepdim=True)
+    return Windows(table, place.int(), mask, width)
 
 
 class WindowAttention(nn.Module):
-    """(C, D) to (C, D), every voxel reading those of its window."""
+    """Map (C, D) to (C, D); every voxel attends to the voxels of its window."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -64,13 +72,13 @@ class WindowAttention(nn.Module):
         rows = gather_rows(self.read(values), windows.table, windows.place[:, None])
         shape = (-1, windows.width, 3, self.heads, values.shape[1] // self.heads)
         query, key, value = rows.reshape(shape).permute(2, 0, 3, 1, 4).unbind(0)
-        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=windows.seen)
+        mixed = functional.scaled_dot_product_attention(query, key, value, attn_mask=windows.mask)
         mixed = mixed.transpose(1, 2).reshape(-1, values.shape[1])
         return self.write(gather_rows(mixed, windows.place, windows.table[:, None]))
 
 
 class AttentionLayer(nn.Module):
-    """(C, D) to (C, D): place, attention, then each voxel alone."""
+    """Map (C, D) to (C, D): position encoding, attention, then a feed-forward layer for each voxel."""
 
     def __init__(self, width: int, config: CloudConfig) -> None:
         super().__init__()

@@ -1,6 +1,7 @@
-"""CloudConfig: every choice that makes one network over point clouds, as plain values that survive JSON. Imports no framework.
+"""CloudConfig: the configuration of one point-cloud network, as plain values that survive JSON.
 
-F features of a point, K classes. `cell` is in the units of the coordinates; levels are as many as `widths`.
+Letters: F features per point, K classes. `cell` is in the units of the coordinates; there is one level per
+entry of `widths`. This module imports no framework.
 """
 
 from __future__ import annotations
@@ -18,13 +19,16 @@ Norm = Literal["layer", "batch", "per-view"]
 
 @dataclass(frozen=True)
 class CloudConfig(JsonConfig):
-    """One network. Made by hand, by `preset`, or by `from_json`; wrong values raise BadInput here and nowhere later."""
+    """Configuration of one network, built directly, with `preset` or with `from_json`.
 
-    in_features: int  # F read at every point; may be 0: then only the shape is read
+    Invalid values raise BadInput.
+    """
+
+    in_features: int  # F, the features read at every point; with 0 only the geometry is read
     classes: int  # K
     cell: float = option(0.05, "Edge of the finest voxels, in the units of the coordinates.")
     widths: tuple[int, ...] = option(
-        (48, 96, 160, 256), "Features of a voxel per level, the finest level first."
+        (48, 96, 160, 256), "Features per voxel at each level, finest level first."
     )
     blocks: tuple[int, ...] = option(
         (1, 2, 2, 2), "Blocks per level on the way down; there is one on the way up."
@@ -35,9 +39,10 @@ class CloudConfig(JsonConfig):
     point_width: int = option(32, "Width of the features computed from each point alone.")
     features: int = option(64, "Features D returned at every point beside the classes.")
     norm: Norm = option("layer", "Normalisation: layer, batch or per-view.")
-    views: int = 1  # sets of statistics, for the norm per-view
+    views: int = 1  # sets of statistics, for norm "per-view"
     height: bool = option(True, "Also read the height above the lowest point of the group.")
-    # (F,) subtracted, then divided by the scale; empty: features are left unchanged
+    # (F,) each. The shift is subtracted, then the result is divided by the scale; empty leaves features
+    # unchanged.
     feature_shift: tuple[float, ...] = ()
     feature_scale: tuple[float, ...] = ()
 
@@ -88,17 +93,17 @@ class CloudConfig(JsonConfig):
 
     @property
     def statistics(self) -> int:
-        """Sets of statistics a norm keeps."""
+        """Number of sets of statistics that each norm keeps."""
         return self.views
 
     @property
     def point_inputs(self) -> int:
-        """Numbers read at a point: its features, where it lies in its voxel, and its height."""
+        """Numbers read per point: its features, its position within its voxel, and its height."""
         return self.in_features + 3 + int(self.height)
 
     @classmethod
     def preset(cls, name: str, *, in_features: int, classes: int, **changes: Any) -> Self:
-        """A tried set of choices. `changes` are fields to set otherwise."""
+        """Return the configuration of a preset. `changes` replaces individual fields."""
         if name not in PRESETS:
             raise BadInput(f"The preset {name!r} is unknown.", hint=f"Use one of: {', '.join(PRESETS)}.")
         return cls(in_features=in_features, classes=classes, **{**PRESETS[name], **changes})
@@ -125,7 +130,7 @@ class CloudConfig(JsonConfig):
                 )
 
 
-# small: for a few cores, 20 k points a step; base: for a GPU, a million points a step.
+# small: for a few CPU cores and 20,000 points per step; base: for a GPU and a million points per step.
 PRESETS: dict[str, dict[str, Any]] = {
     "small": {
         "cell": 0.1,

@@ -1,8 +1,9 @@
-"""How far the views of a scene are from the teacher's, cell by cell: a loss that trains.
+"""Consistency loss: the distance of each view of a scene from the teacher view, cell by cell.
 
-V views, C cells of the batch, D features (or K logits) of a point. Features are averaged over the points of a cell in each
-view; cells that hold points of both views are compared. With `stop_gradient` the teacher's averages are constants: only the
-students move toward it. No atomics and no device wait.
+Letters: V views, C cells of the batch, D features (or K logits) per point. Features are averaged over the
+points of a cell in each view; cells that contain points of both views are compared. With `stop_gradient` the
+teacher's means are constants, so only the students move toward the teacher. Uses no atomics and does not wait
+for the device.
 """
 
 from __future__ import annotations
@@ -17,38 +18,39 @@ from torch.nn import functional
 from pinchpoint.core.errors import BadInput
 from pinchpoint.kit.segments.reduce import segment_mean
 from pinchpoint.kit.segments.segments import Segments
-from pinchpoint.systems.cloud.model.views import Drawn
+from pinchpoint.systems.cloud.model.views import ViewDraw
 
 Kind = Literal["cos", "mse", "kl"]
 
 
 def consistency(
     values: Tensor,
-    drawn: Drawn,
+    draw: ViewDraw,
     segments: Segments | None = None,
     *,
     kind: Kind = "cos",
     teacher: str | int = "dense",
     stop_gradient: bool = True,
 ) -> Tensor:
-    """The mean distance over all cells that the teacher and another view both hold; zero where there are none.
+    """Return the mean distance over all cells in which the teacher and another view have points, or zero
+    without any.
 
-    values: (M, D), of all drawn points (logits for "kl"); segments: the cells to compare in, of the batch's points (default
-    those that were drawn from); teacher: a view's name or number.
+    values: (M, D), one row per drawn point (logits for "kl"); segments: the cells to compare in, over the
+    batch's points (default: the cells the views were drawn from); teacher: name or number of a view.
     """
-    leader = teacher_of(drawn, teacher)
-    means, present = cell_means(values, drawn, segments)
-    known = means[leader].detach() if stop_gradient else means[leader]
-    others = [number for number in range(len(drawn.views)) if number != leader]
-    both = torch.stack([present[number] & present[leader] for number in others])
-    # Sums of all views over the number of all cells: a view of few cells does not count as much as one of many.
-    apart = torch.stack([distances(means[number], known, kind=kind) for number in others])
-    return torch.where(both, apart, 0).sum() / both.sum().clamp(min=1)
+    leader = teacher_of(draw, teacher)
+    means, present = cell_means(values, draw, segments)
+    target = means[leader].detach() if stop_gradient else means[leader]
+    others = [number for number in range(len(draw.views)) if number != leader]
+    shared = torch.stack([present[number] & present[leader] for number in others])
+    # The sum over all views is divided by the number of all cells, so views with many cells weigh more.
+    gaps = torch.stack([distances(means[number], target, kind=kind) for number in others])
+    return torch.where(shared, gaps, 0).sum() / shared.sum().clamp(min=1)
 
 
-def teacher_of(drawn: Drawn, teacher: str | int) -> int:
-    """The number of the view that teaches."""
-    names = [view.name for view in drawn.views]
+def teacher_of(draw: ViewDraw, teacher: str | int) -> int:
+    """Return the number of the teacher view."""
+    names = [view.name for view in draw.views]
     if len(names) < 2:
         raise BadInput(
             f"A consistency loss needs at least two views, but there is {len(names)}.",
@@ -63,52 +65,64 @@ def teacher_of(drawn: Drawn, teacher: str | int) -> int:
     return names.index(str(teacher))
 
 
-def cell_means(values: Tensor, drawn: Drawn, segments: Segments | None = None) -> tuple[Tensor, Tensor]:
-    """values (M, D) -> the means (V, C, D) over each cell in each view, zeros where it has no point; and has it any (V, C).
+def cell_means(values: Tensor, draw: ViewDraw, segments: Segments | None = None) -> tuple[Tensor, Tensor]:
+    """Average values (M, D) over the cells of each view.
 
-    For views that pass one after another give each with `drawn.only(number)`: V is 1.
+    Returns the means (V, C, D), zero for cells without points, and whether each cell has points (V, C). When
+    views are processed one after another, pass `draw.only(number)`; V is then 1.
     """
-    segments = drawn.segments if segments is None else segments
-    if values.shape[0] != drawn.index.shape[0]:
+    segments = draw.segments if segments is None else segments
+    if values.shape[0] != draw.index.shape[0]:
         raise BadInput(
-            f"There are values for {values.shape[0]:,} points, but {drawn.index.shape[0]:,} points were drawn.",
+            f"There are values for {values.shape[0]:,} points, but {draw.index.shape[0]:,} points were drawn.",
             hint="Give one row per drawn point.",
         )
-    views, cells = len(drawn.views), segments.cells
-    found = _grouped(_cell_of_view(drawn, segments), views * cells, segments)
+    views, cells = len(draw.views), segments.cells
+    grouped_points = _group_points(_cell_of_view(draw, segments), views * cells, segments)
     wide = values.float() if values.dtype in (torch.float16, torch.bfloat16) else values
-    return segment_mean(wide, found).reshape(views, cells, -1), (found.counts > 0).reshape(views, cells)
+    return segment_mean(wide, grouped_points).reshape(views, cells, -1), (grouped_points.counts > 0).reshape(
+        views, cells
+    )
 
 
-def cells_held(drawn: Drawn) -> Tensor:
-    """(V, C) bool: which cells hold points in each view, as `cell_means` tells too, without sorting anything."""
-    views, cells = len(drawn.views), drawn.segments.cells
-    held = torch.zeros(views * cells, dtype=torch.bool, device=drawn.index.device)
-    return held.index_fill_(0, _cell_of_view(drawn, drawn.segments), True).reshape(views, cells)
+def occupied_cells(draw: ViewDraw) -> Tensor:
+    """Return (V, C) bool: which cells have points in each view.
+
+    Same as from `cell_means`, but without a sort.
+    """
+    views, cells = len(draw.views), draw.segments.cells
+    occupied = torch.zeros(views * cells, dtype=torch.bool, device=draw.index.device)
+    return occupied.index_fill_(0, _cell_of_view(draw, draw.segments), True).reshape(views, cells)
 
 
-def _cell_of_view(drawn: Drawn, segments: Segments) -> Tensor:
-    """(M,) int64: the cell of each drawn point, numbered through all views."""
-    number = drawn.view - drawn.view[:1] if len(drawn.views) == 1 else drawn.view
-    return number * segments.cells + segments.of_point().index_select(0, drawn.index)
+def _cell_of_view(draw: ViewDraw, segments: Segments) -> Tensor:
+    """Return (M,) int64: the cell of each drawn point, numbered consecutively over all views."""
+    number = draw.view - draw.view[:1] if len(draw.views) == 1 else draw.view
+    return number * segments.cells + segments.of_point().index_select(0, draw.index)
 
 
 def distances(student: Tensor, teacher: Tensor, *, kind: Kind) -> Tensor:
-    """(..., D) and (..., D) -> (...): 1 - cosine, mean square, or the divergence of the student's classes from the teacher's."""
+    """Return the distances (...) of two arrays (..., D).
+
+    "cos": 1 - cosine similarity; "mse": mean squared difference; "kl": KL divergence of the student's class
+    probabilities from the teacher's.
+    """
     if kind == "cos":
         return 1 - functional.cosine_similarity(student, teacher, dim=-1)
     if kind == "mse":
         return (student - teacher).square().mean(-1)
     if kind == "kl":
-        told, said = teacher.log_softmax(-1), student.log_softmax(-1)
-        return (told.exp() * (told - said)).sum(-1)
+        teacher_log, student_log = teacher.log_softmax(-1), student.log_softmax(-1)
+        return (teacher_log.exp() * (teacher_log - student_log)).sum(-1)
     raise BadInput(
         f"The consistency loss {kind!r} is unknown.", hint=f"Use one of: {', '.join(get_args(Kind))}."
     )
 
 
-def _grouped(ids: Tensor, count: int, like: Segments) -> Segments:
-    """The points of each of the ids 0 .. count - 1, of which some may have none: nothing is waited for."""
+def _group_points(ids: Tensor, count: int, like: Segments) -> Segments:
+    """Group points by ids 0 .. count - 1, some of which may have no points, without waiting for the
+    device.
+    """
     ordered, order = torch.sort(ids, stable=True)
     edges = torch.arange(count + 1, dtype=ordered.dtype, device=ids.device)
     offsets = torch.searchsorted(ordered, edges, out_int32=True)

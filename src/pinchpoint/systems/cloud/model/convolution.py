@@ -1,9 +1,11 @@
-"""Convolutions over the occupied voxels alone: gather by a table, then one matrix product. Deterministic forward and backward.
+"""Sparse convolutions over occupied voxels, deterministic in the forward and backward pass.
 
-C voxels, P of the next coarser level, F features in, G out. The rows that read a row are in a table too, so the gradient of a
-gather is a gather: no atomics, the same bits each time. A 3 x 3 x 3 convolution keeps its input alone (F numbers a voxel) and
-gathers 27 F numbers of a part of the voxels at a time, again 27 G in the backward pass. Equal to torch's dense conv3d with
-zeros where no voxel is.
+Letters: C voxels, P voxels of the next coarser level, F input features, G output features. A convolution
+gathers rows by a table and does one matrix product. A second table lists the readers of each row, so the
+gradient of a gather is a
+gather too: no atomics, and bitwise identical results. A 3 x 3 x 3 convolution stores only its input (F
+numbers per voxel) for the backward pass; it gathers 27 F numbers per voxel for one chunk of voxels at a time,
+and 27 G in the backward pass. The result equals a dense torch conv3d with zeros in empty voxels.
 """
 
 from __future__ import annotations
@@ -19,14 +21,14 @@ from pinchpoint.kit.edges.edge_ops import own_kernels
 from pinchpoint.kit.segments.take_rows import take_rows, with_zeros
 from pinchpoint.systems.cloud.model.voxels import Level, Stride
 
-# What is gathered at a time: on a CPU what a core's cache holds, on a GPU enough to fill it.
+# Bytes gathered at a time: what fits into the cache of a CPU core, or enough to fill a GPU.
 CPU_BYTES, GPU_BYTES = 2**21, 2**28
 
 
 def gather_rows(values: Tensor, table: Tensor, readers: Tensor) -> Tensor:
-    """values (C, F) -> (R, F), row r being values[table[r]], or zeros where table[r] is C.
+    """Gather values (C, F) into (R, F): row r is values[table[r]], or zeros where table[r] is C.
 
-    table: (R,); readers: (C, k), the rows r that read each of the values, R where there are fewer than k.
+    table: (R,); readers: (C, k), the rows r that read each of the values, padded with R if fewer than k do.
     """
     return _Gather.apply(values, table, readers)  # pyright: ignore[reportReturnType]
 
@@ -55,41 +57,47 @@ class _Convolve(torch.autograd.Function):
     def forward(ctx: Any, values: Tensor, weight: Tensor, table: Tensor) -> Tensor:
         ctx.save_for_backward(values, weight, table)
         source = _source(values)
-        made = values.new_empty(values.shape[0], weight.shape[1])
-        for part in _parts(table, values):
-            torch.mm(_gathered(source, table[part]), weight, out=made[part])
-        return made
+        result = values.new_empty(values.shape[0], weight.shape[1])
+        for chunk in _chunks(table, values):
+            torch.mm(_gather_chunk(source, table[chunk]), weight, out=result[chunk])
+        return result
 
     @staticmethod
     @once_differentiable
     def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, *grads: Tensor
     ) -> tuple[Tensor, Tensor, None]:
-        # Voxel j reads i at an offset exactly where i reads j at the opposite one: both gradients come of one gather of grads.
+        # Voxel j reads i at an offset exactly if i reads j at the opposite offset: one gather of grads serves
+        # both.
         values, weight, table = ctx.saved_tensors
-        features, given = values.shape[1], weight.shape[1]
-        back = weight.reshape(27, features, given).flip(0).transpose(1, 2).reshape(27 * given, features)
+        features, outputs = values.shape[1], weight.shape[1]
+        back = weight.reshape(27, features, outputs).flip(0).transpose(1, 2).reshape(27 * outputs, features)
         source = _source(grads[0])
         d_values = torch.empty_like(values)
-        # Sums over all voxels are kept in float32 at the least: many small parts are added.
+        # The sum over all voxels is accumulated in at least float32, because it adds many small terms.
         d_weight = torch.zeros(
-            features, 27 * given, dtype=torch.promote_types(values.dtype, torch.float32), device=values.device
+            features,
+            27 * outputs,
+            dtype=torch.promote_types(values.dtype, torch.float32),
+            device=values.device,
         )
-        for part in _parts(table, grads[0]):
-            rows = _gathered(source, table[part])
-            torch.mm(rows, back, out=d_values[part])
-            d_weight += values[part].T @ rows
-        d_weight = d_weight.reshape(features, 27, given).flip(1).transpose(0, 1).reshape(27 * features, given)
+        for chunk in _chunks(table, grads[0]):
+            rows = _gather_chunk(source, table[chunk])
+            torch.mm(rows, back, out=d_values[chunk])
+            d_weight += values[chunk].T @ rows
+        d_weight = (
+            d_weight.reshape(features, 27, outputs).flip(1).transpose(0, 1).reshape(27 * features, outputs)
+        )
         return d_values, d_weight.to(weight.dtype), None
 
 
 class Conv3(nn.Module):
-    """3 x 3 x 3, stride 1, no bias. values: (C, F) -> (C, G)."""
+    """3 x 3 x 3 convolution with stride 1 and no bias. values: (C, F) -> (C, G)."""
 
-    def __init__(self, features: int, given: int) -> None:
+    def __init__(self, features: int, outputs: int) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.empty(27 * features, given))
-        # About a third of the 27 neighbours of a surface voxel are there.
+        self.weight = nn.Parameter(torch.empty(27 * features, outputs))
+        # About a third of the 27 neighbours of a voxel on a surface are occupied.
         nn.init.normal_(self.weight, std=math.sqrt(1 / (9 * features)))
 
     def forward(self, values: Tensor, level: Level) -> Tensor:
@@ -99,11 +107,11 @@ class Conv3(nn.Module):
 
 
 class Down(nn.Module):
-    """2 x 2 x 2, stride 2. values: (C, F) -> (P, G)."""
+    """2 x 2 x 2 convolution with stride 2. values: (C, F) -> (P, G)."""
 
-    def __init__(self, features: int, given: int) -> None:
+    def __init__(self, features: int, outputs: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(8 * features, given)
+        self.linear = nn.Linear(8 * features, outputs)
 
     def forward(self, values: Tensor, stride: Stride) -> Tensor:
         rows = gather_rows(values, stride.children, stride.place[:, None])
@@ -111,31 +119,34 @@ class Down(nn.Module):
 
 
 class Up(nn.Module):
-    """2 x 2 x 2 transposed, stride 2, at the voxels that are there. values: (P, F) -> (C, G)."""
+    """2 x 2 x 2 transposed convolution with stride 2, at occupied voxels only. values: (P, F) -> (C, G)."""
 
-    def __init__(self, features: int, given: int) -> None:
+    def __init__(self, features: int, outputs: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(features, 8 * given, bias=False)
-        self.given = given
+        self.linear = nn.Linear(features, 8 * outputs, bias=False)
+        self.outputs = outputs
 
     def forward(self, values: Tensor, stride: Stride) -> Tensor:
         return gather_rows(
-            self.linear(values).reshape(-1, self.given), stride.place, stride.children[:, None]
+            self.linear(values).reshape(-1, self.outputs), stride.place, stride.children[:, None]
         )
 
 
 def _source(values: Tensor) -> Tensor:
-    """What `_gathered` reads part by part. Absent voxels, numbered C, read zeros, which lie after the rows but on a GPU."""
+    """Return what `_gather_chunk` reads.
+
+    Absent voxels, numbered C, read zeros: a row appended here, except on a GPU.
+    """
     return values.contiguous() if own_kernels(values) else with_zeros(values)
 
 
-def _gathered(source: Tensor, table: Tensor) -> Tensor:
-    """(R, 27) numbers of rows -> (R, 27 F)."""
+def _gather_chunk(source: Tensor, table: Tensor) -> Tensor:
+    """Gather row numbers (R, 27) into (R, 27 F)."""
     return take_rows(source, table.reshape(-1), absent=own_kernels(source)).reshape(table.shape[0], -1)
 
 
-def _parts(table: Tensor, values: Tensor) -> list[slice]:
-    """Parts of the rows of which no more than the bytes above are gathered."""
+def _chunks(table: Tensor, values: Tensor) -> list[slice]:
+    """Return chunks of rows that gather at most CPU_BYTES or GPU_BYTES each."""
     size = max(1, values.element_size() * 27 * values.shape[1])
     step = max(64, (GPU_BYTES if values.is_cuda else CPU_BYTES) // size)
     return [slice(start, start + step) for start in range(0, table.shape[0], step)]

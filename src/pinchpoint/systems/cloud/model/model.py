@@ -1,10 +1,11 @@
-"""CloudModel: classes and features at the points of a batch of scenes, through a U-Net over their voxels.
+"""CloudModel: classes and features for the points of a batch of scenes, from a U-Net over their voxels.
 
-M points in B groups (a scene, or one view of a scene), F features of a point, C voxels, K classes, D features given.
-A point is read by itself (features, where in its voxel, height over the group's lowest point), its voxel takes the mean,
-the U-Net works on voxels, and the head reads the voxel and the point together. With the layer norm a group's answer does
-not depend on the others of the batch. For the backward pass a finest voxel of a surface keeps about 6 kB with the preset small
-and 22 kB with base, in float32 and with what its coarser voxels and its points keep.
+Letters: M points in B groups (a scene, or one view of a scene), F features per point, C voxels, K classes, D
+output features. Each point is embedded by itself (features, position in its voxel, height above the lowest
+point of the group), the voxel takes the mean, the U-Net processes the voxels, and the head reads voxel and
+point together. With the layer norm the result for a group does not depend on the other groups of the batch.
+For the backward pass, each finest voxel of a surface stores about 6 kB with the preset small and 22 kB with
+base, in float32, including its share of coarser voxels and points.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from pinchpoint.systems.cloud.model.voxels import Voxels, group_least, voxelise
 
 
 class CloudModel(nn.Module):
-    """xyz (M, 3), features (M, F), offsets (B + 1,) -> logits (M, K), features (M, D)."""
+    """Map xyz (M, 3), features (M, F) and offsets (B + 1,) to logits (M, K) and features (M, D)."""
 
     shift: Tensor
     scale: Tensor
@@ -52,14 +53,16 @@ class CloudModel(nn.Module):
     def forward(
         self, xyz: Tensor, features: Tensor, offsets: Tensor, view: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """view: whole numbers, of each group (B,) or of each point (M,): which statistics a group uses, with norm per-view."""
+        """Run the network. view: integers per group (B,) or per point (M,), the statistics to use
+        with norm per-view.
+        """
         voxels = voxelise(xyz, offsets, cell=self.config.cell, levels=len(self.config.widths))
         points = self.embed(self.inputs(xyz, features, voxels))
-        known = self.of_voxels(points, voxels, view)
-        return self.of_points(points, _ToPoints.apply(known, voxels.segments, voxels.of_point))  # pyright: ignore[reportArgumentType]
+        voxel_features = self.of_voxels(points, voxels, view)
+        return self.of_points(points, _ToPoints.apply(voxel_features, voxels.segments, voxels.of_point))  # pyright: ignore[reportArgumentType]
 
     def inputs(self, xyz: Tensor, features: Tensor, voxels: Voxels) -> Tensor:
-        """(M, point_inputs): what is read at each point."""
+        """Return (M, point_inputs): the numbers read at each point."""
         if features.dim() != 2 or features.shape != (xyz.shape[0], self.config.in_features):
             raise BadInput(
                 f"The features have shape {tuple(features.shape)}, which does not match {xyz.shape[0]:,} points.",
@@ -75,14 +78,16 @@ class CloudModel(nn.Module):
         return torch.cat(columns, dim=1)
 
     def of_voxels(self, points: Tensor, voxels: Voxels, view: Tensor | None = None) -> Tensor:
-        """points (M, point_width), as embedded -> (C, widths[0])."""
-        chosen = _view_of_groups(view, voxels) if self.config.views > 1 else _view_of_groups(None, voxels)
-        entered = self.enter(segment_mean(points, voxels.segments)).to(self.enter.weight.dtype)
-        return self.unet(entered, voxels, chosen)
+        """Map embedded points (M, point_width) to voxel features (C, widths[0])."""
+        numbers = _view_of_groups(view, voxels) if self.config.views > 1 else _view_of_groups(None, voxels)
+        voxel_inputs = self.enter(segment_mean(points, voxels.segments)).to(self.enter.weight.dtype)
+        return self.unet(voxel_inputs, voxels, numbers)
 
-    def of_points(self, points: Tensor, known: Tensor) -> tuple[Tensor, Tensor]:
-        """points (M, point_width) and what their voxels know (M, widths[0]) -> logits (M, K), features (M, D)."""
-        features = self.mix(torch.cat([points, known.to(points.dtype)], dim=1))
+    def of_points(self, points: Tensor, voxel_features: Tensor) -> tuple[Tensor, Tensor]:
+        """Map points (M, point_width) and their voxels' features (M, widths[0]) to logits (M, K) and
+        features (M, D).
+        """
+        features = self.mix(torch.cat([points, voxel_features.to(points.dtype)], dim=1))
         return self.classify(functional.gelu(features)), features
 
 
@@ -94,10 +99,11 @@ def predict_labels(
     budget: str | int | None = None,
     device: str | torch.device | None = None,
 ) -> np.ndarray:
-    """(N,) int32, the class of each point of one scene. The voxels are worked on whole, the points stream in chunks.
+    """Return (N,) int32, the class of each point of one scene. Voxels are processed at once, points in
+    chunks.
 
-    budget: bytes for all that lies on the device while points stream; beside the voxels, each of which takes about
-    200 B of tables and a few hundred numbers, a point takes 4 (point_inputs + 1) B.
+    budget: bytes for everything on the device while points stream. A point takes 4 (point_inputs + 1) B, and
+    each voxel takes about 200 B of tables and a few hundred numbers.
     """
     check_scene(scene)
     place = next(model.parameters())
@@ -110,22 +116,25 @@ def predict_labels(
         offsets = torch.tensor([0, scene.points], device=device)
         voxels = voxelise(xyz, offsets, cell=model.config.cell, levels=len(model.config.widths))
         inputs = model.inputs(xyz, features, voxels)
-        known = model.of_voxels(model.embed(inputs), voxels)
+        voxel_features = model.of_voxels(model.embed(inputs), voxels)
 
-        def label(chunk: Tensor, cells: Tensor, known: Tensor) -> Tensor:
-            logits, _ = model.of_points(model.embed(chunk), known.index_select(0, cells))
+        def label(chunk: Tensor, cells: Tensor, voxel_features: Tensor) -> Tensor:
+            logits, _ = model.of_points(model.embed(chunk), voxel_features.index_select(0, cells))
             return logits.argmax(1).to(torch.int32)
 
-        given = inputs, voxels.of_point
-        del voxels, xyz, features  # the tables are not needed any more: the chunk may take their bytes
-        found: Tensor = stream(label, given, extra=(known,), budget=budget, device=device.type)
+        point_data = inputs, voxels.of_point
+        del voxels, xyz, features  # no longer needed: leaves their bytes to the chunk
+        labels: Tensor = stream(label, point_data, extra=(voxel_features,), budget=budget, device=device.type)
     finally:
         model.train(was_training)
-    return found.cpu().numpy()
+    return labels.cpu().numpy()
 
 
 class _ToPoints(torch.autograd.Function):
-    """values (C, F) to (M, F): to each point what its voxel has. The gradient is summed in the order of the cells."""
+    """Copy values (C, F) of voxels to their points (M, F).
+
+    The gradient is summed in the order of the cells.
+    """
 
     @staticmethod
     def forward(ctx: Any, values: Tensor, segments: Segments, of_point: Tensor) -> Tensor:
@@ -141,7 +150,7 @@ class _ToPoints(torch.autograd.Function):
 
 
 def _view_of_groups(view: Tensor | None, voxels: Voxels) -> Tensor:
-    """(B,) int64."""
+    """Return (B,) int64: the view number of each group."""
     if view is None:
         return torch.zeros(voxels.groups, dtype=torch.int64, device=voxels.group.device)
     if view.shape == (voxels.groups,):
@@ -151,5 +160,5 @@ def _view_of_groups(view: Tensor | None, voxels: Voxels) -> Tensor:
             f"The view numbers have shape {tuple(view.shape)}, which matches neither groups nor points.",
             hint=f"Give one for each of the {voxels.groups} groups or the {len(voxels.group):,} points.",
         )
-    chosen = torch.zeros(voxels.groups, dtype=torch.int64, device=view.device)
-    return chosen.scatter_(0, voxels.group, view.long())
+    numbers = torch.zeros(voxels.groups, dtype=torch.int64, device=view.device)
+    return numbers.scatter_(0, voxels.group, view.long())

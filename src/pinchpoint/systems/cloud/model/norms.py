@@ -1,8 +1,8 @@
-"""Norms of voxel features: by voxel (layer), over the batch, or over the voxels of each view.
+"""Norms of voxel features: per voxel (layer), over the batch, or over the voxels of each view.
 
-C voxels, F features, V views. A layer norm looks at one voxel alone, so that a scene's answer depends on no other scene and
-on no running number. Batch statistics of thin and dense views together fit neither: with as many sets as views each has its
-own, and the scale and shift learned are shared.
+Letters: C voxels, F features, V views. A layer norm reads one voxel only, so the result for a scene depends
+on no other scene and on no running statistics. Batch statistics over thin and dense views together fit
+neither; with one set of statistics per view each has its own, while the learned scale and shift are shared.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _EPS = 1e-5
 
 
 class ViewNorm(nn.Module):
-    """(C, F) to (C, F), with one set of statistics for each view. Training uses and updates; otherwise the running ones."""
+    """Batch norm of (C, F) with one set of statistics per view; evaluation uses the running statistics."""
 
     running_mean: Tensor
     running_var: Tensor
@@ -30,10 +30,10 @@ class ViewNorm(nn.Module):
         self.register_buffer("running_var", torch.ones(views, features))
 
     def forward(self, values: Tensor, view: Tensor) -> Tensor:
-        """view: (C,) whole numbers below V."""
+        """Normalise values (C, F). view: (C,) integers below V."""
         with torch.autocast(values.device.type, enabled=False):
             values = values.to(self.weight.dtype)
-            # Products with zeros and ones, not an index: the backward pass of an index adds in no fixed order on a GPU.
+            # Products with a one-hot matrix: the backward pass of an index adds in no fixed order on a GPU.
             member = functional.one_hot(view.long(), self.running_mean.shape[0]).to(values.dtype)
             if not self.training:
                 return self._scaled(values - member @ self.running_mean, member @ self.running_var)
@@ -49,7 +49,9 @@ class ViewNorm(nn.Module):
         return centred * (var + _EPS).rsqrt() * self.weight + self.bias
 
     def _update(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        """A view with fewer than two voxels tells nothing of its spread."""
+        """Update the running statistics, except for views with fewer than two voxels, which have no
+        variance.
+        """
         weight = torch.where(count > 1, _MOMENTUM, 0.0).to(mean.dtype)
         with torch.no_grad():
             self.running_mean += weight * (mean - self.running_mean)
@@ -57,14 +59,14 @@ class ViewNorm(nn.Module):
 
 
 class LayerNorm(nn.LayerNorm):
-    """A layer norm that is called as `ViewNorm` is."""
+    """Layer norm with the call signature of `ViewNorm`."""
 
     def forward(self, input: Tensor, view: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return super().forward(input)
 
 
 def make_norm(kind: Norm, features: int, views: int) -> nn.Module:
-    """A module of (values (C, F), view (C,))."""
+    """Return a norm module that is called with values (C, F) and view (C,)."""
     if kind == "layer":
         return LayerNorm(features)
     return ViewNorm(features, views)

@@ -1,9 +1,9 @@
-"""Objective: a network and all its losses in one module, so that what wraps it sees every gradient.
+"""Objective: a network and all its losses in one module, so that a wrapper such as DDP sees every gradient.
 
-M points drawn, B scenes, V views, C cells of the batch, K classes, D features. The loss of the classes is the mean over
-every scene of every view of the mean over its labelled points: processes with as many scenes each then average to the loss
-of all scenes in one batch. Views may pass together or one after another, in the second case with what the teacher said of
-each cell; the gradient is the same.
+Letters: M drawn points, B scenes, V views, C cells of the batch, K classes, D features. The class loss is the
+mean over all scenes of all views of the mean over the labelled points of each. Processes with equally many
+scenes therefore average to the loss of all scenes in one batch. Views are processed together, or one after
+another with the teacher's cell means passed along; the gradient is the same.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from torch.nn import functional
 
 from pinchpoint.systems.cloud.breakdown import Parts
 from pinchpoint.systems.cloud.data.scene import IGNORED
-from pinchpoint.systems.cloud.model.consistency import Kind, cell_means, cells_held, distances
+from pinchpoint.systems.cloud.model.consistency import Kind, cell_means, distances, occupied_cells
 from pinchpoint.systems.cloud.model.model import CloudModel
-from pinchpoint.systems.cloud.model.views import Batch, Drawn
+from pinchpoint.systems.cloud.model.views import Batch, ViewDraw
 from pinchpoint.systems.cloud.model.voxels import groups_of
 from pinchpoint.systems.cloud.settings import Settings
 from pinchpoint.systems.common.precision import autocast
@@ -28,62 +28,78 @@ TEACHER = "dense"
 
 
 @dataclass(frozen=True)
-class Taught:
-    """What the teacher said: means (C, D) over each cell, without a gradient, and which cells it holds (C,)."""
+class TeacherMeans:
+    """The teacher's means (C, D) over each cell, without a gradient, and which cells have points (C,)."""
 
     means: Tensor
     present: Tensor
 
 
 class Objective(nn.Module):
-    """The loss of drawn points. What `forward` gives is what a backward pass is taken of, so DDP may wrap it."""
+    """Loss of drawn points.
 
-    def __init__(self, model: CloudModel, told: Settings) -> None:
+    The backward pass starts from the result of `forward`, so DDP can wrap this module.
+    """
+
+    def __init__(self, model: CloudModel, settings: Settings) -> None:
         super().__init__()
-        self.model, self.told = model, told
+        self.model, self.settings = model, settings
 
     def forward(
         self,
         batch: Batch,
-        drawn: Drawn,
+        draw: ViewDraw,
         parts: Parts,
         compared: Tensor | None = None,
-        teacher: Taught | None = None,
-    ) -> tuple[Tensor, Taught | None]:
-        """The loss (), and what the teacher said where it is among the views drawn and others follow.
+        teacher: TeacherMeans | None = None,
+    ) -> tuple[Tensor, TeacherMeans | None]:
+        """Return the loss (), and the teacher's means if the teacher is among these views and other views
+        follow.
 
-        compared: () how many cells are compared in all, see `compared_cells`; teacher: where it has passed before.
+        compared: (), the total number of compared cells, see `compared_cells`; teacher: its means if it was
+        processed before.
         """
-        if not drawn.index.shape[0]:
-            return self._nothing(), None
+        if not draw.index.shape[0]:
+            return self._zero_loss(), None
         with parts.part("forward"):
-            points = drawn.take(batch)
-            with autocast(self.told.precision, batch.xyz.device.type):
-                logits, features = self.model(points.xyz, points.features, points.offsets, drawn.view)
-            loss = class_loss(logits, points, groups=batch.scenes * len(self.told.views))
+            points = draw.take(batch)
+            with autocast(self.settings.precision, batch.xyz.device.type):
+                logits, features = self.model(points.xyz, points.features, points.offsets, draw.view)
+            loss = class_loss(logits, points, groups=batch.scenes * len(self.settings.views))
         if compared is None:
             return loss, None
         with parts.part("consistency"):
-            values = logits if self.told.consistency == "kl" else features
-            apart, taught = self._apart(values, drawn, teacher)
-            return loss + self.told.consistency_weight * apart / compared.clamp(min=1), taught
+            values = logits if self.settings.consistency == "kl" else features
+            distance, means_of_teacher = self._distance(values, draw, teacher)
+            return loss + self.settings.consistency_weight * distance / compared.clamp(
+                min=1
+            ), means_of_teacher
 
-    def _apart(self, values: Tensor, drawn: Drawn, teacher: Taught | None) -> tuple[Tensor, Taught | None]:
-        """The sum of distances of the students from the teacher."""
-        means, present = cell_means(values, drawn)
-        names = [view.name for view in drawn.views]
+    def _distance(
+        self, values: Tensor, draw: ViewDraw, teacher: TeacherMeans | None
+    ) -> tuple[Tensor, TeacherMeans | None]:
+        """Return the sum of the students' distances from the teacher."""
+        means, present = cell_means(values, draw)
+        names = [view.name for view in draw.views]
         leader = names.index(TEACHER) if teacher is None else -1
-        taught = teacher or Taught(means[leader].detach(), present[leader])
+        means_of_teacher = teacher or TeacherMeans(means[leader].detach(), present[leader])
         total = values.new_zeros((), dtype=torch.float32)
-        kind = cast("Kind", self.told.consistency)
+        kind = cast("Kind", self.settings.consistency)
         for number in range(len(names)):
             if number != leader:
-                both = present[number] & taught.present
-                total = total + torch.where(both, distances(means[number], taught.means, kind=kind), 0).sum()
-        return total, taught if teacher is None else None
+                shared = present[number] & means_of_teacher.present
+                total = (
+                    total
+                    + torch.where(
+                        shared, distances(means[number], means_of_teacher.means, kind=kind), 0
+                    ).sum()
+                )
+        return total, means_of_teacher if teacher is None else None
 
-    def _nothing(self) -> Tensor:
-        """Zero, with a gradient of zero for every weight: other processes wait for one."""
+    def _zero_loss(self) -> Tensor:
+        """Return zero with a zero gradient for every weight, because other processes wait for the
+        gradients.
+        """
         return sum(
             (weight.sum() * 0 for weight in self.model.parameters()), torch.zeros((), device=self._device())
         )
@@ -93,19 +109,25 @@ class Objective(nn.Module):
 
 
 def class_loss(logits: Tensor, points: Batch, *, groups: int) -> Tensor:
-    """Cross-entropy, the mean over groups of the mean over the labelled points of each. logits: (M, K)."""
+    """Return the cross-entropy: the mean over groups of the mean over their labelled points. logits: (M,
+    K).
+    """
     wide = logits.to(torch.promote_types(logits.dtype, torch.float32))
     each = functional.cross_entropy(wide, points.labels, ignore_index=IGNORED, reduction="none")
     group = groups_of(points.offsets, len(each))
-    # A running sum of whole numbers, read where groups begin: adding up by group would have all points write to a few places.
-    known = functional.pad((points.labels != IGNORED).cumsum(0), (1, 0))
-    counts = known.index_select(0, points.offsets).diff().clamp(min=1)
+    # A running sum of integers, read where groups begin: a sum per group would make all points write to a few
+    # addresses.
+    labelled = functional.pad((points.labels != IGNORED).cumsum(0), (1, 0))
+    counts = labelled.index_select(0, points.offsets).diff().clamp(min=1)
     return (each / counts.index_select(0, group)).sum() / groups
 
 
 @torch.no_grad()
-def compared_cells(drawn: Drawn) -> Tensor:
-    """() float32: the cells that the teacher and another view both hold, counted for every such view. Nothing is waited for."""
-    present = cells_held(drawn)
-    leader = [view.name for view in drawn.views].index(TEACHER)
+def compared_cells(draw: ViewDraw) -> Tensor:
+    """Return () float32: cells with points of the teacher and of another view, counted once per such view.
+
+    No device wait.
+    """
+    present = occupied_cells(draw)
+    leader = [view.name for view in draw.views].index(TEACHER)
     return (present & present[leader]).sum().float() - present[leader].sum()

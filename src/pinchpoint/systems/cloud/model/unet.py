@@ -1,7 +1,8 @@
-"""A U-Net over voxels: residual 3 x 3 x 3 convolutions at every level, attention at the coarse ones, and back up.
+"""U-Net over voxels: residual 3 x 3 x 3 convolutions at every level and attention at the coarse levels.
 
-C voxels of the finest level, F features a voxel there. A block keeps 6 F numbers a voxel of its level for the backward pass:
-what each of its two convolutions, norms and GELUs has read.
+Letters: C voxels of the finest level, F features per voxel. For the backward pass a block stores 6 F numbers
+per voxel
+of its level: the inputs of its two convolutions, norms and GELUs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pinchpoint.systems.cloud.model.voxels import Level, Voxels
 
 
 class Block(nn.Module):
-    """(C, F) to (C, F): two convolutions, each after a norm and a GELU, added to what came in."""
+    """Residual block (C, F) to (C, F): two convolutions, each after a norm and a GELU, added to the input."""
 
     def __init__(self, width: int, config: CloudConfig) -> None:
         super().__init__()
@@ -34,7 +35,7 @@ class Block(nn.Module):
 
 
 class Stage(nn.Module):
-    """What one level does on the way down: its blocks, then its attention layers, every second one with moved windows."""
+    """One level on the way down: blocks, then attention layers, every second one with shifted windows."""
 
     def __init__(self, depth: int, config: CloudConfig) -> None:
         super().__init__()
@@ -46,7 +47,7 @@ class Stage(nn.Module):
     def forward(self, values: Tensor, level: Level, view: Tensor, groups: int) -> Tensor:
         for block in self.blocks:
             values = block(values, level, view)
-        # The first layer's windows are those of every even one, the second's those of every odd one.
+        # All even layers share the windows of the first layer, all odd layers those of the second.
         shifts = (0, self.window // 2)[: len(self.layers)]
         windows = [make_windows(level, groups, self.window, shift=shift) for shift in shifts]
         for number, layer in enumerate(self.layers):
@@ -55,7 +56,9 @@ class Stage(nn.Module):
 
 
 class Merge(nn.Module):
-    """On the way up: what comes from below beside what the level knew, in one row each, then a block."""
+    """One level on the way up: concatenates the coarser level and the skip connection, then applies a
+    block.
+    """
 
     def __init__(self, depth: int, config: CloudConfig) -> None:
         super().__init__()
@@ -66,16 +69,17 @@ class Merge(nn.Module):
         self.block = Block(width, config)
 
     def forward(
-        self, values: Tensor, known: Tensor, voxels: Voxels, depth: int, views: Sequence[Tensor]
+        self, values: Tensor, skip: Tensor, voxels: Voxels, depth: int, views: Sequence[Tensor]
     ) -> Tensor:
-        raised = self.up(functional.gelu(self.norm(values, views[depth + 1])), voxels.strides[depth])
-        # What blocks add to is held as the weights are: under autocast half precision would lose small additions.
-        merged = self.linear(cat([raised, known.to(raised.dtype)], dim=1)).to(self.linear.weight.dtype)
+        upsampled = self.up(functional.gelu(self.norm(values, views[depth + 1])), voxels.strides[depth])
+        # The residual stream keeps the dtype of the weights: half precision under autocast would lose small
+        # additions.
+        merged = self.linear(cat([upsampled, skip.to(upsampled.dtype)], dim=1)).to(self.linear.weight.dtype)
         return self.block(merged, voxels.levels[depth], views[depth])
 
 
 class UNet(nn.Module):
-    """values: (C, widths[0]) at the finest voxels -> (C, widths[0])."""
+    """Map values (C, widths[0]) at the finest voxels to (C, widths[0])."""
 
     def __init__(self, config: CloudConfig) -> None:
         super().__init__()
@@ -90,18 +94,18 @@ class UNet(nn.Module):
         self.norm = make_norm(config.norm, config.widths[0], config.statistics)
 
     def forward(self, values: Tensor, voxels: Voxels, view: Tensor) -> Tensor:
-        """view: (B,), which statistics each group uses."""
+        """Run the U-Net. view: (B,), the statistics that each group uses."""
         views = [view[level.group] for level in voxels.levels]
         values = values + self.stem(values, voxels.levels[0])
-        known: list[Tensor] = []
+        skips: list[Tensor] = []
         for depth, stage in enumerate(self.stages):
             values = stage(values, voxels.levels[depth], views[depth], voxels.groups)
             if depth < len(self.downs):
-                known.append(values)
+                skips.append(values)
                 values = self.downs[depth](
                     functional.gelu(self.down_norms[depth](values, views[depth])), voxels.strides[depth]
                 )
                 values = values.to(self.stem.weight.dtype)
         for depth in reversed(range(len(self.merges))):
-            values = self.merges[depth](values, known[depth], voxels, depth, views)
+            values = self.merges[depth](values, skips[depth], voxels, depth, views)
         return functional.gelu(self.norm(values, views[0]))

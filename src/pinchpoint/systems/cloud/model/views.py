@@ -1,8 +1,10 @@
-"""Views of scenes at several densities: what is drawn of each cell, all views of all scenes of a batch in one call.
+"""Views of scenes at several densities: random subsets of the points of each cell, for a whole batch in one
+call.
 
-N points of a batch of B scenes, C cells, V views, M points drawn in all. A view is named in plain text ("dense",
-"uniform:0.3:0.7", "log-uniform:0.05:1", "one-per-cell"). A draw is a function of (seed, step, rank) and the view's number
-alone, the same on every device, and waits for the device once: cells, sizes and faults are read together.
+Letters: N points of a batch of B scenes, C cells, V views, M drawn points in total. A view has a plain-text
+name ("dense", "uniform:0.3:0.7", "log-uniform:0.05:1", "one-per-cell"). A draw depends only on (seed, step,
+rank) and the number of the view, is the same on every device, and waits for the device once, to read cells,
+sizes and faults together.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ class Dense:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Of every cell its own share of the points, uniform in lo..hi, and at least one point: no cell is lost."""
+    """A share of the points of every cell, uniform in lo..hi per cell and at least one point, so no cell
+    is lost.
+    """
 
     lo: float
     hi: float
@@ -58,7 +62,10 @@ class Uniform:
 
 @dataclass(frozen=True)
 class LogUniform:
-    """Of every scene one share, its logarithm uniform in lo..hi, in all cells: the whole view is thin, and cells may be lost."""
+    """One share per scene, log-uniform in lo..hi and applied to all cells.
+
+    The whole view is thin; cells may be lost.
+    """
 
     lo: float
     hi: float
@@ -71,13 +78,13 @@ class LogUniform:
         return f"log-uniform:{self.lo:g}:{self.hi:g}"
 
     def ratio(self, share: float) -> float:
-        """share: uniform in 0..1."""
+        """Return the ratio for a share that is uniform in 0..1."""
         return self.lo * (self.hi / self.lo) ** share
 
 
 @dataclass(frozen=True)
 class OnePerCell:
-    """One point of every cell, each as likely."""
+    """One point of every cell, chosen uniformly."""
 
     @property
     def name(self) -> str:
@@ -89,7 +96,11 @@ View = Dense | Uniform | LogUniform | OnePerCell
 
 @dataclass(frozen=True)
 class Batch:
-    """xyz: (N, 3); features: (N, F); labels: (N,) int64, IGNORED where there is none; offsets: (B + 1,) int64."""
+    """Scenes on a device.
+
+    xyz: (N, 3); features: (N, F); labels: (N,) int64, IGNORED where a point has none; offsets: (B + 1,)
+    int64.
+    """
 
     xyz: Tensor
     features: Tensor
@@ -103,7 +114,7 @@ class Batch:
 
     @staticmethod
     def from_scenes(scenes: Sequence[Scene], *, device: str | torch.device = "cpu") -> Batch:
-        """Scenes one after another on the device."""
+        """Concatenate scenes on the device."""
         if not scenes:
             raise BadInput("The batch contains no scenes.", hint="Give at least one scene.")
         widths = {scene.features.shape[1] for scene in scenes}
@@ -121,15 +132,16 @@ class Batch:
             np.concatenate(labels).astype(np.int64),
             np.cumsum([0, *(scene.points for scene in scenes)], dtype=np.int64),
         )
-        return Batch(*(_moved(torch.from_numpy(column), torch.device(device)) for column in columns))
+        return Batch(*(_to_device(torch.from_numpy(column), torch.device(device)) for column in columns))
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """Points of all views: view after view, in each scene after scene.
+class ViewDraw:
+    """The drawn points of all views, ordered by view and then by scene.
 
-    index: (M,) into the batch's points; view, scene: (M,) of each; offsets: (V B + 1,), where each scene of each view begins;
-    sizes: points of each view, on the host; segments: the cells of the batch that were drawn from.
+    index: (M,) into the batch's points; view, scene: (M,), of each drawn point; offsets: (V B + 1,), where
+    each scene of each view begins; sizes: points per view, on the host; segments: the cells of the batch, the
+    source of the draw.
     """
 
     index: Tensor
@@ -141,14 +153,14 @@ class Drawn:
     segments: Segments
 
     def take(self, batch: Batch) -> Batch:
-        """The drawn points as a batch of V B scenes."""
+        """Return the drawn points as a batch of V B scenes."""
         xyz, features, labels = (
             take_rows(values, self.index) for values in (batch.xyz, batch.features, batch.labels)
         )
         return Batch(xyz, features, labels, self.offsets)
 
-    def only(self, number: int) -> Drawn:
-        """One view alone, as views pass one after another; `view` keeps its number."""
+    def only(self, number: int) -> ViewDraw:
+        """Return a single view, for processing views one after another; `view` keeps its number."""
         scenes = (self.offsets.shape[0] - 1) // len(self.views)
         start = sum(self.sizes[:number])
         rows = slice(start, start + self.sizes[number])
@@ -165,11 +177,11 @@ class Drawn:
 
 
 def parse_views(names: str | Sequence[str]) -> tuple[View, ...]:
-    """Views by their names: a list, or one text with commas between."""
+    """Return views by name. names: a list, or one comma-separated string."""
     texts = names.split(",") if isinstance(names, str) else list(names)
     if not texts:
         raise BadInput("The list of views is empty.", hint="Name at least one view, such as dense.")
-    return tuple(_parsed(text.strip()) for text in texts)
+    return tuple(_parse_view(text.strip()) for text in texts)
 
 
 def draw_views(
@@ -181,8 +193,8 @@ def draw_views(
     step: int = 0,
     rank: int = 0,
     method: Method = "exact",
-) -> Drawn:
-    """Every view of every scene. cell: edge of the cells that are drawn from; method: as `sample_subset` takes it."""
+) -> ViewDraw:
+    """Draw every view of every scene. cell: edge of the cells to draw from; method: see `sample_subset`."""
     if not views:
         raise BadInput("The list of views is empty.", hint="Name at least one view, such as dense.")
     check_batch(batch.xyz, batch.offsets, cell)
@@ -199,14 +211,14 @@ def draw_views(
         _counts(view, open_ended, ordered, scenes, seed, step, rank, number)
         for number, view in enumerate(views)
     ]
-    totals = [found.sum().double() for found in counts if found is not None]
+    totals = [count_per_cell.sum().double() for count_per_cell in counts if count_per_cell is not None]
     cells = open_ended.of_place[-1].double() + 1
-    # The one wait.
-    asked = [extent, *offset_ends(batch.offsets), cells, open_ended.counts.amax().double(), *totals]
-    largest, first, end, least, found_cells, longest, *sums = torch.stack(asked).tolist()
+    # The only wait for the device.
+    scalars = [extent, *offset_ends(batch.offsets), cells, open_ended.counts.amax().double(), *totals]
+    largest, first, end, least, cell_count, longest, *sums = torch.stack(scalars).tolist()
     check_offsets(first, end, least, points=points)
     check_extent(largest, cell)
-    count = int(found_cells)
+    count = int(cell_count)
     offsets = open_ended.offsets[: count + 1]
     segments = replace(
         open_ended, offsets=offsets, ids=ordered[offsets[:-1].long()], longest=int(longest), empty=False
@@ -214,32 +226,34 @@ def draw_views(
     bounds = torch.searchsorted(
         ordered[offsets[:-1].long()] >> 3 * AXIS_BITS, torch.arange(scenes + 1, device=device)
     )
-    known = iter(sums)
+    totals_on_host = iter(sums)
     indices, starts, sizes = [], [], []
-    for number, (view, wanted) in enumerate(zip(views, counts, strict=True)):
+    for number, (view, per_cell) in enumerate(zip(views, counts, strict=True)):
         if isinstance(view, Dense):
             index, inner = torch.arange(points, dtype=torch.int32, device=device), batch.offsets
-        elif wanted is None:
+        elif per_cell is None:
             index, inner = sample_one(segments, seed=seed, step=step, rank=rank, view=number), bounds
         else:
-            total, wanted = int(next(known)), wanted[:count]
+            total, per_cell = int(next(totals_on_host)), per_cell[:count]
             index = sample_subset(
-                segments, wanted, method=method, seed=seed, step=step, rank=rank, view=number, total=total
+                segments, per_cell, method=method, seed=seed, step=step, rank=rank, view=number, total=total
             )
-            inner = torch.cat([bounds.new_zeros(1), wanted.cumsum(0)]).index_select(0, bounds)
+            inner = torch.cat([bounds.new_zeros(1), per_cell.cumsum(0)]).index_select(0, bounds)
         indices.append(index)
         starts.append(inner[:-1] + sum(sizes))
         sizes.append(index.shape[0])
     whole = sum(sizes)
     pieces = torch.cat([*starts, torch.full((1,), whole, dtype=torch.int64, device=device)])
     piece = groups_of(pieces, whole)
-    return Drawn(
+    return ViewDraw(
         torch.cat(indices), piece // scenes, piece % scenes, pieces, tuple(views), tuple(sizes), segments
     )
 
 
 def _cells(keys: Tensor) -> tuple[Segments, Tensor]:
-    """The cells of keys (N,), followed by as many empty ones as make N: their number is not waited for. And the keys sorted."""
+    """Return the cells of keys (N,), padded to N with empty ones to avoid a device wait, and the sorted
+    keys.
+    """
     points = keys.shape[0]
     ordered, order = torch.sort(keys, stable=True)
     of_place = torch.zeros(points, dtype=torch.int32, device=keys.device)
@@ -252,7 +266,7 @@ def _cells(keys: Tensor) -> tuple[Segments, Tensor]:
 def _counts(
     view: View, cells: Segments, ordered: Tensor, scenes: int, seed: int, step: int, rank: int, number: int
 ) -> Tensor | None:
-    """(N,) int32, how many points of each cell; None where that needs no draw."""
+    """Return (N,) int32, the points to draw from each cell; None for views that need no count."""
     if isinstance(view, Uniform):
         return draw_counts(cells, (view.lo, view.hi), seed=seed, step=step, rank=rank, view=number)
     if not isinstance(view, LogUniform):
@@ -260,22 +274,26 @@ def _counts(
     of_ratio = hashing.words(seed=seed, step=step, rank=rank, view=number, purpose=hashing.RATIOS)
     of = hashing.words(seed=seed, step=step, rank=rank, view=number, purpose=hashing.COUNTS)
     shares = [hashing.key(scene, of_ratio) / hashing.ONE for scene in range(scenes)]
-    fixed = _moved(torch.tensor([int(view.ratio(share) * hashing.ONE) for share in shares]), ordered.device)
-    # Empty cells at the end have no first place: they read the last point's scene, and of no points none is drawn.
+    fixed = _to_device(
+        torch.tensor([int(view.ratio(share) * hashing.ONE) for share in shares]), ordered.device
+    )
+    # Empty cells at the end have no first place: they read the last point's scene, and of no points none is
+    # drawn.
     first = cells.offsets[:-1].clamp(max=ordered.shape[0] - 1)
     ratio = fixed.index_select(0, ordered.index_select(0, first) >> 3 * AXIS_BITS)
-    # floor(n r + u) in whole numbers, n r on average; none is forced, so that a thin view is as thin as it says.
+    # floor(n r + u) in whole numbers, n r on average; no point is forced, so a thin view has the stated
+    # density.
     lengths = cells.counts.long()
     drawn = hashing.keys(torch.arange(len(lengths), device=ordered.device), of).add_(lengths * ratio) >> 32
     return torch.minimum(drawn, lengths).to(torch.int32)
 
 
-def _moved(values: Tensor, device: torch.device) -> Tensor:
-    """To the device without waiting for it."""
+def _to_device(values: Tensor, device: torch.device) -> Tensor:
+    """Copy to the device without waiting for it."""
     return values.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else values.to(device)
 
 
-def _parsed(text: str) -> View:
+def _parse_view(text: str) -> View:
     kind, *numbers = text.split(":")
     plain: dict[str, View] = {"dense": Dense(), "one-per-cell": OnePerCell()}
     if kind in plain and not numbers:

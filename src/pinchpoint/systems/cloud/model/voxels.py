@@ -1,11 +1,14 @@
-"""Voxels of a batch of scenes at several levels, with tables of who lies beside and above whom. No hash, no extension.
+"""Voxels of a batch of scenes at several levels, with tables of neighbours and parents.
 
-M points in B groups (a scene, or one view of a scene), C voxels of a level, P voxels of the next coarser one.
-A voxel's key is its group, then its place along a Morton curve: sorted keys lie group by group and near in space, a
-parent's key is the key shifted by three bits, and a neighbour is found by search. Tables are int32 and name absent rows C,
-one past the last, where readers put a row of zeros. Building waits for the device once beside `Segments`.
-A voxel takes 8 B for its key, 108 B for neighbours, 4 B for its place under its parent and 32 B as a parent: 180 to 220 B
-a finest voxel of a surface for four levels together, and some 700 B while its neighbours are searched for.
+Letters: M points in B groups (a scene, or one view of a scene), C voxels of a level, P voxels of the next
+coarser level. The key of a voxel is its group followed by its position along a Morton curve. Sorted keys are
+therefore ordered by group and close in space, the key of a parent is the key shifted by three bits, and
+neighbours are found by binary
+search: no hash table and no extension is needed. Tables are int32 and mark absent rows with C, one past the
+last, where readers put a row of zeros. Building waits for the device once, besides the wait of `Segments`. A
+voxel takes 8 B for its key, 108 B for neighbours, 4 B for its place under its parent and 32 B as a parent.
+With four levels this is 180 to 220 B per finest voxel of a surface, and about 700 B during the search for
+neighbours.
 """
 
 from __future__ import annotations
@@ -38,31 +41,34 @@ _COMPACT_PASS = """template <typename T> T compact(T value) {
     value = (value | value >> 8) & 0xFF0000FFLL;
     return (value | value >> 16) & 0xFFFFLL;
 }"""
-_ALIGNED = 2 ** (
-    AXIS_BITS // 2
-)  # corners of groups are multiples: a thinned view keeps the grid of its scene at every level
+# Corners of groups are multiples of this, so that a thinned view keeps the grid of its scene at every level.
+_ALIGNED = 2 ** (AXIS_BITS // 2)
 
 
 @dataclass(frozen=True)
 class Level:
-    """keys: (C,) int64, rising; neighbours: (C, 27) int32, the voxel at each offset x, y, z = -1..1, z fastest; C: none."""
+    """Voxels of one level.
+
+    keys: (C,) int64, increasing; neighbours: (C, 27) int32, the voxel at each offset x, y, z = -1..1 with z
+    fastest, or C for none.
+    """
 
     keys: Tensor
     neighbours: Tensor
-    depth: int  # 0 the finest
+    depth: int  # 0 is the finest
 
     @property
     def voxels(self) -> int:
-        """C."""
+        """Number of voxels C."""
         return self.keys.shape[0]
 
     @property
     def group(self) -> Tensor:
-        """(C,) int64: the group of each voxel, rising."""
+        """(C,) int64: the group of each voxel, non-decreasing."""
         return self.keys >> (3 * (AXIS_BITS - self.depth))
 
     def coordinates(self) -> Tensor:
-        """(C, 3) int64, from the corner of the group."""
+        """Return (C, 3) int64, counted from the corner of the group."""
         return torch.stack(
             [_compact(self.keys >> shift, AXIS_BITS - self.depth) for shift in (2, 1, 0)], dim=1
         )
@@ -70,7 +76,10 @@ class Level:
 
 @dataclass(frozen=True)
 class Stride:
-    """Between a level and the next coarser one. place: (C,) int32, 8 * parent + octant; children: (8 P,) int32; C: none."""
+    """Tables between a level and the next coarser one.
+
+    place: (C,) int32, 8 * parent + octant; children: (8 P,) int32, or C for none.
+    """
 
     place: Tensor
     children: Tensor
@@ -78,7 +87,11 @@ class Stride:
 
 @dataclass(frozen=True)
 class Voxels:
-    """segments: the points of the finest voxels; inside: (M, 3), where each point lies in its voxel, -0.5 to 0.5."""
+    """All levels of a batch.
+
+    segments: the points of the finest voxels; inside: (M, 3), position of each point in its voxel, -0.5 to
+    0.5.
+    """
 
     segments: Segments
     levels: tuple[Level, ...]
@@ -94,7 +107,11 @@ class Voxels:
 
 
 def voxelise(xyz: Tensor, offsets: Tensor, *, cell: float, levels: int = 1) -> Voxels:
-    """xyz: (M, 3); offsets: (B + 1,), where the points of each group begin, and M. A group may be empty, not all of them."""
+    """Build the voxels of points.
+
+    xyz: (M, 3); offsets: (B + 1,), where the points of each group begin, followed by M. Some groups may be
+    empty, but not all.
+    """
     check_batch(xyz, offsets, cell)
     if not 1 <= levels <= AXIS_BITS // 2:
         raise BadInput(f"{levels} levels are not supported.", hint=f"Give 1 to {AXIS_BITS // 2} levels.")
@@ -102,53 +119,60 @@ def voxelise(xyz: Tensor, offsets: Tensor, *, cell: float, levels: int = 1) -> V
     keys, inside, extent = grid_keys(xyz, group, offsets.shape[0] - 1, cell=cell)
     segments = Segments.from_ids(keys)
     assert segments.ids is not None
-    # One wait for all levels; the extent is looked at here too, since keys of a cloud that is too large are only wrong.
+    # One device wait for all levels. The extent is read here too: the keys of a cloud that is too large are
+    # wrong.
     deeper = [_ranks(segments.ids >> (3 * depth))[-1] for depth in range(1, levels)]
     largest, first, end, least, *last = torch.stack(
         [extent, *offset_ends(offsets), *(rank.double() for rank in deeper)]
     ).tolist()
     check_offsets(first, end, least, points=xyz.shape[0])
     check_extent(largest, cell)
-    made = [Level(segments.ids, neighbours(segments.ids, depth=0), 0)]
+    all_levels = [Level(segments.ids, neighbours(segments.ids, depth=0), 0)]
     strides = []
     for depth, rank in enumerate(last, start=1):
-        keys, stride = _coarser(made[-1].keys, int(rank) + 1)
-        made.append(Level(keys, neighbours(keys, depth=depth), depth))
+        keys, stride = _coarser(all_levels[-1].keys, int(rank) + 1)
+        all_levels.append(Level(keys, neighbours(keys, depth=depth), depth))
         strides.append(stride)
-    return Voxels(segments, tuple(made), tuple(strides), inside, group, offsets.shape[0] - 1)
+    return Voxels(segments, tuple(all_levels), tuple(strides), inside, group, offsets.shape[0] - 1)
 
 
 def groups_of(offsets: Tensor, points: int) -> Tensor:
-    """(M,) int64: the group of each of the points, which lie group after group."""
+    """Return (M,) int64: the group of each point; points are ordered by group."""
     places = torch.arange(points, dtype=offsets.dtype, device=offsets.device)
-    # Offsets that do not reach the last point are refused where a wait is due; until then no index may lie outside.
+    # Offsets that do not reach the last point are refused at the next device wait; until then clamp the
+    # indices.
     return torch.searchsorted(offsets[1:].contiguous(), places, right=True).clamp_(max=offsets.shape[0] - 2)
 
 
 def grid_keys(xyz: Tensor, group: Tensor, groups: int, *, cell: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Keys (M,) int64 of the cells of a grid through the origin; where points lie in them (M, 3); and the largest coordinate.
+    """Return the keys (M,) int64 of grid cells, the positions in them (M, 3), and the largest cell
+    coordinate.
 
-    The last is left on the device, so that the caller reads it with what else it waits for, and gives it to `check_extent`.
+    The grid passes through the origin. The largest coordinate stays on the device, so that the caller reads
+    it together with other values and passes it to `check_extent`.
     """
-    # A tensor, since a GPU multiplies by the inverse of a plain number: points on a border would change cells.
+    # A tensor, because a GPU multiplies by the inverse of a Python number, which moves points on a border to
+    # other cells.
     size = torch.full((1,), float(cell), dtype=torch.float64, device=xyz.device)
     scaled = xyz.detach().double() / size
     corner = scaled.floor()
     low = group_least(corner, group, groups)
     place = corner - ((low / _ALIGNED).floor() * _ALIGNED)[group]
-    found = place.nan_to_num(0.0, 0.0, 0.0).clamp(0, SIDE - 1).long()
-    x, y, z = (_spread(found[:, axis]) for axis in range(3))
+    cell_index = place.nan_to_num(0.0, 0.0, 0.0).clamp(0, SIDE - 1).long()
+    x, y, z = (_spread(cell_index[:, axis]) for axis in range(3))
     keys = (group << 3 * AXIS_BITS) | (x << 2) | (y << 1) | z
     return keys, (scaled - corner - 0.5).to(xyz.dtype), place.amax()
 
 
 def group_least(values: Tensor, group: Tensor, groups: int) -> Tensor:
-    """(M, F) of points in groups -> (B, F): the least of each; infinity for a group without points."""
+    """Return the minimum (B, F) per group of the values (M, F) of points; infinity for groups without
+    points.
+    """
     points, width = values.shape
     if groups == 1 and points:
         return values.amin(0, keepdim=True)
-    # Points take turns among many rows of their group, of which the least is then found: on a GPU a million points that
-    # write to the same few numbers wait for one another.
+    # Points are spread over many rows per group, and the minimum of the rows follows: on a GPU a million
+    # points that write to the same few numbers wait for each other.
     lanes = max(1, min(1024, points // (16 * groups)))
     row = group * lanes + torch.arange(points, device=values.device) % lanes
     least = torch.full((groups * lanes, width), math.inf, dtype=values.dtype, device=values.device)
@@ -157,22 +181,22 @@ def group_least(values: Tensor, group: Tensor, groups: int) -> Tensor:
 
 
 def check_extent(largest: float, cell: float) -> None:
-    """Refuse what `grid_keys` could not number."""
+    """Refuse clouds that `grid_keys` cannot number."""
     if not math.isfinite(largest):
         raise BadInput(
             "Some coordinates are NaN or infinite.",
             hint="Drop those points first: xyz[xyz.isfinite().all(1)].",
         )
     if largest >= SIDE:
-        wanted = cell * (largest + 1) / (SIDE - _ALIGNED)
+        smallest_cell = cell * (largest + 1) / (SIDE - _ALIGNED)
         raise BadInput(
             f"The cloud is {largest + 1:,.0f} cells of {cell:g} long; at most {SIDE:,} are supported.",
-            hint=f"Give cells of at least {wanted:.3g}, or split the cloud.",
+            hint=f"Give cells of at least {smallest_cell:.3g}, or split the cloud.",
         )
 
 
 def check_offsets(first: float, end: float, least: float, *, points: int) -> None:
-    """Refuse offsets that do not rise from 0 to the number of points. least: the smallest step."""
+    """Refuse offsets that do not increase from 0 to the number of points. least: the smallest difference."""
     if first != 0 or end != points or least < 0:
         raise BadInput(
             f"The offsets go from {first:,.0f} to {end:,.0f}{' and decrease' if least < 0 else ''},"
@@ -182,35 +206,35 @@ def check_offsets(first: float, end: float, least: float, *, points: int) -> Non
 
 
 def neighbours(keys: Tensor, *, depth: int = 0) -> Tensor:
-    """(C, 27) int32 of sorted keys: the voxel of the same group at each offset, or C."""
+    """Return (C, 27) int32 for sorted keys: the voxel of the same group at each offset, or C."""
     count, bits = keys.shape[0], AXIS_BITS - depth
     group = (keys >> 3 * bits) << 3 * bits
-    wanted, outside = group, torch.zeros((), dtype=torch.bool, device=keys.device)
+    sought, outside = group, torch.zeros((), dtype=torch.bool, device=keys.device)
     for axis in range(3):
         at = _compact(keys >> (2 - axis), bits)
-        steps = torch.stack([at - 1, at, at + 1])  # (3, C), along the axis of its own in (3, 3, 3, C)
+        steps = torch.stack([at - 1, at, at + 1])  # (3, C), placed along its own axis of (3, 3, 3, C)
         shape = (*(3 if one == axis else 1 for one in range(3)), count)
-        wanted = wanted | (_spread(steps.clamp(0, 2**bits - 1)) << (2 - axis)).reshape(shape)
+        sought = sought | (_spread(steps.clamp(0, 2**bits - 1)) << (2 - axis)).reshape(shape)
         outside = outside | ((steps < 0) | (steps >= 2**bits)).reshape(shape)
-    # Who lies at an offset of whom is who lies at the opposite of the other: half of the offsets are searched for, all at
-    # once, since a GPU is idle between many small steps.
-    wanted, outside = wanted.reshape(27, count)[SELF + 1 :], outside.reshape(27, count)[SELF + 1 :]
-    found = torch.searchsorted(keys, wanted).clamp_(max=count - 1)
-    hit = (keys[found] == wanted).logical_and_(~outside)
+    # If i is at an offset from j, then j is at the opposite offset from i: only half of the offsets are
+    # searched, all at once, because a GPU idles between many small steps.
+    sought, outside = sought.reshape(27, count)[SELF + 1 :], outside.reshape(27, count)[SELF + 1 :]
+    match = torch.searchsorted(keys, sought).clamp_(max=count - 1)
+    hit = (keys[match] == sought).logical_and_(~outside)
     rows = torch.arange(count, dtype=torch.int32, device=keys.device)
-    # One slot more than the table: what is not found is written there.
+    # One slot more than the table needs: misses are written there.
     table = torch.full((count * 27 + 1,), count, dtype=torch.int32, device=keys.device)
     opposite = torch.arange(SELF - 1, -1, -1, device=keys.device)[:, None]
-    to = torch.where(hit, found * 27 + opposite, count * 27)
+    to = torch.where(hit, match * 27 + opposite, count * 27)
     table.scatter_(0, to.reshape(-1), rows.expand(SELF, count).reshape(-1))
-    made = table[:-1].reshape(count, 27)
-    made[:, SELF] = rows
-    made[:, SELF + 1 :] = torch.where(hit, found, count).T
-    return made
+    rows_by_offset = table[:-1].reshape(count, 27)
+    rows_by_offset[:, SELF] = rows
+    rows_by_offset[:, SELF + 1 :] = torch.where(hit, match, count).T
+    return rows_by_offset
 
 
 def _coarser(keys: Tensor, parents: int) -> tuple[Tensor, Stride]:
-    """The keys (P,) of the parents, and the tables between."""
+    """Return the keys (P,) of the parents, and the tables between the levels."""
     above = keys >> 3
     rank = _ranks(above)
     # All children of a parent write the same key.
@@ -222,19 +246,19 @@ def _coarser(keys: Tensor, parents: int) -> tuple[Tensor, Stride]:
 
 
 def offset_ends(offsets: Tensor) -> list[Tensor]:
-    """What `check_offsets` looks at, still on the device."""
+    """Return the values that `check_offsets` reads, still on the device."""
     return [offsets[0].double(), offsets[-1].double(), offsets.diff().amin().double()]
 
 
 def _ranks(ordered: Tensor) -> Tensor:
-    """(C,) int64: how many different values lie before each of rising ones."""
+    """Return (C,) int64: the number of distinct smaller values before each of the sorted values."""
     changes = torch.zeros_like(ordered)
     changes[1:] = ordered[1:] != ordered[:-1]
     return changes.cumsum(0)
 
 
 def _spread(value: Tensor) -> Tensor:
-    """Bit b of up to 16 bits to bit 3 b."""
+    """Move bit b of up to 16 bits to bit 3 b."""
     if compat.one_pass(value):
         return compat.pass_over(_SPREAD_PASS, value)
     value = (value | value << 16) & 0xFF0000FF
@@ -244,7 +268,7 @@ def _spread(value: Tensor) -> Tensor:
 
 
 def _compact(value: Tensor, bits: int) -> Tensor:
-    """Bit 3 b to bit b, for as many bits: undoes `_spread`, whatever lies between and above."""
+    """Move bit 3 b to bit b for `bits` bits: the inverse of `_spread`, ignoring all other bits."""
     value = value & (0x249249249249 & ((1 << 3 * bits) - 1))
     if compat.one_pass(value):
         return compat.pass_over(_COMPACT_PASS, value)
@@ -255,7 +279,7 @@ def _compact(value: Tensor, bits: int) -> Tensor:
 
 
 def check_batch(xyz: Tensor, offsets: Tensor, cell: float) -> None:
-    """Refuse what can be seen to be wrong without waiting for the device."""
+    """Refuse input that is invalid without waiting for the device."""
     if xyz.dim() != 2 or xyz.shape[1] != 3 or not xyz.is_floating_point():
         raise BadInput(
             f"The coordinates have shape {tuple(xyz.shape)} and dtype {xyz.dtype}.",
