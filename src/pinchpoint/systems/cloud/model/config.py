@@ -82,8 +82,9 @@ class CloudConfig(JsonConfig):
                 self.feature_scale
             ):
                 raise BadInput(
-                    f"{name} has {len(getattr(self, name))} numbers, but there are {self.in_features} features.",
-                    hint=f"Give {self.in_features} numbers for each of feature_shift and feature_scale, or none.",
+                    f"{name} has {len(getattr(self, name))} numbers, but there are"
+                    f" {self.in_features} features.",
+                    hint=f"Give {self.in_features} numbers for feature_shift and feature_scale each, or none.",
                 )
         if any(not scale > 0 for scale in self.feature_scale):
             raise BadInput(

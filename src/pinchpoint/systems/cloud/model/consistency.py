@@ -74,7 +74,8 @@ def cell_means(values: Tensor, draw: ViewDraw, segments: Segments | None = None)
     segments = draw.segments if segments is None else segments
     if values.shape[0] != draw.index.shape[0]:
         raise BadInput(
-            f"There are values for {values.shape[0]:,} points, but {draw.index.shape[0]:,} points were drawn.",
+            f"There are values for {values.shape[0]:,} points,"
+            f" but {draw.index.shape[0]:,} points were drawn.",
             hint="Give one row per drawn point.",
         )
     views, cells = len(draw.views), segments.cells

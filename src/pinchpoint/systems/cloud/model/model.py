@@ -65,7 +65,8 @@ class CloudModel(nn.Module):
         """Return (M, point_inputs): the numbers read at each point."""
         if features.dim() != 2 or features.shape != (xyz.shape[0], self.config.in_features):
             raise BadInput(
-                f"The features have shape {tuple(features.shape)}, which does not match {xyz.shape[0]:,} points.",
+                f"The features have shape {tuple(features.shape)}, which does not match"
+                f" {xyz.shape[0]:,} points.",
                 hint=f"Give features of shape ({xyz.shape[0]}, {self.config.in_features}).",
             )
         dtype = self.shift.dtype
