@@ -216,7 +216,7 @@ def test_bench_times_every_variant_and_keeps_the_record(
         (["train", "{rooms}", "-o", "{new}", "--cell", "1e-9", "--device", "cpu"], 2, "cells"),
         (["train", "{rooms}", "-o", "{new}", "--set", "ignore=road"], 2, "'road' is not a whole number"),
         (["train", "{rooms}", "-o", "{new}", "--set", "ignore=255"], 2, "--set ignore cannot be used with"),
-        (["train", "{rooms}", "-o", "{new}", "--set", "cells=3"], 2, "--set cells=3 names no known setting"),
+        (["train", "{rooms}", "-o", "{new}", "--set", "cells=3"], 2, "--set cells=3 is not a known setting"),
         (
             ["train", "{rooms}", "-o", "{new}", "--budget", "1MiB", "--device", "cpu"],
             1,
@@ -257,8 +257,8 @@ def test_mistakes_are_two_lines(
         ("", "0.5", "0.1", "has no points"),
         ("0 0 0 1\n", "1.5", "0.1", "The ratio '1.5'"),
         ("0 0 0 1\n", "0.7:0.3", "0.1", "The ratio '0.7:0.3'"),
-        ("0 0 0 1\n", "0.5", "0", "cell size 0"),
-        ("0 0 0 1\n900 0 0 1\n", "0.5", "1e-30", "cells"),
+        ("0 0 0 1\n", "0.5", "0", "The cell size is 0"),
+        ("0 0 0 1\n900 0 0 1\n", "0.5", "1e-30", "Cells of size 1e-30"),
     ],
 )
 def test_clouds_that_cannot_be_thinned_are_two_lines(

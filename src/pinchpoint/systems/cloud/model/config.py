@@ -84,7 +84,7 @@ class CloudConfig(JsonConfig):
                 raise BadInput(
                     f"{name} has {len(getattr(self, name))} numbers, but there are"
                     f" {self.in_features} features.",
-                    hint=f"Give {self.in_features} numbers for feature_shift and feature_scale each, or none.",
+                    hint=f"Give {self.in_features} numbers for both feature_shift and feature_scale, or none.",
                 )
         if any(not scale > 0 for scale in self.feature_scale):
             raise BadInput(
