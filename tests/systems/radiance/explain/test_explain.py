@@ -250,7 +250,7 @@ def test_unknown_tricks_no_repeats_and_outputs_that_cannot_be_written_are_refuse
     [
         ({"output": "m.png", "figure": "m.png"}, "both be written to .*m.png", "FILE.json"),
         ({"output": "m.json", "figure": "./folder/../m.json"}, "both be written to .*m.json", "--figure"),
-        ({"card": "foo"}, "unknown card 'foo'", "list cards"),
+        ({"card": "foo"}, "no card 'foo'", "list cards"),
     ],
 )
 def test_one_path_for_two_files_and_unknown_cards_are_refused_before_any_work(
