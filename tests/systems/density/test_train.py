@@ -321,7 +321,7 @@ def test_a_card_holds_the_data_too(density_data: Path, monkeypatch: pytest.Monke
     # The most that fits, and not one more.
     within = chunk_for(config, told, items, budget=few.predicted_bytes - 1, device="cuda")
     assert within.chunk == 799 and within.predicted_bytes < few.predicted_bytes
-    with pytest.raises(DoesNotFit, match="with 64 probes at one time"):  # one of each structure at least
+    with pytest.raises(DoesNotFit, match="with 64 probes per chunk"):  # one of each structure at least
         chunk_for(config, replace(told, molecules=64), items, budget="1MiB", device="cuda")
 
 

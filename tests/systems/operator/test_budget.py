@@ -93,7 +93,7 @@ def test_a_budget_that_holds_no_chunk_is_refused_with_the_numbers(
 ) -> None:
     pretend(monkeypatch, lambda chunk: 64 * 2**20 + 1_000 * chunk)
     with pytest.raises(
-        DoesNotFit, match=r"needs 64\.\d+ MiB in chunks of 256 edges, .*; the budget is 50\.00 MiB"
+        DoesNotFit, match=r"needs 64\.\d+ MiB in chunks of 256 edges, .*, but the budget is 50\.00 MiB"
     ) as caught:
         chunk_for(config, Settings(), body[1], budget="50MiB", device="cpu", mode="train")
     assert caught.value.exit_code == 1

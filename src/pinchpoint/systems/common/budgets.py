@@ -34,14 +34,17 @@ def budget_of(budget: str | int) -> Card:
     return card(budget)
 
 
-def does_not_fit(need_bytes: int, budget_bytes: int, *, how: str, otherwise: str) -> DoesNotFit:
+def does_not_fit(
+    need_bytes: int, budget_bytes: int, *, how: str, otherwise: str = "", hint: str = ""
+) -> DoesNotFit:
     """The error where the smallest step exceeds the budget.
 
-    how: what the step needs that much for, such as " in chunks of 64 edges"; otherwise: what to do instead of
-    raising the budget.
+    how: what needs that much, such as " in chunks of 64 edges"; otherwise: what to do instead of raising the
+    budget; hint: for another hint than to raise it.
     """
+    short = show_bytes(need_bytes - budget_bytes)
     return DoesNotFit(
-        f"A step needs {show_bytes(need_bytes)}{how}; the budget is {show_bytes(budget_bytes)}.",
-        hint=f"Raise --budget by at least {show_bytes(need_bytes - budget_bytes)}, or {otherwise}.",
+        f"A step needs {show_bytes(need_bytes)}{how}, but the budget is {show_bytes(budget_bytes)}.",
+        hint=hint or f"Raise --budget by at least {short}, or {otherwise}.",
         need_bytes=need_bytes,
     )

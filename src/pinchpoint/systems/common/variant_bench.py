@@ -10,17 +10,21 @@ import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+
+import typer
 
 from pinchpoint.backends.base import backend, resolve_device
 from pinchpoint.core import machine as _machine
 from pinchpoint.core.errors import BadInput
 from pinchpoint.core.records import Record, now
-from pinchpoint.core.settings import Overrides, suggest
-from pinchpoint.core.units import show_bytes, show_seconds
+from pinchpoint.core.settings import Overrides, parse_pairs, suggest
+from pinchpoint.core.units import parse_size, show_bytes, show_seconds
 from pinchpoint.core.workload import Workload
 from pinchpoint.studies.timing import Clock, interleave, measure, ratio_interval, timing_of
+from pinchpoint.systems.common import bench_command
 
 WARMUP = {"cuda": 3, "cpu": 1}
 Progress = Callable[[str, int, int], None]
@@ -153,3 +157,42 @@ def _peak(step: Callable[[], Any], used: Any, device: str) -> int | None:
     used.reset_peak(device)
     used.wait(device, step())
     return used.peaks(device).allocated_bytes
+
+
+def variant_command(workload: Workload, about: str) -> Callable[..., None]:
+    """The function `command` of a system whose bench times its workload. about: the help text."""
+
+    def command(
+        output: Path = bench_command.OUTPUT,
+        size: str = typer.Option(
+            str(workload.default_size), "--size", help=f"Number of {workload.axis}, such as 1M."
+        ),
+        variants: str = typer.Option(
+            None,
+            "--variants",
+            help="Variants with commas between; the first is the baseline.  [default: all]",
+        ),
+        settings: list[str] = typer.Option(
+            None,
+            "--set",
+            metavar="KEY=VALUE",
+            help="A setting of the workload; see pinchpoint list workloads.",
+        ),
+        repeats: int = typer.Option(9, "--repeats", help="Runs of each variant."),
+        seed: int = typer.Option(0, "--seed", help="Seed of weights and data."),
+        device: str = bench_command.DEVICE,
+    ) -> None:
+        measure_variants = partial(
+            bench_variants,
+            workload,
+            size=parse_size(size),
+            variants=None if variants is None else [name.strip() for name in variants.split(",")],
+            settings=parse_pairs(settings or ()),
+            repeats=repeats,
+            seed=seed,
+            device=device,
+        )
+        bench_command.run_bench(measure_variants, output=output)
+
+    command.__doc__ = about
+    return command

@@ -20,9 +20,7 @@ import torch
 from torch import Tensor
 
 from pinchpoint.backends.torch import compat, measurement
-from pinchpoint.core.errors import DoesNotFit
-from pinchpoint.core.units import show_bytes
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, does_not_fit
 from pinchpoint.systems.common.optimizer import Updates
 from pinchpoint.systems.common.precision import autocast, matmuls, resident_bytes
 from pinchpoint.systems.density.data.atomic import radial_tables
@@ -144,11 +142,11 @@ def chunk_for(
     chunk = bisect_right(range(most + 1), budget_bytes, key=need) - 1  # `need` is linear in the chunk
     least = min(most, max(LEAST, settings.molecules))  # a chunk has some probes of every structure
     if chunk < least:
-        raise DoesNotFit(
-            f"A step needs {show_bytes(need(least))} with {least} probes at one time, but the budget is "
-            f"{show_bytes(budget_bytes)}.",
-            hint=f"Raise --budget by at least {show_bytes(need(least) - budget_bytes)}, or give fewer "
-            "--molecules or --probes.",
+        raise does_not_fit(
+            need(least),
+            budget_bytes,
+            how=f" with {least} probes per chunk",
+            otherwise="give fewer --molecules or --probes",
         )
     return BudgetChoice(chunk, need(chunk), budget_bytes)
 

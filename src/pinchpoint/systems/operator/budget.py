@@ -16,12 +16,10 @@ from pathlib import Path
 from typing import Literal
 
 from pinchpoint.backends.torch import compat, measurement
-from pinchpoint.core.errors import DoesNotFit
-from pinchpoint.core.units import show_bytes
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.planning.search import Sample as Trial
 from pinchpoint.planning.search import largest_that_fits
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, does_not_fit
 from pinchpoint.systems.common.precision import resident_bytes
 from pinchpoint.systems.operator import budget_step
 from pinchpoint.systems.operator.model.config import OperatorConfig
@@ -66,10 +64,10 @@ def chunk_for(
             if settings.memory == "eager":
                 trial = try_chunk(None)
                 if trial.need_bytes > budget_bytes:
-                    raise _too_small(
-                        trial,
+                    raise does_not_fit(
+                        trial.need_bytes,
                         budget_bytes,
-                        device,
+                        how=_how(trial, device),
                         hint="Use --memory flat, which processes the edges in chunks.",
                     )
                 return BudgetChoice(None, trial.need_bytes, budget_bytes)
@@ -80,18 +78,13 @@ def chunk_for(
     if best.fits is None:
         least = best.samples[0]
         other = "choose a smaller model or lattice" if mode == "train" else "give a coarser mesh"
-        hint = f"Raise --budget by at least {show_bytes(least.need_bytes - budget_bytes)}, or {other}."
-        raise _too_small(least, budget_bytes, device, hint=hint)
+        raise does_not_fit(least.need_bytes, budget_bytes, how=_how(least, device), otherwise=other)
     return BudgetChoice(best.fits.number, best.fits.need_bytes, budget_bytes)
 
 
-def _too_small(trial: Trial, budget_bytes: int, device: str, *, hint: str) -> DoesNotFit:
+def _how(trial: Trial, device: str) -> str:
     included = "context and margin" if device == "cuda" else "the memory this process already uses"
-    return DoesNotFit(
-        f"A step needs {show_bytes(trial.need_bytes)} in chunks of {trial.number:,} edges, including"
-        f" {included}; the budget is {show_bytes(budget_bytes)}.",
-        hint=hint,
-    )
+    return f" in chunks of {trial.number:,} edges, including {included}"
 
 
 @contextmanager

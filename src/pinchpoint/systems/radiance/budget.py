@@ -20,13 +20,12 @@ import torch
 from torch import Tensor
 
 from pinchpoint.backends.torch import compat, measurement
-from pinchpoint.core.errors import BadInput, DoesNotFit
+from pinchpoint.core.errors import BadInput
 from pinchpoint.core.settings import Setting
-from pinchpoint.core.units import show_bytes
 from pinchpoint.core.workload import Case, Mode, Variant, Workload
 from pinchpoint.forecasting.forecaster import Forecaster
 from pinchpoint.planning.search import Sample
-from pinchpoint.systems.common.budgets import BudgetChoice, budget_of
+from pinchpoint.systems.common.budgets import BudgetChoice, budget_of, does_not_fit
 from pinchpoint.systems.common.precision import resident_bytes
 from pinchpoint.systems.radiance.data.images import Images
 from pinchpoint.systems.radiance.evaluate import IMAGES_PER_BATCH
@@ -118,13 +117,16 @@ def chunk_for(
         )
     if best.need_bytes <= budget_bytes:
         return BudgetChoice(None if parts == 1 else best.number, best.need_bytes, budget_bytes)
-    hint = (
-        f"Raise --budget by at least {show_bytes(best.need_bytes - budget_bytes)}, or lower --samples, "
-        "the points per ray."
-    )
+    hint = ""
     if memory == "none" and mode == "train":
         hint = "Use --set memory=checkpoint, which holds one chunk of rays at a time."
-    raise _too_small(best, budget_bytes, hint=hint)
+    raise does_not_fit(
+        best.need_bytes,
+        budget_bytes,
+        how=f" in chunks of {best.number:,} rays",
+        otherwise="lower --samples, the points per ray",
+        hint=hint,
+    )
 
 
 def _most_parts(batch: int, rays: int) -> int:
@@ -157,13 +159,6 @@ def _guess(samples: list[Sample], whole: int, budget_bytes: int) -> int:
     slope = (large.need_bytes - small.need_bytes) / max(large.number - small.number, 1)
     room = budget_bytes - small.need_bytes + slope * small.number
     return whole if room <= 0 or slope <= 0 else math.ceil(slope * whole / room)
-
-
-def _too_small(least: Sample, budget_bytes: int, *, hint: str) -> DoesNotFit:
-    need = f"A step needs {show_bytes(least.need_bytes)} in chunks of {least.number:,} rays"
-    return DoesNotFit(
-        f"{need}, but the budget is {show_bytes(budget_bytes)}.", hint=hint, need_bytes=least.need_bytes
-    )
 
 
 @contextmanager

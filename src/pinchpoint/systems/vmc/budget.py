@@ -18,7 +18,7 @@ from pinchpoint.core.errors import DoesNotFit, Missing
 from pinchpoint.core.units import show_bytes
 from pinchpoint.kit.laplacians.chunk_plan import MIN_FAST_CHUNK
 from pinchpoint.kit.laplacians.derivatives import fastest_method
-from pinchpoint.systems.common.budgets import budget_of
+from pinchpoint.systems.common.budgets import budget_of, does_not_fit
 from pinchpoint.systems.vmc.optimization.devices import Host, resident_bytes
 from pinchpoint.systems.vmc.records import describe_laplacian
 from pinchpoint.systems.vmc.settings import Method, Settings
@@ -204,11 +204,8 @@ def _does_not_fit(
     )
     if least - spring_bytes <= budget_bytes:
         smaller += f", or --optimizer adam: SPRING's own arrays take about {show_bytes(spring_bytes)}"
-    return DoesNotFit(
-        f"A step needs {show_bytes(least)} with {size} at a time{on_top}, "
-        f"but the budget is {show_bytes(budget_bytes)}.",
-        hint=f"Raise --budget by at least {show_bytes(least - budget_bytes)}, or give {smaller}.",
-        need_bytes=least,
+    return does_not_fit(
+        least, budget_bytes, how=f" with {size} at a time{on_top}", otherwise=f"give {smaller}"
     )
 
 
