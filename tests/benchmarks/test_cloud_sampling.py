@@ -1,4 +1,6 @@
-"""The statistics of draws: closed forms where there are some, and draws that are not random, which they must refuse."""
+"""The statistics of draws: closed forms where there are some, and draws that are not random, which they must
+refuse.
+"""
 
 from __future__ import annotations
 

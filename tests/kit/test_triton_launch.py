@@ -1,4 +1,6 @@
-"""Launches that look up what was compiled: once for each kind of arguments, with a stand-in for Triton's kernels."""
+"""Launches that look up what was compiled: once for each kind of arguments, with a stand-in for Triton's
+kernels.
+"""
 
 from __future__ import annotations
 

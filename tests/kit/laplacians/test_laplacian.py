@@ -1,4 +1,6 @@
-"""All Laplacian methods agree with each other and with closed forms, in chunks of any size and within a budget."""
+"""All Laplacian methods agree with each other and with closed forms, in chunks of any size and within a
+budget.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def double() -> Iterator[None]:
 
 
 def antisymmetric(n: int, *, seed: int = 0) -> Callable[[Any], Any]:
-    """log|psi| of n electrons: the product of g_i - g_j over pairs of a spin, g of a small network. x: (n, 3)."""
+    """log|psi| of n electrons: the product of g_i - g_j over pairs of a spin, g of a small network. x:
+    (n, 3).
+    """
     rng = np.random.default_rng(seed)
     own, mean, out = (rng.standard_normal(shape) / 2 for shape in ((4, 6), (3, 6), (6,)))
     same = np.arange(n) < -(-n // 2)  # half of them are up
@@ -195,7 +199,8 @@ def test_a_budget_sets_the_chunk_and_the_program_stays_within_it(double: None) -
         .lower(xs)
         .compile()
     )
-    # All points and their gradients exist beside the chunk, and XLA fuses less on a CPU than on the predicted GPU.
+    # All points and their gradients exist beside the chunk, and XLA fuses less on a CPU than on the predicted
+    # GPU.
     assert compiled.memory_analysis().temp_size_in_bytes < 2 * budget + 3 * xs.nbytes
 
 

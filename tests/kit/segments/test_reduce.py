@@ -1,4 +1,6 @@
-"""Mean, maximum, sum and softmax over cells: against loops over cells, and gradients against finite differences."""
+"""Mean, maximum, sum and softmax over cells: against loops over cells, and gradients against finite
+differences.
+"""
 
 from __future__ import annotations
 

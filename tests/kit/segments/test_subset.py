@@ -16,7 +16,8 @@ from pinchpoint.core.errors import BadInput
 from pinchpoint.kit import Segments, draw_counts, sample_one, sample_subset
 from pinchpoint.kit.segments import hashing, subset
 
-# 0, 1 and 2 points, some, and one cell beyond each border between ways to choose; the last ones fill blocks of keys
+# 0, 1 and 2 points, some, and one cell beyond each border between ways to choose; the last ones fill blocks
+# of keys
 LENGTHS = [0, 1, 2, 5, 20, 0, 33, 3, 64, 129, 512, 513, 1, 1500, 4096, 2, 4097, 0, 30]
 
 

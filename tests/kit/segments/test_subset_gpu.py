@@ -1,4 +1,6 @@
-"""Draws on a GPU: the same indices as on the CPU, bit for bit, by our kernel and by the sort, with no wait where none is due."""
+"""Draws on a GPU: the same indices as on the CPU, bit for bit, by our kernel and by the sort, with no wait
+where none is due.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Draws are random as they claim: chi-square against closed forms, one threshold set before, and samplers it must refuse.
+"""Draws are random as they claim: chi-square against closed forms, one threshold set before, and samplers it
+must refuse.
 
 Every draw is a function of its seed, so these numbers are the same in each run: none can fail by chance.
 """
@@ -24,7 +25,9 @@ Sampler = Callable[[Segments, int, int], Tensor]
 
 
 def probability(observed: Tensor, expected: Tensor) -> float:
-    """Of a chi-square at least as large: observed and expected numbers of the same things, which sum to the same."""
+    """Of a chi-square at least as large: observed and expected numbers of the same things, which sum to
+    the same.
+    """
     square = float(((observed.double() - expected.double()) ** 2 / expected.double()).sum())
     return float(
         torch.special.gammaincc(
@@ -129,7 +132,8 @@ def test_a_cell_of_a_million_points_is_thinned_evenly_along_its_length() -> None
     segments = Segments.from_offsets(torch.tensor([0, points]))
     drawn = sample_subset(segments, count, seed=1)
     seen = torch.bincount(drawn.long() * parts // points, minlength=parts).double()
-    # Drawing without replacement: each part's number varies by 1 - count / points of what it would with, in square.
+    # Drawing without replacement: each part's number varies by 1 - count / points of what it would with, in
+    # square.
     shrunk = (seen - count / parts) / math.sqrt(1 - count / points) + count / parts
     require_even(shrunk)
 

@@ -95,7 +95,8 @@ def test_the_peak_grows_by_what_the_encoder_reads_of_a_point(
         )
         peaks.append([len(sample.points), *((account(way) or 0) - held(sample, graph) for way in ways)])
     (few, small, whole_small), (more, large, whole_large) = peaks
-    # Lifted values (8 channels) and a copy of them on their way, place, quadrature for two radii, number and answer.
+    # Lifted values (8 channels) and a copy of them on their way, place, quadrature for two radii, number and
+    # answer.
     assert (large - small) / (more - few) <= 2 * 4 * config.channels + 64
     assert (whole_large - whole_small) / (more - few) > 500
 

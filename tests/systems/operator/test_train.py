@@ -146,7 +146,8 @@ def test_a_run_is_resumed_in_other_chunks_but_not_with_other_steps(
             progress=at_step(3, lambda: os.kill(os.getpid(), signal.SIGINT)),
             **choices,
         )
-    # The rate of every step follows from their number: with more of them the steps taken would have been others.
+    # The rate of every step follows from their number: with more of them the steps taken would have been
+    # others.
     with pytest.raises(BadInput, match=r"steps \(was 8, is 16\)") as caught:
         train(tiny_data, tmp_path / "run", resume=True, steps=2 * STEPS)
     assert "Finish it with --resume alone" in caught.value.hint

@@ -79,8 +79,8 @@ def chunk_for(
     """The largest chunk of the batch x rays rays of a step, or `DoesNotFit` with the numbers.
 
     beside: bytes of everything else that coexists with such a chunk: the discriminator, the optimizers,
-    images. BudgetChoice.chunk is None if all rays fit at once, which is also the only way to train with memory
-    none.
+    images. BudgetChoice.chunk is None if all rays fit at once, which is also the only way to train with
+    memory none.
     """
     for name, value in (("batch", batch), ("rays", rays), ("samples", samples)):
         if value < 1:

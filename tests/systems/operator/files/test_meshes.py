@@ -111,7 +111,9 @@ def vtp(form="ascii", *, packed=False, order="<", header="u4", change=lambda tex
 
 
 def vtk(*, binary=False, version=3, line="POLYDATA", change=lambda data: data):
-    """A box of quads as legacy .vtk, written by hand, with a line and a field that are no part of the surface."""
+    """A box of quads as legacy .vtk, written by hand, with a line and a field that are no part of the
+    surface.
+    """
 
     def array(values, kind):
         values = np.asarray(values).reshape(-1)

@@ -71,7 +71,8 @@ def test_eigenvalues_are_those_of_numpy_and_of_a_known_matrix() -> None:
 
 
 def test_a_flat_disc_has_its_closed_form() -> None:
-    # Uniform over a disc of radius 1: mean distance 2/3, E[d^2] = 1/2, variance of each axis 1/4, none across.
+    # Uniform over a disc of radius 1: mean distance 2/3, E[d^2] = 1/2, variance of each axis 1/4, none
+    # across.
     side = torch.linspace(-1, 1, 401, dtype=torch.float64) * RADIUS
     flat = torch.stack(torch.meshgrid(side, side, indexing="ij"), -1).reshape(-1, 2)
     y = torch.cat([flat, torch.zeros(len(flat), 1, dtype=torch.float64)], dim=1)

@@ -1,4 +1,6 @@
-"""Kernels of the operator: scales add up by their weights, first weights keep signals alive, units are those of the box."""
+"""Kernels of the operator: scales add up by their weights, first weights keep signals alive, units are those
+of the box.
+"""
 
 from __future__ import annotations
 

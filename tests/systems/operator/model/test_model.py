@@ -14,8 +14,8 @@ from pinchpoint.systems.operator.model.graph import graph_of
 from pinchpoint.systems.operator.model.kernels import Cosine
 from pinchpoint.systems.operator.model.model import Operator, on_body_of, spread_of
 
-# The eigenvalues of a covariance of few points go through acos near 1, which turns a rounding of 1e-16, such as from
-# another order of a sum, into 1e-8. A real fault changes the field by far more than a millionth.
+# The eigenvalues of a covariance of few points go through acos near 1, which turns a rounding of 1e-16, such
+# as from another order of a sum, into 1e-8. A real fault changes the field by far more than a millionth.
 ROUNDING = {"rtol": 1e-6, "atol": 1e-8}
 OURS: dict[str, Any] = {"vectors": (0, 3)}
 KINDS: dict[str, dict[str, Any]] = {
@@ -90,7 +90,8 @@ def test_flat_memory_gives_the_values_and_every_gradient_of_eager(kind: str) -> 
         run(memory="flat", chunk=157),
         run(memory="checkpoint", chunk=157),
     )
-    # Shifting all scores of a row alike changes nothing, so that the gradient of the last bias is a rounding of zero.
+    # Shifting all scores of a row alike changes nothing, so that the gradient of the last bias is a rounding
+    # of zero.
     nothing = {name for name in eager if ".scores." in name and name.endswith("2.bias")}
     for name, truth in eager.items():
         assert truth is not None and (name in nothing or bool(truth.any())), f"{name} has no gradient"
@@ -198,7 +199,8 @@ def test_compat_scores_edges_by_the_cosine_of_absolute_places() -> None:
     y, x = torch.randn(2, 9, 3, dtype=torch.float64)
     truth = (y * x).sum(1, keepdim=True) / (y.norm(dim=1) * x.norm(dim=1))[:, None]
     assert torch.allclose(Cosine()(torch.cat([y, x], dim=1)), truth)
-    # Through the transform: constant kernel, f = one place's number. The weights of a row are the softmax of the cosines.
+    # Through the transform: constant kernel, f = one place's number. The weights of a row are the softmax of
+    # the cosines.
     for layer in model.encoder.kernels[0].parameters():
         layer.data.zero_()
     model.encoder.kernels[0][-1].bias.data.fill_(1.0)  # type: ignore[index]

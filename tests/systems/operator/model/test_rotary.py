@@ -39,7 +39,8 @@ def test_along_one_axis_equal_offsets_in_space_score_differently() -> None:
     torch.manual_seed(0)
     query, key = torch.randn(2, 16, dtype=torch.float64)
     found = scores(torch.arange(60.0)[:, None], query, key, BASE_1D)
-    # Patches 0 and 3 are neighbours along the second axis; 2 and 3 lie two apart along the third and one along the second.
+    # Patches 0 and 3 are neighbours along the second axis; 2 and 3 lie two apart along the third and one
+    # along the second.
     assert abs(found[0, 1] - found[2, 3]) < 1e-12
     assert abs(found[0, 3] - found[0, 1]) > 1e-3
 

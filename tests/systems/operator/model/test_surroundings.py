@@ -105,7 +105,8 @@ def test_sums_with_normals_of_a_mesh_finer_than_the_cells_are_near_those_of_all_
 
 
 def test_how_a_sphere_turns_is_as_in_closed_form() -> None:
-    # With s = (distance / radius)^2 areas are even in s, so that a sum of f is the integral of 3 (1 - s)^2 f(s) over 0 to 1.
+    # With s = (distance / radius)^2 areas are even in s, so that a sum of f is the integral of 3 (1 - s)^2
+    # f(s) over 0 to 1.
     points, weights = sphere(20_000)
     wind = torch.tensor([[0.6, -0.3, 0.8]], dtype=torch.float64).expand_as(points)
     sums = own_statistics(points, radius=RADIUS, weights=weights, normals=points)[:, None, 9:]
