@@ -63,7 +63,7 @@ def test_a_gpu_out_of_memory_halves_the_chunk() -> None:
     try:
         points = np.random.default_rng(3).normal(size=(3_000_000, 3)).astype(np.float32)
         result = stream(net, points, chunk=2_000_000, report=flows.append)
-        with pytest.raises(DoesNotFit, match="memory ran out at a chunk"):
+        with pytest.raises(DoesNotFit, match="Memory ran out at a chunk"):
             stream(
                 lambda i: torch.empty(len(i), 2**22, device=i.device)[:, 0],
                 10_000,

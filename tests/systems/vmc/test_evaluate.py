@@ -97,7 +97,7 @@ def test_what_cannot_be_evaluated_is_refused(hydrogen: Path, tiny: dict[str, Any
         evaluate(hydrogen, samples=3, device="cpu")
     with pytest.raises(BadInput, match="Cannot write") as caught:
         evaluate(hydrogen, tmp_path / "no" / "eval.json", device="cpu")
-    assert caught.value.hint == "choose a folder that exists and can be written"
+    assert caught.value.hint == "Choose a folder that exists and is writable."
     with pytest.raises(BadInput, match="A grid spacing of 0 bohr"):
         evaluate(hydrogen, cube=tmp_path / "h.cube", spacing=0.0, device="cpu")
     with pytest.raises(BadInput, match="no run in"):

@@ -419,7 +419,7 @@ def test_an_explosion_is_half_a_hartree_and_a_fifth_of_the_energy() -> None:
 def test_the_likely_cause_follows_from_the_last_rows() -> None:
     told = Settings()
     assert likely_cause(row(10, -1, acceptance=0.001), told)[0].startswith(
-        "walkers that do not sample (0.1% of the moves"
+        "walkers that do not sample (0.1% of moves accepted"
     )
     assert likely_cause(row(10, -1), told) == ("adam_rate being too high (0.003)", "--set adam_rate=0.00075")
     assert likely_cause(row(500, -1), told)[1] == "--set spring_rate=0.013 --set precision=float64"
@@ -502,7 +502,7 @@ def test_bad_requests_are_refused_before_anything_is_made(tiny: dict[str, Any], 
         ({"walkers": 0}, "--walkers 0"),
         ({"steps": 0}, "--steps 0"),
         ({"budget": "12"}, "'12' is not a number of bytes"),
-        ({"checkpoint_every": 0}, "checkpoint_every=0"),
+        ({"checkpoint_every": 0}, "--set checkpoint_every=0"),
         ({"resume": True, "start_from": "x"}, "--from cannot be used with --resume"),
         ({"pretrain": -1}, "--set pretrain=-1 is negative"),
         ({"net": "huge"}, "There is no network 'huge'"),

@@ -229,7 +229,7 @@ def _show(tell: progress_bar.Bar, report: Report, *, stage: str = "") -> None:
             if report.done
             else "before the first step"
         )
-        printing.say(f"stopped {where}; go on with --resume")
+        printing.say(f"stopped {where}; continue with --resume")
     elif report.stage == "budget" and report.total:
         printing.say(report.note)
     elif report.stage == "train":

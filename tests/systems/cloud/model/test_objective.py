@@ -175,7 +175,7 @@ def _worker(rank: int, folder: str) -> None:
             told = told_of(mode, consistency)
             made = Stepper(CONFIG, told, "cpu", ranks=Ranks(rank, 2))
             made.model.double()
-            made.objective = Ranks(rank, 2).wrapped(made.objective.module, "cpu")  # pyright: ignore[reportArgumentType]
+            made.objective = Ranks(rank, 2).wrap(made.objective.module, "cpu")  # pyright: ignore[reportArgumentType]
             torch.save(
                 gradient(made, *drawn_of(told, 1 + rank, rank=rank)), Path(folder) / f"{mode}{rank}.pt"
             )

@@ -112,7 +112,7 @@ def test_an_unknown_preset_is_refused() -> None:
 
 @pytest.mark.parametrize(
     ("text", "says"),
-    [("{", "no JSON"), ("[]", "unknown fields"), ('{"colour": 1}', "colour"), ("{}", "lacks fields")],
+    [("{", "not JSON"), ("[]", "unknown fields"), ('{"colour": 1}', "colour"), ("{}", "lacks fields")],
 )
 def test_a_damaged_configuration_is_refused(text: str, says: str) -> None:
     with pytest.raises(BadInput, match=says):

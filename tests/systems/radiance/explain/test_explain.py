@@ -172,7 +172,7 @@ def test_the_page_tells_what_the_record_does() -> None:
         off = f"{100 * (row.predicted_bytes / row.measured_bytes - 1):+.1f} %"
         spent = f"{row.time_ratio:.2f} [{row.time_low:.2f}, {row.time_high:.2f}]"
         assert line.startswith(f"{peak} | {off} | {spent} | {row.gradient_error:.1e} |"), row.trick
-    assert f"over the baseline's {1e3 * (result.row('baseline').time_s or 0):.0f} ms" in text
+    assert f"relative to the {1e3 * (result.row('baseline').time_s or 0):.0f} ms of the baseline" in text
 
 
 def test_peaks_that_a_machine_without_a_gpu_predicts_are_those_an_h200_has() -> None:
