@@ -262,7 +262,7 @@ def test_a_wrong_configuration_is_refused_where_it_is_made(changes, said: str) -
 
 def test_json_of_another_version_and_unknown_presets_are_refused() -> None:
     for text in ("{", "[]", '{"strange": 1}', '{"mul": 3}'):
-        with pytest.raises(BadInput, match="[Cc]onfiguration"):
+        with pytest.raises(BadInput, match=r"[Cc]onfiguration"):
             DensityConfig.from_json(text)
     with pytest.raises(BadInput, match="There is no preset"):
         DensityConfig.preset("huge", SPECIES)
