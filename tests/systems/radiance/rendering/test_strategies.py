@@ -222,7 +222,7 @@ def test_a_step_takes_few_operations_where_our_kernels_run(
     """
     monkeypatch.setattr("pinchpoint.systems.radiance.rendering.passes.own_kernels", lambda _: True)
     for module in ("points", "shading"):
-        monkeypatch.setattr(f"pinchpoint.systems.radiance.{module}.is_fake", lambda _: True)
+        monkeypatch.setattr(f"pinchpoint.systems.radiance.rendering.{module}.is_fake", lambda _: True)
     config = FieldConfig.preset("graf", width=16)
     settings = {
         "config": config.to_json(),
