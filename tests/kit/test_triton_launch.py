@@ -1,6 +1,4 @@
-"""Launches that look up what was compiled: once for each kind of arguments, with a stand-in for Triton's
-kernels.
-"""
+"""Launches look up compiled kernels, once for each kind of argument; tested with a stand-in for Triton."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Networks as one kernel: every shape the kernels compute, taken or not yet, in every precision, against
-float64.
+"""Networks as one kernel: every shape of the kernels, used or not, in every precision, compared with float64.
 
 Many edges and every program at work: a tile that the compiler gets wrong may be right for a few.
 """

@@ -140,9 +140,7 @@ def test_what_does_not_go_together_is_refused(wrong: dict[str, Any], what: str) 
 
 
 def test_a_chunk_chosen_by_bytes_takes_no_more_than_they_are() -> None:
-    """Counted by hand: 6 inputs, 16 + 16 kept, two more of 16, C made, C and C of gradients, and the
-    indices.
-    """
+    """By hand: 6 inputs, 16 + 16 saved, two more of 16, C outputs, C and C of gradients, and the indices."""
     given = problem("linear", "mean", torch.float32)
     an_edge = 4 * (6 + 16 + 2 * 16 + C + 2 * C) + 36
     assert auto_chunk(given["mlp"], given["x"], given["y"], given["f"], budget_bytes=1000 * an_edge) == 1000

@@ -1,4 +1,4 @@
-"""The edge transform on a GPU, where our own kernels run: against float64 on the CPU, and its own bits again."""
+"""The edge transform with our kernels on a GPU: compared with float64 on the CPU, and reproducible."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""All Laplacian methods agree with each other and with closed forms, in chunks of any size and within a
-budget.
-"""
+"""Laplacian methods agree with each other and with closed forms, in chunks of any size, within a budget."""
 
 from __future__ import annotations
 
@@ -34,8 +32,9 @@ def double() -> Iterator[None]:
 
 
 def antisymmetric(n: int, *, seed: int = 0) -> Callable[[Any], Any]:
-    """log|psi| of n electrons: the product of g_i - g_j over pairs of a spin, g of a small network. x:
-    (n, 3).
+    """log|psi| of n electrons: the product of g_i - g_j over pairs of a spin, g of a small network.
+
+    x: (n, 3).
     """
     rng = np.random.default_rng(seed)
     own, mean, out = (rng.standard_normal(shape) / 2 for shape in ((4, 6), (3, 6), (6,)))

@@ -1,6 +1,4 @@
-"""Mean, maximum, sum and softmax over cells: against loops over cells, and gradients against finite
-differences.
-"""
+"""Mean, maximum, sum and softmax over cells, compared with loops; gradients with finite differences."""
 
 from __future__ import annotations
 

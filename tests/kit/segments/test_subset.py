@@ -1,4 +1,4 @@
-"""Subsets of cells: every method against keys sorted one by one on the host; exact counts; what is refused."""
+"""Subsets of cells: every method compared with keys sorted on the host; exact counts; invalid input."""
 
 from __future__ import annotations
 

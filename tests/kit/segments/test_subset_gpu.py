@@ -1,6 +1,4 @@
-"""Draws on a GPU: the same indices as on the CPU, bit for bit, by our kernel and by the sort, with no wait
-where none is due.
-"""
+"""Draws on a GPU: the same indices as on the CPU, by our kernel and by the sort, without needless waits."""
 
 from __future__ import annotations
 

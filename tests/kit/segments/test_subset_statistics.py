@@ -1,5 +1,4 @@
-"""Draws are random as they claim: chi-square against closed forms, one threshold set before, and samplers it
-must refuse.
+"""Draws have the claimed distribution: chi-square tests with a fixed threshold, and samplers that must fail.
 
 Every draw is a function of its seed, so these numbers are the same in each run: none can fail by chance.
 """
@@ -25,9 +24,7 @@ Sampler = Callable[[Segments, int, int], Tensor]
 
 
 def probability(observed: Tensor, expected: Tensor) -> float:
-    """Of a chi-square at least as large: observed and expected numbers of the same things, which sum to
-    the same.
-    """
+    """The probability of a chi-square at least as large, for observed and expected counts of equal sum."""
     square = float(((observed.double() - expected.double()) ** 2 / expected.double()).sum())
     return float(
         torch.special.gammaincc(

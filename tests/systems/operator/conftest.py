@@ -15,8 +15,9 @@ pytest.importorskip("torch", reason="the operator is torch's")
 
 @pytest.fixture(scope="session", autouse=True)
 def bodies_in_process() -> Iterator[None]:
-    """Create bodies in this process: a worker process takes seconds to import torch. test_dataset tests
-    the workers.
+    """Create bodies in this process: a worker process takes seconds to import torch.
+
+    test_dataset tests the workers.
     """
     from pinchpoint.systems.operator.data import dataset, workers
 

@@ -70,7 +70,8 @@ def failed(args: list[Any], capsys: pytest.CaptureFixture[str]) -> tuple[int, st
 def test_help_of_the_group_and_of_its_commands_needs_no_torch() -> None:
     code = (
         "import sys\nfrom pinchpoint.cli.main import run\n"
-        "codes = [run(args) for args in (['operator', '--help'], *(['operator', name, '--help'] for name in sys.argv[1:]))]\n"
+        "pages = ['operator', '--help'], *(['operator', name, '--help'] for name in sys.argv[1:])\n"
+        "codes = [run(args) for args in pages]\n"
         "assert codes == [0] * 5, codes\nassert not {'torch', 'numpy', 'rich'} & set(sys.modules), 'imported'"
     )
     names = ["data", "train", "eval", "predict"]

@@ -1,4 +1,4 @@
-"""Evaluation and prediction: errors computed by hand, meshes with their Cp, and a gain over the mean field."""
+"""Evaluation and prediction: errors computed by hand, meshes with Cp, and a gain over the mean field."""
 
 from __future__ import annotations
 
@@ -102,9 +102,7 @@ def test_an_evaluation_leaves_a_table_a_record_and_pictures(
 
 
 def test_a_picture_shows_only_what_faces_the_eye_in_the_colour_of_its_value(tmp_path: Path) -> None:
-    """A cube, hot ahead (-x) and cold elsewhere: the front view is partly red, the back view has no red
-    at all.
-    """
+    """A cube, hot in front (-x) and cold elsewhere: only the front view contains red."""
     from matplotlib.image import imread
 
     corners = torch.tensor(

@@ -118,9 +118,10 @@ def slope(
 
 @pytest.mark.parametrize("hidden", [(64, 64), (128, 128, 128)])
 def test_eager_bytes_per_edge_match_a_count_by_hand(forecaster: Forecaster, hidden: tuple[int, ...]) -> None:
-    """Each layer saves its product and its activation, and the last needs one gradient; then come the inputs
-    (6), the kernel's values and f at the edge (16 each), and an index. The points, with 32 edges each, add a
-    few bytes.
+    """Each layer saves its product and its activation, and the last needs one gradient.
+
+    Then come the inputs (6), the kernel's values and f at the edge (16 each), and an index. The points, with
+    32 edges each, add a few bytes.
     """
     mlp = ",".join(map(str, hidden))
     train = 4 * (2 * sum(hidden) + hidden[-1]) + 4 * 6 + 2 * 4 * CHANNELS + 8

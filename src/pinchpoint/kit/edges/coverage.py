@@ -128,8 +128,9 @@ def coverage(into_tokens: Edges, into_points: Edges | None = None) -> Coverage:
         into_tokens.queries,
     ):
         raise BadInput(
-            f"`into_tokens` goes from {into_tokens.source_count:,} points to {into_tokens.queries:,} tokens, but "
-            f"`into_points` goes from {into_points.source_count:,} tokens to {into_points.queries:,} points.",
+            f"`into_tokens` goes from {into_tokens.source_count:,} points to {into_tokens.queries:,} tokens, "
+            f"but `into_points` goes from {into_points.source_count:,} tokens to "
+            f"{into_points.queries:,} points.",
             hint="Give both directions of one graph, tokens first, as lattice_edges returns them.",
         )
     if into_points is None:

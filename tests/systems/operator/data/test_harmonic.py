@@ -64,9 +64,7 @@ def test_the_net_flux_falls_with_the_panel_size_and_the_mean_is_taken_off():
 
 
 def test_the_flux_and_the_shape_decide_the_potential():
-    """Green's third identity: from potential and flux on the surface to the potential inside, by
-    quadrature.
-    """
+    """The potential inside by Green's third identity, from potential and flux on the surface."""
     ball = draw_ball(4, 1)
     mesh = ball_mesh(ball, 8000)
     shape = facets(mesh)

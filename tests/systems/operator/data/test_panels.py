@@ -29,9 +29,7 @@ ONE = torch.ones(1, dtype=torch.float64)
 
 
 def by_quadrature(mesh, point, order=60, strength=lambda y: 1.0):
-    """1/(4 pi) of the integral of strength(y) (x - y) / |x - y|^3: Gauss points of a square folded onto
-    the triangle.
-    """
+    """1/(4 pi) times the integral of strength(y) (x - y) / |x - y|^3, with Gauss points of a square."""
     nodes, weights = np.polynomial.legendre.leggauss(order)
     u, v = np.meshgrid((nodes + 1) / 2, (nodes + 1) / 2, indexing="ij")
     weight = np.outer(weights, weights) / 4 * u

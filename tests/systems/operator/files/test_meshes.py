@@ -56,7 +56,8 @@ def obj():
 
 
 def ply():
-    head = f"ply\nformat ascii 1.0\nelement vertex {len(BOX)}\nproperty float x\nproperty float y\nproperty float z\n"
+    head = f"ply\nformat ascii 1.0\nelement vertex {len(BOX)}\n"
+    head += "property float x\nproperty float y\nproperty float z\n"
     head += f"element face {len(TRIANGLES)}\nproperty list uchar int vertex_indices\nend_header\n"
     rows = ["{} {} {}".format(*point) for point in BOX] + ["3 {} {} {}".format(*face) for face in TRIANGLES]
     return (head + "\n".join(rows) + "\n").encode()
@@ -83,9 +84,8 @@ def vtp(form="ascii", *, packed=False, order="<", header="u4", change=lambda tex
             streams = [np.array([len(raw)], dtype=order + header).tobytes() + raw]
         coded = b"".join(map(base64.b64encode, streams))
         if form == "ascii":
-            parts.append(
-                f'<DataArray type="{kind}" Name="NAME" format="ascii">{" ".join(map(str, values.reshape(-1)))}</DataArray>'
-            )
+            numbers = " ".join(map(str, values.reshape(-1)))
+            parts.append(f'<DataArray type="{kind}" Name="NAME" format="ascii">{numbers}</DataArray>')
         elif form == "binary":
             parts.append(
                 f'<DataArray type="{kind}" Name="NAME" format="binary">\n  {coded.decode()}\n</DataArray>'
@@ -101,7 +101,8 @@ def vtp(form="ascii", *, packed=False, order="<", header="u4", change=lambda tex
     endian = {"<": "Little", ">": "Big"}[order]
     size = {"u4": "UInt32", "u8": "UInt64"}[header]
     text = (
-        f'<?xml version="1.0"?><VTKFile type="PolyData" byte_order="{endian}Endian" header_type="{size}"{squeezer}><PolyData>'
+        f'<?xml version="1.0"?><VTKFile type="PolyData" byte_order="{endian}Endian" header_type="{size}"'
+        f"{squeezer}><PolyData>"
         f'<Piece NumberOfPoints="8" NumberOfPolys="6" NumberOfStrips="0"><Points>{points}</Points>'
         f"<Polys>{corners}{ends}</Polys></Piece></PolyData>"
     )
@@ -111,9 +112,7 @@ def vtp(form="ascii", *, packed=False, order="<", header="u4", change=lambda tex
 
 
 def vtk(*, binary=False, version=3, line="POLYDATA", change=lambda data: data):
-    """A box of quads as legacy .vtk, written by hand, with a line and a field that are no part of the
-    surface.
-    """
+    """A box of quads as legacy .vtk, with a line and a field that are not part of the surface."""
 
     def array(values, kind):
         values = np.asarray(values).reshape(-1)

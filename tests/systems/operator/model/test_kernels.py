@@ -1,6 +1,4 @@
-"""Kernels of the operator: scales add up by their weights, first weights keep signals alive, units are those
-of the box.
-"""
+"""Kernels of the operator: weighted sums of scales, initial weights that preserve signals, and units."""
 
 from __future__ import annotations
 

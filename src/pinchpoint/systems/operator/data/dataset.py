@@ -98,22 +98,22 @@ def make_dataset(
     _check(kind, train, test, panels, seed, jobs, device)
     identity = {"format": FORMAT, "generator": GENERATOR, "kind": kind, "seed": seed, "panels": panels}
     refuse_others(folder, own=samples.INDEX)
-    held = samples.existing_samples(folder, SET, identity)
+    existing = samples.existing_samples(folder, SET, identity)
     numbers = {_name(number): number for number in (*range(train), *range(FIRST_TEST, FIRST_TEST + test))}
     orders = [
         Order(kind, name, seed, number, panels, device)
         for name, number in numbers.items()
-        if name not in held
+        if name not in existing
     ]
     processes = _processes(kind, panels, jobs, device) if orders else 1
     samples.add_samples(
         folder,
         SET,
-        held,
+        existing,
         lambda: made_bodies(orders, jobs=processes),
         missing=len(orders),
         total=len(numbers),
-        save=lambda: _save(folder, identity, held, numbers),
+        save=lambda: _save(folder, identity, existing, numbers),
         progress=progress,
     )
     return open_dataset(folder)
@@ -159,11 +159,11 @@ def _check(kind: str, train: int, test: int, panels: int, seed: int, jobs: int |
             raise Missing("This machine has no CUDA device.", hint="Create the data with --device cpu.")
 
 
-def _save(folder: Path, identity: dict[str, Any], held: samples.Entries, numbers: dict[str, int]) -> None:
+def _save(folder: Path, identity: dict[str, Any], existing: samples.Entries, numbers: dict[str, int]) -> None:
     kind: Kind = identity["kind"]
     low, high = (cars if kind == "flow" else harmonic).largest_box()
     margin = [_MARGIN * (b - a) for a, b in zip(low, high, strict=True)]
-    good = [name for name in numbers if name in held and not held[name]["faults"]]
+    good = [name for name in numbers if name in existing and not existing[name]["faults"]]
     about = identity | {
         "low": [a - m for a, m in zip(low, margin, strict=True)],
         "high": [b + m for b, m in zip(high, margin, strict=True)],
@@ -174,7 +174,7 @@ def _save(folder: Path, identity: dict[str, Any], held: samples.Entries, numbers
         "train": [name for name in good if numbers[name] < FIRST_TEST],
         "test": [name for name in good if numbers[name] >= FIRST_TEST],
     }
-    samples.write_index(folder, SET, about, held, numbers, splits)
+    samples.write_index(folder, SET, about, existing, numbers, splits)
 
 
 def _name(number: int) -> str:
