@@ -22,10 +22,10 @@ from pinchpoint.core.workload import Case, Variant, Workload
 from pinchpoint.kit.edges.edges import Edges
 from pinchpoint.systems.common.settings import apply_choices
 from pinchpoint.systems.operator.data.sample import Sample
-from pinchpoint.systems.operator.inference import infer_one_chunk
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.geometry import COLUMNS, TURNING
 from pinchpoint.systems.operator.model.graph import Graph
+from pinchpoint.systems.operator.model.inference import infer_one_chunk
 from pinchpoint.systems.operator.settings import Settings
 from pinchpoint.systems.operator.training_step import Stepper
 

@@ -34,9 +34,9 @@ from pinchpoint.systems.operator.files.meshes import (
     read_mesh,
     write_fields,
 )
-from pinchpoint.systems.operator.inference import POINTS, infer
 from pinchpoint.systems.operator.model.config import PANELS, OperatorConfig
 from pinchpoint.systems.operator.model.graph import graph_of
+from pinchpoint.systems.operator.model.inference import POINTS, infer
 from pinchpoint.systems.operator.model.model import Operator
 from pinchpoint.systems.operator.runs import Which, trained
 from pinchpoint.systems.operator.settings import Settings

@@ -246,7 +246,7 @@ def test_inputs_of_another_operator_are_refused(wrong: dict[str, Any], says: str
 
 
 def test_it_learns_a_smooth_field_of_place_and_normal() -> None:
-    points, features, areas = body(400, torch.float32)
+    points, features, areas = body(200, torch.float32)
     made = config(**OURS, out_features=1, channels=16)
     truth = (features[:, 0] ** 2 - 0.5 * torch.sin(2 * points[:, 0]) * features[:, 2])[:, None]
     torch.manual_seed(0)

@@ -13,9 +13,9 @@ from pinchpoint.systems.operator import budget
 from pinchpoint.systems.operator.budget import chunk_for
 from pinchpoint.systems.operator.data.dataset import open_dataset
 from pinchpoint.systems.operator.data.sample import Sample
-from pinchpoint.systems.operator.inference import infer
 from pinchpoint.systems.operator.model.config import OperatorConfig
 from pinchpoint.systems.operator.model.graph import Graph, graph_of
+from pinchpoint.systems.operator.model.inference import infer
 from pinchpoint.systems.operator.model.model import Operator
 from pinchpoint.systems.operator.settings import Settings
 from pinchpoint.systems.operator.training_step import forward
