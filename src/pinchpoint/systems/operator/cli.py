@@ -176,10 +176,10 @@ def evaluate(
             run,
             data,
             output,
-            split=split,
-            which=checkpoint,
+            split=cast("Any", split),
+            which=cast("Any", checkpoint),
             device=device,
-            pictures=pictures,  # pyright: ignore[reportArgumentType]
+            pictures=pictures,
             progress=lambda finished, total: tell("bodies", finished, total),
         )
     files = ", ".join(evaluation.files)
@@ -244,8 +244,8 @@ def predict(
             device=device,
             budget=budget,
             chunk=chunk,
-            which=checkpoint,
-            progress=tell,  # pyright: ignore[reportArgumentType]
+            which=cast("Any", checkpoint),
+            progress=tell,
         )
     printing.show_pairs(
         [
