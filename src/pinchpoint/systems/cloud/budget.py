@@ -16,7 +16,7 @@ import numpy as np
 from pinchpoint.backends.torch import measurement
 from pinchpoint.core.errors import DoesNotFit
 from pinchpoint.core.units import show_bytes
-from pinchpoint.systems.cloud.data.batches import cropped
+from pinchpoint.systems.cloud.data.batches import crop
 from pinchpoint.systems.cloud.data.scene import Scene
 from pinchpoint.systems.cloud.model.config import CloudConfig
 from pinchpoint.systems.cloud.model.convolution import CPU_BYTES, GPU_BYTES
@@ -42,7 +42,7 @@ class Way:
 
 def way_for(
     config: CloudConfig,
-    told: Settings,
+    settings: Settings,
     scenes: Sequence[Scene],
     *,
     budget: str | int,
@@ -55,86 +55,88 @@ def way_for(
     """
     within = budget_of(budget)
     budget_bytes = within.memory_bytes
-    found: list[Way] = []
-    for mode in ways_of(config, told):
+    candidates: list[Way] = []
+    for mode in ways_of(config, settings):
         if progress is not None:
             progress("all views at once" if mode == "batched" else "view after view")
-        way = replace(told, views_mode=mode)
-        live = _counted(config, way, scenes)
+        way = replace(settings, views_mode=mode)
+        live = _count_bytes(config, way, scenes)
         if device == "cpu":
             need = resident_bytes() + live
         else:
-            live += _gathered(config, way, scenes) + _ahead(config, way, scenes)
+            live += _gather_bytes(config, way, scenes) + _prefetch_bytes(config, way, scenes)
             need = round(live * ROUNDED) + within.cublas_workspace_bytes + within.context_bytes
-        found.append(Way(mode, need, budget_bytes))
+        candidates.append(Way(mode, need, budget_bytes))
         if need <= budget_bytes:
-            return found[-1]
-    least = min(found, key=lambda way: way.predicted_bytes)
+            return candidates[-1]
+    least = min(candidates, key=lambda way: way.predicted_bytes)
     fewer = (
         "--points or --scenes"
-        if least.views_mode != "batched" or len(found) > 1
+        if least.views_mode != "batched" or len(candidates) > 1
         else "--points, --scenes or --views"
     )
-    held = "with what this process holds already" if device == "cpu" else "context and margin included"
+    scope = "with what this process holds already" if device == "cpu" else "context and margin included"
     raise DoesNotFit(
-        f"A step needs {show_bytes(least.predicted_bytes)}, {held}, but the budget is {show_bytes(budget_bytes)}.",
+        f"A step needs {show_bytes(least.predicted_bytes)}, {scope}, but the budget is {show_bytes(budget_bytes)}.",
         hint=f"Raise --budget by at least {show_bytes(least.predicted_bytes - budget_bytes)}, or use fewer {fewer}.",
         need_bytes=least.predicted_bytes,
     )
 
 
-def ways_of(config: CloudConfig, told: Settings) -> tuple[str, ...]:
+def ways_of(config: CloudConfig, settings: Settings) -> tuple[str, ...]:
     """The ways a run may take, the fastest first. Batch statistics of all views together need all of them at once."""
-    if told.views_mode != "auto":
-        return (told.views_mode,)
-    return ("batched",) if len(told.views) == 1 or config.norm == "batch" else ("batched", "accumulate")
+    if settings.views_mode != "auto":
+        return (settings.views_mode,)
+    return ("batched",) if len(settings.views) == 1 or config.norm == "batch" else ("batched", "accumulate")
 
 
-def _counted(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> int:
+def _count_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
     """Most bytes of tensors alive in a step with the largest scenes and the most points a view can have."""
     largest = max(scenes, key=lambda scene: scene.points)
-    views = [_fullest(view) for view in parse_views(told.views)]
-    told = replace(told, views=[view.name for view in views], augment=False)
-    points = min(told.points, largest.points)
-    most = points * told.scenes * len(views)
+    views = [_fullest(view) for view in parse_views(settings.views)]
+    settings = replace(settings, views=[view.name for view in views], augment=False)
+    points = min(settings.points, largest.points)
+    most = points * settings.scenes * len(views)
     if most <= WHOLE:
-        return _live(config, told, largest, points)
+        return _live(config, settings, largest, points)
     # A part of a scene holds as many points in a voxel as the whole.
     sizes = [max(1, round(points * share * WHOLE / most)) for share in (0.5, 1.0)]
-    low, high = (_live(config, told, largest, size) for size in sizes)
+    low, high = (_live(config, settings, largest, size) for size in sizes)
     each = (high - low) / (sizes[1] - sizes[0])
     return round(BENT * (high + each * (points - sizes[1])))
 
 
-def _gathered(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> int:
+def _gather_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
     """What a convolution reads at one time on CUDA beyond what it reads on a CPU, where the step is counted."""
-    points = min(told.points, max(scene.points for scene in scenes)) * told.scenes
-    passed = points * (1 if told.views_mode == "accumulate" else len(told.views))
+    points = min(settings.points, max(scene.points for scene in scenes)) * settings.scenes
+    passed = points * (1 if settings.views_mode == "accumulate" else len(settings.views))
     # The finest level's is the largest: coarser voxels are fewer by more than they are wider.
     whole = 27 * 4 * config.widths[0] * passed
     return max(0, min(GPU_BYTES, whole) - CPU_BYTES)
 
 
-def _ahead(config: CloudConfig, told: Settings, scenes: Sequence[Scene]) -> int:
+def _prefetch_bytes(config: CloudConfig, settings: Settings, scenes: Sequence[Scene]) -> int:
     """The next step's points, which on CUDA are moved there and drawn while this one computes: most bytes while they are."""
     largest = max(scenes, key=lambda scene: scene.points)
-    points = min(told.points, largest.points)
-    part = cropped(largest, max(1, min(points, WHOLE // told.scenes)), np.random.default_rng(0))
-    views = [_fullest(view) for view in parse_views(told.views)]
+    points = min(settings.points, largest.points)
+    part = crop(largest, max(1, min(points, WHOLE // settings.scenes)), np.random.default_rng(0))
+    views = [_fullest(view) for view in parse_views(settings.views)]
 
-    def made() -> None:
-        draw_views(Batch.from_scenes([part] * told.scenes), views, cell=told.cell or config.cell, seed=0)
+    def prefetch() -> None:
+        draw_views(
+            Batch.from_scenes([part] * settings.scenes), views, cell=settings.cell or config.cell, seed=0
+        )
 
-    return round((measurement.account(made) or 0) * points / part.points)
+    return round((measurement.account(prefetch) or 0) * points / part.points)
 
 
-def _live(config: CloudConfig, told: Settings, scene: Scene, points: int) -> int:
-    part = cropped(scene, points, np.random.default_rng(0))
+def _live(config: CloudConfig, settings: Settings, scene: Scene, points: int) -> int:
+    part = crop(scene, points, np.random.default_rng(0))
 
     def steps() -> None:
-        stepper = Stepper(config, told, "cpu")
+        stepper = Stepper(config, settings, "cpu")
         for number in (1, 2):  # the optimizer's state is there from the first step on
-            stepper.step([part] * told.scenes, number=number)
+            stepper.step([part] * settings.scenes, number=number)
 
     return measurement.account(steps) or 0
 

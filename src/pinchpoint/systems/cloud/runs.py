@@ -56,13 +56,15 @@ def begin(
     read: gives a scene of the data by its name, where that is done better than by the data itself.
     """
     check_run_folder(folder, resume=resume)
-    asked = json_values(choices)
-    if "views" in asked:
-        asked["views"] = [view.name for view in parse_views(asked["views"])]
+    overridden = json_values(choices)
+    if "views" in overridden:
+        overridden["views"] = [view.name for view in parse_views(overridden["views"])]
     if resume:
         return Run(
             folder,
-            resume_settings(folder, read_settings(folder), {**asked, "ranks": ranks}, data=fingerprint(data)),
+            resume_settings(
+                folder, read_settings(folder), {**overridden, "ranks": ranks}, data=fingerprint(data)
+            ),
         )
     known = {
         "features": list(data.features),
@@ -70,11 +72,11 @@ def begin(
         "data": fingerprint(data),
         "ranks": ranks,
     }
-    settings = apply_choices(Settings(), {**asked, "model": {}, **known})
-    held = count_held_back(
+    settings = apply_choices(Settings(), {**overridden, "model": {}, **known})
+    held_back = count_held_back(
         settings.validation, len(data.names("train")), what="scenes", hint="make some: cloud data --train 12"
     )
-    settings = replace(settings, validation=held)
+    settings = replace(settings, validation=held_back)
     names, _ = Run(folder, settings).split_names(data.names("train"))
     found = statistics_of(map(read or data.scene, names), len(data.classes))
     config = _configured(data, found, settings, choices.get("model", {}))
@@ -134,16 +136,18 @@ def statistics_of(scenes: Iterable[Scene], classes: int) -> Statistics:
     return Statistics(mean.tolist(), spread.tolist(), (counts / counts.sum()).tolist())
 
 
-def _configured(data: Source, found: Statistics, told: Settings, overrides: Mapping[str, Any]) -> CloudConfig:
+def _configured(
+    data: Source, found: Statistics, settings: Settings, overrides: Mapping[str, Any]
+) -> CloudConfig:
     """The whole configuration of the model, with the training scenes' statistics."""
-    given = [name for name in _FOLLOWS if name in overrides]
-    if given:
+    fixed = [name for name in _FOLLOWS if name in overrides]
+    if fixed:
         raise BadInput(
-            f"--set {' and '.join(given)} cannot be chosen: they follow from the dataset and the views.",
+            f"--set {' and '.join(fixed)} cannot be chosen: they follow from the dataset and the views.",
             hint="Leave them out.",
         )
     config = CloudConfig.preset(
-        told.preset,
+        settings.preset,
         in_features=len(data.features),
         classes=len(data.classes),
         feature_shift=tuple(found.mean),
@@ -151,8 +155,8 @@ def _configured(data: Source, found: Statistics, told: Settings, overrides: Mapp
         **overrides,
     )
     if config.norm == "per-view":
-        config = replace(config, views=len(told.views))
-    if config.norm == "batch" and told.views_mode == "accumulate" and len(told.views) > 1:
+        config = replace(config, views=len(settings.views))
+    if config.norm == "batch" and settings.views_mode == "accumulate" and len(settings.views) > 1:
         raise BadInput(
             "The norm batch needs all views together, so views cannot be processed one after another.",
             hint="Give --set norm=layer or norm=per-view, or --set views_mode=batched.",

@@ -70,7 +70,7 @@ def train(
             folder, ignore=ignore, progress=lambda done, total: tell(Report("files", done, total))
         )
         supply, way = Supply(source), None
-        read = _Telling(supply, len(source.names("train")), tell)
+        read = _ReadReporter(supply, len(source.names("train")), tell)
         run = begin(Path(output), source, resume=resume, choices=choices, ranks=ranks.world, read=read)
         run = at_data(run, folder)
         check_precision(run.settings.precision, device)
@@ -80,7 +80,7 @@ def train(
         with preparing(run, tell):
             most = max(read(name).points for name in (*names, *held))
             _check_cells(run, step_scenes(supply, names, run.settings, step=1, rank=ranks.rank))
-            run, way = _decided(run, supply, names, ranks, budget=budget, device=device, tell=tell)
+            run, way = _choose_views_mode(run, supply, names, ranks, budget=budget, device=device, tell=tell)
         parts = Parts(device, clock=clock)
         learner = _Learner(run, supply, names, held, device=device, parts=parts, ranks=ranks)
         with learner.ahead:
@@ -115,7 +115,7 @@ def train(
             return lead(ranks, lambda: take_steps(run, learner, log=Log, completed=parts.completed, **how))
 
 
-class _Telling:
+class _ReadReporter:
     """Scenes of a supply by name, each told of when it is first read."""
 
     def __init__(self, supply: Supply, total: int, tell: Progress) -> None:
@@ -138,7 +138,7 @@ def _check_cells(run: Run, scenes: list[Scene]) -> None:
         check_extent(float(grid_keys(batch.xyz, group, batch.scenes, cell=cell)[2]), cell)
 
 
-def _decided(
+def _choose_views_mode(
     run: Run,
     supply: Supply,
     names: list[str],
@@ -177,13 +177,19 @@ class _Learner:
         parts: Parts,
         ranks: Ranks,
     ) -> None:
-        self.told, self.supply, self.held, self.parts, self.ranks = run.settings, supply, held, parts, ranks
+        self.settings, self.supply, self.held, self.parts, self.ranks = (
+            run.settings,
+            supply,
+            held,
+            parts,
+            ranks,
+        )
         self.device = device
         self.holds_back = bool(held)
         self.stepper = Stepper(run.config, run.settings, device, parts=parts, ranks=ranks)
         self.names = names
         self.aside = Aside() if device == "cuda" else None
-        self.ahead: Ahead[list[Scene] | Ready] = Ahead(self._made, last=run.settings.steps)
+        self.ahead: Ahead[list[Scene] | Ready] = Ahead(self._prepare, last=run.settings.steps)
 
     def step(self, number: int) -> Tensor:
         self.ranks.agree(NEXT)
@@ -193,11 +199,11 @@ class _Learner:
         """The part of this process in step 1, 2, ..."""
         self.parts.begin(number)
         with self.parts.part("data"):
-            made = self.ahead.get(number)
-        if not isinstance(made, Ready):
-            return self.stepper.step(made, number=number)
+            points = self.ahead.get(number)
+        if not isinstance(points, Ready):
+            return self.stepper.step(points, number=number)
         with self.parts.part("sampling"):
-            batch, drawn = taken(made)
+            batch, drawn = taken(points)
         return self.stepper.step_on(batch, drawn, number=number)
 
     def follow(self, number: int) -> None:
@@ -205,9 +211,9 @@ class _Learner:
         self.take(number)
         self.parts.taken(number)
 
-    def _made(self, number: int) -> list[Scene] | Ready:
+    def _prepare(self, number: int) -> list[Scene] | Ready:
         """What step 1, 2, ... needs, as far as it can be made ahead: on a CPU a thread that draws would slow down the step."""
-        scenes = step_scenes(self.supply, self.names, self.told, step=number, rank=self.ranks.rank)
+        scenes = step_scenes(self.supply, self.names, self.settings, step=number, rank=self.ranks.rank)
         if self.aside is None:
             return scenes
 
@@ -220,9 +226,9 @@ class _Learner:
     def validate(self) -> float:
         """1 - mIoU of the scenes held back, the mean over their densities."""
         model = self.stepper.updates.trained()
-        found = []
+        scores = []
         for fraction in HELD_AT:
-            counts = np.zeros((len(self.told.classes),) * 2, dtype=np.int64)
+            counts = np.zeros((len(self.settings.classes),) * 2, dtype=np.int64)
             for number, name in enumerate(self.held):
                 scene = self.supply.scene(name)
                 part = (
@@ -231,11 +237,11 @@ class _Learner:
                     else scene.take(eval_subsampling.uniform(scene, fraction, seed=number))
                 )
                 assert part.labels is not None
-                with autocast(self.told.precision, self.device):
-                    said = predict_labels(model, part, device=self.device)
-                counts += confusion(part.labels, said, len(self.told.classes))
-            found.append(scores_of(counts).miou)
-        return 1 - sum(found) / len(found)
+                with autocast(self.settings.precision, self.device):
+                    predictions = predict_labels(model, part, device=self.device)
+                counts += confusion(part.labels, predictions, len(self.settings.classes))
+            scores.append(scores_of(counts).miou)
+        return 1 - sum(scores) / len(scores)
 
     def state(self) -> dict[str, Any]:
         return {**self.stepper.updates.state(), "seen": self.stepper.points_seen}
