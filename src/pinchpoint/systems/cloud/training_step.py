@@ -1,7 +1,8 @@
-"""One step of training over point clouds: the code a run takes and the one its peak is predicted from.
+"""One training step, used both by runs and to predict their peak.
 
-Views pass together ("batched") or one after another with their gradients summed ("accumulate"), which keeps the activations
-of one view at a time; with a consistency loss the teacher passes first, and what it said of each cell is kept.
+Views are processed together ("batched") or one after another with summed gradients ("accumulate"), which
+stores the activations of one view at a time. With a consistency loss the teacher comes first, and its cell
+means are stored.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ class Stepper:
         compared = None
         if self.settings.consistency != "none":
             with self.parts.part("consistency"):
-                # As many as all processes have on average: theirs then average to the mean over the cells of all.
+                # As many as all processes have on average: theirs then average to the mean over the cells of
+                # all.
                 compared = self.ranks.mean(compared_cells(draw))
         losses: list[Tensor] = []
         teacher: TeacherMeans | None = None

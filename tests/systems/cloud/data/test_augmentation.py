@@ -1,4 +1,4 @@
-"""Augmentation moves points and what has a direction with them: normals and Gaussians against their matrices."""
+"""Augmentation moves points together with normals and Gaussians, compared with their matrices."""
 
 from __future__ import annotations
 

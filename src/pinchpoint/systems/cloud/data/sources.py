@@ -81,8 +81,8 @@ def open_source(
             f"{folder} does not contain a dataset."
             if folder.is_dir()
             else f"The folder {folder} does not exist.",
-            hint="Make a dataset with `pinchpoint cloud data -o rooms`, or give a folder with your own scenes in"
-            " train/ and test/.",
+            hint="Make a dataset with `pinchpoint cloud data -o rooms`, or give a folder with your own scenes"
+            " in train/ and test/.",
         )
     files = {f"{split}/{file.name}": file for split in SPLITS for file in _files(folder / split)}
     if not files:
@@ -105,8 +105,8 @@ def open_source(
         raise BadInput(
             f"The labels of {folder} go up to {USUAL}, but none is {USUAL - 1}: it is not clear"
             f" whether {USUAL} is a class.",
-            hint=f"Give --set ignore={USUAL} if it means no class; otherwise name the {USUAL + 1} classes in an .npz"
-            " (`classes`).",
+            hint=f"Give --set ignore={USUAL} if it means no class; otherwise name the {USUAL + 1} classes"
+            " in an .npz (`classes`).",
         )
     classes = class_names if len(class_names) > most else tuple(str(number) for number in range(most + 1))
     return Own(folder, features, classes, files, tuple(ignore))
@@ -155,7 +155,6 @@ def _digest(place: Path) -> str:
     digest = hashlib.sha256()
     for file in sorted(place.glob("*.npy")) if place.is_dir() else [place]:
         with file.open("rb") as opened:
-            digest.update(
-                f"{file.name if place.is_dir() else ''}:{hashlib.file_digest(opened, 'sha256').hexdigest()};".encode()
-            )
+            content = hashlib.file_digest(opened, "sha256").hexdigest()
+            digest.update(f"{file.name if place.is_dir() else ''}:{content};".encode())
     return digest.hexdigest()
