@@ -190,9 +190,9 @@ def test_ratios_outside_0_to_1_are_refused(ratio) -> None:
 @pytest.mark.parametrize(
     ("choices", "says"),
     [
-        ({"cell": 0}, "cell size 0"),
-        ({"cell": -1.0}, "cell size -1"),
-        ({"cell": 1e-300}, "cells of 1e-300"),
+        ({"cell": 0}, "cell size is 0"),
+        ({"cell": -1.0}, "cell size is -1"),
+        ({"cell": 1e-300}, "Cells of size 1e-300"),
         ({"method": "magic"}, "magic"),
         ({"ratio": "0.2:0.4", "method": "bernoulli"}, "bernoulli does not support a range"),
         ({"seed": -1}, "seed"),
